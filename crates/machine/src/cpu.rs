@@ -1,0 +1,132 @@
+//! CPUs and the caches they share.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{CpuId, NodeId};
+use crate::known::Known;
+use crate::set::CpuSet;
+
+/// One logical CPU: a hardware thread, as the scheduler sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Cpu {
+    /// The kernel's number.
+    pub id: CpuId,
+    /// Whether the scheduler may use it.
+    pub online: bool,
+    /// The real node it belongs to (the lowest, where fake nodes share it); `None` where no node lists it.
+    pub node: Option<NodeId>,
+    /// The lowest CPU of its core: CPUs with the same leader are SMT siblings. `None` where the source cannot tell
+    /// (an offline CPU has no topology directory).
+    pub core: Option<CpuId>,
+    /// `core_id` as the kernel prints it; unique only within a package, and -1 where the firmware is silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_core_id: Option<i64>,
+    /// The lowest CPU of its cluster (CPUs that share more than a core and less than a last-level cache).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<CpuId>,
+    /// The lowest CPU of its die.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub die: Option<CpuId>,
+    /// `physical_package_id` as the kernel prints it; -1 where the firmware is silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package: Option<i64>,
+    /// s390's book.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub book: Option<i64>,
+    /// s390's drawer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawer: Option<i64>,
+    /// Relative speed of a hybrid machine's CPUs, 1024 for the fastest (`cpu_capacity`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+}
+
+impl Cpu {
+    /// An online CPU of which nothing else is known.
+    pub fn new(id: CpuId, node: Option<NodeId>) -> Self {
+        Self {
+            id,
+            online: true,
+            node,
+            core: None,
+            kernel_core_id: None,
+            cluster: None,
+            die: None,
+            package: None,
+            book: None,
+            drawer: None,
+            capacity: None,
+        }
+    }
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheKind {
+    /// Data only.
+    Data,
+    /// Instructions only.
+    Instruction,
+    /// Both.
+    Unified,
+}
+
+/// One cache.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Cache {
+    /// 1 is nearest to the core.
+    pub level: u32,
+    /// What it holds.
+    pub kind: CacheKind,
+    /// The CPUs behind it.
+    pub cpus: CpuSet,
+    /// Bytes.
+    pub size_bytes: Known<u64>,
+    /// Bytes of one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line_bytes: Option<u32>,
+    /// Ways; 0 for fully associative, as the kernel writes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ways: Option<u32>,
+}
+
+/// Sets of CPUs by state, as `/sys/devices/system/cpu/` and the boot command line have them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CpuStates {
+    /// CPUs that could ever be there.
+    pub possible: Known<CpuSet>,
+    /// CPUs the scheduler may use.
+    pub online: CpuSet,
+    /// Taken from the scheduler's balancing by `isolcpus=` or an isolated cpuset partition.
+    pub isolated: Known<CpuSet>,
+    /// Without a regular tick when one task runs (`nohz_full=`).
+    pub nohz_full: Known<CpuSet>,
+    /// What the process that read the source may run on; unknown for anything but the live system.
+    pub allowed: Known<CpuSet>,
+}
+
+impl CpuStates {
+    /// These CPUs online, nothing else known, with the reason why.
+    pub fn online_only(online: CpuSet, because: &'static str) -> Self {
+        Self {
+            possible: Known::no(because),
+            online,
+            isolated: Known::no(because),
+            nohz_full: Known::no(because),
+            allowed: Known::no(because),
+        }
+    }
+
+    /// Isolated or tickless: CPUs that somebody keeps free of housekeeping.
+    pub fn kept_free(&self) -> CpuSet {
+        let or_none = |set: &Known<CpuSet>| set.get().cloned().unwrap_or_default();
+        or_none(&self.isolated).union(&or_none(&self.nohz_full))
+    }
+
+    /// Online CPUs that may be given interrupts and other housekeeping; all of them when every CPU is isolated.
+    pub fn housekeeping(&self) -> CpuSet {
+        let free = self.online.difference(&self.kept_free());
+        if free.is_empty() { self.online.clone() } else { free }
+    }
+}

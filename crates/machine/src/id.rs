@@ -1,0 +1,179 @@
+//! Numbers that must not be mixed: a node is not a CPU, an interrupt is neither.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A number that can be a member of an [`IdSet`](crate::IdSet).
+pub trait Id: Copy + Ord + fmt::Debug {
+    /// What a member is called in messages: "CPU", "node".
+    const NOUN: &'static str;
+    /// Wraps the operating system's number.
+    fn from_number(number: u32) -> Self;
+    /// The operating system's number.
+    fn number(self) -> u32;
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $noun:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl Id for $name {
+            const NOUN: &'static str = $noun;
+            fn from_number(number: u32) -> Self {
+                Self(number)
+            }
+            fn number(self) -> u32 {
+                self.0
+            }
+        }
+    };
+}
+
+id!(
+    /// A memory node, by the kernel's number (`/sys/devices/system/node/nodeN`).
+    NodeId,
+    "node"
+);
+id!(
+    /// A logical CPU, by the kernel's number (`/sys/devices/system/cpu/cpuN`).
+    CpuId,
+    "CPU"
+);
+id!(
+    /// An interrupt, by the kernel's number (`/proc/irq/N`).
+    Irq,
+    "interrupt"
+);
+
+/// How far a node's memory is from another node's CPUs, as ACPI's SLIT counts it: 10 is local,
+/// 20 is "twice as far", 255 is "cannot be reached".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Distance(pub u32);
+
+impl Distance {
+    /// The distance of a node to itself (`LOCAL_DISTANCE` in include/linux/topology.h).
+    pub const LOCAL: Self = Self(10);
+    /// What the kernel assumes between nodes when the firmware says nothing (`REMOTE_DISTANCE`).
+    pub const REMOTE: Self = Self(20);
+    /// ACPI's mark for "no path between these two" (ACPI 6.5, 5.2.17).
+    pub const UNREACHABLE: Self = Self(255);
+}
+
+impl fmt::Display for Distance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Where a PCI function sits: `domain:bus:device.function`, as in `0000:3b:00.1`.
+///
+/// Domains have 16 bits on real host bridges and 32 bits on virtual ones (Intel VMD, Hyper-V).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PciAddress {
+    /// PCI segment; the kernel prints four or more hex digits.
+    pub domain: u32,
+    /// Bus within the domain.
+    pub bus: u8,
+    /// Device on the bus, 0 to 31.
+    pub device: u8,
+    /// Function of the device, 0 to 7.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+/// Text that is not a PCI address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a PCI address: expected domain:bus:device.function in hex, such as 0000:3b:00.0")]
+pub struct PciAddressError {
+    text: String,
+}
+
+impl FromStr for PciAddress {
+    type Err = PciAddressError;
+
+    /// Accepts what the kernel prints and lspci's short form without the domain (`3b:00.0`).
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_pci(text).ok_or_else(|| PciAddressError { text: text.chars().take(64).collect() })
+    }
+}
+
+fn parse_pci(text: &str) -> Option<PciAddress> {
+    let (rest, function) = text.rsplit_once('.')?;
+    let mut parts = rest.rsplit(':');
+    let device = hex(parts.next()?, 2)?;
+    let bus = hex(parts.next()?, 2)?;
+    let domain = parts.next().map_or(Some(0), |domain| hex(domain, 8))?;
+    if parts.next().is_some() || device > 31 {
+        return None;
+    }
+    let function = hex(function, 1).filter(|&function| function < 8)?;
+    Some(PciAddress { domain, bus: bus as u8, device: device as u8, function: function as u8 })
+}
+
+fn hex(text: &str, most_digits: usize) -> Option<u32> {
+    let plain = !text.is_empty() && text.len() <= most_digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    plain.then(|| u32::from_str_radix(text, 16).ok())?
+}
+
+impl Serialize for PciAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PciAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_addresses_of_real_and_virtual_host_bridges() {
+        for text in ["0000:3b:00.0", "10000:e1:00.7", "ffffffff:ff:1f.7"] {
+            assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
+        }
+        assert_eq!("3b:00.1".parse::<PciAddress>().unwrap().to_string(), "0000:3b:00.1");
+    }
+
+    #[test]
+    fn what_is_not_a_pci_address_says_so() {
+        for text in [
+            "",
+            ".",
+            ":",
+            "0000:3b:00",
+            "0000:3b:20.0",
+            "0000:3b:00.8",
+            "+1:00.0",
+            "0:0:0:0.0",
+            "100000000:00:00.0",
+            "ä:00.0",
+        ] {
+            let error = text.parse::<PciAddress>().unwrap_err();
+            assert!(error.to_string().contains("PCI address"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Interrupts: whose they are, which CPUs may serve them, which one does.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Irq, NodeId, PciAddress};
+use crate::known::Known;
+use crate::set::CpuSet;
+
+/// One interrupt line or message.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Interrupt {
+    /// The kernel's number.
+    pub irq: Irq,
+    /// What its handlers call themselves, comma separated as in `/proc/interrupts`: `nvme0q3`, `eth0-TxRx-1`.
+    pub name: String,
+    /// The PCI device it belongs to, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<PciAddress>,
+    /// The queue of that device it serves, as its name tells; `None` for configuration and hot-plug interrupts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
+    /// CPUs that may serve it (`smp_affinity_list`).
+    pub affinity: Known<CpuSet>,
+    /// CPUs the interrupt controller really uses (`effective_affinity_list`); follows a change only with the next
+    /// interrupt, unless interrupts are remapped.
+    pub effective: Known<CpuSet>,
+    /// Whether the kernel manages the affinity itself, so that no one can change it.
+    pub managed: Known<Managed>,
+    /// `/proc/irq/N/node`: where its descriptor lives. Not the device's locality.
+    pub node: Known<Option<NodeId>>,
+    /// How often it fired since boot, on all CPUs.
+    pub count: Known<u64>,
+}
+
+/// Whether an interrupt's affinity belongs to the kernel, and how that is known.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Managed {
+    /// True when user space cannot change the affinity.
+    pub managed: bool,
+    /// How that is known: a file and what it says, or the driver's habit.
+    pub evidence: String,
+}

@@ -1,0 +1,50 @@
+//! Plain data that describes a NUMA machine, as far as a source could see it.
+//!
+//! ```text
+//! Machine
+//! ├─ nodes        0, 1, 2 ...      CPUs, memory, state; distances between them
+//! ├─ cpus         0, 1, 2 ...      core, cluster, die, package, node; caches they share
+//! ├─ host_bridges 0000:20          where the firmware says the tree below is
+//! │  └─ pci       0000:21:00.0     class, driver, where the kernel says it is
+//! │     ├─ networks    eth0        queues with their XPS and RPS masks
+//! │     ├─ nvme        nvme-subsys0   controllers, namespaces, paths
+//! │     └─ interrupts  42          queue, affinity, effective affinity, managed or not
+//! ├─ tasks, cpusets                allowed CPUs and nodes, memory by node
+//! └─ settings, writers, diagnostics
+//! ```
+//!
+//! Nothing in here does I/O and nothing judges: sources fill a [`Machine`] in, placement draws conclusions from it.
+//! A field that a source could not see is [`Known::No`] with the reason; it never holds a plausible number instead.
+
+mod check;
+mod cpu;
+mod diagnostic;
+mod distance;
+mod id;
+mod interrupt;
+mod known;
+mod machine;
+mod network;
+mod node;
+mod nvme;
+mod origin;
+mod pci;
+mod set;
+mod system;
+mod task;
+
+pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
+pub use diagnostic::Diagnostic;
+pub use distance::{DistanceError, DistanceOrigin, Distances};
+pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
+pub use interrupt::{Interrupt, Managed};
+pub use known::Known;
+pub use machine::Machine;
+pub use network::{NetworkDevice, ReceiveQueue, TransmitQueue};
+pub use node::{Access, HugePages, Memory, MemorySideCache, Node};
+pub use nvme::{AnaState, IoPolicy, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem};
+pub use origin::{Origin, SourceKind};
+pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
+pub use set::{CpuSet, IdSet, MAX_NUMBER, NodeSet, SetError};
+pub use system::{Settings, Writer, WriterKind};
+pub use task::{Cpuset, NodeBytes, PolicyBytes, Task};

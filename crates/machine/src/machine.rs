@@ -1,0 +1,152 @@
+//! The machine as a whole, and the questions about it that need no judgement.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::{Cache, Cpu, CpuStates};
+use crate::diagnostic::Diagnostic;
+use crate::distance::Distances;
+use crate::id::{CpuId, Distance, NodeId, PciAddress};
+use crate::interrupt::Interrupt;
+use crate::known::Known;
+use crate::network::NetworkDevice;
+use crate::node::Node;
+use crate::nvme::NvmeSubsystem;
+use crate::origin::Origin;
+use crate::pci::{HostBridge, PciDevice, RootBus};
+use crate::set::{CpuSet, NodeSet};
+use crate::system::{Settings, Writer};
+use crate::task::{Cpuset, Task};
+
+/// Everything a source saw of one machine. Immutable once read: a change of the system means a new one.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Machine {
+    /// Where this description comes from.
+    pub origin: Origin,
+    /// Nodes by ascending number: the online ones, and those that are possible or named by the firmware.
+    pub nodes: Vec<Node>,
+    /// Nodes the kernel could bring online.
+    pub possible_nodes: Known<NodeSet>,
+    /// Distances between nodes.
+    pub distances: Known<Distances>,
+    /// The firmware's own table, where it can be read: it also covers nodes that are not online.
+    pub firmware_distances: Known<Distances>,
+    /// CPUs by ascending number, offline ones included.
+    pub cpus: Vec<Cpu>,
+    /// CPUs by state.
+    pub cpu_states: CpuStates,
+    /// Caches, by level and lowest CPU.
+    pub caches: Vec<Cache>,
+    /// PCI functions, by address.
+    pub pci: Known<Vec<PciDevice>>,
+    /// Host bridges, by root bus.
+    pub host_bridges: Known<Vec<HostBridge>>,
+    /// Interrupts, by number.
+    pub interrupts: Known<Vec<Interrupt>>,
+    /// Network devices with hardware behind them, by name.
+    pub networks: Known<Vec<NetworkDevice>>,
+    /// NVMe subsystems, by name.
+    pub nvme: Known<Vec<NvmeSubsystem>>,
+    /// Processes, by number; only read on request.
+    pub tasks: Known<Vec<Task>>,
+    /// Cpusets, by path.
+    pub cpusets: Known<Vec<Cpuset>>,
+    /// Settings that decide over locality.
+    pub settings: Settings,
+    /// Programs that write placement of their own accord.
+    pub writers: Known<Vec<Writer>>,
+    /// What was wrong with the input.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Machine {
+    /// A machine without anything, every part unknown for the given reason. Sources fill in what they see.
+    pub fn empty(origin: Origin, because: &'static str) -> Self {
+        Self {
+            origin,
+            nodes: Vec::new(),
+            possible_nodes: Known::no(because),
+            distances: Known::no(because),
+            firmware_distances: Known::no(because),
+            cpus: Vec::new(),
+            cpu_states: CpuStates::online_only(CpuSet::new(), because),
+            caches: Vec::new(),
+            pci: Known::no(because),
+            host_bridges: Known::no(because),
+            interrupts: Known::no(because),
+            networks: Known::no(because),
+            nvme: Known::no(because),
+            tasks: Known::no(because),
+            cpusets: Known::no(because),
+            settings: Settings::unknown(because),
+            writers: Known::no(because),
+            diagnostics: Vec::new(),
+        }
+    }
+
+    /// The node of that number.
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|index| &self.nodes[index])
+    }
+
+    /// The CPU of that number.
+    pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
+        self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().map(|index| &self.cpus[index])
+    }
+
+    /// The PCI function at that address.
+    pub fn pci_device(&self, address: PciAddress) -> Option<&PciDevice> {
+        let devices = self.pci.get()?;
+        devices.binary_search_by_key(&address, |device| device.address).ok().map(|index| &devices[index])
+    }
+
+    /// The host bridge of that root bus.
+    pub fn host_bridge(&self, root: RootBus) -> Option<&HostBridge> {
+        self.host_bridges.get()?.iter().find(|bridge| bridge.root == root)
+    }
+
+    /// Nodes that are online, ascending.
+    pub fn online_nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.online)
+    }
+
+    /// The numbers of the online nodes.
+    pub fn online_node_set(&self) -> NodeSet {
+        self.online_nodes().map(|node| node.id).collect()
+    }
+
+    /// The node a CPU belongs to.
+    pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
+        self.cpu(cpu)?.node
+    }
+
+    /// The distance between two nodes: the kernel's, or else the firmware's table for nodes that are not online.
+    /// A node is 10 from itself even where no table says so.
+    pub fn distance(&self, from: NodeId, to: NodeId) -> Option<Distance> {
+        let in_table = |table: &Known<Distances>| table.get().and_then(|table| table.get(from, to));
+        in_table(&self.distances)
+            .or_else(|| in_table(&self.firmware_distances))
+            .or_else(|| (from == to).then_some(Distance::LOCAL))
+    }
+
+    /// The CPUs of one core: SMT siblings of `cpu`, itself included.
+    pub fn siblings(&self, cpu: CpuId) -> CpuSet {
+        let core = self.cpu(cpu).and_then(|cpu| cpu.core);
+        match core {
+            Some(core) => self.cpus.iter().filter(|other| other.core == Some(core)).map(|other| other.id).collect(),
+            None => CpuSet::single(cpu),
+        }
+    }
+
+    /// How many numbers a CPU mask of this machine's kernel spans (`nr_cpu_ids`): highest possible CPU plus one.
+    pub fn mask_width(&self) -> u32 {
+        let possible = self.cpu_states.possible.get().and_then(CpuSet::last);
+        let listed = self.cpus.last().map(|cpu| cpu.id);
+        possible.max(listed).map_or(1, |cpu| cpu.0 + 1)
+    }
+
+    /// Contradictions between parts of the description that no source may produce, in words; empty when all is well.
+    /// Every source's tests call it.
+    pub fn check(&self) -> Vec<String> {
+        crate::check::violations(self)
+    }
+}

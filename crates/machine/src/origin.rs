@@ -1,0 +1,84 @@
+//! Where a machine's description comes from.
+
+use serde::{Deserialize, Serialize};
+
+use crate::known::Known;
+
+/// The source of a [`Machine`](crate::Machine).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// The kind of source.
+    pub kind: SourceKind,
+    /// The file, directory or text it was read from; "this system" for the live one.
+    pub place: String,
+    /// Host name, where the source has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Kernel release, `6.12.0-1-amd64`.
+    pub kernel: Known<String>,
+    /// Machine architecture as `uname -m` says it.
+    pub architecture: Known<String>,
+    /// Vendor and product, from DMI or the device tree.
+    pub product: Known<String>,
+    /// When the source looked, in seconds since 1970; `None` where the source does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_at_s: Option<u64>,
+    /// What lies over the real machine, such as "fake: 2U"; outermost last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlays: Vec<String>,
+    /// The label every figure of an emulated machine carries, with its delays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated: Option<String>,
+}
+
+impl Origin {
+    /// An origin of which only the kind and the place are known.
+    pub fn new(kind: SourceKind, place: impl Into<String>) -> Self {
+        let because = "the source does not tell";
+        Self {
+            kind,
+            place: place.into(),
+            host: None,
+            kernel: Known::no(because),
+            architecture: Known::no(because),
+            product: Known::no(because),
+            taken_at_s: None,
+            overlays: Vec::new(),
+            emulated: None,
+        }
+    }
+}
+
+/// The kinds of sources.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceKind {
+    /// sysfs and procfs of the running system.
+    Live,
+    /// The same files below a directory.
+    Tree,
+    /// nearfar's own snapshot.
+    Snapshot,
+    /// hwloc's XML.
+    HwlocXml,
+    /// The text that `numactl -H` prints.
+    NumactlText,
+    /// A description file.
+    Description,
+    /// A synthetic string.
+    Synthetic,
+}
+
+impl std::fmt::Display for SourceKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Live => "live system",
+            Self::Tree => "directory tree",
+            Self::Snapshot => "snapshot",
+            Self::HwlocXml => "hwloc XML",
+            Self::NumactlText => "numactl -H text",
+            Self::Description => "description file",
+            Self::Synthetic => "synthetic string",
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! PCI devices, and where the kernel and the firmware say they are.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{NodeId, PciAddress};
+use crate::known::Known;
+
+/// A PCI function.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PciDevice {
+    /// Where it sits.
+    pub address: PciAddress,
+    /// Vendor number.
+    pub vendor: u16,
+    /// Device number of that vendor.
+    pub device: u16,
+    /// Class, subclass and programming interface, as in `0x010802`.
+    pub class: u32,
+    /// Its class in words, from pci.ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_name: Option<String>,
+    /// Vendor and device in words, from pci.ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The driver that is bound to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// The device above it: a bridge or switch port; `None` for one that sits on a root bus.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<PciAddress>,
+    /// The root bus it hangs from.
+    pub root: RootBus,
+    /// The node the kernel gives it (`numa_node`); `null` where the kernel says -1, "none".
+    pub node: Known<Option<NodeId>>,
+}
+
+impl PciDevice {
+    /// Base class and subclass, such as `0x0108` for NVMe and other non-volatile memory.
+    pub fn kind(&self) -> u32 {
+        self.class >> 8
+    }
+
+    /// Whether it is a bridge of any kind (base class 06).
+    pub fn is_bridge(&self) -> bool {
+        self.class >> 16 == 0x06
+    }
+}
+
+/// A root bus: a host bridge's domain and first bus number, `0000:20`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RootBus {
+    /// PCI domain.
+    pub domain: u32,
+    /// The bridge's first bus.
+    pub bus: u8,
+}
+
+impl std::fmt::Display for RootBus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:04x}:{:02x}", self.domain, self.bus)
+    }
+}
+
+impl std::str::FromStr for RootBus {
+    type Err = crate::id::PciAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A root bus is the first part of the addresses on it, so the same rules hold.
+        let address: PciAddress = format!("{text}:00.0").parse()?;
+        Ok(Self { domain: address.domain, bus: address.bus })
+    }
+}
+
+impl Serialize for RootBus {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RootBus {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A host bridge: the root of a PCI tree, and the one place where the firmware says where its devices are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostBridge {
+    /// Its root bus.
+    pub root: RootBus,
+    /// Where the firmware says it is; `null` where the firmware can be read and says nothing.
+    pub firmware: Known<Option<FirmwareLocality>>,
+}
+
+/// The firmware's word on where a device is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FirmwareLocality {
+    /// The firmware's number: ACPI's proximity domain, or the device tree's associativity domain.
+    pub domain: u32,
+    /// The node number the kernel gives that domain, online or not.
+    pub node: NodeId,
+    /// What says so.
+    pub told_by: FirmwareSource,
+    /// The file it was read from.
+    pub evidence: String,
+}
+
+/// What part of the firmware told where a device is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FirmwareSource {
+    /// The host bridge's `_PXM` object in ACPI's DSDT or an SSDT.
+    AcpiPxm,
+    /// `ibm,associativity` of the host bridge in the device tree.
+    DeviceTree,
+    /// `numa-node-id` of the host bridge in the device tree (arm64, RISC-V).
+    NumaNodeId,
+    /// A person, in a description file.
+    Described,
+}

@@ -1,0 +1,60 @@
+//! Settings of the system that decide over locality, and programs that write the same files nearfar does.
+
+use serde::{Deserialize, Serialize};
+
+use crate::known::Known;
+use crate::set::CpuSet;
+
+/// Settings that audit rules look at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// `kernel.numa_balancing`: 0 off, 1 on, 2 memory tiering, 3 both.
+    pub numa_balancing: Known<u32>,
+    /// Where new interrupts go (`/proc/irq/default_smp_affinity`).
+    pub default_interrupt_affinity: Known<CpuSet>,
+    /// Frequency governor of the first CPU; probes are noisy under `powersave`.
+    pub governor: Known<String>,
+    /// Transparent huge pages: `always`, `madvise` or `never`.
+    pub transparent_huge_pages: Known<String>,
+}
+
+impl Settings {
+    /// Nothing known, with the reason why.
+    pub fn unknown(because: &'static str) -> Self {
+        Self {
+            numa_balancing: Known::no(because),
+            default_interrupt_affinity: Known::no(because),
+            governor: Known::no(because),
+            transparent_huge_pages: Known::no(because),
+        }
+    }
+}
+
+/// A program or setting that writes interrupt affinities or other placement of its own accord.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Writer {
+    /// Which one.
+    pub kind: WriterKind,
+    /// Running or in force now; unknown where processes cannot be seen.
+    pub active: Known<bool>,
+    /// The file (and line) that shows it.
+    pub evidence: String,
+    /// What that file says, in short.
+    pub says: String,
+}
+
+/// Who else writes placement.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriterKind {
+    /// The irqbalance service: moves interrupts every ten seconds.
+    Irqbalance,
+    /// tuned: a profile with `isolated_cores`, `irq_affinity` or `sysctl` settings.
+    Tuned,
+    /// systemd-udevd: `.link` files with `IRQAffinity...=` options (systemd 260 and later).
+    UdevLink,
+    /// A udev rule that writes the files nearfar writes (vendors set `iopolicy` so).
+    UdevRule,
+    /// numad: moves processes and their memory.
+    Numad,
+}

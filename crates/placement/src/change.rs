@@ -1,0 +1,130 @@
+//! Typed changes to a system, and the plan that lists them: what [`crate::plan`] makes and `nearfar-apply` carries out.
+
+use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId, PciAddress};
+use serde::{Deserialize, Serialize};
+
+/// The version of the plan format written by this version of nearfar.
+pub const PLAN_FORMAT: u32 = 1;
+
+/// What to change, in this order, and what was left alone. Serialised, it is what `nearfar plan --format json` prints
+/// and `nearfar apply FILE` reads.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`PLAN_FORMAT`] of the version that wrote it.
+    pub plan_format: u32,
+    /// Host name of the machine it was made for, where known. A plan is not carried out on another host.
+    pub host: Option<String>,
+    /// The changes, in the order in which they are made.
+    pub changes: Vec<Planned>,
+    /// What an audit rule would have changed and the plan does not touch.
+    pub left_alone: Vec<LeftAlone>,
+    /// For each node that a change mentions: usable CPUs, nearest first. Where the kernel has no interrupt vector left
+    /// on a CPU (ENOSPC) the next one is tried.
+    pub nearest: Vec<NearestCpus>,
+}
+
+/// One change with its reason.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Planned {
+    /// What is changed.
+    pub change: Change,
+    /// The value it had when the plan was made, as the kernel's file shows it; `None` where it was not seen. A value
+    /// that has changed since is not overwritten.
+    pub before: Option<String>,
+    /// The audit rule it mends.
+    pub rule: String,
+    /// Why, in a sentence.
+    pub reason: String,
+    /// The distance before and after, where the change is about one.
+    pub distance: Option<DistanceChange>,
+}
+
+/// What a change brings nearer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DistanceChange {
+    /// The distance now; `None` where nothing gives one.
+    pub now: Option<Distance>,
+    /// The distance after the change.
+    pub after: Option<Distance>,
+}
+
+/// A change to one setting of the system.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Change {
+    /// `/proc/irq/N/smp_affinity_list`.
+    InterruptAffinity {
+        /// The interrupt.
+        irq: Irq,
+        /// The CPUs that may serve it.
+        cpus: CpuSet,
+        /// The node it should be near; names the list of [`Plan::nearest`] to fall back on.
+        near: Option<NodeId>,
+    },
+    /// `/sys/class/net/IF/queues/tx-N/xps_cpus`.
+    Xps {
+        /// Interface.
+        interface: String,
+        /// Transmit queue.
+        queue: u32,
+        /// The CPUs that send through it.
+        cpus: CpuSet,
+    },
+    /// `/sys/class/net/IF/queues/rx-N/rps_cpus`.
+    Rps {
+        /// Interface.
+        interface: String,
+        /// Receive queue.
+        queue: u32,
+        /// The CPUs that process its packets; empty for "the one that took the interrupt".
+        cpus: CpuSet,
+    },
+    /// `/sys/class/nvme-subsystem/NAME/iopolicy`.
+    NvmeIoPolicy {
+        /// The kernel's name of the subsystem.
+        subsystem: String,
+        /// The policy.
+        policy: IoPolicy,
+    },
+    /// `/sys/bus/pci/devices/ADDRESS/numa_node`: taints the kernel (`TAINT_FIRMWARE_WORKAROUND`), and a bound driver
+    /// keeps the node it was probed with until it is bound again.
+    DeviceNode {
+        /// The device.
+        device: PciAddress,
+        /// The node, which has to be online.
+        node: NodeId,
+        /// The driver to unbind and bind again; `None` to leave that to the operator.
+        rebind: Option<String>,
+    },
+    /// `/proc/sys/...`.
+    Sysctl {
+        /// With dots: `kernel.numa_balancing`.
+        name: String,
+        /// The value as written.
+        value: String,
+    },
+}
+
+/// Something a rule found and the plan does not change.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftAlone {
+    /// What: "interrupt 42 (nvme0q3)".
+    pub subject: String,
+    /// The audit rule that found it.
+    pub rule: String,
+    /// Why it is not changed.
+    pub because: String,
+}
+
+/// CPUs by nearness to a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NearestCpus {
+    /// The node.
+    pub node: NodeId,
+    /// Usable CPUs, nearest first.
+    pub cpus: Vec<CpuId>,
+}

@@ -1,0 +1,205 @@
+//! Reading files below a root: `/` for the live system, any directory for an extracted tree.
+//!
+//! An extracted tree comes from somebody else. Its symbolic links are resolved as if the root were `/` (openat2 with
+//! `RESOLVE_IN_ROOT`), so none leads out of it; only regular files are read, so a FIFO or a device in it cannot make
+//! nearfar hang; and a file that is larger than any the kernel writes is refused.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// The largest file that is read at once, in bytes.
+const LARGEST: u64 = 64 << 20;
+
+/// A root below which files are read.
+#[derive(Debug)]
+pub struct Tree {
+    root: OwnedFd,
+    place: PathBuf,
+    live: bool,
+}
+
+/// Why a file of a tree could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct Unreadable {
+    /// The file as a person would name it: with the root before it.
+    pub path: String,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The reasons for not reading a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// It is not there: this kernel has no such thing.
+    #[error("no such file")]
+    Absent,
+    /// The caller may not read it.
+    #[error("permission denied")]
+    Denied,
+    /// It is a directory, a FIFO, a device: nothing that holds text.
+    #[error("not a regular file")]
+    NotAFile,
+    /// It is larger than 64 MiB.
+    #[error("larger than 64 MiB")]
+    TooLarge,
+    /// It is not UTF-8 text.
+    #[error("not text")]
+    NotText,
+    /// Anything else the system says.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Tree {
+    /// The running system.
+    ///
+    /// # Errors
+    /// When `/` cannot be opened.
+    pub fn live() -> Result<Self, Unreadable> {
+        Self::open(Path::new("/"), true)
+    }
+
+    /// A directory that holds `sys` and `proc`.
+    ///
+    /// # Errors
+    /// When it cannot be opened as a directory.
+    pub fn at(root: &Path) -> Result<Self, Unreadable> {
+        Self::open(root, false)
+    }
+
+    fn open(root: &Path, live: bool) -> Result<Self, Unreadable> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(root, flags, Mode::empty());
+        let unreadable = |errno| Unreadable { path: root.display().to_string(), reason: reason(errno) };
+        Ok(Self { root: opened.map_err(unreadable)?, place: root.to_owned(), live })
+    }
+
+    /// Whether this is the running system.
+    pub fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// The root, as it was given.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// A path of the tree as a person would name it.
+    pub fn display(&self, path: &str) -> String {
+        self.place.join(path).display().to_string()
+    }
+
+    /// The whole text of a file, as it stands there.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not text.
+    pub fn text(&self, path: &str) -> Result<String, Unreadable> {
+        String::from_utf8(self.bytes(path)?).map_err(|_| self.unreadable(path, Reason::NotText))
+    }
+
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn bytes(&self, path: &str) -> Result<Vec<u8>, Unreadable> {
+        let mut content = Vec::new();
+        let read = self.file(path)?.take(LARGEST + 1).read_to_end(&mut content);
+        read.map_err(|error| self.unreadable(path, reason(Errno::from_io_error(&error).unwrap_or(Errno::IO))))?;
+        if content.len() as u64 > LARGEST {
+            return Err(self.unreadable(path, Reason::TooLarge));
+        }
+        Ok(content)
+    }
+
+    /// A file opened for reading piece by piece, for those that grow with the machine (`/proc/interrupts`).
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not a regular file.
+    pub fn file(&self, path: &str) -> Result<File, Unreadable> {
+        let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        // The kernel's own files are what they are; an extracted tree may hold anything.
+        if !self.live {
+            let status = rustix::fs::fstat(&file).map_err(|errno| self.unreadable(path, reason(errno)))?;
+            if !rustix::fs::FileType::from_raw_mode(status.st_mode).is_file() {
+                return Err(self.unreadable(path, Reason::NotAFile));
+            }
+        }
+        Ok(File::from(file))
+    }
+
+    /// The names in a directory, in the order of their bytes.
+    ///
+    /// # Errors
+    /// When it cannot be read as a directory.
+    pub fn list(&self, path: &str) -> Result<Vec<String>, Unreadable> {
+        let directory = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let entries = rustix::fs::Dir::new(directory).map_err(|errno| self.unreadable(path, reason(errno)))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|errno| self.unreadable(path, reason(errno)))?;
+            if let Ok(name) = entry.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// What a symbolic link says, without following it.
+    ///
+    /// # Errors
+    /// When it is not a link or not text.
+    pub fn link(&self, path: &str) -> Result<String, Unreadable> {
+        let link = self.open_below(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let target = rustix::fs::readlinkat(link, "", Vec::new());
+        let target = target.map_err(|errno| self.unreadable(path, reason(errno)))?;
+        target.into_string().map_err(|_| self.unreadable(path, Reason::NotText))
+    }
+
+    /// The last part of what a symbolic link says: a driver's or a subsystem's name.
+    ///
+    /// # Errors
+    /// As [`Tree::link`].
+    pub fn link_name(&self, path: &str) -> Result<String, Unreadable> {
+        let target = self.link(path)?;
+        Ok(target.rsplit('/').next().unwrap_or_default().to_owned())
+    }
+
+    /// Whether something is there, of whatever kind.
+    pub fn exists(&self, path: &str) -> bool {
+        self.open_below(path, OFlags::PATH).is_ok()
+    }
+
+    /// The error of a path, for callers that find fault with a file's content.
+    pub fn unreadable(&self, path: &str, reason: Reason) -> Unreadable {
+        Unreadable { path: self.display(path), reason }
+    }
+
+    fn open_below(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Unreadable> {
+        let flags = flags | OFlags::CLOEXEC;
+        let opened = if self.live {
+            rustix::fs::openat(&self.root, path, flags, Mode::empty())
+        } else {
+            rustix::fs::openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)
+        };
+        opened.map_err(|errno| self.unreadable(path, reason(errno)))
+    }
+}
+
+fn reason(errno: Errno) -> Reason {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::NXIO => Reason::Absent,
+        Errno::ACCESS | Errno::PERM => Reason::Denied,
+        Errno::ISDIR => Reason::NotAFile,
+        other => Reason::Other(std::io::Error::from(other).to_string()),
+    }
+}
