@@ -1,2 +1,4 @@
 //! (being written)
 pub mod tree;
+mod want;
+pub use want::{TaskScope, Want};
