@@ -62,6 +62,10 @@ pub enum Change {
         cpus: CpuSet,
         /// The node it should be near; names the list of [`Plan::nearest`] to fall back on.
         near: Option<NodeId>,
+        /// What its handler calls itself ([`nearfar_machine::Interrupt::name`]). The number changes at every boot, the
+        /// name does not: what is exported to be kept looks the number up by it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
     },
     /// `/sys/class/net/IF/queues/tx-N/xps_cpus`.
     Xps {
