@@ -1,0 +1,111 @@
+//! The chase: one random cycle over the lines of a buffer, and the loop that follows it.
+//!
+//! ```text
+//!  line     0        1        2        3
+//!         ┌──────┬────────┬────────┬────────┐
+//!  words  │ 16 ..│ 0   .. │ 24  .. │ 8   .. │     first word of a line = index of the next line's first word:
+//!         └──────┴────────┴────────┴────────┘     0 → 16 → 24 → 8 → 0, every line once
+//! ```
+
+use std::hint::black_box;
+use std::time::Instant;
+
+/// A small generator of random numbers (xorshift64*), the same on each run: measurements differ for other reasons.
+pub(super) struct Random(u64);
+
+impl Random {
+    /// A generator with this seed; 0 is replaced, because it would yield 0 for ever.
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.max(1))
+    }
+
+    /// A number below `bound`, which is above 0. The bias of the multiplication is below 2^-32 for the bounds in use.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        let number = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D);
+        ((u128::from(number) * bound as u128) >> 64) as usize
+    }
+
+    /// Puts the items into random order (Fisher and Yates).
+    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+/// The successor of each of `lines` lines, such that following it from any line visits all of them (Sattolo's
+/// algorithm: like a shuffle, but no item may stay where it is, which leaves exactly one cycle).
+pub(super) fn cycle(lines: u32, random: &mut Random) -> Vec<u32> {
+    let mut next: Vec<u32> = (0..lines).collect();
+    for last in (1..next.len()).rev() {
+        next.swap(last, random.below(last));
+    }
+    next
+}
+
+/// Writes the cycle into a buffer whose lines are `stride` words long. Writing goes from front to back, so a buffer
+/// costs its bandwidth and not a cache miss a line.
+pub(super) fn link(words: &mut [u64], next: &[u32], stride: usize) {
+    for (line, &next) in words.chunks_exact_mut(stride).zip(next) {
+        line[0] = u64::from(next) * stride as u64;
+    }
+}
+
+/// Follows the chain for `steps` loads from word `at` on; gives the last word and the nanoseconds a load took.
+///
+/// The check of the index is not on the path from one load to the next: the processor predicts it.
+#[inline(never)]
+pub(super) fn follow(words: &[u64], at: u64, steps: u64) -> (u64, f64) {
+    let start = Instant::now();
+    let mut at = at;
+    for _ in 0..steps {
+        // A chain never leaves its buffer; were it to, the start would be as good a place to go on as any.
+        at = words.get(at as usize).copied().unwrap_or(0);
+    }
+    let at = black_box(at);
+    (at, start.elapsed().as_nanos() as f64 / steps.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn one_line_is_followed_by_itself() {
+        assert_eq!(cycle(1, &mut Random::new(1)), [0]);
+        assert!(cycle(0, &mut Random::new(1)).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn the_permutation_is_one_cycle(lines in 1u32..5000, seed: u64) {
+            let next = cycle(lines, &mut Random::new(seed));
+            let mut at = 0;
+            let mut seen = vec![false; lines as usize];
+            for _ in 0..lines {
+                prop_assert!(!std::mem::replace(&mut seen[at as usize], true), "line {} twice", at);
+                at = next[at as usize];
+            }
+            prop_assert_eq!(at, 0);
+        }
+
+        #[test]
+        fn following_a_linked_buffer_comes_back_after_all_lines(lines in 2u32..500, stride in 1usize..9, seed: u64) {
+            let mut words = vec![u64::MAX; lines as usize * stride];
+            link(&mut words, &cycle(lines, &mut Random::new(seed)), stride);
+            prop_assert_eq!(follow(&words, 0, u64::from(lines)).0, 0);
+            prop_assert_ne!(follow(&words, 0, u64::from(lines) - 1).0, 0);
+        }
+
+        #[test]
+        fn a_random_number_is_below_its_bound(seed: u64, bound in 1usize..1000) {
+            let mut random = Random::new(seed);
+            prop_assert!((0..50).all(|_| random.below(bound) < bound));
+        }
+    }
+}

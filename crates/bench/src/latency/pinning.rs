@@ -1,0 +1,58 @@
+//! Which CPUs the calling thread may run on, asked and set.
+//!
+//! By raw system calls: the sets of libc and rustix end at CPU 1023, machines do not.
+
+use std::io;
+
+use nearfar_machine::{CpuId, CpuSet, MAX_NUMBER};
+
+const WORD_BITS: u32 = libc::c_ulong::BITS;
+
+/// The CPUs the calling thread may run on.
+pub(super) fn allowed() -> io::Result<CpuSet> {
+    let mut words: Vec<libc::c_ulong> = vec![0; (MAX_NUMBER / WORD_BITS) as usize + 1];
+    let this_thread: libc::pid_t = 0;
+    // SAFETY: the kernel writes at most as many bytes as it is told the buffer has.
+    let written = unsafe {
+        libc::syscall(libc::SYS_sched_getaffinity, this_thread, std::mem::size_of_val(&words[..]), words.as_mut_ptr())
+    };
+    if written < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let cpus = (0..).zip(&words).flat_map(|(index, &word)| {
+        (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| CpuId(index * WORD_BITS + bit))
+    });
+    Ok(cpus.collect())
+}
+
+/// Confines the calling thread to one CPU; the thread runs there when this returns.
+pub(super) fn pin(cpu: CpuId) -> io::Result<()> {
+    let mut words: Vec<libc::c_ulong> = vec![0; (cpu.0 / WORD_BITS) as usize + 1];
+    if let Some(word) = words.last_mut() {
+        *word = 1 << (cpu.0 % WORD_BITS);
+    }
+    let this_thread: libc::pid_t = 0;
+    // SAFETY: the kernel reads as many bytes as the buffer has.
+    let result = unsafe {
+        libc::syscall(libc::SYS_sched_setaffinity, this_thread, std::mem::size_of_val(&words[..]), words.as_ptr())
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_can_be_confined_to_each_cpu_it_may_use() {
+        for cpu in allowed().unwrap().iter() {
+            pin(cpu).unwrap();
+            assert_eq!(allowed().unwrap(), CpuSet::single(cpu));
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_refused() {
+        assert!(pin(CpuId(MAX_NUMBER)).is_err());
+    }
+}

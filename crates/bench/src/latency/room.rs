@@ -1,0 +1,167 @@
+//! How large the buffers should be, and how large they may be: caches ask, memory and time allow.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nearfar_machine::{CacheKind, Machine, NodeId};
+
+use super::{LatencyOptions, Warning};
+
+/// Buffers are at least this large, whatever the caches say.
+const LEAST_WANTED: u64 = 64 << 20;
+/// Below this a chase would measure caches and nothing else on any machine of today.
+const LEAST_TAKEN: u64 = 4 << 20;
+/// How many times the last-level cache a buffer should be.
+const TIMES_CACHE: u64 = 4;
+/// A line number fits 32 bits, and no cache asks for more.
+const MOST_TAKEN: u64 = 16 << 30;
+/// Bytes a second that mapping, clearing and linking go at when huge pages lack: a cautious guess.
+const PREPARED_PER_SECOND: f64 = 1.0e9;
+/// The share of the budget that preparation may take.
+const PREPARING_SHARE: f64 = 0.4;
+
+/// The size decided on.
+#[derive(Debug, PartialEq)]
+pub(super) struct Room {
+    pub(super) buffer_bytes: u64,
+    pub(super) line_bytes: u64,
+    pub(super) last_level_cache_bytes: Option<u64>,
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// A reason to keep buffers small, and the size it allows.
+struct Limit {
+    bytes: u64,
+    because: String,
+}
+
+/// Decides the size of the buffers on these nodes.
+pub(super) fn decide(machine: &Machine, nodes: &[NodeId], options: &LatencyOptions, spare: Option<u64>) -> Room {
+    let last_level_cache_bytes = last_level_cache(machine);
+    let line_bytes = machine.caches.iter().filter_map(|cache| cache.line_bytes).max().unwrap_or(64);
+    // A line of 512 bytes is the largest there is; a wrong file must not make the stride absurd.
+    let line_bytes = u64::from(line_bytes).clamp(64, 512).next_power_of_two();
+    let by_cache = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(TIMES_CACHE));
+    let wanted = options.buffer_bytes.unwrap_or(by_cache.max(LEAST_WANTED)).clamp(LEAST_TAKEN, MOST_TAKEN);
+    let limit = limits(machine, nodes, options.budget, spare).into_iter().min_by_key(|limit| limit.bytes);
+    let mut warnings = Vec::new();
+    if last_level_cache_bytes.is_none() {
+        warnings.push(Warning::UnknownCache);
+    }
+    let mut buffer_bytes = wanted;
+    if let Some(limit) = limit.filter(|limit| limit.bytes < wanted) {
+        buffer_bytes = limit.bytes.max(LEAST_TAKEN);
+        let because = limit.because;
+        warnings.push(Warning::SmallBuffer { wanted_bytes: wanted, got_bytes: buffer_bytes, because });
+    } else if wanted < by_cache {
+        let because = "that size was asked for".to_owned();
+        warnings.push(Warning::SmallBuffer { wanted_bytes: by_cache, got_bytes: wanted, because });
+    }
+    // Whole megabytes, so that huge pages can fill them.
+    Room { buffer_bytes: buffer_bytes & !((2 << 20) - 1), line_bytes, last_level_cache_bytes, warnings }
+}
+
+fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u64>) -> Vec<Limit> {
+    let count = nodes.len().max(1) as u64;
+    let by_time = budget.as_secs_f64() * PREPARING_SHARE * PREPARED_PER_SECOND / count as f64;
+    let by_time = Limit { bytes: by_time as u64, because: "a larger one could not be prepared in the time".into() };
+    let by_node = nodes.iter().filter_map(|&node| {
+        let free = machine.node(node)?.memory.get()?.free_bytes?;
+        Some(Limit { bytes: free / 2, because: format!("node {node} has {} MiB free", free >> 20) })
+    });
+    let by_spare = spare.map(|spare| Limit {
+        bytes: spare / 2 / count,
+        because: format!("this process may take {} MiB more memory", spare >> 20),
+    });
+    by_node.chain(by_spare).chain([by_time]).collect()
+}
+
+/// The largest cache of the highest level that holds data, in bytes.
+fn last_level_cache(machine: &Machine) -> Option<u64> {
+    let data = || machine.caches.iter().filter(|cache| cache.kind != CacheKind::Instruction);
+    let level = data().map(|cache| cache.level).max()?;
+    data().filter(|cache| cache.level == level).filter_map(|cache| cache.size_bytes.get().copied()).max()
+}
+
+/// How much memory this process may still take: what the system has available, or what its control group leaves
+/// it, whichever is less. A probe must not get anybody killed for lack of memory.
+pub(super) fn spare_memory() -> Option<u64> {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let available = read(Path::new("/proc/meminfo")).and_then(|text| available(&text));
+    let group = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let below_limit = |directory: &Path, limit: &str, used: &str| {
+        let number = |file: &str| read(&directory.join(file))?.trim().parse::<u64>().ok();
+        Some(number(limit)?.saturating_sub(number(used)?))
+    };
+    let unified = group.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let unified = Path::new("/sys/fs/cgroup").join(unified);
+    let ancestors = unified.ancestors().take_while(|directory| directory.starts_with("/sys/fs/cgroup"));
+    let groups = ancestors.filter_map(|directory| below_limit(directory, "memory.max", "memory.current"));
+    let version_1 = below_limit(Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes");
+    groups.chain(version_1).chain(available).min()
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_machine::{Cache, CpuId, CpuSet, Known, Memory, Node, Origin, SourceKind};
+
+    use super::*;
+
+    fn machine(cache: Option<u64>, free: u64) -> Machine {
+        let mut machine = Machine::empty(Origin::new(SourceKind::Live, "test"), "test");
+        let mut node = Node::new(NodeId(0), CpuSet::single(CpuId(0)));
+        node.memory = Known::Yes(Memory { free_bytes: Some(free), ..Memory::of(1 << 40) });
+        machine.nodes.push(node);
+        machine.caches.extend(cache.map(|bytes| Cache {
+            level: 3,
+            kind: CacheKind::Unified,
+            cpus: CpuSet::single(CpuId(0)),
+            size_bytes: Known::Yes(bytes),
+            line_bytes: Some(64),
+            ways: None,
+        }));
+        machine
+    }
+
+    fn room(machine: &Machine, spare: Option<u64>) -> Room {
+        decide(machine, &[NodeId(0)], &LatencyOptions::default(), spare)
+    }
+
+    #[test]
+    fn a_buffer_is_four_times_the_cache_and_at_least_64_mib() {
+        assert_eq!(room(&machine(Some(32 << 20), 1 << 40), None).buffer_bytes, 128 << 20);
+        assert_eq!(room(&machine(Some(1 << 20), 1 << 40), None).buffer_bytes, 64 << 20);
+        let unknown = room(&machine(None, 1 << 40), None);
+        assert_eq!((unknown.buffer_bytes, unknown.warnings), (64 << 20, vec![Warning::UnknownCache]));
+    }
+
+    #[test]
+    fn a_buffer_shrinks_to_half_of_what_is_free_and_says_so() {
+        for (free, spare) in [(80 << 20, None), (1 << 40, Some(80 << 20))] {
+            let room = room(&machine(Some(32 << 20), free), spare);
+            assert_eq!(room.buffer_bytes, 40 << 20);
+            assert!(
+                matches!(room.warnings[..], [Warning::SmallBuffer { wanted_bytes, .. }] if wanted_bytes == 128 << 20)
+            );
+        }
+    }
+
+    #[test]
+    fn absurd_caches_and_no_memory_leave_a_buffer_that_can_be_had() {
+        assert!(room(&machine(Some(u64::MAX), 1 << 60), None).buffer_bytes <= MOST_TAKEN);
+        assert_eq!(room(&machine(Some(32 << 20), 0), Some(0)).buffer_bytes, LEAST_TAKEN);
+    }
+
+    #[test]
+    fn available_memory_is_read_and_nonsense_is_not() {
+        assert_eq!(available("MemTotal: 5 kB\nMemAvailable:   24336624 kB\n"), Some(24_336_624 * 1024));
+        assert_eq!(available("MemAvailable: 99999999999999999999 kB"), None);
+        assert_eq!(available("MemAvailable:"), None);
+    }
+}

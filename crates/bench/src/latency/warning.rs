@@ -1,0 +1,128 @@
+//! What makes a measurement worth less, each with what probably happened and what to do about it.
+
+use std::fmt;
+
+use nearfar_machine::{CpuId, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// A doubt about the measurement.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Warning {
+    /// The clock frequency may have been low.
+    Governor {
+        /// The governor's name.
+        governor: String,
+    },
+    /// A hypervisor gave the CPU to somebody else.
+    StolenTime {
+        /// The CPU that lost most.
+        cpu: CpuId,
+        /// How much of the measuring time, in percent.
+        percent: f64,
+    },
+    /// The buffer is smaller than several times the last-level cache.
+    SmallBuffer {
+        /// What the caches asked for, in bytes.
+        wanted_bytes: u64,
+        /// What it became, in bytes.
+        got_bytes: u64,
+        /// What kept it small.
+        because: String,
+    },
+    /// The size of the last-level cache is not known.
+    UnknownCache,
+    /// Memory could not be bound to its node; it was touched first from there instead.
+    BindRefused {
+        /// The memory's node.
+        node: NodeId,
+        /// What the kernel said.
+        error: String,
+    },
+    /// Where the pages are could not be asked.
+    Unverified {
+        /// The memory's node.
+        node: NodeId,
+        /// What the kernel said.
+        error: String,
+    },
+    /// Some pages are on another node than they were meant for.
+    PagesElsewhere {
+        /// The memory's node.
+        node: NodeId,
+        /// How many of the pages that were looked at, in percent.
+        percent: f64,
+    },
+    /// Base pages only: most loads include an address translation.
+    BasePages,
+    /// The scheduler took the CPU away within timed parts.
+    Interrupted {
+        /// Involuntary context switches in timed parts.
+        switches: u64,
+        /// Samples taken, the dropped ones included.
+        samples: u64,
+    },
+    /// The budget ran out before every pair had the samples it should have.
+    CutShort {
+        /// Samples the pair with fewest has.
+        samples: usize,
+        /// Samples it should have.
+        wanted: usize,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Governor { governor } => write!(
+                f,
+                "the CPU frequency governor is {governor}: clocks may have been low; for comparable figures set it to \
+                 performance while measuring"
+            ),
+            Self::StolenTime { cpu, percent } => write!(
+                f,
+                "the hypervisor took {percent:.1} % of CPU {cpu}'s time: figures may be too high; repeat when the host \
+                 is quiet"
+            ),
+            Self::SmallBuffer { wanted_bytes, got_bytes, because } => write!(
+                f,
+                "buffers are {} instead of {}, because {because}: part of the loads may come from a cache",
+                mib(*got_bytes),
+                mib(*wanted_bytes)
+            ),
+            Self::UnknownCache => {
+                f.write_str("the size of the last-level cache is not known: part of the loads may come from it")
+            }
+            Self::BindRefused { node, error } => write!(
+                f,
+                "memory could not be bound to node {node} ({error}; containers often forbid mbind): it was touched \
+                 first from that node instead, which places it there only while the node has free memory"
+            ),
+            Self::Unverified { node, error } => {
+                write!(f, "whether node {node}'s buffer is on that node could not be checked (move_pages: {error})")
+            }
+            Self::PagesElsewhere { node, percent } => write!(
+                f,
+                "{percent:.0} % of node {node}'s buffer is on another node: the node is short of memory, or a policy \
+                 forbids it; its figures mix both nodes"
+            ),
+            Self::BasePages => f.write_str(
+                "the kernel gave no huge pages: most loads include an address translation; transparent huge pages set \
+                 to madvise or always would avoid that",
+            ),
+            Self::Interrupted { switches, samples } => write!(
+                f,
+                "{switches} context switches fell into the {samples} samples: other tasks wanted the same CPUs; repeat \
+                 on an idle machine"
+            ),
+            Self::CutShort { samples, wanted } => write!(
+                f,
+                "the time budget ended after {samples} of {wanted} samples a pair; give more time for a better spread"
+            ),
+        }
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
