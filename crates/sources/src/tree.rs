@@ -4,16 +4,19 @@
 //! `RESOLVE_IN_ROOT`), so none leads out of it; only regular files are read, so a FIFO or a device in it cannot make
 //! nearfar hang; and a file that is larger than any the kernel writes is refused.
 
+mod directory;
+
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+pub use directory::Directory;
+
 /// The largest file that is read at once, in bytes.
-const LARGEST: u64 = 64 << 20;
+const LARGEST: usize = 64 << 20;
 
 /// A root below which files are read.
 #[derive(Debug)]
@@ -45,8 +48,8 @@ pub enum Reason {
     /// It is a directory, a FIFO, a device: nothing that holds text.
     #[error("not a regular file")]
     NotAFile,
-    /// It is larger than 64 MiB.
-    #[error("larger than 64 MiB")]
+    /// It is larger than any such file the kernel writes: 64 MiB, or 1 MiB for one read from a [`Directory`].
+    #[error("larger than any such file of the kernel")]
     TooLarge,
     /// It is not UTF-8 text.
     #[error("not text")]
@@ -108,13 +111,28 @@ impl Tree {
     /// # Errors
     /// When it cannot be read.
     pub fn bytes(&self, path: &str) -> Result<Vec<u8>, Unreadable> {
-        let mut content = Vec::new();
-        let read = self.file(path)?.take(LARGEST + 1).read_to_end(&mut content);
-        read.map_err(|error| self.unreadable(path, reason(Errno::from_io_error(&error).unwrap_or(Errno::IO))))?;
-        if content.len() as u64 > LARGEST {
-            return Err(self.unreadable(path, Reason::TooLarge));
-        }
-        Ok(content)
+        self.with_bytes(path, <[u8]>::to_vec)
+    }
+
+    /// Hands the content of a file to `read`, without allocating when it is at most a page long.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn with_bytes<R>(&self, path: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, Unreadable> {
+        let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
+        let read = file.and_then(|file| directory::with_content(file, self.live, LARGEST, read));
+        read.map_err(|reason| self.unreadable(path, reason))
+    }
+
+    /// A directory opened once, for reading many files in it.
+    ///
+    /// # Errors
+    /// When it cannot be opened as a directory.
+    pub fn directory(&self, path: &str) -> Result<Directory<'_>, Unreadable> {
+        let path = path.trim_end_matches('/');
+        let handle = self.open_below(path, OFlags::PATH | OFlags::DIRECTORY);
+        let handle = handle.map_err(|reason| self.unreadable(path, reason))?;
+        Ok(Directory::new(self, handle, path.to_owned()))
     }
 
     /// A file opened for reading piece by piece, for those that grow with the machine (`/proc/interrupts`).
@@ -122,7 +140,8 @@ impl Tree {
     /// # Errors
     /// When it cannot be opened or is not a regular file.
     pub fn file(&self, path: &str) -> Result<File, Unreadable> {
-        let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
+        let file = file.map_err(|reason| self.unreadable(path, reason))?;
         // The kernel's own files are what they are; an extracted tree may hold anything.
         if !self.live {
             let status = rustix::fs::fstat(&file).map_err(|errno| self.unreadable(path, reason(errno)))?;
@@ -138,7 +157,8 @@ impl Tree {
     /// # Errors
     /// When it cannot be read as a directory.
     pub fn list(&self, path: &str) -> Result<Vec<String>, Unreadable> {
-        let directory = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let directory = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY);
+        let directory = directory.map_err(|reason| self.unreadable(path, reason))?;
         let entries = rustix::fs::Dir::new(directory).map_err(|errno| self.unreadable(path, reason(errno)))?;
         let mut names = Vec::new();
         for entry in entries {
@@ -159,7 +179,8 @@ impl Tree {
     /// # Errors
     /// When it is not a link or not text.
     pub fn link(&self, path: &str) -> Result<String, Unreadable> {
-        let link = self.open_below(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let link = self.open_below(path, OFlags::PATH | OFlags::NOFOLLOW);
+        let link = link.map_err(|reason| self.unreadable(path, reason))?;
         let target = rustix::fs::readlinkat(link, "", Vec::new());
         let target = target.map_err(|errno| self.unreadable(path, reason(errno)))?;
         target.into_string().map_err(|_| self.unreadable(path, Reason::NotText))
@@ -184,14 +205,14 @@ impl Tree {
         Unreadable { path: self.display(path), reason }
     }
 
-    fn open_below(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Unreadable> {
+    fn open_below(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Reason> {
         let flags = flags | OFlags::CLOEXEC;
         let opened = if self.live {
             rustix::fs::openat(&self.root, path, flags, Mode::empty())
         } else {
             rustix::fs::openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)
         };
-        opened.map_err(|errno| self.unreadable(path, reason(errno)))
+        opened.map_err(reason)
     }
 }
 
