@@ -1,0 +1,36 @@
+# Everything a person needs: `make run` does the main job, `make test` checks everything. Both install what is missing.
+
+CARGO ?= cargo
+
+.PHONY: run build test lint bench fuzz install help
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+run: build ## Build nearfar and check this machine up
+	target/release/nearfar checkup --html checkup.html
+
+build:
+	@tools/install-packages run
+	$(CARGO) build --release --locked
+
+test: lint ## Check formatting, lints and documentation, then run every test
+	$(CARGO) test --workspace --locked --no-fail-fast
+
+lint:
+	@tools/install-packages test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	shellcheck tools/install-packages tools/install-files tools/fuzz-all .ci/run
+
+bench: build ## Print speed and memory against hwloc's lstopo, interleaved in one run
+	@tools/install-packages bench
+	$(CARGO) run --release --locked -p nearfar --example against_lstopo
+
+MINUTES ?= 10
+fuzz: ## Fuzz every parser for MINUTES (10) each; needs cargo-fuzz and a nightly toolchain
+	tools/fuzz-all $(MINUTES)
+
+install: build ## Install the command, its man pages and shell completions below PREFIX (/usr/local)
+	tools/install-files "$(or $(PREFIX),/usr/local)"
