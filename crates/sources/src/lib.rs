@@ -1,6 +1,38 @@
-//! (being written)
+//! Reads a NUMA machine from wherever somebody has one: each source gives the same [`Machine`](nearfar_machine::Machine),
+//! with "not known, because ..." for what it cannot see.
+//!
+//! ```text
+//! live system, --root DIR ──► sysfs ─────────┐
+//! file, stdin ──► what is it? ─► snapshot    │
+//!                             ─► hwloc_xml   ├──► Machine ──► fake ──► Machine with fake nodes
+//!                             ─► numactl     │
+//!                             ─► description │
+//! gallery name ───────────────► description  │
+//! "node:2 core:4" ────────────► synthetic ───┘
+//! ```
+//!
+//! [`read`] is the way in. A source that contradicts itself is read as far as it goes; the contradiction travels with
+//! the machine as a diagnostic. Nothing in here decides anything, prints anything or writes to the system.
+
+mod doubts;
+mod error;
+mod gallery;
 mod parallel;
+mod recognise;
+mod request;
+mod size;
+mod want;
+
+pub mod description;
+pub mod fake;
+pub mod hwloc_xml;
+pub mod numactl;
+pub mod snapshot;
+pub mod synthetic;
 pub mod sysfs;
 pub mod tree;
-mod want;
+
+pub use error::{SourceError, TextError};
+pub use gallery::{GalleryEntry, gallery, text as gallery_text};
+pub use request::{Request, read, read_bytes};
 pub use want::{TaskScope, Want};

@@ -1,0 +1,56 @@
+//! Collects what is odd about an input while it is read, without letting a hostile one grow the list for ever.
+
+use nearfar_machine::Diagnostic;
+
+/// How many diagnostics one input may cause; further ones are only counted.
+const MOST: usize = 64;
+/// How much of a foreign word a message repeats, in characters.
+const LONGEST_EXCERPT: usize = 60;
+
+/// The diagnostics of one input.
+pub(crate) struct Doubts {
+    place: String,
+    found: Vec<Diagnostic>,
+    left_out: usize,
+}
+
+impl Doubts {
+    /// None yet, about this file or text.
+    pub(crate) fn about(place: &str) -> Self {
+        Self { place: place.to_owned(), found: Vec::new(), left_out: 0 }
+    }
+
+    /// Something odd about the input as a whole.
+    pub(crate) fn note(&mut self, message: impl Into<String>) {
+        self.push(self.place.clone(), message.into());
+    }
+
+    /// Something odd in one line, counted from 1.
+    pub(crate) fn note_line(&mut self, line: usize, message: impl Into<String>) {
+        self.push(format!("{}, line {line}", self.place), message.into());
+    }
+
+    /// All of them, in the order in which they were found.
+    pub(crate) fn finish(mut self) -> Vec<Diagnostic> {
+        if self.left_out > 0 {
+            let message = format!("{} more oddities of this kind are not listed", self.left_out);
+            self.found.push(Diagnostic::new(self.place, message));
+        }
+        self.found
+    }
+
+    fn push(&mut self, place: String, message: String) {
+        match self.found.len() < MOST {
+            true => self.found.push(Diagnostic::new(place, message)),
+            false => self.left_out += 1,
+        }
+    }
+}
+
+/// Foreign text, cut to what fits into a message.
+pub(crate) fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(LONGEST_EXCERPT) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,86 @@
+//! Tells by its content what a file is. Names and endings are not looked at: people send `topo.txt`.
+
+use crate::error::SourceError;
+use crate::{numactl, snapshot};
+
+/// What nearfar reads from a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Snapshot,
+    HwlocXml,
+    Numactl,
+    Description,
+}
+
+/// How much of a file tells its kind, in bytes.
+pub(crate) const HEAD: usize = 64 << 10;
+
+const EXTRACT: &str = "extract it and give the directory that holds sys and proc with --root";
+const DECOMPRESS: &str = "decompress it first";
+const WANTED: &str =
+    "a snapshot, hwloc XML (lstopo topology.xml), the output of numactl -H or a description file (TOML) is wanted";
+
+/// What stands at the beginning of files that are nothing for nearfar, and what to do about them.
+const FOREIGN: &[(&[u8], &str, &str)] = &[
+    (b"\xfd7zXZ\0", "it is compressed by xz", DECOMPRESS),
+    (b"\x28\xb5\x2f\xfd", "it is compressed by zstd", DECOMPRESS),
+    (b"BZh", "it is compressed by bzip2", DECOMPRESS),
+    (b"PK\x03\x04", "it is a zip archive", EXTRACT),
+    (b"\x7fELF", "it is a program", WANTED),
+    (b"\xff\xfe", "it is UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "it is UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
+];
+
+/// Tells what a file is from its beginning, which has been inflated if it was compressed by gzip.
+pub(crate) fn kind(head: &[u8], place: &str) -> Result<Kind, SourceError> {
+    let unknown = |looks_like: &str, next| {
+        Err(SourceError::NotRecognised { place: place.to_owned(), looks_like: looks_like.to_owned(), next })
+    };
+    if let Some((_, looks_like, next)) = FOREIGN.iter().find(|(magic, _, _)| head.starts_with(magic)) {
+        return unknown(looks_like, next);
+    }
+    if is_tar(head) {
+        return unknown("it is a tar archive", EXTRACT);
+    }
+    if head.contains(&0) {
+        return unknown("it is binary data", WANTED);
+    }
+    let text = String::from_utf8_lossy(head);
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    if text.is_empty() {
+        return unknown("it is empty", WANTED);
+    }
+    if text.starts_with('{') {
+        return Ok(Kind::Snapshot);
+    }
+    if text.starts_with("<?xml") || text.starts_with("<!") || text.starts_with("<topology") {
+        return Ok(Kind::HwlocXml);
+    }
+    if numactl::resembles(text) {
+        return Ok(Kind::Numactl);
+    }
+    if text.lines().any(is_toml) {
+        return Ok(Kind::Description);
+    }
+    unknown("it is text without a line that nearfar knows", WANTED)
+}
+
+/// The beginning of the content, seen through gzip.
+pub(crate) fn head(bytes: &[u8]) -> Vec<u8> {
+    match snapshot::is_gzip(bytes) {
+        true => snapshot::inflate_start(bytes, HEAD as u64),
+        false => bytes[..bytes.len().min(HEAD)].to_vec(),
+    }
+}
+
+fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262).is_some_and(|magic| magic == b"ustar")
+}
+
+/// `[[node]]`, or `key = value`.
+fn is_toml(line: &str) -> bool {
+    let line = line.trim();
+    let key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    (line.starts_with('[') && line.ends_with(']'))
+        || line.split_once('=').is_some_and(|(name, _)| !name.trim().is_empty() && name.trim().chars().all(key))
+}

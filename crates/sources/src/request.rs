@@ -1,0 +1,146 @@
+//! Which machine a caller wants, and finding it: the live system, a directory, a file, standard input, a name in the
+//! gallery, a synthetic string.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use nearfar_machine::Machine;
+
+use crate::doubts::excerpt;
+use crate::error::{SourceError, TextError};
+use crate::recognise::{self, Kind};
+use crate::tree::Tree;
+use crate::want::Want;
+use crate::{description, gallery, hwloc_xml, numactl, snapshot, synthetic, sysfs};
+
+/// The most that is read of a file or stream, in bytes.
+const LARGEST: u64 = 1 << 30;
+/// The same for text that people write or paste.
+const LARGEST_TEXT: usize = 64 << 20;
+
+/// A request for a machine.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// A file, `-` for standard input, a directory, a name in the gallery, or a synthetic string; `None` for the live
+    /// system. A file of that name comes before the gallery.
+    pub source: Option<String>,
+    /// A directory that holds `sys` and `proc`, instead of a source.
+    pub root: Option<PathBuf>,
+    /// Fake nodes to lay over whatever is read, see [`fake`](crate::fake).
+    pub fake: Option<String>,
+    /// What to read; only the live system and directories can leave something out.
+    pub want: Want,
+}
+
+impl Request {
+    /// The live system, and everything of it that is wanted.
+    pub fn live(want: Want) -> Self {
+        Self { source: None, root: None, fake: None, want }
+    }
+
+    /// A source by name.
+    pub fn source(source: impl Into<String>, want: Want) -> Self {
+        Self { source: Some(source.into()), ..Self::live(want) }
+    }
+}
+
+/// Reads the machine that is asked for and lays the fake nodes over it.
+///
+/// # Errors
+/// When the source cannot be found, read or understood; each says what to do next.
+pub fn read(request: &Request) -> Result<Machine, SourceError> {
+    // A layout that is wrong in itself is told before anything is read.
+    let fake = request.fake.as_deref().map(str::parse).transpose()?;
+    let machine = match (&request.root, request.source.as_deref()) {
+        (Some(root), Some(source)) => {
+            let (root, source_name) = (root.display().to_string(), excerpt(source));
+            return Err(SourceError::TwoMachines { root, source_name });
+        }
+        (Some(root), None) => sysfs::read(&Tree::at(root)?, &request.want)?,
+        (None, None) => sysfs::read(&Tree::live()?, &request.want)?,
+        (None, Some(source)) => named(source, &request.want)?,
+    };
+    Ok(match fake {
+        Some(spec) => crate::fake::lay(machine, &spec)?,
+        None => machine,
+    })
+}
+
+/// Reads a machine from the content of a file, whose kind the content itself tells.
+///
+/// # Errors
+/// When the kind is not one that nearfar reads, or the content has a fault; `place` names it in messages.
+pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
+    let kind = recognise::kind(&recognise::head(bytes), place)?;
+    if kind == Kind::Snapshot {
+        return Ok(snapshot::read(bytes, place)?);
+    }
+    let inflated = snapshot::is_gzip(bytes).then(|| snapshot::inflate(bytes, place)).transpose()?;
+    let bytes = inflated.as_deref().unwrap_or(bytes);
+    if kind != Kind::HwlocXml && bytes.len() > LARGEST_TEXT {
+        let limit_mib = LARGEST_TEXT as u64 >> 20;
+        return Err(SourceError::TooLarge { place: place.to_owned(), kind: "a text about one machine", limit_mib });
+    }
+    Ok(match kind {
+        // Mails come in all encodings; what matters in them is ASCII.
+        Kind::Numactl => numactl::parse(&String::from_utf8_lossy(bytes), place)?,
+        Kind::Description => description::parse(utf8(bytes, place)?, place)?,
+        Kind::HwlocXml | Kind::Snapshot => hwloc_xml::parse(utf8(bytes, place)?, place)?,
+    })
+}
+
+fn utf8<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str, TextError> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        TextError::new(place, Some(line), "not UTF-8 text", "convert it: iconv -f LATIN1 -t UTF-8")
+    })
+}
+
+fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
+    if source == "-" {
+        return stream(io::stdin().lock(), "standard input");
+    }
+    let path = Path::new(source);
+    let unreadable = |reason| SourceError::Unreadable { place: excerpt(source), reason };
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(sysfs::read(&Tree::at(path)?, want)?),
+        Ok(found) if found.file_type().is_block_device() => {
+            Err(unreadable(io::Error::other("it is a disk, not a file")))
+        }
+        Ok(found) if found.is_file() && found.len() > LARGEST => Err(too_large(source)),
+        Ok(_) => stream(File::open(path).map_err(unreadable)?, source),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(unreadable(error)),
+        Err(_) => without_file(source),
+    }
+}
+
+fn without_file(source: &str) -> Result<Machine, SourceError> {
+    if let Some(text) = gallery::text(source) {
+        return Ok(description::parse(text, &format!("machines/{source}.toml"))?);
+    }
+    if synthetic::resembles(source) {
+        return Ok(synthetic::parse(source)?);
+    }
+    let names: Vec<_> = gallery::gallery().into_iter().map(|entry| entry.name).collect();
+    Err(SourceError::NoSuchSource { source_name: excerpt(source), gallery: names.join(", ") })
+}
+
+/// Reads a stream that may have no end. Its beginning is looked at first, so that a device or a wrong file is refused
+/// before much of it is read.
+fn stream(mut stream: impl Read, place: &str) -> Result<Machine, SourceError> {
+    let unreadable = |reason| SourceError::Unreadable { place: place.to_owned(), reason };
+    let mut bytes = Vec::new();
+    stream.by_ref().take(recognise::HEAD as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    recognise::kind(&recognise::head(&bytes), place)?;
+    stream.take(LARGEST + 1 - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(too_large(place));
+    }
+    read_bytes(&bytes, place)
+}
+
+fn too_large(place: &str) -> SourceError {
+    SourceError::TooLarge { place: excerpt(place), kind: "a description of one machine", limit_mib: LARGEST >> 20 }
+}

@@ -1,0 +1,177 @@
+//! nearfar's own snapshot: a whole [`Machine`] in one compressed file, for looking at a machine somewhere else.
+//!
+//! ```text
+//! gzip( {"nearfar_snapshot": 1, "tool_version": "0.1.0", "machine": { ... }} )
+//! ```
+//!
+//! The number is the format's version. It is raised when an older nearfar would misunderstand the file; fields that
+//! are merely new do not raise it, and an older nearfar passes over them.
+
+use std::io::{self, BufReader, Read, Write};
+
+use flate2::Compression;
+use flate2::read::MultiGzDecoder;
+use flate2::write::GzEncoder;
+use nearfar_machine::Machine;
+use serde::{Deserialize, Serialize};
+
+/// The version of the format that this nearfar writes, and the newest it reads.
+pub const VERSION: u32 = 1;
+
+/// The most that a snapshot may inflate to, in bytes.
+const MOST_INFLATED: u64 = 1 << 30;
+/// No snapshot shrinks more than this; one that claims to is meant to fill memory.
+const MOST_RATIO: u64 = 200;
+/// What a small snapshot may inflate to whatever its ratio, in bytes.
+const ALWAYS_ALLOWED: u64 = 16 << 20;
+
+/// Why a snapshot could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The stream ends early or is damaged.
+    #[error("{place} is a damaged or truncated snapshot ({reason}); copy it again, in binary mode")]
+    Damaged {
+        /// The file.
+        place: String,
+        /// What the decompressor says.
+        #[source]
+        reason: io::Error,
+    },
+    /// It inflates to more than any machine needs.
+    #[error("{place} inflates to more than {limit_mib} MiB, which no real snapshot does; it was not read")]
+    TooLarge {
+        /// The file.
+        place: String,
+        /// The limit for a file of its size.
+        limit_mib: u64,
+    },
+    /// A newer nearfar wrote it in a format this one does not know.
+    #[error(
+        "{place} is a snapshot of format {found}, and this nearfar ({}) reads up to {VERSION}; \
+         read it with a newer nearfar",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Newer {
+        /// The file.
+        place: String,
+        /// Its version.
+        found: u32,
+    },
+    /// The JSON in it is no snapshot.
+    #[error("{place} does not hold a nearfar snapshot: {reason}")]
+    NotASnapshot {
+        /// The file.
+        place: String,
+        /// What is wrong, with line and column of the JSON text.
+        #[source]
+        reason: serde_json::Error,
+    },
+    /// Its parts do not fit each other.
+    #[error("{place}: the snapshot contradicts itself: {violation}; take it again")]
+    Contradicts {
+        /// The file.
+        place: String,
+        /// The first contradiction.
+        violation: String,
+    },
+    /// It could not be written.
+    #[error("cannot write the snapshot: {0}")]
+    Write(#[source] io::Error),
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    nearfar_snapshot: u32,
+    tool_version: &'static str,
+    machine: &'a Machine,
+}
+
+/// What every version has. Everything else is passed over.
+#[derive(Deserialize)]
+struct Head {
+    nearfar_snapshot: u32,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    machine: Machine,
+}
+
+/// Writes a machine as a snapshot.
+///
+/// # Errors
+/// When `out` does not take it. What was written by then is no valid snapshot: write to a new file and rename it.
+pub fn write(machine: &Machine, out: impl Write) -> Result<(), SnapshotError> {
+    let mut encoder = io::BufWriter::new(GzEncoder::new(out, Compression::default()));
+    let snapshot = Written { nearfar_snapshot: VERSION, tool_version: env!("CARGO_PKG_VERSION"), machine };
+    serde_json::to_writer(&mut encoder, &snapshot).map_err(|error| SnapshotError::Write(error.into()))?;
+    let encoder = encoder.into_inner().map_err(|error| SnapshotError::Write(error.into_error()))?;
+    let mut out = encoder.finish().map_err(SnapshotError::Write)?;
+    out.flush().map_err(SnapshotError::Write)
+}
+
+/// Reads a snapshot: the compressed file, or the JSON text in it.
+///
+/// # Errors
+/// When it is damaged, too large, of a newer format, no snapshot, or contradicts itself.
+pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
+    let head: Head = decode(bytes, place)?;
+    if head.nearfar_snapshot > VERSION {
+        return Err(SnapshotError::Newer { place: place.to_owned(), found: head.nearfar_snapshot });
+    }
+    let Body { machine } = decode(bytes, place)?;
+    match machine.check().into_iter().next() {
+        Some(violation) => Err(SnapshotError::Contradicts { place: place.to_owned(), violation }),
+        None => Ok(machine),
+    }
+}
+
+/// Whether bytes are compressed by gzip.
+pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0x1f, 0x8b])
+}
+
+/// The first bytes of a gzip stream, as many as there are up to `most`.
+pub(crate) fn inflate_start(bytes: &[u8], most: u64) -> Vec<u8> {
+    let mut start = Vec::new();
+    // A damaged end does not matter here: whoever reads the whole will say so.
+    let _ = MultiGzDecoder::new(bytes).take(most).read_to_end(&mut start);
+    start
+}
+
+/// A whole gzip stream, within the limits that hold for snapshots.
+pub(crate) fn inflate(bytes: &[u8], place: &str) -> Result<Vec<u8>, SnapshotError> {
+    let mut content = Vec::new();
+    let limit = limit(bytes);
+    let read = MultiGzDecoder::new(bytes).take(limit + 1).read_to_end(&mut content);
+    read.map_err(|reason| SnapshotError::Damaged { place: place.to_owned(), reason })?;
+    match content.len() as u64 > limit {
+        true => Err(too_large(place, limit)),
+        false => Ok(content),
+    }
+}
+
+fn limit(bytes: &[u8]) -> u64 {
+    (bytes.len() as u64).saturating_mul(MOST_RATIO).clamp(ALWAYS_ALLOWED, MOST_INFLATED)
+}
+
+fn too_large(place: &str, limit: u64) -> SnapshotError {
+    SnapshotError::TooLarge { place: place.to_owned(), limit_mib: limit >> 20 }
+}
+
+fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, SnapshotError> {
+    let not_a_snapshot = |reason| SnapshotError::NotASnapshot { place: place.to_owned(), reason };
+    if !is_gzip(bytes) {
+        return serde_json::from_slice(bytes).map_err(not_a_snapshot);
+    }
+    let limit = limit(bytes);
+    let mut stream = BufReader::new(MultiGzDecoder::new(bytes)).take(limit + 1);
+    let decoded = serde_json::from_reader(&mut stream);
+    if stream.limit() == 0 {
+        return Err(too_large(place, limit));
+    }
+    decoded.map_err(|error| match error.classify() {
+        serde_json::error::Category::Io => SnapshotError::Damaged { place: place.to_owned(), reason: error.into() },
+        _ => not_a_snapshot(error),
+    })
+}

@@ -1,0 +1,180 @@
+//! What people paste into mails when they are asked for `numactl -H`.
+
+use nearfar_machine::{CpuId, Distance, Machine, NodeId};
+use nearfar_sources::numactl;
+use proptest::prelude::*;
+
+const KUNPENG: &str = include_str!("fixtures/kunpeng-numactl.txt");
+
+fn read(text: &str) -> Machine {
+    let machine = numactl::parse(text, "mail").unwrap();
+    assert_eq!(machine.check(), [String::new(); 0]);
+    machine
+}
+
+fn cpus(machine: &Machine, node: u32) -> String {
+    machine.node(NodeId(node)).unwrap().cpus.to_string()
+}
+
+fn distance(machine: &Machine, from: u32, to: u32) -> Option<u32> {
+    machine.distances.get()?.get(NodeId(from), NodeId(to)).map(|distance| distance.0)
+}
+
+/// Nodes, CPUs, sizes and distances, without diagnostics: what must survive the mail.
+fn same(a: &Machine, b: &Machine) -> bool {
+    a.nodes == b.nodes && a.cpus == b.cpus && a.distances == b.distances
+}
+
+#[test]
+fn kunpeng_has_four_nodes_of_24_cpus() {
+    let machine = read(KUNPENG);
+    let nodes: Vec<_> = (0..4).map(|node| cpus(&machine, node)).collect();
+    assert_eq!(nodes, ["0-23", "24-47", "48-71", "72-95"]);
+    assert_eq!(machine.node(NodeId(0)).unwrap().total_bytes(), Some(63379 << 20));
+    assert_eq!(machine.node(NodeId(3)).unwrap().memory.get().unwrap().free_bytes, Some(63420 << 20));
+    assert_eq!(machine.distance(NodeId(2), NodeId(0)), Some(Distance(32)));
+    assert_eq!(machine.node_of(CpuId(48)), Some(NodeId(2)));
+    assert!(machine.distances.get().unwrap().is_symmetric());
+    assert!(machine.diagnostics.is_empty(), "{:?}", machine.diagnostics);
+    assert!(machine.pci.why_not().unwrap().contains("numactl"));
+}
+
+#[test]
+fn quotation_marks_tabs_and_line_ends_do_not_matter() {
+    let machine = read(KUNPENG);
+    let variants = [
+        KUNPENG.lines().map(|line| format!("> {line}\n")).collect::<String>(),
+        KUNPENG.lines().map(|line| format!("> > {line}\r\n")).collect(),
+        KUNPENG.lines().map(|line| format!(">>| {line}\n")).collect(),
+        KUNPENG.lines().map(|line| format!("  | {line}\n")).collect(),
+        KUNPENG.replace(' ', "\t"),
+        KUNPENG.replace(' ', "\u{a0}"),
+        KUNPENG.replace(' ', "=20"),
+        KUNPENG.replace('\n', "\n\n"),
+        format!("\u{feff}Hi,\n\nhere is what you asked for, 4 nodes as I said:\n\n{KUNPENG}\nRegards,\n0: me\n"),
+        String::from_utf8_lossy(
+            &KUNPENG
+                .replace(' ', "\u{1}")
+                .into_bytes()
+                .iter()
+                .map(|&b| if b == 1 { 0xa0 } else { b })
+                .collect::<Vec<_>>(),
+        )
+        .into_owned(),
+    ];
+    for variant in variants {
+        assert!(same(&read(&variant), &machine), "{variant}");
+    }
+}
+
+#[test]
+fn lines_that_the_mailer_folded_are_one_line_again() {
+    let machine = read(KUNPENG);
+    let folded = KUNPENG.replace(" 12 13", "\n> 12 13").replace(" 60 61", "=\n 60 61").replace("32 33\n", "32\n33\n");
+    assert!(same(&read(&folded), &machine), "{folded}");
+    let flowed = KUNPENG.replace("\nnode", " node");
+    assert!(same(&read(&flowed), &machine), "{flowed}");
+    let broken_in_a_number = KUNPENG.replace("cpus: 24 25", "cpus: 2=\n4 25");
+    assert!(same(&read(&broken_in_a_number), &machine), "{broken_in_a_number}");
+}
+
+#[test]
+fn a_header_that_contradicts_the_list_is_named_with_both_sides() {
+    // As published in "powerpc/numa: Make cpu/memory less numa-node online".
+    let machine = read(
+        "available: 3 nodes (0,2-3)\nnode 0 cpus: 0 1 2 3\nnode 0 size: 31924 MB\nnode 0 free: 30000 MB\n\
+         node 2 cpus:\nnode 2 size: 0 MB\nnode 2 free: 0 MB\nnode distances:\nnode   0   2\n  0:  10  40\n  2:  40  10\n",
+    );
+    assert_eq!(machine.nodes.len(), 2);
+    assert_eq!(cpus(&machine, 2), "");
+    assert_eq!(machine.node(NodeId(2)).unwrap().has_memory(), Some(false));
+    assert_eq!(distance(&machine, 0, 2), Some(40));
+    let message = machine.diagnostics[0].to_string();
+    assert!(
+        message.contains("line 1") && message.contains("3 nodes (0,2-3)") && message.contains("(0,2)"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_is_missing_is_not_known() {
+    let machine = read(
+        "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: <not available>\nnode 1 cpus: 2 3\nNo distance information available.\n",
+    );
+    assert!(machine.distances.why_not().is_some());
+    assert!(machine.node(NodeId(0)).unwrap().memory.why_not().is_some());
+    assert!(machine.diagnostics.is_empty(), "{:?}", machine.diagnostics);
+    assert!(machine.caches.is_empty());
+    assert_eq!(machine.cpus[0].core, None);
+}
+
+#[test]
+fn units_other_than_mb_are_read() {
+    for (text, bytes) in [("62 GB", 62 << 30), ("62GB", 62 << 30), ("100 kB", 100 << 10), ("512", 512 << 20)] {
+        let machine = read(&format!("node 0 cpus: 0\nnode 0 size: {text}\n"));
+        assert_eq!(machine.node(NodeId(0)).unwrap().total_bytes(), Some(bytes), "{text}");
+    }
+}
+
+#[test]
+fn sparse_numbers_and_holes_keep_their_places() {
+    let machine = read(
+        "available: 2 nodes (0,8)\nnode 0 cpus: 0-3\nnode 8 cpus: 80, 81\nnode distances:\nnode 0 8\n0: 10 0\n8: 40\n",
+    );
+    assert_eq!((cpus(&machine, 0), cpus(&machine, 8)), ("0-3".into(), "80-81".into()));
+    assert_eq!((distance(&machine, 0, 8), distance(&machine, 8, 0), distance(&machine, 8, 8)), (None, Some(40), None));
+    assert!(machine.diagnostics.iter().any(|d| d.message.contains("holes")), "{:?}", machine.diagnostics);
+}
+
+#[test]
+fn a_node_given_twice_is_a_diagnostic_and_so_is_a_second_output() {
+    let machine = read("node 0 cpus: 0 1\nnode 0 cpus: 2 3\n");
+    assert_eq!(cpus(&machine, 0), "0-1");
+    assert!(machine.diagnostics.iter().any(|d| d.message.contains("2-3") && d.message.contains("0-1")));
+    let machine = read(&format!("Before:\n{KUNPENG}\nAfter:\navailable: 1 nodes (0)\nnode 0 cpus: 0\n"));
+    assert_eq!(machine.nodes.len(), 4);
+    assert!(machine.diagnostics.iter().any(|d| d.message.contains("second output")));
+}
+
+#[test]
+fn fake_nodes_share_their_cpus() {
+    let machine = read("available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 1 cpus: 0 1\n");
+    assert_eq!(machine.node_of(CpuId(1)), Some(NodeId(0)));
+    assert_eq!(cpus(&machine, 1), "0-1");
+}
+
+#[test]
+fn a_text_without_nodes_says_what_to_do() {
+    let error = numactl::parse("No NUMA available on this system\n", "mail").unwrap_err().to_string();
+    assert!(error.contains("no NUMA support") && error.contains("snapshot"), "{error}");
+    let error = numactl::parse("Hello,\nnothing here\n", "mail").unwrap_err().to_string();
+    assert!(error.contains("numactl -H"), "{error}");
+}
+
+#[test]
+fn numbers_no_machine_has_are_left_out() {
+    let machine = read("node 0 cpus: 0 99999999999999999999 70000 1\nnode 70000 cpus: 2\n");
+    assert_eq!(cpus(&machine, 0), "0-1");
+    assert_eq!(machine.diagnostics.len(), 4, "{:?}", machine.diagnostics);
+    let many: String = (0..5000).map(|node| format!("node {node} cpus: {node}\n")).collect();
+    assert!(numactl::parse(&many, "mail").is_err());
+    let noisy: String = (0..5000).map(|_| "node 0 cpus: x\n").collect();
+    assert!(read(&noisy).diagnostics.len() < 100);
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "(?s).{0,200}") {
+        let _ = numactl::parse(&text, "mail");
+    }
+
+    #[test]
+    fn no_mixture_of_its_words_panics(words in proptest::collection::vec(prop_oneof![
+        Just("node"), Just("available:"), Just("nodes"), Just("(0-"), Just("3)"), Just("cpus:"), Just("size:"), Just("free:"),
+        Just("distances:"), Just("0:"), Just("1:"), Just("0"), Just("1"), Just("10"), Just("MB"), Just("\n"), Just("> "),
+        Just("=\n"), Just("70000"), Just("-"), Just("0-5"), Just("9999999999999999999999:")], 0..60)) {
+        if let Ok(machine) = numactl::parse(&words.join(" "), "mail") {
+            prop_assert_eq!(machine.check(), Vec::<String>::new());
+        }
+    }
+}
