@@ -1,1 +1,22 @@
-//! (being written)
+//! Tables, drawings and pages: pure functions from what the other crates found to text.
+//!
+//! ```text
+//! Machine ──► topo::{table, dot, svg}        Audit ──► audit::table        LatencyMatrix ──► latency::table
+//! Vec<Slot> ► spread::{table, list, mask}    Plan ──► plan::table          Outcome, Run ──► outcome, history
+//!                  Machine + Audit + LatencyMatrix ──► checkup::{screen, page}
+//! ```
+//!
+//! Foreign text is made harmless here and nowhere else: control characters never reach a terminal, markup never
+//! reaches a page. Lines keep to [`Style::width`].
+
+mod amount;
+mod heat;
+pub mod latency;
+mod layout;
+
+mod style;
+mod summary;
+pub mod topo;
+mod wrapping;
+
+pub use style::Style;

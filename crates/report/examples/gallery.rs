@@ -1,0 +1,24 @@
+//! Writes every kind of output for the sample machines into a directory, to be looked at.
+//!
+//! `cargo run -p nearfar-report --example gallery -- DIRECTORY`
+
+#[path = "../tests/samples/mod.rs"]
+mod samples;
+
+use std::fs;
+use std::path::PathBuf;
+
+use nearfar_report::{Style, latency, topo};
+
+fn main() -> std::io::Result<()> {
+    let directory = PathBuf::from(std::env::args_os().nth(1).unwrap_or_else(|| "gallery".into()));
+    fs::create_dir_all(&directory)?;
+    let style = Style { colour: true, width: 100 };
+    for (name, machine) in samples::all() {
+        fs::write(directory.join(format!("{name}.svg")), topo::svg(&machine))?;
+        fs::write(directory.join(format!("{name}.dot")), topo::dot(&machine))?;
+        let text = topo::table(&machine, &style) + &latency::table(&samples::latencies(&machine), &style);
+        fs::write(directory.join(format!("{name}.txt")), text)?;
+    }
+    Ok(())
+}

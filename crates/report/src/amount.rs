@@ -1,0 +1,84 @@
+//! Amounts as people read them.
+
+/// Bytes in the largest binary unit of which there is at least one: `61.9 GiB`, `512 KiB`, `0 B`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let unit = (bytes.max(1).ilog2() / 10) as usize;
+    let value = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    match value {
+        _ if unit == 0 => format!("{bytes} B"),
+        _ if value.fract() == 0.0 || value >= 100.0 => format!("{value:.0} {}", UNITS[unit]),
+        _ => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+/// A count with its noun: `1 node`, `2 nodes`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    match (number, noun.strip_suffix('y')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{number} {stem}ies"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
+/// Nanoseconds with the digits that mean something.
+pub(crate) fn nanoseconds(value: f64) -> String {
+    if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// A moment as date and time of day in UTC, to the minute.
+pub(crate) fn moment(seconds_since_1970: u64) -> String {
+    let (days, seconds) = (seconds_since_1970 / 86_400, seconds_since_1970 % 86_400);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
+}
+
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so
+/// that the leap day comes last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // From 0000-03-01.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_the_largest_unit() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (63_379 << 20, "61.9 GiB"),
+            (u64::MAX, "16 EiB"),
+        ];
+        for (amount, text) in cases {
+            assert_eq!(bytes(amount), text);
+        }
+    }
+
+    #[test]
+    fn moments_are_dates() {
+        assert_eq!(moment(0), "1970-01-01 00:00 UTC");
+        assert_eq!(moment(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(moment(1_795_225_560), "2026-11-21 01:46 UTC");
+        assert!(moment(u64::MAX).ends_with("UTC"));
+    }
+
+    #[test]
+    fn counts_agree_with_their_nouns() {
+        assert_eq!(
+            (count(1, "node"), count(0, "node"), count(2, "memory")),
+            ("1 node".into(), "0 nodes".into(), "2 memories".into())
+        );
+    }
+}

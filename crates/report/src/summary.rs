@@ -1,0 +1,104 @@
+//! The machine in a line: what is counted once and said on every page.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_machine::{CacheKind, CpuId, Machine};
+
+use crate::amount::{bytes, count, moment};
+
+/// Counts over a machine.
+pub(crate) struct Summary {
+    pub(crate) nodes_online: usize,
+    pub(crate) cpus_online: usize,
+    pub(crate) cpus_offline: usize,
+    /// `None` where the source cannot tell which CPUs share a core.
+    pub(crate) cores: Option<usize>,
+    /// Threads of the core that has most.
+    pub(crate) threads: Option<usize>,
+    pub(crate) packages: Option<usize>,
+    /// `None` where no node's size is known.
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+impl Summary {
+    pub(crate) fn of(machine: &Machine) -> Self {
+        let online = || machine.cpus.iter().filter(|cpu| cpu.online);
+        let mut cores: BTreeMap<CpuId, usize> = BTreeMap::new();
+        for core in online().filter_map(|cpu| cpu.core) {
+            *cores.entry(core).or_default() += 1;
+        }
+        let packages: BTreeSet<i64> = online().filter_map(|cpu| cpu.package).filter(|&package| package >= 0).collect();
+        let sizes = || machine.online_nodes().filter_map(|node| node.total_bytes());
+        Self {
+            nodes_online: machine.online_nodes().count(),
+            cpus_online: machine.cpu_states.online.len(),
+            cpus_offline: machine.cpus.len().saturating_sub(online().count()),
+            cores: (!cores.is_empty()).then_some(cores.len()),
+            threads: cores.values().copied().max(),
+            packages: (!packages.is_empty()).then_some(packages.len()),
+            memory_bytes: sizes().next().map(|_| sizes().fold(0u64, u64::saturating_add)),
+        }
+    }
+
+    /// `4 nodes, 2 packages, 96 CPUs on 48 cores, 250 GiB of memory`.
+    pub(crate) fn line(&self) -> String {
+        let mut parts = vec![count(self.nodes_online, "node")];
+        parts.extend(self.packages.map(|packages| count(packages, "package")));
+        parts.push(match (self.cores, self.threads) {
+            (Some(cores), Some(threads)) if threads > 1 => format!("{} on {}", self.cpus(), count(cores, "core")),
+            _ => self.cpus(),
+        });
+        parts.extend(self.memory_bytes.map(|size| format!("{} of memory", bytes(size))));
+        parts.join(", ")
+    }
+
+    /// `96 CPUs`, with the offline ones.
+    pub(crate) fn cpus(&self) -> String {
+        match self.cpus_offline {
+            0 => count(self.cpus_online, "CPU"),
+            offline => format!("{} ({offline} more offline)", count(self.cpus_online, "CPU")),
+        }
+    }
+}
+
+/// What the machine is called: host, or product, or where its description comes from.
+pub(crate) fn name(machine: &Machine) -> String {
+    let origin = &machine.origin;
+    origin.host.clone().or_else(|| origin.product.get().cloned()).unwrap_or_else(|| origin.place.clone())
+}
+
+/// Where the description comes from and what system it is, in parts to be joined.
+pub(crate) fn circumstances(machine: &Machine) -> Vec<String> {
+    let origin = &machine.origin;
+    let mut parts = Vec::new();
+    parts.extend(origin.product.get().filter(|_| origin.host.is_some()).cloned());
+    parts.extend(origin.kernel.get().map(|kernel| format!("Linux {kernel}")));
+    parts.extend(origin.architecture.get().cloned());
+    parts.push(match origin.kind {
+        nearfar_machine::SourceKind::Live => origin.kind.to_string(),
+        kind => format!("{kind} {}", origin.place),
+    });
+    parts.extend(origin.overlays.iter().cloned());
+    parts.extend(origin.taken_at_s.map(moment));
+    parts
+}
+
+/// One line a level: `L3 unified  32 MiB x 4, each for 12 CPUs`.
+pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
+    let mut kinds: BTreeMap<(u32, CacheKind, Option<u64>, usize), usize> = BTreeMap::new();
+    for cache in &machine.caches {
+        let size = cache.size_bytes.get().copied();
+        *kinds.entry((cache.level, cache.kind, size, cache.cpus.len())).or_default() += 1;
+    }
+    let lines = kinds.into_iter().map(|((level, kind, size, cpus), number)| {
+        let suffix = match kind {
+            CacheKind::Data => "d",
+            CacheKind::Instruction => "i",
+            CacheKind::Unified => "",
+        };
+        let size = size.map_or_else(|| "unknown size".to_owned(), bytes);
+        let shared = if cpus == 1 { "one a CPU".to_owned() } else { format!("one for {cpus} CPUs") };
+        (format!("L{level}{suffix}"), format!("{size} x {number}, {shared}"))
+    });
+    lines.collect()
+}

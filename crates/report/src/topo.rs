@@ -1,0 +1,67 @@
+//! The machine itself: as a table, as graphviz text, as a picture.
+
+mod cpus;
+mod devices;
+pub(crate) mod distances;
+mod dot;
+mod nodes;
+mod paths;
+mod svg;
+pub(crate) mod unknown;
+
+use nearfar_machine::Machine;
+
+use crate::layout::{heading, paragraph};
+use crate::style::{Role, Style};
+use crate::summary::{self, Summary};
+
+pub(crate) use devices::{notable, place as device_place};
+pub use dot::dot;
+pub(crate) use svg::drawing;
+pub use svg::svg;
+
+/// Most diagnostics shown; a damaged file can have one a line.
+const MOST_DIAGNOSTICS: usize = 30;
+
+/// The whole machine in sections: nodes, distances, CPUs and caches, devices by node, network queues, NVMe paths,
+/// what is not known and why, and what was wrong with the input.
+pub fn table(machine: &Machine, style: &Style) -> String {
+    let mut out = head(machine, style);
+    out.push_str(&nodes::section(machine, style));
+    out.push_str(&distances::section(machine, style));
+    out.push_str(&cpus::section(machine, style));
+    out.push_str(&devices::section(machine, style));
+    out.push_str(&paths::section(machine, style));
+    out.push_str(&unknown::section(machine, style));
+    out.push_str(&diagnostics(machine, style));
+    out
+}
+
+/// The lines that every page starts with: whose machine, what it is made of, where the description comes from.
+pub(crate) fn head(machine: &Machine, style: &Style) -> String {
+    let mut out = paragraph(style, 0, (Role::Heading, ""), Role::Heading, &summary::name(machine));
+    let line = Summary::of(machine).line();
+    out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &line));
+    out.push_str(&paragraph(style, 0, (Role::Dim, ""), Role::Dim, &summary::circumstances(machine).join(", ")));
+    if let Some(label) = &machine.origin.emulated {
+        out.push_str(&paragraph(style, 0, (Role::Notice, "emulated: "), Role::Notice, label));
+    }
+    out
+}
+
+/// What was wrong with the input; nothing when nothing was.
+pub(crate) fn diagnostics(machine: &Machine, style: &Style) -> String {
+    let all = &machine.diagnostics;
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut out = heading(style, "Doubts about the input", "read as far as it goes");
+    for diagnostic in all.iter().take(MOST_DIAGNOSTICS) {
+        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &diagnostic.to_string()));
+    }
+    if all.len() > MOST_DIAGNOSTICS {
+        let more = format!("and {} more; --format json has all of them", all.len() - MOST_DIAGNOSTICS);
+        out.push_str(&paragraph(style, 4, (Role::Dim, ""), Role::Dim, &more));
+    }
+    out
+}

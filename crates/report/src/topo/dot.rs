@@ -1,0 +1,78 @@
+//! The machine as graphviz text: nodes, the devices on them, and an edge a pair of nodes with its distance.
+
+use std::fmt::Write as _;
+
+use nearfar_machine::{Distance, Machine, Node};
+
+use super::notable;
+use crate::amount::bytes;
+use crate::summary;
+use crate::wrapping::clean;
+
+/// The machine for `dot -Tsvg`. Both directions of a distance are one edge when they agree.
+pub fn dot(machine: &Machine) -> String {
+    let mut out = String::from("graph machine {\n");
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(out, "  label={};", quoted(&summary::name(machine)));
+    out.push_str("  layout=neato; overlap=false; splines=true; fontname=\"sans-serif\";\n");
+    out.push_str("  node [shape=box, style=\"rounded,filled\", fillcolor=\"#eef3f8\", fontname=\"sans-serif\"];\n");
+    out.push_str("  edge [fontname=\"sans-serif\", fontsize=10, color=\"#8899aa\"];\n");
+    for node in &machine.nodes {
+        let dashed = if node.online { "" } else { ", style=\"rounded,dashed\"" };
+        let _ = writeln!(out, "  n{} [label={}{dashed}];", node.id, quoted(&label(node)));
+    }
+    for device in machine.pci.get().into_iter().flatten().filter(|device| notable(device)) {
+        let what = device.driver.as_deref().or(device.class_name.as_deref()).unwrap_or("");
+        let name = format!("{}\n{what}", device.address);
+        let id = quoted(&device.address.to_string());
+        let _ = writeln!(
+            out,
+            "  {id} [shape=component, style=filled, fillcolor=\"#fff4dd\", fontsize=9, label={}];",
+            quoted(&name)
+        );
+        if let Some(node) = device.node.get().copied().flatten().filter(|&node| machine.node(node).is_some()) {
+            let _ = writeln!(out, "  n{node} -- {id} [style=bold];");
+        }
+    }
+    edges(machine, &mut out);
+    out.push_str("}\n");
+    out
+}
+
+fn label(node: &Node) -> String {
+    let mut label = format!("node {}", node.id);
+    let _ = match node.cpus.is_empty() {
+        true => write!(label, "\nno CPUs"),
+        false => write!(label, "\nCPUs {}", node.cpus),
+    };
+    let _ = match node.total_bytes() {
+        Some(0) => write!(label, "\nno memory"),
+        Some(size) => write!(label, "\n{}", bytes(size)),
+        None => Ok(()),
+    };
+    label
+}
+
+fn edges(machine: &Machine, out: &mut String) {
+    let ids: Vec<_> = machine.nodes.iter().map(|node| node.id).collect();
+    for (index, &from) in ids.iter().enumerate() {
+        for &to in &ids[index + 1..] {
+            let there = machine.distance(from, to);
+            let back = machine.distance(to, from);
+            let text = |distance: Option<Distance>| distance.map_or_else(|| "?".to_owned(), |d| d.to_string());
+            let label = match (there, back) {
+                (None, None) => continue,
+                (there, back) if there == back => text(there),
+                (there, back) => format!("{} / {}", text(there), text(back)),
+            };
+            let length = there.or(back).map_or(2.0, |distance| f64::from(distance.0.min(255)) / 10.0);
+            let _ = writeln!(out, "  n{from} -- n{to} [label={}, len={length:.1}];", quoted(&label));
+        }
+    }
+}
+
+/// A quoted string of the DOT language: backslashes and quotes escaped, lines separated by `\n`.
+fn quoted(text: &str) -> String {
+    let lines = text.split('\n').map(|line| clean(line).replace('\\', "\\\\").replace('"', "\\\""));
+    format!("\"{}\"", lines.collect::<Vec<_>>().join("\\n"))
+}

@@ -1,0 +1,159 @@
+//! The machine as a picture: nodes are rooms, with their CPUs, caches, memory and devices inside.
+//!
+//! ```text
+//!  ┌ Node 0 ──────────┐          ┌ Node 1 ──────────┐      links with distances between the rooms of 2 and of
+//!  │ ┌ L3 32 MiB ───┐ │    21    │ ...              │      4 nodes; for all machines a heat map below
+//!  │ │ 0,4 1,5 2,6  │ ├──────────┤                  │
+//!  │ └──────────────┘ │          │                  │      the more nodes, the fewer details in a room:
+//!  │ ▓▓▓░░░░ 64 GiB   │          │                  │      up to 4 full, up to 16 medium, above that small
+//!  │ ▪ nvme 3b:00.0   │          │                  │
+//!  └──────────────────┘          └──────────────────┘
+//!  ┌ no node, says the kernel: ▪ ... ┐
+//! ```
+
+mod cores;
+mod links;
+mod matrix;
+mod rooms;
+
+use maud::{Markup, PreEscaped, html};
+use nearfar_machine::{Machine, PciDevice};
+
+use super::notable;
+use crate::summary::{self, Summary};
+use crate::wrapping::{clean, columns, cut};
+
+/// Width of the picture in its own units.
+const WIDTH: i32 = 960;
+/// Space around everything.
+const MARGIN: i32 = 16;
+
+/// Colours and type, for light and dark surroundings.
+const THEME: &str = include_str!("svg/theme.css");
+
+/// How much of a node is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Detail {
+    Full,
+    Medium,
+    Small,
+}
+
+impl Detail {
+    fn of(nodes: usize) -> Self {
+        match nodes {
+            0..=4 => Self::Full,
+            5..=16 => Self::Medium,
+            _ => Self::Small,
+        }
+    }
+}
+
+/// A part of the picture and the height it takes.
+struct Drawn {
+    markup: Markup,
+    height: i32,
+}
+
+/// A picture that stands alone: a whole SVG file, legible on light and dark, with all foreign text escaped.
+pub fn svg(machine: &Machine) -> String {
+    drawing(machine, true).into_string()
+}
+
+/// The picture as markup; with the heat map of distances below, or without where the page has its own.
+pub(crate) fn drawing(machine: &Machine, with_matrix: bool) -> Markup {
+    let caption = format!("{}: {}", summary::name(machine), Summary::of(machine).line());
+    let inner = WIDTH - 2 * MARGIN;
+    let mut parts = vec![head(machine), rooms::draw(machine, inner)];
+    parts.extend(homeless(machine, inner));
+    if with_matrix {
+        parts.extend(matrix::draw(machine, inner));
+    }
+    let mut y = MARGIN;
+    let mut placed = Vec::new();
+    for part in parts {
+        placed.push(html! { g transform=(at(MARGIN, y)) { (part.markup) } });
+        y += part.height + 14;
+    }
+    let height = y - 14 + MARGIN;
+    html! {
+        svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
+            title { (clean(&caption)) }
+            style { (PreEscaped(THEME)) }
+            rect class="paper" width=(WIDTH) height=(height) {}
+            @for part in &placed { (part) }
+        }
+    }
+}
+
+fn head(machine: &Machine) -> Drawn {
+    let mut about = summary::circumstances(machine).join(", ");
+    if let Some(label) = &machine.origin.emulated {
+        about = format!("{label}, {about}");
+    }
+    let room = WIDTH - 2 * MARGIN;
+    let markup = html! {
+        (text("name", 0, 18, room, 18, &summary::name(machine)))
+        (text("line", 0, 37, room, 12, &Summary::of(machine).line()))
+        (text("dim", 0, 53, room, 11, &about))
+    };
+    Drawn { markup, height: 58 }
+}
+
+/// Devices for which the kernel knows no node: they are drawn outside all rooms.
+fn homeless(machine: &Machine, width: i32) -> Option<Drawn> {
+    const MOST: usize = 8;
+    let without = |device: &&PciDevice| notable(device) && device.node.get() == Some(&None);
+    let devices: Vec<&PciDevice> = machine.pci.get()?.iter().filter(without).collect();
+    // On one node every device is near; firmware of such machines often says nothing.
+    if devices.is_empty() || machine.nodes.len() < 2 {
+        return None;
+    }
+    let rows = devices.len().min(MOST).div_ceil(2) as i32;
+    let height = 32 + rows * 17 + 4;
+    let more = devices.len().saturating_sub(MOST);
+    let title = match more {
+        0 => "on no node, as far as the kernel knows".to_owned(),
+        more => format!("on no node, as far as the kernel knows ({more} more not drawn)"),
+    };
+    let markup = html! {
+        rect class="homeless" width=(width) height=(height) rx="8" {}
+        (text("warn", 14, 20, width - 28, 12, &title))
+        @for (index, device) in devices.iter().take(MOST).enumerate() {
+            @let column = index as i32 % 2;
+            (self::device(device, 14 + column * (width / 2), 38 + index as i32 / 2 * 17, width / 2 - 28))
+        }
+    };
+    Some(Drawn { markup, height })
+}
+
+/// One device on a line.
+fn device(device: &PciDevice, x: i32, y: i32, width: i32) -> Markup {
+    let short = device.address.to_string();
+    let short = short.strip_prefix("0000:").unwrap_or(&short);
+    let what = device.driver.as_deref().or(device.class_name.as_deref()).unwrap_or("");
+    let name = device.name.as_deref().unwrap_or("");
+    let line = [short, what, name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ");
+    html! {
+        rect class="port" x=(x) y=(y - 8) width="8" height="8" rx="2" {}
+        (text("item", x + 14, y, width - 14, 11, &line))
+    }
+}
+
+fn at(x: i32, y: i32) -> String {
+    format!("translate({x} {y})")
+}
+
+/// A line of text, cut to what fits into `width` at this font size.
+fn text(class: &str, x: i32, y: i32, width: i32, size: i32, line: &str) -> Markup {
+    let line = clean(line);
+    // A sans-serif letter is about 0.56 of its size wide.
+    let room = (f64::from(width) / (0.56 * f64::from(size))).max(1.0) as usize;
+    let short = cut(&line, room.max(4));
+    html! {
+        text class=(class) x=(x) y=(y) font-size=(size) {
+            (short)
+            @if columns(&short) < columns(&line) { title { (line) } }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The cores of a node, grouped by the last-level cache they share.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use maud::{Markup, html};
+use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Machine, Node};
+
+use super::{Detail, Drawn, at, text};
+use crate::amount::bytes;
+
+/// Most numbered cells in a room; more are drawn small and without numbers.
+const MOST_NUMBERED: usize = 64;
+/// Most caches in a room that are drawn around their cores.
+const MOST_GROUPS: usize = 16;
+/// Space between cells.
+const GAP: i32 = 3;
+
+/// What all rooms need to know about CPUs, computed once.
+pub(super) struct Cores<'a> {
+    /// CPUs by the lowest one of their core.
+    by_leader: BTreeMap<CpuId, CpuSet>,
+    last_level: Vec<&'a Cache>,
+    online: &'a CpuSet,
+    kept_free: CpuSet,
+}
+
+/// Cores behind one cache.
+struct Group {
+    label: String,
+    cores: Vec<CpuSet>,
+}
+
+/// The size of a core's cell.
+struct Cell {
+    width: i32,
+    height: i32,
+    numbered: bool,
+}
+
+impl<'a> Cores<'a> {
+    pub(super) fn of(machine: &'a Machine) -> Self {
+        let mut by_leader: BTreeMap<CpuId, CpuSet> = BTreeMap::new();
+        for cpu in &machine.cpus {
+            by_leader.entry(cpu.core.unwrap_or(cpu.id)).or_default().insert(cpu.id);
+        }
+        let data = || machine.caches.iter().filter(|cache| cache.kind != CacheKind::Instruction);
+        let level = data().map(|cache| cache.level).max();
+        let last_level = data().filter(|cache| Some(cache.level) == level).collect();
+        let (online, kept_free) = (&machine.cpu_states.online, machine.cpu_states.kept_free());
+        Self { by_leader, last_level, online, kept_free }
+    }
+
+    /// The cores of one node; nothing for a node without CPUs.
+    pub(super) fn draw(&self, node: &Node, width: i32, detail: Detail) -> Option<Drawn> {
+        let groups = self.groups(node);
+        let cores = groups.iter().map(|group| group.cores.len()).sum::<usize>();
+        if cores == 0 {
+            return None;
+        }
+        let cell = cell(&groups, cores, detail);
+        let boxed = detail < Detail::Small && groups.iter().any(|group| !group.label.is_empty());
+        let columns = group_columns(&groups, width, &cell);
+        let own_width = (width - (columns as i32 - 1) * 6) / columns as i32;
+        let mut y = 0;
+        let mut placed: Vec<Markup> = Vec::new();
+        for row in groups.chunks(columns) {
+            let drawn: Vec<Drawn> = row.iter().map(|group| self.group(group, own_width, &cell, boxed)).collect();
+            let height = drawn.iter().map(|drawn| drawn.height).max().unwrap_or(0);
+            for (column, drawn) in drawn.iter().enumerate() {
+                placed.push(html! {
+                    g transform=(at(column as i32 * (own_width + 6), y)) {
+                        @if boxed { rect class="group" width=(own_width) height=(height) rx="6" {} }
+                        (drawn.markup)
+                    }
+                });
+            }
+            y += height + 6;
+        }
+        Some(Drawn { markup: html! { @for group in &placed { (group) } }, height: y - 6 })
+    }
+
+    /// The node's cores by cache. Caches that every core has for itself, or that are too many, group nothing.
+    fn groups(&self, node: &Node) -> Vec<Group> {
+        let mut cores: Vec<CpuSet> = Vec::new();
+        let mut left = node.cpus.clone();
+        while let Some(cpu) = left.first() {
+            // A core's leader is its lowest CPU, so the first one left leads, or its core began on another node.
+            let core =
+                self.by_leader.get(&cpu).map_or_else(|| CpuSet::single(cpu), |core| core.intersection(&node.cpus));
+            left = left.difference(&core);
+            left.remove(cpu);
+            cores.push(core);
+        }
+        let caches: Vec<&&Cache> = self.last_level.iter().filter(|cache| cache.cpus.intersects(&node.cpus)).collect();
+        if caches.is_empty() || caches.len() > MOST_GROUPS || (caches.len() > 1 && caches.len() >= cores.len()) {
+            return vec![Group { label: String::new(), cores }];
+        }
+        let mut groups = Vec::new();
+        for cache in caches {
+            let (own, others) = cores.into_iter().partition(|core| core.intersects(&cache.cpus));
+            cores = others;
+            let size = cache.size_bytes.get().map_or_else(String::new, |&size| format!(" {}", bytes(size)));
+            groups.push(Group { label: format!("L{}{size}", cache.level), cores: own });
+        }
+        if !cores.is_empty() {
+            groups.push(Group { label: String::new(), cores });
+        }
+        groups.retain(|group| !group.cores.is_empty());
+        groups
+    }
+
+    fn group(&self, group: &Group, width: i32, cell: &Cell, boxed: bool) -> Drawn {
+        let (inset, top) = if boxed { (6, if group.label.is_empty() { 6 } else { 18 }) } else { (0, 0) };
+        let per_row = cells_per_row(width - 2 * inset, cell);
+        let rows = group.cores.len().div_ceil(per_row) as i32;
+        let place = |index: usize| {
+            let (column, row) = ((index % per_row) as i32, (index / per_row) as i32);
+            (inset + column * (cell.width + GAP), top + row * (cell.height + GAP))
+        };
+        let cells = if cell.numbered { self.numbered(group, cell, place) } else { self.plain(group, cell, place) };
+        let markup = html! {
+            @if boxed { (text("dim", inset + 1, 13, width - 2 * inset, 9, &group.label)) }
+            (cells)
+        };
+        Drawn { markup, height: top + rows * (cell.height + GAP) - GAP + inset }
+    }
+
+    fn numbered(&self, group: &Group, cell: &Cell, place: impl Fn(usize) -> (i32, i32)) -> Markup {
+        html! {
+            @for (index, core) in group.cores.iter().enumerate() {
+                @let (x, y) = place(index);
+                rect class=(self.class(core)) x=(x) y=(y) width=(cell.width) height=(cell.height) rx="3" {}
+                text.number x=(x + cell.width / 2) y=(y + 12) font-size="9" { (core) }
+            }
+        }
+    }
+
+    /// Cells without numbers: one path for all of a kind, because there may be thousands.
+    fn plain(&self, group: &Group, cell: &Cell, place: impl Fn(usize) -> (i32, i32)) -> Markup {
+        let mut paths: BTreeMap<&str, String> = BTreeMap::new();
+        for (index, core) in group.cores.iter().enumerate() {
+            let (x, y) = place(index);
+            let path = paths.entry(self.class(core)).or_default();
+            // Writing to a String cannot fail.
+            let _ = write!(path, "M{x} {y}h{0}v{1}h-{0}z", cell.width, cell.height);
+        }
+        html! { @for (class, path) in &paths { path class=(class) d=(path) {} } }
+    }
+
+    fn class(&self, core: &CpuSet) -> &'static str {
+        if !core.intersects(self.online) {
+            "down"
+        } else if core.intersects(&self.kept_free) {
+            "kept"
+        } else {
+            "cpu"
+        }
+    }
+}
+
+fn cell(groups: &[Group], cores: usize, detail: Detail) -> Cell {
+    let longest = groups.iter().flat_map(|group| &group.cores).map(|core| core.to_string().len()).max().unwrap_or(1);
+    let most = match detail {
+        Detail::Full => MOST_NUMBERED,
+        Detail::Medium => MOST_NUMBERED / 4,
+        Detail::Small => 0,
+    };
+    match detail {
+        _ if cores <= most && longest <= 12 => {
+            Cell { width: (longest as i32 * 5 + 9).max(20), height: 17, numbered: true }
+        }
+        Detail::Full => Cell { width: 10, height: 10, numbered: false },
+        Detail::Medium => Cell { width: 7, height: 7, numbered: false },
+        Detail::Small => Cell { width: 5, height: 5, numbered: false },
+    }
+}
+
+fn cells_per_row(width: i32, cell: &Cell) -> usize {
+    ((width + GAP) / (cell.width + GAP)).max(1) as usize
+}
+
+/// How many caches stand side by side: as many as still have room for four cores, or for all of theirs.
+fn group_columns(groups: &[Group], width: i32, cell: &Cell) -> usize {
+    let most = groups.iter().map(|group| group.cores.len()).max().unwrap_or(1);
+    let needed = most.min(4) as i32 * (cell.width + GAP) + 12;
+    (width / needed.max(50)).clamp(1, 4).min(groups.len().max(1) as i32) as usize
+}

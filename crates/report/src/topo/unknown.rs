@@ -1,0 +1,43 @@
+//! What the source could not see, and why: reasons that are the same are said once.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::Machine;
+
+use crate::layout::{heading, paragraph};
+use crate::style::{Role, Style};
+
+/// The section on what is not known; nothing when everything is.
+pub(super) fn section(machine: &Machine, style: &Style) -> String {
+    let reasons = reasons(machine);
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let mut out = heading(style, "Not known", "");
+    for (because, what) in reasons {
+        let what = format!("{}: ", what.join(", "));
+        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Dim, &format!("{what}{because}")));
+    }
+    out
+}
+
+/// Parts of the machine by the reason why they are not known.
+pub(crate) fn reasons(machine: &Machine) -> BTreeMap<String, Vec<&'static str>> {
+    let parts = [
+        ("distances", machine.distances.why_not()),
+        ("PCI devices", machine.pci.why_not()),
+        ("firmware's device nodes", machine.host_bridges.why_not()),
+        ("interrupts", machine.interrupts.why_not()),
+        ("network queues", machine.networks.why_not()),
+        ("NVMe paths", machine.nvme.why_not()),
+        ("isolated CPUs", machine.cpu_states.isolated.why_not()),
+        ("competing writers", machine.writers.why_not()),
+    ];
+    let mut reasons: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
+    for (what, because) in parts {
+        if let Some(because) = because {
+            reasons.entry(because.to_owned()).or_default().push(what);
+        }
+    }
+    reasons
+}

@@ -1,0 +1,97 @@
+//! Foreign text made fit for a line: without control characters, and broken where it may be.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Text as it may be shown: control characters (a task's name can hold terminal escapes) and the characters that
+/// turn the direction of writing around are replaced.
+pub(crate) fn clean(text: &str) -> String {
+    let unfit = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    };
+    text.chars().map(|c| if unfit(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// Columns a text takes.
+pub(crate) fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// Breaks text into lines of at most `width` columns: after a space, comma or slash, or anywhere when there is none.
+/// At least one line.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(2);
+    let mut lines = vec![String::new()];
+    for piece in text.split_inclusive([' ', ',', '/']) {
+        if columns(lines.last().map_or("", String::as_str)) + columns(piece.trim_end()) > width {
+            lines.push(String::new());
+        }
+        for c in piece.chars() {
+            let full = lines.last().is_some_and(|line| columns(line) + c.width().unwrap_or(0) > width);
+            if full && c == ' ' {
+                continue;
+            }
+            if full {
+                lines.push(String::new());
+            }
+            if let Some(line) = lines.last_mut() {
+                line.push(c);
+            }
+        }
+    }
+    let mut lines: Vec<String> = lines.into_iter().map(|line| line.trim_end().to_owned()).collect();
+    lines.retain(|line| !line.is_empty());
+    if lines.is_empty() { vec![String::new()] } else { lines }
+}
+
+/// The text cut to `width` columns, with "..." when something is missing.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if columns(text) <= width {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    for c in text.chars() {
+        if columns(&short) + c.width().unwrap_or(0) + 3 > width {
+            break;
+        }
+        short.push(c);
+    }
+    short + "..."
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lines_break_after_spaces_commas_and_slashes() {
+        assert_eq!(wrap("0-3,8,16-19", 6), ["0-3,8,", "16-19"]);
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
+        assert_eq!(wrap("", 3), [""]);
+    }
+
+    #[test]
+    fn escapes_do_not_reach_a_terminal() {
+        assert_eq!(clean("a\u{1b}[31mb\n\u{202e}c"), "a\u{fffd}[31mb\u{fffd}\u{fffd}c");
+    }
+
+    #[test]
+    fn cut_text_says_that_it_is_cut() {
+        assert_eq!(cut("abcdef", 6), "abcdef");
+        assert_eq!(cut("abcdefg", 6), "abc...");
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_too_long_and_nothing_but_space_is_lost(text in "\\PC{0,80}", width in 2usize..30) {
+            let lines = wrap(&text, width);
+            prop_assert!(lines.iter().all(|line| columns(line) <= width));
+            let ink = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+            prop_assert_eq!(ink(&lines.concat()), ink(&text));
+            prop_assert!(columns(&cut(&text, width.max(3))) <= width.max(3));
+        }
+    }
+}
