@@ -1,1 +1,43 @@
-//! (being written)
+//! Carries a plan out and undoes it. Knows how a typed change becomes a write to one file, and how to leave the system
+//! as it was; does not choose what to change.
+//!
+//! ```text
+//!  Plan ─► check ─► lock ─► for each change:
+//!                             read ─► as planned? ─► journal: intent (durable) ─► write ─► read back ─► journal: done
+//!                                                                                   │
+//!                             journal ◄─ failed, or the next nearest CPU ◄──────────┘ refused
+//!
+//!  rollback ─► lock ─► journal read back ─► newest write first: ours? ─► journal: undoing ─► old bytes ─► undone
+//! ```
+//!
+//! Two rules hold everything together. No write happens before the bytes it replaces are on disk, so a kill at any
+//! point can be undone. And nothing is overwritten that is neither what was there before nor what this program wrote,
+//! so undoing never destroys somebody else's decision.
+//!
+//! What is **not** defined here: two runs against one system with different state directories do not see each other's
+//! lock. Changes to sysfs and procfs do not survive a reboot; [`export`] writes what does.
+
+mod apply;
+mod check;
+mod error;
+pub mod export;
+mod history;
+mod journal;
+mod lock;
+mod outcome;
+mod rebind;
+mod rollback;
+mod setting;
+mod state;
+pub mod system;
+mod target;
+mod undo;
+
+pub use apply::{ApplyOptions, apply, apply_with};
+pub use check::{PlanError, check};
+pub use error::ApplyError;
+pub use history::{Run, RunChange, RunChangeState, RunId, RunState, history};
+pub use outcome::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Tried, UndoResult};
+pub use rollback::{RollbackOptions, rollback, rollback_with};
+pub use setting::Setting;
+pub use target::Target;

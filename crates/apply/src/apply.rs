@@ -1,0 +1,118 @@
+//! Carrying a plan out, change by change.
+
+mod attempt;
+mod nearest;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nearfar_placement::change::Plan;
+
+use crate::check::{PlanError, check};
+use crate::error::ApplyError;
+use crate::history::{RunId, RunState, state_of};
+use crate::journal::{self, Header, JOURNAL_FORMAT};
+use crate::lock::Lock;
+use crate::outcome::Outcome;
+use crate::state::StateDir;
+use crate::system::System;
+use crate::target::Target;
+use run::Carrying;
+
+/// How to carry a plan out.
+#[derive(Clone, Debug, Default)]
+pub struct ApplyOptions {
+    /// All or nothing: a change that cannot be made undoes those made before it.
+    pub atomic: bool,
+    /// Overwrites values that have changed since the plan was made, and goes on top of an interrupted run.
+    pub force: bool,
+    /// How long to wait for another nearfar to end; `None` refuses at once.
+    pub wait: Option<Duration>,
+    /// Looked at between changes: when true, what was made is undone and the run ends. For signal handlers.
+    pub cancel: Option<Arc<AtomicBool>>,
+}
+
+impl ApplyOptions {
+    fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
+}
+
+/// Carries a plan out. Every old value is in the journal, on disk, before it is overwritten; every write is read back.
+/// What the plan takes for granted and is no longer so is left alone and said, as is what the kernel manages itself.
+///
+/// # Errors
+/// When the plan is at fault or for another host, the state directory cannot be used, the lock is held, or an earlier
+/// run was interrupted and not rolled back (unless forced). Nothing was changed then. What goes wrong with one change
+/// is in the outcome.
+pub fn apply(plan: &Plan, target: &Target, options: &ApplyOptions) -> Result<Outcome, ApplyError> {
+    check(plan)?;
+    apply_with(plan, target, options, &target.system()?)
+}
+
+/// [`apply`] on a system of the caller's.
+///
+/// # Errors
+/// As [`apply`].
+pub fn apply_with(
+    plan: &Plan,
+    target: &Target,
+    options: &ApplyOptions,
+    system: &dyn System,
+) -> Result<Outcome, ApplyError> {
+    check(plan)?;
+    let host = target.host(system);
+    if let (Some(made_for), Some(here)) = (&plan.host, &host)
+        && made_for != here
+    {
+        return Err(PlanError::OtherHost { plan: made_for.clone(), here: here.clone() }.into());
+    }
+    let state = StateDir::make(target)?;
+    let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;
+    let boot = target.boot(system);
+    let (run, notes) = next_run(&state, boot.as_deref(), options.force)?;
+    let header = Header {
+        journal_format: JOURNAL_FORMAT,
+        id: run,
+        boot,
+        host,
+        plan: digest(plan),
+        pid: std::process::id(),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    Carrying::new(plan, options, system, target.is_tree(), &state, header).carry_out(notes)
+}
+
+/// The number of the next run. An interrupted one before it may leave values behind that nobody chose, so going on is
+/// the operator's decision; either way its journal, and with it its old values, stays.
+fn next_run(state: &StateDir, boot: Option<&str>, force: bool) -> Result<(RunId, Vec<String>), ApplyError> {
+    let runs = state.runs()?;
+    let mut notes = Vec::new();
+    for &run in &runs {
+        match journal::read(state, run) {
+            Err(_) if force => notes.push(format!("the journal of run {run} does not hold; it cannot be rolled back")),
+            Err(error) => return Err(error),
+            Ok(contents) if state_of(&contents, boot) == RunState::Interrupted => {
+                if !force {
+                    return Err(ApplyError::Unfinished { run });
+                }
+                notes.push(format!("run {run} was interrupted and not rolled back; this run goes on top of it"));
+            }
+            Ok(_) => {}
+        }
+    }
+    let last = runs.last().map_or(0, |run| run.0);
+    let next = last.checked_add(1).ok_or_else(|| ApplyError::StateDir {
+        place: state.place.clone(),
+        because: format!("run {last} is the highest number there is: move its journal away"),
+    })?;
+    Ok((RunId(next), notes))
+}
+
+fn digest(plan: &Plan) -> String {
+    // A plan is plain data with string keys: it always has a JSON form.
+    let json = serde_json::to_vec(plan).unwrap_or_default();
+    format!("{:08x}", crc32fast::hash(&json))
+}

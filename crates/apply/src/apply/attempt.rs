@@ -1,0 +1,90 @@
+//! One write: journalled, made, read back; and when it does not hold, as if it had not been.
+
+use std::io;
+
+use crate::journal::{Intent, Journal, Progress, Record, Written};
+use crate::outcome::UndoResult;
+use crate::rebind::rebind;
+use crate::setting::Setting;
+use crate::system::{System, text};
+use crate::target::plain;
+use crate::undo::Undo;
+
+/// What came of an attempt to write.
+pub(super) enum Attempt {
+    /// Written, and the file shows it now. `recorded` is false when the journal could not take note; it still holds
+    /// the old value.
+    Made { now: String, recorded: io::Result<()> },
+    /// The system refused; the file is as before.
+    Refused(io::Error),
+    /// Written and taken back, because the file did not show it or the driver could not be bound.
+    TakenBack { error: String, undo: UndoResult },
+    /// The journal could not keep the old value, so nothing was written.
+    NotJournalled(io::Error),
+}
+
+/// Makes the write and adds it to those of the run.
+pub(super) fn attempt(
+    system: &dyn System,
+    journal: &mut Journal,
+    writes: &mut Vec<Written>,
+    intent: Intent,
+    tree: bool,
+) -> Attempt {
+    let path = intent.setting.path();
+    if let Err(error) = journal.append(system, Record::Intent(intent.clone())) {
+        return Attempt::NotJournalled(error);
+    }
+    let mut written = Written::intended(intent.clone());
+    let result = match system.write(&path, intent.new.as_bytes()) {
+        Err(error) => refused(system, journal, &mut written, error, tree),
+        Ok(()) => match settle(system, &intent, tree) {
+            Ok(now) => {
+                let recorded = journal.append(system, Record::Done { write: intent.write, now: now.clone() });
+                written.now = Some(now.clone());
+                written.progress = Progress::Done;
+                Attempt::Made { now, recorded }
+            }
+            Err(error) => take_back(system, journal, &mut written, error, tree),
+        },
+    };
+    writes.push(written);
+    result
+}
+
+/// After the write: reads back, and binds the driver again where that was asked for.
+fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, String> {
+    let path = intent.setting.path();
+    let now = text(system, &path).map_err(|error| format!("written, but cannot be read back: {}", plain(&error)))?;
+    if !intent.setting.same(&now, &intent.new) {
+        return Err(format!("{:?} was written, the file shows {:?}", intent.new.trim_end(), now.trim_end()));
+    }
+    if let (Some(driver), Setting::DeviceNode { device }) = (&intent.rebind, &intent.setting)
+        && !tree
+    {
+        rebind(system, *device, driver)
+            .map_err(|error| format!("driver {driver} could not be bound again: {}", plain(&error)))?;
+    }
+    Ok(now)
+}
+
+fn refused(system: &dyn System, journal: &mut Journal, written: &mut Written, error: io::Error, tree: bool) -> Attempt {
+    match text(system, &written.intent.setting.path()) {
+        // A file of a tree on a full disk may hold a part of the new bytes.
+        Ok(now) if now != written.intent.old => take_back(system, journal, written, plain(&error), tree),
+        _ => {
+            let record = Record::Failed { write: written.intent.write, error: plain(&error) };
+            // Without this record the write stays in doubt, and rollback finds the file as before.
+            let _ = journal.append(system, record);
+            written.progress = Progress::Failed { error: plain(&error) };
+            Attempt::Refused(error)
+        }
+    }
+}
+
+fn take_back(system: &dyn System, journal: &mut Journal, written: &mut Written, error: String, tree: bool) -> Attempt {
+    // The run holds the lock and has just written: whatever the file shows instead is the kernel's answer to that.
+    let mut undo = Undo { system, journal, tree, force: true };
+    let undo = undo.undo(written);
+    Attempt::TakenBack { error, undo }
+}

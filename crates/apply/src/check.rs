@@ -1,0 +1,105 @@
+//! Whether a plan can be carried out at all. A plan is foreign input: it may have been edited, made by another version
+//! or for another machine, or written to do harm with the rights of whoever applies it.
+
+use std::collections::HashMap;
+
+use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
+
+use crate::setting::Setting;
+
+/// More changes than any machine has settings for: 8192 CPUs with as many queues stay far below it.
+const MOST_CHANGES: usize = 262_144;
+/// The longest value a plan may carry: a mask of 65536 CPUs needs 18 KiB.
+const LONGEST_VALUE: usize = 64 * 1024;
+
+/// Why a plan is not carried out. Changes are counted from 1, as `nearfar plan` shows them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Made by a version with another format.
+    #[error("the plan has format {found}, this version knows format {PLAN_FORMAT}: make the plan again with it")]
+    Format {
+        /// The plan's `plan_format`.
+        found: u32,
+    },
+    /// Made for another machine.
+    #[error("the plan was made for host {plan:?}, this is {here:?}: make a plan here")]
+    OtherHost {
+        /// The plan's `host`.
+        plan: String,
+        /// The target's host name.
+        here: String,
+    },
+    /// More changes than there can be settings.
+    #[error("the plan has {0} changes; no machine has that many settings")]
+    TooMany(usize),
+    /// A change that cannot be meant.
+    #[error("change {number} of the plan: {because}")]
+    Change {
+        /// Counted from 1.
+        number: usize,
+        /// What is wrong with it.
+        because: String,
+    },
+    /// Two changes to one file: which old value rollback should restore would hang on their order.
+    #[error("changes {first} and {second} of the plan both write {file}: remove one")]
+    Twice {
+        /// Counted from 1.
+        first: usize,
+        /// Counted from 1.
+        second: usize,
+        /// The file both write.
+        file: String,
+    },
+}
+
+/// Whether every change of the plan is one nearfar would make: known format, names that stay inside their directories,
+/// values of the right kind, no file written twice. Looks at nothing but the plan.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(plan: &Plan) -> Result<(), PlanError> {
+    if plan.plan_format != PLAN_FORMAT {
+        return Err(PlanError::Format { found: plan.plan_format });
+    }
+    if plan.changes.len() > MOST_CHANGES {
+        return Err(PlanError::TooMany(plan.changes.len()));
+    }
+    let mut seen = HashMap::new();
+    for (planned, number) in plan.changes.iter().zip(1..) {
+        check_planned(planned).map_err(|because| PlanError::Change { number, because })?;
+        let setting = Setting::of(&planned.change);
+        let file = setting.path();
+        if let Some(first) = seen.insert(setting, number) {
+            return Err(PlanError::Twice { first, second: number, file });
+        }
+    }
+    Ok(())
+}
+
+/// One change by itself.
+pub(crate) fn check_planned(planned: &Planned) -> Result<(), String> {
+    Setting::of(&planned.change).check()?;
+    if planned.before.as_ref().is_some_and(|before| before.len() > LONGEST_VALUE) {
+        return Err(format!("the value before has more than {LONGEST_VALUE} bytes"));
+    }
+    match &planned.change {
+        Change::InterruptAffinity { irq, cpus, .. } if cpus.is_empty() => {
+            Err(format!("interrupt {irq} would have no CPU to serve it"))
+        }
+        Change::NvmeIoPolicy { policy, .. } => word(policy.as_str(), "I/O policy", b"-"),
+        Change::DeviceNode { rebind: Some(name), .. } => driver(name),
+        Change::Sysctl { value, .. } => word(value, "sysctl value", b"_-"),
+        _ => Ok(()),
+    }
+}
+
+/// A driver's name, as part of a path.
+pub(crate) fn driver(name: &str) -> Result<(), String> {
+    word(name, "driver", b"_-")
+}
+
+fn word(text: &str, noun: &str, also: &[u8]) -> Result<(), String> {
+    let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || also.contains(&b));
+    let good = plain && (1..=64).contains(&text.len());
+    good.then_some(()).ok_or_else(|| format!("{noun} {text:.64?} is no plain word"))
+}

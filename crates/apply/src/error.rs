@@ -1,0 +1,88 @@
+//! What keeps a whole run from starting or ending; what goes wrong with one change is an
+//! [`Outcome`](crate::Outcome) instead.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::check::PlanError;
+use crate::history::RunId;
+use crate::target::plain;
+
+/// Why a verb did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The plan itself is at fault.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The tree cannot be opened.
+    #[error("cannot open {}: {}", root.display(), plain(error))]
+    Root {
+        /// The directory given.
+        root: PathBuf,
+        /// The system's answer.
+        #[source]
+        error: io::Error,
+    },
+    /// The directory for the journal cannot be used.
+    #[error("cannot keep a journal in {place}: {because}")]
+    StateDir {
+        /// The directory.
+        place: String,
+        /// Why not, and what to do.
+        because: String,
+    },
+    /// Another nearfar is changing this system.
+    #[error("{holder} is changing this system now ({lock} is locked): wait for it, or say how long to wait")]
+    Locked {
+        /// "process 4711", where the lock tells.
+        holder: String,
+        /// The lock file.
+        lock: String,
+    },
+    /// The journal could not be written; nothing was changed.
+    #[error("cannot write the journal {file}: {because}; nothing was changed")]
+    Journal {
+        /// The journal of the run.
+        file: String,
+        /// The system's answer.
+        because: String,
+    },
+    /// The journal cannot be read.
+    #[error("cannot read the journal {file}: {because}")]
+    Unreadable {
+        /// The journal of the run.
+        file: String,
+        /// The system's answer.
+        because: String,
+    },
+    /// A journal holds a line that nearfar did not write, or that was changed since.
+    #[error("journal {file}, line {line}: {because}; rollback cannot trust this run")]
+    Corrupt {
+        /// The journal of the run.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with the line.
+        because: String,
+    },
+    /// An earlier run was killed and has not been rolled back.
+    #[error(
+        "run {run} was interrupted before it ended: undo it with `nearfar rollback` first, or go on top of it with \
+         --force (its old values are kept, and a later rollback undoes both runs in turn)"
+    )]
+    Unfinished {
+        /// The interrupted run.
+        run: RunId,
+    },
+    /// There is no such run.
+    #[error("there is no run {run} in {place}: `nearfar history` lists them")]
+    NoSuchRun {
+        /// The run asked for.
+        run: RunId,
+        /// The state directory.
+        place: String,
+    },
+    /// Interrupted while waiting for the lock.
+    #[error("interrupted before anything was changed")]
+    Cancelled,
+}

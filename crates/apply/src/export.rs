@@ -1,0 +1,101 @@
+//! A plan as text that a person reads, keeps and runs without nearfar: a shell script for now, a systemd unit or udev
+//! rules for every boot.
+//!
+//! A plan is foreign input here too. Changes that [`check`](crate::check()) would refuse are left out with a comment;
+//! names and values that pass consist of characters that mean nothing to a shell, systemd or udev, and are quoted all
+//! the same; free text (reasons, old values) appears in comments only, on one line, as printable ASCII.
+
+mod script;
+mod systemd;
+mod udev;
+
+use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
+
+use crate::check::check_planned;
+use crate::setting::{Setting, mask_width};
+
+pub use script::script;
+pub use systemd::systemd;
+pub use udev::udev;
+
+/// A change that can be exported, or a comment on why not.
+type Exported<'a> = Result<Writing<'a>, String>;
+
+/// A change as a write.
+struct Writing<'a> {
+    planned: &'a Planned,
+    file: String,
+    value: String,
+}
+
+impl Writing<'_> {
+    /// The lines that say why, without a comment sign.
+    fn reasons(&self) -> Vec<String> {
+        let was = match &self.planned.before {
+            Some(before) => comment(before),
+            None => "not seen when the plan was made".to_owned(),
+        };
+        vec![format!("{}: {}", comment(&self.planned.rule), comment(&self.planned.reason)), format!("was: {was}")]
+    }
+
+    /// The value before, if it is fit to be written back.
+    fn before(&self) -> Option<&str> {
+        let before = self.planned.before.as_deref()?.trim();
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b" \t,._-".contains(&b);
+        (!before.is_empty() && before.bytes().all(plain)).then_some(before)
+    }
+}
+
+/// The plan's changes in order.
+fn writings(plan: &Plan) -> Vec<Exported<'_>> {
+    plan.changes.iter().zip(1..).map(|(planned, number)| writing(plan, planned, number)).collect()
+}
+
+fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a> {
+    let left_out = |because: String| format!("left out: change {number}: {}", comment(&because));
+    if plan.plan_format != PLAN_FORMAT {
+        return Err(left_out(format!("plan format {}, this version knows {PLAN_FORMAT}", plan.plan_format)));
+    }
+    check_planned(planned).map_err(left_out)?;
+    let value = match &planned.change {
+        Change::InterruptAffinity { cpus, .. } => cpus.to_string(),
+        Change::Xps { cpus, .. } | Change::Rps { cpus, .. } => {
+            cpus.to_mask(planned.before.as_deref().map_or(1, mask_width))
+        }
+        Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
+        Change::DeviceNode { node, .. } => node.to_string(),
+        Change::Sysctl { value, .. } => value.clone(),
+    };
+    Ok(Writing { planned, file: Setting::of(&planned.change).path(), value })
+}
+
+/// Foreign text as a part of one comment line. Newlines would end the comment, and a backslash at the end of one joins
+/// the next line to it in systemd and udev.
+fn comment(text: &str) -> String {
+    const LONGEST: usize = 300;
+    let plain = |c: char| match c {
+        '\\' => '/',
+        ' '..='~' => c,
+        _ if c.is_whitespace() || c.is_control() => ' ',
+        _ => '?',
+    };
+    let one_line: String = text.trim().chars().take(LONGEST).map(plain).collect();
+    match text.trim().chars().nth(LONGEST) {
+        Some(_) => format!("{one_line}..."),
+        None => one_line,
+    }
+}
+
+/// The name by which an interrupt can be found again after a boot, where it is fit for that: the last word of its line
+/// in /proc/interrupts, unless several handlers share the line.
+fn lookup_name(change: &Change) -> Option<&str> {
+    let Change::InterruptAffinity { name: Some(name), .. } = change else { return None };
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:@-".contains(&b);
+    ((1..=128).contains(&name.len()) && name.bytes().all(plain)).then_some(name)
+}
+
+/// The first lines of every export.
+fn heading(plan: &Plan, what: &str) -> String {
+    let host = plan.host.as_deref().map_or_else(|| "a host that is not named".to_owned(), comment);
+    format!("# {what} for {host}\n# Written by nearfar {} from a plan; see docs/plan.md.\n", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,113 @@
+//! A POSIX shell script: makes the changes, or puts back with `--undo` what was there when the plan was made.
+
+use nearfar_placement::change::{Change, Plan};
+
+use super::{Exported, comment, heading, writings};
+
+const USAGE: &str = r#"#
+# Usage: sh FILE           makes the changes
+#        sh FILE --undo    puts back what was there when the plan was made
+# NEARFAR_ROOT=DIR works on the files below DIR instead of the live system. Interrupt numbers hold until the next boot.
+# Exit status: 0 done, 2 wrong usage, 3 the system refused at least one change; the others are made.
+# Unlike nearfar apply this keeps no journal and does not notice what has changed since the plan was made.
+set -eu
+
+root=${NEARFAR_ROOT:-}
+status=0
+
+# put FILE VALUE
+put() {
+    if printf '%s\n' "$2" > "$root$1"; then
+        printf '%s <- %s\n' "$1" "$2"
+    else
+        printf '%s: %s was refused\n' "$1" "$2" >&2
+        status=3
+    fi
+}
+
+# rebind ADDRESS DRIVER: a bound driver keeps the node that it was bound with.
+rebind() {
+    if [ -n "$root" ]; then
+        printf 'driver %s: not bound again below %s\n' "$2" "$root"
+    elif ! printf '%s' "$1" > "/sys/bus/pci/drivers/$2/unbind" || ! printf '%s' "$1" > "/sys/bus/pci/drivers/$2/bind"; then
+        printf '%s: driver %s could not be bound again\n' "$1" "$2" >&2
+        status=3
+    fi
+}
+"#;
+
+const END: &str = r#"
+case ${1-} in
+    '') make ;;
+    --undo) undo ;;
+    *)
+        printf 'usage: %s [--undo]\n' "$0" >&2
+        exit 2
+        ;;
+esac
+exit "$status"
+"#;
+
+/// The plan as a shell script (POSIX, no tool but the shell). Each write is commented with its reason and the value it
+/// replaces; a change that cannot be exported is a comment that says why.
+pub fn script(plan: &Plan) -> String {
+    let writings = writings(plan);
+    let mut text = format!("#!/bin/sh\n{}{USAGE}", heading(plan, "Puts what is far near"));
+    // A function of its own that nothing calls would be dead code in the reader's eyes.
+    if !text_needs_rebind(&writings) {
+        let start = text.find("\n# rebind ADDRESS").unwrap_or(text.len());
+        text.truncate(start);
+    }
+    text.push_str("\nmake() {\n    :\n");
+    for writing in &writings {
+        text.push_str(&make(writing));
+    }
+    text.push_str("}\n\nundo() {\n    :\n");
+    for writing in writings.iter().rev() {
+        text.push_str(&undo(writing));
+    }
+    text.push_str("}\n");
+    for left in &plan.left_alone {
+        let (subject, because) = (comment(&left.subject), comment(&left.because));
+        text.push_str(&format!("# Left alone: {subject}: {because}\n"));
+    }
+    text.push_str(END);
+    text
+}
+
+fn text_needs_rebind(writings: &[Exported<'_>]) -> bool {
+    writings.iter().flatten().any(|writing| rebind(&writing.planned.change).is_some())
+}
+
+fn make(writing: &Exported<'_>) -> String {
+    let writing = match writing {
+        Ok(writing) => writing,
+        Err(left_out) => return format!("    # {left_out}\n"),
+    };
+    let mut text = String::new();
+    for reason in writing.reasons() {
+        text.push_str(&format!("    # {reason}\n"));
+    }
+    text.push_str(&format!("    put {} {}\n", quoted(&writing.file), quoted(&writing.value)));
+    text.push_str(&rebind(&writing.planned.change).unwrap_or_default());
+    text
+}
+
+fn undo(writing: &Exported<'_>) -> String {
+    let Ok(writing) = writing else { return String::new() };
+    let Some(before) = writing.before() else {
+        return format!("    # {}: the value before is not known\n", writing.file);
+    };
+    let rebind = rebind(&writing.planned.change).unwrap_or_default();
+    format!("    put {} {}\n{rebind}", quoted(&writing.file), quoted(before))
+}
+
+fn rebind(change: &Change) -> Option<String> {
+    let Change::DeviceNode { device, rebind: Some(driver), .. } = change else { return None };
+    Some(format!("    rebind {} {}\n", quoted(&device.to_string()), quoted(driver)))
+}
+
+/// Text as one word of the shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,86 @@
+//! A systemd service that makes the changes at every boot, after the devices have appeared.
+
+use nearfar_placement::change::{Change, Plan};
+
+use super::{Exported, Writing, heading, lookup_name, writings};
+
+const UNIT: &str = "#
+# Install: save as /etc/systemd/system/nearfar-placement.service, then
+#     systemctl daemon-reload && systemctl enable nearfar-placement.service
+# Each line is tried; the leading - lets the others go on where one is refused (journalctl -u nearfar-placement).
+# irqbalance moves interrupts again unless it is told not to (IRQBALANCE_BANNED_CPULIST, --banirq) or stopped.
+
+[Unit]
+Description=Memory placement from a nearfar plan
+After=systemd-udev-settle.service systemd-modules-load.service network-pre.target irqbalance.service
+Wants=systemd-udev-settle.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+";
+
+const INSTALL: &str = "
+[Install]
+WantedBy=multi-user.target
+";
+
+/// The plan as a oneshot service. Interrupts get other numbers at every boot: they are looked up by the name of their
+/// handler in /proc/interrupts, and those without a name that can be looked up are left out with a comment.
+pub fn systemd(plan: &Plan) -> String {
+    let mut text = format!("{}{UNIT}", heading(plan, "Memory placement at every boot"));
+    let lines: Vec<String> = writings(plan).iter().map(line).collect();
+    if !lines.iter().any(|line| line.contains("\nExecStart=")) {
+        // systemd refuses a service without a command.
+        text.push_str("# Nothing of the plan can be kept over a boot.\nExecStart=/bin/true\n");
+    }
+    text.extend(lines);
+    text.push_str(INSTALL);
+    text
+}
+
+fn line(writing: &Exported<'_>) -> String {
+    let writing = match writing {
+        Ok(writing) => writing,
+        Err(left_out) => return format!("# {left_out}\n"),
+    };
+    let mut text = String::new();
+    for reason in writing.reasons() {
+        text.push_str(&format!("# {reason}\n"));
+    }
+    text.push_str(&match command(writing) {
+        Ok(command) => format!("ExecStart=-/bin/sh -c \"{}\"\n", escaped(&command)),
+        Err(because) => format!("# left out: {} <- {}: {because}\n", writing.file, writing.value),
+    });
+    text
+}
+
+fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
+    let put = |file: &str| format!("echo '{}' > {file}", writing.value);
+    match &writing.planned.change {
+        Change::InterruptAffinity { .. } => {
+            let name = lookup_name(&writing.planned.change)
+                .ok_or("interrupt numbers change at every boot, and the plan gives no name to look it up by")?;
+            Ok(by_name(name, &writing.value))
+        }
+        Change::DeviceNode { device, rebind: Some(driver), .. } => {
+            let driver = format!("/sys/bus/pci/drivers/{driver}");
+            let file = format!("'{}'", writing.file);
+            Ok(format!("{} && echo {device} > '{driver}/unbind' && echo {device} > '{driver}/bind'", put(&file)))
+        }
+        _ => Ok(put(&format!("'{}'", writing.file))),
+    }
+}
+
+/// Finds the interrupt whose line in /proc/interrupts ends with the name; "7:" is its first word.
+fn by_name(name: &str, cpus: &str) -> String {
+    format!(
+        "while read -r irq rest; do case $rest in *' {name}') \
+         echo '{cpus}' > /proc/irq/${{irq%:}}/smp_affinity_list;; esac; done < /proc/interrupts"
+    )
+}
+
+/// Text inside double quotes of a unit file, where systemd itself takes `$` and `%` (systemd.service(5)).
+fn escaped(command: &str) -> String {
+    command.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$")
+}

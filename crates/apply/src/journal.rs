@@ -1,0 +1,157 @@
+//! The journal of a run: what was there before, on disk before it is overwritten.
+//!
+//! A record is a line: eight hex digits (CRC-32 of the rest of the line), a space, a JSON object. Records are numbered,
+//! so a line that is missing in the middle is noticed too.
+//!
+//! ```text
+//! 0a1b2c3d {"n":0,"at_s":1763690000,"run":{"journal_format":1,"id":7,"boot":"…","plan":"1f2e3d4c",…}}
+//! 55667788 {"n":1,"at_s":1763690000,"intent":{"write":0,"change":0,"setting":{…},"old":"0-7\n","new":"4\n"}}
+//! 99aabbcc {"n":2,"at_s":1763690000,"done":{"write":0,"now":"4\n"}}
+//! ```
+
+mod read;
+mod writes;
+
+use std::fs::File;
+use std::io;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use read::{Contents, read};
+pub(crate) use writes::{Progress, Written};
+
+use crate::error::ApplyError;
+use crate::history::RunId;
+use crate::setting::Setting;
+use crate::state::StateDir;
+use crate::system::System;
+use crate::target::plain;
+
+pub(crate) const JOURNAL_FORMAT: u32 = 1;
+
+/// A line of the journal.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// Counted from 0.
+    pub(crate) n: u64,
+    /// Seconds since 1970.
+    pub(crate) at_s: u64,
+    #[serde(flatten)]
+    pub(crate) record: Record,
+}
+
+/// What happened, or is about to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Record {
+    /// The first line.
+    Run(Header),
+    /// A write is about to be made.
+    Intent(Intent),
+    /// It was made, and this is what the file says now.
+    Done { write: u64, now: String },
+    /// It was refused and the file is as before.
+    Failed { write: u64, error: String },
+    /// The old bytes are about to be written back.
+    Undoing { write: u64 },
+    /// The file is as before the write, or gone with its device.
+    Undone { write: u64 },
+    /// The run came to its end, or a rollback of it did.
+    Finished {},
+}
+
+/// Which run this is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Header {
+    pub(crate) journal_format: u32,
+    pub(crate) id: RunId,
+    /// The boot of the live system; none for a tree.
+    pub(crate) boot: Option<String>,
+    pub(crate) host: Option<String>,
+    /// CRC-32 of the plan's JSON: tells plans apart, proves nothing.
+    pub(crate) plan: String,
+    pub(crate) pid: u32,
+    pub(crate) tool_version: String,
+}
+
+/// A write to one file.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Intent {
+    /// Counted from 0 within the run.
+    pub(crate) write: u64,
+    /// The change of the plan it belongs to, counted from 0; one change may need several attempts.
+    pub(crate) change: u64,
+    pub(crate) setting: Setting,
+    pub(crate) old: String,
+    pub(crate) new: String,
+    /// The driver that is bound again after the write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rebind: Option<String>,
+}
+
+/// A journal that is being written.
+pub(crate) struct Journal {
+    file: File,
+    /// For messages.
+    pub(crate) place: String,
+    pub(crate) run: RunId,
+    /// Bytes that are known to be whole records.
+    length: u64,
+    next: u64,
+    /// A torn line that could not be cut off: what is appended behind it would not be found again.
+    broken: bool,
+}
+
+impl Journal {
+    /// Begins the journal of a new run; on disk, with its name, when this returns. Leaves nothing behind on failure.
+    pub(crate) fn begin(state: &StateDir, system: &dyn System, header: Header) -> Result<Self, ApplyError> {
+        let run = header.id;
+        let place = state.journal_place(run);
+        let failed = |error: &io::Error| ApplyError::Journal { file: place.clone(), because: plain(error) };
+        let file = state.create(run).map_err(|error| failed(&error))?;
+        let mut journal = Self { file, place: place.clone(), run, length: 0, next: 0, broken: false };
+        let begun = journal.append(system, Record::Run(header)).and_then(|()| state.sync());
+        begun.map_err(|error| {
+            let _ = state.remove(run);
+            failed(&error)
+        })?;
+        Ok(journal)
+    }
+
+    /// Goes on with the journal of an earlier run, behind its last whole record.
+    pub(crate) fn resume(state: &StateDir, run: RunId, contents: &Contents) -> Result<Self, ApplyError> {
+        let place = state.journal_place(run);
+        let open = || -> io::Result<File> {
+            let file = state.open_journal(run, true)?;
+            file.set_len(contents.length)?;
+            Ok(file)
+        };
+        let file = open().map_err(|error| ApplyError::Unreadable { file: place.clone(), because: plain(&error) })?;
+        Ok(Self { file, place, run, length: contents.length, next: contents.records, broken: false })
+    }
+
+    /// Appends a record; on disk when this returns. After a failure the journal ends where it ended before.
+    pub(crate) fn append(&mut self, system: &dyn System, record: Record) -> io::Result<()> {
+        if self.broken {
+            return Err(io::Error::other("an earlier line could be neither finished nor cut off"));
+        }
+        let line = render(&Line { n: self.next, at_s: now_s(), record })?;
+        if let Err(error) = system.record(&self.file, line.as_bytes()) {
+            self.broken = self.file.set_len(self.length).is_err();
+            return Err(error);
+        }
+        self.length += line.len() as u64;
+        self.next += 1;
+        Ok(())
+    }
+}
+
+fn render(line: &Line) -> io::Result<String> {
+    let json = serde_json::to_string(line)?;
+    Ok(format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes())))
+}
+
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,81 @@
+//! How far each write of a run got, from its records.
+//!
+//! ```text
+//!  intent ──► done ──► undoing ──► undone
+//!    │  └──────────────────▲         ▲
+//!    └─► failed            └─────────┘  (undone without undoing: the file was found as before)
+//! ```
+
+use super::{Intent, Record};
+
+/// A write and how far it got.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Written {
+    pub(crate) intent: Intent,
+    /// What the file said after the write, where that was recorded.
+    pub(crate) now: Option<String>,
+    pub(crate) progress: Progress,
+}
+
+/// How far a write got.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    /// The old value was kept, the new one may or may not have been written.
+    Intended,
+    /// Written and read back.
+    Done,
+    /// Refused, the file is as before.
+    Failed { error: String },
+    /// The old value may or may not have been written back.
+    Undoing,
+    /// As before.
+    Undone,
+}
+
+impl Written {
+    /// A write that is about to be made.
+    pub(crate) fn intended(intent: Intent) -> Self {
+        Self { intent, now: None, progress: Progress::Intended }
+    }
+
+    /// Whether rollback has to look at the file.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.progress, Progress::Intended | Progress::Done | Progress::Undoing)
+    }
+}
+
+/// Adds what a record says. The journal may be anybody's: names are checked and the order of events too.
+pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), String> {
+    let write = match record {
+        Record::Intent(intent) => {
+            intent.setting.check()?;
+            if intent.write != writes.len() as u64 {
+                return Err(format!("write {} where {} was due", intent.write, writes.len()));
+            }
+            if let Some(driver) = &intent.rebind {
+                crate::check::driver(driver)?;
+            }
+            writes.push(Written::intended(intent));
+            return Ok(());
+        }
+        Record::Done { write, .. }
+        | Record::Failed { write, .. }
+        | Record::Undoing { write }
+        | Record::Undone { write } => write,
+        Record::Run(_) | Record::Finished {} => return Ok(()),
+    };
+    let known = usize::try_from(write).ok().and_then(|write| writes.get_mut(write));
+    let known = known.ok_or_else(|| format!("it speaks of write {write}, which was not begun"))?;
+    let progress = match (record, &known.progress) {
+        (Record::Done { now, .. }, Progress::Intended) => {
+            known.now = Some(now);
+            Progress::Done
+        }
+        (Record::Failed { error, .. }, Progress::Intended) => Progress::Failed { error },
+        (Record::Undoing { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => Progress::Undoing,
+        (Record::Undone { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => Progress::Undone,
+        _ => return Err(format!("it does not fit what write {write} had come to")),
+    };
+    known.progress = progress;
+    Ok(())
+}

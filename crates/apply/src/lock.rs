@@ -1,0 +1,65 @@
+//! One at a time: whoever changes the system holds a lock that the kernel lets go when its holder dies.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::error::ApplyError;
+use crate::state::StateDir;
+use crate::target::plain;
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// Held until dropped.
+pub(crate) struct Lock(File);
+
+impl Lock {
+    /// Takes the lock, waiting for it at most this long.
+    pub(crate) fn take(
+        state: &StateDir,
+        wait: Option<Duration>,
+        cancel: Option<&AtomicBool>,
+    ) -> Result<Self, ApplyError> {
+        let refused = |because: String| ApplyError::StateDir { place: state.place.clone(), because };
+        let mut file = state.open_lock().map_err(|error| refused(format!("lock: {}", plain(&error))))?;
+        let begun = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+                Err(error) => return Err(refused(format!("lock: {}", plain(&error.into())))),
+            }
+            if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+                return Err(ApplyError::Cancelled);
+            }
+            if wait.is_none_or(|wait| begun.elapsed() >= wait) {
+                return Err(ApplyError::Locked { holder: holder(&mut file), lock: format!("{}/lock", state.place) });
+            }
+            sleep(POLL);
+        }
+        // Who holds it is for people; a full disk must not keep anybody from rolling back.
+        let _ = file.set_len(0).and_then(|()| file.rewind());
+        let _ = writeln!(file, "{}", std::process::id());
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = self.0.set_len(0);
+    }
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let read = file.rewind().and_then(|()| file.take(32).read_to_string(&mut text));
+    match text.trim().parse::<u32>() {
+        Ok(pid) if read.is_ok() => format!("process {pid}"),
+        _ => "another process".to_owned(),
+    }
+}

@@ -1,0 +1,173 @@
+//! What came of it, change by change. All of it is what `--format json` prints.
+
+use nearfar_placement::change::Change;
+use serde::Serialize;
+
+use crate::history::RunId;
+use crate::setting::Setting;
+
+/// What came of carrying out a plan.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Outcome {
+    /// The run that rollback undoes; `None` where nothing had to be written.
+    pub run: Option<RunId>,
+    /// Every change of the plan, in its order.
+    pub changes: Vec<Tried>,
+    /// Why everything this run had made was undone again, where it was.
+    pub undone_because: Option<String>,
+    /// Why the run ended early, where it did: the journal could not be written. What was made stays recorded.
+    pub stopped_because: Option<String>,
+    /// What the reader should know beyond the changes.
+    pub notes: Vec<String>,
+}
+
+impl Outcome {
+    /// Whether every change is now as the plan wants it.
+    pub fn is_complete(&self) -> bool {
+        let wanted = |tried: &Tried| matches!(tried.result, Applied::Made { .. } | Applied::AlreadySo { .. });
+        self.stopped_because.is_none() && self.undone_because.is_none() && self.changes.iter().all(wanted)
+    }
+}
+
+/// A change of the plan and what came of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Tried {
+    /// The change as planned.
+    pub change: Change,
+    /// The file it writes.
+    pub file: String,
+    /// What came of it.
+    pub result: Applied,
+}
+
+/// What came of a change. Values are the file's text without its line end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "result", rename_all = "kebab-case")]
+pub enum Applied {
+    /// Written and read back.
+    Made {
+        /// The value before.
+        before: String,
+        /// The value the file shows now.
+        after: String,
+        /// Whether the interrupt controller follows; `None` for what is no interrupt.
+        effective: Option<Effective>,
+        /// What differs from the plan, such as the CPU that was taken instead of a full one.
+        note: Option<String>,
+    },
+    /// It was as wanted before; nothing was written.
+    AlreadySo {
+        /// The value.
+        now: String,
+    },
+    /// Not written, for a reason that is no fault: managed by the kernel, changed since the plan, in use.
+    LeftAlone {
+        /// The reason.
+        because: String,
+    },
+    /// The system refused.
+    Failed {
+        /// What was tried and the system's answer.
+        error: String,
+    },
+    /// Made, and undone because of another change or an interruption.
+    Undone {
+        /// The value now, as before.
+        now: String,
+    },
+    /// Made, and undoing it failed: `rollback` tries again.
+    NotUndone {
+        /// What came of undoing it.
+        undo: UndoResult,
+    },
+}
+
+/// Which CPUs the interrupt controller uses (`effective_affinity_list`).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "follows", rename_all = "kebab-case")]
+pub enum Effective {
+    /// Those wanted, or some of them.
+    Now {
+        /// The list.
+        cpus: String,
+    },
+    /// Still the old ones: the affinity follows with the next interrupt, unless interrupts are remapped.
+    WithTheNextInterrupt {
+        /// The list.
+        cpus: String,
+    },
+    /// The kernel does not tell.
+    NotKnown {
+        /// Why.
+        because: String,
+    },
+}
+
+/// What came of undoing a run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct RollbackOutcome {
+    /// The run; `None` where there was nothing to undo.
+    pub run: Option<RunId>,
+    /// What was put back, in the order it was: newest write first.
+    pub changes: Vec<Reverted>,
+    /// What the reader should know beyond the changes.
+    pub notes: Vec<String>,
+}
+
+impl RollbackOutcome {
+    /// Whether everything of the run is as before it.
+    pub fn is_complete(&self) -> bool {
+        self.changes.iter().all(|reverted| reverted.result.is_settled())
+    }
+}
+
+/// A write and what came of undoing it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Reverted {
+    /// What was written.
+    pub setting: Setting,
+    /// Its file.
+    pub file: String,
+    /// What came of it.
+    pub result: UndoResult,
+}
+
+/// What came of undoing a write. Values are the file's text without its line end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "result", rename_all = "kebab-case")]
+pub enum UndoResult {
+    /// The old bytes were written back.
+    Restored {
+        /// The value found.
+        from: String,
+        /// The value now.
+        to: String,
+        /// What is not as before all the same, such as a driver that could not be bound again while in use.
+        note: Option<String>,
+    },
+    /// The file was as before.
+    AlreadyBefore,
+    /// The file is gone, with its device, queue or interrupt.
+    Gone,
+    /// It was made in an earlier boot of this system; the reboot has reset it.
+    GoneWithReboot,
+    /// Neither the value before nor the one written: somebody changed it since. Let be.
+    ChangedSince {
+        /// The value found.
+        now: String,
+        /// The later run that wrote it, where it was nearfar: undo that one first.
+        by_run: Option<RunId>,
+    },
+    /// The system refused.
+    Failed {
+        /// Its answer.
+        error: String,
+    },
+}
+
+impl UndoResult {
+    /// Whether nothing is left to undo.
+    pub fn is_settled(&self) -> bool {
+        !matches!(self, Self::ChangedSince { .. } | Self::Failed { .. })
+    }
+}

@@ -1,0 +1,136 @@
+//! Binding a driver again, so that it sees the node its device was given: takes the device away from whoever uses it for
+//! a moment, and is refused while anybody is seen to.
+//!
+//! What cannot be seen: a program that has the raw block device open without mounting it. That is why a plan binds
+//! again only where its maker asked for it.
+
+use std::io;
+
+use nearfar_machine::PciAddress;
+
+use crate::system::{System, first_line, text};
+
+/// The driver a device is bound to.
+pub(crate) fn bound_driver(system: &dyn System, device: PciAddress) -> Option<String> {
+    let link = system.link(&format!("/sys/bus/pci/devices/{device}/driver")).ok()?;
+    link.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// Whether the driver can be taken from the device now.
+///
+/// # Errors
+/// A sentence that names the user of the device, or the other driver.
+pub(crate) fn may_rebind(system: &dyn System, device: PciAddress, driver: &str) -> Result<(), String> {
+    match bound_driver(system, device) {
+        Some(bound) if bound != driver => {
+            return Err(format!("{device} is bound to driver {bound}, the plan was made for {driver}"));
+        }
+        _ if driver == "vfio-pci" => return Err(format!("{device} is handed to a guest or a user-space driver")),
+        _ => {}
+    }
+    let class = first_line(system, &format!("/sys/bus/pci/devices/{device}/class")).unwrap_or_default();
+    if class.starts_with("0x06") {
+        return Err(format!("{device} is a bridge: everything behind it would go too"));
+    }
+    if system.list(&format!("/sys/bus/pci/devices/{device}/infiniband")).is_ok_and(|names| !names.is_empty()) {
+        return Err(format!("{device} is an RDMA device: its memory registrations would be lost"));
+    }
+    unused_interfaces(system, device)?;
+    let in_use = DisksInUse::read(system).map_err(|error| format!("cannot tell whether a disk is in use: {error}"))?;
+    for disk in disks_of(system, device) {
+        if let Some(user) = in_use.user_of(system, &disk) {
+            return Err(format!("disk {disk} of {device} is in use ({user}): its driver cannot be bound again now"));
+        }
+    }
+    Ok(())
+}
+
+/// Takes the driver away where it is bound, and binds it.
+pub(crate) fn rebind(system: &dyn System, device: PciAddress, driver: &str) -> io::Result<()> {
+    let address = device.to_string();
+    if bound_driver(system, device).is_some() {
+        system.write(&format!("/sys/bus/pci/drivers/{driver}/unbind"), address.as_bytes())?;
+    }
+    system.write(&format!("/sys/bus/pci/drivers/{driver}/bind"), address.as_bytes())
+}
+
+/// Any interface that is up may carry the very connection the operator came over.
+fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), String> {
+    const IFF_UP: u64 = 1;
+    for name in below(system, "/sys/class/net", device) {
+        let flags = first_line(system, &format!("/sys/class/net/{name}/flags")).unwrap_or_default();
+        let flags = u64::from_str_radix(flags.trim_start_matches("0x"), 16);
+        if flags.is_ok_and(|flags| flags & IFF_UP == 0) {
+            continue;
+        }
+        return Err(format!(
+            "network interface {name} of {device} is up: take it down first (ip link set {name} down)"
+        ));
+    }
+    Ok(())
+}
+
+/// Members of a class directory that are, or hang below, the device. Their links lead through its address.
+fn below(system: &dyn System, class: &str, device: PciAddress) -> Vec<String> {
+    let part = format!("/{device}/");
+    let mut names = system.list(class).unwrap_or_default();
+    names.retain(|name| system.link(&format!("{class}/{name}")).is_ok_and(|link| link.contains(&part)));
+    names
+}
+
+/// The device's disks; those of its NVMe subsystems too, which hang below no device when there are several paths.
+fn disks_of(system: &dyn System, device: PciAddress) -> Vec<String> {
+    let mut disks = below(system, "/sys/class/block", device);
+    let controllers = below(system, "/sys/class/nvme", device);
+    for subsystem in system.list("/sys/class/nvme-subsystem").unwrap_or_default() {
+        let members = system.list(&format!("/sys/class/nvme-subsystem/{subsystem}")).unwrap_or_default();
+        if !controllers.iter().any(|controller| members.contains(controller)) {
+            continue;
+        }
+        for name in members {
+            let block = format!("/sys/class/block/{name}");
+            if system.link(&block).is_ok() && !disks.contains(&name) {
+                disks
+                    .extend(system.list(&block).unwrap_or_default().into_iter().filter(|part| part.starts_with(&name)));
+                disks.push(name);
+            }
+        }
+    }
+    disks
+}
+
+/// What says that a disk is in use.
+struct DisksInUse {
+    mountinfo: String,
+    swaps: String,
+}
+
+impl DisksInUse {
+    fn read(system: &dyn System) -> io::Result<Self> {
+        // No /proc/swaps: a kernel without swap. No mountinfo: nothing can be told.
+        let swaps = text(system, "/proc/swaps").unwrap_or_default();
+        Ok(Self { mountinfo: text(system, "/proc/self/mountinfo")?, swaps })
+    }
+
+    fn user_of(&self, system: &dyn System, disk: &str) -> Option<String> {
+        let directory = format!("/sys/class/block/{disk}");
+        let holders = system.list(&format!("{directory}/holders")).unwrap_or_default();
+        if let Some(holder) = holders.first() {
+            return Some(format!("held by {holder}"));
+        }
+        let number = first_line(system, &format!("{directory}/dev")).unwrap_or_default();
+        let path = format!("/dev/{disk}");
+        let swap = |line: &&str| line.split_whitespace().next() == Some(path.as_str());
+        if self.swaps.lines().any(|line| swap(&line)) {
+            return Some("swap space".to_owned());
+        }
+        // Fields: id, parent, major:minor, root, mount point, ... - type, source, options (proc(5)). Btrfs gives a
+        // number of its own, so the source counts too.
+        let mounted = self.mountinfo.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let same = fields.get(2).is_some_and(|it| *it == number) || fields.contains(&path.as_str());
+            same.then(|| fields.get(4).copied().unwrap_or("somewhere").to_owned())
+        });
+        mounted.map(|place| format!("mounted on {place}"))
+    }
+}

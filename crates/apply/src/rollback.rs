@@ -1,0 +1,137 @@
+//! Undoing a run: its writes, newest first, each put back by [`crate::undo`].
+
+use std::time::Duration;
+
+use crate::error::ApplyError;
+use crate::history::{RunId, RunState, state_of};
+use crate::journal::{self, Contents, Journal, Record, Written};
+use crate::lock::Lock;
+use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
+use crate::state::StateDir;
+use crate::system::System;
+use crate::target::Target;
+use crate::undo::Undo;
+
+/// How to undo.
+#[derive(Clone, Debug, Default)]
+pub struct RollbackOptions {
+    /// The run; otherwise the last one of which a write still stands.
+    pub run: Option<RunId>,
+    /// Writes the old value even where somebody else has changed it since.
+    pub force: bool,
+    /// How long to wait for another nearfar to end; `None` refuses at once.
+    pub wait: Option<Duration>,
+}
+
+/// Undoes a run of apply: every file it wrote gets the bytes it had before. Can be killed and repeated at any point; a
+/// second one finds nothing to do. Runs on top of each other are undone one by one, the newest first.
+///
+/// # Errors
+/// When the state directory cannot be used, the lock is held, the run does not exist, or its journal does not hold.
+/// What goes wrong with one write is in the outcome.
+pub fn rollback(target: &Target, options: &RollbackOptions) -> Result<RollbackOutcome, ApplyError> {
+    rollback_with(target, options, &target.system()?)
+}
+
+/// [`rollback`] on a system of the caller's.
+///
+/// # Errors
+/// As [`rollback`].
+pub fn rollback_with(
+    target: &Target,
+    options: &RollbackOptions,
+    system: &dyn System,
+) -> Result<RollbackOutcome, ApplyError> {
+    let nothing = RollbackOutcome { run: None, changes: Vec::new(), notes: Vec::new() };
+    let Some(state) = StateDir::find(target)? else {
+        return match options.run {
+            Some(run) => Err(ApplyError::NoSuchRun { run, place: target.place() }),
+            None => Ok(nothing),
+        };
+    };
+    let _lock = Lock::take(&state, options.wait, None)?;
+    let boot = target.boot(system);
+    let Choice { chosen, later, mut notes } = choose(&state, options.run, boot.as_deref())?;
+    let Some((run, mut contents)) = chosen else { return Ok(RollbackOutcome { notes, ..nothing }) };
+    if contents.torn {
+        notes.push("the last line of the journal was torn by a crash: what it announced was not done".to_owned());
+    }
+    let mut changes = Vec::new();
+    match state_of(&contents, boot.as_deref()) {
+        RunState::GoneWithReboot => {
+            let gone = contents.writes.iter().rev().filter(|written| written.is_open());
+            changes.extend(gone.map(|written| reverted(written, UndoResult::GoneWithReboot)));
+        }
+        RunState::Made | RunState::Interrupted => {
+            let mut journal = Journal::resume(&state, run, &contents)?;
+            let (tree, force) = (target.is_tree(), options.force);
+            let mut undo = Undo { system, journal: &mut journal, tree, force };
+            for written in contents.writes.iter_mut().rev().filter(|written| written.is_open()) {
+                let result = name_later_run(undo.undo(written), written, &later);
+                changes.push(reverted(written, result));
+            }
+            if !contents.finished {
+                // Settled or not, it has been looked at: it no longer stands in the way of the next apply.
+                let _ = journal.append(system, Record::Finished {});
+            }
+        }
+        _ => return Ok(RollbackOutcome { notes, ..nothing }),
+    }
+    Ok(RollbackOutcome { run: Some(run), changes, notes })
+}
+
+/// The run to undo, and what was found on the way to it.
+struct Choice {
+    chosen: Option<(RunId, Contents)>,
+    /// Runs after it, newest first.
+    later: Vec<(RunId, Contents)>,
+    notes: Vec<String>,
+}
+
+fn choose(state: &StateDir, asked: Option<RunId>, boot: Option<&str>) -> Result<Choice, ApplyError> {
+    let mut choice = Choice { chosen: None, later: Vec::new(), notes: Vec::new() };
+    for run in state.runs()?.into_iter().rev() {
+        if asked.is_some_and(|asked| run < asked) {
+            break;
+        }
+        let contents = match journal::read(state, run) {
+            // Asked for an older run, a damaged later one does not matter, except that it may have written since.
+            Err(_) if asked.is_some_and(|asked| asked != run) => continue,
+            read => read?,
+        };
+        if asked == Some(run) {
+            choice.chosen = Some((run, contents));
+            return Ok(choice);
+        }
+        match state_of(&contents, boot) {
+            RunState::Made | RunState::Interrupted if asked.is_none() => {
+                choice.chosen = Some((run, contents));
+                return Ok(choice);
+            }
+            RunState::GoneWithReboot if asked.is_none() => {
+                choice.notes.push(format!("run {run} was made before the last reboot, which has reset what it wrote"))
+            }
+            _ => {}
+        }
+        choice.later.push((run, contents));
+    }
+    match asked {
+        Some(run) => Err(ApplyError::NoSuchRun { run, place: state.place.clone() }),
+        None => Ok(choice),
+    }
+}
+
+/// Says of a value that is not ours whose it is, where it was a later run's.
+fn name_later_run(result: UndoResult, written: &Written, later: &[(RunId, Contents)]) -> UndoResult {
+    let UndoResult::ChangedSince { now, .. } = result else { return result };
+    let wrote = |contents: &Contents| {
+        let mut same = contents.writes.iter().filter(|it| it.is_open() && it.intent.setting == written.intent.setting);
+        same.any(|it| it.intent.setting.same(&it.intent.new, &now))
+    };
+    let by_run = later.iter().find(|(_, contents)| wrote(contents)).map(|(run, _)| *run);
+    UndoResult::ChangedSince { now, by_run }
+}
+
+fn reverted(written: &Written, result: UndoResult) -> Reverted {
+    Reverted { setting: written.intent.setting.clone(), file: written.intent.setting.path(), result }
+}

@@ -1,0 +1,208 @@
+//! The files a change can reach, and what their text means. A setting comes from a plan or a journal, both of which
+//! may have been written by a stranger: [`Setting::check`] stands before every use of [`Setting::path`].
+
+use nearfar_machine::{CpuSet, Irq, PciAddress};
+use nearfar_placement::change::Change;
+use serde::{Deserialize, Serialize};
+
+/// The sysctls nearfar writes. A plan is a file that may come from anywhere, and `kernel.core_pattern` runs programs:
+/// only what decides over locality is let through.
+pub(crate) const SYSCTLS: &[&str] = &[
+    "kernel.numa_balancing",
+    "kernel.numa_balancing_promote_rate_limit_MBps",
+    "net.core.rps_sock_flow_entries",
+    "vm.zone_reclaim_mode",
+];
+
+/// One file of the system that a change writes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Setting {
+    /// `/proc/irq/N/smp_affinity_list`, a CPU list.
+    InterruptAffinity {
+        /// The interrupt.
+        irq: Irq,
+    },
+    /// `/sys/class/net/IF/queues/tx-N/xps_cpus`, a CPU mask.
+    Xps {
+        /// Interface.
+        interface: String,
+        /// Transmit queue.
+        queue: u32,
+    },
+    /// `/sys/class/net/IF/queues/rx-N/rps_cpus`, a CPU mask.
+    Rps {
+        /// Interface.
+        interface: String,
+        /// Receive queue.
+        queue: u32,
+    },
+    /// `/sys/class/nvme-subsystem/NAME/iopolicy`, a word.
+    NvmeIoPolicy {
+        /// The kernel's name of the subsystem.
+        subsystem: String,
+    },
+    /// `/sys/bus/pci/devices/ADDRESS/numa_node`, a number, -1 for none.
+    DeviceNode {
+        /// The device.
+        device: PciAddress,
+    },
+    /// `/proc/sys/...`, words.
+    Sysctl {
+        /// With dots.
+        name: String,
+    },
+}
+
+/// What a setting's text says, apart from how it is written.
+#[derive(PartialEq, Eq)]
+enum Meaning {
+    Cpus(CpuSet),
+    Number(i64),
+    Words(Vec<String>),
+}
+
+impl Setting {
+    /// The setting a change is about.
+    pub fn of(change: &Change) -> Self {
+        match change {
+            Change::InterruptAffinity { irq, .. } => Self::InterruptAffinity { irq: *irq },
+            Change::Xps { interface, queue, .. } => Self::Xps { interface: interface.clone(), queue: *queue },
+            Change::Rps { interface, queue, .. } => Self::Rps { interface: interface.clone(), queue: *queue },
+            Change::NvmeIoPolicy { subsystem, .. } => Self::NvmeIoPolicy { subsystem: subsystem.clone() },
+            Change::DeviceNode { device, .. } => Self::DeviceNode { device: *device },
+            Change::Sysctl { name, .. } => Self::Sysctl { name: name.clone() },
+        }
+    }
+
+    /// Whether the names in it can be part of a path.
+    ///
+    /// # Errors
+    /// A sentence that names what is wrong with which name.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::InterruptAffinity { .. } | Self::DeviceNode { .. } => Ok(()),
+            Self::Xps { interface, .. } | Self::Rps { interface, .. } => check_interface(interface),
+            Self::NvmeIoPolicy { subsystem } => {
+                let number = subsystem.strip_prefix("nvme-subsys").unwrap_or_default();
+                let good = (1..=10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+                good.then_some(()).ok_or_else(|| format!("{subsystem:.64?} is no NVMe subsystem such as nvme-subsys0"))
+            }
+            Self::Sysctl { name } => SYSCTLS
+                .contains(&name.as_str())
+                .then_some(())
+                .ok_or_else(|| format!("sysctl {name:.64?} is none of those nearfar writes ({})", SYSCTLS.join(", "))),
+        }
+    }
+
+    /// The file, as an absolute path below the target's root.
+    pub fn path(&self) -> String {
+        match self {
+            Self::InterruptAffinity { irq } => format!("/proc/irq/{irq}/smp_affinity_list"),
+            Self::Xps { interface, queue } => format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"),
+            Self::Rps { interface, queue } => format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"),
+            Self::NvmeIoPolicy { subsystem } => format!("/sys/class/nvme-subsystem/{subsystem}/iopolicy"),
+            Self::DeviceNode { device } => format!("/sys/bus/pci/devices/{device}/numa_node"),
+            Self::Sysctl { name } => format!("/proc/sys/{}", name.replace('.', "/")),
+        }
+    }
+
+    /// Whether two texts say the same of this setting: "0-3" and "0,1,2,3", "0f" and "0000000f\n".
+    pub fn same(&self, one: &str, other: &str) -> bool {
+        one == other || self.meaning(one).is_some_and(|meaning| Some(meaning) == self.meaning(other))
+    }
+
+    fn meaning(&self, text: &str) -> Option<Meaning> {
+        let text = text.trim();
+        if text.is_empty() {
+            return None;
+        }
+        match self {
+            Self::InterruptAffinity { .. } => CpuSet::parse_list(text).ok().map(Meaning::Cpus),
+            Self::Xps { .. } | Self::Rps { .. } => CpuSet::parse_mask(text).ok().map(Meaning::Cpus),
+            Self::DeviceNode { .. } => text.parse().ok().map(Meaning::Number),
+            Self::NvmeIoPolicy { .. } | Self::Sysctl { .. } => {
+                Some(Meaning::Words(text.split_whitespace().map(str::to_owned).collect()))
+            }
+        }
+    }
+}
+
+/// The kernel's `dev_valid_name` (net/core/dev.c) lets more through; nearfar takes the names people and udev give.
+fn check_interface(name: &str) -> Result<(), String> {
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let good = plain && (1..=15).contains(&name.len()) && name != "." && name != "..";
+    good.then_some(()).ok_or_else(|| format!("{name:.64?} is no name of a network interface"))
+}
+
+/// What to write for a change, in the form the file has now: masks as wide as the kernel's, and a line end where there
+/// is one.
+pub(crate) fn wanted(change: &Change, current: &str) -> String {
+    let text = match change {
+        Change::InterruptAffinity { cpus, .. } => cpus.to_string(),
+        Change::Xps { cpus, .. } | Change::Rps { cpus, .. } => cpus.to_mask(mask_width(current)),
+        Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
+        Change::DeviceNode { node, .. } => node.to_string(),
+        Change::Sysctl { value, .. } => value.clone(),
+    };
+    with_line_end(text, current)
+}
+
+/// The text with a line end where the current one has it.
+pub(crate) fn with_line_end(mut text: String, current: &str) -> String {
+    if current.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// How many CPUs a mask has room for, to the hex digit.
+pub(crate) fn mask_width(mask: &str) -> u32 {
+    let (first, words) = match mask.trim().split_once(',') {
+        Some((first, rest)) => (first, rest.split(',').count()),
+        None => (mask.trim(), 0),
+    };
+    let bits = first.len().saturating_mul(4).saturating_add(words.saturating_mul(32));
+    bits.min(nearfar_machine::MAX_NUMBER as usize) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_meaning_in_two_spellings_is_the_same() {
+        let irq = Setting::InterruptAffinity { irq: Irq(7) };
+        assert!(irq.same("0-3\n", "0,1,2,3"));
+        assert!(!irq.same("0-3", "0-2"));
+        assert!(!irq.same("", "0"));
+        let rps = Setting::Rps { interface: "eth0".into(), queue: 0 };
+        assert!(rps.same("0f\n", "00000000,0000000f"));
+        assert!(!rps.same("nonsense", "0"));
+        let node = Setting::DeviceNode { device: "0000:3b:00.0".parse().unwrap() };
+        assert!(node.same("-1\n", "-1") && !node.same("-1", "1"));
+        let sysctl = Setting::Sysctl { name: "kernel.numa_balancing".into() };
+        assert!(sysctl.same("1 2\t3\n", "1 2 3"));
+    }
+
+    #[test]
+    fn masks_are_as_wide_as_the_kernel_writes_them() {
+        for (now, wide) in [("3f\n", "04\n"), ("0", "4"), ("00000000,00000000\n", "00000000,00000004\n"), ("", "4")] {
+            let change = Change::Xps { interface: "eth0".into(), queue: 0, cpus: "2".parse().unwrap() };
+            assert_eq!(wanted(&change, now), wide);
+        }
+    }
+
+    #[test]
+    fn names_that_would_leave_their_directory_are_refused() {
+        for name in ["", ".", "..", "../../etc", "a/b", "eth0\n", "eth 0", "a\0", "sixteen-letters-", "eth0:1"] {
+            assert!(Setting::Xps { interface: name.into(), queue: 0 }.check().is_err(), "{name:?}");
+        }
+        for name in ["", "nvme-subsys", "nvme-subsys0/..", "nvme0", "nvme-subsys+1", "nvme-subsys00000000000"] {
+            assert!(Setting::NvmeIoPolicy { subsystem: name.into() }.check().is_err(), "{name:?}");
+        }
+        for name in ["", "kernel..numa_balancing", "kernel/numa_balancing", "kernel.core_pattern", "..", "vm.../x"] {
+            assert!(Setting::Sysctl { name: name.into() }.check().is_err(), "{name:?}");
+        }
+    }
+}

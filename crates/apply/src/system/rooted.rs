@@ -1,0 +1,128 @@
+//! Real files below a real directory. A tree may come from a stranger, with links that point out of it: every path is
+//! resolved by the kernel as if the root were `/` (`openat2`, RESOLVE_IN_ROOT), so no link leads outside.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, ftruncate, open, openat, openat2, readlinkat};
+use rustix::io::Errno;
+
+use super::System;
+
+/// More than any setting, /proc/swaps or mountinfo of a machine full of containers has.
+const LONGEST: u64 = 4 << 20;
+
+/// The files below a directory: `/` for the live system.
+#[derive(Debug)]
+pub struct Rooted {
+    root: OwnedFd,
+    /// Files of a tree keep what lies behind the written bytes, the kernel's do not.
+    tree: bool,
+}
+
+impl Rooted {
+    /// The live system.
+    ///
+    /// # Errors
+    /// When `/` cannot be opened.
+    pub fn live() -> io::Result<Self> {
+        Ok(Self { root: open_directory(Path::new("/"))?, tree: false })
+    }
+
+    /// A directory tree.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or is no directory.
+    pub fn tree(root: &Path) -> io::Result<Self> {
+        Ok(Self { root: open_directory(root)?, tree: true })
+    }
+
+    /// Opens a path below the root, creating nothing.
+    pub(crate) fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let below = match path.trim_start_matches('/') {
+            "" => ".",
+            below => below,
+        };
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        // EAGAIN: somebody renamed a directory meanwhile, and the kernel cannot promise that the path stayed inside.
+        for _ in 0..16 {
+            match openat2(&self.root, below, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) => {}
+                // Linux before 5.6, or a container's filter that knows no openat2. The live root needs no fence.
+                Err(Errno::NOSYS | Errno::PERM) if !self.tree => {
+                    return Ok(openat(&self.root, below, flags, Mode::empty())?);
+                }
+                Err(Errno::NOSYS) => {
+                    return Err(io::Error::other("a tree needs openat2, which Linux has since 5.6"));
+                }
+                opened => return Ok(opened?),
+            }
+        }
+        Err(Errno::AGAIN.into())
+    }
+
+    fn open_file(&self, path: &str, flags: OFlags) -> io::Result<File> {
+        let file = self.open(path, flags | OFlags::NOFOLLOW)?;
+        let stat = fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        if self.tree && flags.contains(OFlags::WRONLY) && stat.st_nlink > 1 {
+            // The other name may lie outside the tree, or in the tree this one was copied from.
+            return Err(io::Error::other("the file has a second name (hard link): copy the tree without hard links"));
+        }
+        Ok(file.into())
+    }
+}
+
+impl System for Rooted {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        self.open_file(path, OFlags::RDONLY)?.take(LONGEST + 1).read_to_end(&mut content)?;
+        if content.len() as u64 > LONGEST {
+            return Err(io::Error::other("it has more than 4 MiB"));
+        }
+        Ok(content)
+    }
+
+    fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
+        let file = self.open_file(path, OFlags::WRONLY)?;
+        let written = file.write_at(content, 0)?;
+        if written != content.len() {
+            return Err(io::Error::new(io::ErrorKind::WriteZero, "only a part was written"));
+        }
+        // Shortened after the write and not before: a kill in between leaves bytes that rollback can recognise.
+        if self.tree && fstat(&file)?.st_size as u64 > content.len() as u64 {
+            ftruncate(&file, content.len() as u64)?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let directory = self.open(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        let link = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let target = readlinkat(&link, "", Vec::new())?;
+        target.into_string().map_err(|_| io::Error::other("the link does not hold text"))
+    }
+}
+
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}

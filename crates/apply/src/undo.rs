@@ -1,0 +1,146 @@
+//! Putting one write back, whatever point it had come to. Serves rollback, and apply when it takes a run back.
+//!
+//! ```text
+//!  the file now            then
+//!  the old bytes           nothing to do
+//!  what this run wrote     old bytes written, read back
+//!  a mix of both           the same (a tree's file, killed between writing and shortening it)
+//!  anything else           somebody changed it since: let be, unless forced
+//!  not there               went with its device: nothing to do
+//! ```
+
+use std::io;
+
+use nearfar_machine::PciAddress;
+
+use crate::journal::{Intent, Journal, Progress, Record, Written};
+use crate::outcome::UndoResult;
+use crate::rebind::{bound_driver, may_rebind, rebind};
+use crate::setting::Setting;
+use crate::system::{System, text};
+use crate::target::plain;
+
+/// How a write is put back.
+pub(crate) struct Undo<'a> {
+    pub(crate) system: &'a dyn System,
+    pub(crate) journal: &'a mut Journal,
+    pub(crate) tree: bool,
+    pub(crate) force: bool,
+}
+
+impl Undo<'_> {
+    /// Puts a write back. Restoring has precedence over recording: with the old bytes back in place, a record that
+    /// could not be written costs nothing but a second look.
+    pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {
+        let result = self.restore(written);
+        if result.is_settled() {
+            written.progress = Progress::Undone;
+            let _ = self.journal.append(self.system, Record::Undone { write: written.intent.write });
+        }
+        result
+    }
+
+    fn restore(&mut self, written: &mut Written) -> UndoResult {
+        let intent = written.intent.clone();
+        let path = intent.setting.path();
+        let now = match text(self.system, &path) {
+            Ok(now) => now,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
+            Err(error) => return UndoResult::Failed { error: plain(&error) },
+        };
+        let found = self.find(written, &now);
+        let driver = self.driver_to_bind(written, found);
+        match found {
+            Found::Old if driver.is_none() => return UndoResult::AlreadyBefore,
+            Found::Foreign if !self.force => {
+                return UndoResult::ChangedSince { now: now.trim_end().to_owned(), by_run: None };
+            }
+            _ => {}
+        }
+        let _ = self.journal.append(self.system, Record::Undoing { write: intent.write });
+        written.progress = Progress::Undoing;
+        if let Err(error) = self.system.write(&path, intent.old.as_bytes()) {
+            return UndoResult::Failed { error: plain(&error) };
+        }
+        match text(self.system, &path) {
+            Ok(now) if intent.setting.same(&now, &intent.old) => {}
+            Ok(now) => {
+                let error = format!("{:?} was written, the file shows {:?}", intent.old.trim_end(), now.trim_end());
+                return UndoResult::Failed { error };
+            }
+            Err(error) => return UndoResult::Failed { error: plain(&error) },
+        }
+        match driver.map_or(Ok(None), |(device, driver)| self.bind_again(device, &driver)) {
+            Ok(note) => UndoResult::Restored { from: now.trim_end().into(), to: intent.old.trim_end().into(), note },
+            Err(error) => UndoResult::Failed { error },
+        }
+    }
+
+    fn find(&self, written: &Written, now: &str) -> Found {
+        let Intent { setting, old, new, .. } = &written.intent;
+        let in_doubt = matches!(written.progress, Progress::Intended | Progress::Undoing);
+        let wrote = written.now.as_deref();
+        if now == old {
+            Found::Old
+        } else if self.tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new))) {
+            Found::Ours
+        } else if setting.same(now, old) {
+            Found::Old
+        } else if setting.same(now, new) || wrote.is_some_and(|wrote| setting.same(now, wrote)) {
+            Found::Ours
+        } else {
+            Found::Foreign
+        }
+    }
+
+    /// The driver that has to be bound again: it saw the new node, or may have, or was left unbound by a kill.
+    fn driver_to_bind(&self, written: &Written, found: Found) -> Option<(PciAddress, String)> {
+        let driver = written.intent.rebind.clone().filter(|_| !self.tree)?;
+        let Setting::DeviceNode { device } = written.intent.setting else { return None };
+        let untouched = found == Found::Old && written.progress != Progress::Undoing;
+        let needed = !untouched || bound_driver(self.system, device).is_none();
+        needed.then_some((device, driver))
+    }
+
+    fn bind_again(&self, device: PciAddress, driver: &str) -> Result<Option<String>, String> {
+        if bound_driver(self.system, device).is_some()
+            && let Err(because) = may_rebind(self.system, device, driver)
+        {
+            return Ok(Some(format!("the driver keeps the node it was bound with: {because}")));
+        }
+        let bound = rebind(self.system, device, driver);
+        bound.map(|()| None).map_err(|error| {
+            format!("the node is as before, but driver {driver} could not be bound again: {}", plain(&error))
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Old,
+    Ours,
+    Foreign,
+}
+
+/// Whether a file holds the beginning of `over` and behind it what stays of `under`: what a write that was cut short
+/// leaves.
+fn is_mix(now: &str, over: &str, under: &str) -> bool {
+    let (now, over, under) = (now.as_bytes(), over.as_bytes(), under.as_bytes());
+    let common = now.iter().zip(over).take_while(|(one, other)| one == other).count();
+    now.get(common..).unwrap_or_default() == under.get(common..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_mix;
+
+    #[test]
+    fn a_write_that_was_cut_short_is_recognised() {
+        for now in ["4\n3\n", "4-3\n", "0-3\n", "4\n\n"] {
+            assert_eq!(is_mix(now, "4\n", "0-3\n"), now != "4\n\n", "{now:?}");
+        }
+        assert!(is_mix("4\n", "4\n", "0\n"));
+        assert!(!is_mix("", "4\n", "0\n"));
+        assert!(!is_mix("5\n", "4\n", "0\n"));
+    }
+}
