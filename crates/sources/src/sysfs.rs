@@ -1,9 +1,28 @@
 //! The live system and extracted trees: what sysfs and procfs say of a machine.
+//!
+//! ```text
+//! cpus, cpuinfo ──► topology ──► caches        which CPUs there are, what they share
+//! nodes ──► memory, distances, performance     what belongs to each node
+//! origin                                       which machine this is
+//! ```
+//!
+//! A real tree is written by a kernel, an extracted one by anybody: whatever a file holds, reading goes on, and what
+//! is wrong with it becomes a diagnostic that names the file.
 
+mod assemble;
+mod caches;
+mod cpuinfo;
+mod cpus;
+mod distances;
+mod memory;
+mod nodes;
 mod notes;
+mod origin;
+mod performance;
+mod topology;
 mod value;
 
-use nearfar_machine::{Machine, Origin, SourceKind};
+use nearfar_machine::{CpuSet, Known, Machine};
 
 use crate::tree::Tree;
 use crate::want::Want;
@@ -30,10 +49,34 @@ pub enum SysfsError {
 /// diagnostic or a [`Known::No`](nearfar_machine::Known).
 pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let notes = Notes::default();
-    let kind = if tree.is_live() { SourceKind::Live } else { SourceKind::Tree };
-    let mut machine = Machine::empty(Origin::new(kind, tree.display("")), "not read yet");
+    let mut machine = read_machine(tree, &notes)?;
     read_devices(tree, want, &notes, &mut machine);
     machine.diagnostics = notes.into_diagnostics(tree);
+    Ok(machine)
+}
+
+/// Nodes, CPUs, memory, caches, distances.
+fn read_machine(tree: &Tree, notes: &Notes) -> Result<Machine, SysfsError> {
+    let cpuinfo = cpuinfo::CpuInfo::new(tree, notes);
+    let mut cpus = cpus::find(tree, &cpuinfo, notes);
+    let nodes = nodes::read(tree, &cpus, notes);
+    if cpus.online.is_empty() {
+        // A tree with nothing but node directories.
+        cpus.online = nodes.nodes.iter().fold(CpuSet::new(), |all, node| all.union(&node.cpus));
+    }
+    if cpus.online.is_empty() {
+        return Err(SysfsError::NotATree { place: tree.place().display().to_string() });
+    }
+    let packages = topology::read(tree, &cpus.online, notes);
+    let distances = distances::read(tree, &nodes, notes);
+    let mut machine = Machine::empty(origin::read(tree, &cpuinfo), "not asked for");
+    machine.firmware_distances = Known::no("the tree holds no table of the firmware");
+    machine.cpu_states = cpus::states(tree, cpus.online.clone(), notes);
+    machine.cpus = assemble::cpus(tree, &cpus, &nodes.nodes, &packages, &cpuinfo, notes);
+    machine.caches = assemble::caches(tree, &cpus.online, packages, &cpuinfo);
+    machine.possible_nodes = nodes.possible;
+    machine.nodes = nodes.nodes;
+    machine.distances = distances;
     Ok(machine)
 }
 

@@ -1,0 +1,174 @@
+//! Caches between the CPUs and memory: `/sys/devices/system/cpu/cpuN/cache/indexM/`, and for architectures whose kernel
+//! has no such directories what else says it.
+
+mod device_tree;
+mod s390;
+mod sparc;
+
+use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Known};
+
+use super::cpuinfo::CpuInfo;
+use super::notes::{Notes, read_noted};
+use super::topology::Group;
+use super::value;
+use crate::tree::{Directory, Tree};
+
+/// No CPU has as many caches; a guard against trees that do.
+const MOST_INDEXES: usize = 16;
+
+/// Reads the caches of a package's CPUs. A core is asked at its first CPU only, unless the caches found there do not
+/// cover its other CPUs.
+pub(super) fn read(
+    directory: &Directory<'_>,
+    cpus: &CpuSet,
+    online: &CpuSet,
+    cores: &[Group],
+    notes: &Notes,
+) -> Vec<Cache> {
+    let mut reader = Reader { directory, online, notes, found: Vec::new(), latest: Vec::new() };
+    let mut asked = CpuSet::new();
+    for core in cores {
+        let Some(leader) = core.cpus.first() else { continue };
+        let found = reader.caches_of(leader, &core.cpus);
+        let covered = found.iter().all(|&index| core.cpus.is_subset(&reader.found[index].cpus));
+        if covered {
+            asked.extend(core.cpus.iter());
+        } else {
+            asked.insert(leader);
+        }
+    }
+    for cpu in cpus.difference(&asked).iter() {
+        reader.caches_of(cpu, &CpuSet::single(cpu));
+    }
+    reader.found
+}
+
+/// What architectures without cache directories have instead.
+pub(super) fn elsewhere(tree: &Tree, cpuinfo: &CpuInfo<'_>, online: &CpuSet, cores: &[Group]) -> Vec<Cache> {
+    let sparc = sparc::read(tree, online, cores);
+    if !sparc.is_empty() {
+        return sparc;
+    }
+    let powerpc = device_tree::read(tree, online);
+    if powerpc.is_empty() { s390::parse(cpuinfo.caches(), online) } else { powerpc }
+}
+
+/// Puts the caches of several packages together: by level and lowest CPU, each once.
+pub(super) fn merge(mut caches: Vec<Cache>) -> Vec<Cache> {
+    caches.sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind, cache.cpus.len()));
+    caches.dedup_by(|a, b| a.level == b.level && a.kind == b.kind && a.cpus == b.cpus);
+    caches
+}
+
+struct Reader<'a> {
+    directory: &'a Directory<'a>,
+    online: &'a CpuSet,
+    notes: &'a Notes,
+    found: Vec<Cache>,
+    /// For each index directory's number the cache that was found under it last.
+    latest: Vec<usize>,
+}
+
+impl Reader<'_> {
+    /// Reads the caches of one CPU; their positions in `found`.
+    fn caches_of(&mut self, cpu: CpuId, core: &CpuSet) -> Vec<usize> {
+        let Ok(directory) = self.directory.directory(&format!("cpu{cpu}/cache")) else {
+            return Vec::new();
+        };
+        let mut positions = Vec::new();
+        for index in 0..MOST_INDEXES {
+            let Ok(directory) = directory.directory(INDEXES[index]) else { break };
+            let Some(level) = read_noted(&directory, "level", self.notes, level) else { continue };
+            let known = self.latest.get(index).copied();
+            let known = known.filter(|&known| {
+                self.found.get(known).is_some_and(|cache| cache.level == level && cache.cpus.contains(cpu))
+            });
+            let position = match known {
+                Some(known) => known,
+                None => {
+                    let Some(cache) = self.cache(&directory, level, core) else { continue };
+                    self.found.push(cache);
+                    self.found.len() - 1
+                }
+            };
+            if self.latest.len() <= index {
+                self.latest.resize(index + 1, usize::MAX);
+            }
+            self.latest[index] = position;
+            positions.push(position);
+        }
+        positions
+    }
+
+    fn cache(&self, directory: &Directory<'_>, level: u32, core: &CpuSet) -> Option<Cache> {
+        let shared = read_noted(directory, "shared_cpu_list", self.notes, value::list::<CpuId>)
+            .or_else(|| read_noted(directory, "shared_cpu_map", self.notes, value::mask))?;
+        let shared = shared.intersection(self.online);
+        // ia64 kernels leave the map of some private caches empty.
+        let cpus = if shared.is_empty() { core.intersection(self.online) } else { shared };
+        if cpus.is_empty() {
+            return None;
+        }
+        let number = |name| read_noted(directory, name, self.notes, value::natural);
+        let size = match directory.with_bytes("size", size) {
+            Ok(Ok(size)) => Known::Yes(size),
+            Ok(Err(message)) => Known::no(format!("{}: {message}", directory.display("size"))),
+            Err(reason) => Known::no(directory.unreadable("size", reason).to_string()),
+        };
+        Some(Cache {
+            level,
+            kind: read_noted(directory, "type", self.notes, kind).unwrap_or(CacheKind::Unified),
+            cpus,
+            size_bytes: size,
+            line_bytes: number("coherency_line_size").and_then(|line| u32::try_from(line).ok()),
+            ways: number("ways_of_associativity").and_then(|ways| u32::try_from(ways).ok()),
+        })
+    }
+}
+
+/// The names of the directories, so that none is put together four times for each of thousands of CPUs.
+const INDEXES: [&str; MOST_INDEXES] = [
+    "index0", "index1", "index2", "index3", "index4", "index5", "index6", "index7", "index8", "index9", "index10",
+    "index11", "index12", "index13", "index14", "index15",
+];
+
+fn level(bytes: &[u8]) -> Result<u32, String> {
+    match value::natural(bytes)? {
+        level @ 1..=9 => Ok(level as u32),
+        other => Err(format!("a cache of level {other} is not to be believed; it is left out")),
+    }
+}
+
+fn kind(bytes: &[u8]) -> Result<CacheKind, String> {
+    match value::text(bytes)? {
+        "Data" => Ok(CacheKind::Data),
+        "Instruction" => Ok(CacheKind::Instruction),
+        "Unified" => Ok(CacheKind::Unified),
+        other => Err(format!("{:?} is no kind of cache; taken as unified", value::shorten(other))),
+    }
+}
+
+/// `32K`, `16384K`, `1M`, or plain bytes.
+fn size(bytes: &[u8]) -> Result<u64, String> {
+    let text = value::text(bytes)?;
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    value::natural(digits.as_bytes())?.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_have_a_unit_or_none() {
+        for (text, bytes) in [("32K\n", Some(32 << 10)), ("1M", Some(1 << 20)), ("64", Some(64)), ("0K", Some(0))] {
+            assert_eq!(super::size(text.as_bytes()).ok(), bytes, "{text}");
+        }
+        for text in ["", "K", "-1K", "18446744073709551615G", "\u{e9}"] {
+            assert!(super::size(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

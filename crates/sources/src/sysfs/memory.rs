@@ -1,0 +1,148 @@
+//! How much memory a node has: `nodeN/meminfo` and `nodeN/hugepages/`, or `/proc/meminfo` for a machine without nodes.
+//!
+//! ```text
+//! Node 0 MemTotal:       16369608 kB      nodeN/meminfo
+//! MemTotal:       16369608 kB             /proc/meminfo
+//! ```
+
+use nearfar_machine::{HugePages, Known, Memory};
+
+use super::notes::{Notes, read_noted};
+use super::value;
+use crate::tree::{Directory, Reason, Tree};
+
+/// A node's pool of huge pages has a handful of sizes.
+const MOST_PAGE_SIZES: usize = 16;
+
+/// What the lines of a meminfo file say; kilobytes are bytes already.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct MemInfo {
+    total: Option<u64>,
+    free: Option<u64>,
+    huge_total: Option<u64>,
+    huge_free: Option<u64>,
+    huge_size: Option<u64>,
+}
+
+/// A node's memory.
+pub(super) fn of_node(tree: &Tree, node: &Directory<'_>, notes: &Notes) -> Known<Memory> {
+    let info = match node.with_bytes("meminfo", parse) {
+        Ok(info) => info,
+        Err(reason) => return unknown(&node.display("meminfo"), reason, notes),
+    };
+    let directory = node.directory("hugepages").ok();
+    let pools = directory.map(|directory| pools(&directory, notes)).unwrap_or_default();
+    let pools = if pools.is_empty() { info.pool(huge_page_size(tree)) } else { pools };
+    known(info, pools, &node.display("meminfo"), notes)
+}
+
+/// All memory of a machine without nodes.
+pub(super) fn of_machine(tree: &Tree, notes: &Notes) -> Known<Memory> {
+    let info = match tree.with_bytes("proc/meminfo", parse) {
+        Ok(info) => info,
+        Err(error) => return unknown(&error.path, error.reason, notes),
+    };
+    let directory = tree.directory("sys/kernel/mm/hugepages").ok();
+    let pools = directory.map(|directory| pools(&directory, notes)).unwrap_or_default();
+    let pools = if pools.is_empty() { info.pool(info.huge_size) } else { pools };
+    known(info, pools, &tree.display("proc/meminfo"), notes)
+}
+
+fn unknown(place: &str, reason: Reason, notes: &Notes) -> Known<Memory> {
+    if reason != Reason::Absent {
+        notes.note(place, reason.to_string());
+    }
+    Known::no(format!("{place}: {reason}"))
+}
+
+fn known(info: MemInfo, huge_pages: Vec<HugePages>, place: &str, notes: &Notes) -> Known<Memory> {
+    let Some(total_bytes) = info.total else {
+        notes.note(place, "has no line MemTotal in kilobytes");
+        return Known::no(format!("{place} has no line MemTotal"));
+    };
+    let free_bytes = info.free.filter(|&free| free <= total_bytes);
+    if free_bytes != info.free {
+        notes.note(place, "more memory is free than there is; the free memory is not believed");
+    }
+    Known::Yes(Memory { total_bytes, free_bytes, huge_pages })
+}
+
+impl MemInfo {
+    /// The pool of the default size, as kernels before 2.6.31 have it.
+    fn pool(&self, page_bytes: Option<u64>) -> Vec<HugePages> {
+        let pool = || Some(HugePages { page_bytes: page_bytes?, total: self.huge_total?, free: self.huge_free });
+        pool().into_iter().collect()
+    }
+}
+
+fn huge_page_size(tree: &Tree) -> Option<u64> {
+    tree.with_bytes("proc/meminfo", parse).ok()?.huge_size
+}
+
+fn parse(bytes: &[u8]) -> MemInfo {
+    let mut info = MemInfo::default();
+    for line in bytes.split(|&byte| byte == b'\n') {
+        let Some((key, number)) = std::str::from_utf8(line).ok().and_then(|line| line.split_once(':')) else {
+            continue;
+        };
+        let key = key.rsplit(' ').next().unwrap_or_default();
+        let field = match key {
+            "MemTotal" => &mut info.total,
+            "MemFree" => &mut info.free,
+            "HugePages_Total" => &mut info.huge_total,
+            "HugePages_Free" => &mut info.huge_free,
+            "Hugepagesize" => &mut info.huge_size,
+            _ => continue,
+        };
+        // A value that was cut off has no unit: "16369" of "16369608 kB" is not a size.
+        let mut words = number.split_ascii_whitespace();
+        let number = words.next().and_then(|digits| value::natural(digits.as_bytes()).ok());
+        let scaled = match (words.next(), key.starts_with("HugePages_")) {
+            (Some("kB"), false) => number.and_then(|number| number.checked_mul(1024)),
+            (None, true) => number,
+            _ => None,
+        };
+        *field = field.or(scaled);
+    }
+    info
+}
+
+/// The pools in a directory of `hugepages-2048kB/` and the like.
+fn pools(directory: &Directory<'_>, notes: &Notes) -> Vec<HugePages> {
+    let names = directory.names().unwrap_or_else(|error| {
+        notes.unless_absent(error);
+        Vec::new()
+    });
+    let pool = |name: &String| {
+        let kilobytes = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+        let page_bytes = value::natural(kilobytes.as_bytes()).ok()?.checked_mul(1024)?;
+        let number = |what| read_noted(directory, &format!("{name}/{what}"), notes, value::natural);
+        // Surplus pages are in nr_hugepages already.
+        Some(HugePages { page_bytes, total: number("nr_hugepages")?, free: number("free_hugepages") })
+    };
+    let mut pools: Vec<_> = names.iter().filter_map(pool).take(MOST_PAGE_SIZES).collect();
+    pools.sort_by_key(|pool| pool.page_bytes);
+    pools
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_and_machine_files_have_the_same_keys() {
+        let node =
+            b"\nNode 16 MemTotal:      1020176 kB\nNode 16 MemFree:   771808 kB\nNode 16 HugePages_Total:     2\n";
+        assert_eq!(parse(node).total, Some(1_020_176 << 10));
+        assert_eq!(parse(node).huge_total, Some(2));
+        let machine = b"MemTotal:  8 kB\nMemFree: 4 kB\nHugepagesize:    2048 kB\n";
+        assert_eq!(parse(machine).huge_size, Some(2 << 20));
+    }
+
+    #[test]
+    fn a_number_that_was_cut_is_not_a_size() {
+        for text in ["Node 0 MemTotal:  163696", "MemTotal:", "MemTotal: -4 kB", "MemTotal: 18446744073709551615 kB"] {
+            assert_eq!(parse(text.as_bytes()), MemInfo::default(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Which machine this is: kernel, architecture, product, host name.
+//!
+//! An extracted tree has no `uname`. What stands in for it, best first: files of `/proc/sys/kernel` and
+//! `/proc/version`, the note that hwloc's gather script leaves in `proc/hwloc-nofile-info`, and for the architecture
+//! the shape of `/proc/cpuinfo`.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nearfar_machine::{Known, Origin, SourceKind};
+
+use super::cpuinfo::CpuInfo;
+use super::value;
+use crate::tree::Tree;
+
+/// Longer values are cut: nothing that names a machine is.
+const LONGEST: usize = 256;
+
+/// Reads where the tree comes from.
+pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
+    let kind = if tree.is_live() { SourceKind::Live } else { SourceKind::Tree };
+    let place = if tree.is_live() { "this system".to_owned() } else { tree.place().display().to_string() };
+    let mut origin = Origin::new(kind, place);
+    let gathered = word(tree, "proc/hwloc-nofile-info", usize::MAX).unwrap_or_default();
+    let gathered = |key: &str| {
+        let value = gathered.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        value.map(|value| cut(value.trim())).filter(|value| !value.is_empty())
+    };
+    origin.host = word(tree, "proc/sys/kernel/hostname", LONGEST)
+        .or_else(|| word(tree, "etc/hostname", LONGEST))
+        .or_else(|| gathered("HostName"));
+    let kernel = word(tree, "proc/sys/kernel/osrelease", LONGEST)
+        .or_else(|| release(&word(tree, "proc/version", LONGEST)?))
+        .or_else(|| gathered("OSRelease"));
+    origin.kernel =
+        kernel.map_or_else(|| Known::no(format!("{} does not tell", tree.display("proc/version"))), Known::Yes);
+    let architecture = word(tree, "proc/sys/kernel/arch", LONGEST)
+        .or_else(|| tree.is_live().then(|| rustix::system::uname().machine().to_string_lossy().into_owned()))
+        .or_else(|| gathered("Architecture"))
+        .or_else(|| cpuinfo.architecture().map(str::to_owned));
+    origin.architecture = architecture
+        .map_or_else(|| Known::no(format!("{} does not tell", tree.display(super::cpuinfo::PATH))), Known::Yes);
+    origin.product =
+        product(tree, cpuinfo).map_or_else(|| Known::no("neither DMI nor a device tree names the machine"), Known::Yes);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
+    origin.taken_at_s = now.filter(|_| tree.is_live());
+    origin
+}
+
+/// Vendor and product.
+fn product(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Option<String> {
+    let dmi = |name: &str| {
+        word(tree, &format!("sys/class/dmi/id/{name}"), LONGEST)
+            .or_else(|| word(tree, &format!("sys/devices/virtual/dmi/id/{name}"), LONGEST))
+    };
+    let both = match (dmi("sys_vendor"), dmi("product_name")) {
+        (Some(vendor), Some(name)) if name.starts_with(&vendor) => Some(name),
+        (Some(vendor), Some(name)) => Some(format!("{vendor} {name}")),
+        (vendor, name) => vendor.or(name),
+    };
+    both.or_else(|| word(tree, "proc/device-tree/model", LONGEST))
+        .or_else(|| word(tree, "sys/firmware/devicetree/base/model", LONGEST))
+        .or_else(|| mainframe(&word(tree, "proc/sysinfo", usize::MAX)?))
+        // On the live system and on x86 the other files are there; cpuinfo is large and not worth reading for this.
+        .or_else(|| (!tree.is_live()).then(|| cpuinfo.machine().map(str::to_owned))?)
+}
+
+/// s390's `/proc/sysinfo`: `Manufacturer: IBM`, `Type: 2817`, `Model: 756 M15`.
+fn mainframe(sysinfo: &str) -> Option<String> {
+    let field = |key: &str| sysinfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim);
+    let words: Vec<&str> = ["Manufacturer", "Type", "Model"].into_iter().filter_map(field).collect();
+    let text = words.join(" ");
+    (!text.is_empty()).then(|| cut(&text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")))
+}
+
+/// `Linux version 6.12.0-1-amd64 (builder@host) ...`
+fn release(version: &str) -> Option<String> {
+    version.strip_prefix("Linux version ")?.split_ascii_whitespace().next().map(str::to_owned)
+}
+
+/// A file's content, trimmed; nothing when there is none in it.
+fn word(tree: &Tree, path: &str, longest: usize) -> Option<String> {
+    let text = tree.with_bytes(path, |bytes| value::text(bytes).map(str::to_owned)).ok()?.ok()?;
+    let text = if longest == LONGEST { cut(&text) } else { text };
+    (!text.is_empty()).then_some(text)
+}
+
+fn cut(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(LONGEST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_mainframe_names_itself_in_sysinfo() {
+        let sysinfo = "Manufacturer:         IBM             \nType:                 2817\nModel:     756   M15\n";
+        assert_eq!(super::mainframe(sysinfo).as_deref(), Some("IBM 2817 756 M15"));
+        assert_eq!(super::mainframe("garbage"), None);
+    }
+}
