@@ -94,6 +94,15 @@ fn lookup_name(change: &Change) -> Option<&str> {
     ((1..=128).contains(&name.len()) && name.bytes().all(plain)).then_some(name)
 }
 
+/// A shell command, without any quotation mark, that finds the interrupt whose line in /proc/interrupts ends with the
+/// name ("7:" is its first word) and gives it to these CPUs.
+fn put_by_name(name: &str, cpus: &str) -> String {
+    format!(
+        "set -f; while read -r irq rest; do last=; for last in $rest; do :; done; if [ x$last = x{name} ]; \
+         then echo {cpus} > /proc/irq/${{irq%:}}/smp_affinity_list; fi; done < /proc/interrupts"
+    )
+}
+
 /// The first lines of every export.
 fn heading(plan: &Plan, what: &str) -> String {
     let host = plan.host.as_deref().map_or_else(|| "a host that is not named".to_owned(), comment);

@@ -2,7 +2,7 @@
 
 use nearfar_placement::change::{Change, Plan};
 
-use super::{Exported, Writing, heading, lookup_name, writings};
+use super::{Exported, Writing, heading, lookup_name, put_by_name, writings};
 
 const UNIT: &str = "#
 # Install: save as /etc/systemd/system/nearfar-placement.service, then
@@ -61,7 +61,7 @@ fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
         Change::InterruptAffinity { .. } => {
             let name = lookup_name(&writing.planned.change)
                 .ok_or("interrupt numbers change at every boot, and the plan gives no name to look it up by")?;
-            Ok(by_name(name, &writing.value))
+            Ok(put_by_name(name, &writing.value))
         }
         Change::DeviceNode { device, rebind: Some(driver), .. } => {
             let driver = format!("/sys/bus/pci/drivers/{driver}");
@@ -70,14 +70,6 @@ fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
         }
         _ => Ok(put(&format!("'{}'", writing.file))),
     }
-}
-
-/// Finds the interrupt whose line in /proc/interrupts ends with the name; "7:" is its first word.
-fn by_name(name: &str, cpus: &str) -> String {
-    format!(
-        "while read -r irq rest; do case $rest in *' {name}') \
-         echo '{cpus}' > /proc/irq/${{irq%:}}/smp_affinity_list;; esac; done < /proc/interrupts"
-    )
 }
 
 /// Text inside double quotes of a unit file, where systemd itself takes `$` and `%` (systemd.service(5)).

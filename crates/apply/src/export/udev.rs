@@ -2,7 +2,7 @@
 
 use nearfar_placement::change::{Change, Plan};
 
-use super::{Exported, Writing, heading, lookup_name, writings};
+use super::{Exported, Writing, heading, lookup_name, put_by_name, writings};
 
 const INSTALL: &str = "#
 # Install: save as /etc/udev/rules.d/99-nearfar.rules, then
@@ -78,10 +78,6 @@ fn interrupt(writing: &Writing<'_>) -> String {
         _ => return left_out("its name does not tell which device to wait for; see --format systemd"),
     };
     // $$ and %% are udev's way to write $ and %.
-    let find = format!(
-        "while read -r irq rest; do case $$rest in *' {name}') echo {} > /proc/irq/$${{irq%%:}}/smp_affinity_list;; \
-         esac; done < /proc/interrupts",
-        writing.value
-    );
-    format!("ACTION==\"add|change|move\", {device}, RUN+=\"/bin/sh -c '{}'\"\n", find.replace('\'', "\\\""))
+    let command = put_by_name(name, &writing.value).replace('%', "%%").replace('$', "$$");
+    format!("ACTION==\"add|change|move\", {device}, RUN+=\"/bin/sh -c '{command}'\"\n")
 }
