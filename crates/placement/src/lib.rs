@@ -1,2 +1,14 @@
-//! (being written)
+//! Pure answers about locality: nothing in here reads or changes a system, every answer follows from the
+//! [`nearfar_machine::Machine`] it is given.
+//!
+//! ```text
+//! order ──► near ──► spread           which CPU serves queue 0, 1, 2 ...
+//!   │         └────► audit ──► plan   what is far, and the typed changes that bring it near
+//!   ├─► locality ─────┘ │
+//!   └─► path ───────────┘             which NVMe path an I/O policy takes
+//! ```
+
 pub mod change;
+mod near;
+pub mod order;
+pub mod spread;

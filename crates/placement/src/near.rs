@@ -1,0 +1,98 @@
+//! CPUs in rings around a node: what spreads, audit rules and plans have in common.
+//!
+//! ```text
+//! from node 2:   ring 0   10   CPUs 48-71      the node itself
+//!                ring 1   16   CPUs 72-95
+//!                ring 2   25   CPUs 24-47
+//!                ring 3   32   CPUs 0-23
+//! ```
+//!
+//! A ring holds every CPU at one distance, whichever node it is on: within a ring CPUs count by number, as in the
+//! kernel's `sched_numa_find_nth_cpu()`. A CPU that several fake nodes share is in the nearest of their rings only.
+
+use std::collections::HashMap;
+
+use nearfar_machine::{CpuId, CpuSet, Distance, Machine, NodeId};
+
+use crate::order;
+
+/// CPUs that are equally far.
+#[derive(Clone, Debug)]
+pub(crate) struct Ring {
+    /// Unknown where no table gives a distance, and for CPUs that are on no node.
+    pub distance: Option<Distance>,
+    /// Never empty.
+    pub cpus: CpuSet,
+    /// The nodes these CPUs were reached through, with their share of the ring.
+    pub nodes: Vec<(Option<NodeId>, CpuSet)>,
+}
+
+impl Ring {
+    /// The node through which a CPU of this ring was reached.
+    pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
+        self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).and_then(|&(node, _)| node)
+    }
+}
+
+/// The usable CPUs in rings around a node, nearest first; without a node, all of them in one ring.
+pub(crate) fn rings(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
+    let Some(from) = from else {
+        return everywhere(machine, usable);
+    };
+    let mut left = usable.clone();
+    let mut rings: Vec<Ring> = Vec::new();
+    for (node, distance) in order::nodes_by_distance(machine, from) {
+        let Some(listed) = machine.node(node) else { continue };
+        let cpus = listed.cpus.intersection(&left);
+        if cpus.is_empty() {
+            continue;
+        }
+        left = left.difference(&cpus);
+        // The node itself is a ring of its own even where others are said to be as near.
+        let joins = rings.last().is_some_and(|ring| ring.distance == distance && ring.nodes[0].0 != Some(from));
+        match rings.last_mut().filter(|_| joins) {
+            Some(ring) => {
+                ring.cpus = ring.cpus.union(&cpus);
+                ring.nodes.push((Some(node), cpus));
+            }
+            None => rings.push(Ring { distance, cpus: cpus.clone(), nodes: vec![(Some(node), cpus)] }),
+        }
+    }
+    if !left.is_empty() {
+        rings.push(Ring { distance: None, cpus: left.clone(), nodes: vec![(None, left)] });
+    }
+    rings
+}
+
+fn everywhere(machine: &Machine, usable: &CpuSet) -> Vec<Ring> {
+    if usable.is_empty() {
+        return Vec::new();
+    }
+    let mut left = usable.clone();
+    let mut nodes = Vec::new();
+    for node in machine.online_nodes() {
+        let cpus = node.cpus.intersection(&left);
+        left = left.difference(&cpus);
+        nodes.push((Some(node.id), cpus));
+    }
+    nodes.push((None, left));
+    nodes.retain(|(_, cpus)| !cpus.is_empty());
+    vec![Ring { distance: None, cpus: usable.clone(), nodes }]
+}
+
+/// The CPUs of a ring in the order in which they get work: by number or, with `cores_first`, one of each core by
+/// number, then the second of each core, and so on.
+pub(crate) fn in_order(machine: &Machine, ring: &Ring, cores_first: bool) -> Vec<CpuId> {
+    let mut cpus: Vec<CpuId> = ring.cpus.iter().collect();
+    if cores_first {
+        let mut seen: HashMap<CpuId, usize> = HashMap::new();
+        cpus.sort_by_cached_key(|&cpu| {
+            // A CPU whose core is not known counts as a core of its own.
+            let core = machine.cpu(cpu).and_then(|cpu| cpu.core).unwrap_or(cpu);
+            let rank = seen.entry(core).or_default();
+            *rank += 1;
+            (*rank, cpu)
+        });
+    }
+    cpus
+}

@@ -1,0 +1,189 @@
+//! Which CPU serves queue 0, 1, 2 ... of a device.
+//!
+//! Nearest first is what `cpumask_local_spread()` (lib/cpumask.c) does since Linux 6.3; drivers ask it for one CPU a
+//! queue. The worked example is a machine of 4 nodes with 24 CPUs each and a device on node 2, at distances 32, 25, 10
+//! and 16 from nodes 0 to 3:
+//!
+//! ```text
+//! queue            0 .. 23   24 .. 47   48 .. 71   72 .. 95   96 ..
+//! nearest first    48 .. 71  72 .. 95   24 .. 47    0 .. 23   48 ..
+//! before 6.3       48 .. 71   0 .. 23   24 .. 47   72 .. 95   48 ..
+//! ```
+
+use nearfar_machine::{CpuId, CpuSet, Distance, Machine, NodeId, NodeSet};
+use serde::Serialize;
+
+use crate::near::{self, Ring};
+use crate::order;
+
+/// More queues than any device has; a bound on what a mistyped number allocates.
+pub const MOST_QUEUES: usize = 1 << 20;
+
+/// The rule by which CPUs are taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// The node's own CPUs, then those of the other nodes by distance; CPU number within equal distance.
+    #[default]
+    NearestFirst,
+    /// As the kernel did before 6.3: the node's own CPUs, then every other online CPU from 0 up. It heeded neither
+    /// isolation nor cores, so isolated CPUs always take part and [`SpreadRequest::cores_first`] is an error.
+    #[serde(rename = "kernel-pre-6.3")]
+    KernelPre63,
+}
+
+/// What to spread, and over what.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SpreadRequest {
+    /// The node the device is on; without one the spread goes in CPU order.
+    pub node: Option<NodeId>,
+    /// Number of queues, at most [`MOST_QUEUES`].
+    pub count: usize,
+    /// The rule.
+    pub policy: Policy,
+    /// One CPU of each core before SMT siblings get a queue, among the CPUs at one distance: a sibling on the node
+    /// is still preferred to an idle core further away.
+    pub cores_first: bool,
+    /// Only these CPUs.
+    pub allowed: Option<CpuSet>,
+    /// Also CPUs that `isolcpus=` or `nohz_full=` keep free of housekeeping.
+    pub isolated_too: bool,
+}
+
+/// One queue and its CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Slot {
+    /// From 0.
+    pub queue: usize,
+    /// The CPU that serves it.
+    pub cpu: CpuId,
+    /// The node of that CPU; of several fake nodes that share it, the nearest one.
+    pub node: Option<NodeId>,
+    /// From the device's node to the CPU's; unknown without a node, or where no table gives it.
+    pub distance: Option<Distance>,
+}
+
+/// A spread that cannot be made.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SpreadError {
+    /// No such node.
+    #[error("there is no node {node}; nodes that are online: {online}")]
+    UnknownNode {
+        /// As asked for.
+        node: NodeId,
+        /// What could be asked for.
+        online: NodeSet,
+    },
+    /// The node is possible, or the firmware names it, but it is not online: it has no place among the CPUs.
+    #[error("node {node} is not online; {}", advise(.nearest))]
+    OfflineNode {
+        /// As asked for.
+        node: NodeId,
+        /// The online node nearest to it, where a table (the firmware's) gives distances for it.
+        nearest: Option<(NodeId, Distance)>,
+    },
+    /// Nothing to spread over.
+    #[error("no usable CPU: {online} are online, {kept_free} are kept free of housekeeping, {allowed} are allowed")]
+    NoCpus {
+        /// CPUs that are online.
+        online: String,
+        /// CPUs that are isolated or tickless, where they were left out.
+        kept_free: String,
+        /// The caller's list.
+        allowed: String,
+    },
+    /// Too many queues.
+    #[error("{count} queues are more than the {MOST_QUEUES} this version spreads")]
+    TooMany {
+        /// As asked for.
+        count: usize,
+    },
+    /// The old rule knew nothing of cores.
+    #[error("the kernel's rule before 6.3 took CPUs by number: it cannot take one CPU a core first")]
+    CoresFirst,
+}
+
+fn advise(nearest: &Option<(NodeId, Distance)>) -> String {
+    match nearest {
+        Some((node, distance)) => {
+            format!("the online node nearest to it by the firmware's distances is {node} ({distance}): ask for that")
+        }
+        None => "no table says which online node is nearest to it".to_owned(),
+    }
+}
+
+/// The CPUs of queue 0 to `count - 1`. When every usable CPU has a queue it begins again with the first.
+///
+/// Nodes without CPUs are passed over; a device on one gets the CPUs nearest to it. CPUs that are on no node come last.
+///
+/// # Errors
+/// For a node that is unknown or not online, when no CPU is usable, and for requests that make no sense.
+pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, SpreadError> {
+    check(machine, request)?;
+    let usable = usable(machine, request)?;
+    let rings = match request.policy {
+        Policy::NearestFirst => near::rings(machine, request.node, &usable),
+        Policy::KernelPre63 => local_then_the_rest(machine, request.node, &usable),
+    };
+    let mut window: Vec<Slot> = Vec::with_capacity(request.count.min(usable.len()));
+    for ring in &rings {
+        if window.len() >= request.count {
+            break;
+        }
+        window.extend(slots(machine, request, ring));
+    }
+    Ok((0..request.count).zip(window.iter().cycle()).map(|(queue, slot)| Slot { queue, ..*slot }).collect())
+}
+
+fn check(machine: &Machine, request: &SpreadRequest) -> Result<(), SpreadError> {
+    if request.count > MOST_QUEUES {
+        return Err(SpreadError::TooMany { count: request.count });
+    }
+    if request.cores_first && request.policy == Policy::KernelPre63 {
+        return Err(SpreadError::CoresFirst);
+    }
+    let Some(node) = request.node else { return Ok(()) };
+    match machine.node(node) {
+        Some(listed) if listed.online => Ok(()),
+        Some(_) => Err(SpreadError::OfflineNode { node, nearest: order::nearest_online(machine, node) }),
+        None => Err(SpreadError::UnknownNode { node, online: machine.online_node_set() }),
+    }
+}
+
+/// The CPUs that take part.
+fn usable(machine: &Machine, request: &SpreadRequest) -> Result<CpuSet, SpreadError> {
+    let all = request.isolated_too || request.policy == Policy::KernelPre63;
+    let states = &machine.cpu_states;
+    let candidates = if all { states.online.clone() } else { states.housekeeping() };
+    let usable = match &request.allowed {
+        Some(allowed) => candidates.intersection(allowed),
+        None => candidates,
+    };
+    if !usable.is_empty() {
+        return Ok(usable);
+    }
+    let or_none = |set: CpuSet| if set.is_empty() { "none".to_owned() } else { set.to_string() };
+    Err(SpreadError::NoCpus {
+        online: or_none(states.online.clone()),
+        kept_free: or_none(if all { CpuSet::new() } else { states.kept_free() }),
+        allowed: request.allowed.clone().map_or_else(|| "all".to_owned(), or_none),
+    })
+}
+
+/// The rings of the old rule: the node, and everything else.
+fn local_then_the_rest(machine: &Machine, node: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
+    let local = node.and_then(|node| machine.node(node)).map(|node| node.cpus.intersection(usable)).unwrap_or_default();
+    let mut rings = near::rings(machine, None, &usable.difference(&local));
+    if !local.is_empty() {
+        rings.insert(0, Ring { distance: None, cpus: local.clone(), nodes: vec![(node, local)] });
+    }
+    rings
+}
+
+fn slots(machine: &Machine, request: &SpreadRequest, ring: &Ring) -> impl Iterator<Item = Slot> {
+    near::in_order(machine, ring, request.cores_first).into_iter().map(|cpu| {
+        let node = ring.node_of(cpu);
+        let distance = ring.distance.or_else(|| machine.distance(request.node?, node?));
+        Slot { queue: 0, cpu, node, distance }
+    })
+}
