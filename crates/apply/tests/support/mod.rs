@@ -1,6 +1,7 @@
 //! Trees, plans, and a kernel that says no.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
+pub mod child;
 pub mod kernel;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,130 @@
+//! SIGKILL at every point of apply and of rollback: afterwards rollback leaves every file as it was, byte for byte.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nearfar_apply::{RollbackOptions, RollbackOutcome, rollback};
+use support::child::{in_tree, plan_file, run};
+use support::*;
+
+fn died(output: &Output) -> bool {
+    match output.status.signal() {
+        Some(libc::SIGKILL) => true,
+        None if output.status.success() => false,
+        _ => panic!("{output:?}"),
+    }
+}
+
+fn roll_back(tree: &Tree) -> RollbackOutcome {
+    let outcome = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    outcome
+}
+
+/// Two steps a write, four a record; three records a change, and the run's begin and end.
+const STEPS_OF_APPLY: u64 = 8 * (2 + 2 * 4) + 2 * 4;
+
+#[test]
+fn killed_at_any_step_of_apply_rollback_restores_every_byte() {
+    let beside = tempfile::tempdir().unwrap();
+    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    for step in 1.. {
+        let tree = Tree::machine();
+        let before = tree.files();
+        let output = run(&[Path::new("apply"), &tree.root(), &plan], Some(step));
+        if !died(&output) {
+            assert_eq!(step, STEPS_OF_APPLY + 1, "a step was not tried");
+            assert_ne!(tree.files(), before);
+            break;
+        }
+        roll_back(&tree);
+        assert_eq!(tree.files(), before, "killed at step {step}");
+        assert_eq!(roll_back(&tree).run, None, "a second rollback finds nothing to do, step {step}");
+        let again = run(&[Path::new("apply"), &tree.root(), &plan], None);
+        assert!(again.status.success(), "apply works again after step {step}: {again:?}");
+    }
+}
+
+#[test]
+fn killed_at_any_step_of_rollback_another_rollback_completes_it() {
+    let beside = tempfile::tempdir().unwrap();
+    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    // Apply complete, killed early, and killed in a write: from each, rollback killed everywhere.
+    for apply_dies in [None, Some(23), Some(46)] {
+        for step in 1.. {
+            let tree = Tree::machine();
+            let before = tree.files();
+            assert_eq!(died(&run(&[Path::new("apply"), &tree.root(), &plan], apply_dies)), apply_dies.is_some());
+            let killed = died(&run(&[Path::new("rollback"), &tree.root()], Some(step)));
+            roll_back(&tree);
+            assert_eq!(tree.files(), before, "apply killed at {apply_dies:?}, rollback at {step}");
+            if !killed {
+                assert!(step > 20, "rollback had only {step} steps");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn two_runs_killed_on_top_of_each_other_are_undone_in_turn() {
+    let beside = tempfile::tempdir().unwrap();
+    let first = plan(vec![planned(interrupt(10, "4"), None), planned(interrupt(11, "5"), None)]);
+    let first = plan_file(beside.path(), &first);
+    for step in (1..=STEPS_OF_APPLY).step_by(3) {
+        let tree = Tree::machine();
+        let before = tree.files();
+        assert!(run(&[Path::new("apply"), &tree.root(), &first], None).status.success());
+        let between = tree.files();
+        let other = tempfile::tempdir().unwrap();
+        let mut second = plan_of_all_kinds();
+        second.changes.iter_mut().for_each(|planned| planned.before = None);
+        run(&[Path::new("apply"), &tree.root(), &plan_file(other.path(), &second)], Some(step));
+        let undone = roll_back(&tree);
+        if undone.run == Some(nearfar_apply::RunId(2)) {
+            assert_eq!(tree.files(), between, "killed at step {step}");
+            roll_back(&tree);
+        }
+        assert_eq!(tree.files(), before, "killed at step {step}");
+    }
+}
+
+/// The same from outside, at the level of system calls: whatever the program does between its own steps counts too.
+#[test]
+fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {
+    if Command::new("strace").args(["-qq", "-e", "trace=none", "true"]).status().map_or(true, |it| !it.success()) {
+        println!("SKIPPED: strace is not installed or may not trace here; DIE_AT steps were tested without it");
+        return;
+    }
+    let beside = tempfile::tempdir().unwrap();
+    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    let calls = ["write", "pwrite64", "fdatasync", "fsync", "ftruncate", "mkdirat", "openat", "openat2", "flock"];
+    for verb in ["apply", "rollback"] {
+        for call in calls {
+            let mut deaths = 0;
+            for when in 1..400 {
+                let tree = Tree::machine();
+                let before = tree.files();
+                if verb == "rollback" {
+                    assert!(run(&[Path::new("apply"), &tree.root(), &plan], None).status.success());
+                }
+                let mut command = Command::new("strace");
+                let inject = format!("inject={call}:signal=SIGKILL:when={when}");
+                command.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &inject]);
+                command.arg(in_tree()).arg(verb).arg(tree.root());
+                let output = if verb == "apply" { command.arg(&plan) } else { &mut command }.output().unwrap();
+                if !died(&output) {
+                    break;
+                }
+                deaths += 1;
+                roll_back(&tree);
+                assert_eq!(tree.files(), before, "{verb} killed at {call} number {when}");
+            }
+            println!("{verb}: killed at each of {deaths} {call}");
+            assert!(deaths > 0 || verb == "rollback" || call == "mkdirat" || call == "fsync", "{verb} makes no {call}");
+        }
+    }
+}

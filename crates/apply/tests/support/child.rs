@@ -1,0 +1,40 @@
+//! The example `in_tree` as a process that can be killed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use nearfar_placement::change::Plan;
+
+/// The example's binary; `cargo test --test kill` alone does not build it.
+pub fn in_tree() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args(["build", "--quiet", "--package", "nearfar-apply", "--example", "in_tree"])
+            .status();
+        assert!(built.unwrap().success());
+        let test = std::env::current_exe().unwrap();
+        let binary = test.parent().and_then(Path::parent).unwrap().join("examples/in_tree");
+        assert!(binary.exists(), "{} is not where cargo puts examples", binary.display());
+        binary
+    })
+}
+
+/// Writes the plan beside the tree, not into it.
+pub fn plan_file(directory: &Path, plan: &Plan) -> PathBuf {
+    let file = directory.join("plan.json");
+    std::fs::write(&file, serde_json::to_vec(plan).unwrap()).unwrap();
+    file
+}
+
+/// Runs the example to its end or its death at a step.
+pub fn run(arguments: &[&Path], die_at: Option<u64>) -> Output {
+    let mut command = Command::new(in_tree());
+    command.args(arguments);
+    if let Some(step) = die_at {
+        command.env("DIE_AT", step.to_string());
+    }
+    command.output().unwrap()
+}
