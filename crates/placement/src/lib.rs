@@ -9,6 +9,8 @@
 //! ```
 
 pub mod change;
+pub mod locality;
 mod near;
 pub mod order;
+pub mod path;
 pub mod spread;

@@ -1,0 +1,240 @@
+//! Which path of an NVMe subsystem I/O takes from a CPU, under each I/O policy, and which path is nearest.
+//!
+//! The rules are those of `drivers/nvme/host/multipath.c`:
+//!
+//! ```text
+//! usable      controller live (or being deleted), ANA state optimized or non-optimized
+//! class       the optimized paths where there are any, else the non-optimized ones: decides before locality does
+//! numa          nearest of the class: node_distance(node of the CPU, node of the controller), first found on a tie
+//! round-robin   each of the class in turn
+//! queue-depth   of the class, the controller with the fewest commands in flight
+//! ```
+
+mod choice;
+
+use nearfar_machine::{
+    AnaState, CpuId, Distance, IoPolicy, Known, Machine, NodeId, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem,
+};
+use serde::Serialize;
+
+use crate::locality::{EffectiveNode, Localities};
+
+/// What [`paths`] answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PathAnswer {
+    /// The kernel's name of the subsystem.
+    pub subsystem: String,
+    /// The CPU that submits the I/O.
+    pub cpu: CpuId,
+    /// Its node.
+    pub node: Option<NodeId>,
+    /// The policy in force.
+    pub policy: Known<IoPolicy>,
+    /// Namespace by namespace.
+    pub namespaces: Vec<NamespacePaths>,
+}
+
+/// The paths to one namespace and who would take which.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NamespacePaths {
+    /// The disk's name.
+    pub namespace: String,
+    /// Every path, by name.
+    pub paths: Vec<PathView>,
+    /// What each policy would choose: numa, round-robin, queue-depth, and the one in force where it is another.
+    pub choices: Vec<PolicyChoice>,
+    /// The usable paths nearest to the CPU by effective node, whatever their ANA state; empty where nothing tells.
+    pub nearest: Vec<String>,
+}
+
+/// One path as seen from the CPU.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PathView {
+    /// The kernel's name.
+    pub name: String,
+    /// Its controller.
+    pub controller: String,
+    /// Whether the kernel would send I/O through it at all, and in which class.
+    pub standing: Standing,
+    /// Why, where it is not used or the class is an assumption.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// The kernel's node of the controller; `null` where the kernel says none.
+    pub kernel_node: Known<Option<NodeId>>,
+    /// What the policy `numa` compares; unknown for a controller without a node.
+    pub kernel_distance: Option<Distance>,
+    /// Where the controller is, as far as can be told.
+    pub locality: Option<EffectiveNode>,
+    /// From the CPU's node to that; for a guessed node, to the firmware's node itself.
+    pub distance: Option<Distance>,
+    /// Commands in flight on this path when the source looked.
+    pub queue_depth: Option<u32>,
+}
+
+/// How the kernel ranks a path.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Standing {
+    /// Used.
+    Optimized,
+    /// Used while no optimized path is usable.
+    NonOptimized,
+    /// Not used.
+    Unusable,
+}
+
+/// What one policy would do.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PolicyChoice {
+    /// The policy.
+    pub policy: IoPolicy,
+    /// Whether it is the one in force.
+    pub current: bool,
+    /// The paths it takes: one; several that share the I/O; or candidates among which it cannot be told.
+    pub paths: Vec<String>,
+    /// False where `paths` are candidates, one of which is taken.
+    pub certain: bool,
+    /// Why these.
+    pub because: String,
+}
+
+/// A question without an answer.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PathError {
+    /// The source saw no NVMe subsystems.
+    #[error("NVMe subsystems are not known: {because}")]
+    NotKnown {
+        /// The source's reason.
+        because: String,
+    },
+    /// No such subsystem.
+    #[error("there is no NVMe subsystem {name:?}; {}", known_names(.known))]
+    UnknownSubsystem {
+        /// As asked for.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// No such CPU, or not one that can submit I/O.
+    #[error("CPU {cpu} {}", if *.offline { "is offline" } else { "is not in this machine" })]
+    NoCpu {
+        /// As asked for.
+        cpu: CpuId,
+        /// Whether it exists.
+        offline: bool,
+    },
+}
+
+fn known_names(known: &[String]) -> String {
+    match known {
+        [] => "the machine has none".to_owned(),
+        _ => format!("there are: {}", known.join(", ")),
+    }
+}
+
+/// Which paths of a subsystem each I/O policy takes from a CPU.
+///
+/// # Errors
+/// When the machine has no such subsystem or CPU, or the source could not see NVMe subsystems.
+pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswer, PathError> {
+    let subsystems = match &machine.nvme {
+        Known::Yes(subsystems) => subsystems,
+        Known::No { not_known_because } => return Err(PathError::NotKnown { because: not_known_because.to_string() }),
+    };
+    let found = subsystems.iter().find(|found| found.name == subsystem).ok_or_else(|| PathError::UnknownSubsystem {
+        name: subsystem.to_owned(),
+        known: subsystems.iter().map(|subsystem| subsystem.name.clone()).collect(),
+    })?;
+    let listed = machine.cpu(cpu).ok_or(PathError::NoCpu { cpu, offline: false })?;
+    if !listed.online {
+        return Err(PathError::NoCpu { cpu, offline: true });
+    }
+    let localities = Localities::new(machine);
+    let view = View { machine, localities: &localities, subsystem: found, node: listed.node };
+    Ok(PathAnswer {
+        subsystem: found.name.clone(),
+        cpu,
+        node: listed.node,
+        policy: found.iopolicy.clone(),
+        namespaces: found.namespaces.iter().map(|namespace| view.namespace(namespace)).collect(),
+    })
+}
+
+/// A subsystem as seen from a node.
+pub(crate) struct View<'a> {
+    pub machine: &'a Machine,
+    pub localities: &'a Localities<'a>,
+    pub subsystem: &'a NvmeSubsystem,
+    pub node: Option<NodeId>,
+}
+
+impl View<'_> {
+    /// The paths to one namespace and who would take which.
+    pub fn namespace(&self, namespace: &NvmeNamespace) -> NamespacePaths {
+        let paths: Vec<PathView> = namespace.paths.iter().map(|path| self.path(path)).collect();
+        let usable = || paths.iter().filter(|path| path.standing != Standing::Unusable);
+        let least = usable().filter_map(|path| path.distance).min();
+        let nearest = usable().filter(|path| least.is_some() && path.distance == least);
+        let nearest = nearest.map(|path| path.name.clone()).collect();
+        let choices = choice::of_each_policy(&paths, self.node, self.subsystem.iopolicy.get());
+        NamespacePaths { namespace: namespace.name.clone(), choices, nearest, paths }
+    }
+
+    fn path(&self, path: &NvmePath) -> PathView {
+        let controller = self.subsystem.controllers.iter().find(|controller| controller.name == path.controller);
+        let (standing, because) = standing(path, controller);
+        let kernel_node = controller.map_or_else(
+            || Known::no(format!("the source does not list controller {}", path.controller)),
+            |controller| controller.node.clone(),
+        );
+        let kernel_distance = self.node.zip(kernel_node.get().copied().flatten());
+        let locality = controller.and_then(|controller| self.locality(controller));
+        PathView {
+            name: path.name.clone(),
+            controller: path.controller.clone(),
+            standing,
+            because,
+            kernel_distance: kernel_distance.and_then(|(from, to)| self.machine.distances.get()?.get(from, to)),
+            kernel_node,
+            distance: locality.as_ref().and_then(|locality| self.distance(locality)),
+            locality,
+            queue_depth: path.queue_depth,
+        }
+    }
+
+    fn locality(&self, controller: &NvmeController) -> Option<EffectiveNode> {
+        let by_device = controller.device.map(|device| self.localities.of(device));
+        let by_kernel = controller.node.get().copied().flatten();
+        let by_kernel = by_kernel.map(|node| EffectiveNode { node: Some(node), how: crate::locality::How::Kernel });
+        by_device.filter(|locality| locality.node.is_some()).or(by_kernel)
+    }
+
+    fn distance(&self, locality: &EffectiveNode) -> Option<Distance> {
+        use crate::locality::How;
+        let to = match locality.how {
+            // The device is on the firmware's node, offline as it may be; the guessed one is only where to work from.
+            How::NearestToFirmware { firmware, .. } => Some(firmware),
+            _ => locality.node,
+        };
+        self.machine.distance(self.node?, to?)
+    }
+}
+
+/// `nvme_path_is_disabled()` and the ANA state.
+fn standing(path: &NvmePath, controller: Option<&NvmeController>) -> (Standing, Option<String>) {
+    match controller.and_then(|controller| controller.state.get()) {
+        Some(state) if state != "live" && !state.starts_with("deleting") => {
+            return (Standing::Unusable, Some(format!("controller {} is {state}", path.controller)));
+        }
+        _ => {}
+    }
+    match &path.ana_state {
+        Known::Yes(AnaState::Optimized) => (Standing::Optimized, None),
+        Known::Yes(AnaState::NonOptimized) => (Standing::NonOptimized, None),
+        Known::Yes(other) => (Standing::Unusable, Some(format!("its ANA state is {other}"))),
+        // Without ANA the kernel has no such file and takes every path for optimized.
+        Known::No { not_known_because } => {
+            (Standing::Optimized, Some(format!("taken for optimized, its ANA state is not known: {not_known_because}")))
+        }
+    }
+}

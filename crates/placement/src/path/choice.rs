@@ -1,0 +1,104 @@
+//! What each I/O policy makes of the paths to a namespace.
+
+use nearfar_machine::{Distance, IoPolicy, NodeId};
+
+use super::{PathView, PolicyChoice, Standing};
+
+/// The three policies of the kernel, and the one in force where it is another.
+pub(super) fn of_each_policy(
+    paths: &[PathView],
+    node: Option<NodeId>,
+    current: Option<&IoPolicy>,
+) -> Vec<PolicyChoice> {
+    let mut policies = vec![IoPolicy::Numa, IoPolicy::RoundRobin, IoPolicy::QueueDepth];
+    policies.extend(current.filter(|policy| matches!(policy, IoPolicy::Other(_))).cloned());
+    policies.into_iter().map(|policy| of(policy, paths, node, current)).collect()
+}
+
+fn of(policy: IoPolicy, paths: &[PathView], node: Option<NodeId>, current: Option<&IoPolicy>) -> PolicyChoice {
+    let class = class(paths);
+    let (taken, certain, because) = match (&class[..], &policy) {
+        ([], _) => (Vec::new(), true, "no path is usable: I/O waits or fails".to_owned()),
+        ([only], _) => (vec![*only], true, only_one(only, paths)),
+        (_, IoPolicy::Numa) => numa(&class, node),
+        (_, IoPolicy::RoundRobin) => round_robin(&class),
+        (_, IoPolicy::QueueDepth) => queue_depth(&class),
+        (_, IoPolicy::Other(word)) => (class.clone(), false, format!("this version does not know the policy {word:?}")),
+    };
+    PolicyChoice {
+        current: current == Some(&policy),
+        policy,
+        paths: taken.iter().map(|path| path.name.clone()).collect(),
+        certain,
+        because,
+    }
+}
+
+/// The paths among which a policy chooses.
+fn class(paths: &[PathView]) -> Vec<&PathView> {
+    let of = |standing| paths.iter().filter(|path| path.standing == standing).collect::<Vec<_>>();
+    let optimized = of(Standing::Optimized);
+    if optimized.is_empty() { of(Standing::NonOptimized) } else { optimized }
+}
+
+fn only_one(only: &PathView, paths: &[PathView]) -> String {
+    let usable = paths.iter().filter(|path| path.standing != Standing::Unusable).count();
+    match (paths.len(), usable) {
+        (1, _) => "there is no other path".to_owned(),
+        (_, 1) => "no other path is usable".to_owned(),
+        _ => format!("only {} is optimized: the ANA state decides before distance", only.name),
+    }
+}
+
+type Taken<'a> = (Vec<&'a PathView>, bool, String);
+
+fn numa<'a>(class: &[&'a PathView], node: Option<NodeId>) -> Taken<'a> {
+    let Some(node) = node else {
+        return (class.to_vec(), false, "the CPU's node is not known".to_owned());
+    };
+    let nearest = class.iter().filter_map(|path| path.kernel_distance).min();
+    let at = |distance: Option<Distance>| class.iter().copied().filter(move |path| path.kernel_distance == distance);
+    let vague: Vec<_> = at(None).collect();
+    let Some(distance) = nearest else {
+        return (vague, false, format!("nothing tells how far any of them is for the kernel from node {node}"));
+    };
+    let mut taken: Vec<_> = at(nearest).collect();
+    if let [first, ..] = vague[..] {
+        taken.extend(&vague);
+        // node_distance(node, -1) reads beside the table: what it yields differs by architecture and machine.
+        let what = match first.kernel_node.get() {
+            Some(None) => format!(
+                "the kernel has no node for {}: what it takes for its distance cannot be told",
+                first.controller
+            ),
+            _ => format!("the kernel's distance to {} is not known", first.controller),
+        };
+        return (taken, false, what);
+    }
+    match taken[..] {
+        [path] => (taken.clone(), true, format!("{} is nearest to node {node}, at {distance}", path.controller)),
+        _ => (taken, false, format!("all at {distance} from node {node}: the kernel keeps to the one it found first")),
+    }
+}
+
+fn round_robin<'a>(class: &[&'a PathView]) -> Taken<'a> {
+    (class.to_vec(), true, format!("{} in turn, near or far", each(class)))
+}
+
+fn queue_depth<'a>(class: &[&'a PathView]) -> Taken<'a> {
+    let depths: Option<Vec<u32>> = class.iter().map(|path| path.queue_depth).collect();
+    let Some(least) = depths.and_then(|depths| depths.into_iter().min()) else {
+        let because = "the one with the fewest commands in flight, which the source does not tell".to_owned();
+        return (class.to_vec(), false, because);
+    };
+    let taken: Vec<_> = class.iter().copied().filter(|path| path.queue_depth == Some(least)).collect();
+    let because = format!("fewest commands in flight when the source looked ({least}); follows the load, not distance");
+    (taken, false, because)
+}
+
+fn each(class: &[&PathView]) -> &'static str {
+    match class.first().map(|path| path.standing) {
+        Some(Standing::NonOptimized) => "none is optimized: each usable path",
+        _ => "each optimized path",
+    }
+}

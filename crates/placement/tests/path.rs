@@ -1,0 +1,173 @@
+//! Which path each I/O policy takes: the cases of drivers/nvme/host/multipath.c, one by one.
+
+mod common;
+
+use common::{add_subsystem, device_on_an_offline_node, list, two_nodes};
+use nearfar_machine::{AnaState, CpuId, IoPolicy, Known, Machine};
+use nearfar_placement::path::{NamespacePaths, PathError, paths};
+
+use AnaState::{Inaccessible, NonOptimized, Optimized};
+
+const NEAR: &str = "0000:20:00.0";
+const FAR: &str = "0000:40:00.0";
+const THIRD: &str = "0000:60:00.0";
+
+fn disk(policy: IoPolicy, paths: &[common::Path<'_>]) -> Machine {
+    let mut machine = two_nodes();
+    add_subsystem(&mut machine, "nvme-subsys0", policy, paths);
+    machine
+}
+
+fn from(machine: &Machine, cpu: u32) -> NamespacePaths {
+    paths(machine, "nvme-subsys0", CpuId(cpu)).unwrap().namespaces.remove(0)
+}
+
+/// What each policy does, a line each, the one in force marked.
+fn choices(machine: &Machine, cpu: u32) -> String {
+    let namespace = from(machine, cpu);
+    let line = |choice: &nearfar_placement::path::PolicyChoice| {
+        let mark = if choice.current { "*" } else { " " };
+        let verb = if choice.certain { "takes" } else { "one of" };
+        format!("{mark} {} {verb} [{}]: {}\n", choice.policy, choice.paths.join(" "), choice.because)
+    };
+    let lines: String = namespace.choices.iter().map(line).collect();
+    lines + &format!("nearest: {}", namespace.nearest.join(" "))
+}
+
+#[test]
+fn each_node_gets_its_own_controller() {
+    let machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    insta::assert_snapshot!(choices(&machine, 0), @r"
+    * numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
+      round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    nearest: nvme0c0n1
+    ");
+    insta::assert_snapshot!(choices(&machine, 7), @r"
+    * numa takes [nvme0c1n1]: nvme1 is nearest to node 1, at 10
+      round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    nearest: nvme0c1n1
+    ");
+}
+
+#[test]
+fn the_ana_state_decides_before_distance() {
+    let machine = disk(IoPolicy::RoundRobin, &[(NEAR, Some(0), NonOptimized), (FAR, Some(1), Optimized)]);
+    insta::assert_snapshot!(choices(&machine, 0), @r"
+      numa takes [nvme0c1n1]: only nvme0c1n1 is optimized: the ANA state decides before distance
+    * round-robin takes [nvme0c1n1]: only nvme0c1n1 is optimized: the ANA state decides before distance
+      queue-depth takes [nvme0c1n1]: only nvme0c1n1 is optimized: the ANA state decides before distance
+    nearest: nvme0c0n1
+    ");
+}
+
+#[test]
+fn without_an_optimized_path_the_others_share() {
+    let paths = [(NEAR, Some(0), NonOptimized), (FAR, Some(1), NonOptimized), (THIRD, Some(0), Inaccessible)];
+    insta::assert_snapshot!(choices(&disk(IoPolicy::QueueDepth, &paths), 4), @r"
+      numa takes [nvme0c1n1]: nvme1 is nearest to node 1, at 10
+      round-robin takes [nvme0c0n1 nvme0c1n1]: none is optimized: each usable path in turn, near or far
+    * queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    nearest: nvme0c1n1
+    ");
+}
+
+#[test]
+fn case_1_a_controller_without_a_node_cannot_be_compared() {
+    for online in [1, 2] {
+        let machine = device_on_an_offline_node(online);
+        let namespace = from(&machine, 0);
+        assert!(!namespace.choices[0].certain);
+        assert_eq!(namespace.nearest, ["nvme0c0n1"], "the firmware's distances tell which is near");
+        assert_eq!(namespace.paths[1].distance.unwrap().0, 40);
+        assert_eq!(namespace.paths[1].kernel_distance, None);
+    }
+    insta::assert_snapshot!(choices(&device_on_an_offline_node(1), 0), @r"
+    * numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: what it takes for its distance cannot be told
+      round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    nearest: nvme0c0n1
+    ");
+}
+
+#[test]
+fn a_tie_is_not_decided_by_guessing() {
+    let machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(0), Optimized)]);
+    insta::assert_snapshot!(choices(&machine, 5), @r"
+    * numa one of [nvme0c0n1 nvme0c1n1]: all at 21 from node 1: the kernel keeps to the one it found first
+      round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    nearest: nvme0c0n1 nvme0c1n1
+    ");
+}
+
+#[test]
+fn queue_depth_follows_the_load() {
+    let mut machine = disk(IoPolicy::QueueDepth, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    let paths = &mut list(&mut machine.nvme)[0].namespaces[0].paths;
+    paths[0].queue_depth = Some(31);
+    paths[1].queue_depth = Some(7);
+    insta::assert_snapshot!(choices(&machine, 0), @r"
+      numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
+      round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
+    * queue-depth one of [nvme0c1n1]: fewest commands in flight when the source looked (7); follows the load, not distance
+    nearest: nvme0c0n1
+    ");
+}
+
+#[test]
+fn controllers_that_are_not_live_and_paths_without_ana() {
+    let mut machine = disk(IoPolicy::Other("latency".into()), &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    let subsystem = &mut list(&mut machine.nvme)[0];
+    subsystem.namespaces[0].paths[0].ana_state = Known::no("no ana_state file");
+    insta::assert_snapshot!(choices(&machine, 0), @r#"
+      numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
+      round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    * latency one of [nvme0c0n1 nvme0c1n1]: this version does not know the policy "latency"
+    nearest: nvme0c0n1
+    "#);
+    let subsystem = &mut list(&mut machine.nvme)[0];
+    subsystem.controllers[1].state = Known::Yes("connecting".into());
+    insta::assert_snapshot!(choices(&machine, 4), @r"
+      numa takes [nvme0c0n1]: no other path is usable
+      round-robin takes [nvme0c0n1]: no other path is usable
+      queue-depth takes [nvme0c0n1]: no other path is usable
+    * latency takes [nvme0c0n1]: no other path is usable
+    nearest: nvme0c0n1
+    ");
+    list(&mut machine.nvme)[0].controllers[0].state = Known::Yes("dead".into());
+    insta::assert_snapshot!(choices(&machine, 4), @r"
+      numa takes []: no path is usable: I/O waits or fails
+      round-robin takes []: no path is usable: I/O waits or fails
+      queue-depth takes []: no path is usable: I/O waits or fails
+    * latency takes []: no path is usable: I/O waits or fails
+    nearest:
+    ");
+}
+
+#[test]
+fn a_cpu_without_a_node_leaves_numa_open() {
+    let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    machine.nodes[0].cpus.remove(CpuId(0));
+    machine.cpus[0].node = None;
+    insta::assert_snapshot!(choices(&machine, 0), @r"
+    * numa one of [nvme0c0n1 nvme0c1n1]: the CPU's node is not known
+      round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    nearest:
+    ");
+}
+
+#[test]
+fn questions_without_an_answer_say_what_there_is() {
+    let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized)]);
+    let failure = |machine: &Machine, name: &str, cpu| paths(machine, name, CpuId(cpu)).unwrap_err().to_string();
+    insta::assert_snapshot!(failure(&machine, "nvme0", 0), @r#"there is no NVMe subsystem "nvme0"; there are: nvme-subsys0"#);
+    insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 99), @"CPU 99 is not in this machine");
+    machine.cpus[3].online = false;
+    assert_eq!(paths(&machine, "nvme-subsys0", CpuId(3)), Err(PathError::NoCpu { cpu: CpuId(3), offline: true }));
+    machine.nvme = Known::no("numactl -H shows no devices");
+    insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 0), @"NVMe subsystems are not known: numactl -H shows no devices");
+}
