@@ -1,9 +1,43 @@
-//! (being written)
+//! hwloc's XML: what `lstopo topology.xml` writes, versions 2 and 3, in and out.
+//!
+//! ```text
+//! <topology version="2.0">
+//!   <object type="Machine" cpuset="0x000000ff" ...>      objects nest by the CPUs they hold
+//!     <info name="OSRelease" value="6.1.0"/>             facts about an object (version 3: about the topology too)
+//!     <object type="Package" os_index="0">
+//!       <object type="NUMANode" os_index="0" .../>       memory hangs beside the CPUs that are near it
+//!       <object type="L3Cache"> ... <object type="Core"> ... <object type="PU" os_index="0"/>
+//!     <object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-ff]"> ... <object type="PCIDev"/>
+//!   <distances2 type="NUMANode" name="NUMALatency"> <indexes/> <u64values/>
+//! ```
+//!
+//! What hwloc has no place for is left out on the way out, and not known on the way in: nodes that are not online,
+//! interrupts, network queues, NVMe paths, settings. hwloc gives a memory-only node the CPUs it believes to be near it,
+//! so what comes in may show more CPUs at such a node than the kernel does. The node that the kernel gives a PCI device
+//! travels as an `<info name="KernelNode">` of ours, which hwloc keeps; without it hwloc only says near which CPUs a
+//! device is.
+
+mod arrange;
+mod build;
+mod elements;
+mod pci;
+mod pci_tree;
+mod write;
+
+use nearfar_machine::Machine;
+
 use crate::error::TextError;
-/// (being written)
+
+/// Reads an XML file that hwloc 2 or 3 wrote.
 ///
 /// # Errors
-/// Always.
-pub fn parse(_text: &str, place: &str) -> Result<nearfar_machine::Machine, TextError> {
-    Err(TextError::new(place, None, "this kind is not read yet", "wait"))
+/// When it is no XML, not hwloc's, of version 1, or names no CPU and no node. Entities are not expanded, and what nests
+/// deeper or numbers more than a machine can is refused.
+pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
+    build::machine(elements::read(text, place)?, place)
+}
+
+/// Writes a machine as XML of version 2.0, which all releases of hwloc since 2.0 read.
+pub fn render(machine: &Machine) -> String {
+    write::document(machine)
 }

@@ -68,10 +68,15 @@ fn nodes(machine: &Machine, numbers: &Numbers, parts: &[Part], shares: &[CpuSet]
                     None => below.memory.clone().known().map_or_else(|| below.memory.clone(), |_| Known::no(BECAUSE)),
                 };
             }
-            // The CPUs of a node without memory were moved to another one; without them it does not come online.
+            // Its CPUs went to another node, and so did its memory where there are fewer fakes than real nodes. Without
+            // either it does not come online.
             None => {
-                node.online &= below.cpus.is_empty();
+                let empty = below.cpus.is_empty() && below.has_memory() != Some(true);
+                node.online &= empty;
                 node.cpus = CpuSet::new();
+                if !empty && below.online {
+                    node.memory = Known::Yes(Memory::of(0));
+                }
             }
         }
         for access in &mut node.access {
@@ -92,7 +97,7 @@ fn note_moved(machine: &mut Machine, numbers: &Numbers, parts: &[Part]) {
             true => String::new(),
             false => format!("; its CPUs {} were moved to the fakes of node 0's real node", node.cpus),
         };
-        let message = format!("real node {} has no memory to cut and is number {number} now{moved}", node.id);
+        let message = format!("real node {} got no fake and is number {number} now{moved}", node.id);
         machine.diagnostics.push(Diagnostic::new("fake nodes", message));
     }
 }
