@@ -74,7 +74,12 @@ fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), Stri
 fn below(system: &dyn System, class: &str, device: PciAddress) -> Vec<String> {
     let part = format!("/{device}/");
     let mut names = system.list(class).unwrap_or_default();
-    names.retain(|name| system.link(&format!("{class}/{name}")).is_ok_and(|link| link.contains(&part)));
+    names.retain(|name| match system.link(&format!("{class}/{name}")) {
+        Ok(link) => link.contains(&part),
+        // A file among the links (/sys/class/net/bonding_masters), or gone meanwhile. What cannot be told counts as
+        // the device's.
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
+    });
     names
 }
 

@@ -46,7 +46,10 @@ impl Rooted {
             "" => ".",
             below => below,
         };
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let flags = flags | OFlags::CLOEXEC;
+        // A tree may hold a FIFO or a terminal. With O_PATH, which opens nothing, openat2 refuses these two (EINVAL).
+        let harmless = OFlags::NOCTTY | OFlags::NONBLOCK;
+        let flags = if flags.contains(OFlags::PATH) { flags } else { flags | harmless };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         // EAGAIN: somebody renamed a directory meanwhile, and the kernel cannot promise that the path stayed inside.
         for _ in 0..16 {
