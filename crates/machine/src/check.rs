@@ -30,7 +30,8 @@ fn cpus(machine: &Machine, found: &mut Vec<String>) {
         found.push(format!("CPUs marked online are {online}, the set of online CPUs is {}", machine.cpu_states.online));
     }
     for cpu in &machine.cpus {
-        for (what, leader) in [("core", cpu.core), ("cluster", cpu.cluster), ("die", cpu.die)] {
+        let leaders = [("core", cpu.core), ("cluster", cpu.cluster), ("die", cpu.die), ("package", cpu.package_leader)];
+        for (what, leader) in leaders {
             if let Some(leader) = leader.filter(|&leader| !listed.contains(leader) || leader > cpu.id) {
                 found.push(format!("CPU {} has {what} leader {leader}, which is not a lower CPU", cpu.id));
             }

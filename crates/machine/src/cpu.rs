@@ -30,6 +30,10 @@ pub struct Cpu {
     /// `physical_package_id` as the kernel prints it; -1 where the firmware is silent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package: Option<i64>,
+    /// The lowest CPU of its package. Unlike the kernel's number it tells packages apart on machines (many powerpc,
+    /// s390 and virtual ones) where that number is -1 or the same everywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub package_leader: Option<CpuId>,
     /// s390's book.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub book: Option<i64>,
@@ -53,6 +57,7 @@ impl Cpu {
             cluster: None,
             die: None,
             package: None,
+            package_leader: None,
             book: None,
             drawer: None,
             capacity: None,
