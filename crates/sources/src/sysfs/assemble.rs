@@ -30,7 +30,7 @@ pub(super) fn cpus(
     for package in packages {
         place(&mut cpus, package);
     }
-    if packages.iter().all(|package| package.id.is_none() && package.cores.is_empty()) {
+    if packages.iter().all(|package| package.leader.is_none() && package.cores.is_empty()) {
         place_by_cpuinfo(&mut cpus, cpuinfo);
     }
     assign_nodes(tree, &mut cpus, nodes, notes);
@@ -52,7 +52,7 @@ pub(super) fn caches(tree: &Tree, online: &CpuSet, packages: Vec<Package>, cpuin
 }
 
 fn place(cpus: &mut [Cpu], package: &Package) {
-    each(cpus, &package.cpus, |cpu| cpu.package = package.id);
+    each(cpus, &package.cpus, |cpu| (cpu.package, cpu.package_leader) = (package.id, package.leader));
     let leaders = |cpus: &mut [Cpu], groups: &[Group], set: fn(&mut Cpu, CpuId)| {
         for group in groups {
             if let Some(leader) = group.cpus.first() {
@@ -87,13 +87,13 @@ fn each(cpus: &mut [Cpu], set: &CpuSet, mut change: impl FnMut(&mut Cpu)) {
 
 /// Kernels before 2.6.16 have no `topology` directories, but `/proc/cpuinfo` tells of packages and cores.
 fn place_by_cpuinfo(cpus: &mut [Cpu], cpuinfo: &CpuInfo<'_>) {
-    let mut leaders: BTreeMap<(i64, i64), CpuId> = BTreeMap::new();
+    let mut packages: BTreeMap<i64, CpuId> = BTreeMap::new();
+    let mut cores: BTreeMap<(i64, i64), CpuId> = BTreeMap::new();
     for cpu in cpus.iter_mut().filter(|cpu| cpu.online) {
         let Place { package, core } = cpuinfo.place(cpu.id);
         (cpu.package, cpu.kernel_core_id) = (package, core);
-        if let (Some(package), Some(core)) = (package, core) {
-            cpu.core = Some(*leaders.entry((package, core)).or_insert(cpu.id));
-        }
+        cpu.package_leader = package.map(|package| *packages.entry(package).or_insert(cpu.id));
+        cpu.core = package.zip(core).map(|place| *cores.entry(place).or_insert(cpu.id));
     }
 }
 

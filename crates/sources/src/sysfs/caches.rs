@@ -16,6 +16,9 @@ use crate::tree::{Directory, Tree};
 /// No CPU has as many caches; a guard against trees that do.
 const MOST_INDEXES: usize = 16;
 
+/// So many numbers are tried before a CPU is believed to have no more caches.
+const FEW_INDEXES: usize = 4;
+
 /// Reads the caches of a package's CPUs. A core is asked at its first CPU only, unless the caches found there do not
 /// cover its other CPUs.
 pub(super) fn read(
@@ -76,8 +79,11 @@ impl Reader<'_> {
             return Vec::new();
         };
         let mut positions = Vec::new();
-        for index in 0..MOST_INDEXES {
-            let Ok(directory) = directory.directory(INDEXES[index]) else { break };
+        for (index, name) in INDEXES.into_iter().enumerate() {
+            let Ok(directory) = directory.directory(name) else {
+                // Some CPUs of a mixed machine lack a cache that others have, and the number with it.
+                if index < self.latest.len().max(FEW_INDEXES) { continue } else { break }
+            };
             let Some(level) = read_noted(&directory, "level", self.notes, level) else { continue };
             let known = self.latest.get(index).copied();
             let known = known.filter(|&known| {
@@ -86,7 +92,7 @@ impl Reader<'_> {
             let position = match known {
                 Some(known) => known,
                 None => {
-                    let Some(cache) = self.cache(&directory, level, core) else { continue };
+                    let Some(cache) = self.cache(&directory, cpu, level, core) else { continue };
                     self.found.push(cache);
                     self.found.len() - 1
                 }
@@ -100,14 +106,20 @@ impl Reader<'_> {
         positions
     }
 
-    fn cache(&self, directory: &Directory<'_>, level: u32, core: &CpuSet) -> Option<Cache> {
-        let shared = read_noted(directory, "shared_cpu_list", self.notes, value::list::<CpuId>)
-            .or_else(|| read_noted(directory, "shared_cpu_map", self.notes, value::mask))?;
-        let shared = shared.intersection(self.online);
-        // ia64 kernels leave the map of some private caches empty.
-        let cpus = if shared.is_empty() { core.intersection(self.online) } else { shared };
+    fn cache(&self, directory: &Directory<'_>, cpu: CpuId, level: u32, core: &CpuSet) -> Option<Cache> {
+        let list = read_noted(directory, "shared_cpu_list", self.notes, value::list::<CpuId>);
+        let mask = || read_noted(directory, "shared_cpu_map", self.notes, value::mask);
+        let shared = match list {
+            Some(list) if list.contains(cpu) => list,
+            // ia64 kernels leave the sets of some private caches empty.
+            list => mask().or(list)?,
+        };
+        let mut cpus = shared.intersection(self.online);
         if cpus.is_empty() {
-            return None;
+            cpus = core.intersection(self.online);
+        }
+        if cpus.insert(cpu) {
+            self.notes.note(directory.display("shared_cpu_map"), format!("does not name CPU {cpu} itself"));
         }
         let number = |name| read_noted(directory, name, self.notes, value::natural);
         let size = match directory.with_bytes("size", size) {

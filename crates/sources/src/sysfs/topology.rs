@@ -33,6 +33,8 @@ pub(super) struct Group {
 pub(super) struct Package {
     /// `physical_package_id`, where told.
     pub(super) id: Option<i64>,
+    /// Its lowest CPU; `None` for the CPUs of which the kernel does not tell the package.
+    pub(super) leader: Option<CpuId>,
     /// Its CPUs.
     pub(super) cpus: CpuSet,
     /// Cores.
@@ -68,7 +70,7 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> 
             Some(group) => {
                 let cpus = group.cpus.difference(&covered);
                 covered = covered.union(&cpus);
-                packages.push((group.id, cpus));
+                packages.push((group.id, cpus.first(), cpus));
             }
             None => {
                 rest.insert(cpu);
@@ -76,13 +78,17 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> 
         }
     }
     if !rest.is_empty() {
-        packages.push((None, rest));
+        packages.push((None, None, rest));
     }
-    parallel::map_few(&packages, |(id, cpus)| inside(&directory, *id, cpus, online, notes))
+    parallel::map_few(&packages, |(id, leader, cpus)| Package {
+        id: *id,
+        leader: *leader,
+        ..inside(&directory, cpus, online, notes)
+    })
 }
 
-fn inside(directory: &Directory<'_>, id: Option<i64>, cpus: &CpuSet, online: &CpuSet, notes: &Notes) -> Package {
-    let mut package = Package { id, cpus: cpus.clone(), ..Package::default() };
+fn inside(directory: &Directory<'_>, cpus: &CpuSet, online: &CpuSet, notes: &Notes) -> Package {
+    let mut package = Package { cpus: cpus.clone(), ..Package::default() };
     let groups = |names: &[&str], id| Groups::new(directory, notes, names, id);
     package.cores = groups(&["core_cpus", "thread_siblings"], Some("core_id")).all(cpus.iter(), cpus);
     // Everything that is more than a core is asked for at the first CPU of a core only.

@@ -42,8 +42,8 @@ impl Seen {
             if let Some(core) = cpu.core {
                 cores.entry(core).or_default().insert(cpu.id);
             }
-            if let Some(package) = cpu.package {
-                packages.entry((cpu.drawer, cpu.book, package)).or_default().insert(cpu.id);
+            if let Some(package) = cpu.package_leader {
+                packages.entry(package).or_default().insert(cpu.id);
             }
         }
         seen.cores = Some(cores.values().map(ToString::to_string).collect());
