@@ -38,6 +38,19 @@ impl Writing<'_> {
         vec![format!("{}: {}", comment(&self.planned.rule), comment(&self.planned.reason)), format!("was: {was}")]
     }
 
+    /// What is left to the reader: whether a device may lose its driver for a moment takes a look at who uses it,
+    /// which `nearfar apply` takes and a script at boot does not.
+    fn rebinding(&self) -> Vec<String> {
+        let Change::DeviceNode { device, rebind, .. } = &self.planned.change else { return Vec::new() };
+        let driver = rebind.as_deref().unwrap_or("DRIVER");
+        let echo = |verb: &str| format!("echo {device} > /sys/bus/pci/drivers/{driver}/{verb}");
+        vec![
+            "This taints the kernel, and a bound driver keeps the node it was bound with. When nothing uses the device:"
+                .to_owned(),
+            format!("    {} && {}", echo("unbind"), echo("bind")),
+        ]
+    }
+
     /// The value before, if it is fit to be written back.
     fn before(&self) -> Option<&str> {
         let before = self.planned.before.as_deref()?.trim();

@@ -161,6 +161,24 @@ fn an_interruption_undoes_the_run() {
 }
 
 #[test]
+fn an_interruption_in_the_middle_undoes_what_was_made() {
+    let tree = Tree::machine();
+    let before = tree.files();
+    let cancel = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut kernel = Kernel::over(&tree.root());
+    kernel.interrupted_after = Some((3, cancel.clone()));
+    let options = ApplyOptions { cancel: Some(cancel), ..ApplyOptions::default() };
+    let outcome = apply_with(&plan_of_all_kinds(), &tree.target(), &options, &kernel).unwrap();
+    let count = |undone: bool| {
+        let is = |it: &&nearfar_apply::Tried| matches!(it.result, Applied::Undone { .. }) == undone;
+        outcome.changes.iter().filter(is).count()
+    };
+    assert_eq!((count(true), count(false)), (3, 5), "{outcome:#?}");
+    assert_eq!(tree.files(), before);
+    assert_eq!(history(&tree.target()).unwrap()[0].state, nearfar_apply::RunState::Undone);
+}
+
+#[test]
 fn plans_of_another_format_or_host_or_with_two_words_on_one_file_are_refused() {
     let tree = Tree::machine();
     let refuse = |plan: &Plan| match apply(plan, &tree.target(), &ApplyOptions::default()) {

@@ -13,7 +13,12 @@ use support::*;
 /// Holds the lock as another nearfar would.
 fn hold(tree: &Tree) -> std::fs::File {
     use std::io::Write;
-    let mut file = std::fs::File::options().write(true).create(true).open(tree.at("/var/lib/nearfar/lock")).unwrap();
+    let mut file = std::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(tree.at("/var/lib/nearfar/lock"))
+        .unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
     writeln!(file, "4711").unwrap();
     file

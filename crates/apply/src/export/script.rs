@@ -1,6 +1,6 @@
 //! A POSIX shell script: makes the changes, or puts back with `--undo` what was there when the plan was made.
 
-use nearfar_placement::change::{Change, Plan};
+use nearfar_placement::change::Plan;
 
 use super::{Exported, comment, heading, writings};
 
@@ -15,22 +15,13 @@ set -eu
 root=${NEARFAR_ROOT:-}
 status=0
 
-# put FILE VALUE
+# put FILE VALUE; a plan without changes calls it nowhere.
+# shellcheck disable=SC2317,SC2329
 put() {
     if printf '%s\n' "$2" > "$root$1"; then
         printf '%s <- %s\n' "$1" "$2"
     else
         printf '%s: %s was refused\n' "$1" "$2" >&2
-        status=3
-    fi
-}
-
-# rebind ADDRESS DRIVER: a bound driver keeps the node that it was bound with.
-rebind() {
-    if [ -n "$root" ]; then
-        printf 'driver %s: not bound again below %s\n' "$2" "$root"
-    elif ! printf '%s' "$1" > "/sys/bus/pci/drivers/$2/unbind" || ! printf '%s' "$1" > "/sys/bus/pci/drivers/$2/bind"; then
-        printf '%s: driver %s could not be bound again\n' "$1" "$2" >&2
         status=3
     fi
 }
@@ -53,11 +44,6 @@ exit "$status"
 pub fn script(plan: &Plan) -> String {
     let writings = writings(plan);
     let mut text = format!("#!/bin/sh\n{}{USAGE}", heading(plan, "Puts what is far near"));
-    // A function of its own that nothing calls would be dead code in the reader's eyes.
-    if !text_needs_rebind(&writings) {
-        let start = text.find("\n# rebind ADDRESS").unwrap_or(text.len());
-        text.truncate(start);
-    }
     text.push_str("\nmake() {\n    :\n");
     for writing in &writings {
         text.push_str(&make(writing));
@@ -75,10 +61,6 @@ pub fn script(plan: &Plan) -> String {
     text
 }
 
-fn text_needs_rebind(writings: &[Exported<'_>]) -> bool {
-    writings.iter().flatten().any(|writing| rebind(&writing.planned.change).is_some())
-}
-
 fn make(writing: &Exported<'_>) -> String {
     let writing = match writing {
         Ok(writing) => writing,
@@ -89,7 +71,9 @@ fn make(writing: &Exported<'_>) -> String {
         text.push_str(&format!("    # {reason}\n"));
     }
     text.push_str(&format!("    put {} {}\n", quoted(&writing.file), quoted(&writing.value)));
-    text.push_str(&rebind(&writing.planned.change).unwrap_or_default());
+    for line in writing.rebinding() {
+        text.push_str(&format!("    # {line}\n"));
+    }
     text
 }
 
@@ -98,13 +82,7 @@ fn undo(writing: &Exported<'_>) -> String {
     let Some(before) = writing.before() else {
         return format!("    # {}: the value before is not known\n", writing.file);
     };
-    let rebind = rebind(&writing.planned.change).unwrap_or_default();
-    format!("    put {} {}\n{rebind}", quoted(&writing.file), quoted(before))
-}
-
-fn rebind(change: &Change) -> Option<String> {
-    let Change::DeviceNode { device, rebind: Some(driver), .. } = change else { return None };
-    Some(format!("    rebind {} {}\n", quoted(&device.to_string()), quoted(driver)))
+    format!("    put {} {}\n", quoted(&writing.file), quoted(before))
 }
 
 /// Text as one word of the shell.

@@ -12,7 +12,8 @@ const UNIT: &str = "#
 
 [Unit]
 Description=Memory placement from a nearfar plan
-After=systemd-udev-settle.service systemd-modules-load.service network-pre.target irqbalance.service
+# Network drivers ask for their interrupts when the interface comes up, hence after network.target.
+After=systemd-udev-settle.service network.target irqbalance.service
 Wants=systemd-udev-settle.service
 
 [Service]
@@ -48,6 +49,9 @@ fn line(writing: &Exported<'_>) -> String {
     for reason in writing.reasons() {
         text.push_str(&format!("# {reason}\n"));
     }
+    for line in writing.rebinding() {
+        text.push_str(&format!("# {line}\n"));
+    }
     text.push_str(&match command(writing) {
         Ok(command) => format!("ExecStart=-/bin/sh -c \"{}\"\n", escaped(&command)),
         Err(because) => format!("# left out: {} <- {}: {because}\n", writing.file, writing.value),
@@ -56,19 +60,13 @@ fn line(writing: &Exported<'_>) -> String {
 }
 
 fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
-    let put = |file: &str| format!("echo '{}' > {file}", writing.value);
     match &writing.planned.change {
         Change::InterruptAffinity { .. } => {
             let name = lookup_name(&writing.planned.change)
                 .ok_or("interrupt numbers change at every boot, and the plan gives no name to look it up by")?;
             Ok(put_by_name(name, &writing.value))
         }
-        Change::DeviceNode { device, rebind: Some(driver), .. } => {
-            let driver = format!("/sys/bus/pci/drivers/{driver}");
-            let file = format!("'{}'", writing.file);
-            Ok(format!("{} && echo {device} > '{driver}/unbind' && echo {device} > '{driver}/bind'", put(&file)))
-        }
-        _ => Ok(put(&format!("'{}'", writing.file))),
+        _ => Ok(format!("echo '{}' > '{}'", writing.value, writing.file)),
     }
 }
 

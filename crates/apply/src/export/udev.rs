@@ -31,6 +31,9 @@ fn rule(writing: &Exported<'_>) -> String {
     for reason in writing.reasons() {
         text.push_str(&format!("# {reason}\n"));
     }
+    for line in writing.rebinding() {
+        text.push_str(&format!("# {line}\n"));
+    }
     text + &act(writing)
 }
 
@@ -45,10 +48,9 @@ fn act(writing: &Writing<'_>) -> String {
             "ACTION==\"add|change\", SUBSYSTEM==\"nvme-subsystem\", KERNEL==\"{subsystem}\", \
              ATTR{{iopolicy}}=\"{value}\"\n"
         ),
-        Change::DeviceNode { device, .. } => format!(
-            "# Taints the kernel. A driver that was bound before this rule ran keeps the node it was bound with.\n\
-             ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\", ATTR{{numa_node}}=\"{value}\"\n"
-        ),
+        Change::DeviceNode { device, .. } => {
+            format!("ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\", ATTR{{numa_node}}=\"{value}\"\n")
+        }
         Change::Sysctl { name, .. } => format!("# left out: for /etc/sysctl.d/99-nearfar.conf: {name} = {value}\n"),
     }
 }

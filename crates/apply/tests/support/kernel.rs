@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_apply::system::{Rooted, System};
 use nearfar_machine::CpuSet;
@@ -26,6 +28,8 @@ pub struct Kernel {
     pub bind_fails: Cell<u32>,
     /// The journal's disk is full from this record on, counted from 0, until [`Self::free_the_disk`].
     pub disk_full_from: Cell<Option<u32>>,
+    /// After so many writes the user presses Ctrl-C.
+    pub interrupted_after: Option<(usize, Arc<AtomicBool>)>,
     records: Cell<u32>,
     /// Every write, as "path <- text".
     pub log: RefCell<Vec<String>>,
@@ -42,6 +46,7 @@ impl Kernel {
             driver: RefCell::new(Some("nvme".into())),
             bind_fails: Cell::new(0),
             disk_full_from: Cell::new(None),
+            interrupted_after: None,
             records: Cell::new(0),
             log: RefCell::new(Vec::new()),
         }
@@ -77,6 +82,11 @@ impl System for Kernel {
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
         let text = String::from_utf8(content.to_vec()).unwrap();
         self.log.borrow_mut().push(format!("{path} <- {}", text.trim_end()));
+        if let Some((writes, cancel)) = &self.interrupted_after
+            && self.log.borrow().len() == *writes
+        {
+            cancel.store(true, Ordering::Relaxed);
+        }
         if let Some(&errno) = self.refuses.get(path) {
             return Err(io::Error::from_raw_os_error(errno));
         }
