@@ -8,7 +8,7 @@ mod samples;
 use std::fs;
 use std::path::PathBuf;
 
-use nearfar_report::{Style, latency, topo};
+use nearfar_report::{Style, audit, checkup, latency, topo};
 
 fn main() -> std::io::Result<()> {
     let directory = PathBuf::from(std::env::args_os().nth(1).unwrap_or_else(|| "gallery".into()));
@@ -19,6 +19,10 @@ fn main() -> std::io::Result<()> {
         fs::write(directory.join(format!("{name}.dot")), topo::dot(&machine))?;
         let text = topo::table(&machine, &style) + &latency::table(&samples::latencies(&machine), &style);
         fs::write(directory.join(format!("{name}.txt")), text)?;
+        let checkup = samples::checkup(machine, if name == "large" { 500 } else { 8 });
+        fs::write(directory.join(format!("{name}.html")), checkup::page(&checkup))?;
+        let text = checkup::screen(&checkup, &style) + &audit::table(&checkup.audit, &style);
+        fs::write(directory.join(format!("{name}-checkup.txt")), text)?;
     }
     Ok(())
 }

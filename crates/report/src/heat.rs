@@ -30,9 +30,13 @@ impl Scale {
         Self::over(distances.filter(|&distance| distance != Distance::UNREACHABLE).map(|distance| distance.0.into()))
     }
 
-    /// The step of one figure. A table whose figures all are the same is cold.
+    /// The step of one figure. A table whose figures all are the same is cold, and what is less than twice as far as
+    /// the nearest is never the hottest: 12 beside 10 is no disaster because nothing is farther.
     pub(crate) fn step(&self, figure: f64) -> u8 {
-        let span = self.farthest - self.nearest;
+        let span = match self.farthest - self.nearest {
+            difference if difference > 0.0 => difference.max(self.nearest),
+            difference => difference,
+        };
         if !figure.is_finite() || span.is_nan() || span <= 0.0 {
             return 0;
         }
@@ -61,6 +65,12 @@ mod tests {
         assert_eq!((scale.step(10.0), scale.step(33.0), scale.step(16.0)), (0, HOTTEST, 2));
         assert_eq!(scale.step(1000.0), HOTTEST);
         assert_eq!(scale.step(f64::NAN), 0);
+    }
+
+    #[test]
+    fn small_differences_stay_cool() {
+        let scale = Scale::over([10.0, 12.0]);
+        assert_eq!((scale.step(10.0), scale.step(12.0)), (0, 2));
     }
 
     #[test]

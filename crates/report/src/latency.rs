@@ -12,7 +12,7 @@ use crate::style::{Role, Style};
 
 /// The matrix in nanoseconds with its spread, labelled with what it is, and the doubts about it.
 pub fn table(matrix: &LatencyMatrix, style: &Style) -> String {
-    let mut out = heading(style, "Latency", &label(matrix));
+    let mut out = heading(style, "Latency", &format!("ns a load, {}", label(matrix)));
     out.push_str(&figures(matrix, style));
     for skipped in &matrix.skipped {
         let node = |what: &str, node: Option<NodeId>| node.map(|node| format!("{what} of node {node}"));
@@ -33,11 +33,11 @@ pub fn table(matrix: &LatencyMatrix, style: &Style) -> String {
     out
 }
 
-/// "measured now" or the label of the emulated machine.
+/// That the figures were measured now, or the label of the emulated machine.
 pub(crate) fn label(matrix: &LatencyMatrix) -> String {
     match &matrix.emulated {
-        Some(label) => format!("ns a load, {label}"),
-        None => "ns a load, measured in this run".to_owned(),
+        Some(label) => label.clone(),
+        None => "measured in this run".to_owned(),
     }
 }
 

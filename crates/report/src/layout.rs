@@ -125,35 +125,36 @@ impl Grid {
 
 /// A line that heads a section, with a remark.
 pub(crate) fn heading(style: &Style, title: &str, remark: &str) -> String {
-    let mut out = String::from("\n");
-    out.push_str(&style.paint(Role::Heading, title));
-    if !remark.is_empty() {
-        let room = style.columns().saturating_sub(columns(title) + 2);
-        let mut lines = wrap(&clean(remark), room).into_iter();
-        out.push_str("  ");
-        out.push_str(&style.paint(Role::Dim, &lines.next().unwrap_or_default()));
-        for line in lines {
-            out.push('\n');
-            out.push_str(&" ".repeat(columns(title) + 2));
-            out.push_str(&style.paint(Role::Dim, &line));
-        }
-    }
-    out.push('\n');
-    out
+    let first = if remark.is_empty() { title.to_owned() } else { format!("{title}  ") };
+    format!("\n{}", paragraph(style, 0, (Role::Heading, &first), Role::Dim, remark))
 }
 
-/// Text wrapped below itself: `first` before the first line, as many spaces before the others.
+/// Text wrapped below itself: `first` before the first line, as many spaces before the others. Where `first` takes
+/// more than half of the width it stands on lines of its own.
 pub(crate) fn paragraph(style: &Style, indent: usize, first: (Role, &str), role: Role, text: &str) -> String {
-    let (first_role, first) = (first.0, clean(first.1));
-    let hang = indent + columns(&first);
+    let (first_role, first, text) = (first.0, clean(first.1), clean(text));
     let mut out = String::new();
-    for (number, line) in wrap(&clean(text), style.columns().saturating_sub(hang)).iter().enumerate() {
-        match number {
-            0 => out.push_str(&format!("{}{}", " ".repeat(indent), style.paint(first_role, &first))),
-            _ => out.push_str(&" ".repeat(hang)),
-        }
-        out.push_str(&style.paint(role, line));
+    let mut line = |indent: usize, first: &str, role: Role, text: &str| {
+        out.push_str(&" ".repeat(indent));
+        out.push_str(&style.paint(first_role, first));
+        out.push_str(&style.paint(role, text));
         out.push('\n');
+    };
+    let hang = indent + columns(&first);
+    if hang > style.columns() / 2 {
+        for part in wrap(&first, style.columns().saturating_sub(indent)) {
+            line(indent, &part, role, "");
+        }
+        for part in wrap(&text, style.columns().saturating_sub(indent + 2)).iter().filter(|part| !part.is_empty()) {
+            line(indent + 2, "", role, part);
+        }
+        return out;
+    }
+    for (number, part) in wrap(&text, style.columns().saturating_sub(hang)).iter().enumerate() {
+        match number {
+            0 => line(indent, &first, role, part),
+            _ => line(hang, "", role, part),
+        }
     }
     out
 }

@@ -10,9 +10,18 @@
 //! reaches a page. Lines keep to [`Style::width`].
 
 mod amount;
+pub mod audit;
+mod change;
+pub mod checkup;
 mod heat;
+pub mod history;
 pub mod latency;
 mod layout;
+pub mod outcome;
+pub mod path;
+pub mod plan;
+pub mod spread;
+pub mod stub;
 
 mod style;
 mod summary;

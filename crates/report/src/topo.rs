@@ -17,8 +17,8 @@ use crate::summary::{self, Summary};
 
 pub(crate) use devices::{notable, place as device_place};
 pub use dot::dot;
-pub(crate) use svg::drawing;
 pub use svg::svg;
+pub(crate) use svg::{Surroundings, THEME as SVG_THEME, drawing};
 
 /// Most diagnostics shown; a damaged file can have one a line.
 const MOST_DIAGNOSTICS: usize = 30;

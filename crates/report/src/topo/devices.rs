@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{Known, Machine, NodeId, PciDevice};
+use nearfar_placement::locality::Localities;
 
 use crate::amount::count;
 use crate::layout::{Cell, Grid, Side, heading};
@@ -24,12 +25,13 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
         ("class", Side::Left),
         ("driver", Side::Left),
         ("name", Side::Left),
-        ("really", Side::Left),
+        ("where it is", Side::Left),
     ];
     let mut grid = Grid::new(&columns);
+    let localities = Localities::new(machine);
     for devices in by_place.values() {
         for device in devices {
-            grid.row(row(machine, device));
+            grid.row(row(&localities, device));
         }
     }
     let others = all.len() - shown;
@@ -43,7 +45,7 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
     heading(style, "Devices", &remark) + &grid.render(style)
 }
 
-fn row(machine: &Machine, device: &PciDevice) -> Vec<Cell> {
+fn row(localities: &Localities<'_>, device: &PciDevice) -> Vec<Cell> {
     let (place, role) = match &device.node {
         Known::Yes(Some(node)) => (node.to_string(), Role::Heading),
         Known::Yes(None) => ("none".to_owned(), Role::Warning),
@@ -57,18 +59,18 @@ fn row(machine: &Machine, device: &PciDevice) -> Vec<Cell> {
         Cell::new(Role::Dim, class),
         Cell::new(Role::Plain, device.driver.as_deref().unwrap_or("-")),
         Cell::new(Role::Dim, name),
-        Cell::new(Role::Warning, self::place(machine, device)),
+        Cell::new(Role::Warning, self::place(localities, device)),
     ]
 }
 
 /// Where a device is when the kernel does not say so, or the firmware says something else; empty when both agree.
-pub(crate) fn place(machine: &Machine, device: &PciDevice) -> String {
-    let firmware = machine.host_bridge(device.root).and_then(|bridge| bridge.firmware.get());
-    match (&device.node, firmware) {
-        (Known::Yes(Some(node)), Some(Some(firmware))) if firmware.node != *node => {
-            format!("firmware says node {}", firmware.node)
-        }
-        _ => String::new(),
+pub(crate) fn place(localities: &Localities<'_>, device: &PciDevice) -> String {
+    let effective = localities.of(device.address);
+    let firmware = localities.firmware(device.root).map(|firmware| firmware.node);
+    match firmware.filter(|&node| Some(node) != effective.node) {
+        Some(node) if effective.is_kernels() => format!("firmware says node {node}"),
+        _ if effective.is_kernels() => String::new(),
+        _ => effective.to_string(),
     }
 }
 

@@ -18,8 +18,9 @@ mod rooms;
 
 use maud::{Markup, PreEscaped, html};
 use nearfar_machine::{Machine, PciDevice};
+use nearfar_placement::locality::Localities;
 
-use super::notable;
+use super::{device_place, notable};
 use crate::summary::{self, Summary};
 use crate::wrapping::{clean, columns, cut};
 
@@ -29,7 +30,16 @@ const WIDTH: i32 = 960;
 const MARGIN: i32 = 16;
 
 /// Colours and type, for light and dark surroundings.
-const THEME: &str = include_str!("svg/theme.css");
+pub(crate) const THEME: &str = include_str!("svg/theme.css");
+
+/// Where the picture stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Surroundings {
+    /// In a file of its own: with title, theme and a heat map of distances.
+    Alone,
+    /// In a page that has all of these itself.
+    Page,
+}
 
 /// How much of a node is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -57,29 +67,35 @@ struct Drawn {
 
 /// A picture that stands alone: a whole SVG file, legible on light and dark, with all foreign text escaped.
 pub fn svg(machine: &Machine) -> String {
-    drawing(machine, true).into_string()
+    drawing(machine, Surroundings::Alone).into_string()
 }
 
-/// The picture as markup; with the heat map of distances below, or without where the page has its own.
-pub(crate) fn drawing(machine: &Machine, with_matrix: bool) -> Markup {
-    let caption = format!("{}: {}", summary::name(machine), Summary::of(machine).line());
-    let inner = WIDTH - 2 * MARGIN;
-    let mut parts = vec![head(machine), rooms::draw(machine, inner)];
+/// The picture as markup.
+pub(crate) fn drawing(machine: &Machine, surroundings: Surroundings) -> Markup {
+    let alone = surroundings == Surroundings::Alone;
+    let margin = if alone { MARGIN } else { 1 };
+    let inner = WIDTH - 2 * margin;
+    let mut parts = Vec::new();
+    if alone {
+        parts.push(head(machine));
+    }
+    parts.push(rooms::draw(machine, inner));
     parts.extend(homeless(machine, inner));
-    if with_matrix {
+    if alone {
         parts.extend(matrix::draw(machine, inner));
     }
-    let mut y = MARGIN;
+    let mut y = margin;
     let mut placed = Vec::new();
     for part in parts {
-        placed.push(html! { g transform=(at(MARGIN, y)) { (part.markup) } });
+        placed.push(html! { g transform=(at(margin, y)) { (part.markup) } });
         y += part.height + 14;
     }
-    let height = y - 14 + MARGIN;
+    let height = y - 14 + margin;
+    let caption = format!("{}: {}", summary::name(machine), Summary::of(machine).line());
     html! {
         svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
             title { (clean(&caption)) }
-            style { (PreEscaped(THEME)) }
+            @if alone { style { (PreEscaped(THEME)) } }
             rect class="paper" width=(WIDTH) height=(height) {}
             @for part in &placed { (part) }
         }
@@ -109,19 +125,19 @@ fn homeless(machine: &Machine, width: i32) -> Option<Drawn> {
     if devices.is_empty() || machine.nodes.len() < 2 {
         return None;
     }
-    let rows = devices.len().min(MOST).div_ceil(2) as i32;
-    let height = 32 + rows * 17 + 4;
-    let more = devices.len().saturating_sub(MOST);
-    let title = match more {
+    let localities = Localities::new(machine);
+    let shown = devices.len().min(MOST) as i32;
+    let height = 32 + shown * 17 + 4;
+    let title = match devices.len().saturating_sub(MOST) {
         0 => "on no node, as far as the kernel knows".to_owned(),
         more => format!("on no node, as far as the kernel knows ({more} more not drawn)"),
     };
     let markup = html! {
         rect class="homeless" width=(width) height=(height) rx="8" {}
         (text("warn", 14, 20, width - 28, 12, &title))
-        @for (index, device) in devices.iter().take(MOST).enumerate() {
-            @let column = index as i32 % 2;
-            (self::device(device, 14 + column * (width / 2), 38 + index as i32 / 2 * 17, width / 2 - 28))
+        @for (y, device) in (38..).step_by(17).zip(devices.iter().take(MOST)) {
+            (self::device(device, 14, y, width / 2 - 28))
+            (text("dim", width / 2, y, width / 2 - 14, 11, &device_place(&localities, device)))
         }
     };
     Some(Drawn { markup, height })

@@ -1,8 +1,11 @@
 //! Machines and measurements to draw, made up but of real shapes.
 #![allow(dead_code)] // Each test binary uses another part.
 
+pub mod findings;
+
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair, PageKind, SkippedPair, Warning};
 use nearfar_machine::*;
+use nearfar_report::checkup::{Checkup, Made};
 
 const GIB: u64 = 1 << 30;
 
@@ -293,6 +296,17 @@ pub fn latencies(machine: &Machine) -> LatencyMatrix {
         warnings: vec![Warning::StolenTime { cpu: CpuId(1), percent: 2.5 }],
         emulated: machine.origin.emulated.clone(),
     }
+}
+
+/// A checkup of a machine, with this many interrupts served far.
+pub fn checkup(machine: Machine, far: u32) -> Checkup {
+    let made = Made { command: "nearfar checkup".to_owned(), version: "0.1.0".to_owned(), at_s: Some(1_795_225_560) };
+    let audit = match (machine.online_nodes().count(), machine.origin.host.as_deref()) {
+        (1, _) => Default::default(),
+        (_, Some(host)) if host.contains('<') => findings::hostile(),
+        _ => findings::audit(far),
+    };
+    Checkup { made, probe: Known::Yes(latencies(&machine)), audit, machine }
 }
 
 /// All of them, by name.

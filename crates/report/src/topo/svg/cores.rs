@@ -112,8 +112,10 @@ impl<'a> Cores<'a> {
 
     fn group(&self, group: &Group, width: i32, cell: &Cell, boxed: bool) -> Drawn {
         let (inset, top) = if boxed { (6, if group.label.is_empty() { 6 } else { 18 }) } else { (0, 0) };
-        let per_row = cells_per_row(width - 2 * inset, cell);
-        let rows = group.cores.len().div_ceil(per_row) as i32;
+        let most = cells_per_row(width - 2 * inset, cell);
+        let rows = group.cores.len().div_ceil(most).max(1);
+        // Rows of equal length are easier to count than full ones and a rest.
+        let per_row = group.cores.len().div_ceil(rows).max(1);
         let place = |index: usize| {
             let (column, row) = ((index % per_row) as i32, (index / per_row) as i32);
             (inset + column * (cell.width + GAP), top + row * (cell.height + GAP))
@@ -123,7 +125,7 @@ impl<'a> Cores<'a> {
             @if boxed { (text("dim", inset + 1, 13, width - 2 * inset, 9, &group.label)) }
             (cells)
         };
-        Drawn { markup, height: top + rows * (cell.height + GAP) - GAP + inset }
+        Drawn { markup, height: top + rows as i32 * (cell.height + GAP) - GAP + inset }
     }
 
     fn numbered(&self, group: &Group, cell: &Cell, place: impl Fn(usize) -> (i32, i32)) -> Markup {

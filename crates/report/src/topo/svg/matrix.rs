@@ -19,7 +19,7 @@ pub(super) fn draw(machine: &Machine, width: i32) -> Option<Drawn> {
     let place = |index: usize, cell: i32, start: i32| start + index as i32 * cell;
     let markup = html! {
         (text("node", 0, 12, width, 13, "Distances"))
-        (text("dim", 74, 12, width - 74, 11, &format!("row: node of the CPU, column: node of the memory; {}", remark(table))))
+        (text("dim", 84, 12, width - 84, 11, &format!("row: node of the CPU, column: node of the memory; {}", remark(table))))
         @for (column, node) in table.nodes().iter().enumerate() {
             text.dim.middle x=(place(column, cell_width, label) + cell_width / 2) y=(top - 6) font-size=(size) { (node) }
         }

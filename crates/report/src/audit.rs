@@ -1,0 +1,139 @@
+//! The findings of an audit, gravest first, grouped by rule.
+
+use std::collections::BTreeMap;
+
+use crate::stub::audit::{Audit, Finding, Severity};
+
+use crate::amount::count;
+use crate::change;
+use crate::layout::{heading, paragraph};
+use crate::style::{Role, Style};
+
+/// Most findings of one rule that are written out.
+const MOST_OF_A_RULE: usize = 12;
+
+/// Findings by severity and rule, each with evidence, what it costs and what would mend it; then what was not
+/// checked, and why.
+pub fn table(audit: &Audit, style: &Style) -> String {
+    let mut out = heading(style, "Findings", &counts(audit));
+    for group in groups(audit) {
+        out.push_str(&rule(&group, style));
+    }
+    out.push_str(&not_checked(audit, style));
+    out
+}
+
+/// Findings of one rule and severity.
+pub(crate) struct Group<'a> {
+    pub(crate) severity: Severity,
+    pub(crate) rule: &'a str,
+    pub(crate) findings: Vec<&'a Finding>,
+}
+
+/// Findings grouped: gravest first, then by rule; within a rule as the audit has them.
+pub(crate) fn groups(audit: &Audit) -> Vec<Group<'_>> {
+    let mut groups: BTreeMap<(std::cmp::Reverse<Severity>, &str), Vec<&Finding>> = BTreeMap::new();
+    for finding in &audit.findings {
+        let rule: &str = finding.rule.as_ref();
+        groups.entry((std::cmp::Reverse(finding.severity), rule)).or_default().push(finding);
+    }
+    let groups = groups.into_iter();
+    groups.map(|((severity, rule), findings)| Group { severity: severity.0, rule, findings }).collect()
+}
+
+/// `1 critical, 3 warnings, 2 notices`, or that there are none.
+pub(crate) fn counts(audit: &Audit) -> String {
+    let of = |severity: &Severity| audit.findings.iter().filter(|finding| finding.severity == *severity).count();
+    let all = [Severity::Critical, Severity::Warning, Severity::Notice, Severity::Fact].into_iter();
+    let parts: Vec<String> =
+        all.filter(|severity| of(severity) > 0).map(|severity| number(severity, of(&severity))).collect();
+    let checked = count(audit.checked.len(), "rule");
+    if parts.is_empty() { format!("none; {checked} checked") } else { parts.join(", ") }
+}
+
+/// `3 warnings`, `2 critical`.
+pub(crate) fn number(severity: Severity, number: usize) -> String {
+    if severity == Severity::Critical { format!("{number} critical") } else { count(number, word(severity)) }
+}
+
+/// The word for a severity.
+pub(crate) fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "critical",
+        Severity::Warning => "warning",
+        Severity::Notice => "notice",
+        Severity::Fact => "fact",
+    }
+}
+
+/// The colour for a severity.
+pub(crate) fn role(severity: Severity) -> Role {
+    match severity {
+        Severity::Critical => Role::Critical,
+        Severity::Warning => Role::Warning,
+        Severity::Notice => Role::Notice,
+        Severity::Fact => Role::Dim,
+    }
+}
+
+fn rule(group: &Group<'_>, style: &Style) -> String {
+    let docs = group.findings.first().map_or("", |finding| finding.docs.as_ref());
+    let number = count(group.findings.len(), "finding");
+    let first = format!("{}  ", word(group.severity));
+    let mut out = String::from("\n");
+    let line = format!("{}  {number}  {docs}", group.rule);
+    out.push_str(&paragraph(style, 0, (role(group.severity), &first), Role::Heading, &line));
+    for finding in group.findings.iter().take(MOST_OF_A_RULE) {
+        out.push_str(&one(finding, style));
+    }
+    let more = group.findings.len().saturating_sub(MOST_OF_A_RULE);
+    if more > 0 {
+        let text = format!("and {more} more of this rule; --format json has all of them");
+        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &text));
+    }
+    out
+}
+
+fn one(finding: &Finding, style: &Style) -> String {
+    let subject = format!("{}: ", finding.subject);
+    let mut out = paragraph(style, 2, (Role::Plain, ""), Role::Plain, &format!("{subject}{}", finding.message));
+    let mut detail = |label: &str, role: Role, text: &str| {
+        let label = format!("{label:<10}");
+        out.push_str(&paragraph(style, 6, (Role::Dim, &label), role, text));
+    };
+    for evidence in &finding.evidence {
+        detail("evidence", Role::Dim, &format!("{} = {}", evidence.file, evidence.value));
+    }
+    let distance = change::distance(finding.cost);
+    if !distance.is_empty() {
+        detail("distance", Role::Middling, &distance);
+    }
+    if let Some(mend) = &finding.mend {
+        detail("mend", Role::Local, &format!("{} = {}", change::subject(mend), change::value(mend)));
+    }
+    if let Some(advice) = &finding.advice {
+        detail("advice", Role::Plain, advice);
+    }
+    out
+}
+
+fn not_checked(audit: &Audit, style: &Style) -> String {
+    if audit.not_checked.is_empty() {
+        return String::new();
+    }
+    let mut out = heading(style, "Not checked", "");
+    for (because, rules) in reasons(audit) {
+        let rules = format!("{}: ", rules.join(", "));
+        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Dim, &format!("{rules}{because}")));
+    }
+    out
+}
+
+/// Rules that were not checked, by the reason.
+pub(crate) fn reasons(audit: &Audit) -> BTreeMap<&str, Vec<&str>> {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for not_checked in &audit.not_checked {
+        reasons.entry(not_checked.because.as_ref()).or_default().push(not_checked.rule.as_ref());
+    }
+    reasons
+}

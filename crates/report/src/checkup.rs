@@ -1,0 +1,43 @@
+//! The checkup: topology, audit and a first measurement, on one screen and on one page.
+
+mod page;
+mod screen;
+
+use crate::stub::audit::Audit;
+use nearfar_bench::latency::LatencyMatrix;
+use nearfar_machine::{Known, Machine};
+use serde::Serialize;
+
+pub use page::page;
+pub use screen::screen;
+
+/// What a checkup found; serialised, it is what `nearfar checkup --format json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Checkup {
+    /// How it was made.
+    pub made: Made,
+    /// The machine.
+    pub machine: Machine,
+    /// What is far on it.
+    pub audit: Audit,
+    /// How long loads take; not known where nothing could or should be measured, with the reason.
+    pub probe: Known<LatencyMatrix>,
+}
+
+/// How a checkup was made, for the reader of a page that was passed on.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Made {
+    /// The command line.
+    pub command: String,
+    /// Version of nearfar.
+    pub version: String,
+    /// When, in seconds since 1970.
+    pub at_s: Option<u64>,
+}
+
+impl Checkup {
+    /// Whether the machine has a single node, on which nothing can be far.
+    pub(crate) fn is_one_node(&self) -> bool {
+        self.machine.online_nodes().count() <= 1
+    }
+}

@@ -1,0 +1,170 @@
+//! One page that stands alone: no network, no script, legible on light, dark and paper.
+
+mod findings;
+mod matrices;
+mod method;
+
+use crate::stub::audit::Severity;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use nearfar_machine::Machine;
+
+use super::Checkup;
+use crate::amount::{bytes, count, moment, nanoseconds};
+use crate::audit::{self, word};
+use crate::latency;
+use crate::summary::{self, Summary};
+use crate::topo;
+use crate::wrapping::clean;
+
+/// Type and layout of the page.
+const STYLE: &str = include_str!("page/page.css");
+/// Most diagnostics shown.
+const MOST_DIAGNOSTICS: usize = 200;
+
+/// The checkup as a whole HTML document. All foreign text is escaped; the page loads nothing and runs nothing.
+pub fn page(checkup: &Checkup) -> String {
+    let name = clean(&summary::name(&checkup.machine));
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                title { "nearfar checkup: " (name) }
+                style { (PreEscaped(topo::SVG_THEME)) (PreEscaped(STYLE)) }
+            }
+            body class="nearfar-map" {
+                (header(checkup, &name))
+                main {
+                    (machine(checkup))
+                    (findings::section(&checkup.audit))
+                    (matrices::section(checkup))
+                    (findings::not_checked(&checkup.audit, &checkup.machine))
+                    (diagnostics(&checkup.machine))
+                    (method::section(checkup))
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn header(checkup: &Checkup, name: &str) -> Markup {
+    let machine = &checkup.machine;
+    html! {
+        header {
+            p.tool { "nearfar checkup" }
+            h1 { (name) }
+            p.about { (clean(&summary::circumstances(machine).join(" · "))) }
+            @if let Some(label) = &machine.origin.emulated { p.emulated { (clean(label)) } }
+            (tiles(checkup))
+        }
+    }
+}
+
+/// The figures that sum the machine up.
+fn tiles(checkup: &Checkup) -> Markup {
+    let summary = Summary::of(&checkup.machine);
+    let cpus = match (summary.cores, summary.packages) {
+        (Some(cores), Some(packages)) => format!("{}, {}", count(cores, "core"), count(packages, "package")),
+        (Some(cores), None) => count(cores, "core"),
+        _ => String::new(),
+    };
+    let memory = summary.memory_bytes.map_or_else(|| "?".to_owned(), bytes);
+    let offline = checkup.machine.nodes.len() - summary.nodes_online;
+    let offline = if offline > 0 { format!("{offline} more not online") } else { "online".to_owned() };
+    html! {
+        ul.tiles {
+            (tile(&summary.nodes_online.to_string(), if summary.nodes_online == 1 { "node" } else { "nodes" }, &offline))
+            (tile(&summary.cpus_online.to_string(), "CPUs", &cpus))
+            (tile(&memory, "memory", ""))
+            @if let Some((figure, remark)) = measured(checkup) { (tile(&figure, "ns a load", &remark)) }
+            li.verdict {
+                @let groups = severities(checkup);
+                @if groups.is_empty() { strong { "0" } span { "findings" } }
+                @for (severity, number) in groups { span class={ "badge " (word(severity)) } { (audit::number(severity, number)) } }
+                small { (count(checkup.audit.checked.len(), "rule")) " checked, " (checkup.audit.not_checked.len()) " not" }
+            }
+        }
+    }
+}
+
+fn tile(figure: &str, what: &str, remark: &str) -> Markup {
+    html! { li { strong { (figure) } span { (what) } @if !remark.is_empty() { small { (remark) } } } }
+}
+
+/// Findings by severity, gravest first.
+fn severities(checkup: &Checkup) -> Vec<(Severity, usize)> {
+    let mut numbers: Vec<(Severity, usize)> = Vec::new();
+    for group in audit::groups(&checkup.audit) {
+        let findings = group.findings.len();
+        match numbers.last_mut().filter(|(last, _)| *last == group.severity) {
+            Some((_, number)) => *number += findings,
+            None => numbers.push((group.severity, findings)),
+        }
+    }
+    numbers
+}
+
+/// The local latency, and the farthest.
+fn measured(checkup: &Checkup) -> Option<(String, String)> {
+    let pairs = &checkup.probe.get()?.pairs;
+    let by_median = |a: &f64, b: &f64| a.total_cmp(b);
+    let medians = |local: bool| {
+        let of_kind = pairs.iter().filter(move |pair| (pair.cpu_node == pair.memory_node) == local);
+        of_kind.map(|pair| pair.median_ns)
+    };
+    let local = medians(true).min_by(by_median)?;
+    let remark = match medians(false).max_by(by_median) {
+        Some(far) => format!("local; {} farthest", nanoseconds(far)),
+        None => "local".to_owned(),
+    };
+    Some((nanoseconds(local), remark))
+}
+
+fn machine(checkup: &Checkup) -> Markup {
+    html! {
+        section {
+            h2 { "The machine" }
+            @if checkup.is_one_node() {
+                p.note {
+                    "This machine has one node: every CPU has the same distance to all of the memory, so nothing can be far. "
+                    "Emulated machines with far memory come with " code { "nearfar lab" } " in a later version."
+                }
+            }
+            figure.map { (topo::drawing(&checkup.machine, topo::Surroundings::Page)) }
+        }
+    }
+}
+
+fn diagnostics(machine: &Machine) -> Markup {
+    let all = &machine.diagnostics;
+    html! {
+        @if !all.is_empty() {
+            section {
+                h2 { "Doubts about the input" }
+                details open[all.len() <= 10] {
+                    summary { (count(all.len(), "remark")) " on what contradicts itself or is odd; it was read as far as it goes" }
+                    dl.facts {
+                        @for diagnostic in all.iter().take(MOST_DIAGNOSTICS) {
+                            dt { code { (clean(&diagnostic.place)) } }
+                            dd { (clean(&diagnostic.message)) }
+                        }
+                    }
+                    @if all.len() > MOST_DIAGNOSTICS { p.more { "and " (all.len() - MOST_DIAGNOSTICS) " more" } }
+                }
+            }
+        }
+    }
+}
+
+/// When the checkup was made, as text.
+fn made_at(checkup: &Checkup) -> Option<String> {
+    checkup.made.at_s.map(moment)
+}
+
+/// What the figures of a measurement are, as text.
+fn latency_label(checkup: &Checkup) -> Option<String> {
+    checkup.probe.get().map(latency::label)
+}

@@ -1,0 +1,136 @@
+//! Text output: what it says of a few machines, and what holds for all of them.
+
+mod random;
+mod samples;
+
+use nearfar_machine::{CpuId, Machine, NodeId};
+use nearfar_placement::spread::{SpreadRequest, spread};
+use nearfar_report::{Style, audit, checkup, latency, path, spread as report_spread, topo};
+use proptest::prelude::*;
+use unicode_width::UnicodeWidthStr;
+
+const PLAIN: Style = Style { colour: false, width: 100 };
+
+/// Every text that can be made of a machine.
+fn all_texts(machine: &Machine, style: &Style) -> Vec<String> {
+    let checkup = samples::checkup(machine.clone(), 20);
+    vec![
+        topo::table(machine, style),
+        latency::table(&samples::latencies(machine), style),
+        audit::table(&checkup.audit, style),
+        checkup::screen(&checkup, style),
+    ]
+}
+
+fn longest_line(text: &str) -> usize {
+    text.lines().map(UnicodeWidthStr::width).max().unwrap_or(0)
+}
+
+#[test]
+fn topology_of_machines_of_several_shapes() {
+    for (name, machine) in samples::all() {
+        if name != "large" {
+            insta::assert_snapshot!(format!("topo-{name}"), topo::table(&machine, &PLAIN));
+        }
+    }
+}
+
+#[test]
+fn checkups_of_machines_of_several_shapes() {
+    for (name, machine) in samples::all() {
+        let checkup = samples::checkup(machine, 8);
+        insta::assert_snapshot!(format!("checkup-{name}"), checkup::screen(&checkup, &PLAIN));
+    }
+}
+
+#[test]
+fn an_audit_names_evidence_cost_and_mend() {
+    insta::assert_snapshot!(audit::table(&samples::findings::audit(2), &PLAIN));
+}
+
+#[test]
+fn measured_latencies_carry_their_spread_and_their_doubts() {
+    insta::assert_snapshot!(latency::table(&samples::latencies(&samples::two_sockets()), &PLAIN));
+}
+
+#[test]
+fn figures_of_an_emulated_machine_are_labelled_as_such() {
+    let mut machine = samples::two_sockets();
+    let label = "emulated machine, delays 90/140 ns";
+    machine.origin.emulated = Some(label.to_owned());
+    for text in all_texts(&machine, &PLAIN).iter().take(2).chain(all_texts(&machine, &PLAIN).last()) {
+        assert!(text.contains(label), "{text}");
+        assert!(!text.contains("measured in this run"), "{text}");
+    }
+}
+
+#[test]
+fn the_spread_of_case_4_as_list_mask_and_table() {
+    let machine = samples::kunpeng();
+    let request = SpreadRequest { node: Some(NodeId(2)), count: 49, ..SpreadRequest::default() };
+    let slots = spread(&machine, &request).unwrap();
+    let list = report_spread::list(&slots);
+    for line in ["0 48", "24 72", "48 24"] {
+        assert!(list.lines().any(|other| other == line), "{line:?} is missing in\n{list}");
+    }
+    let mask = report_spread::mask(&slots, machine.mask_width());
+    assert_eq!(mask.lines().nth(24), Some("24 00000100,00000000,00000000"));
+    insta::assert_snapshot!(report_spread::table(&slots, &PLAIN), @"
+    queues  CPUs   count  node  distance
+    0-23    48-71     24     2        10
+    24-47   72-95     24     3        16
+    48      24         1     1        25
+    ");
+    assert_eq!((report_spread::list(&[]), report_spread::table(&[], &PLAIN)), (String::new(), String::new()));
+}
+
+#[test]
+fn paths_from_both_nodes_of_case_1() {
+    let machine = samples::two_sockets();
+    for cpu in [0, 16] {
+        let answer = nearfar_placement::path::paths(&machine, "nvme-subsys0", CpuId(cpu)).unwrap();
+        insta::assert_snapshot!(format!("path-from-cpu-{cpu}"), path::table(&answer, &PLAIN));
+    }
+}
+
+#[test]
+fn a_checkup_fits_one_screen() {
+    for (name, machine) in samples::all() {
+        let screen = checkup::screen(&samples::checkup(machine, 300), &PLAIN);
+        assert!(screen.lines().count() <= 48, "{name} has {} lines", screen.lines().count());
+    }
+}
+
+#[test]
+fn colour_changes_nothing_but_colour() {
+    for (name, machine) in samples::all() {
+        let plain = all_texts(&machine, &PLAIN).concat();
+        let coloured = all_texts(&machine, &Style { colour: true, ..PLAIN }).concat();
+        assert_ne!(plain, coloured, "{name}");
+        let mut uncoloured = String::new();
+        for part in coloured.split('\u{1b}') {
+            let text = part.strip_prefix('[').and_then(|part| part.split_once('m')).map_or(part, |(_, text)| text);
+            uncoloured.push_str(text);
+        }
+        assert_eq!(uncoloured, plain, "{name}");
+    }
+}
+
+#[test]
+fn terminal_escapes_in_names_do_not_reach_the_terminal() {
+    for text in all_texts(&samples::hostile(), &PLAIN) {
+        assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{0}']), "{text:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn no_machine_panics_and_no_line_is_too_wide(machine in random::machine(), width in prop_oneof![Just(100usize), 1usize..200]) {
+        for text in all_texts(&machine, &Style { colour: false, width }) {
+            prop_assert!(longest_line(&text) <= width.max(40), "{} columns of {width}:\n{text}", longest_line(&text));
+            prop_assert!(!text.chars().any(|c| c.is_control() && c != '\n'));
+        }
+    }
+}
