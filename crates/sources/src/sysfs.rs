@@ -10,17 +10,30 @@
 //! is wrong with it becomes a diagnostic that names the file.
 
 mod assemble;
+mod attribute;
 mod caches;
 mod cpuinfo;
 mod cpus;
+mod cpusets;
+mod devices;
 mod distances;
+mod firmware;
+mod interrupts;
 mod memory;
+mod networks;
 mod nodes;
 mod notes;
+mod nvme;
 mod origin;
+mod pci;
+pub mod pci_ids;
 mod performance;
+mod settings;
+mod tasks;
 mod topology;
 mod value;
+mod virtio;
+mod writers;
 
 use nearfar_machine::{CpuSet, Known, Machine};
 
@@ -50,7 +63,7 @@ pub enum SysfsError {
 pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let notes = Notes::default();
     let mut machine = read_machine(tree, &notes)?;
-    read_devices(tree, want, &notes, &mut machine);
+    devices::read(tree, want, &notes, &mut machine);
     machine.diagnostics = notes.into_diagnostics(tree);
     Ok(machine)
 }
@@ -78,10 +91,4 @@ fn read_machine(tree: &Tree, notes: &Notes) -> Result<Machine, SysfsError> {
     machine.nodes = nodes.nodes;
     machine.distances = distances;
     Ok(machine)
-}
-
-/// Everything that is not nodes, CPUs, memory and caches. `machine` holds those already.
-fn read_devices(_tree: &Tree, _want: &Want, _notes: &Notes, _machine: &mut Machine) {
-    // pci, firmware, interrupts, networks, nvme, tasks, cpusets, settings, writers: their readers are called here,
-    // each of them total.
 }

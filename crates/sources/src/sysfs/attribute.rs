@@ -1,0 +1,73 @@
+//! Reading one attribute into a [`Known`]: what cannot be read, or makes no sense, is unknown with its file's name.
+
+use nearfar_machine::{Known, NodeId};
+
+use super::notes::Notes;
+use super::value;
+use crate::tree::{Directory, Reason, Tree};
+
+/// The highest number of nodes a kernel can be built for (`NODES_SHIFT` is at most 10 in mm/Kconfig).
+pub(crate) const MOST_NODES: u32 = 1024;
+
+/// Reads an attribute. A content that the parser refuses is also noted as a diagnostic.
+pub(crate) fn known<T>(
+    directory: &Directory<'_>,
+    name: &str,
+    notes: &Notes,
+    parse: impl FnOnce(&[u8]) -> Result<T, String>,
+) -> Known<T> {
+    match directory.with_bytes(name, parse) {
+        Ok(Ok(value)) => Known::Yes(value),
+        Ok(Err(message)) => {
+            let place = directory.display(name);
+            let because = format!("{place}: {message}");
+            notes.note(place, message);
+            Known::no(because)
+        }
+        Err(reason) => Known::no(directory.unreadable(name, reason).to_string()),
+    }
+}
+
+/// Reads the first of several files that is there; the reason why none is known names the first one.
+pub(crate) fn first_known<T>(
+    directory: &Directory<'_>,
+    candidates: &[(&str, fn(&[u8]) -> Result<T, String>)],
+    notes: &Notes,
+) -> Known<T> {
+    let mut because = None;
+    for &(name, parse) in candidates {
+        match known(directory, name, notes, parse) {
+            Known::Yes(value) => return Known::Yes(value),
+            Known::No { not_known_because } => {
+                because.get_or_insert(not_known_because);
+            }
+        }
+    }
+    Known::no(because.unwrap_or_default())
+}
+
+/// A number of a node as `numa_node` gives it: -1 is "none" (`NUMA_NO_NODE`).
+pub(crate) fn node(bytes: &[u8]) -> Result<Option<NodeId>, String> {
+    match value::integer(bytes)? {
+        -1 => Ok(None),
+        number => match u32::try_from(number) {
+            Ok(number) if number < MOST_NODES => Ok(Some(NodeId(number))),
+            _ => Err(format!("{number} is not the number of a node")),
+        },
+    }
+}
+
+/// A word or line, without the white space around it.
+pub(crate) fn word(bytes: &[u8]) -> Result<String, String> {
+    value::text(bytes).map(str::to_owned)
+}
+
+/// The text of a file of a tree, without the white space around it.
+pub(crate) fn text_of(tree: &Tree, path: &str) -> Option<String> {
+    tree.with_bytes(path, |bytes| value::text(bytes).ok().map(str::to_owned)).ok().flatten()
+}
+
+/// Whether the reason is that the file is not there, as opposed to something that keeps us from reading it.
+pub(crate) fn is_absent(reason: &Reason) -> bool {
+    *reason == Reason::Absent
+}

@@ -1,0 +1,162 @@
+//! `/proc/interrupts`: the one place that has counts on kernels of any age, and names on old ones.
+//!
+//! ```text
+//!            CPU0       CPU1
+//!  34:        310          0  PCI-MSIX-0000:21:00.0   1-edge      nvme0q1
+//! NMI:          0          0  Non-maskable interrupts
+//! ```
+//!
+//! 4096 CPUs and as many interrupts make some 180 MB of it, so it is read line by line, and of each line only the
+//! sum and the name are kept.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+
+use crate::sysfs::notes::Notes;
+use crate::tree::Tree;
+
+const FILE: &str = "proc/interrupts";
+/// Longer than a line with 11 bytes for each of 65536 CPUs.
+const LONGEST_LINE: usize = 1 << 20;
+/// How much is read at a time.
+const BUFFER: usize = 256 << 10;
+/// How many lines are kept.
+const MOST_LINES: usize = 262_144;
+
+/// What a line says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Line {
+    /// On all CPUs together.
+    pub(super) count: u64,
+    /// What the handlers are called.
+    pub(super) name: String,
+}
+
+/// The lines of numbered interrupts.
+pub(super) struct Table {
+    lines: HashMap<u32, Line>,
+}
+
+impl Table {
+    pub(super) fn read(tree: &Tree, notes: &Notes) -> Option<Self> {
+        match tree.file(FILE) {
+            Ok(file) => match Self::parse(BufReader::with_capacity(BUFFER, file)) {
+                Ok(table) => Some(table),
+                Err(message) => {
+                    notes.note(tree.display(FILE), message);
+                    None
+                }
+            },
+            Err(error) => {
+                notes.unless_absent(error);
+                None
+            }
+        }
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Line> {
+        self.lines.get(&number)
+    }
+
+    fn parse(mut text: impl BufRead) -> Result<Self, String> {
+        let mut lines = HashMap::new();
+        let mut line = Vec::new();
+        let mut cpus = None;
+        while next_line(&mut text, &mut line)? {
+            let Some(cpus) = cpus else {
+                cpus = Some(line.split(u8::is_ascii_whitespace).filter(|word| word.starts_with(b"CPU")).count());
+                continue;
+            };
+            if let Some((number, parsed)) = parse_line(&line, cpus)
+                && lines.len() < MOST_LINES
+            {
+                lines.insert(number, parsed);
+            }
+        }
+        Ok(Self { lines })
+    }
+}
+
+fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, String> {
+    line.clear();
+    let read = std::io::Read::take(&mut *text, LONGEST_LINE as u64).read_until(b'\n', line);
+    let read = read.map_err(|error| error.to_string())?;
+    if read == LONGEST_LINE {
+        return Err(format!("has a line of more than {LONGEST_LINE} bytes"));
+    }
+    Ok(read > 0)
+}
+
+fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line)> {
+    let colon = line.iter().position(|&byte| byte == b':')?;
+    let number: u32 = std::str::from_utf8(&line[..colon]).ok()?.trim().parse().ok()?;
+    let mut rest = &line[colon + 1..];
+    let mut count = 0u64;
+    for _ in 0..cpus {
+        let (digits, behind) = next_word(rest);
+        let Some(fired) = decimal(digits) else { break };
+        count = count.saturating_add(fired);
+        rest = behind;
+    }
+    Some((number, Line { count, name: handlers(rest) }))
+}
+
+fn next_word(text: &[u8]) -> (&[u8], &[u8]) {
+    let text = text.trim_ascii_start();
+    text.split_at(text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len()))
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    let number = digits.iter().try_fold(0u64, |number, &byte| {
+        byte.is_ascii_digit().then(|| number.saturating_mul(10).saturating_add(u64::from(byte - b'0')))
+    });
+    number.filter(|_| !digits.is_empty())
+}
+
+/// The handlers' names behind the controller's: `IO-APIC 2-edge timer`, `PCI-MSI-edge eth0`, `GICv3 25 Level vgic`.
+fn handlers(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let words: Vec<&str> = text.split_whitespace().skip(1).collect();
+    let of_controller = |word: &&&str| {
+        let (number, kind) = word.split_once('-').unwrap_or((word, ""));
+        let is_kind =
+            |kind: &str| ["", "edge", "level", "fasteoi", "none"].contains(&kind.to_ascii_lowercase().as_str());
+        is_kind(word) || (number.bytes().all(|b| b.is_ascii_digit()) && is_kind(kind))
+    };
+    let of_controller = words.iter().take_while(of_controller).count();
+    words[of_controller..].join(" ").replace(", ", ",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "           CPU0       CPU1       \n  0:        150          3   IO-APIC   2-edge      timer\n 24:          \
+        0          0   PCI-MSIX-0000:20:00.0   0-edge      PCIe PME, aerdrv, pciehp\n 31:         10          5  \
+        PCI-MSI-edge      nvme0q1\n 33:         1          2     GICv3  25 Level     vgic\n 40:  7\nNMI:   0   0   Non-maskable\n";
+
+    #[test]
+    fn counts_and_names_of_kernels_old_and_new() {
+        let table = Table::parse(TEXT.as_bytes()).unwrap();
+        let get = |number| table.get(number).map(|line| (line.count, line.name.as_str()));
+        assert_eq!(get(0), Some((153, "timer")));
+        assert_eq!(get(24), Some((0, "PCIe PME,aerdrv,pciehp")));
+        assert_eq!(get(31), Some((15, "nvme0q1")));
+        assert_eq!(get(33), Some((3, "vgic")));
+        assert_eq!(get(40), Some((7, "")));
+        assert_eq!(table.lines.len(), 5);
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        assert!(Table::parse(std::io::Read::take(std::io::BufReader::new(std::io::repeat(b'7')), 3 << 20)).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>, text in "[ 0-9:CPU\n\\-a-z]{0,200}") {
+            let _ = Table::parse(bytes.as_slice());
+            let _ = Table::parse(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Network devices with hardware behind them, and the CPUs their queues are steered to.
+//!
+//! ```text
+//! sys/class/net/eth1 -> ../../devices/pci0000:20/0000:20:01.0/0000:22:00.0/virtio0/net/eth1
+//! sys/class/net/eth1/queues/tx-0/xps_cpus   01
+//! sys/class/net/eth1/queues/rx-0/rps_cpus   00
+//! ```
+
+use nearfar_machine::{Known, NetworkDevice, NodeId, PciAddress, PciDevice, ReceiveQueue, TransmitQueue};
+
+use super::attribute;
+use super::notes::Notes;
+use super::value;
+use super::virtio::last_address;
+use crate::parallel;
+use crate::tree::Tree;
+
+const DEVICES: &str = "sys/class/net";
+/// Containers can have thousands of virtual devices; those are dropped before this counts.
+const MOST_DEVICES: usize = 16_384;
+
+/// Reads all network devices that have hardware, by name.
+pub(crate) fn read(tree: &Tree, notes: &Notes, pci: &[PciDevice]) -> Known<Vec<NetworkDevice>> {
+    let names = match tree.list(DEVICES) {
+        Ok(names) => names,
+        Err(error) => return Known::no(error.to_string()),
+    };
+    // `device` is missing for lo, bridges, bonds and tunnels.
+    let real = |name: &&String| tree.exists(&format!("{DEVICES}/{name}/device"));
+    let real: Vec<&String> = names.iter().filter(real).take(MOST_DEVICES).collect();
+    Known::Yes(parallel::map(&real, |name| read_one(tree, notes, pci, name)))
+}
+
+fn read_one(tree: &Tree, notes: &Notes, pci: &[PciDevice], name: &str) -> NetworkDevice {
+    let path = format!("{DEVICES}/{name}");
+    // The class entry is a link since Linux 2.6.25; before, only its `device` is.
+    let targets = [path.clone(), format!("{path}/device")];
+    let device = targets.iter().find_map(|link| last_address(&tree.link(link).ok()?));
+    let (mut transmit, mut receive) = (Vec::new(), Vec::new());
+    for queue in tree.list(&format!("{path}/queues")).unwrap_or_default() {
+        let Ok(directory) = tree.directory(&format!("{path}/queues/{queue}")) else { continue };
+        if let Some(number) = numbered(&queue, "tx-") {
+            // A device with one queue has the file, but reading it fails with ENOENT.
+            let xps = attribute::known(&directory, "xps_cpus", notes, value::mask);
+            transmit.push(TransmitQueue { queue: number, xps });
+        } else if let Some(number) = numbered(&queue, "rx-") {
+            let rps = attribute::known(&directory, "rps_cpus", notes, value::mask);
+            receive.push(ReceiveQueue { queue: number, rps });
+        }
+    }
+    transmit.sort_unstable_by_key(|queue| queue.queue);
+    receive.sort_unstable_by_key(|queue| queue.queue);
+    let node = node(tree, notes, pci, device, &format!("{path}/device"));
+    NetworkDevice { name: name.to_owned(), device, node, transmit, receive }
+}
+
+fn numbered(queue: &str, prefix: &str) -> Option<u32> {
+    queue.strip_prefix(prefix)?.parse().ok()
+}
+
+/// The node of a device: its PCI function's. A virtio device has no `numa_node` of its own, and one on another bus has
+/// the one of `device`.
+pub(super) fn node(
+    tree: &Tree,
+    notes: &Notes,
+    pci: &[PciDevice],
+    address: Option<PciAddress>,
+    device: &str,
+) -> Known<Option<NodeId>> {
+    if let Some(address) = address
+        && let Ok(index) = pci.binary_search_by_key(&address, |device| device.address)
+    {
+        return pci[index].node.clone();
+    }
+    match tree.directory(device) {
+        Ok(directory) => attribute::known(&directory, "numa_node", notes, attribute::node),
+        Err(error) => Known::no(error.to_string()),
+    }
+}

@@ -1,0 +1,293 @@
+//! NVMe subsystems: their controllers, namespaces, and the paths between them.
+//!
+//! ```text
+//! sys/class/nvme-subsystem/nvme-subsys0/     iopolicy, subsysnqn, model
+//!   nvme0 -> ../../../pci0000:20/.../nvme/nvme0    a controller: state, transport, address, numa_node
+//!     nvme0c0n1/ana_state                          a path, below its controller
+//!   nvme0n1/                                       a namespace
+//!     multipath/nvme0c0n1 -> ...                   its paths, since Linux 6.15
+//! ```
+//!
+//! With native multipath off (`nvme_core.multipath=N`) `nvme0n1` lies below the controller, which is its one path;
+//! kernels before 4.15 have no subsystems at all, and each controller stands for one. Serial numbers, keys and
+//! secrets of fabrics are never read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_machine::{AnaState, IoPolicy, Known, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciDevice};
+
+use super::attribute;
+use super::networks;
+use super::notes::{Notes, read_noted};
+use super::value;
+use super::virtio::last_address;
+use crate::tree::{Directory, Reason, Tree};
+
+const SUBSYSTEMS: &str = "sys/class/nvme-subsystem";
+const CONTROLLERS: &str = "sys/class/nvme";
+/// More subsystems or controllers than the kernel has instance numbers for in practice.
+const MOST: usize = 4096;
+
+/// What the readers of one tree share.
+struct Reader<'a> {
+    tree: &'a Tree,
+    notes: &'a Notes,
+    pci: &'a [PciDevice],
+}
+
+/// Reads all subsystems, by name.
+pub(crate) fn read(tree: &Tree, notes: &Notes, pci: &[PciDevice]) -> Known<Vec<NvmeSubsystem>> {
+    let reader = Reader { tree, notes, pci };
+    match tree.list(SUBSYSTEMS) {
+        Ok(mut names) => {
+            names.retain(|name| instance(name, "nvme-subsys").is_some());
+            names.truncate(MOST);
+            let mut subsystems: Vec<_> = names.iter().filter_map(|name| reader.subsystem(name)).collect();
+            subsystems.sort_by(|a, b| by_instance(&a.name, &b.name));
+            Known::Yes(subsystems)
+        }
+        Err(error) if attribute::is_absent(&error.reason) => reader.without_subsystems(),
+        Err(error) => Known::no(error.to_string()),
+    }
+}
+
+impl Reader<'_> {
+    fn subsystem(&self, name: &str) -> Option<NvmeSubsystem> {
+        let directory = match self.tree.directory(&format!("{SUBSYSTEMS}/{name}")) {
+            Ok(directory) => directory,
+            Err(error) => {
+                self.notes.unless_absent(error);
+                return None;
+            }
+        };
+        let names = directory.names().unwrap_or_default();
+        let controllers: Vec<&String> =
+            names.iter().filter(|name| instance(name, "nvme").is_some()).take(MOST).collect();
+        let mut paths = Paths::default();
+        for controller in &controllers {
+            // The link leads to the device; the class has the same under a path that needs no walk through PCI.
+            if let Ok(below) = directory.directory(controller) {
+                self.paths_below(&below, controller, &mut paths);
+            }
+        }
+        for namespace in names.iter().filter(|name| is_namespace(name)) {
+            paths.namespaces.entry(namespace.clone()).or_default();
+            if let Ok(links) = directory.directory(&format!("{namespace}/multipath")) {
+                self.paths_of(&links, namespace, &mut paths);
+            }
+        }
+        let read = |name: &&String| directory.directory(name).ok().map(|below| self.controller(&below, name));
+        let mut controllers: Vec<NvmeController> = controllers.iter().filter_map(read).collect();
+        controllers.sort_by(|a, b| by_instance(&a.name, &b.name));
+        Some(NvmeSubsystem {
+            name: name.to_owned(),
+            nqn: self.line(&directory, "subsysnqn"),
+            model: self.line(&directory, "model"),
+            iopolicy: self.policy(&directory),
+            controllers,
+            namespaces: paths.into_namespaces(),
+        })
+    }
+
+    /// Every controller for itself, on kernels that know no subsystems.
+    fn without_subsystems(&self) -> Known<Vec<NvmeSubsystem>> {
+        let mut names = match self.tree.list(CONTROLLERS) {
+            Ok(names) => names,
+            // The driver is not loaded: then there are none.
+            Err(error) if attribute::is_absent(&error.reason) && self.tree.exists("sys/class") => {
+                return Known::Yes(Vec::new());
+            }
+            Err(error) => return Known::no(error.to_string()),
+        };
+        names.retain(|name| instance(name, "nvme").is_some());
+        names.truncate(MOST);
+        names.sort_by(|a, b| by_instance(a, b));
+        let read = |name: &String| {
+            let directory = self.tree.directory(&format!("{CONTROLLERS}/{name}")).ok()?;
+            let mut paths = Paths::default();
+            self.paths_below(&directory, name, &mut paths);
+            Some(NvmeSubsystem {
+                name: name.clone(),
+                nqn: self.line(&directory, "subsysnqn"),
+                model: self.line(&directory, "model"),
+                iopolicy: Known::no(format!("{}: this kernel has no subsystems", self.tree.display(SUBSYSTEMS))),
+                controllers: vec![self.controller(&directory, name)],
+                namespaces: paths.into_namespaces(),
+            })
+        };
+        Known::Yes(names.iter().filter_map(read).collect())
+    }
+
+    fn line(&self, directory: &Directory<'_>, name: &str) -> Option<String> {
+        read_noted(directory, name, self.notes, attribute::word).filter(|line| !line.is_empty())
+    }
+
+    fn policy(&self, directory: &Directory<'_>) -> Known<IoPolicy> {
+        match directory.with_bytes("iopolicy", attribute::word) {
+            Err(Reason::Absent) => Known::no(format!("{}: native multipath is off", directory.display("iopolicy"))),
+            _ => attribute::known(directory, "iopolicy", self.notes, attribute::word).map(|word| word.as_str().into()),
+        }
+    }
+
+    fn controller(&self, directory: &Directory<'_>, name: &str) -> NvmeController {
+        let word = |file| attribute::known(directory, file, self.notes, attribute::word);
+        let transport = match word("transport") {
+            // Before Linux 4.8 there was no other.
+            Known::No { .. } if self.address_of(directory, name).is_some() => Known::Yes("pcie".to_owned()),
+            transport => transport,
+        };
+        let is_pci = transport.get().is_some_and(|transport| transport == "pcie");
+        let device = is_pci.then(|| self.address_of(directory, name)).flatten();
+        NvmeController {
+            name: name.to_owned(),
+            state: word("state"),
+            transport,
+            device,
+            node: self.node(directory, device),
+            queues: attribute::known(directory, "queue_count", self.notes, |bytes| {
+                u32::try_from(value::natural(bytes)?).map_err(|_| "too large a number".to_owned())
+            }),
+        }
+    }
+
+    /// `address` is a PCI address only for `pcie`: elsewhere it is that of a network, and not read.
+    fn address_of(&self, directory: &Directory<'_>, name: &str) -> Option<nearfar_machine::PciAddress> {
+        let links = [format!("{}/device", directory.path()), format!("{CONTROLLERS}/{name}")];
+        let listed = links.iter().find_map(|link| last_address(&self.tree.link(link).ok()?));
+        listed.or_else(|| {
+            let text = directory.with_bytes("address", attribute::word).ok()?.ok()?;
+            text.parse().ok()
+        })
+    }
+
+    /// The controller's own `numa_node` (since Linux 5.12), or else its PCI function's.
+    fn node(
+        &self,
+        directory: &Directory<'_>,
+        device: Option<nearfar_machine::PciAddress>,
+    ) -> Known<Option<nearfar_machine::NodeId>> {
+        match directory.with_bytes("numa_node", attribute::node) {
+            Err(Reason::Absent) => {
+                let below = format!("{}/device", directory.path());
+                networks::node(self.tree, self.notes, self.pci, device, &below)
+            }
+            _ => attribute::known(directory, "numa_node", self.notes, attribute::node),
+        }
+    }
+
+    /// Paths (`nvme0c1n1`) or, with multipath off, namespaces (`nvme0n1`) below a controller.
+    fn paths_below(&self, controller: &Directory<'_>, name: &str, paths: &mut Paths) {
+        for below in controller.names().unwrap_or_default() {
+            let namespace = match path_namespace(&below) {
+                Some(namespace) => namespace,
+                None if is_namespace(&below) => below.clone(),
+                None => continue,
+            };
+            if let Ok(directory) = controller.directory(&below) {
+                paths.add(namespace, self.path(&directory, below, name.to_owned()));
+            }
+        }
+    }
+
+    /// Paths as the namespace's `multipath` directory links them, which name no controller but lead to it.
+    fn paths_of(&self, links: &Directory<'_>, namespace: &str, paths: &mut Paths) {
+        for name in links.names().unwrap_or_default() {
+            let target = links.link(&name).unwrap_or_default();
+            let controller = target.rsplit('/').find(|part| instance(part, "nvme").is_some());
+            if path_namespace(&name).is_some()
+                && let Some(controller) = controller
+                && let Ok(directory) = links.directory(&name)
+            {
+                paths.add(namespace.to_owned(), self.path(&directory, name, controller.to_owned()));
+            }
+        }
+    }
+
+    fn path(&self, directory: &Directory<'_>, name: String, controller: String) -> NvmePath {
+        let ana_state = match directory.with_bytes("ana_state", attribute::word) {
+            Err(Reason::Absent) => {
+                Known::no(format!("{}: this path has no asymmetric access", directory.display("ana_state")))
+            }
+            _ => attribute::known(directory, "ana_state", self.notes, attribute::word)
+                .map(|word| AnaState::from(word.as_str())),
+        };
+        let depth = read_noted(directory, "queue_depth", self.notes, value::natural);
+        NvmePath { name, controller, ana_state, queue_depth: depth.and_then(|depth| u32::try_from(depth).ok()) }
+    }
+}
+
+/// Namespaces with their paths, each path once.
+#[derive(Default)]
+struct Paths {
+    namespaces: BTreeMap<String, Vec<NvmePath>>,
+    seen: BTreeSet<String>,
+}
+
+impl Paths {
+    fn add(&mut self, namespace: String, path: NvmePath) {
+        if self.seen.insert(path.name.clone()) {
+            self.namespaces.entry(namespace).or_default().push(path);
+        }
+    }
+
+    fn into_namespaces(self) -> Vec<NvmeNamespace> {
+        let sorted = |(name, mut paths): (String, Vec<NvmePath>)| {
+            paths.sort_by(|a, b| by_instance(&a.name, &b.name));
+            NvmeNamespace { name, paths }
+        };
+        let mut namespaces: Vec<_> = self.namespaces.into_iter().map(sorted).collect();
+        namespaces.sort_by(|a, b| by_instance(&a.name, &b.name));
+        namespaces
+    }
+}
+
+/// The number behind a prefix: `nvme-subsys0`, `nvme0`.
+fn instance(name: &str, prefix: &str) -> Option<u32> {
+    name.strip_prefix(prefix).filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
+}
+
+/// The numbers in a name of the kind `nvme0c1n1`, and whether it is of that kind.
+fn split(name: &str) -> Option<(u32, Option<u32>, u32)> {
+    let (before, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
+    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    match before.split_once('c') {
+        Some((head, controller)) => Some((number(head)?, Some(number(controller)?), number(namespace)?)),
+        None => Some((number(before)?, None, number(namespace)?)),
+    }
+}
+
+/// `nvme0n1`, but neither a path (`nvme0c1n1`) nor a partition (`nvme0n1p1`).
+fn is_namespace(name: &str) -> bool {
+    matches!(split(name), Some((_, None, _)))
+}
+
+/// `nvme0c1n1` is a path to `nvme0n1`.
+fn path_namespace(name: &str) -> Option<String> {
+    match split(name)? {
+        (head, Some(_), namespace) => Some(format!("nvme{head}n{namespace}")),
+        _ => None,
+    }
+}
+
+/// By the numbers in a name, so that `nvme10` follows `nvme9`.
+fn by_instance(a: &str, b: &str) -> std::cmp::Ordering {
+    let numbers = |name: &str| -> Vec<u64> {
+        name.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    };
+    numbers(a).cmp(&numbers(b)).then_with(|| a.cmp(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_paths_namespaces_and_partitions_are_told_apart() {
+        assert_eq!(path_namespace("nvme0c12n3").as_deref(), Some("nvme0n3"));
+        assert!(is_namespace("nvme0n1") && is_namespace("nvme10n2"));
+        for other in ["nvme0c1n1", "nvme0n1p1", "nvme0", "nvme-subsys0", "ng0n1", "nvmen1", "nvme0nx"] {
+            assert!(!is_namespace(other), "{other}");
+        }
+        assert_eq!(by_instance("nvme9", "nvme10"), std::cmp::Ordering::Less);
+    }
+}

@@ -1,0 +1,232 @@
+//! PCI functions: what they are, what is above them, where the kernel says they are.
+//!
+//! ```text
+//! sys/bus/pci/devices/0000:21:00.0 -> ../../../devices/pci0000:20/0000:20:00.0/0000:21:00.0
+//!                                                      root bus   parent       itself
+//! ```
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::{CpuSet, Known, Node, NodeId, PciAddress, PciDevice, RootBus};
+
+use super::attribute;
+use super::notes::{Notes, read_noted};
+use super::value;
+use crate::parallel;
+use crate::tree::{Directory, Reason, Tree};
+
+/// Where the kernel lists all PCI functions.
+pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
+/// More functions than the largest machines have; what lies beyond in a hostile tree is left out.
+const MOST_DEVICES: usize = 65_536;
+/// How deep the search for devices goes where `sys/bus` is missing: bridges nest, but not without end.
+const DEEPEST: usize = 24;
+
+/// Where a function sits, as its path below `sys/devices` tells.
+struct Found {
+    address: PciAddress,
+    parent: Option<PciAddress>,
+    root: RootBus,
+    path: String,
+}
+
+/// Reads all PCI functions, by address. `nodes` serve to derive a missing `numa_node` from `local_cpus`.
+pub(crate) fn read(tree: &Tree, notes: &Notes, nodes: &[Node]) -> Known<Vec<PciDevice>> {
+    let mut found = match tree.list(DEVICES) {
+        Ok(names) => names.iter().filter_map(|name| from_link(tree, notes, name)).take(MOST_DEVICES).collect(),
+        Err(error) if attribute::is_absent(&error.reason) => match search(tree) {
+            Some(found) => found,
+            None => return Known::no(error.to_string()),
+        },
+        Err(error) => return Known::no(error.to_string()),
+    };
+    found.sort_by_key(|device| device.address);
+    found.dedup_by_key(|device| device.address);
+    let by_cpus = NodesByCpus::of(nodes);
+    Known::Yes(parallel::map(&found, |device| read_one(tree, notes, device, &by_cpus)))
+}
+
+fn from_link(tree: &Tree, notes: &Notes, name: &str) -> Option<Found> {
+    let path = format!("{DEVICES}/{name}");
+    let address: PciAddress = match name.parse() {
+        Ok(address) => address,
+        Err(error) => {
+            notes.note(tree.display(&path), error.to_string());
+            return None;
+        }
+    };
+    let placed = tree.link(&path).ok().and_then(|target| place(&target, address));
+    let (parent, root) = placed.unwrap_or_else(|| {
+        notes.note(tree.display(&path), "is no link into sys/devices: its own bus is taken for its root bus");
+        (None, RootBus { domain: address.domain, bus: address.bus })
+    });
+    Some(Found { address, parent, root, path })
+}
+
+/// Parent and root bus as the path of a device tells. Behind an Intel VMD or a virtual switch a second root bus
+/// hangs below a function of the first; the innermost counts.
+fn place(path: &str, address: PciAddress) -> Option<(Option<PciAddress>, RootBus)> {
+    let mut root = None;
+    let mut parent = None;
+    for part in path.split('/') {
+        if let Some(bus) = root_bus(part) {
+            root = Some(bus);
+            parent = None;
+        } else if let Ok(above) = part.parse::<PciAddress>()
+            && above != address
+        {
+            parent = Some(above);
+        }
+    }
+    Some((parent, root?))
+}
+
+/// `pci0000:20` names a root bus.
+pub(crate) fn root_bus(name: &str) -> Option<RootBus> {
+    name.strip_prefix("pci")?.parse().ok()
+}
+
+/// Finds functions by walking `sys/devices` where `sys/bus` was not gathered.
+fn search(tree: &Tree) -> Option<Vec<Found>> {
+    let mut found = Vec::new();
+    let mut left: Vec<(String, usize)> = Vec::new();
+    for name in tree.list("sys/devices").ok()? {
+        if root_bus(&name).is_some() {
+            left.push((format!("sys/devices/{name}"), 0));
+        }
+    }
+    if left.is_empty() {
+        return None;
+    }
+    while let Some((path, depth)) = left.pop() {
+        for name in tree.list(&path).unwrap_or_default() {
+            let below = format!("{path}/{name}");
+            let address = name.parse::<PciAddress>().ok();
+            let inside = address.is_some() || root_bus(&name).is_some();
+            // The kernel's hierarchy is made of directories; a link in it could lead round in circles.
+            if !inside || depth >= DEEPEST || found.len() >= MOST_DEVICES || tree.link(&below).is_ok() {
+                continue;
+            }
+            if let Some(address) = address
+                && let Some((parent, root)) = place(&below, address)
+            {
+                found.push(Found { address, parent, root, path: below.clone() });
+            }
+            left.push((below, depth + 1));
+        }
+    }
+    Some(found)
+}
+
+fn read_one(tree: &Tree, notes: &Notes, found: &Found, by_cpus: &NodesByCpus) -> PciDevice {
+    let &Found { address, parent, root, .. } = found;
+    let unknown = |because: String| PciDevice {
+        address,
+        vendor: 0,
+        device: 0,
+        class: 0,
+        class_name: None,
+        name: None,
+        driver: None,
+        parent,
+        root,
+        node: Known::no(because),
+    };
+    let directory = match tree.directory(&found.path) {
+        Ok(directory) => directory,
+        Err(error) => {
+            notes.note(error.path.clone(), format!("listed as a PCI function, but {}", error.reason));
+            return unknown(error.to_string());
+        }
+    };
+    let (vendor, device, class) = identity(&directory, notes);
+    let node = match directory.with_bytes("numa_node", attribute::node) {
+        Err(Reason::Absent) => by_cpus.node_of(&directory, notes),
+        _ => attribute::known(&directory, "numa_node", notes, attribute::node),
+    };
+    let driver = directory.link_name("driver").ok().filter(|name| !name.is_empty());
+    PciDevice { vendor, device, class, driver, node, ..unknown(String::new()) }
+}
+
+/// Vendor, device and class: from their files, or from the configuration space where only that was gathered.
+fn identity(directory: &Directory<'_>, notes: &Notes) -> (u16, u16, u32) {
+    let number = |name| read_noted(directory, name, notes, hex);
+    let parts = (number("vendor"), number("device"), number("class"));
+    if let (Some(vendor), Some(device), Some(class)) = parts {
+        return (vendor as u16, device as u16, class & 0xff_ffff);
+    }
+    // PCI Local Bus 3.0, 6.1: vendor at 0, device at 2, class code at 9 to 11, all little-endian.
+    let config = directory.with_bytes("config", |bytes| bytes.get(..12).map(<[u8]>::to_vec)).ok().flatten();
+    if let Some(&[v0, v1, d0, d1, _, _, _, _, _, interface, subclass, base]) = config.as_deref() {
+        let class = u32::from_be_bytes([0, base, subclass, interface]);
+        return (u16::from_le_bytes([v0, v1]), u16::from_le_bytes([d0, d1]), class);
+    }
+    notes.note(directory.display("class"), "vendor, device or class of this PCI function cannot be read: taken for 0");
+    (parts.0.unwrap_or(0) as u16, parts.1.unwrap_or(0) as u16, parts.2.unwrap_or(0) & 0xff_ffff)
+}
+
+fn hex(bytes: &[u8]) -> Result<u32, String> {
+    let text = value::text(bytes)?;
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    let number = plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten();
+    number.ok_or_else(|| format!("{:?} is not a hexadecimal number", value::shorten(text)))
+}
+
+/// What `local_cpus` can tell where a kernel before 2.6.28 or a gatherer left `numa_node` out: with a node the kernel
+/// lists exactly that node's CPUs, without one it lists all. So the answer is certain only where the list is exactly
+/// one node's and not the whole machine's.
+struct NodesByCpus {
+    nodes: BTreeMap<String, Option<NodeId>>,
+    several: bool,
+}
+
+impl NodesByCpus {
+    fn of(nodes: &[Node]) -> Self {
+        let mut by_cpus = BTreeMap::new();
+        for node in nodes.iter().filter(|node| node.online && !node.cpus.is_empty()) {
+            // Fake nodes share their CPUs: then the list says nothing about which of them it is.
+            by_cpus.entry(node.cpus.to_string()).and_modify(|known| *known = None).or_insert(Some(node.id));
+        }
+        let several = by_cpus.len() > 1;
+        Self { nodes: by_cpus, several }
+    }
+
+    fn node_of(&self, directory: &Directory<'_>, notes: &Notes) -> Known<Option<NodeId>> {
+        let absent = || Known::no(directory.unreadable("numa_node", Reason::Absent).to_string());
+        if !self.several {
+            return absent();
+        }
+        let candidates: [(&str, fn(&[u8]) -> Result<CpuSet, String>); 2] =
+            [("local_cpulist", value::list), ("local_cpus", value::mask)];
+        let local = attribute::first_known(directory, &candidates, notes);
+        match local.get().and_then(|cpus| self.nodes.get(&cpus.to_string())) {
+            Some(&Some(node)) => Known::Yes(Some(node)),
+            _ => absent(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_device_tells_parent_and_root_bus() {
+        let place = |path: &str| {
+            let address = path.rsplit('/').next().unwrap().parse().unwrap();
+            let (parent, root) = place(path, address).unwrap();
+            (parent.map(|parent| parent.to_string()), root.to_string())
+        };
+        assert_eq!(
+            place("../../../devices/pci0000:20/0000:20:00.0/0000:21:00.0"),
+            (Some("0000:20:00.0".to_owned()), "0000:20".to_owned())
+        );
+        assert_eq!(
+            place("../../../devices/platform/40000000.pcie/pci0001:00/0001:00:00.0"),
+            (None, "0001:00".to_owned())
+        );
+        let behind_vmd = place("../../../devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:01.0/10000:e1:00.0");
+        assert_eq!(behind_vmd, (Some("10000:e0:01.0".to_owned()), "10000:e0".to_owned()));
+    }
+}
