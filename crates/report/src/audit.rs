@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::stub::audit::{Audit, Finding, Severity};
+use nearfar_placement::audit::{Audit, Finding, Severity};
 
 use crate::amount::count;
 use crate::change;
@@ -30,15 +30,17 @@ pub(crate) struct Group<'a> {
     pub(crate) findings: Vec<&'a Finding>,
 }
 
-/// Findings grouped: gravest first, then by rule; within a rule as the audit has them.
+/// Findings grouped: gravest first, rules in the order in which the audit has them.
 pub(crate) fn groups(audit: &Audit) -> Vec<Group<'_>> {
-    let mut groups: BTreeMap<(std::cmp::Reverse<Severity>, &str), Vec<&Finding>> = BTreeMap::new();
+    let mut groups: Vec<Group<'_>> = Vec::new();
     for finding in &audit.findings {
-        let rule: &str = finding.rule.as_ref();
-        groups.entry((std::cmp::Reverse(finding.severity), rule)).or_default().push(finding);
+        match groups.iter_mut().find(|group| (group.severity, group.rule) == (finding.severity, finding.rule)) {
+            Some(group) => group.findings.push(finding),
+            None => groups.push(Group { severity: finding.severity, rule: finding.rule, findings: vec![finding] }),
+        }
     }
-    let groups = groups.into_iter();
-    groups.map(|((severity, rule), findings)| Group { severity: severity.0, rule, findings }).collect()
+    groups.sort_by_key(|group| std::cmp::Reverse(group.severity));
+    groups
 }
 
 /// `1 critical, 3 warnings, 2 notices`, or that there are none.
@@ -53,17 +55,7 @@ pub(crate) fn counts(audit: &Audit) -> String {
 
 /// `3 warnings`, `2 critical`.
 pub(crate) fn number(severity: Severity, number: usize) -> String {
-    if severity == Severity::Critical { format!("{number} critical") } else { count(number, word(severity)) }
-}
-
-/// The word for a severity.
-pub(crate) fn word(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Critical => "critical",
-        Severity::Warning => "warning",
-        Severity::Notice => "notice",
-        Severity::Fact => "fact",
-    }
+    if severity == Severity::Critical { format!("{number} critical") } else { count(number, &severity.to_string()) }
 }
 
 /// The colour for a severity.
@@ -77,9 +69,9 @@ pub(crate) fn role(severity: Severity) -> Role {
 }
 
 fn rule(group: &Group<'_>, style: &Style) -> String {
-    let docs = group.findings.first().map_or("", |finding| finding.docs.as_ref());
+    let docs = group.findings.first().map_or("", |finding| finding.docs.as_str());
     let number = count(group.findings.len(), "finding");
-    let first = format!("{}  ", word(group.severity));
+    let first = format!("{}  ", group.severity);
     let mut out = String::from("\n");
     let line = format!("{}  {number}  {docs}", group.rule);
     out.push_str(&paragraph(style, 0, (role(group.severity), &first), Role::Heading, &line));
@@ -133,7 +125,7 @@ fn not_checked(audit: &Audit, style: &Style) -> String {
 pub(crate) fn reasons(audit: &Audit) -> BTreeMap<&str, Vec<&str>> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for not_checked in &audit.not_checked {
-        reasons.entry(not_checked.because.as_ref()).or_default().push(not_checked.rule.as_ref());
+        reasons.entry(&not_checked.because).or_default().push(not_checked.rule);
     }
     reasons
 }

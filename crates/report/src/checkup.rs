@@ -3,9 +3,9 @@
 mod page;
 mod screen;
 
-use crate::stub::audit::Audit;
 use nearfar_bench::latency::LatencyMatrix;
 use nearfar_machine::{Known, Machine};
+use nearfar_placement::audit::Audit;
 use serde::Serialize;
 
 pub use page::page;

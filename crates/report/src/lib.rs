@@ -21,7 +21,6 @@ pub mod outcome;
 pub mod path;
 pub mod plan;
 pub mod spread;
-pub mod stub;
 
 mod style;
 mod summary;

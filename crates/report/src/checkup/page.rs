@@ -4,13 +4,13 @@ mod findings;
 mod matrices;
 mod method;
 
-use crate::stub::audit::Severity;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use nearfar_machine::Machine;
+use nearfar_placement::audit::Severity;
 
 use super::Checkup;
 use crate::amount::{bytes, count, moment, nanoseconds};
-use crate::audit::{self, word};
+use crate::audit;
 use crate::latency;
 use crate::summary::{self, Summary};
 use crate::topo;
@@ -83,7 +83,7 @@ fn tiles(checkup: &Checkup) -> Markup {
             li.verdict {
                 @let groups = severities(checkup);
                 @if groups.is_empty() { strong { "0" } span { "findings" } }
-                @for (severity, number) in groups { span class={ "badge " (word(severity)) } { (audit::number(severity, number)) } }
+                @for (severity, number) in groups { span class={ "badge " (severity) } { (audit::number(severity, number)) } }
                 small { (count(checkup.audit.checked.len(), "rule")) " checked, " (checkup.audit.not_checked.len()) " not" }
             }
         }

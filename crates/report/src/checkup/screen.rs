@@ -203,7 +203,7 @@ fn findings(checkup: &Checkup, style: &Style) -> String {
         let first = group.findings.first();
         let text = first.map_or_else(String::new, |finding| format!("{}: {}", finding.subject, finding.message));
         grid.row(vec![
-            Cell::new(audit::role(group.severity), audit::word(group.severity)),
+            Cell::new(audit::role(group.severity), group.severity.to_string()),
             Cell::from(group.findings.len().to_string()),
             Cell::new(Role::Heading, group.rule),
             Cell::from(cut(&clean(&text), room.max(20))),

@@ -1,8 +1,8 @@
 //! Findings to draw.
 
 use nearfar_machine::*;
+use nearfar_placement::audit::{Audit, Evidence, Finding, NotChecked, Severity};
 use nearfar_placement::change::{Change, DistanceChange};
-use nearfar_report::stub::audit::{Audit, Evidence, Finding, NotChecked, Severity};
 
 fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str) -> Finding {
     Finding {
@@ -15,6 +15,7 @@ fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str)
         mend: None,
         advice: None,
         docs: format!("docs/audit.md#{rule}"),
+        device: None,
     }
 }
 
@@ -73,15 +74,10 @@ pub fn audit(far: u32) -> Audit {
     Audit {
         findings,
         not_checked: vec![
-            NotChecked { rule: "task-memory-far".into(), because: "tasks were not read: ask with --tasks".into() },
-            NotChecked { rule: "competing-writer".into(), because: "the sample has none".into() },
+            NotChecked { rule: "task-memory-far", because: "tasks were not read: ask with --tasks".into() },
+            NotChecked { rule: "competing-writer", because: "the sample has none".into() },
         ],
-        checked: vec![
-            "device-without-node".into(),
-            "interrupt-far".into(),
-            "nvme-far-path".into(),
-            "node-without-memory".into(),
-        ],
+        checked: vec!["device-without-node", "interrupt-far", "nvme-far-path", "node-without-memory"],
     }
 }
 
@@ -96,6 +92,6 @@ pub fn hostile() -> Audit {
         finding.advice = Some(evil.to_owned());
         finding.mend = Some(Change::Sysctl { name: evil.to_owned(), value: evil.to_owned() });
     }
-    audit.not_checked.push(NotChecked { rule: "interrupt-far".into(), because: evil.into() });
+    audit.not_checked.push(NotChecked { rule: "interrupt-far", because: evil.into() });
     audit
 }

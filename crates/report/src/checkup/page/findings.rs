@@ -1,11 +1,11 @@
 //! Findings on the page: grouped by rule, folded where there are many.
 
-use crate::stub::audit::{Audit, Finding};
 use maud::{Markup, html};
 use nearfar_machine::Machine;
+use nearfar_placement::audit::{self, Audit, Finding, Severity};
 
 use crate::amount::count;
-use crate::audit::{Group, groups, reasons, word};
+use crate::audit::{Group, groups, reasons};
 use crate::change;
 use crate::topo;
 use crate::wrapping::clean;
@@ -31,13 +31,14 @@ pub(super) fn section(audit: &Audit) -> Markup {
 
 fn rule(group: &Group<'_>) -> Markup {
     let number = group.findings.len();
-    let grave = !matches!(word(group.severity), "fact");
-    let docs = group.findings.first().map_or("", |finding| finding.docs.as_ref());
+    let grave = group.severity > Severity::Fact;
+    let title = audit::rule(group.rule).map_or(group.rule, |rule| rule.title);
+    let docs = group.findings.first().map_or("", |finding| finding.docs.as_str());
     html! {
-        details class={ "rule " (word(group.severity)) } open[number <= MOST_OPEN && grave] {
+        details class={ "rule " (group.severity) } open[number <= MOST_OPEN && grave] {
             summary {
-                span class={ "badge " (word(group.severity)) } { (word(group.severity)) }
-                " " b { (clean(group.rule)) }
+                span class={ "badge " (group.severity) } { (group.severity) }
+                " " b { (title) } " " code.id { (group.rule) }
                 " " span.number { (count(number, "finding")) }
                 @if number == 1 { " " span.first { (clean(&group.findings[0].subject)) } }
             }
@@ -45,7 +46,10 @@ fn rule(group: &Group<'_>) -> Markup {
             @if number > MOST_OF_A_RULE {
                 p.more { "and " (number - MOST_OF_A_RULE) " more of this rule; " code { "nearfar audit --format json" } " has all of them" }
             }
-            p.docs { "About this rule: " code { (clean(docs)) } }
+            p.docs {
+                @if let Some(rule) = audit::rule(group.rule) { (rule.explanation) " " }
+                code { (clean(docs)) }
+            }
         }
     }
 }
