@@ -8,6 +8,7 @@
 //!   └─► path ───────────┘             which NVMe path an I/O policy takes
 //! ```
 
+pub mod audit;
 pub mod change;
 pub mod locality;
 mod near;

@@ -1,0 +1,87 @@
+//! What is far on a machine, rule by rule.
+//!
+//! ```text
+//! Machine ──► Site      what several rules need, made once: rings of CPUs, interrupts by device, where devices are
+//!              │
+//!              ├─ devices      no node, node not online, node that differs from the firmware's
+//!              ├─ interrupts   far, sharing a CPU, on isolated CPUs, managed      seats: who moves where
+//!              ├─ steering     XPS and RPS, judged against the interrupts as they will be
+//!              ├─ nvme         policy and missing nodes
+//!              ├─ tasks        memory elsewhere, cpusets, automatic NUMA balancing
+//!              └─ system       nodes, distances, other writers, contradictions in the input
+//! ```
+//!
+//! Every rule looks at each thing once: the cost grows with the machine, not with its square. A rule whose
+//! input is not known says so in [`Audit::not_checked`] and is never silently content.
+
+mod devices;
+mod finding;
+mod interrupts;
+mod ledger;
+mod nvme;
+mod rules;
+mod seats;
+mod site;
+mod steering;
+mod system;
+mod tasks;
+
+use nearfar_machine::Machine;
+use serde::Serialize;
+
+pub use finding::{Evidence, Finding, Severity};
+pub use rules::{RULES, Rule, rule};
+
+use ledger::Ledger;
+use site::Site;
+
+/// What counts and from which size on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuditOptions {
+    /// Isolated and tickless CPUs may serve interrupts like any other.
+    pub isolated_too: bool,
+    /// Tasks with less memory than this are not judged, in bytes.
+    pub task_bytes: u64,
+    /// From this much locked and pinned memory on a task suffers from NUMA balancing, in bytes.
+    pub pinned_bytes: u64,
+}
+
+impl Default for AuditOptions {
+    /// 64 MiB a task, 1 GiB pinned.
+    fn default() -> Self {
+        Self { isolated_too: false, task_bytes: 64 << 20, pinned_bytes: 1 << 30 }
+    }
+}
+
+/// What an audit found, and what it could not look at.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Audit {
+    /// Most severe first, then in the order of [`RULES`].
+    pub findings: Vec<Finding>,
+    /// Rules that lacked something, with the reason. A rule that is in `checked`, too, was checked in part.
+    pub not_checked: Vec<NotChecked>,
+    /// Rules that looked at something, in the order of [`RULES`].
+    pub checked: Vec<&'static str>,
+}
+
+/// A rule that could not be checked, or not everywhere.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct NotChecked {
+    /// Its id.
+    pub rule: &'static str,
+    /// What was missing and why; reads well after "not checked: ".
+    pub because: String,
+}
+
+/// Checks every rule of [`RULES`].
+pub fn audit(machine: &Machine, options: &AuditOptions) -> Audit {
+    let site = Site::new(machine, options);
+    let mut ledger = Ledger::default();
+    devices::check(&site, &mut ledger);
+    let after = interrupts::check(&site, &mut ledger);
+    steering::check(&site, &after, &mut ledger);
+    nvme::check(&site, &mut ledger);
+    tasks::check(&site, options, &mut ledger);
+    system::check(&site, &mut ledger);
+    ledger.close()
+}

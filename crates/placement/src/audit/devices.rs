@@ -1,0 +1,153 @@
+//! Devices the kernel cannot place, or places elsewhere than the firmware does.
+
+use nearfar_machine::{FirmwareLocality, Known, NodeId, PciDevice};
+
+use super::ledger::Ledger;
+use super::site::{Site, node_file};
+use super::{Finding, Severity};
+use crate::change::Change;
+use crate::locality::{EffectiveNode, How};
+
+const WITHOUT: &str = "device-without-node";
+const OFFLINE: &str = "firmware-node-offline";
+const DIFFERS: &str = "device-node-differs";
+
+pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
+    let Some(devices) = ledger.need(&site.machine.pci, &[WITHOUT, OFFLINE, DIFFERS]) else { return };
+    if let Some(because) = site.machine.host_bridges.why_not() {
+        ledger.skip(OFFLINE, because);
+        ledger.skip(DIFFERS, because);
+    }
+    for device in devices.iter().filter(|device| matters(device)) {
+        match &device.node {
+            Known::Yes(node) => judge(site, device, *node, ledger),
+            Known::No { not_known_because } => {
+                ledger.skip_thing(WITHOUT, || device.address.to_string(), not_known_because);
+            }
+        }
+    }
+}
+
+/// Whether a device is in use or made to move data in bulk. Bridges move none of their own, and the many functions of
+/// a processor's uncore that no driver is bound to concern nobody.
+fn matters(device: &PciDevice) -> bool {
+    const STORAGE: u32 = 0x01;
+    const NETWORK: u32 = 0x02;
+    const DISPLAY: u32 = 0x03;
+    const PROCESSOR: u32 = 0x0b;
+    const ACCELERATOR: u32 = 0x12;
+    let base = device.class >> 16;
+    let bulk = matches!(base, STORAGE | NETWORK | DISPLAY | PROCESSOR | ACCELERATOR);
+    !device.is_bridge() && (bulk || device.driver.is_some())
+}
+
+fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut Ledger) {
+    let told = site.localities.firmware(device.root);
+    let online = |node: NodeId| site.machine.node(node).is_some_and(|node| node.online);
+    match (node, told) {
+        (None, Some(told)) if !online(told.node) => ledger.add(offline(site, device, told)),
+        (None, _) if site.has_several_nodes() => ledger.add(without(site, device)),
+        (Some(node), Some(told)) if node != told.node && online(told.node) => ledger.add(differs(device, node, told)),
+        _ => {}
+    }
+}
+
+/// "0000:81:00.0 (ixgbe)", or what pci.ids calls it.
+pub(super) fn named(device: &PciDevice) -> String {
+    match device.driver.as_ref().or(device.name.as_ref()) {
+        Some(name) => format!("{} ({name})", device.address),
+        None => device.address.to_string(),
+    }
+}
+
+fn without(site: &Site<'_>, device: &PciDevice) -> Finding {
+    let locality = site.locality(device.address);
+    let message = match &locality.how {
+        How::Unknown { .. } => "The kernel has no node for this device, and nothing tells where it is.".to_owned(),
+        _ => format!("The kernel has no node for this device. It is most likely near {locality}."),
+    };
+    let finding = Finding::new(WITHOUT, named(device), message).evidence(node_file(device.address), "-1");
+    let finding = match &locality.how {
+        How::Firmware { evidence, .. } => finding.evidence(evidence.clone(), node_text(locality.node)),
+        How::Siblings { example, .. } => finding.evidence(node_file(*example), node_text(locality.node)),
+        _ => finding,
+    };
+    override_node(site, finding, device, &locality)
+}
+
+fn offline(site: &Site<'_>, device: &PciDevice, told: &FirmwareLocality) -> Finding {
+    let locality = site.locality(device.address);
+    let nearest = match (&locality.how, locality.node) {
+        (How::NearestToFirmware { distance, .. }, Some(node)) => {
+            format!(" The online node nearest to it is {node}, at {distance} by the firmware's distances.")
+        }
+        _ => String::new(),
+    };
+    let message = format!(
+        "The firmware puts this device on node {}, which is not online; the kernel has no node for it.{nearest}",
+        told.node
+    );
+    let after = match &locality.how {
+        How::NearestToFirmware { distance, .. } => Some(*distance),
+        _ => None,
+    };
+    let finding = Finding::new(OFFLINE, named(device), message)
+        .evidence(node_file(device.address), "-1")
+        .evidence(told.evidence.clone(), format!("domain {}, node {}", told.domain, told.node))
+        .evidence("/sys/devices/system/node/online", site.machine.online_node_set().to_string())
+        .cost(None, after);
+    if !site.has_several_nodes() {
+        // Calling the device local to the only node would make its path look as near as a really near one.
+        return finding.device(device.address).advice(
+            "A kernel that brings such nodes online (Linux 6.11 and later on powerpc) mends it; there is no other online \
+             node to give the device to.",
+        );
+    }
+    override_node(site, finding, device, &locality)
+}
+
+fn differs(device: &PciDevice, node: NodeId, told: &FirmwareLocality) -> Finding {
+    let driver = match device.driver.as_deref() {
+        Some("nvme") => "The NVMe driver wrote the first node with memory into devices without one until Linux 6.6. ",
+        _ => "",
+    };
+    let message = format!(
+        "The kernel says node {node}, the firmware says node {} for its host bridge. One of them is wrong.",
+        told.node
+    );
+    Finding::new(DIFFERS, named(device), message)
+        .evidence(node_file(device.address), node.to_string())
+        .evidence(told.evidence.clone(), format!("domain {}, node {}", told.domain, told.node))
+        .device(device.address)
+        .advice(format!(
+            "{driver}Find out which is right before anything is placed by it: measure latency to the device from both \
+             nodes, or ask the board's manual."
+        ))
+}
+
+/// The last resort, where a node is known to work with.
+fn override_node(site: &Site<'_>, finding: Finding, device: &PciDevice, locality: &EffectiveNode) -> Finding {
+    let finding = finding.device(device.address);
+    let Some(node) = locality.node else {
+        let because = match &locality.how {
+            How::Unknown { because } => because.as_str(),
+            _ => "nothing tells where it is",
+        };
+        return finding.severity(Severity::Notice).advice(format!("Not placed: {because}."));
+    };
+    let guess = if matches!(locality.how, How::Firmware { .. }) { "" } else { " The node is a guess: measure first." };
+    let kernel = match site.machine.origin.kernel.get() {
+        Some(kernel) => format!(" (here {kernel})"),
+        None => String::new(),
+    };
+    finding
+        .mend(Change::DeviceNode { device: device.address, node, rebind: device.driver.clone() })
+        .advice(format!(
+            "A firmware or kernel{kernel} that knows the node is the real mend. Writing numa_node is the last resort: it taints \
+             the kernel, and the driver has to be bound again, which stops the device for a moment.{guess}"
+        ))
+}
+
+fn node_text(node: Option<NodeId>) -> String {
+    node.map_or_else(|| "none".to_owned(), |node| format!("node {node}"))
+}

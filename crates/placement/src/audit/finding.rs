@@ -1,0 +1,115 @@
+//! One thing that an audit found.
+
+use nearfar_machine::{Distance, PciAddress};
+use serde::Serialize;
+
+use super::rules;
+use crate::change::{Change, DistanceChange};
+
+/// How much a finding matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing, costs nothing by itself.
+    Fact,
+    /// May cost, depending on the load.
+    Notice,
+    /// Costs whenever the device or task is used.
+    Warning,
+    /// The configuration cannot work as meant.
+    Critical,
+}
+
+impl std::fmt::Display for Severity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Fact => "fact",
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        })
+    }
+}
+
+/// A file and what it says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Evidence {
+    /// As the kernel names it, whatever the source; what cannot be named so is described.
+    pub file: String,
+    /// What it says.
+    pub value: String,
+}
+
+/// What a rule found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// The rule's id.
+    pub rule: &'static str,
+    /// How much it matters here.
+    pub severity: Severity,
+    /// What it is about: "interrupt 42 (nvme0q3)".
+    pub subject: String,
+    /// What is wrong, in short sentences with the figures.
+    pub message: String,
+    /// What shows it.
+    pub evidence: Vec<Evidence>,
+    /// The distance now and after the mend, where it is about one.
+    pub cost: Option<DistanceChange>,
+    /// The change that mends it, where nearfar has one.
+    pub mend: Option<Change>,
+    /// What a person can do, or has to know first.
+    pub advice: Option<String>,
+    /// The rule's explanation: "docs/audit.md#rule-id".
+    pub docs: String,
+    /// The PCI function it is about, where it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<PciAddress>,
+}
+
+impl Finding {
+    /// A finding of a rule, with the rule's severity.
+    pub(crate) fn new(rule: &'static str, subject: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            rule,
+            severity: rules::rule(rule).map_or(Severity::Notice, |rule| rule.severity),
+            subject: subject.into(),
+            message: message.into(),
+            evidence: Vec::new(),
+            cost: None,
+            mend: None,
+            advice: None,
+            docs: format!("docs/audit.md#{rule}"),
+            device: None,
+        }
+    }
+
+    pub(crate) fn severity(mut self, severity: Severity) -> Self {
+        self.severity = severity;
+        self
+    }
+
+    pub(crate) fn evidence(mut self, file: impl Into<String>, value: impl Into<String>) -> Self {
+        self.evidence.push(Evidence { file: file.into(), value: value.into() });
+        self
+    }
+
+    pub(crate) fn cost(mut self, now: Option<Distance>, after: Option<Distance>) -> Self {
+        self.cost = Some(DistanceChange { now, after });
+        self
+    }
+
+    pub(crate) fn mend(mut self, change: Change) -> Self {
+        self.mend = Some(change);
+        self
+    }
+
+    pub(crate) fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    pub(crate) fn device(mut self, device: PciAddress) -> Self {
+        self.device = Some(device);
+        self
+    }
+}

@@ -1,0 +1,84 @@
+//! Where rules write down what they found and what they could not look at.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_machine::Known;
+
+use super::rules::RULES;
+use super::{Audit, Finding, NotChecked};
+
+/// Collects findings; the same reason for many things is one entry that counts them.
+#[derive(Default)]
+pub(super) struct Ledger {
+    findings: Vec<Finding>,
+    checked: BTreeSet<&'static str>,
+    skipped: BTreeMap<(usize, String), Things>,
+}
+
+#[derive(Default)]
+struct Things {
+    first: Option<String>,
+    more: usize,
+}
+
+impl Ledger {
+    pub fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// These rules looked at something.
+    pub fn checked(&mut self, rules: &[&'static str]) {
+        self.checked.extend(rules);
+    }
+
+    /// A rule could not be checked at all.
+    pub fn skip(&mut self, rule: &'static str, because: impl Into<String>) {
+        self.skipped.entry((position(rule), because.into())).or_default();
+    }
+
+    /// A rule could not be checked for one thing.
+    pub fn skip_thing(&mut self, rule: &'static str, thing: impl FnOnce() -> String, because: &str) {
+        let things = self.skipped.entry((position(rule), because.to_owned())).or_default();
+        match things.first {
+            None => things.first = Some(thing()),
+            Some(_) => things.more += 1,
+        }
+    }
+
+    /// What is known, with the rules that need it marked as checked; else their reason is written down.
+    pub fn need<'a, T>(&mut self, known: &'a Known<T>, rules: &[&'static str]) -> Option<&'a T> {
+        match known {
+            Known::Yes(value) => {
+                self.checked(rules);
+                Some(value)
+            }
+            Known::No { not_known_because } => {
+                rules.iter().for_each(|rule| self.skip(rule, not_known_because.as_ref()));
+                None
+            }
+        }
+    }
+
+    /// Whether a finding so far meets a condition.
+    pub fn any(&self, condition: impl Fn(&Finding) -> bool) -> bool {
+        self.findings.iter().any(condition)
+    }
+
+    pub fn close(mut self) -> Audit {
+        self.findings.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), position(finding.rule)));
+        let not_checked = self.skipped.into_iter().map(|((rule, because), things)| NotChecked {
+            rule: RULES.get(rule).map_or("", |rule| rule.id),
+            because: match (things.first, things.more) {
+                (None, _) => because,
+                (Some(first), 0) => format!("{first}: {because}"),
+                (Some(first), more) => format!("{first} and {more} more: {because}"),
+            },
+        });
+        let checked = RULES.iter().map(|rule| rule.id).filter(|id| self.checked.contains(id)).collect();
+        Audit { findings: self.findings, not_checked: not_checked.collect(), checked }
+    }
+}
+
+fn position(rule: &str) -> usize {
+    RULES.iter().position(|other| other.id == rule).unwrap_or(RULES.len())
+}

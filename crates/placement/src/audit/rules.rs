@@ -1,0 +1,144 @@
+//! The rules by name. docs/audit.md has a section for each; a test holds the two together.
+
+use serde::Serialize;
+
+use super::Severity;
+
+/// What a rule looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Rule {
+    /// Its name in findings, plans and docs/audit.md.
+    pub id: &'static str,
+    /// What it finds, in a few words.
+    pub title: &'static str,
+    /// The severity its findings usually have.
+    pub severity: Severity,
+    /// What it compares, in a sentence or two.
+    pub explanation: &'static str,
+}
+
+/// Every rule, in the order in which findings of one severity are listed.
+pub static RULES: &[Rule] = &[
+    Rule {
+        id: "device-without-node",
+        title: "device without a node",
+        severity: Severity::Warning,
+        explanation: "On a machine with several nodes the kernel has no node (-1) for a device that is in use, so drivers \
+                      place its queues, memory and interrupts without regard to distance.",
+    },
+    Rule {
+        id: "firmware-node-offline",
+        title: "device on a node that is not online",
+        severity: Severity::Warning,
+        explanation: "The firmware puts the device's host bridge on a node that the kernel has not brought online, so \
+                      the kernel treats the device as if it were nowhere.",
+    },
+    Rule {
+        id: "device-node-differs",
+        title: "kernel and firmware disagree on a device's node",
+        severity: Severity::Notice,
+        explanation: "The kernel's node of a device is not the one the firmware gives its host bridge: somebody has \
+                      overridden it, or a driver filled it in.",
+    },
+    Rule {
+        id: "interrupt-far",
+        title: "interrupt served far from its device",
+        severity: Severity::Warning,
+        explanation: "The CPU that serves a queue's interrupt is further from the device than a usable CPU that serves \
+                      none of the device's queues.",
+    },
+    Rule {
+        id: "queues-share-cpu",
+        title: "several queues of a device on one CPU",
+        severity: Severity::Notice,
+        explanation: "One CPU serves several queues of a device while another usable CPU, no further away, serves none.",
+    },
+    Rule {
+        id: "interrupt-on-isolated-cpu",
+        title: "interrupt on an isolated CPU",
+        severity: Severity::Warning,
+        explanation: "A CPU that isolcpus= or nohz_full= keeps free serves an interrupt that another CPU could serve.",
+    },
+    Rule {
+        id: "managed-interrupt",
+        title: "interrupts the kernel manages",
+        severity: Severity::Fact,
+        explanation: "The kernel alone places these interrupts; a write to their affinity fails and is never tried.",
+    },
+    Rule {
+        id: "competing-writer",
+        title: "another program writes placement",
+        severity: Severity::Notice,
+        explanation: "A service or a rule writes the same settings as nearfar and would undo a change.",
+    },
+    Rule {
+        id: "xps-mismatch",
+        title: "transmit queues do not follow the interrupts",
+        severity: Severity::Notice,
+        explanation: "The CPU that serves a transmit queue's interrupt does not send through that queue (XPS), so that what \
+                      one CPU sends another one cleans up.",
+    },
+    Rule {
+        id: "rps-mismatch",
+        title: "received packets are handed to far CPUs",
+        severity: Severity::Notice,
+        explanation: "RPS hands packets to CPUs further from the device than need be, to isolated CPUs, or although each \
+                      near CPU has a receive queue of its own.",
+    },
+    Rule {
+        id: "nvme-far-path",
+        title: "NVMe I/O over a far or undetermined path",
+        severity: Severity::Notice,
+        explanation: "The subsystem's I/O policy, or a controller without a node, sends I/O over a path that is not the \
+                      nearest; or numa leaves paths idle. Which is faster depends on the load: measure.",
+    },
+    Rule {
+        id: "task-memory-far",
+        title: "task with most of its memory on another node",
+        severity: Severity::Notice,
+        explanation: "More than half of a task's memory is on nodes other than those it runs on.",
+    },
+    Rule {
+        id: "cpuset-disjoint",
+        title: "cpuset whose CPUs and memory nodes do not meet",
+        severity: Severity::Warning,
+        explanation: "No CPU of the cpuset is near any of the nodes its tasks get memory from: all their memory is far.",
+    },
+    Rule {
+        id: "numa-balancing",
+        title: "automatic NUMA balancing does not fit the tasks",
+        severity: Severity::Notice,
+        explanation: "Balancing is off while large tasks float between nodes, or on while large memory is pinned, which it \
+                      keeps unmapping and cannot move.",
+    },
+    Rule {
+        id: "flat-distances",
+        title: "distances that tell nothing",
+        severity: Severity::Notice,
+        explanation: "There is more than one node and the table says the same distance everywhere, so nothing that \
+                      goes by distance can work.",
+    },
+    Rule {
+        id: "node-without-cpus",
+        title: "node without CPUs",
+        severity: Severity::Fact,
+        explanation: "An online node has no CPUs: its memory or its devices are always remote to whoever uses them.",
+    },
+    Rule {
+        id: "node-without-memory",
+        title: "node without memory",
+        severity: Severity::Fact,
+        explanation: "An online node has no memory: what its CPUs allocate comes from another node.",
+    },
+    Rule {
+        id: "input-contradiction",
+        title: "contradiction in what was read",
+        severity: Severity::Fact,
+        explanation: "The firmware, the kernel or the text that was read contradicts itself; what was assumed is said.",
+    },
+];
+
+/// The rule of that id.
+pub fn rule(id: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.id == id)
+}

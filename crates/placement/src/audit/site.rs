@@ -1,0 +1,117 @@
+//! What several rules need, made once a machine.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use nearfar_machine::{CpuId, CpuSet, Distance, Interrupt, Machine, NodeId, NodeSet, PciAddress};
+
+use super::AuditOptions;
+use crate::locality::{EffectiveNode, Localities};
+use crate::near::{self, Ring};
+use crate::order;
+
+/// A machine with its indexes.
+pub(super) struct Site<'a> {
+    pub machine: &'a Machine,
+    /// CPUs that may be given interrupts.
+    pub usable: CpuSet,
+    /// Online CPUs that are kept free of them.
+    pub kept_free: CpuSet,
+    /// Online nodes that have online CPUs.
+    pub cpu_nodes: Vec<NodeId>,
+    pub localities: Localities<'a>,
+    /// Interrupts of each device, in the order of their numbers.
+    pub by_device: BTreeMap<PciAddress, Vec<&'a Interrupt>>,
+    /// Whether some CPU is in several nodes, as with fake ones.
+    shared: bool,
+    rings: RefCell<HashMap<Option<NodeId>, Rc<[Ring]>>>,
+}
+
+impl<'a> Site<'a> {
+    pub fn new(machine: &'a Machine, options: &AuditOptions) -> Self {
+        let states = &machine.cpu_states;
+        let usable = if options.isolated_too { states.online.clone() } else { states.housekeeping() };
+        let mut by_device: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for interrupt in machine.interrupts.get().into_iter().flatten() {
+            if let Some(device) = interrupt.device {
+                by_device.entry(device).or_default().push(interrupt);
+            }
+        }
+        let in_nodes: usize = machine.online_nodes().map(|node| node.cpus.len()).sum();
+        let with_node = machine.cpus.iter().filter(|cpu| cpu.node.is_some()).count();
+        let cpu_nodes = machine.online_nodes().filter(|node| node.cpus.intersects(&states.online));
+        Self {
+            kept_free: states.online.difference(&usable),
+            cpu_nodes: cpu_nodes.map(|node| node.id).collect(),
+            localities: Localities::new(machine),
+            by_device,
+            shared: in_nodes > with_node,
+            rings: RefCell::default(),
+            usable,
+            machine,
+        }
+    }
+
+    /// Usable CPUs in rings around a node. Unlike in a spread, the node itself is one ring with others that the table
+    /// says are as near: nothing is called far where no figure says so.
+    pub fn rings(&self, from: Option<NodeId>) -> Rc<[Ring]> {
+        let mut made = self.rings.borrow_mut();
+        let make = || {
+            let mut rings = near::rings(self.machine, from, &self.usable);
+            if let [own, next, ..] = &rings[..]
+                && own.distance == next.distance
+            {
+                let next = rings.remove(1);
+                rings[0].cpus = rings[0].cpus.union(&next.cpus);
+                rings[0].nodes.extend(next.nodes);
+            }
+            rings.into()
+        };
+        Rc::clone(made.entry(from).or_insert_with(make))
+    }
+
+    /// How far a CPU is from a device's node; of several fake nodes that share the CPU the nearest counts.
+    pub fn distance(&self, from: Option<NodeId>, cpu: CpuId) -> Option<Distance> {
+        let from = from?;
+        if !self.shared {
+            return self.machine.distance(from, self.machine.node_of(cpu)?);
+        }
+        let nodes = self.machine.online_nodes().filter(|node| node.cpus.contains(cpu));
+        nodes.filter_map(|node| self.machine.distance(from, node.id)).min()
+    }
+
+    /// Whether there is more than one online node: with one, nothing on the machine is far.
+    pub fn has_several_nodes(&self) -> bool {
+        self.machine.online_nodes().nth(1).is_some()
+    }
+
+    /// Nodes of which these CPUs are, in ascending order.
+    pub fn nodes_of(&self, cpus: &CpuSet) -> NodeSet {
+        self.machine.online_nodes().filter(|node| node.cpus.intersects(cpus)).map(|node| node.id).collect()
+    }
+
+    /// The node a CPU of this node gets its memory from: itself, or the nearest that has memory.
+    pub fn memory_home(&self, node: NodeId) -> NodeId {
+        let without = |node: NodeId| self.machine.node(node).is_some_and(|node| node.has_memory() == Some(false));
+        if !without(node) {
+            return node;
+        }
+        let nearest = order::nodes_by_distance(self.machine, node).into_iter().find(|&(node, _)| !without(node));
+        nearest.map_or(node, |(node, _)| node)
+    }
+
+    pub fn locality(&self, device: PciAddress) -> EffectiveNode {
+        self.localities.of(device)
+    }
+}
+
+/// The file that holds a device's node.
+pub(super) fn node_file(device: PciAddress) -> String {
+    format!("/sys/bus/pci/devices/{device}/numa_node")
+}
+
+/// A distance for a sentence.
+pub(super) fn spoken(distance: Option<Distance>) -> String {
+    distance.map_or_else(|| "an unknown distance".to_owned(), |distance| distance.to_string())
+}

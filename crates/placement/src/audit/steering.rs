@@ -1,0 +1,251 @@
+//! Transmit and receive steering of network devices: XPS and RPS, judged against the interrupts as they are once
+//! those that are far have moved.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::{CpuId, CpuSet, Interrupt, NetworkDevice, NodeId, PciAddress};
+
+use super::interrupts::{self, After, Direction, direction};
+use super::ledger::Ledger;
+use super::site::{Site, spoken};
+use super::{Finding, Severity};
+use crate::change::Change;
+
+const XPS: &str = "xps-mismatch";
+const RPS: &str = "rps-mismatch";
+
+pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
+    let Some(networks) = ledger.need(&site.machine.networks, &[RPS]) else {
+        if let Some(because) = site.machine.networks.why_not() {
+            ledger.skip(XPS, because);
+        }
+        return;
+    };
+    let known = ledger.need(&site.machine.interrupts, &[XPS]).is_some();
+    for network in networks {
+        let Some(device) = network.device else {
+            for rule in [XPS, RPS] {
+                ledger.skip_thing(rule, || network.name.clone(), "its PCI device is not known");
+            }
+            continue;
+        };
+        let nic = Nic { site, network, device, serves: queues(site, network, device, after) };
+        if known {
+            nic.transmit(ledger);
+        }
+        nic.receive(ledger);
+    }
+}
+
+/// A network device with the CPUs that serve each of its queues' interrupts.
+struct Nic<'s, 'm> {
+    site: &'s Site<'m>,
+    network: &'m NetworkDevice,
+    device: PciAddress,
+    serves: BTreeMap<(u32, Direction), CpuSet>,
+}
+
+/// Who serves each queue. Two interfaces on one PCI function are told apart by the interrupts' names.
+fn queues(
+    site: &Site<'_>,
+    network: &NetworkDevice,
+    device: PciAddress,
+    after: &After,
+) -> BTreeMap<(u32, Direction), CpuSet> {
+    let members = site.by_device.get(&device).map_or(&[][..], Vec::as_slice);
+    let named = |interrupt: &Interrupt| interrupt.name.contains(&network.name);
+    let by_name = members.iter().any(|interrupt| named(interrupt));
+    let mut serves = BTreeMap::new();
+    for interrupt in members.iter().filter(|interrupt| !by_name || named(interrupt)) {
+        let now = || interrupts::serving(interrupt).map(|serving| serving.cpus.clone());
+        let cpus = after.get(&interrupt.irq).cloned().or_else(now);
+        if let Some((queue, cpus)) = interrupt.queue.zip(cpus) {
+            serves.entry((queue, direction(&interrupt.name))).or_insert(cpus);
+        }
+    }
+    serves
+}
+
+impl Nic<'_, '_> {
+    fn serving(&self, queue: u32, way: Direction) -> Option<&CpuSet> {
+        self.serves.get(&(queue, way)).or_else(|| self.serves.get(&(queue, Direction::Both)))
+    }
+
+    /// The one CPU that serves a transmit queue's interrupt, where it is one.
+    fn transmitter(&self, queue: u32) -> Option<CpuId> {
+        let cpus = self.serving(queue, Direction::Transmit)?;
+        cpus.first().filter(|_| cpus.len() == 1)
+    }
+
+    fn transmit(&self, ledger: &mut Ledger) {
+        // With one queue there is nothing to choose, and the kernel refuses to read the file.
+        if self.network.transmit.len() < 2 {
+            return;
+        }
+        let name = |queue: u32| format!("{} transmit queue {queue}", self.network.name);
+        let mut masks = BTreeMap::new();
+        for queue in &self.network.transmit {
+            match ledger.need(&queue.xps, &[]) {
+                Some(mask) => _ = masks.insert(queue.queue, mask),
+                None => {
+                    ledger.skip_thing(XPS, || name(queue.queue), queue.xps.why_not().unwrap_or_default());
+                    continue;
+                }
+            }
+            if self.transmitter(queue.queue).is_none() {
+                ledger.skip_thing(XPS, || name(queue.queue), "no single CPU is known to serve its interrupt");
+            }
+        }
+        let off = |queue: &u32| {
+            let mask = masks.get(queue)?;
+            let cpu = self.transmitter(*queue)?;
+            Some(!mask.contains(cpu))
+        };
+        if !masks.keys().any(|queue| off(queue) == Some(true)) {
+            return;
+        }
+        let single = masks.values().any(|mask| !mask.is_empty()) && masks.values().all(|mask| mask.len() < 2);
+        let shared = if single { BTreeMap::new() } else { self.shared_out(masks.keys().copied()) };
+        for (&queue, &mask) in &masks {
+            let Some(cpu) = self.transmitter(queue) else { continue };
+            let expected = shared.get(&queue).cloned().unwrap_or_else(|| CpuSet::single(cpu));
+            let amiss = if single { off(&queue) == Some(true) } else { *mask != expected };
+            if amiss {
+                ledger.add(self.transmit_finding(queue, mask, cpu, expected));
+            }
+        }
+    }
+
+    /// Every online CPU with the queue whose interrupt is served nearest to it; equally near queues take turns.
+    fn shared_out(&self, queues: impl Iterator<Item = u32>) -> BTreeMap<u32, CpuSet> {
+        let owners: Vec<(u32, CpuId)> = queues.filter_map(|queue| Some((queue, self.transmitter(queue)?))).collect();
+        let mut masks: BTreeMap<u32, CpuSet> =
+            owners.iter().map(|&(queue, cpu)| (queue, CpuSet::single(cpu))).collect();
+        let serving: CpuSet = owners.iter().map(|&(_, cpu)| cpu).collect();
+        let mut nearest: BTreeMap<Option<NodeId>, (Vec<u32>, usize)> = BTreeMap::new();
+        for cpu in self.site.machine.cpu_states.online.difference(&serving).iter() {
+            let node = self.site.machine.node_of(cpu);
+            let (near, turn) = nearest.entry(node).or_insert_with(|| (self.nearest_queues(node, &owners), 0));
+            if let Some(mask) = near.get(*turn % near.len().max(1)).and_then(|queue| masks.get_mut(queue)) {
+                mask.insert(cpu);
+            }
+            *turn += 1;
+        }
+        masks
+    }
+
+    fn nearest_queues(&self, node: Option<NodeId>, owners: &[(u32, CpuId)]) -> Vec<u32> {
+        let far = |cpu: CpuId| {
+            let distance = self.site.distance(node, cpu);
+            (distance.is_none(), distance)
+        };
+        let least = owners.iter().map(|&(_, cpu)| far(cpu)).min();
+        owners.iter().filter(|&&(_, cpu)| Some(far(cpu)) == least).map(|&(queue, _)| queue).collect()
+    }
+
+    fn transmit_finding(&self, queue: u32, mask: &CpuSet, cpu: CpuId, expected: CpuSet) -> Finding {
+        let site = self.site;
+        let node = site.machine.node_of(cpu);
+        let senders = site.nodes_of(mask);
+        let far = !mask.is_empty() && node.is_some_and(|node| !senders.contains(node));
+        let message = if mask.is_empty() {
+            format!("No CPU is set to send through it (XPS is off), while CPU {cpu} serves its interrupt.")
+        } else if mask.contains(cpu) {
+            format!("CPUs {mask} send through it. Once the other queues are mended some of them have a nearer one.")
+        } else {
+            let on = if far { format!(", all on other nodes ({senders}),") } else { String::new() };
+            format!("CPUs {mask}{on} send through it, while CPU {cpu} serves its interrupt.")
+        };
+        let interface = self.network.name.clone();
+        let distances = |cpus: &CpuSet| cpus.iter().filter_map(|sender| site.distance(node, sender)).min();
+        let finding = Finding::new(XPS, format!("{interface} transmit queue {queue}"), message)
+            .severity(if far { Severity::Warning } else { Severity::Notice })
+            .evidence(
+                format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"),
+                mask.to_mask(site.machine.mask_width()),
+            )
+            .device(self.device);
+        let finding = if far { finding.cost(distances(mask), distances(&expected)) } else { finding };
+        finding.mend(Change::Xps { interface, queue, cpus: expected })
+    }
+
+    fn receive(&self, ledger: &mut Ledger) {
+        let node = self.site.locality(self.device).node;
+        for queue in &self.network.receive {
+            let name = || format!("{} receive queue {}", self.network.name, queue.queue);
+            let Some(mask) = queue.rps.get() else {
+                ledger.skip_thing(RPS, name, queue.rps.why_not().unwrap_or_default());
+                continue;
+            };
+            if mask.is_empty() {
+                continue;
+            }
+            if node.is_none() && self.site.has_several_nodes() {
+                ledger.skip_thing(RPS, name, "nothing tells where its device is");
+                continue;
+            }
+            if let Some(finding) = self.receive_finding(queue.queue, mask, node) {
+                ledger.add(finding);
+            }
+        }
+    }
+
+    fn receive_finding(&self, queue: u32, mask: &CpuSet, node: Option<NodeId>) -> Option<Finding> {
+        let site = self.site;
+        let rings = site.rings(node);
+        let near = rings.first()?;
+        let kept = mask.intersection(&near.cpus);
+        let expected = if kept.is_empty() { near.cpus.clone() } else { kept.clone() };
+        let nearest = rings.iter().find(|ring| ring.cpus.intersects(mask)).and_then(|ring| ring.distance);
+        let furthest = rings.iter().rev().find(|ring| ring.cpus.intersects(mask)).and_then(|ring| ring.distance);
+        let outside = mask.difference(&near.cpus);
+        let finding = |severity, message| {
+            Finding::new(RPS, format!("{} receive queue {queue}", self.network.name), message)
+                .severity(severity)
+                .evidence(
+                    format!("/sys/class/net/{}/queues/rx-{queue}/rps_cpus", self.network.name),
+                    mask.to_mask(site.machine.mask_width()),
+                )
+                .device(self.device)
+        };
+        let change = Change::Rps { interface: self.network.name.clone(), queue, cpus: expected };
+        if outside.is_empty() {
+            return self.each_near_cpu_has_a_queue(&near.cpus).then(|| {
+                let message = format!(
+                    "RPS hands its packets to CPUs {mask}, although each CPU near the device has a receive queue of its own."
+                );
+                finding(Severity::Notice, message).advice(
+                    "Such a hand-over between CPUs rarely pays where the device spreads flows over as many queues. Compare \
+                     with an empty rps_cpus.",
+                )
+            });
+        }
+        let isolated = outside.intersection(&site.kept_free);
+        Some(if !isolated.is_empty() && outside == isolated {
+            let message = format!("RPS hands its packets to CPUs {isolated}, which are kept free of such work.");
+            finding(Severity::Warning, message).mend(change)
+        } else if kept.is_empty() {
+            let message = format!(
+                "RPS hands its packets to CPUs {mask} only, at {} from the device; CPUs {} are at {}.",
+                spoken(nearest),
+                near.cpus,
+                spoken(near.distance)
+            );
+            finding(Severity::Warning, message).cost(nearest, near.distance).mend(change)
+        } else {
+            let message = format!(
+                "RPS hands part of its packets to CPUs {outside}, up to {} from the device; CPUs {kept} are at {}.",
+                spoken(furthest),
+                spoken(near.distance)
+            );
+            finding(Severity::Notice, message).cost(furthest, near.distance).mend(change)
+        })
+    }
+
+    fn each_near_cpu_has_a_queue(&self, near: &CpuSet) -> bool {
+        let queues = self.network.receive.iter();
+        let serving = queues.filter_map(|queue| self.serving(queue.queue, Direction::Receive));
+        let single: CpuSet = serving.filter(|cpus| cpus.len() == 1).filter_map(CpuSet::first).collect();
+        near.is_subset(&single)
+    }
+}

@@ -1,0 +1,153 @@
+//! Nodes and distances as a whole, other writers, and what the source found wrong with its input.
+
+use nearfar_machine::{Node, Writer, WriterKind};
+
+use super::ledger::Ledger;
+use super::site::Site;
+use super::{Finding, Severity};
+use crate::change::Change;
+
+const FLAT: &str = "flat-distances";
+const NO_CPUS: &str = "node-without-cpus";
+const NO_MEMORY: &str = "node-without-memory";
+const WRITER: &str = "competing-writer";
+const INPUT: &str = "input-contradiction";
+
+pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
+    nodes(site, ledger);
+    flat(site, ledger);
+    for writer in ledger.need(&site.machine.writers, &[WRITER]).into_iter().flatten() {
+        competing(writer, ledger);
+    }
+    ledger.checked(&[INPUT]);
+    for diagnostic in &site.machine.diagnostics {
+        ledger.add(
+            Finding::new(INPUT, diagnostic.place.clone(), diagnostic.message.clone())
+                .evidence(diagnostic.place.clone(), diagnostic.message.clone()),
+        );
+    }
+}
+
+fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
+    if site.machine.nodes.is_empty() {
+        for rule in [NO_CPUS, NO_MEMORY] {
+            ledger.skip(rule, "the machine shows no nodes");
+        }
+        return;
+    }
+    ledger.checked(&[NO_CPUS]);
+    for node in site.machine.online_nodes() {
+        if node.cpus.is_empty() {
+            ledger.add(without_cpus(node));
+        }
+        let subject = || format!("node {}", node.id);
+        match node.has_memory() {
+            None => ledger.skip_thing(NO_MEMORY, subject, node.memory.why_not().unwrap_or_default()),
+            Some(true) => ledger.checked(&[NO_MEMORY]),
+            Some(false) => {
+                ledger.checked(&[NO_MEMORY]);
+                let home = site.memory_home(node.id);
+                let message = match home == node.id {
+                    true => "It has no memory.".to_owned(),
+                    false => format!("It has no memory: what its CPUs allocate comes from node {home}."),
+                };
+                ledger.add(
+                    Finding::new(NO_MEMORY, subject(), message)
+                        .evidence(format!("/sys/devices/system/node/node{}/meminfo", node.id), "MemTotal 0 kB"),
+                );
+            }
+        }
+    }
+}
+
+fn without_cpus(node: &Node) -> Finding {
+    let holds = match (node.has_memory(), node.generic_initiator, node.tier) {
+        (Some(true), _, Some(tier)) => format!("It is memory of tier {tier}, remote to every CPU."),
+        (Some(true), ..) => "It has memory only, remote to every CPU.".to_owned(),
+        (_, true, _) => "It has no CPUs: a device that accesses memory (generic initiator) sits on it.".to_owned(),
+        (Some(false), ..) => "It has neither CPUs nor memory: it only says where devices are.".to_owned(),
+        (None, ..) => "It has no CPUs.".to_owned(),
+    };
+    Finding::new(NO_CPUS, format!("node {}", node.id), holds)
+        .evidence(format!("/sys/devices/system/node/node{}/cpulist", node.id), "empty")
+}
+
+fn flat(site: &Site<'_>, ledger: &mut Ledger) {
+    let Some(table) = ledger.need(&site.machine.distances, &[FLAT]) else { return };
+    let online: Vec<&Node> = site.machine.online_nodes().collect();
+    let [first, _, ..] = online[..] else { return };
+    // A hole is no statement; only a table that says one thing everywhere is flat.
+    let one = table.get(first.id, first.id);
+    let same = |from: &&Node| {
+        table.row(from.id).all(|(to, distance)| site.machine.node(to).is_none_or(|to| !to.online) || distance == one)
+    };
+    let Some(one) = one.filter(|_| online.iter().all(same)) else { return };
+    let real = |node: &&Node| node.fake_of.unwrap_or(node.id);
+    let fakes = online.iter().all(|node| real(node) == real(&first));
+    let message = format!("All {} nodes are at distance {one} from each other and from themselves.", online.len());
+    let finding = Finding::new(FLAT, "node distances", message)
+        .evidence(format!("/sys/devices/system/node/node{}/distance", first.id), row(site, first));
+    ledger.add(if fakes {
+        finding.severity(Severity::Fact).advice("They are fakes of one real node, so that is right.")
+    } else {
+        finding.advice(
+            "Nothing on this machine can be said to be near or far by this table. Measure latency between the nodes; the \
+             firmware's SLIT is where it would be mended.",
+        )
+    });
+}
+
+fn row(site: &Site<'_>, node: &Node) -> String {
+    let row = site.machine.distances.get().into_iter().flat_map(|table| table.row(node.id));
+    let entries: Vec<String> = row.filter_map(|(_, distance)| Some(distance?.to_string())).collect();
+    entries.join(" ")
+}
+
+fn competing(writer: &Writer, ledger: &mut Ledger) {
+    let active = writer.active.get().copied();
+    if active == Some(false) {
+        return;
+    }
+    let (name, writes, advice) = match writer.kind {
+        WriterKind::Irqbalance => (
+            "irqbalance",
+            "It places interrupts anew every few seconds",
+            "Ban the interrupts it shall leave alone (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.",
+        ),
+        WriterKind::Tuned => (
+            "tuned",
+            "It writes what its profile says whenever that is loaded",
+            "Put what is to last into the profile, or choose one without isolated_cores and irq_affinity.",
+        ),
+        WriterKind::UdevLink => (
+            "systemd-udevd (.link file)",
+            "It sets interrupt affinities whenever the interface appears",
+            "Take IRQAffinity options out of the .link file, or keep them and leave the interrupts to it.",
+        ),
+        WriterKind::UdevRule => (
+            "a udev rule",
+            "It writes its value again whenever the device appears",
+            "Change the rule rather than the setting.",
+        ),
+        WriterKind::Numad => (
+            "numad",
+            "It moves processes and their memory between nodes",
+            "Stop it, or exclude what you place yourself (numad -x PID).",
+        ),
+    };
+    let places_interrupts = matches!(writer.kind, WriterKind::Irqbalance | WriterKind::Tuned | WriterKind::UdevLink);
+    let undoes = ledger.any(|finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. })));
+    let sure = match active {
+        Some(_) => String::new(),
+        None => format!(" Whether it runs is not known: {}.", writer.active.why_not().unwrap_or_default()),
+    };
+    let effect = if places_interrupts && undoes { " and would undo the changes above" } else { "" };
+    let severity =
+        if places_interrupts && undoes && active == Some(true) { Severity::Warning } else { Severity::Notice };
+    ledger.add(
+        Finding::new(WRITER, name, format!("{writes}{effect}.{sure}"))
+            .severity(severity)
+            .evidence(writer.evidence.clone(), writer.says.clone())
+            .advice(advice),
+    );
+}

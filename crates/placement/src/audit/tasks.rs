@@ -1,0 +1,216 @@
+//! Tasks whose memory is elsewhere, cpusets that keep it there, and the kernel's own balancing.
+
+use nearfar_machine::{CpuSet, Cpuset, Known, NodeBytes, NodeId, NodeSet, Task};
+
+use super::ledger::Ledger;
+use super::site::Site;
+use super::{AuditOptions, Finding, Severity};
+use crate::change::Change;
+
+const FAR: &str = "task-memory-far";
+const DISJOINT: &str = "cpuset-disjoint";
+const BALANCING: &str = "numa-balancing";
+/// `NUMA_BALANCING_NORMAL` in include/linux/sched/sysctl.h; the other bit is memory tiering.
+const NORMAL: u32 = 1;
+
+pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
+    if let Some(tasks) = ledger.need(&site.machine.tasks, &[FAR]) {
+        for task in tasks.iter().filter(|_| site.has_several_nodes()) {
+            memory(site, options, task, ledger);
+        }
+    }
+    if let Some(cpusets) = ledger.need(&site.machine.cpusets, &[DISJOINT]) {
+        for cpuset in cpusets.iter().filter(|cpuset| cpuset.configured && site.has_several_nodes()) {
+            disjoint(site, cpuset, ledger);
+        }
+    }
+    balancing(site, options, ledger);
+}
+
+/// "task 4711 (redis-server)".
+fn named(task: &Task) -> String {
+    format!("task {} ({})", task.pid, task.name)
+}
+
+/// Bytes as people read them.
+fn size(bytes: u64) -> String {
+    const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let fits = UNITS.iter().find(|(_, shift)| bytes >> shift > 0);
+    fits.map_or_else(
+        || format!("{bytes} B"),
+        |(unit, shift)| format!("{:.1} {unit}", bytes as f64 / (1u64 << shift) as f64),
+    )
+}
+
+fn total(memory: &[NodeBytes]) -> u64 {
+    memory.iter().fold(0, |sum, on| sum.saturating_add(on.bytes))
+}
+
+/// Whether most of its memory is spread over nodes on purpose.
+fn is_interleaved(task: &Task) -> bool {
+    let Some(policies) = task.policies.get() else { return false };
+    let sum = |wanted: fn(&str) -> bool| {
+        policies
+            .iter()
+            .filter(|policy| wanted(&policy.policy))
+            .fold(0u64, |sum, policy| sum.saturating_add(policy.bytes))
+    };
+    let spread = sum(|policy| policy.starts_with("interleave") || policy.starts_with("weighted"));
+    spread > sum(|_| true) / 2
+}
+
+/// The nodes a task runs on: those it is confined to, or the one it ran on last. The flag says confined.
+fn runs_on(site: &Site<'_>, task: &Task) -> Option<(NodeSet, bool)> {
+    let allowed =
+        task.allowed_cpus.get().map(|cpus| site.nodes_of(&cpus.intersection(&site.machine.cpu_states.online)));
+    if let Some(nodes) = allowed.filter(|nodes| !nodes.is_empty() && nodes.len() < site.cpu_nodes.len()) {
+        return Some((nodes, true));
+    }
+    let cpu = *task.last_cpu.get()?;
+    let nodes = site.nodes_of(&CpuSet::from_iter([cpu]));
+    (!nodes.is_empty()).then_some((nodes, false))
+}
+
+fn memory(site: &Site<'_>, options: &AuditOptions, task: &Task, ledger: &mut Ledger) {
+    let Some(memory) = task.memory.get() else {
+        return ledger.skip_thing(FAR, || named(task), task.memory.why_not().unwrap_or_default());
+    };
+    let all = total(memory);
+    if all < options.task_bytes.max(1) || is_interleaved(task) {
+        return;
+    }
+    let Some((nodes, confined)) = runs_on(site, task) else {
+        return ledger.skip_thing(FAR, || named(task), "where it runs is not known");
+    };
+    let homes: NodeSet = nodes.iter().map(|node| site.memory_home(node)).collect();
+    let away: Vec<&NodeBytes> = memory.iter().filter(|on| !homes.contains(on.node)).collect();
+    let far = away.iter().fold(0u64, |sum, on| sum.saturating_add(on.bytes));
+    let Some(most) = away.iter().max_by_key(|on| on.bytes).filter(|_| far > all / 2) else { return };
+    let Some(runs) = nodes.first() else { return };
+    ledger.add(memory_finding(site, task, Elsewhere { runs, nodes, confined, far, all, most: most.node }));
+}
+
+/// A task and where most of its memory is.
+struct Elsewhere {
+    runs: NodeId,
+    nodes: NodeSet,
+    confined: bool,
+    far: u64,
+    all: u64,
+    most: NodeId,
+}
+
+fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
+    let verb = if at.confined { "may only run on" } else { "last ran on" };
+    let noun = if at.nodes.len() == 1 { "node" } else { "nodes" };
+    let message = format!(
+        "{} of its {} are not there where it runs, most on node {}. It {verb} {noun} {}.",
+        size(at.far),
+        size(at.all),
+        at.most,
+        at.nodes
+    );
+    let advice = if at.confined {
+        format!(
+            "migratepages {} {} {} brings the memory near; or let it run on node {}.",
+            task.pid, at.most, at.runs, at.most
+        )
+    } else {
+        format!("Confine it to node {}, or let NUMA balancing move the memory; what is pinned cannot move.", at.most)
+    };
+    let finding = Finding::new(FAR, named(task), message)
+        .severity(if at.confined { Severity::Warning } else { Severity::Notice })
+        .evidence(format!("/proc/{}/numa_maps", task.pid), format!("{} on node {}", size(at.far), at.most))
+        .cost(site.machine.distance(at.runs, at.most), site.machine.distance(at.runs, site.memory_home(at.runs)))
+        .advice(advice);
+    match (at.confined, &task.allowed_cpus, &task.last_cpu) {
+        (true, Known::Yes(cpus), _) => {
+            finding.evidence(format!("/proc/{}/status", task.pid), format!("Cpus_allowed_list {cpus}"))
+        }
+        (_, _, Known::Yes(cpu)) => finding.evidence(format!("/proc/{}/stat", task.pid), format!("last on CPU {cpu}")),
+        _ => finding,
+    }
+}
+
+fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
+    let (Known::Yes(cpus), Known::Yes(nodes)) = (&cpuset.cpus, &cpuset.nodes) else {
+        let because = cpuset.cpus.why_not().or(cpuset.nodes.why_not()).unwrap_or_default();
+        return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
+    };
+    let runs = site.nodes_of(cpus);
+    let homes: NodeSet = runs.iter().map(|node| site.memory_home(node)).collect();
+    if runs.is_empty() || nodes.is_empty() || homes.intersects(nodes) {
+        return;
+    }
+    let message =
+        format!("Its CPUs {cpus} are on node {runs}, its memory may only come from node {nodes}: all of it is far.");
+    let between = |from: NodeId| nodes.iter().filter_map(move |to| site.machine.distance(from, to));
+    let now = runs.iter().flat_map(between).min();
+    let after = runs.first().and_then(|node| site.machine.distance(node, site.memory_home(node)));
+    let file = |name: &str| format!("/sys/fs/cgroup{}/{name}", cpuset.path.trim_end_matches('/'));
+    ledger.add(
+        Finding::new(DISJOINT, format!("cpuset {}", cpuset.path), message)
+            .evidence(file("cpuset.cpus.effective"), cpus.to_string())
+            .evidence(file("cpuset.mems.effective"), nodes.to_string())
+            .cost(now, after)
+            .advice(format!(
+                "Add node {homes} to its memory nodes (AllowedMemoryNodes= of the unit), or move its CPUs."
+            )),
+    );
+}
+
+/// A task and the bytes that count.
+type Heaviest<'a> = Vec<(&'a Task, u64)>;
+
+fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
+    let Some(&value) = ledger.need(&site.machine.settings.numa_balancing, &[]) else {
+        let because = site.machine.settings.numa_balancing.why_not().unwrap_or_default();
+        return ledger.skip(BALANCING, because);
+    };
+    let Some(tasks) = ledger.need(&site.machine.tasks, &[BALANCING]) else { return };
+    let with_memory = site.machine.online_nodes().filter(|node| node.has_memory() != Some(false)).count();
+    if with_memory < 2 {
+        return;
+    }
+    let floating: Heaviest<'_> = tasks.iter().filter_map(|task| floats(site, options, task)).collect();
+    let pinned = |task: &Task| task.pinned_bytes.get().copied().filter(|&bytes| bytes >= options.pinned_bytes.max(1));
+    let pinned: Heaviest<'_> = tasks.iter().filter_map(|task| Some((task, pinned(task)?))).collect();
+    let on = value & NORMAL != 0;
+    let (message, others, flipped, affected) = match (on, &floating[..], &pinned[..]) {
+        (false, [_, ..], _) => (
+            "Automatic NUMA balancing is off while large tasks may run on several nodes: their memory stays where it was \
+             first touched.",
+            &pinned,
+            value | NORMAL,
+            &floating,
+        ),
+        (true, _, [_, ..]) => (
+            "Automatic NUMA balancing is on while tasks hold large pinned memory: it keeps unmapping pages that it cannot move.",
+            &floating,
+            value & !NORMAL,
+            &pinned,
+        ),
+        _ => return,
+    };
+    let Some((largest, bytes)) = affected.iter().max_by_key(|(_, bytes)| bytes) else { return };
+    let message = format!("{message} The largest of {} is {}, {}.", affected.len(), named(largest), size(*bytes));
+    let finding = Finding::new(BALANCING, "kernel.numa_balancing", message)
+        .evidence("/proc/sys/kernel/numa_balancing", value.to_string());
+    ledger.add(if others.is_empty() {
+        finding
+            .mend(Change::Sysctl { name: "kernel.numa_balancing".to_owned(), value: flipped.to_string() })
+            .advice("The setting holds for the whole system; compare the load under both.")
+    } else {
+        finding.advice(
+            "Floating and pinned tasks share this machine, and the setting holds for both: confine the former to a node \
+             rather than change it.",
+        )
+    });
+}
+
+/// Tasks that one would have balanced: large, allowed on several nodes.
+fn floats<'a>(site: &Site<'_>, options: &AuditOptions, task: &'a Task) -> Option<(&'a Task, u64)> {
+    let bytes = total(task.memory.get()?);
+    let nodes = site.nodes_of(task.allowed_cpus.get()?);
+    (bytes >= options.task_bytes.max(1) && nodes.len() > 1 && !is_interleaved(task)).then_some((task, bytes))
+}
