@@ -15,7 +15,7 @@ pub struct Laid {
 impl Laid {
     /// Lays out `NAME.tree`.
     pub fn out(name: &str) -> Self {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/machines/{name}.tree"));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../sources/tests/machines/{name}.tree"));
         let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let laid = Self { directory: tempfile::tempdir().unwrap() };
         for line in text.lines().filter(|line| !line.starts_with('#')) {
