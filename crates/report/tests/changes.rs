@@ -1,0 +1,124 @@
+//! Plans, outcomes and histories as tables.
+
+mod samples;
+
+use nearfar_apply::{
+    Applied, Effective, Outcome, Reverted, RollbackOutcome, Run, RunChange, RunChangeState, RunId, RunState, Setting,
+    Tried, UndoResult,
+};
+use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId};
+use nearfar_placement::change::{Change, DistanceChange, LeftAlone, PLAN_FORMAT, Plan, Planned};
+use nearfar_report::{Style, history, outcome, plan};
+
+const PLAIN: Style = Style { colour: false, width: 100 };
+
+fn interrupt(irq: u32, cpu: u32) -> Change {
+    let cpus = CpuSet::single(CpuId(cpu));
+    Change::InterruptAffinity { irq: Irq(irq), cpus, near: Some(NodeId(0)), name: Some(format!("ens5f0-{cpu}")) }
+}
+
+fn device() -> Change {
+    Change::DeviceNode { device: "0000:d8:00.0".parse().unwrap(), node: NodeId(1), rebind: None }
+}
+
+fn planned(change: Change, before: &str, rule: &str, reason: &str) -> Planned {
+    let distance = Some(DistanceChange { now: Some(Distance(21)), after: Some(Distance(10)) });
+    Planned { change, before: Some(before.to_owned()), rule: rule.to_owned(), reason: reason.to_owned(), distance }
+}
+
+fn sample_plan() -> Plan {
+    let far = "the interrupts of ens5f0 are served on node 1, its device is on node 0";
+    let policy = Change::NvmeIoPolicy { subsystem: "nvme-subsys0".to_owned(), policy: IoPolicy::QueueDepth };
+    let alone = |irq: u32| LeftAlone {
+        subject: format!("interrupt {irq} (nvme0q{irq})"),
+        rule: "interrupt-managed".to_owned(),
+        because: "the kernel manages its affinity".to_owned(),
+    };
+    Plan {
+        plan_format: PLAN_FORMAT,
+        host: Some("db1.example.org".to_owned()),
+        changes: vec![
+            planned(interrupt(40, 0), "16", "interrupt-far", far),
+            planned(interrupt(41, 1), "17", "interrupt-far", far),
+            planned(device(), "-1", "device-without-node", "the firmware puts its host bridge on node 1"),
+            planned(policy, "numa", "nvme-far-path", "one of two paths is never used"),
+        ],
+        left_alone: (60..70).map(alone).collect(),
+        nearest: Vec::new(),
+    }
+}
+
+#[test]
+fn a_plan_shows_value_distance_and_file_of_each_change() {
+    insta::assert_snapshot!(plan::table(&sample_plan(), &PLAIN));
+    let nothing = Plan { changes: Vec::new(), left_alone: Vec::new(), host: None, ..sample_plan() };
+    assert_eq!(plan::table(&nothing, &PLAIN).trim(), "Nothing to change");
+}
+
+#[test]
+fn an_outcome_says_what_was_made_and_how_to_undo_it() {
+    let tried = |change: Change, result| Tried { file: Setting::of(&change).path(), change, result };
+    let made = Applied::Made {
+        before: "16".to_owned(),
+        after: "2".to_owned(),
+        effective: Some(Effective::WithTheNextInterrupt { cpus: "16".to_owned() }),
+        note: Some("CPU 0 had no vector left".to_owned()),
+    };
+    let results = vec![
+        tried(interrupt(40, 0), made),
+        tried(interrupt(41, 1), Applied::AlreadySo { now: "1".to_owned() }),
+        tried(interrupt(60, 1), Applied::LeftAlone { because: "managed by the kernel (EIO)".to_owned() }),
+        tried(device(), Applied::Failed { error: "writing 1: Permission denied; run as root".to_owned() }),
+    ];
+    let outcome = Outcome {
+        run: Some(RunId(7)),
+        changes: results,
+        undone_because: None,
+        stopped_because: None,
+        notes: vec!["irqbalance is running and will move interrupts again".to_owned()],
+    };
+    let text = outcome::table(&outcome, &PLAIN);
+    assert!(text.contains("nearfar rollback --run 7"), "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_rollback_says_what_it_did_not_touch() {
+    let reverted = |irq: u32, result| {
+        let setting = Setting::InterruptAffinity { irq: Irq(irq) };
+        Reverted { file: setting.path(), setting, result }
+    };
+    let outcome = RollbackOutcome {
+        run: Some(RunId(7)),
+        changes: vec![
+            reverted(41, UndoResult::ChangedSince { now: "5".to_owned(), by_run: None }),
+            reverted(40, UndoResult::Restored { from: "2".to_owned(), to: "16".to_owned(), note: None }),
+        ],
+        notes: Vec::new(),
+    };
+    insta::assert_snapshot!(outcome::rollback(&outcome, &PLAIN));
+}
+
+#[test]
+fn a_history_begins_with_the_latest_run() {
+    let change = |irq: u32| RunChange {
+        setting: Setting::InterruptAffinity { irq: Irq(irq) },
+        file: format!("/proc/irq/{irq}/smp_affinity_list"),
+        old: "16".to_owned(),
+        new: "0".to_owned(),
+        state: RunChangeState::Made,
+    };
+    let run = |number: u64, state, writes: u32| Run {
+        run: RunId(number),
+        at_s: 1_795_225_560,
+        host: Some("db1".to_owned()),
+        plan: None,
+        pid: Some(1),
+        state,
+        changes: (0..writes).map(change).collect(),
+    };
+    let unreadable = RunState::Unreadable { because: "/var/lib/nearfar/3: line 2 is cut off".to_owned() };
+    let runs = [run(1, RunState::Undone, 1), run(2, RunState::Made, 14), run(3, unreadable, 0)];
+    insta::assert_snapshot!(history::table(&runs, &PLAIN));
+    assert!(history::table(&[], &PLAIN).contains("nearfar has changed nothing here"));
+}
