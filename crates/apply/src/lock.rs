@@ -52,6 +52,8 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         let _ = self.0.set_len(0);
+        // Closing alone would not do: a process that another thread is just starting has a copy until its exec.
+        let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
