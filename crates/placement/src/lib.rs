@@ -14,4 +14,5 @@ pub mod locality;
 mod near;
 pub mod order;
 pub mod path;
+pub mod plan;
 pub mod spread;

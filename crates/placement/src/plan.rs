@@ -1,0 +1,228 @@
+//! From findings to a plan: which changes are made, in which order, and what is left alone.
+//!
+//! ```text
+//! devices' nodes ─► interrupts ─► XPS ─► RPS ─► NVMe policies ─► sysctls
+//!  what they say      these           these
+//!  decides where ─►   decide ─►       follow
+//! ```
+//!
+//! Three things are planned only when asked for by name: overriding a device's node (it taints the kernel), an NVMe
+//! policy (a trade-off that wants measuring), and sysctls (they hold for the whole system). Until then they are listed as
+//! left alone.
+
+mod choice;
+
+use std::collections::{BTreeSet, HashSet};
+
+use nearfar_machine::{CpuSet, IoPolicy, Irq, Machine, NetworkDevice, NodeId, PciAddress};
+
+use crate::audit::{Audit, Finding, rule};
+use crate::change::{Change, LeftAlone, NearestCpus, PLAN_FORMAT, Plan, Planned};
+use crate::near;
+use choice::{subsystem, subsystem_of, takes};
+
+const NVME: &str = "nvme-far-path";
+const MANAGED: &str = "managed-interrupt";
+const WRITER: &str = "competing-writer";
+
+/// What a plan may contain.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PlanOptions {
+    /// Also override the node of devices the kernel has none for.
+    pub device_node_override: bool,
+    /// Only what these rules found; all of them when `None`. Naming a rule also allows the changes that are otherwise
+    /// left alone because they hold for the whole system.
+    pub rules: Option<Vec<String>>,
+    /// Only changes that belong to these PCI devices; all of them when `None`.
+    pub devices: Option<Vec<PciAddress>>,
+    /// No change that belongs to these.
+    pub not_devices: Vec<PciAddress>,
+    /// The I/O policy to give to each NVMe subsystem that the audit has a finding for.
+    pub iopolicy: Option<IoPolicy>,
+}
+
+/// Options that name a rule there is not.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no audit rule {0:?}; docs/audit.md lists them")]
+pub struct UnknownRule(pub String);
+
+impl PlanOptions {
+    /// Whether every rule that the options name exists: in [`plan`] an unknown one selects nothing.
+    ///
+    /// # Errors
+    /// Names the first that does not.
+    pub fn check(&self) -> Result<(), UnknownRule> {
+        match self.rules.iter().flatten().find(|id| rule(id).is_none()) {
+            Some(unknown) => Err(UnknownRule(unknown.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn names_rule(&self, id: &str) -> bool {
+        self.rules.iter().flatten().any(|named| named == id)
+    }
+
+    fn wants_rule(&self, id: &str) -> bool {
+        self.rules.is_none() || self.names_rule(id)
+    }
+}
+
+/// The typed changes that mend what an audit of this machine found.
+pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
+    let mut draft = Draft { machine, options, planned: Vec::new(), left_alone: Vec::new(), seen: HashSet::new() };
+    for finding in audit.findings.iter().filter(|finding| takes(machine, options, finding)) {
+        draft.take(finding);
+    }
+    draft.planned.sort_by(|a, b| rank(&a.change).cmp(&rank(&b.change)));
+    let nearest = nearest(machine, &draft.planned);
+    Plan {
+        plan_format: PLAN_FORMAT,
+        host: machine.origin.host.clone(),
+        changes: draft.planned,
+        left_alone: draft.left_alone,
+        nearest,
+    }
+}
+
+/// The order in which changes are made: what later ones are judged by comes first.
+fn rank(change: &Change) -> (u8, Irq, &str, u32) {
+    match change {
+        Change::DeviceNode { .. } => (0, Irq(0), "", 0),
+        Change::InterruptAffinity { irq, .. } => (1, *irq, "", 0),
+        Change::Xps { interface, queue, .. } => (2, Irq(0), interface, *queue),
+        Change::Rps { interface, queue, .. } => (3, Irq(0), interface, *queue),
+        Change::NvmeIoPolicy { subsystem, .. } => (4, Irq(0), subsystem, 0),
+        Change::Sysctl { name, .. } => (5, Irq(0), name, 0),
+    }
+}
+
+/// A plan in the making.
+struct Draft<'a> {
+    machine: &'a Machine,
+    options: &'a PlanOptions,
+    planned: Vec<Planned>,
+    left_alone: Vec<LeftAlone>,
+    seen: HashSet<String>,
+}
+
+impl Draft<'_> {
+    fn take(&mut self, finding: &Finding) {
+        match &finding.mend {
+            Some(Change::DeviceNode { .. }) if !self.options.device_node_override => self.leave(
+                finding,
+                "overriding a device's node taints the kernel and stops the device for a moment: only when asked for",
+            ),
+            Some(Change::Sysctl { name, .. }) if !self.options.names_rule(finding.rule) => {
+                let because =
+                    format!("{name} holds for the whole system: only when rule {} is asked for", finding.rule);
+                self.leave(finding, &because);
+            }
+            Some(change) => self.plan(finding, change.clone()),
+            None if finding.rule == NVME => self.policy(finding),
+            None if finding.rule == MANAGED => self.leave(finding, "the kernel alone places managed interrupts"),
+            None if finding.rule == WRITER => {
+                let because = finding.advice.as_deref().unwrap_or("it writes the same settings");
+                self.leave(finding, because);
+            }
+            None => {}
+        }
+    }
+
+    fn leave(&mut self, finding: &Finding, because: &str) {
+        self.left_alone.push(LeftAlone {
+            subject: finding.subject.clone(),
+            rule: finding.rule.to_owned(),
+            because: because.to_owned(),
+        });
+    }
+
+    fn plan(&mut self, finding: &Finding, change: Change) {
+        // Two rules may want the same file; the more severe one came first.
+        if !self.seen.insert(target(&change)) {
+            return;
+        }
+        self.planned.push(Planned {
+            before: before(self.machine, &change),
+            change,
+            rule: finding.rule.to_owned(),
+            reason: format!("{}: {}", finding.subject, finding.message),
+            distance: finding.cost,
+        });
+    }
+
+    /// A policy is changed to the one asked for and never to one nearfar prefers.
+    fn policy(&mut self, finding: &Finding) {
+        let Some(wanted) = &self.options.iopolicy else {
+            return self.leave(finding, "which policy is faster depends on the load: only the one asked for is set");
+        };
+        let Some(subsystem) = subsystem_of(self.machine, finding) else { return };
+        if subsystem.iopolicy.get() != Some(wanted) {
+            let change = Change::NvmeIoPolicy { subsystem: subsystem.name.clone(), policy: wanted.clone() };
+            // The distances of the finding are those of its own policy, not of the one asked for.
+            self.plan(&Finding { cost: None, ..finding.clone() }, change);
+        }
+    }
+}
+
+/// What a change writes to, for telling two apart.
+fn target(change: &Change) -> String {
+    match change {
+        Change::InterruptAffinity { irq, .. } => format!("irq {irq}"),
+        Change::Xps { interface, queue, .. } => format!("xps {interface} {queue}"),
+        Change::Rps { interface, queue, .. } => format!("rps {interface} {queue}"),
+        Change::NvmeIoPolicy { subsystem, .. } => format!("iopolicy {subsystem}"),
+        Change::DeviceNode { device, .. } => format!("numa_node {device}"),
+        Change::Sysctl { name, .. } => format!("sysctl {name}"),
+    }
+}
+
+fn network<'a>(machine: &'a Machine, name: &str) -> Option<&'a NetworkDevice> {
+    let networks = machine.networks.get()?;
+    networks.binary_search_by(|network| network.name.as_str().cmp(name)).ok().map(|index| &networks[index])
+}
+
+/// The value a change overwrites, as its file shows it.
+fn before(machine: &Machine, change: &Change) -> Option<String> {
+    let mask = |cpus: &CpuSet| cpus.to_mask(machine.mask_width());
+    match change {
+        Change::InterruptAffinity { irq, .. } => {
+            let interrupts = machine.interrupts.get()?;
+            let index = interrupts.binary_search_by_key(irq, |interrupt| interrupt.irq).ok()?;
+            interrupts[index].affinity.get().map(CpuSet::to_string)
+        }
+        Change::Xps { interface, queue, .. } => {
+            let queues = &network(machine, interface)?.transmit;
+            queues.iter().find(|transmit| transmit.queue == *queue)?.xps.get().map(mask)
+        }
+        Change::Rps { interface, queue, .. } => {
+            let queues = &network(machine, interface)?.receive;
+            queues.iter().find(|receive| receive.queue == *queue)?.rps.get().map(mask)
+        }
+        Change::NvmeIoPolicy { subsystem: name, .. } => {
+            Some(subsystem(machine, name)?.iopolicy.get()?.as_str().to_owned())
+        }
+        Change::DeviceNode { device, .. } => {
+            let node = machine.pci_device(*device)?.node.get()?;
+            Some(node.map_or_else(|| "-1".to_owned(), |node| node.to_string()))
+        }
+        Change::Sysctl { name, .. } => {
+            let balancing = name == "kernel.numa_balancing";
+            machine.settings.numa_balancing.get().filter(|_| balancing).map(u32::to_string)
+        }
+    }
+}
+
+/// For each node that an interrupt is brought near to: all usable CPUs, nearest first.
+fn nearest(machine: &Machine, planned: &[Planned]) -> Vec<NearestCpus> {
+    let near = |planned: &Planned| match planned.change {
+        Change::InterruptAffinity { near, .. } => near,
+        _ => None,
+    };
+    let nodes: BTreeSet<NodeId> = planned.iter().filter_map(near).collect();
+    let usable = machine.cpu_states.housekeeping();
+    let list = |node| {
+        let rings = near::rings(machine, Some(node), &usable);
+        NearestCpus { node, cpus: rings.iter().flat_map(|ring| ring.cpus.iter()).collect() }
+    };
+    nodes.into_iter().map(list).collect()
+}
