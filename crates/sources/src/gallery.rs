@@ -9,7 +9,26 @@ pub struct GalleryEntry {
     pub description: &'static str,
 }
 
-const MACHINES: &[(&str, &str)] = &[];
+macro_rules! machines {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../machines/", $name, ".toml")))),*]
+    };
+}
+
+/// By name, ascending.
+const MACHINES: &[(&str, &str)] = machines![
+    "asymmetric",
+    "cxl-memory-only",
+    "eight-node-ring",
+    "fake-nodes",
+    "kunpeng",
+    "nvme-two-controllers",
+    "powerpc-case1",
+    "powerpc-case1-after",
+    "sub-numa-clusters",
+    "two-node",
+    "x86-case1",
+];
 
 /// All machines of the gallery, by name.
 pub fn gallery() -> Vec<GalleryEntry> {

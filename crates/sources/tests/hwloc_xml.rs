@@ -213,3 +213,68 @@ fn what_xml_cannot_hold_is_left_out_and_offline_cpus_are_kept() {
     assert!(!back.cpus[3].online);
     assert!(back.diagnostics[0].message.contains("taken as offline"));
 }
+
+/// Reads every XML of a checkout of hwloc (its tests hold a hundred real machines), named by `HWLOC_SOURCE`.
+#[test]
+fn all_machines_of_hwlocs_own_tests_are_read() {
+    let Some(root) = std::env::var_os("HWLOC_SOURCE") else {
+        eprintln!("SKIPPED: set HWLOC_SOURCE to a checkout of hwloc to read the XML of its tests");
+        return;
+    };
+    let mut folders = vec![std::path::PathBuf::from(root).join("tests")];
+    let mut read_files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "xml") {
+                let Ok(text) = std::fs::read_to_string(&path) else { continue };
+                if !text.contains("<topology") || text.contains("<topologydiff") {
+                    continue;
+                }
+                let machine =
+                    hwloc_xml::parse(&text, "xml").unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                assert_eq!(machine.check(), [String::new(); 0], "{}", path.display());
+                let units = text.matches("<object type=\"PU\"").count();
+                assert_eq!(machine.cpu_states.online.len(), units, "{}", path.display());
+                assert_eq!(
+                    machine.nodes.len(),
+                    text.matches("<object type=\"NUMANode\"").count(),
+                    "{}",
+                    path.display()
+                );
+                // One of the files has a device twice.
+                let busids = text.split("pci_busid=\"").skip(1).map(|rest| &rest[..rest.find('"').unwrap()]);
+                let devices = busids.collect::<std::collections::BTreeSet<_>>().len();
+                assert_eq!(
+                    machine.pci.get().map_or(0, Vec::len),
+                    devices,
+                    "{}: {:?}",
+                    path.display(),
+                    machine.diagnostics
+                );
+                println!(
+                    "{}: {} nodes, {} CPUs, {} caches, {} PCI devices, distances {}, {:?}",
+                    path.display(),
+                    machine.nodes.len(),
+                    machine.cpus.len(),
+                    machine.caches.len(),
+                    devices,
+                    machine.distances.get().is_some(),
+                    machine.diagnostics.iter().map(|d| &d.message).collect::<Vec<_>>()
+                );
+                if let Some(again) = through_lstopo(&hwloc_xml::render(&machine)) {
+                    let (again, machine) = (held(&read(&again)), held(&machine));
+                    assert_eq!(again.nodes, machine.nodes, "{}", path.display());
+                    assert_eq!(again.cpus, machine.cpus, "{}", path.display());
+                    assert_eq!(again.caches, machine.caches, "{}", path.display());
+                    assert_eq!(again.distances, machine.distances, "{}", path.display());
+                    assert_eq!(again.pci, machine.pci, "{}", path.display());
+                }
+                read_files += 1;
+            }
+        }
+    }
+    assert!(read_files > 50, "only {read_files} files");
+}

@@ -1,0 +1,130 @@
+//! Finding and recognising sources.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use nearfar_machine::{Machine, SourceKind};
+use nearfar_sources::{Request, SourceError, Want, gallery, hwloc_xml, numactl, read, read_bytes, snapshot};
+use proptest::prelude::*;
+
+const KUNPENG: &str = include_str!("fixtures/kunpeng-numactl.txt");
+
+fn kunpeng() -> Machine {
+    numactl::parse(KUNPENG, "kunpeng").unwrap()
+}
+
+fn from(source: &Path) -> Result<Machine, SourceError> {
+    read(&Request::source(source.display().to_string(), Want::topology()))
+}
+
+fn error_of(content: &[u8]) -> String {
+    read_bytes(content, "input").unwrap_err().to_string()
+}
+
+fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(content).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn a_files_kind_is_told_by_its_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut taken = Vec::new();
+    snapshot::write(&kunpeng(), &mut taken).unwrap();
+    let xml = hwloc_xml::render(&kunpeng());
+    let described = nearfar_sources::gallery_text("kunpeng").unwrap();
+    for (content, kind) in [
+        (taken, SourceKind::NumactlText),
+        (KUNPENG.as_bytes().to_vec(), SourceKind::NumactlText),
+        (gzip(KUNPENG.as_bytes()), SourceKind::NumactlText),
+        (xml.clone().into_bytes(), SourceKind::HwlocXml),
+        (gzip(xml.as_bytes()), SourceKind::HwlocXml),
+        (described.as_bytes().to_vec(), SourceKind::Description),
+    ] {
+        let file = folder.path().join("topo.txt");
+        std::fs::write(&file, content).unwrap();
+        let machine = from(&file).unwrap();
+        // A snapshot says what it was taken of.
+        assert_eq!(machine.origin.kind, kind);
+        assert_eq!((machine.nodes.len(), machine.cpus.len()), (4, 96));
+    }
+}
+
+#[test]
+fn what_is_no_source_says_what_it_is_and_what_to_do() {
+    let mut tar = vec![0u8; 1024];
+    tar[257..262].copy_from_slice(b"ustar");
+    for (content, words) in [
+        (gzip(&tar), "tar archive"),
+        (tar, "--root"),
+        (b"\xfd7zXZ\0abc".to_vec(), "xz"),
+        (b"\x28\xb5\x2f\xfdabc".to_vec(), "zstd"),
+        (b"PK\x03\x04".to_vec(), "zip"),
+        (b"\x7fELF\0".to_vec(), "program"),
+        (b"\xff\xfea\0".to_vec(), "iconv"),
+        (vec![0; 100], "binary"),
+        (Vec::new(), "empty"),
+        (b"hello\nworld\n".to_vec(), "numactl -H"),
+        (b"{}".to_vec(), "nearfar_snapshot"),
+        (b"{\"a\"".to_vec(), "does not hold a nearfar snapshot"),
+        (b"<html>".to_vec(), "is text without"),
+        (b"<?xml version=\"1.0\"?><html/>".to_vec(), "<html>"),
+        (b"[[node]]\ncpus = 1 # \xff\n".to_vec(), "line 2"),
+        (gzip(KUNPENG.as_bytes())[..60].to_vec(), "cannot tell what"),
+    ] {
+        let error = error_of(&content);
+        assert!(error.contains("input") && error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn sources_are_found_by_name() {
+    let by_name = |source: &str| read(&Request::source(source, Want::topology()));
+    assert_eq!(by_name("kunpeng").unwrap().origin.place, "machines/kunpeng.toml");
+    assert_eq!(by_name("node:2 core:4").unwrap().origin.kind, SourceKind::Synthetic);
+    assert!(by_name("node:2 core:x").unwrap_err().to_string().contains("\"x\""));
+    let error = by_name("no-such-file.xml").unwrap_err().to_string();
+    for words in ["no-such-file.xml", "kunpeng", "node:2 core:4"] {
+        assert!(error.contains(words), "{error}");
+    }
+    assert!(gallery().iter().all(|entry| error.contains(entry.name)));
+    assert!(by_name("").unwrap_err().to_string().contains("no file"));
+}
+
+#[test]
+fn a_root_and_a_source_are_two_machines() {
+    let request = Request { root: Some(PathBuf::from("/")), ..Request::source("kunpeng", Want::topology()) };
+    assert!(read(&request).unwrap_err().to_string().contains("give one"));
+    let nowhere = Request { root: Some(PathBuf::from("/no/such/root")), ..Request::live(Want::topology()) };
+    assert!(read(&nowhere).unwrap_err().to_string().contains("/no/such/root"));
+}
+
+#[test]
+fn fake_nodes_lie_over_any_source_and_a_bad_layout_is_told_first() {
+    let fake = |source: &str, spec: &str| {
+        read(&Request { fake: Some(spec.into()), ..Request::source(source, Want::topology()) })
+    };
+    let machine = fake("kunpeng", "2U").unwrap();
+    assert_eq!(machine.nodes.len(), 8);
+    assert_eq!(machine.origin.overlays, ["fake: 2U"]);
+    assert!(fake("no-such-file", "x").unwrap_err().to_string().contains("--fake"));
+}
+
+#[test]
+fn what_has_no_end_is_refused() {
+    let error = from(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert!(error.contains("binary data"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let large = folder.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len(2 << 30).unwrap();
+    assert!(from(&large).unwrap_err().to_string().contains("1024 MiB"));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = read_bytes(&bytes, "file");
+        let _ = read_bytes(&gzip(&bytes), "file");
+    }
+}
