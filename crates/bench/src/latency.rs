@@ -47,7 +47,7 @@ pub struct LatencyOptions {
 
 impl Default for LatencyOptions {
     fn default() -> Self {
-        Self { budget: Duration::from_secs(10), buffer_bytes: None, most_samples: 21, cancel: Arc::default() }
+        Self { budget: Duration::from_secs(10), buffer_bytes: None, most_samples: 41, cancel: Arc::default() }
     }
 }
 

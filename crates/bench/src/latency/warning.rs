@@ -86,7 +86,7 @@ impl fmt::Display for Warning {
             ),
             Self::SmallBuffer { wanted_bytes, got_bytes, because } => write!(
                 f,
-                "buffers are {} instead of {}, because {because}: part of the loads may come from a cache",
+                "buffers are {} instead of {}, because {because}: the smaller they are, the more loads come from a cache",
                 mib(*got_bytes),
                 mib(*wanted_bytes)
             ),
