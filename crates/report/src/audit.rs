@@ -6,7 +6,7 @@ use nearfar_placement::audit::{Audit, Finding, Severity};
 
 use crate::amount::count;
 use crate::change;
-use crate::layout::{heading, paragraph};
+use crate::layout::{heading, paragraph, whole};
 use crate::style::{Role, Style};
 
 /// Most findings of one rule that are written out.
@@ -20,7 +20,7 @@ pub fn table(audit: &Audit, style: &Style) -> String {
         out.push_str(&rule(&group, style));
     }
     out.push_str(&not_checked(audit, style));
-    out
+    whole(out)
 }
 
 /// Findings of one rule and severity.

@@ -3,7 +3,7 @@
 use nearfar_apply::{Run, RunChangeState, RunState};
 
 use crate::amount::{count, moment};
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
+use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
 /// Most writes of a run that are shown.
@@ -12,9 +12,9 @@ const MOST_CHANGES: usize = 12;
 /// Each run, newest first, with what it wrote and what has become of it.
 pub fn table(runs: &[Run], style: &Style) -> String {
     if runs.is_empty() {
-        return heading(style, "No runs", "nearfar has changed nothing here");
+        return whole(heading(style, "No runs", "nearfar has changed nothing here"));
     }
-    runs.iter().rev().map(|run| one(run, style)).collect()
+    whole(runs.iter().rev().map(|run| one(run, style)).collect())
 }
 
 fn one(run: &Run, style: &Style) -> String {

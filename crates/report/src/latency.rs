@@ -7,7 +7,7 @@ use nearfar_machine::NodeId;
 
 use crate::amount::{bytes, count, nanoseconds};
 use crate::heat::Scale;
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
+use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
 /// The matrix in nanoseconds with its spread, labelled with what it is, and the doubts about it.
@@ -30,7 +30,7 @@ pub fn table(matrix: &LatencyMatrix, style: &Style) -> String {
         out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &warning.to_string()));
     }
     out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &method(matrix)));
-    out
+    whole(out)
 }
 
 /// That the figures were measured now, or the label of the emulated machine.

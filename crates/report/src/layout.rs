@@ -123,6 +123,11 @@ impl Grid {
     }
 }
 
+/// Sections put together as the whole output of a verb: without the empty line before the first.
+pub(crate) fn whole(sections: String) -> String {
+    sections.strip_prefix('\n').map(str::to_owned).unwrap_or(sections)
+}
+
 /// A line that heads a section, with a remark.
 pub(crate) fn heading(style: &Style, title: &str, remark: &str) -> String {
     let first = if remark.is_empty() { title.to_owned() } else { format!("{title}  ") };

@@ -4,7 +4,7 @@ use nearfar_apply::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Undo
 
 use crate::amount::count;
 use crate::change;
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
+use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
 const COLUMNS: [(&str, Side); 4] = [("", Side::Left), ("what", Side::Left), ("value", Side::Left), ("", Side::Left)];
@@ -38,7 +38,7 @@ pub fn table(outcome: &Outcome, style: &Style) -> String {
         let run = outcome.run.map_or_else(String::new, |run| format!(" --run {run}"));
         out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &format!("to undo: nearfar rollback{run}")));
     }
-    out
+    whole(out)
 }
 
 fn applied(result: &Applied) -> (Role, &'static str, String, String) {
@@ -83,7 +83,7 @@ pub fn rollback(outcome: &RollbackOutcome, style: &Style) -> String {
     }
     out.push_str(&grid.render(style));
     out.push_str(&notes(&outcome.notes, style));
-    out
+    whole(out)
 }
 
 fn undone(result: &UndoResult) -> (Role, &'static str, String, String) {

@@ -3,7 +3,7 @@
 use nearfar_machine::{Known, NodeId};
 use nearfar_placement::path::{NamespacePaths, PathAnswer, PathView, PolicyChoice, Standing};
 
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
+use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
 /// The paths to each namespace as seen from the CPU, and what each policy would choose and why.
@@ -22,7 +22,7 @@ pub fn table(answer: &PathAnswer, style: &Style) -> String {
         out.push_str(&views(namespace, style));
         out.push_str(&choices(&namespace.choices, style));
     }
-    out
+    whole(out)
 }
 
 fn views(namespace: &NamespacePaths, style: &Style) -> String {

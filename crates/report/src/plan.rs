@@ -7,7 +7,7 @@ use nearfar_placement::change::{LeftAlone, Plan, Planned};
 
 use crate::amount::count;
 use crate::change;
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
+use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
 /// Most subjects named for one reason.
@@ -34,7 +34,7 @@ pub fn table(plan: &Plan, style: &Style) -> String {
         out.push_str(&changes_of(&changes, style));
     }
     out.push_str(&left_alone(&plan.left_alone, style));
-    out
+    whole(out)
 }
 
 fn changes_of(changes: &[&Planned], style: &Style) -> String {
