@@ -17,8 +17,8 @@ use crate::{description, gallery, hwloc_xml, numactl, snapshot, synthetic, sysfs
 
 /// The most that is read of a file or stream, in bytes.
 const LARGEST: u64 = 1 << 30;
-/// The same for text that people write or paste.
-const LARGEST_TEXT: usize = 64 << 20;
+/// The same for text that people write or paste: 1024 nodes with all their distances take less.
+const LARGEST_TEXT: usize = 8 << 20;
 
 /// A request for a machine.
 #[derive(Clone, Debug)]

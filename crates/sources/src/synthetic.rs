@@ -4,7 +4,7 @@
 //! package:2 node:2 core:4 pu:2      levels from the outside in: 2 packages of 2 nodes of 4 cores of 2 CPUs = 32 CPUs
 //! l3:1(size=32M)                    a cache level, here with its size; also l1, l1i, l2, l4, l5
 //! memory:64G                        of each node
-//! distance:10,16,32,33              one row: node i reaches node (i + k) mod n at the k-th entry
+//! distance:10,16,32,33              one row: from node i to node j is entry |i - j|, the same in both directions
 //! distance:10,20;22,10              all rows, for tables that are asymmetric or irregular; "-" is a hole
 //! distance:21                       the same distance from each node to each other one
 //! ```
@@ -126,7 +126,7 @@ fn matrix(distant: &Distant, nodes: u32) -> Result<Distances, String> {
         Distant::Others(distance) => {
             Box::new(|from, to| if from == to { Some(Distance::LOCAL) } else { Some(*distance) })
         }
-        Distant::Row(row) if row.len() == width => Box::new(move |from, to| row[(to + width - from) % width]),
+        Distant::Row(row) if row.len() == width => Box::new(|from, to| row[from.abs_diff(to)]),
         Distant::Row(row) => return Err(format!("{} distances for {nodes} nodes", row.len())),
         Distant::Rows(rows) if rows.len() != width => return Err(format!("{} rows for {nodes} nodes", rows.len())),
         Distant::Rows(rows) => match rows.iter().position(|row| row.len() != width) {

@@ -190,7 +190,7 @@ impl Shape {
 }
 
 fn states(file: &Description, machine: &mut Machine, faults: &Faults<'_>) -> Result<(), TextError> {
-    let mut set = |spanned: &Option<Spanned<String>>, key| match spanned {
+    let set = |spanned: &Option<Spanned<String>>, key| match spanned {
         Some(spanned) => listed(spanned, key, machine, faults).map(Some),
         None => Ok(None),
     };
@@ -218,8 +218,9 @@ fn states(file: &Description, machine: &mut Machine, faults: &Faults<'_>) -> Res
 
 /// Cores, clusters, dies and packages that are listed CPU by CPU.
 fn topology(file: &Description, machine: &mut Machine, faults: &Faults<'_>) -> Result<(), TextError> {
-    type Set = fn(&mut Cpu, CpuId);
-    let groups: [(&str, &Option<Vec<Spanned<String>>>, Set); 3] = [
+    type Lists = Option<Vec<Spanned<String>>>;
+    type Assign = fn(&mut Cpu, CpuId);
+    let groups: [(&str, &Lists, Assign); 3] = [
         ("cores", &file.cpu.cores, |cpu, leader| cpu.core = Some(leader)),
         ("clusters", &file.cpu.clusters, |cpu, leader| cpu.cluster = Some(leader)),
         ("dies", &file.cpu.dies, |cpu, leader| cpu.die = Some(leader)),

@@ -9,7 +9,8 @@ use toml::Spanned;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Description {
-    /// What the machine is, in one line.
+    /// What the machine is, in one line; the list of the gallery shows it.
+    #[expect(dead_code, reason = "a machine has no place for it, and the file must be allowed to have it")]
     pub description: Option<String>,
     /// As `uname -m` says it; also decides what an emulated machine is.
     pub architecture: Option<String>,

@@ -12,7 +12,7 @@ use crate::error::TextError;
 /// How deep objects may nest. Real files stay below 30.
 const DEEPEST: usize = 256;
 /// How many objects there may be: more than the largest machine has CPUs, cores, caches and devices together.
-const MOST_OBJECTS: usize = 2_000_000;
+const MOST_OBJECTS: usize = 400_000;
 /// How many distances there may be in one matrix: that of the most nodes a kernel can have.
 const MOST_VALUES: usize = crate::numactl::MOST_NODES * crate::numactl::MOST_NODES;
 
@@ -39,7 +39,6 @@ pub(super) struct Object {
     pub gp_index: Option<u64>,
     pub complete_cpuset: String,
     pub cpuset: String,
-    pub nodeset: String,
     pub local_memory: Option<u64>,
     pub cache_size: Option<u64>,
     pub cache_line: Option<u64>,
@@ -204,6 +203,10 @@ impl Walk<'_> {
         let parent = self.open.iter().rev().find_map(|open| *open);
         let mut object = Object { parent, ..Object::default() };
         self.attributes(element, at, |name, value| set(&mut object, name, &value))?;
+        // On a large machine each set takes kilobytes, and only those of few objects are looked at.
+        if matches!(object.kind.as_str(), "PU" | "Core") || object.kind.starts_with("L1") {
+            (object.cpuset, object.complete_cpuset) = Default::default();
+        }
         if self.document.objects.len() >= MOST_OBJECTS {
             return Err(self.fail(at, format!("more than {MOST_OBJECTS} objects")));
         }
@@ -298,7 +301,6 @@ fn set(object: &mut Object, name: &str, value: &str) {
         "gp_index" => object.gp_index = value.parse().ok(),
         "cpuset" => object.cpuset = value.to_owned(),
         "complete_cpuset" => object.complete_cpuset = value.to_owned(),
-        "nodeset" => object.nodeset = value.to_owned(),
         "local_memory" => object.local_memory = value.parse().ok(),
         "cache_size" => object.cache_size = value.parse().ok(),
         "cache_linesize" => object.cache_line = value.parse().ok(),

@@ -267,7 +267,7 @@ impl<'a, 'd> Reader<'a, 'd> {
             self.at += 1;
             let column = self.supported("node", id, word.line).map(NodeId);
             let Some(column) = column else { continue };
-            match self.record.columns.contains(&column) || self.record.columns.len() > super::MOST_NODES {
+            match self.record.columns.len() > super::MOST_NODES || self.record.columns.contains(&column) {
                 true => self.doubts.note_line(word.line, format!("a second column for node {column}")),
                 false => self.record.columns.push(column),
             }
