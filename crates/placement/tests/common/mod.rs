@@ -1,6 +1,8 @@
 //! Machines for the scenarios, built field by field.
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
+pub mod model;
+
 use nearfar_machine::{
     AnaState, Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, FirmwareLocality, FirmwareSource, HostBridge,
     Interrupt, IoPolicy, Irq, Known, Machine, Managed, Memory, NetworkDevice, Node, NodeId, NvmeController,
@@ -200,4 +202,31 @@ pub fn device_on_an_offline_node(online: u32) -> Machine {
     let paths = [("0000:20:00.0", Some(0), AnaState::Optimized), ("0000:40:00.0", None, AnaState::Optimized)];
     add_subsystem(&mut machine, "nvme-subsys0", IoPolicy::Numa, &paths);
     machine
+}
+
+/// An audit as text: what was found, then what was not checked.
+pub fn findings(machine: &Machine) -> String {
+    use std::fmt::Write as _;
+    let audit = nearfar_placement::audit::audit(machine, &nearfar_placement::audit::AuditOptions::default());
+    let mut text = String::new();
+    for finding in &audit.findings {
+        let _ = writeln!(text, "{} {} | {}: {}", finding.severity, finding.rule, finding.subject, finding.message);
+        for evidence in &finding.evidence {
+            let _ = writeln!(text, "  {} = {}", evidence.file, evidence.value);
+        }
+        if let Some(cost) = finding.cost {
+            let text_of = |distance: Option<Distance>| distance.map_or("?".to_owned(), |distance| distance.to_string());
+            let _ = writeln!(text, "  cost {} -> {}", text_of(cost.now), text_of(cost.after));
+        }
+        if let Some(mend) = &finding.mend {
+            let _ = writeln!(text, "  mend {}", serde_json::to_string(mend).unwrap());
+        }
+        if let Some(advice) = &finding.advice {
+            let _ = writeln!(text, "  advice {advice}");
+        }
+    }
+    for not in &audit.not_checked {
+        let _ = writeln!(text, "not checked {}: {}", not.rule, not.because);
+    }
+    text
 }

@@ -1,0 +1,384 @@
+//! What the audit says of devices, interrupts and their steering: small machines, one fault each.
+
+mod common;
+
+use common::{
+    add_firmware, add_function, add_nic, device_on_an_offline_node, findings, function, interrupt, kunpeng, list,
+    machine, pci, set, two_nodes,
+};
+use nearfar_machine::{CpuId, CpuSet, Known, Machine, Managed};
+use nearfar_placement::audit::{AuditOptions, audit};
+use nearfar_placement::change::Change;
+
+const NIC: &str = "0000:81:00.0";
+
+fn quiet(machine: &Machine) {
+    assert_eq!(findings(machine), "", "nothing to find");
+}
+
+/// The NIC of case 4 as a kernel before 6.3 spreads its queues: 49 of them from node 2.
+fn before_6_3() -> Machine {
+    let mut machine = kunpeng();
+    let cpus: Vec<u32> = (48..72).chain(0..24).chain([24]).collect();
+    add_nic(&mut machine, "eth0", NIC, Some(2), &cpus);
+    machine
+}
+
+#[test]
+fn case_4_queues_on_the_furthest_node_move_to_the_nearer_one() {
+    let machine = before_6_3();
+    let found = audit(&machine, &AuditOptions::default());
+    let far: Vec<_> = found.findings.iter().filter(|finding| finding.rule == "interrupt-far").collect();
+    assert_eq!(far.len(), 24, "queues 24 to 47; queue 48 stays on CPU 24");
+    let Some(Change::InterruptAffinity { cpus, .. }) = &far[0].mend else { panic!("{far:?}") };
+    assert_eq!(*cpus, set("72"), "queue 24");
+    assert_eq!(far[0].cost.map(|cost| (cost.now.unwrap().0, cost.after.unwrap().0)), Some((32, 16)));
+    let masks = found.findings.iter().filter_map(|finding| match &finding.mend {
+        Some(Change::Xps { queue: 24, cpus, .. }) => Some(cpus.to_mask(machine.mask_width())),
+        _ => None,
+    });
+    assert_eq!(masks.collect::<Vec<_>>(), ["00000100,00000000,00000000"], "XPS follows the interrupts");
+}
+
+#[test]
+fn an_interrupt_on_the_other_node() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5, 0]);
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning interrupt-far | interrupt 102 (eth0-TxRx-2): It is served by CPU 0, at 21 from its device on node 1. CPU 6, at 10, serves none of the device's queues.
+      /proc/irq/102/effective_affinity_list = 0
+      /proc/irq/102/smp_affinity_list = 0
+      /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
+      cost 21 -> 10
+      mend {"kind":"interrupt-affinity","irq":102,"cpus":"6","near":1,"name":"eth0-TxRx-2"}
+    warning xps-mismatch | eth0 transmit queue 2: CPUs 0, all on other nodes (0), send through it, while CPU 6 serves its interrupt.
+      /sys/class/net/eth0/queues/tx-2/xps_cpus = 01
+      cost 21 -> 10
+      mend {"kind":"xps","interface":"eth0","queue":2,"cpus":"6"}
+    "#);
+}
+
+#[test]
+fn what_is_near_in_another_order_is_left_as_it_is() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[7, 4, 6, 5]);
+    quiet(&machine);
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[0, 1, 2, 3, 4, 5, 6, 7]);
+    quiet(&machine);
+}
+
+#[test]
+fn an_interrupt_allowed_everywhere_is_fine_while_a_near_cpu_serves_it() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[5]);
+    let interrupt = &mut list(&mut machine.interrupts)[0];
+    interrupt.affinity = Known::Yes(set("0-7"));
+    quiet(&machine);
+    let interrupt = &mut list(&mut machine.interrupts)[0];
+    interrupt.effective = Known::no("no effective_affinity_list before Linux 4.13");
+    quiet(&machine);
+    list(&mut machine.interrupts)[0].effective = Known::Yes(set("2"));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning interrupt-far | interrupt 100 (eth0-TxRx-0): It is served by CPU 2, at 21 from its device on node 1. CPU 4, at 10, serves none of the device's queues.
+      /proc/irq/100/effective_affinity_list = 2
+      /proc/irq/100/smp_affinity_list = 0-7
+      /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
+      cost 21 -> 10
+      mend {"kind":"interrupt-affinity","irq":100,"cpus":"4","near":1,"name":"eth0-TxRx-0"}
+    "#);
+}
+
+#[test]
+fn an_effective_affinity_left_over_from_before_a_change_does_not_count() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[5]);
+    list(&mut machine.interrupts)[0].effective = Known::Yes(set("0"));
+    quiet(&machine);
+}
+
+#[test]
+fn the_node_of_the_descriptor_is_not_the_devices() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[5]);
+    list(&mut machine.interrupts)[0].node = Known::Yes(Some(nearfar_machine::NodeId(0)));
+    quiet(&machine);
+}
+
+#[test]
+fn queues_that_share_a_cpu_spread_only_over_cpus_as_near() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 4, 5]);
+    list(&mut machine.networks).clear();
+    insta::assert_snapshot!(findings(&machine), @r#"
+    notice queues-share-cpu | interrupt 101 (eth0-TxRx-1): It is served by CPU 4, like another queue of this device. CPU 6 is as near and serves none of them.
+      /proc/irq/101/effective_affinity_list = 4
+      /proc/irq/101/smp_affinity_list = 4
+      /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
+      cost 10 -> 10
+      mend {"kind":"interrupt-affinity","irq":101,"cpus":"6","near":1,"name":"eth0-TxRx-1"}
+    "#);
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5, 6, 7, 4]);
+    quiet(&machine);
+}
+
+#[test]
+fn a_cpu_may_serve_one_queue_each_way() {
+    let mut machine = two_nodes();
+    add_function(&mut machine, function(NIC, 0x02_0000, "virtio-pci", Some(1)));
+    for (irq, name, queue) in [(40, "virtio0-input.0", 0), (41, "virtio0-output.0", 0)] {
+        list(&mut machine.interrupts).push(interrupt(irq, name, NIC, Some(queue), "4"));
+    }
+    quiet(&machine);
+}
+
+#[test]
+fn isolated_cpus_lose_their_interrupts() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 7]);
+    list(&mut machine.networks).clear();
+    // One that carries no queue, and one that no device is known for.
+    list(&mut machine.interrupts).push(interrupt(200, "eth0", NIC, None, "7"));
+    let mut timer = interrupt(201, "rtc0", NIC, None, "6-7");
+    (timer.device, timer.affinity) = (None, Known::Yes(set("0-7")));
+    list(&mut machine.interrupts).push(timer);
+    machine.cpu_states.isolated = Known::Yes(set("6-7"));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning interrupt-on-isolated-cpu | interrupt 101 (eth0-TxRx-1): It is served by CPU 7, kept free of interrupts by isolcpus= or nohz_full=. CPU 5 can serve it.
+      /proc/irq/101/effective_affinity_list = 7
+      /proc/irq/101/smp_affinity_list = 7
+      /sys/devices/system/cpu/isolated, nohz_full = 6-7
+      cost 10 -> 10
+      mend {"kind":"interrupt-affinity","irq":101,"cpus":"5","near":1,"name":"eth0-TxRx-1"}
+    warning interrupt-on-isolated-cpu | interrupt 200 (eth0): It is served by CPU 7, kept free of interrupts by isolcpus= or nohz_full=.
+      /proc/irq/200/effective_affinity_list = 7
+      /proc/irq/200/smp_affinity_list = 7
+      /sys/devices/system/cpu/isolated, nohz_full = 6-7
+      mend {"kind":"interrupt-affinity","irq":200,"cpus":"4-5","near":1,"name":"eth0"}
+    warning interrupt-on-isolated-cpu | interrupt 201 (rtc0): It is served by CPUs 6-7, kept free of interrupts by isolcpus= or nohz_full=.
+      /proc/irq/201/effective_affinity_list = 6-7
+      /proc/irq/201/smp_affinity_list = 0-7
+      /sys/devices/system/cpu/isolated, nohz_full = 6-7
+      mend {"kind":"interrupt-affinity","irq":201,"cpus":"0-5","near":null,"name":"rtc0"}
+    "#);
+    let isolated_too = AuditOptions { isolated_too: true, ..AuditOptions::default() };
+    assert_eq!(audit(&machine, &isolated_too).findings, []);
+}
+
+#[test]
+fn managed_interrupts_are_named_once_and_never_written() {
+    let mut machine = two_nodes();
+    add_function(&mut machine, function(NIC, 0x01_0802, "nvme", Some(1)));
+    for queue in 0..9 {
+        let cpu = queue.max(1) - 1;
+        let mut interrupt = interrupt(50 + queue, &format!("nvme0q{queue}"), NIC, Some(queue), &cpu.to_string());
+        let evidence = "drivers/nvme/host/pci.c asks for managed interrupts".to_owned();
+        interrupt.managed = Known::Yes(Managed { managed: queue > 0, evidence });
+        list(&mut machine.interrupts).push(interrupt);
+    }
+    insta::assert_snapshot!(findings(&machine), @r"
+    fact managed-interrupt | 0000:81:00.0 (nvme): 8 of its interrupts, nvme0q1 to nvme0q8, are placed by the kernel alone; they are never written.
+      /proc/irq/51/smp_affinity = drivers/nvme/host/pci.c asks for managed interrupts
+      advice The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.
+    ");
+}
+
+#[test]
+fn an_unknown_affinity_is_said_and_not_judged() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[0, 0, 0]);
+    list(&mut machine.networks).clear();
+    for interrupt in list(&mut machine.interrupts) {
+        interrupt.affinity = Known::no("permission denied");
+        interrupt.effective = Known::no("permission denied");
+        interrupt.managed = Known::no("permission denied");
+    }
+    insta::assert_snapshot!(findings(&machine), @r"
+    not checked interrupt-far: interrupt 100 (eth0-TxRx-0) and 2 more: permission denied
+    not checked queues-share-cpu: interrupt 100 (eth0-TxRx-0) and 2 more: permission denied
+    not checked managed-interrupt: interrupt 100 (eth0-TxRx-0) and 2 more: permission denied
+    ");
+}
+
+#[test]
+fn a_device_without_a_node() {
+    let mut machine = two_nodes();
+    add_firmware(&mut machine, "0000:81", Some(1));
+    add_nic(&mut machine, "eth0", NIC, None, &[0]);
+    add_function(&mut machine, function("0000:a0:00.0", 0x03_0000, "nouveau", None));
+    add_function(&mut machine, function("0000:a0:01.0", 0x06_0400, "pcieport", None));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning device-without-node | 0000:81:00.0 (ixgbe): The kernel has no node for this device. It is most likely near node 1 (the firmware's word, the kernel has none).
+      /sys/bus/pci/devices/0000:81:00.0/numa_node = -1
+      /sys/firmware/acpi/tables/DSDT = node 1
+      mend {"kind":"device-node","device":"0000:81:00.0","node":1,"rebind":"ixgbe"}
+      advice A firmware or kernel that knows the node is the real mend. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment.
+    warning interrupt-far | interrupt 100 (eth0-TxRx-0): It is served by CPU 0, at 21 from its device on node 1 (the firmware's word, the kernel has none). CPU 4, at 10, serves none of the device's queues.
+      /proc/irq/100/effective_affinity_list = 0
+      /proc/irq/100/smp_affinity_list = 0
+      /sys/bus/pci/devices/0000:81:00.0/numa_node = -1
+      cost 21 -> 10
+      mend {"kind":"interrupt-affinity","irq":100,"cpus":"4","near":1,"name":"eth0-TxRx-0"}
+    notice device-without-node | 0000:a0:00.0 (nouveau): The kernel has no node for this device, and nothing tells where it is.
+      /sys/bus/pci/devices/0000:a0:00.0/numa_node = -1
+      advice Not placed: the kernel says none (-1); its host bridge is not known; no other device on root bus 0000:a0 has a node.
+    "#);
+}
+
+#[test]
+fn without_several_nodes_a_device_needs_none() {
+    let mut machine = machine(&["0-3"], &[&[10]]);
+    add_nic(&mut machine, "eth0", NIC, None, &[0, 1]);
+    quiet(&machine);
+}
+
+#[test]
+fn case_1_a_device_whose_node_is_not_online() {
+    insta::assert_snapshot!(findings(&device_on_an_offline_node(1)), @r"
+    warning firmware-node-offline | 0000:40:00.0 (nvme): The firmware puts this device on node 2, which is not online; the kernel has no node for it. The online node nearest to it is 0, at 40 by the firmware's distances.
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1
+      /sys/firmware/acpi/tables/DSDT = domain 2, node 2
+      /sys/devices/system/node/online = 0
+      cost ? -> 40
+      advice A kernel that brings such nodes online (Linux 6.11 and later on powerpc) mends it; there is no other online node to give the device to.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: it may take this path where one of the 1 other(s) is nearer. By firmware it is at 40 from node 0, the nearest path at 10.
+      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
+      cost 40 -> 10
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+    ");
+    insta::assert_snapshot!(findings(&device_on_an_offline_node(2)), @r#"
+    warning firmware-node-offline | 0000:40:00.0 (nvme): The firmware puts this device on node 2, which is not online; the kernel has no node for it. The online node nearest to it is 1, at 31 by the firmware's distances.
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1
+      /sys/firmware/acpi/tables/DSDT = domain 2, node 2
+      /sys/devices/system/node/online = 0-1
+      cost ? -> 31
+      mend {"kind":"device-node","device":"0000:40:00.0","node":1,"rebind":"nvme"}
+      advice A firmware or kernel that knows the node is the real mend. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment. The node is a guess: measure first.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: it may take this path where one of the 1 other(s) is nearer. By firmware it is at 40 from node 0, the nearest path at 10.
+      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
+      cost 40 -> 10
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+    "#);
+}
+
+#[test]
+fn kernel_and_firmware_disagree() {
+    let mut machine = two_nodes();
+    add_firmware(&mut machine, "0000:81", Some(1));
+    add_function(&mut machine, function(NIC, 0x01_0802, "nvme", Some(0)));
+    insta::assert_snapshot!(findings(&machine), @r"
+    notice device-node-differs | 0000:81:00.0 (nvme): The kernel says node 0, the firmware says node 1 for its host bridge. One of them is wrong.
+      /sys/bus/pci/devices/0000:81:00.0/numa_node = 0
+      /sys/firmware/acpi/tables/DSDT = domain 1, node 1
+      advice The NVMe driver wrote the first node with memory into devices without one until Linux 6.6. Find out which is right before anything is placed by it: measure latency to the device from both nodes, or ask the board's manual.
+    ");
+}
+
+#[test]
+fn transmit_queues_follow_their_interrupts() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5, 6]);
+    let transmit = &mut list(&mut machine.networks)[0].transmit;
+    transmit[0].xps = Known::Yes(set("5"));
+    transmit[1].xps = Known::Yes(set("1"));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning xps-mismatch | eth0 transmit queue 1: CPUs 1, all on other nodes (0), send through it, while CPU 5 serves its interrupt.
+      /sys/class/net/eth0/queues/tx-1/xps_cpus = 02
+      cost 21 -> 10
+      mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"5"}
+    notice xps-mismatch | eth0 transmit queue 0: CPUs 5 send through it, while CPU 4 serves its interrupt.
+      /sys/class/net/eth0/queues/tx-0/xps_cpus = 20
+      mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"4"}
+    "#);
+}
+
+#[test]
+fn without_xps_every_cpu_gets_the_queue_nearest_to_it() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5]);
+    list(&mut machine.networks)[0].transmit.iter_mut().for_each(|queue| queue.xps = Known::Yes(CpuSet::new()));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    notice xps-mismatch | eth0 transmit queue 0: No CPU is set to send through it (XPS is off), while CPU 4 serves its interrupt.
+      /sys/class/net/eth0/queues/tx-0/xps_cpus = 00
+      mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"0,2,4,6"}
+    notice xps-mismatch | eth0 transmit queue 1: No CPU is set to send through it (XPS is off), while CPU 5 serves its interrupt.
+      /sys/class/net/eth0/queues/tx-1/xps_cpus = 00
+      mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"1,3,5,7"}
+    "#);
+}
+
+#[test]
+fn one_transmit_queue_has_no_xps_and_needs_none() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4]);
+    list(&mut machine.networks)[0].transmit[0].xps = Known::no("xps_cpus: ENOENT");
+    quiet(&machine);
+}
+
+#[test]
+fn received_packets_stay_near() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5, 6]);
+    machine.cpu_states.nohz_full = Known::Yes(CpuSet::single(CpuId(7)));
+    let receive = &mut list(&mut machine.networks)[0].receive;
+    receive[0].rps = Known::Yes(set("0-3"));
+    receive[1].rps = Known::Yes(set("0-6"));
+    receive[2].rps = Known::Yes(set("6-7"));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning rps-mismatch | eth0 receive queue 0: RPS hands its packets to CPUs 0-3 only, at 21 from the device; CPUs 4-6 are at 10.
+      /sys/class/net/eth0/queues/rx-0/rps_cpus = 0f
+      cost 21 -> 10
+      mend {"kind":"rps","interface":"eth0","queue":0,"cpus":"4-6"}
+    warning rps-mismatch | eth0 receive queue 2: RPS hands its packets to CPUs 7, which are kept free of such work.
+      /sys/class/net/eth0/queues/rx-2/rps_cpus = c0
+      mend {"kind":"rps","interface":"eth0","queue":2,"cpus":"6"}
+    notice rps-mismatch | eth0 receive queue 1: RPS hands part of its packets to CPUs 0-3, up to 21 from the device; CPUs 4-6 are at 10.
+      /sys/class/net/eth0/queues/rx-1/rps_cpus = 7f
+      cost 21 -> 10
+      mend {"kind":"rps","interface":"eth0","queue":1,"cpus":"4-6"}
+    "#);
+    let receive = &mut list(&mut machine.networks)[0].receive;
+    receive.iter_mut().for_each(|queue| queue.rps = Known::Yes(set("4-5")));
+    insta::assert_snapshot!(findings(&machine), @r"
+    notice rps-mismatch | eth0 receive queue 0: RPS hands its packets to CPUs 4-5, although each CPU near the device has a receive queue of its own.
+      /sys/class/net/eth0/queues/rx-0/rps_cpus = 30
+      advice Such a hand-over between CPUs rarely pays where the device spreads flows over as many queues. Compare with an empty rps_cpus.
+    notice rps-mismatch | eth0 receive queue 1: RPS hands its packets to CPUs 4-5, although each CPU near the device has a receive queue of its own.
+      /sys/class/net/eth0/queues/rx-1/rps_cpus = 30
+      advice Such a hand-over between CPUs rarely pays where the device spreads flows over as many queues. Compare with an empty rps_cpus.
+    notice rps-mismatch | eth0 receive queue 2: RPS hands its packets to CPUs 4-5, although each CPU near the device has a receive queue of its own.
+      /sys/class/net/eth0/queues/rx-2/rps_cpus = 30
+      advice Such a hand-over between CPUs rarely pays where the device spreads flows over as many queues. Compare with an empty rps_cpus.
+    ");
+}
+
+#[test]
+fn interfaces_on_one_function_are_told_apart_by_name() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5]);
+    let mut other = list(&mut machine.networks)[0].clone();
+    other.name = "eth1".to_owned();
+    list(&mut machine.networks).push(other);
+    let found = audit(&machine, &AuditOptions::default());
+    assert!(found.findings.is_empty(), "eth1 has no interrupts by its name, so those of the function count");
+    for (irq, queue) in [(300, 0), (301, 1)] {
+        let name = format!("eth1-TxRx-{queue}");
+        list(&mut machine.interrupts).push(interrupt(irq, &name, NIC, Some(queue), &(6 + queue).to_string()));
+    }
+    let found = audit(&machine, &AuditOptions::default());
+    let subjects: Vec<_> = found.findings.iter().map(|finding| finding.subject.as_str()).collect();
+    assert_eq!(subjects, ["eth1 transmit queue 0", "eth1 transmit queue 1"]);
+}
+
+#[test]
+fn devices_the_source_does_not_list_are_not_invented() {
+    let mut machine = two_nodes();
+    list(&mut machine.interrupts).push(interrupt(7, "ghost-0", "0000:99:00.0", Some(0), "0"));
+    insta::assert_snapshot!(findings(&machine), @"not checked interrupt-far: 0000:99:00.0: nothing tells where the device is");
+    assert_eq!(nearfar_placement::locality::effective_node(&machine, pci("0000:99:00.0")).node, None);
+}

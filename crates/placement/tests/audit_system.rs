@@ -1,0 +1,319 @@
+//! What the audit says of NVMe subsystems, tasks, cpusets, settings, writers and nodes.
+
+mod common;
+
+use common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
+use nearfar_machine::{
+    AnaState, CpuId, Cpuset, Diagnostic, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId, NodeSet, Origin,
+    PolicyBytes, SourceKind, Task, Writer, WriterKind,
+};
+use nearfar_placement::audit::{AuditOptions, RULES, Severity, audit};
+
+use AnaState::Optimized;
+
+fn disk(policy: IoPolicy, nodes: [Option<u32>; 2]) -> Machine {
+    let mut machine = two_nodes();
+    let paths = [("0000:20:00.0", nodes[0], Optimized), ("0000:40:00.0", nodes[1], Optimized)];
+    add_subsystem(&mut machine, "nvme-subsys0", policy, &paths);
+    machine
+}
+
+fn task(pid: i32, name: &str, cpus: &str, last: u32, bytes: &[(u32, u64)]) -> Task {
+    Task {
+        pid,
+        name: name.to_owned(),
+        allowed_cpus: Known::Yes(set(cpus)),
+        allowed_nodes: Known::Yes(NodeSet::parse_list("0-1").unwrap()),
+        last_cpu: Known::Yes(CpuId(last)),
+        memory: Known::Yes(
+            bytes.iter().map(|&(node, gib)| NodeBytes { node: NodeId(node), bytes: gib << 30 }).collect(),
+        ),
+        policies: Known::Yes(Vec::new()),
+        preferred_node: Known::Yes(None),
+        pinned_bytes: Known::Yes(0),
+        cpu_ms: Known::Yes(1000),
+    }
+}
+
+#[test]
+fn numa_leaves_paths_idle_and_that_is_worth_knowing() {
+    insta::assert_snapshot!(findings(&disk(IoPolicy::Numa, [Some(0), Some(1)])), @r"
+    fact nvme-far-path | nvme-subsys0 (nvme0n1): The policy numa uses one of 2 paths from each node; the others idle for its tasks.
+      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = 1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+    ");
+}
+
+#[test]
+fn round_robin_and_queue_depth_send_part_of_the_io_far() {
+    insta::assert_snapshot!(findings(&disk(IoPolicy::RoundRobin, [Some(0), Some(1)])), @r"
+    notice nvme-far-path | nvme-subsys0 (nvme0n1): The policy round-robin sends I/O from node 0 over all 2 paths, 1 of them far: at 21 instead of 10.
+      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = 1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = round-robin
+      cost 21 -> 10
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+    ");
+    insta::assert_snapshot!(findings(&disk(IoPolicy::QueueDepth, [Some(1), Some(1)])), @"");
+}
+
+#[test]
+fn a_controller_without_a_node_under_numa() {
+    insta::assert_snapshot!(findings(&disk(IoPolicy::Numa, [Some(0), None])), @r"
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: it may take this path where one of the 1 other(s) is nearer.
+      /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
+      /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
+      cost 10 -> 10
+      advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
+    notice device-without-node | 0000:40:00.0 (nvme): The kernel has no node for this device, and nothing tells where it is.
+      /sys/bus/pci/devices/0000:40:00.0/numa_node = -1
+      advice Not placed: the kernel says none (-1); its host bridge is not known; no other device on root bus 0000:40 has a node.
+    ");
+}
+
+#[test]
+fn one_path_or_an_unknown_policy_is_no_finding() {
+    let mut machine = two_nodes();
+    add_subsystem(&mut machine, "nvme-subsys0", IoPolicy::Numa, &[("0000:20:00.0", Some(0), Optimized)]);
+    assert_eq!(findings(&machine), "");
+    let mut machine = disk(IoPolicy::Other("latency".into()), [Some(0), Some(1)]);
+    insta::assert_snapshot!(findings(&machine), @r#"not checked nvme-far-path: nvme-subsys0: this version does not know the policy "latency""#);
+    list(&mut machine.nvme)[0].iopolicy = Known::no("native multipath is off");
+    insta::assert_snapshot!(findings(&machine), @"not checked nvme-far-path: nvme-subsys0: native multipath is off");
+}
+
+#[test]
+fn tasks_whose_memory_is_elsewhere() {
+    let mut machine = two_nodes();
+    let mut interleaved = task(5, "spread", "0-3", 1, &[(0, 4), (1, 5)]);
+    interleaved.policies = Known::Yes(vec![PolicyBytes { policy: "interleave:0-1".into(), bytes: 9 << 30 }]);
+    let mut hidden = task(6, "secret", "0-3", 1, &[]);
+    hidden.memory = Known::no("/proc/6/numa_maps: permission denied");
+    *list(&mut machine.tasks) = vec![
+        task(1, "bound", "0-3", 1, &[(0, 1), (1, 6)]),
+        task(2, "floating", "0-7", 5, &[(0, 3), (1, 1)]),
+        task(3, "near", "4-7", 5, &[(0, 1), (1, 6)]),
+        task(4, "small", "0-3", 1, &[]),
+        interleaved,
+        hidden,
+    ];
+    insta::assert_snapshot!(findings(&machine), @r"
+    warning task-memory-far | task 1 (bound): 6.0 GiB of its 7.0 GiB are not there where it runs, most on node 1. It may only run on node 0.
+      /proc/1/numa_maps = 6.0 GiB on node 1
+      /proc/1/status = Cpus_allowed_list 0-3
+      cost 21 -> 10
+      advice migratepages 1 1 0 brings the memory near; or let it run on node 1.
+    notice task-memory-far | task 2 (floating): 3.0 GiB of its 4.0 GiB are not there where it runs, most on node 0. It last ran on node 1.
+      /proc/2/numa_maps = 3.0 GiB on node 0
+      /proc/2/stat = last on CPU 5
+      cost 21 -> 10
+      advice Confine it to node 0, or let NUMA balancing move the memory; what is pinned cannot move.
+    not checked task-memory-far: task 6 (secret): /proc/6/numa_maps: permission denied
+    ");
+}
+
+#[test]
+fn a_cpuset_whose_cpus_and_memory_do_not_meet() {
+    let mut machine = two_nodes();
+    let cpuset = |path: &str, cpus: &str, nodes: &str| Cpuset {
+        path: path.to_owned(),
+        cpus: Known::Yes(set(cpus)),
+        nodes: Known::Yes(NodeSet::parse_list(nodes).unwrap()),
+        configured: true,
+    };
+    *list(&mut machine.cpusets) = vec![cpuset("/db", "0-3", "1"), cpuset("/web", "3-4", "1"), cpuset("/off", "", "1")];
+    insta::assert_snapshot!(findings(&machine), @r"
+    warning cpuset-disjoint | cpuset /db: Its CPUs 0-3 are on node 0, its memory may only come from node 1: all of it is far.
+      /sys/fs/cgroup/db/cpuset.cpus.effective = 0-3
+      /sys/fs/cgroup/db/cpuset.mems.effective = 1
+      cost 21 -> 10
+      advice Add node 0 to its memory nodes (AllowedMemoryNodes= of the unit), or move its CPUs.
+    ");
+    // The CPUs of a node without memory are at home on the node next to it.
+    machine.nodes[0].memory = Known::Yes(Memory::of(0));
+    insta::assert_snapshot!(findings(&machine), @r"
+    fact node-without-memory | node 0: It has no memory: what its CPUs allocate comes from node 1.
+      /sys/devices/system/node/node0/meminfo = MemTotal 0 kB
+    ");
+}
+
+#[test]
+fn numa_balancing_that_does_not_fit() {
+    let mut machine = two_nodes();
+    *list(&mut machine.tasks) = vec![task(1, "postgres", "0-7", 1, &[(0, 8)]), task(2, "redis", "0-7", 1, &[(0, 2)])];
+    assert_eq!(findings(&machine), "");
+    machine.settings.numa_balancing = Known::Yes(2);
+    insta::assert_snapshot!(findings(&machine), @r#"
+    notice numa-balancing | kernel.numa_balancing: Automatic NUMA balancing is off while large tasks may run on several nodes: their memory stays where it was first touched. The largest of 2 is task 1 (postgres), 8.0 GiB.
+      /proc/sys/kernel/numa_balancing = 2
+      mend {"kind":"sysctl","name":"kernel.numa_balancing","value":"3"}
+      advice The setting holds for the whole system; compare the load under both.
+    "#);
+    machine.settings.numa_balancing = Known::Yes(1);
+    list(&mut machine.tasks)[0].pinned_bytes = Known::Yes(4 << 30);
+    insta::assert_snapshot!(findings(&machine), @r"
+    notice numa-balancing | kernel.numa_balancing: Automatic NUMA balancing is on while tasks hold large pinned memory: it keeps unmapping pages that it cannot move. The largest of 1 is task 1 (postgres), 4.0 GiB.
+      /proc/sys/kernel/numa_balancing = 1
+      advice Floating and pinned tasks share this machine, and the setting holds for both: confine the former to a node rather than change it.
+    ");
+    list(&mut machine.tasks).truncate(1);
+    list(&mut machine.tasks)[0].allowed_cpus = Known::Yes(set("0-3"));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    notice numa-balancing | kernel.numa_balancing: Automatic NUMA balancing is on while tasks hold large pinned memory: it keeps unmapping pages that it cannot move. The largest of 1 is task 1 (postgres), 4.0 GiB.
+      /proc/sys/kernel/numa_balancing = 1
+      mend {"kind":"sysctl","name":"kernel.numa_balancing","value":"0"}
+      advice The setting holds for the whole system; compare the load under both.
+    "#);
+}
+
+#[test]
+fn other_writers_and_whether_they_would_undo_the_plan() {
+    let writer =
+        |kind, active| Writer { kind, active, evidence: "/proc/812/comm".to_owned(), says: "irqbalance".to_owned() };
+    let mut machine = two_nodes();
+    *list(&mut machine.writers) = vec![
+        writer(WriterKind::Irqbalance, Known::Yes(true)),
+        writer(WriterKind::Numad, Known::Yes(false)),
+        writer(WriterKind::UdevRule, Known::no("/proc is not in this source")),
+    ];
+    insta::assert_snapshot!(findings(&machine), @r"
+    notice competing-writer | irqbalance: It places interrupts anew every few seconds.
+      /proc/812/comm = irqbalance
+      advice Ban the interrupts it shall leave alone (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.
+    notice competing-writer | a udev rule: It writes its value again whenever the device appears. Whether it runs is not known: /proc is not in this source.
+      /proc/812/comm = irqbalance
+      advice Change the rule rather than the setting.
+    ");
+    add_nic(&mut machine, "eth0", "0000:81:00.0", Some(1), &[0]);
+    let found = audit(&machine, &AuditOptions::default());
+    let balance = found.findings.iter().find(|finding| finding.subject == "irqbalance").unwrap();
+    assert_eq!(balance.severity, Severity::Warning);
+    insta::assert_snapshot!(balance.message, @"It places interrupts anew every few seconds and would undo the changes above.");
+}
+
+#[test]
+fn nodes_that_lack_something_and_distances_that_say_nothing() {
+    let mut machine = machine(&["0-1", "2-3", "", ""], &[&[10; 4], &[10; 4], &[10; 4], &[10; 4]]);
+    machine.nodes[1].memory = Known::Yes(Memory::of(0));
+    machine.nodes[2].memory = Known::Yes(Memory::of(0));
+    machine.nodes[3].tier = Some(22);
+    machine.diagnostics = vec![Diagnostic::new("line 1", "says 3 nodes (0,2-3), the list below has 0 and 2")];
+    insta::assert_snapshot!(findings(&machine), @r"
+    notice flat-distances | node distances: All 4 nodes are at distance 10 from each other and from themselves.
+      /sys/devices/system/node/node0/distance = 10 10 10 10
+      advice Nothing on this machine can be said to be near or far by this table. Measure latency between the nodes; the firmware's SLIT is where it would be mended.
+    fact node-without-cpus | node 2: It has neither CPUs nor memory: it only says where devices are.
+      /sys/devices/system/node/node2/cpulist = empty
+    fact node-without-cpus | node 3: It is memory of tier 22, remote to every CPU.
+      /sys/devices/system/node/node3/cpulist = empty
+    fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 0.
+      /sys/devices/system/node/node1/meminfo = MemTotal 0 kB
+    fact node-without-memory | node 2: It has no memory: what its CPUs allocate comes from node 0.
+      /sys/devices/system/node/node2/meminfo = MemTotal 0 kB
+    fact input-contradiction | line 1: says 3 nodes (0,2-3), the list below has 0 and 2
+      line 1 = says 3 nodes (0,2-3), the list below has 0 and 2
+    ");
+}
+
+#[test]
+fn fakes_of_one_node_are_rightly_at_ten() {
+    let mut machine = machine(&["0-1", "0-1"], &[&[10, 10], &[10, 10]]);
+    machine.nodes.iter_mut().for_each(|node| node.fake_of = Some(NodeId(0)));
+    insta::assert_snapshot!(findings(&machine), @r"
+    fact flat-distances | node distances: All 2 nodes are at distance 10 from each other and from themselves.
+      /sys/devices/system/node/node0/distance = 10 10
+      advice They are fakes of one real node, so that is right.
+    ");
+}
+
+#[test]
+fn nothing_known_is_nothing_checked_and_each_rule_says_why() {
+    let machine = Machine::empty(Origin::new(SourceKind::NumactlText, "mail"), "numactl -H does not show it");
+    let found = audit(&machine, &AuditOptions::default());
+    assert_eq!(found.findings, []);
+    assert_eq!(found.checked, ["input-contradiction"]);
+    let said: Vec<_> = found.not_checked.iter().map(|not| not.rule).collect();
+    for rule in RULES {
+        assert!(said.contains(&rule.id) || found.checked.contains(&rule.id), "{} says nothing", rule.id);
+    }
+}
+
+#[test]
+fn json_of_an_audit_has_the_documented_keys() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", "0000:81:00.0", Some(1), &[4, 0]);
+    list(&mut machine.networks).clear();
+    machine.tasks = Known::no("not asked for");
+    let found = audit(&machine, &AuditOptions::default());
+    insta::assert_snapshot!(serde_json::to_string_pretty(&found).unwrap(), @r#"
+    {
+      "findings": [
+        {
+          "rule": "interrupt-far",
+          "severity": "warning",
+          "subject": "interrupt 101 (eth0-TxRx-1)",
+          "message": "It is served by CPU 0, at 21 from its device on node 1. CPU 5, at 10, serves none of the device's queues.",
+          "evidence": [
+            {
+              "file": "/proc/irq/101/effective_affinity_list",
+              "value": "0"
+            },
+            {
+              "file": "/proc/irq/101/smp_affinity_list",
+              "value": "0"
+            },
+            {
+              "file": "/sys/bus/pci/devices/0000:81:00.0/numa_node",
+              "value": "1"
+            }
+          ],
+          "cost": {
+            "now": 21,
+            "after": 10
+          },
+          "mend": {
+            "kind": "interrupt-affinity",
+            "irq": 101,
+            "cpus": "5",
+            "near": 1,
+            "name": "eth0-TxRx-1"
+          },
+          "advice": null,
+          "docs": "docs/audit.md#interrupt-far",
+          "device": "0000:81:00.0"
+        }
+      ],
+      "not_checked": [
+        {
+          "rule": "task-memory-far",
+          "because": "not asked for"
+        },
+        {
+          "rule": "numa-balancing",
+          "because": "not asked for"
+        }
+      ],
+      "checked": [
+        "device-without-node",
+        "firmware-node-offline",
+        "device-node-differs",
+        "interrupt-far",
+        "queues-share-cpu",
+        "interrupt-on-isolated-cpu",
+        "managed-interrupt",
+        "competing-writer",
+        "xps-mismatch",
+        "rps-mismatch",
+        "nvme-far-path",
+        "cpuset-disjoint",
+        "flat-distances",
+        "node-without-cpus",
+        "node-without-memory",
+        "input-contradiction"
+      ]
+    }
+    "#);
+}
