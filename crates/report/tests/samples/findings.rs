@@ -6,7 +6,7 @@ use nearfar_placement::change::{Change, DistanceChange};
 
 fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str) -> Finding {
     Finding {
-        rule: rule.into(),
+        rule,
         severity,
         subject: subject.to_owned(),
         message: message.to_owned(),
