@@ -112,8 +112,8 @@ impl fmt::Display for Warning {
             ),
             Self::Interrupted { switches, samples } => write!(
                 f,
-                "{switches} context switches fell into the {samples} samples: other tasks wanted the same CPUs; repeat \
-                 on an idle machine"
+                "{switches} context switches fell into the {samples} samples: other tasks wanted the same CPUs and \
+                 caches; repeat on an idle machine"
             ),
             Self::CutShort { samples, wanted } => write!(
                 f,

@@ -4,7 +4,7 @@ use nearfar_bench::latency::LatencyMatrix;
 use nearfar_machine::{Distance, Machine, Node, NodeId, NodeSet};
 
 use super::Checkup;
-use crate::amount::{bytes, nanoseconds};
+use crate::amount::{bytes, count, nanoseconds};
 use crate::audit;
 use crate::heat::Scale;
 use crate::latency;
@@ -222,7 +222,7 @@ fn not_checked(checkup: &Checkup, style: &Style) -> String {
     if reasons.is_empty() {
         return String::new();
     }
-    let mut out = heading(style, "Not checked", &format!("{} rules", checkup.audit.not_checked.len()));
+    let mut out = heading(style, "Not checked", &count(checkup.audit.not_checked.len(), "rule"));
     for (because, rules) in reasons.iter().take(MOST_REASONS) {
         let others = rules.len() - 1;
         let rule = rules.first().copied().unwrap_or("");
