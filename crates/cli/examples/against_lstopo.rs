@@ -1,0 +1,146 @@
+//! Speed and memory of `nearfar audit` against `lstopo-no-graphics` on the same generated trees, interleaved in one run.
+//!
+//! ```text
+//! cargo run --release -p nearfar --example against_lstopo [ROUNDS]
+//! ```
+//!
+//! Both read an extracted tree of 1024, 2048 and 4096 CPUs from the page cache; hwloc with its I/O devices on, nearfar
+//! with devices and interrupts, which hwloc does not read. What is printed is the median of the pairwise ratios with
+//! their range, so that a machine whose speed drifts does not favour either side.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SIZES: [u32; 3] = [1024, 2048, 4096];
+
+/// What one process cost.
+#[derive(Clone, Copy)]
+struct Cost {
+    wall: Duration,
+    cpu: Duration,
+    peak_kib: i64,
+}
+
+fn main() -> io::Result<()> {
+    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(11);
+    let nearfar = beside_us("nearfar")?;
+    let directory = tempfile::tempdir()?;
+    println!("{rounds} rounds a size after one warm-up, median (lowest to highest)\n");
+    println!("{:>6}  {:24} {:24} {:20} peak memory", "CPUs", "nearfar audit", "lstopo", "time, ratio");
+    for cpus in SIZES {
+        let tree = directory.path().join(cpus.to_string());
+        generate(&tree, cpus)?;
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for round in 0..=rounds {
+            let a = run(Command::new(&nearfar).args(["audit", "--root"]).arg(&tree))?;
+            let b = run(Command::new("lstopo-no-graphics").args(["--whole-io", "--of", "console"]).envs([
+                ("HWLOC_FSROOT", tree.as_os_str()),
+                ("HWLOC_THISSYSTEM", "0".as_ref()),
+                // The processor of this machine is none of the tree's business.
+                ("HWLOC_COMPONENTS", "linux,stop".as_ref()),
+            ]))?;
+            // The first round fills the page cache.
+            if round > 0 {
+                ours.push(a);
+                theirs.push(b);
+            }
+        }
+        print_row(cpus, &ours, &theirs);
+    }
+    startup(&nearfar, rounds)
+}
+
+fn print_row(cpus: u32, ours: &[Cost], theirs: &[Cost]) {
+    let wall = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.wall.as_secs_f64() * 1e3));
+    let pairs = |f: fn(&Cost) -> f64| Spread::of(ours.iter().zip(theirs).map(move |(a, b)| f(a) / f(b)));
+    println!(
+        "{cpus:>6}  {:24} {:24} {:20} {}",
+        wall(ours).with_unit("ms"),
+        wall(theirs).with_unit("ms"),
+        pairs(|cost| cost.wall.as_secs_f64()).with_unit("x"),
+        pairs(|cost| cost.peak_kib as f64).with_unit("x"),
+    );
+    let cpu = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.cpu.as_secs_f64() * 1e3)).median;
+    let peak = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.peak_kib as f64 / 1024.0)).median;
+    println!(
+        "{:>6}  {:24} {:24}",
+        "",
+        format!("{:.0} ms of CPU, {:.1} MiB", cpu(ours), peak(ours)),
+        format!("{:.0} ms of CPU, {:.1} MiB", cpu(theirs), peak(theirs)),
+    );
+}
+
+/// 8192 queues over 8192 CPUs as a whole process.
+fn startup(nearfar: &Path, rounds: usize) -> io::Result<()> {
+    let machine = "node:64 core:64 pu:2 distance:10,20";
+    let mut costs = Vec::new();
+    for _ in 0..=rounds {
+        costs.push(run(Command::new(nearfar)
+            .args(["spread", "--source", machine, "--node", "5"])
+            .args(["--count", "8192", "--format", "list"]))?);
+    }
+    let wall = Spread::of(costs.iter().skip(1).map(|cost| cost.wall.as_secs_f64() * 1e3));
+    println!("\n8192 queues spread over 8192 CPUs: {}", wall.with_unit("ms"));
+    Ok(())
+}
+
+struct Spread {
+    median: f64,
+    lowest: f64,
+    highest: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<_> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let last = values.len() - 1;
+        Self { median: values[values.len() / 2], lowest: values[0], highest: values[last] }
+    }
+
+    fn with_unit(&self, unit: &str) -> String {
+        let digits = if self.median < 1.0 { 3 } else { 1 };
+        let Self { median, lowest, highest } = self;
+        format!("{median:.digits$} {unit} ({lowest:.digits$} to {highest:.digits$})")
+    }
+}
+
+/// The binary that cargo put beside this example's folder.
+fn beside_us(name: &str) -> io::Result<PathBuf> {
+    let us = std::env::current_exe()?;
+    let target = us.parent().and_then(Path::parent).ok_or(io::ErrorKind::NotFound)?;
+    let binary = target.join(name);
+    match binary.exists() {
+        true => Ok(binary),
+        false => Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not built", binary.display()))),
+    }
+}
+
+fn generate(tree: &Path, cpus: u32) -> io::Result<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    command.args(["run", "-q", "--release", "--locked", "-p", "nearfar-sources", "--example", "generate_tree", "--"]);
+    command.arg(tree).args(["--cpus", &cpus.to_string(), "--nodes", &(cpus / 64).to_string()]);
+    command.args(["--pci", &(cpus / 8).to_string(), "--interrupts", &cpus.to_string()]);
+    match command.status()?.success() {
+        true => Ok(()),
+        false => Err(io::Error::other("generate_tree failed")),
+    }
+}
+
+fn run(command: &mut Command) -> io::Result<Cost> {
+    let start = Instant::now();
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers lead to live variables; the child is ours and nobody else waits for it.
+    let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
+    let wall = start.elapsed();
+    if waited < 0 || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
+        return Err(io::Error::other(format!("{command:?} failed")));
+    }
+    let seconds = |time: libc::timeval| Duration::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64);
+    Ok(Cost { wall, cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime), peak_kib: usage.ru_maxrss })
+}

@@ -1,0 +1,119 @@
+//! What can be typed. Help, man pages and completions are generated from these definitions.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use nearfar_sources::{Request, TaskScope, Want};
+
+use crate::verb;
+
+/// Shows what is far on a NUMA machine, puts it near and can undo that.
+///
+/// Each verb that looks at a machine takes --source: by default it is the running system, but a snapshot of another
+/// server, hwloc's XML, pasted `numactl -H` text, a description file, a machine of the gallery or a synthetic string
+/// serve as well.
+#[derive(Parser)]
+#[command(name = "nearfar", version, max_term_width = 100, arg_required_else_help = true, propagate_version = true)]
+#[command(after_help = "Exit codes: 0 done; 1 an answer you asked to fail on; 2 wrong usage or unreadable input; \
+                        3 the system refused.")]
+pub struct Command {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+    /// When to use colour; NO_COLOR is honoured.
+    #[arg(long, value_enum, default_value_t = Colour::Auto, global = true, value_name = "WHEN")]
+    pub color: Colour,
+}
+
+/// The verbs.
+#[derive(Subcommand)]
+pub enum Verb {
+    Checkup(verb::checkup::Checkup),
+    Topo(verb::topo::Topo),
+    Snapshot(verb::snapshot::Snapshot),
+    Audit(verb::audit::Audit),
+    Spread(verb::spread::Spread),
+    Path(verb::path::Path),
+    Plan(verb::plan::Plan),
+    Apply(verb::apply::Apply),
+    Rollback(verb::rollback::Rollback),
+    History(verb::history::History),
+    Lab(verb::lab::Lab),
+    Completions(verb::completions::Completions),
+    Man(verb::man::Man),
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Also into a pipe or file.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For programs; documented in docs/json.md.
+    Json,
+}
+
+/// `--format` of verbs that have no other formats.
+#[derive(Args)]
+pub struct FormatArgs {
+    /// How the answer is printed.
+    #[arg(long, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
+    pub format: Format,
+}
+
+/// Where the machine's description comes from.
+#[derive(Args, Clone)]
+pub struct SourceArgs {
+    /// A file whose content tells its kind (snapshot, hwloc XML, `numactl -H` text, description), "-" for standard
+    /// input, a name from `nearfar lab machines`, or a synthetic string such as "node:4 core:12 pu:2
+    /// distance:10,16,32,33" [default: the running system]
+    #[arg(long, value_name = "SOURCE", conflicts_with = "root")]
+    pub source: Option<String>,
+    /// Read /sys and /proc below this directory instead of below /
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Lay fake nodes over the machine, as the kernel's numa=fake= does: N, a size such as 512M, or NU; with
+    /// ",cpus" behind it the CPUs are split too
+    #[arg(long, value_name = "SPEC")]
+    pub fake: Option<String>,
+}
+
+impl SourceArgs {
+    /// Reads what is wanted of the machine.
+    pub fn read(&self, want: Want) -> Result<nearfar_machine::Machine, crate::failure::Failure> {
+        let Self { source, root, fake } = self.clone();
+        nearfar_sources::read(&Request { source, root, fake, want }).map_err(crate::failure::Failure::input)
+    }
+}
+
+/// Which processes to look at.
+#[derive(Args, Clone)]
+pub struct TaskArgs {
+    /// Look at this process (may be repeated) instead of at all of them
+    #[arg(long, value_name = "PID", conflicts_with = "no_tasks")]
+    pub pid: Vec<i32>,
+    /// Look at no process
+    #[arg(long)]
+    pub no_tasks: bool,
+}
+
+impl TaskArgs {
+    /// The same in the words of the sources.
+    pub fn scope(&self) -> TaskScope {
+        match (self.no_tasks, self.pid.is_empty()) {
+            (true, _) => TaskScope::None,
+            (false, true) => TaskScope::All,
+            (false, false) => TaskScope::Of(self.pid.clone()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Where answers go: standard output in colour or not, JSON with its envelope, files written whole or not at all.
+
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
+use std::path::Path;
+
+use anyhow::Context as _;
+use nearfar_machine::Origin;
+use nearfar_report::Style;
+use serde::Serialize;
+
+use crate::args::Colour;
+use crate::failure::{Failure, Outcome};
+
+/// Prints text to standard output. A reader that has gone away (`| head`) ends the command quietly.
+pub fn print(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| match text.ends_with('\n') {
+        true => out.flush(),
+        false => out.write_all(b"\n").and_then(|()| out.flush()),
+    });
+    written.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::OutputClosed,
+        _ => Failure::Refused(anyhow::Error::new(error).context("writing to standard output")),
+    })
+}
+
+/// What stands around each JSON answer, so that a stored one can be read years later.
+#[derive(Serialize)]
+struct Envelope<'a, T> {
+    /// Name and version of the answer's shape, documented in docs/json.md.
+    schema: &'a str,
+    /// The version of nearfar that wrote it.
+    nearfar: &'a str,
+    /// The machine it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'a Origin>,
+    #[serde(flatten)]
+    answer: &'a T,
+}
+
+/// An answer as JSON, in its envelope.
+pub fn json<T: Serialize>(schema: &str, source: Option<&Origin>, answer: &T) -> Result<String, Failure> {
+    let envelope = Envelope { schema, nearfar: env!("CARGO_PKG_VERSION"), source, answer };
+    serde_json::to_string_pretty(&envelope).map_err(Failure::input)
+}
+
+/// How tables look on standard output.
+pub fn style(colour: Colour) -> Style {
+    let to_terminal = std::io::stdout().is_terminal();
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let colour = match colour {
+        Colour::Auto => to_terminal && !plain,
+        Colour::Always => true,
+        Colour::Never => false,
+    };
+    Style { colour, width: 100 }
+}
+
+/// Writes a file beside its final name and renames it there, so that no half-written one is ever seen. A path that
+/// is not a regular file (`/dev/stdout`, a pipe) is written directly.
+pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
+    let written = if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        std::fs::write(path, content)
+    } else {
+        replace(path, content)
+    };
+    written.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
+}
+
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let permissions = std::fs::Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(directory)?;
+    file.write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}

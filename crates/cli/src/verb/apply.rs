@@ -1,0 +1,142 @@
+//! `nearfar apply`: makes the changes of a plan, each journalled before and read back after.
+
+use std::io::{IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use nearfar_apply::{ApplyError, ApplyOptions};
+use nearfar_placement::change::Plan;
+use nearfar_sources::TaskScope;
+
+use super::plan::{ChoiceArgs, TargetArgs};
+use crate::args::{Colour, Format, FormatArgs, SourceArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::signals;
+
+/// The schema of a plan's JSON form.
+pub const PLAN_SCHEMA: &str = "plan/1";
+
+/// A plan larger than this is not one: 8192 interrupts with XPS and RPS need some 10 MiB.
+const LARGEST_PLAN: u64 = 256 << 20;
+
+/// Make the changes of a plan; `nearfar rollback` undoes them
+///
+/// Without a file the system is audited and what can be mended is mended; on a terminal you are asked first. Each old
+/// value is on disk before it is overwritten, each new one is read back. A value that changed since the plan was made is
+/// left alone, as is what the kernel manages itself. Ctrl-C undoes what was made so far.
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar apply --dry-run\n  nearfar apply\n  nearfar apply plan.json --atomic\n  \
+                             nearfar rollback"
+)]
+pub struct Apply {
+    /// A plan as `nearfar plan --format json` prints it, or "-" for standard input
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    choice: ChoiceArgs,
+    /// Undo everything when one change cannot be made
+    #[arg(long)]
+    atomic: bool,
+    /// Overwrite values that changed since the plan was made, and go on top of an interrupted run
+    #[arg(long)]
+    force: bool,
+    /// Show the plan and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+impl Apply {
+    /// Reads or makes the plan, carries it out, prints what came of it.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let plan = match &self.file {
+            Some(file) => read_plan(file)?,
+            None => self.make_plan()?,
+        };
+        let style = output::style(colour);
+        if self.dry_run {
+            return output::print(&nearfar_report::plan::table(&plan, &style));
+        }
+        if self.file.is_none() && !self.yes && !plan.changes.is_empty() {
+            output::print(&nearfar_report::plan::table(&plan, &style))?;
+            confirm()?;
+        }
+        let cancel = Some(signals::cancel_flag());
+        let options = ApplyOptions { atomic: self.atomic, force: self.force, wait: self.target.wait(), cancel };
+        let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options).map_err(by_who_has_to_act)?;
+        output::print(&match self.format.format {
+            Format::Table => nearfar_report::outcome::table(&outcome, &style),
+            Format::Json => output::json("apply/1", None, &outcome)?,
+        })?;
+        match outcome.is_complete() {
+            true => Ok(()),
+            false => Err(Failure::Refused(anyhow!("not every change of the plan was made"))),
+        }
+    }
+
+    fn make_plan(&self) -> Result<Plan, Failure> {
+        let source = SourceArgs { source: None, root: self.target.root.clone(), fake: None };
+        self.choice.plan(&source.read(super::audit::wanted(TaskScope::None))?)
+    }
+}
+
+/// A fault of the plan is the caller's to mend; everything else is the system's refusal.
+pub fn by_who_has_to_act(error: ApplyError) -> Failure {
+    match error {
+        ApplyError::Plan(_) | ApplyError::NoSuchRun { .. } | ApplyError::Root { .. } => Failure::input(error),
+        _ => Failure::refused(error),
+    }
+}
+
+fn confirm() -> Outcome {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::Input(anyhow!(
+            "nobody to ask: standard input is not a terminal; say --yes to make these changes"
+        )));
+    }
+    output::print("\nMake these changes? [y/N] ")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).map_err(Failure::input)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::AskedToFail),
+    }
+}
+
+fn read_plan(file: &Path) -> Result<Plan, Failure> {
+    let mut text = Vec::new();
+    let read = if file == Path::new("-") {
+        std::io::stdin().take(LARGEST_PLAN + 1).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|file| file.take(LARGEST_PLAN + 1).read_to_end(&mut text))
+    };
+    read.with_context(|| format!("reading the plan {}", file.display())).map_err(Failure::Input)?;
+    if text.len() as u64 > LARGEST_PLAN {
+        return Err(Failure::Input(anyhow!("{} is larger than 256 MiB: that is no plan", file.display())));
+    }
+    parse_plan(&text).with_context(|| format!("{} is not a plan", file.display())).map_err(Failure::Input)
+}
+
+/// A plan with or without the envelope that `--format json` puts around it.
+fn parse_plan(text: &[u8]) -> anyhow::Result<Plan> {
+    // First as what stands there, for an error with its line and column.
+    let mut value: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(text)?;
+    if let Some(schema) = value.remove("schema")
+        && schema != PLAN_SCHEMA
+    {
+        anyhow::bail!("its schema is {schema}, expected {PLAN_SCHEMA:?}: was it printed by another verb or version?");
+    }
+    for of_the_envelope in ["nearfar", "source"] {
+        value.remove(of_the_envelope);
+    }
+    Ok(serde_json::from_value(value.into())?)
+}

@@ -1,0 +1,72 @@
+//! `nearfar audit`: findings by severity.
+
+use clap::{Args, ValueEnum};
+use nearfar_placement::audit::{self, Severity};
+use nearfar_sources::{TaskScope, Want};
+
+use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Say what is far on the machine, with evidence, what it costs, and the change that would mend it
+///
+/// A rule that could not be checked says why; docs/audit.md explains each rule.
+#[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar audit\n  nearfar audit --fail-on warning && echo all near\n  \
+                             nearfar audit --source customer.nearfar --format json")]
+pub struct Audit {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    tasks: TaskArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Exit with code 1 when there is a finding of this severity or a higher one
+    #[arg(long, value_enum, value_name = "SEVERITY")]
+    fail_on: Option<FailOn>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// Worth knowing, costs nothing by itself
+    Fact,
+    /// May cost, depending on the load
+    Notice,
+    /// Costs whenever the device or task is used
+    Warning,
+    /// The configuration cannot work as meant
+    Critical,
+}
+
+impl From<FailOn> for Severity {
+    fn from(fail_on: FailOn) -> Self {
+        match fail_on {
+            FailOn::Fact => Self::Fact,
+            FailOn::Notice => Self::Notice,
+            FailOn::Warning => Self::Warning,
+            FailOn::Critical => Self::Critical,
+        }
+    }
+}
+
+/// What an audit has to read.
+pub fn wanted(tasks: TaskScope) -> Want {
+    Want { interrupt_counts: false, tasks, ..Want::all() }
+}
+
+impl Audit {
+    /// Reads, audits, prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let machine = self.source.read(wanted(self.tasks.scope()))?;
+        let audit = audit::audit(&machine, &audit::AuditOptions::default());
+        output::print(&match self.format.format {
+            Format::Table => nearfar_report::audit::table(&audit, &output::style(colour)),
+            Format::Json => output::json("audit/1", Some(&machine.origin), &audit)?,
+        })?;
+        let threshold = self.fail_on.map(Severity::from);
+        match threshold.is_some_and(|threshold| audit.findings.iter().any(|finding| finding.severity >= threshold)) {
+            true => Err(Failure::AskedToFail),
+            false => Ok(()),
+        }
+    }
+}

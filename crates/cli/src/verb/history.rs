@@ -1,0 +1,36 @@
+//! `nearfar history`: the runs of apply, and what became of them.
+
+use clap::Args;
+use nearfar_apply::Run;
+use serde::Serialize;
+
+use super::apply::by_who_has_to_act;
+use super::plan::TargetArgs;
+use crate::args::{Colour, Format, FormatArgs};
+use crate::failure::Outcome;
+use crate::output;
+
+/// List what apply made, and what of it was undone
+#[derive(Args)]
+pub struct History {
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+#[derive(Serialize)]
+struct Runs {
+    runs: Vec<Run>,
+}
+
+impl History {
+    /// Reads the journals and prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let runs = nearfar_apply::history(&self.target.target()).map_err(by_who_has_to_act)?;
+        output::print(&match self.format.format {
+            Format::Table => nearfar_report::history::table(&runs, &output::style(colour)),
+            Format::Json => output::json("history/1", None, &Runs { runs })?,
+        })
+    }
+}

@@ -1,0 +1,39 @@
+//! `nearfar path`: which NVMe path I/O takes from a CPU.
+
+use clap::Args;
+use nearfar_machine::CpuId;
+use nearfar_placement::path;
+use nearfar_sources::{TaskScope, Want};
+
+use crate::args::{Colour, Format, FormatArgs, SourceArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Say which path of an NVMe subsystem each I/O policy takes from a CPU, and why
+#[derive(Args)]
+#[command(after_long_help = "Example:\n  nearfar path --cpu 0 --subsystem nvme-subsys0")]
+pub struct Path {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// The CPU that submits the I/O
+    #[arg(long, value_name = "C")]
+    cpu: u32,
+    /// The subsystem, as the kernel names it
+    #[arg(long, value_name = "NAME")]
+    subsystem: String,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+impl Path {
+    /// Reads, answers, prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let want = Want { interrupts: false, interrupt_counts: false, tasks: TaskScope::None, ..Want::all() };
+        let machine = self.source.read(want)?;
+        let answer = path::paths(&machine, &self.subsystem, CpuId(self.cpu)).map_err(Failure::input)?;
+        output::print(&match self.format.format {
+            Format::Table => nearfar_report::path::table(&answer, &output::style(colour)),
+            Format::Json => output::json("path/1", Some(&machine.origin), &answer)?,
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! `nearfar plan`: the changes that would mend what the audit found, shown or written down.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use nearfar_apply::export;
+use nearfar_machine::{IoPolicy, Machine, PciAddress};
+use nearfar_placement::audit::{self, AuditOptions};
+use nearfar_placement::change::Plan as Changes;
+use nearfar_placement::plan::{self, PlanOptions};
+use nearfar_sources::TaskScope;
+
+use crate::args::{Colour, SourceArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Show the changes that would mend what the audit finds, without making them
+///
+/// The JSON form is what `nearfar apply FILE` takes. The script, the systemd unit and the udev rules are for reading
+/// and keeping: what apply writes is gone with the next boot.
+#[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar plan\n  nearfar plan --format json > plan.json && nearfar apply \
+                             plan.json\n  nearfar plan --format script > near.sh")]
+pub struct Plan {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    choice: ChoiceArgs,
+    /// How the plan is shown
+    #[arg(long, value_enum, default_value_t = PlanFormat::Table, value_name = "FORMAT")]
+    format: PlanFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PlanFormat {
+    /// For people
+    Table,
+    /// For `nearfar apply`
+    Json,
+    /// A shell script that makes the changes, with --undo
+    Script,
+    /// A systemd unit that makes them at each boot
+    Systemd,
+    /// udev rules that make them when a device appears
+    Udev,
+}
+
+/// What a plan may contain.
+#[derive(Args, Clone)]
+pub struct ChoiceArgs {
+    /// Mend only what this audit rule finds (may be repeated)
+    #[arg(long = "rule", value_name = "RULE")]
+    rules: Vec<String>,
+    /// Change only what belongs to this PCI device (may be repeated)
+    #[arg(long = "device", value_name = "ADDRESS")]
+    devices: Vec<PciAddress>,
+    /// Leave what belongs to this PCI device alone (may be repeated)
+    #[arg(long = "not-device", value_name = "ADDRESS")]
+    not_devices: Vec<PciAddress>,
+    /// Also override the node of devices that the kernel puts on none: the last resort. It taints the kernel, and the
+    /// driver has to be bound again, which stops the device for a moment
+    #[arg(long)]
+    override_device_node: bool,
+    /// Set this I/O policy on NVMe subsystems that the audit finds fault with: numa, round-robin or queue-depth.
+    /// None is best for every load; measure
+    #[arg(long, value_name = "POLICY", value_parser = ["numa", "round-robin", "queue-depth"])]
+    iopolicy: Option<String>,
+}
+
+impl ChoiceArgs {
+    /// Audits the machine and plans within the choice.
+    pub fn plan(&self, machine: &Machine) -> Result<Changes, Failure> {
+        let options = PlanOptions {
+            device_node_override: self.override_device_node,
+            rules: (!self.rules.is_empty()).then(|| self.rules.clone()),
+            devices: (!self.devices.is_empty()).then(|| self.devices.clone()),
+            not_devices: self.not_devices.clone(),
+            iopolicy: self.iopolicy.as_deref().map(IoPolicy::from),
+        };
+        options.check().map_err(Failure::input)?;
+        let audit = audit::audit(machine, &AuditOptions::default());
+        Ok(plan::plan(machine, &audit, &options))
+    }
+}
+
+impl Plan {
+    /// Reads, audits, plans, prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let machine = self.source.read(super::audit::wanted(TaskScope::None))?;
+        let plan = self.choice.plan(&machine)?;
+        output::print(&match self.format {
+            PlanFormat::Table => nearfar_report::plan::table(&plan, &output::style(colour)),
+            PlanFormat::Json => output::json(super::apply::PLAN_SCHEMA, Some(&machine.origin), &plan)?,
+            PlanFormat::Script => export::script(&plan),
+            PlanFormat::Systemd => export::systemd(&plan),
+            PlanFormat::Udev => export::udev(&plan),
+        })
+    }
+}
+
+/// Where changes are made: the running system, or a directory tree.
+#[derive(Args, Clone)]
+pub struct TargetArgs {
+    /// Change the files below this directory instead of the running system
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Where the journal is kept [default: /var/lib/nearfar, below --root where that is given]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Wait this many seconds for another nearfar that is changing the same system
+    #[arg(long, value_name = "SECONDS")]
+    pub wait: Option<u32>,
+}
+
+impl TargetArgs {
+    /// The same in the words of `nearfar-apply`.
+    pub fn target(&self) -> nearfar_apply::Target {
+        match self.root.clone() {
+            Some(root) => nearfar_apply::Target::tree(root, self.state.clone()),
+            None => nearfar_apply::Target::live(self.state.clone()),
+        }
+    }
+
+    /// How long to wait for the lock.
+    pub fn wait(&self) -> Option<std::time::Duration> {
+        self.wait.map(|seconds| std::time::Duration::from_secs(seconds.into()))
+    }
+}

@@ -1,0 +1,46 @@
+//! `nearfar rollback`: undoes a run of apply.
+
+use anyhow::anyhow;
+use clap::Args;
+use nearfar_apply::{RollbackOptions, RunId};
+
+use super::apply::by_who_has_to_act;
+use super::plan::TargetArgs;
+use crate::args::{Colour, Format, FormatArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Undo what apply made: every file gets the value it had before
+///
+/// Works after a crash or a kill too, and can be repeated. A value that somebody else changed since is left alone
+/// unless --force is given.
+#[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --run 3")]
+pub struct Rollback {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The run to undo, as `nearfar history` lists them [default: the last one that is not undone]
+    #[arg(long, value_name = "RUN")]
+    run: Option<u64>,
+    /// Also overwrite values that somebody else changed since
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    format: FormatArgs,
+}
+
+impl Rollback {
+    /// Undoes and prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let options = RollbackOptions { run: self.run.map(RunId), force: self.force, wait: self.target.wait() };
+        let outcome = nearfar_apply::rollback(&self.target.target(), &options).map_err(by_who_has_to_act)?;
+        output::print(&match self.format.format {
+            Format::Table => nearfar_report::outcome::rollback(&outcome, &output::style(colour)),
+            Format::Json => output::json("rollback/1", None, &outcome)?,
+        })?;
+        match outcome.is_complete() {
+            true => Ok(()),
+            false => Err(Failure::Refused(anyhow!("not every value was put back"))),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `nearfar snapshot`: captures the machine into one file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use nearfar_sources::{Want, snapshot};
+
+use crate::args::{SourceArgs, TaskArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Capture what the sources read into one compressed file that every verb takes as --source
+///
+/// The file holds no environment and no command lines; of a process only its number, its short name and where it
+/// runs and has its memory. Leave even that out with --no-tasks.
+#[derive(Args)]
+pub struct Snapshot {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    tasks: TaskArgs,
+    /// Where to write it; an existing file is replaced
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+impl Snapshot {
+    /// Reads and writes.
+    pub fn run(self) -> Outcome {
+        let machine = self.source.read(Want { tasks: self.tasks.scope(), ..Want::all() })?;
+        let mut content = Vec::new();
+        snapshot::write(&machine, &mut content).map_err(Failure::refused)?;
+        output::write_file(&self.output, &content)
+    }
+}

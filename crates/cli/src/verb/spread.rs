@@ -1,0 +1,97 @@
+//! `nearfar spread`: which CPU serves queue 0, 1, 2 ...
+
+use clap::{Args, ValueEnum};
+use nearfar_machine::{CpuSet, NodeId};
+use nearfar_placement::spread::{self, Policy, SpreadRequest};
+use nearfar_sources::Want;
+
+use crate::args::{Colour, SourceArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Spread queues over CPUs, nearest first from a node
+///
+/// The order is that of the kernel's cpumask_local_spread() since 6.3: the node's own CPUs, then those of the other
+/// nodes by distance, within equal distance by CPU number; it starts again when every usable CPU has a queue.
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar spread --node 2 --count 8\n  nearfar spread --source kunpeng --node 2 \
+                             --count 49 --policy kernel-pre-6.3\n  nearfar spread --node 1 --count 16 --cores-first \
+                             --format mask"
+)]
+pub struct Spread {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// The node the device is on; without it the spread goes in CPU order
+    #[arg(long, value_name = "N")]
+    node: Option<u32>,
+    /// Number of queues
+    #[arg(long, value_name = "K")]
+    count: usize,
+    /// The rule
+    #[arg(long, value_enum, default_value_t = SpreadPolicy::NearestFirst, value_name = "POLICY")]
+    policy: SpreadPolicy,
+    /// One queue a core before SMT siblings get one
+    #[arg(long)]
+    cores_first: bool,
+    /// Only these CPUs, such as 0-15,32
+    #[arg(long, value_name = "CPUS")]
+    allowed: Option<CpuSet>,
+    /// Also CPUs that isolcpus= or nohz_full= keep free
+    #[arg(long)]
+    isolated_too: bool,
+    /// How the answer is printed
+    #[arg(long, value_enum, default_value_t = SpreadFormat::Table, value_name = "FORMAT")]
+    format: SpreadFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SpreadPolicy {
+    /// By distance
+    NearestFirst,
+    /// As cpumask_local_spread() did before Linux 6.3: the node's own CPUs, then all others from 0 up
+    #[value(name = "kernel-pre-6.3")]
+    KernelPre63,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SpreadFormat {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+    /// A line a queue: its number and its CPU
+    List,
+    /// A line a queue: its number and the mask for smp_affinity or xps_cpus
+    Mask,
+}
+
+impl Spread {
+    /// Reads, spreads, prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let machine = self.source.read(Want::topology())?;
+        let request = SpreadRequest {
+            node: self.node.map(NodeId),
+            count: self.count,
+            policy: match self.policy {
+                SpreadPolicy::NearestFirst => Policy::NearestFirst,
+                SpreadPolicy::KernelPre63 => Policy::KernelPre63,
+            },
+            cores_first: self.cores_first,
+            allowed: self.allowed,
+            isolated_too: self.isolated_too,
+        };
+        let slots = spread::spread(&machine, &request).map_err(Failure::input)?;
+        output::print(&match self.format {
+            SpreadFormat::Table => nearfar_report::spread::table(&slots, &output::style(colour)),
+            SpreadFormat::Json => output::json("spread/1", Some(&machine.origin), &Slots { slots: &slots })?,
+            SpreadFormat::List => nearfar_report::spread::list(&slots),
+            SpreadFormat::Mask => nearfar_report::spread::mask(&slots, machine.mask_width()),
+        })
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Slots<'a> {
+    slots: &'a [spread::Slot],
+}

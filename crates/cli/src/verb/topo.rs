@@ -1,0 +1,56 @@
+//! `nearfar topo`: shows the machine.
+
+use clap::{Args, ValueEnum};
+use nearfar_sources::{Want, hwloc_xml};
+
+use crate::args::{Colour, SourceArgs, TaskArgs};
+use crate::failure::Outcome;
+use crate::output;
+
+/// Show the machine: nodes, distances, CPUs, caches, devices and where they are
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar topo\n  nearfar topo --source kunpeng --format svg > kunpeng.svg\n  \
+                             nearfar topo --source mail.txt\n  nearfar topo --fake 2U --format hwloc-xml | lstopo -i -"
+)]
+pub struct Topo {
+    #[command(flatten)]
+    source: SourceArgs,
+    #[command(flatten)]
+    tasks: TaskArgs,
+    /// How the machine is shown
+    #[arg(long, value_enum, default_value_t = TopoFormat::Table, value_name = "FORMAT")]
+    format: TopoFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TopoFormat {
+    /// For people
+    Table,
+    /// Everything that is known, for programs
+    Json,
+    /// For lstopo and everything else that reads hwloc's XML
+    HwlocXml,
+    /// For graphviz
+    Dot,
+    /// A picture
+    Svg,
+}
+
+impl Topo {
+    /// Reads and shows.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let mut want = Want { tasks: nearfar_sources::TaskScope::None, interrupt_counts: false, ..Want::all() };
+        if self.format == TopoFormat::Json {
+            want = Want { tasks: self.tasks.scope(), ..Want::all() };
+        }
+        let machine = self.source.read(want)?;
+        output::print(&match self.format {
+            TopoFormat::Table => nearfar_report::topo::table(&machine, &output::style(colour)),
+            TopoFormat::Json => output::json("topo/1", None, &machine)?,
+            TopoFormat::HwlocXml => hwloc_xml::render(&machine),
+            TopoFormat::Dot => nearfar_report::topo::dot(&machine),
+            TopoFormat::Svg => nearfar_report::topo::svg(&machine),
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! The command as a whole: what it prints, how it fails, what it leaves behind.
+
+#[path = "../../sources/tests/machines/mod.rs"]
+#[allow(dead_code, reason = "shared with the tests of the sources")]
+mod machines;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use machines::Laid;
+use serde_json::Value;
+
+const KUNPENG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sources/tests/fixtures/kunpeng-numactl.txt");
+
+/// The recorded guest whose four-node machine has its network cards, disks and NVMe controller on node 2.
+const QUEUES: &str = "x86-queues-on-node-2";
+
+fn nearfar(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// What a command prints that has to work.
+#[track_caller]
+fn answer(arguments: &[&str]) -> String {
+    let output = nearfar(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?} ended with {}: {errors}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&answer(arguments)).unwrap()
+}
+
+/// The message and exit code of a command that has to fail.
+#[track_caller]
+fn failure(arguments: &[&str]) -> (String, i32) {
+    let output = nearfar(arguments);
+    assert!(!output.status.success(), "{arguments:?} was expected to fail");
+    (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
+}
+
+#[test]
+fn a_spread_from_the_published_machine_is_nearest_first() {
+    let spread = ["spread", "--source", KUNPENG, "--node", "2", "--count", "49", "--format"];
+    let cpus = |more: &[&str]| -> Vec<String> {
+        let text = answer(&[&spread[..], more].concat());
+        text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+    };
+    let at = |cpus: &[String]| [0, 24, 48].map(|queue: usize| cpus[queue].clone());
+    assert_eq!(at(&cpus(&["list"])), ["48", "72", "24"]);
+    assert_eq!(at(&cpus(&["list", "--policy", "kernel-pre-6.3"])), ["48", "0", "24"]);
+    assert_eq!(cpus(&["mask"])[24], "00000100,00000000,00000000");
+}
+
+#[test]
+fn every_answer_has_a_json_form_in_its_envelope() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let verbs: [(&str, &[&str]); 8] = [
+        ("topo/1", &["topo", "--root", &root]),
+        ("audit/1", &["audit", "--root", &root]),
+        ("plan/1", &["plan", "--root", &root]),
+        ("history/1", &["history", "--root", &root]),
+        ("spread/1", &["spread", "--root", &root, "--count", "3", "--node", "2"]),
+        ("path/1", &["path", "--source", "nvme-two-controllers", "--cpu", "0", "--subsystem", "nvme-subsys0"]),
+        ("machines/1", &["lab", "machines"]),
+        ("checkup/1", &["checkup", "--root", &root, "--no-html"]),
+    ];
+    for (schema, arguments) in verbs {
+        let answer = json(&[arguments, &["--format", "json"]].concat());
+        assert_eq!(answer["schema"], schema, "{arguments:?}");
+        assert_eq!(answer["nearfar"], env!("CARGO_PKG_VERSION"), "{arguments:?}");
+    }
+}
+
+#[test]
+fn every_key_of_the_json_forms_is_documented() {
+    let page = include_str!("../../../docs/json.md");
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let mut keys = std::collections::BTreeSet::new();
+    for source in ["kunpeng", "nvme-two-controllers", "cxl-memory-only", "x86-case1"] {
+        collect_keys(&json(&["topo", "--source", source, "--format", "json"]), &mut keys);
+        collect_keys(&json(&["audit", "--source", source, "--format", "json"]), &mut keys);
+    }
+    for verb in ["topo", "audit", "plan", "checkup"] {
+        let no_html: &[&str] = if verb == "checkup" { &["--no-html"] } else { &[] };
+        collect_keys(&json(&[&[verb, "--root", &root, "--format", "json"], no_html].concat()), &mut keys);
+    }
+    collect_keys(&json(&["apply", "--root", &root, "--yes", "--format", "json"]), &mut keys);
+    collect_keys(&json(&["history", "--root", &root, "--format", "json"]), &mut keys);
+    collect_keys(&json(&["rollback", "--root", &root, "--format", "json"]), &mut keys);
+    let path =
+        ["path", "--source", "nvme-two-controllers", "--cpu", "0", "--subsystem", "nvme-subsys0", "--format", "json"];
+    collect_keys(&json(&path), &mut keys);
+    let missing: Vec<_> = keys.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+    assert!(keys.len() > 60, "only {} keys were seen", keys.len());
+    assert!(missing.is_empty(), "docs/json.md does not name {missing:?}");
+}
+
+fn collect_keys(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(key, member)| {
+            keys.insert(key.clone());
+            collect_keys(member, keys);
+        }),
+        Value::Array(members) => members.iter().for_each(|member| collect_keys(member, keys)),
+        _ => {}
+    }
+}
+
+#[test]
+fn a_plan_is_made_and_undone_to_the_last_byte() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let before = contents(&tree.path(""));
+    let plan = answer(&["plan", "--root", &root, "--format", "json"]);
+    tree.write("plan.json", plan.as_bytes());
+    let file = tree.path("plan.json").display().to_string();
+    let made = json(&["apply", &file, "--root", &root, "--format", "json"]);
+    assert!(!made["changes"].as_array().unwrap().is_empty(), "there is something to mend on that machine");
+    assert!(contents(&tree.path("")) != before);
+    let left = json(&["plan", "--root", &root, "--format", "json"]);
+    assert_eq!(left["changes"].as_array().unwrap().len(), 0, "a mended machine has nothing left to mend: {left}");
+    answer(&["rollback", "--root", &root]);
+    assert!(contents(&tree.path("")) == before, "rollback restores every file");
+    assert!(answer(&["rollback", "--root", &root]).contains("othing"), "a second rollback says that there is nothing");
+}
+
+/// Every file of the machine below a directory, without what nearfar itself keeps there.
+fn contents(root: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut open = vec![root.join("sys"), root.join("proc")];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+            let kind = entry.file_type().unwrap();
+            let path = entry.path();
+            if kind.is_dir() {
+                open.push(path);
+            } else if kind.is_file() {
+                found.push((path.display().to_string(), std::fs::read(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_snapshot_stands_for_its_machine() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let file = tree.path("machine.nearfar").display().to_string();
+    answer(&["snapshot", "--root", &root, "-o", &file]);
+    let of = |verb: &str, source: [&str; 2]| {
+        let mut answer = json(&[&[verb], &source[..], &["--format", "json"]].concat());
+        // The place differs, and a snapshot adds when it was taken.
+        answer.as_object_mut().unwrap().retain(|key, _| !["source", "origin"].contains(&key.as_str()));
+        answer
+    };
+    for verb in ["topo", "audit", "plan"] {
+        assert_eq!(of(verb, ["--source", &file]), of(verb, ["--root", &root]), "{verb}");
+    }
+}
+
+#[test]
+fn failures_name_what_was_tried_and_have_their_exit_codes() {
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["topo", "--source", "no-such-thing"], 2, "no-such-thing"),
+        (&["topo", "--root", "/nonexistent"], 2, "/nonexistent"),
+        (&["topo", "--source", "kunpeng", "--fake", "0"], 2, "0"),
+        (&["topo", "--source", "kunpeng", "--root", "/"], 2, "--root"),
+        (&["spread", "--source", "kunpeng", "--node", "9", "--count", "1"], 2, "node 9"),
+        (&["path", "--source", "kunpeng", "--cpu", "0", "--subsystem", "nvme7"], 2, "nvme7"),
+        (&["apply", "/nonexistent/plan.json"], 2, "/nonexistent/plan.json"),
+        (&["snapshot", "--source", "kunpeng", "-o", "/nonexistent/x"], 3, "/nonexistent/x"),
+        (&["nonsense"], 2, "nonsense"),
+    ];
+    for (arguments, code, names) in cases {
+        let (message, exit) = failure(arguments);
+        assert_eq!(exit, code, "{arguments:?}: {message}");
+        assert!(message.contains(names), "{arguments:?}: {message}");
+        assert!(!message.contains("panicked") && !message.contains("RUST_BACKTRACE"), "{message}");
+    }
+}
+
+#[test]
+fn a_plan_of_something_else_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let refuse = |content: &str, names: &str| {
+        let file = directory.path().join("plan.json");
+        std::fs::write(&file, content).unwrap();
+        let arguments = ["apply", file.to_str().unwrap(), "--root", directory.path().to_str().unwrap()];
+        let (message, code) = failure(&arguments);
+        assert_eq!(code, 2, "{message}");
+        assert!(message.contains(names), "{message}");
+        assert!(!directory.path().join("var").exists(), "nothing was begun");
+    };
+    refuse("", "plan.json is not a plan");
+    refuse("[]", "plan.json is not a plan");
+    refuse(&answer(&["topo", "--source", "kunpeng", "--format", "json"]), "topo/1");
+    refuse(r#"{"plan_format": 99, "host": null, "changes": [], "left_alone": [], "nearest": []}"#, "99");
+    let escape = r#"{"plan_format": 1, "host": null, "changes": [{"change": {"kind": "xps", "interface": "../../../etc",
+        "queue": 0, "cpus": "0"}, "before": null, "rule": "x", "reason": "x", "distance": null}], "left_alone": [], "nearest": []}"#;
+    refuse(escape, "../../../etc");
+}
+
+#[test]
+fn an_audit_fails_only_on_what_it_was_asked_to_fail_on() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    answer(&["audit", "--root", &root]);
+    let output = nearfar(&["audit", "--root", &root, "--fail-on", "fact"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stderr.is_empty(), "the answer says it all");
+    answer(&["audit", "--source", "two-node", "--fail-on", "critical"]);
+}
+
+#[test]
+fn nobody_to_ask_means_nothing_is_changed() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let before = contents(&tree.path(""));
+    let (message, code) = failure(&["apply", "--root", &root]);
+    assert_eq!(code, 2);
+    assert!(message.contains("--yes"), "{message}");
+    answer(&["apply", "--root", &root, "--dry-run"]);
+    assert!(contents(&tree.path("")) == before);
+}
+
+#[test]
+fn a_reader_that_has_enough_is_no_failure() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    let machine = "node:64 core:64 pu:2";
+    command.args(["spread", "--source", machine, "--count", "100000", "--format", "list"]).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn colour_only_where_it_is_wanted() {
+    let escapes = |arguments: &[&str], no_color: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command.args(["topo", "--source", "kunpeng"]).args(arguments).env_remove("NO_COLOR");
+        if let Some(no_color) = no_color {
+            command.env("NO_COLOR", no_color);
+        }
+        command.output().unwrap().stdout.contains(&0x1b)
+    };
+    assert!(!escapes(&[], None), "a pipe is no terminal");
+    assert!(escapes(&["--color", "always"], None));
+    assert!(escapes(&["--color", "always"], Some("1")), "what was typed wins");
+    assert!(!escapes(&["--color", "never"], None));
+}
+
+#[test]
+fn man_pages_and_completions_know_every_verb() {
+    let directory = tempfile::tempdir().unwrap();
+    answer(&["man", "--directory", directory.path().to_str().unwrap()]);
+    let bash = answer(&["completions", "bash"]);
+    for verb in
+        ["checkup", "topo", "snapshot", "audit", "spread", "path", "plan", "apply", "rollback", "history", "lab"]
+    {
+        let page = std::fs::read_to_string(directory.path().join(format!("nearfar-{verb}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{verb}");
+        assert!(bash.contains(verb), "{verb}");
+        let documented = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{verb}.md"));
+        assert!(documented.exists(), "docs/ has no page on {verb}");
+    }
+}
+
+#[test]
+fn the_page_of_a_checkup_stands_alone() {
+    let tree = Laid::out(QUEUES);
+    let page = tree.path("page.html").display().to_string();
+    answer(&["checkup", "--root", &tree.path("").display().to_string(), "--html", &page]);
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.starts_with("<!DOCTYPE html>"));
+    for outside in ["src=\"http", "href=\"http", "url(", "@import", "<script"] {
+        assert!(!html.contains(outside), "the page refers to {outside}");
+    }
+}

@@ -1,0 +1,9 @@
+//! hwloc XML.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    if let Ok(machine) = nearfar_sources::hwloc_xml::parse(text, "fuzz") {
+        assert_eq!(machine.check(), Vec::<String>::new());
+    }
+});

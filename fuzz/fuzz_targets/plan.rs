@@ -1,0 +1,12 @@
+//! Plans as JSON, and what is written down from them.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use nearfar_placement::change::Plan;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(plan) = serde_json::from_slice::<Plan>(bytes) {
+        let _ = nearfar_apply::export::script(&plan);
+        let _ = nearfar_apply::export::systemd(&plan);
+        let _ = nearfar_apply::export::udev(&plan);
+    }
+});
