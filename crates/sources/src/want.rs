@@ -7,7 +7,7 @@ pub struct Want {
     pub devices: bool,
     /// Interrupts with their affinities.
     pub interrupts: bool,
-    /// How often each interrupt fired: the kernel counts per CPU, so this reads CPUs x interrupts numbers.
+    /// How often each interrupt fired, and on which node its descriptor lives: the kernel counts per CPU, so this reads CPUs x interrupts numbers.
     pub interrupt_counts: bool,
     /// Processes.
     pub tasks: TaskScope,

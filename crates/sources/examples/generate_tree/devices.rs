@@ -78,7 +78,8 @@ fn function(
     }
     output.line(&format!("{directory}/numa_node"), node)?;
     output.line(&format!("{directory}/modalias"), format!("pci:v0000{}d0000{}", &vendor[2..], &device[2..]))?;
-    output.line(&format!("{directory}/uevent"), format!("DRIVER={driver}\nPCI_SLOT_NAME={address}"))?;
+    let ids = format!("PCI_CLASS={}\nPCI_ID={}:{}", &class[2..], &vendor[2..], &device[2..]).to_uppercase();
+    output.line(&format!("{directory}/uevent"), format!("DRIVER={driver}\n{ids}\nPCI_SLOT_NAME={address}"))?;
     output.line(&format!("{directory}/resource"), ["0x0 0x0 0x0"; 13].join("\n"))?;
     output.bytes(&format!("{directory}/config"), &config(class, vendor, device))?;
     let (mask, list) = (format!("{directory}/local_cpus"), format!("{directory}/local_cpulist"));

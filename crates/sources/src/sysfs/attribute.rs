@@ -9,6 +9,9 @@ use crate::tree::{Directory, Reason, Tree};
 /// The highest number of nodes a kernel can be built for (`NODES_SHIFT` is at most 10 in mm/Kconfig).
 pub(crate) const MOST_NODES: u32 = 1024;
 
+/// What makes a value of an attribute's content, or says what is wrong with it.
+pub(crate) type Parser<T> = fn(&[u8]) -> Result<T, String>;
+
 /// Reads an attribute. A content that the parser refuses is also noted as a diagnostic.
 pub(crate) fn known<T>(
     directory: &Directory<'_>,
@@ -29,11 +32,7 @@ pub(crate) fn known<T>(
 }
 
 /// Reads the first of several files that is there; the reason why none is known names the first one.
-pub(crate) fn first_known<T>(
-    directory: &Directory<'_>,
-    candidates: &[(&str, fn(&[u8]) -> Result<T, String>)],
-    notes: &Notes,
-) -> Known<T> {
+pub(crate) fn first_known<T>(directory: &Directory<'_>, candidates: &[(&str, Parser<T>)], notes: &Notes) -> Known<T> {
     let mut because = None;
     for &(name, parse) in candidates {
         match known(directory, name, notes, parse) {

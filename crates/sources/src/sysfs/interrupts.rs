@@ -16,7 +16,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuSet, Interrupt, Irq, Known, PciAddress, PciDevice};
+use nearfar_machine::{CpuSet, Interrupt, Irq, Known, NodeId, PciAddress, PciDevice};
 
 use super::attribute;
 use super::notes::Notes;
@@ -80,8 +80,7 @@ impl Reader<'_> {
         let name = self.name(number);
         let cpus = |list: &str, mask: &str| {
             let (list, mask) = (format!("{number}/{list}"), format!("{number}/{mask}"));
-            let candidates: [(&str, fn(&[u8]) -> Result<CpuSet, String>); 2] =
-                [(&list, value::list), (&mask, value::mask)];
+            let candidates: [(&str, attribute::Parser<CpuSet>); 2] = [(&list, value::list), (&mask, value::mask)];
             attribute::first_known(&self.irqs, &candidates, self.notes)
         };
         Interrupt {
@@ -91,9 +90,17 @@ impl Reader<'_> {
             affinity: cpus("smp_affinity_list", "smp_affinity"),
             effective: cpus("effective_affinity_list", "effective_affinity"),
             managed: Known::no("not looked at yet"),
-            node: attribute::known(&self.irqs, &format!("{number}/node"), self.notes, attribute::node),
+            node: self.node(number),
             count: self.count(number),
             name,
+        }
+    }
+
+    /// Where its descriptor lives. Nothing is decided by it, so it is only read together with the counts.
+    fn node(&self, number: u32) -> Known<Option<NodeId>> {
+        match self.counts {
+            true => attribute::known(&self.irqs, &format!("{number}/node"), self.notes, attribute::node),
+            false => Known::no("not asked for"),
         }
     }
 

@@ -13,7 +13,7 @@ use super::notes::Notes;
 use super::value;
 use super::virtio::last_address;
 use crate::parallel;
-use crate::tree::Tree;
+use crate::tree::{Directory, Tree};
 
 const DEVICES: &str = "sys/class/net";
 /// Containers can have thousands of virtual devices; those are dropped before this counts.
@@ -37,21 +37,28 @@ fn read_one(tree: &Tree, notes: &Notes, pci: &[PciDevice], name: &str) -> Networ
     let targets = [path.clone(), format!("{path}/device")];
     let device = targets.iter().find_map(|link| last_address(&tree.link(link).ok()?));
     let (mut transmit, mut receive) = (Vec::new(), Vec::new());
-    for queue in tree.list(&format!("{path}/queues")).unwrap_or_default() {
-        let Ok(directory) = tree.directory(&format!("{path}/queues/{queue}")) else { continue };
+    if let Ok(queues) = tree.directory(&format!("{path}/queues")) {
+        (transmit, receive) = read_queues(&queues, notes);
+    }
+    let node = node(tree, notes, pci, device, &format!("{path}/device"));
+    NetworkDevice { name: name.to_owned(), device, node, transmit, receive }
+}
+
+/// The queues by number. Cards of a large machine have thousands together, so their directories are not opened.
+fn read_queues(queues: &Directory<'_>, notes: &Notes) -> (Vec<TransmitQueue>, Vec<ReceiveQueue>) {
+    let (mut transmit, mut receive) = (Vec::new(), Vec::new());
+    for queue in queues.names().unwrap_or_default() {
+        let mask = |file: &str| attribute::known(queues, &format!("{queue}/{file}"), notes, value::mask);
         if let Some(number) = numbered(&queue, "tx-") {
             // A device with one queue has the file, but reading it fails with ENOENT.
-            let xps = attribute::known(&directory, "xps_cpus", notes, value::mask);
-            transmit.push(TransmitQueue { queue: number, xps });
+            transmit.push(TransmitQueue { queue: number, xps: mask("xps_cpus") });
         } else if let Some(number) = numbered(&queue, "rx-") {
-            let rps = attribute::known(&directory, "rps_cpus", notes, value::mask);
-            receive.push(ReceiveQueue { queue: number, rps });
+            receive.push(ReceiveQueue { queue: number, rps: mask("rps_cpus") });
         }
     }
     transmit.sort_unstable_by_key(|queue| queue.queue);
     receive.sort_unstable_by_key(|queue| queue.queue);
-    let node = node(tree, notes, pci, device, &format!("{path}/device"));
-    NetworkDevice { name: name.to_owned(), device, node, transmit, receive }
+    (transmit, receive)
 }
 
 fn numbered(queue: &str, prefix: &str) -> Option<u32> {

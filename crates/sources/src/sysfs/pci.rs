@@ -139,13 +139,42 @@ fn read_one(tree: &Tree, notes: &Notes, found: &Found, by_cpus: &NodesByCpus) ->
             return unknown(error.to_string());
         }
     };
-    let (vendor, device, class) = identity(&directory, notes);
+    let uevent = directory.with_bytes("uevent", Uevent::parse).unwrap_or_default();
+    let (vendor, device, class) = uevent.identity.unwrap_or_else(|| identity(&directory, notes));
     let node = match directory.with_bytes("numa_node", attribute::node) {
         Err(Reason::Absent) => by_cpus.node_of(&directory, notes),
         _ => attribute::known(&directory, "numa_node", notes, attribute::node),
     };
-    let driver = directory.link_name("driver").ok().filter(|name| !name.is_empty());
+    let driver = uevent.driver.or_else(|| directory.link_name("driver").ok()).filter(|name| !name.is_empty());
     PciDevice { vendor, device, class, driver, node, ..unknown(String::new()) }
+}
+
+/// What the kernel tells udev of a function (pci_uevent in drivers/pci/pci-driver.c): one file instead of four.
+#[derive(Default)]
+struct Uevent {
+    identity: Option<(u16, u16, u32)>,
+    driver: Option<String>,
+}
+
+impl Uevent {
+    fn parse(bytes: &[u8]) -> Self {
+        let (mut class, mut id, mut driver) = (None, None, None);
+        for line in String::from_utf8_lossy(bytes).lines() {
+            match line.split_once('=') {
+                Some(("DRIVER", name)) => driver = Some(name.to_owned()),
+                Some(("PCI_CLASS", number)) => class = hex(number.as_bytes()).ok(),
+                Some(("PCI_ID", ids)) => {
+                    id = ids.split_once(':').and_then(|(vendor, device)| {
+                        let part = |text: &str| u16::try_from(hex(text.as_bytes()).ok()?).ok();
+                        Some((part(vendor)?, part(device)?))
+                    })
+                }
+                _ => {}
+            }
+        }
+        let identity = id.zip(class).map(|((vendor, device), class)| (vendor, device, class & 0xff_ffff));
+        Self { identity, driver }
+    }
 }
 
 /// Vendor, device and class: from their files, or from the configuration space where only that was gathered.
@@ -197,7 +226,7 @@ impl NodesByCpus {
         if !self.several {
             return absent();
         }
-        let candidates: [(&str, fn(&[u8]) -> Result<CpuSet, String>); 2] =
+        let candidates: [(&str, attribute::Parser<CpuSet>); 2] =
             [("local_cpulist", value::list), ("local_cpus", value::mask)];
         let local = attribute::first_known(directory, &candidates, notes);
         match local.get().and_then(|cpus| self.nodes.get(&cpus.to_string())) {
@@ -210,6 +239,17 @@ impl NodesByCpus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_udev_names_a_function() {
+        let text =
+            "DRIVER=nvme\nPCI_CLASS=10802\nPCI_ID=144D:A80A\nPCI_SUBSYS_ID=144D:A801\nPCI_SLOT_NAME=0000:01:00.0\n";
+        let uevent = Uevent::parse(text.as_bytes());
+        assert_eq!(uevent.identity, Some((0x144d, 0xa80a, 0x010802)));
+        assert_eq!(uevent.driver.as_deref(), Some("nvme"));
+        assert_eq!(Uevent::parse(b"PCI_ID=144D:A80A\n").identity, None, "without the class the files are read");
+        assert_eq!(Uevent::parse(b"PCI_ID=FFFFF:1\nPCI_CLASS=1\n=\n\xff").identity, None);
+    }
 
     #[test]
     fn the_path_of_a_device_tells_parent_and_root_bus() {

@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_parentheses_newlines_and_no_text() {
-        let rest = " S 1 2 3 0 -1 4194560 1 2 3 4 120 30 5 6 20 0 1 0 100 2048 300 1 1 1 1 1 1 0 0 0 0 0 0 0 17 5 0 0 0";
+        let rest =
+            " S 1 2 3 0 -1 4194560 1 2 3 4 120 30 5 6 20 0 1 0 100 2048 300 1 1 1 1 1 1 0 0 0 0 0 0 0 17 5 0 0 0";
         for (name, shown) in [("a) R (b", "a) R (b"), ("x\ny", "x\u{fffd}y"), ("", "")] {
             let stat = Stat::parse(format!("7 ({name}){rest}").as_bytes()).unwrap();
             assert_eq!((stat.name.as_str(), stat.cpu_ms), (shown, 1500));

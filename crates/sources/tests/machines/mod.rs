@@ -1,5 +1,7 @@
 //! Lays a recorded machine (`*.tree`, see README.md beside it) out in a temporary directory.
 
+#![allow(dead_code, reason = "each test binary uses its part of this")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,12 +17,18 @@ pub struct Laid {
 impl Laid {
     /// Lays out `NAME.tree`.
     pub fn out(name: &str) -> Self {
+        Self::out_below(name, "")
+    }
+
+    /// Lays out `NAME.tree` in a folder of the directory.
+    pub fn out_below(name: &str, folder: &str) -> Self {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../sources/tests/machines/{name}.tree"));
         let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let laid = Self { directory: tempfile::tempdir().unwrap() };
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (kind, entry) = line.split_at(2);
             let (path, content) = entry.split_once('\t').unwrap_or((entry, ""));
+            let path = &format!("{folder}/{path}");
             match kind {
                 "T " => laid.write(path, unescape(content).as_bytes()),
                 "X " => laid.write(path, &bytes(content)),
@@ -34,7 +42,7 @@ impl Laid {
 
     /// Where an entry stands.
     pub fn path(&self, path: &str) -> PathBuf {
-        self.directory.path().join(path)
+        self.directory.path().join(path.trim_start_matches('/'))
     }
 
     /// Writes a file, with the directories above it.

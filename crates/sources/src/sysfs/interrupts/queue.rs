@@ -36,8 +36,8 @@ pub(crate) fn queue_of(name: &str) -> Option<u32> {
     }
     let stem = stem.trim_end_matches(['-', '.', ' ', ':']).to_ascii_lowercase();
     let before =
-        |word: &&str| stem.strip_suffix(*word).is_some_and(|rest| !rest.ends_with(|c: char| c.is_alphanumeric()));
-    WORDS.iter().any(|word| before(&word)).then_some(number)
+        |word: &str| stem.strip_suffix(word).is_some_and(|rest| !rest.ends_with(|c: char| c.is_alphanumeric()));
+    WORDS.iter().any(|word| before(word)).then_some(number)
 }
 
 /// `nvme0q`.
