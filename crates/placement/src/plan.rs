@@ -69,7 +69,14 @@ impl PlanOptions {
 
 /// The typed changes that mend what an audit of this machine found.
 pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
-    let mut draft = Draft { machine, options, planned: Vec::new(), left_alone: Vec::new(), seen: HashSet::new() };
+    let mut draft = Draft {
+        machine,
+        options,
+        planned: Vec::new(),
+        left_alone: Vec::new(),
+        seen: HashSet::new(),
+        unmoved: unmoved(audit, options),
+    };
     for finding in audit.findings.iter().filter(|finding| takes(machine, options, finding)) {
         draft.take(finding);
     }
@@ -103,6 +110,14 @@ struct Draft<'a> {
     planned: Vec<Planned>,
     left_alone: Vec<LeftAlone>,
     seen: HashSet<String>,
+    unmoved: HashSet<PciAddress>,
+}
+
+/// Devices with interrupts that should move and that the options leave where they are.
+fn unmoved(audit: &Audit, options: &PlanOptions) -> HashSet<PciAddress> {
+    let moves = |finding: &&Finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. }));
+    let left = audit.findings.iter().filter(moves).filter(|finding| !options.wants_rule(finding.rule));
+    left.filter_map(|finding| finding.device).collect()
 }
 
 impl Draft<'_> {
@@ -117,6 +132,12 @@ impl Draft<'_> {
                     format!("{name} holds for the whole system: only when rule {} is asked for", finding.rule);
                 self.leave(finding, &because);
             }
+            // XPS was judged against the interrupts as they would be.
+            Some(Change::Xps { .. }) if finding.device.is_some_and(|device| self.unmoved.contains(&device)) => self
+                .leave(
+                    finding,
+                    "it follows interrupts that this plan leaves where they are far: take the interrupt rules in, too",
+                ),
             Some(change) => self.plan(finding, change.clone()),
             None if finding.rule == NVME => self.policy(finding),
             None if finding.rule == MANAGED => self.leave(finding, "the kernel alone places managed interrupts"),

@@ -51,7 +51,7 @@ fn an_interrupt_on_the_other_node() {
       /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
       cost 21 -> 10
       mend {"kind":"interrupt-affinity","irq":102,"cpus":"6","near":1,"name":"eth0-TxRx-2"}
-    warning xps-mismatch | eth0 transmit queue 2: CPUs 0, all on other nodes (0), send through it, while CPU 6 serves its interrupt.
+    warning xps-mismatch | eth0 transmit queue 2: CPU 0 on node 0 may send through it, CPU 6 serves its interrupt.
       /sys/class/net/eth0/queues/tx-2/xps_cpus = 01
       cost 21 -> 10
       mend {"kind":"xps","interface":"eth0","queue":2,"cpus":"6"}
@@ -115,7 +115,6 @@ fn queues_that_share_a_cpu_spread_only_over_cpus_as_near() {
       /proc/irq/101/effective_affinity_list = 4
       /proc/irq/101/smp_affinity_list = 4
       /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
-      cost 10 -> 10
       mend {"kind":"interrupt-affinity","irq":101,"cpus":"6","near":1,"name":"eth0-TxRx-1"}
     "#);
     let mut machine = two_nodes();
@@ -148,18 +147,17 @@ fn isolated_cpus_lose_their_interrupts() {
     warning interrupt-on-isolated-cpu | interrupt 101 (eth0-TxRx-1): It is served by CPU 7, kept free of interrupts by isolcpus= or nohz_full=. CPU 5 can serve it.
       /proc/irq/101/effective_affinity_list = 7
       /proc/irq/101/smp_affinity_list = 7
-      /sys/devices/system/cpu/isolated, nohz_full = 6-7
-      cost 10 -> 10
+      /sys/devices/system/cpu/isolated = 6-7
       mend {"kind":"interrupt-affinity","irq":101,"cpus":"5","near":1,"name":"eth0-TxRx-1"}
     warning interrupt-on-isolated-cpu | interrupt 200 (eth0): It is served by CPU 7, kept free of interrupts by isolcpus= or nohz_full=.
       /proc/irq/200/effective_affinity_list = 7
       /proc/irq/200/smp_affinity_list = 7
-      /sys/devices/system/cpu/isolated, nohz_full = 6-7
+      /sys/devices/system/cpu/isolated = 6-7
       mend {"kind":"interrupt-affinity","irq":200,"cpus":"4-5","near":1,"name":"eth0"}
     warning interrupt-on-isolated-cpu | interrupt 201 (rtc0): It is served by CPUs 6-7, kept free of interrupts by isolcpus= or nohz_full=.
       /proc/irq/201/effective_affinity_list = 6-7
       /proc/irq/201/smp_affinity_list = 0-7
-      /sys/devices/system/cpu/isolated, nohz_full = 6-7
+      /sys/devices/system/cpu/isolated = 6-7
       mend {"kind":"interrupt-affinity","irq":201,"cpus":"0-5","near":null,"name":"rtc0"}
     "#);
     let isolated_too = AuditOptions { isolated_too: true, ..AuditOptions::default() };
@@ -242,7 +240,7 @@ fn case_1_a_device_whose_node_is_not_online() {
       /sys/devices/system/node/online = 0
       cost ? -> 40
       advice A kernel that brings such nodes online (Linux 6.11 and later on powerpc) mends it; there is no other online node to give the device to.
-    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: it may take this path where one of the 1 other(s) is nearer. By firmware it is at 40 from node 0, the nearest path at 10.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: what it takes for its distance cannot be told. From node 0 it is at 40, another path at 10: I/O may take the far one.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
@@ -257,7 +255,7 @@ fn case_1_a_device_whose_node_is_not_online() {
       cost ? -> 31
       mend {"kind":"device-node","device":"0000:40:00.0","node":1,"rebind":"nvme"}
       advice A firmware or kernel that knows the node is the real mend. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment. The node is a guess: measure first.
-    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: it may take this path where one of the 1 other(s) is nearer. By firmware it is at 40 from node 0, the nearest path at 10.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: what it takes for its distance cannot be told. From node 0 it is at 40, another path at 10: I/O may take the far one.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
@@ -287,11 +285,11 @@ fn transmit_queues_follow_their_interrupts() {
     transmit[0].xps = Known::Yes(set("5"));
     transmit[1].xps = Known::Yes(set("1"));
     insta::assert_snapshot!(findings(&machine), @r#"
-    warning xps-mismatch | eth0 transmit queue 1: CPUs 1, all on other nodes (0), send through it, while CPU 5 serves its interrupt.
+    warning xps-mismatch | eth0 transmit queue 1: CPU 1 on node 0 may send through it, CPU 5 serves its interrupt.
       /sys/class/net/eth0/queues/tx-1/xps_cpus = 02
       cost 21 -> 10
       mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"5"}
-    notice xps-mismatch | eth0 transmit queue 0: CPUs 5 send through it, while CPU 4 serves its interrupt.
+    notice xps-mismatch | eth0 transmit queue 0: CPU 5 may send through it, CPU 4 serves its interrupt.
       /sys/class/net/eth0/queues/tx-0/xps_cpus = 20
       mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"4"}
     "#);
@@ -303,10 +301,10 @@ fn without_xps_every_cpu_gets_the_queue_nearest_to_it() {
     add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5]);
     list(&mut machine.networks)[0].transmit.iter_mut().for_each(|queue| queue.xps = Known::Yes(CpuSet::new()));
     insta::assert_snapshot!(findings(&machine), @r#"
-    notice xps-mismatch | eth0 transmit queue 0: No CPU is set to send through it (XPS is off), while CPU 4 serves its interrupt.
+    notice xps-mismatch | eth0 transmit queue 0: No CPU is set to send through it (XPS is off); CPU 4 serves its interrupt.
       /sys/class/net/eth0/queues/tx-0/xps_cpus = 00
       mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"0,2,4,6"}
-    notice xps-mismatch | eth0 transmit queue 1: No CPU is set to send through it (XPS is off), while CPU 5 serves its interrupt.
+    notice xps-mismatch | eth0 transmit queue 1: No CPU is set to send through it (XPS is off); CPU 5 serves its interrupt.
       /sys/class/net/eth0/queues/tx-1/xps_cpus = 00
       mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"1,3,5,7"}
     "#);
@@ -330,14 +328,14 @@ fn received_packets_stay_near() {
     receive[1].rps = Known::Yes(set("0-6"));
     receive[2].rps = Known::Yes(set("6-7"));
     insta::assert_snapshot!(findings(&machine), @r#"
-    warning rps-mismatch | eth0 receive queue 0: RPS hands its packets to CPUs 0-3 only, at 21 from the device; CPUs 4-6 are at 10.
+    warning rps-mismatch | eth0 receive queue 0: RPS hands its packets to CPUs 0-3 only, at 21 or more from the device; at 10 there would be CPUs 4-6.
       /sys/class/net/eth0/queues/rx-0/rps_cpus = 0f
       cost 21 -> 10
       mend {"kind":"rps","interface":"eth0","queue":0,"cpus":"4-6"}
-    warning rps-mismatch | eth0 receive queue 2: RPS hands its packets to CPUs 7, which are kept free of such work.
+    warning rps-mismatch | eth0 receive queue 2: RPS hands part of its packets to CPU 7, kept free of such work.
       /sys/class/net/eth0/queues/rx-2/rps_cpus = c0
       mend {"kind":"rps","interface":"eth0","queue":2,"cpus":"6"}
-    notice rps-mismatch | eth0 receive queue 1: RPS hands part of its packets to CPUs 0-3, up to 21 from the device; CPUs 4-6 are at 10.
+    notice rps-mismatch | eth0 receive queue 1: RPS hands part of its packets to CPUs 0-3, up to 21 from the device; the rest, at 10, to CPUs 4-6.
       /sys/class/net/eth0/queues/rx-1/rps_cpus = 7f
       cost 21 -> 10
       mend {"kind":"rps","interface":"eth0","queue":1,"cpus":"4-6"}

@@ -49,7 +49,7 @@ fn numa_leaves_paths_idle_and_that_is_worth_knowing() {
 #[test]
 fn round_robin_and_queue_depth_send_part_of_the_io_far() {
     insta::assert_snapshot!(findings(&disk(IoPolicy::RoundRobin, [Some(0), Some(1)])), @r"
-    notice nvme-far-path | nvme-subsys0 (nvme0n1): The policy round-robin sends I/O from node 0 over all 2 paths, 1 of them far: at 21 instead of 10.
+    notice nvme-far-path | nvme-subsys0 (nvme0n1): The policy round-robin sends I/O from node 0 over all 2 paths; 1 of them far, at 21 rather than 10.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = 1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = round-robin
@@ -62,11 +62,10 @@ fn round_robin_and_queue_depth_send_part_of_the_io_far() {
 #[test]
 fn a_controller_without_a_node_under_numa() {
     insta::assert_snapshot!(findings(&disk(IoPolicy::Numa, [Some(0), None])), @r"
-    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: it may take this path where one of the 1 other(s) is nearer.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: what it takes for its distance cannot be told.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
-      cost 10 -> 10
       advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
     notice device-without-node | 0000:40:00.0 (nvme): The kernel has no node for this device, and nothing tells where it is.
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1
@@ -101,13 +100,13 @@ fn tasks_whose_memory_is_elsewhere() {
         hidden,
     ];
     insta::assert_snapshot!(findings(&machine), @r"
-    warning task-memory-far | task 1 (bound): 6.0 GiB of its 7.0 GiB are not there where it runs, most on node 1. It may only run on node 0.
-      /proc/1/numa_maps = 6.0 GiB on node 1
+    warning task-memory-far | task 1 (bound): 6.0 GiB of its 7.0 GiB are on other nodes than it runs on, most on node 1. It may only run on node 0.
+      /proc/1/numa_maps = N0=1.0 GiB N1=6.0 GiB
       /proc/1/status = Cpus_allowed_list 0-3
       cost 21 -> 10
       advice migratepages 1 1 0 brings the memory near; or let it run on node 1.
-    notice task-memory-far | task 2 (floating): 3.0 GiB of its 4.0 GiB are not there where it runs, most on node 0. It last ran on node 1.
-      /proc/2/numa_maps = 3.0 GiB on node 0
+    notice task-memory-far | task 2 (floating): 3.0 GiB of its 4.0 GiB are on other nodes than it runs on, most on node 0. It last ran on node 1.
+      /proc/2/numa_maps = N0=3.0 GiB N1=1.0 GiB
       /proc/2/stat = last on CPU 5
       cost 21 -> 10
       advice Confine it to node 0, or let NUMA balancing move the memory; what is pinned cannot move.
@@ -126,11 +125,11 @@ fn a_cpuset_whose_cpus_and_memory_do_not_meet() {
     };
     *list(&mut machine.cpusets) = vec![cpuset("/db", "0-3", "1"), cpuset("/web", "3-4", "1"), cpuset("/off", "", "1")];
     insta::assert_snapshot!(findings(&machine), @r"
-    warning cpuset-disjoint | cpuset /db: Its CPUs 0-3 are on node 0, its memory may only come from node 1: all of it is far.
+    warning cpuset-disjoint | cpuset /db: Its CPUs 0-3 are on node 0, its memory comes from node 1 only: all of it is far.
       /sys/fs/cgroup/db/cpuset.cpus.effective = 0-3
       /sys/fs/cgroup/db/cpuset.mems.effective = 1
       cost 21 -> 10
-      advice Add node 0 to its memory nodes (AllowedMemoryNodes= of the unit), or move its CPUs.
+      advice Let its memory come from node 0 (AllowedMemoryNodes= of the unit), or move its CPUs.
     ");
     // The CPUs of a node without memory are at home on the node next to it.
     machine.nodes[0].memory = Known::Yes(Memory::of(0));
@@ -183,7 +182,7 @@ fn other_writers_and_whether_they_would_undo_the_plan() {
     notice competing-writer | irqbalance: It places interrupts anew every few seconds.
       /proc/812/comm = irqbalance
       advice Ban the interrupts it shall leave alone (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.
-    notice competing-writer | a udev rule: It writes its value again whenever the device appears. Whether it runs is not known: /proc is not in this source.
+    notice competing-writer | udev rule: It writes its value again whenever the device appears. Whether it is in force is not known: /proc is not in this source.
       /proc/812/comm = irqbalance
       advice Change the rule rather than the setting.
     ");
@@ -191,7 +190,7 @@ fn other_writers_and_whether_they_would_undo_the_plan() {
     let found = audit(&machine, &AuditOptions::default());
     let balance = found.findings.iter().find(|finding| finding.subject == "irqbalance").unwrap();
     assert_eq!(balance.severity, Severity::Warning);
-    insta::assert_snapshot!(balance.message, @"It places interrupts anew every few seconds and would undo the changes above.");
+    insta::assert_snapshot!(balance.message, @"It places interrupts anew every few seconds and would undo the changes proposed here.");
 }
 
 #[test]
@@ -211,10 +210,9 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
       /sys/devices/system/node/node3/cpulist = empty
     fact node-without-memory | node 1: It has no memory: what its CPUs allocate comes from node 0.
       /sys/devices/system/node/node1/meminfo = MemTotal 0 kB
-    fact node-without-memory | node 2: It has no memory: what its CPUs allocate comes from node 0.
+    fact node-without-memory | node 2: It has no memory.
       /sys/devices/system/node/node2/meminfo = MemTotal 0 kB
     fact input-contradiction | line 1: says 3 nodes (0,2-3), the list below has 0 and 2
-      line 1 = says 3 nodes (0,2-3), the list below has 0 and 2
     ");
 }
 

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::random::any_machine;
 use common::{kunpeng, machine, set, two_nodes};
 use nearfar_machine::{CpuId, CpuSet, Distance, Known, Machine, Node, NodeId};
 use nearfar_placement::order::nodes_by_distance;
@@ -167,35 +168,6 @@ fn eight_thousand_queues_over_as_many_cpus() {
         let slots = spread(&machine, &SpreadRequest { cores_first, ..request(Some(40), 8192) }).unwrap();
         assert_eq!((slots[0].cpu, slots[8191].cpu), (CpuId(40 * 128), CpuId(127)));
     }
-}
-
-/// A machine of up to six nodes with sparse numbers, unequal and asymmetric distances, holes, nodes without CPUs, offline
-/// and isolated CPUs.
-fn any_machine() -> impl Strategy<Value = Machine> {
-    let cpus = proptest::collection::vec((0..6usize, any::<bool>(), 0..5u8), 1..40);
-    (1..=6usize, cpus, proptest::collection::vec(0..60u32, 36)).prop_map(|(count, cpus, raw)| {
-        let mut members = vec![CpuSet::new(); count];
-        for (number, (node, ..)) in cpus.iter().enumerate() {
-            members[node % count].insert(CpuId(number as u32));
-        }
-        let texts: Vec<String> = members.iter().map(CpuSet::to_string).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        // Values below 10 are holes.
-        let entry = |a: usize, b: usize| if a == b { 10 } else { raw[a * 6 + b] / 10 * 10 };
-        let rows: Vec<Vec<u32>> = (0..count).map(|a| (0..count).map(|b| entry(a, b)).collect()).collect();
-        let rows: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
-        let mut machine = machine(&texts, &rows);
-        for (cpu, (_, online, kept)) in machine.cpus.iter_mut().zip(&cpus) {
-            cpu.online = *online;
-            cpu.core = Some(CpuId(cpu.id.0 / 2 * 2));
-            if !online {
-                machine.cpu_states.online.remove(cpu.id);
-            } else if *kept == 0 {
-                machine.cpu_states.isolated = Known::Yes(CpuSet::single(cpu.id));
-            }
-        }
-        machine
-    })
 }
 
 proptest! {

@@ -7,7 +7,7 @@ use nearfar_machine::{CpuId, CpuSet, Distance, Interrupt, Irq, Known, NodeId, Pc
 use super::devices::named;
 use super::ledger::Ledger;
 use super::seats::{self, Now};
-use super::site::{Site, node_file, spoken};
+use super::site::{Site, cpus, node_file, spoken};
 use super::{Finding, Severity};
 use crate::change::Change;
 use crate::locality::EffectiveNode;
@@ -237,11 +237,11 @@ impl<'m> Lane<'_, 'm> {
         let finding = Finding::new(rule, titled(placed.interrupt), message);
         let finding = shown(finding, placed.interrupt, placed.effective).device(self.device);
         let finding = if rule == ISOLATED {
-            finding.evidence("/sys/devices/system/cpu/isolated, nohz_full", site.kept_free.to_string())
+            kept_free(site, finding)
         } else {
             finding.evidence(node_file(self.device), kernel_node(site, self.device))
         };
-        let finding = if node.is_some() { finding.cost(near, after) } else { finding };
+        let finding = if near == after { finding } else { finding.cost(near, after) };
         mend(finding, placed.interrupt, CpuSet::single(cpu), node)
     }
 
@@ -263,12 +263,8 @@ fn kernel_node(site: &Site<'_>, device: PciAddress) -> String {
     }
 }
 
-fn served(cpus: &CpuSet, effective: bool) -> String {
-    let verb = if effective { "served by" } else { "allowed on" };
-    match cpus.len() {
-        1 => format!("{verb} CPU {cpus}"),
-        _ => format!("{verb} CPUs {cpus}"),
-    }
+fn served(by: &CpuSet, effective: bool) -> String {
+    format!("{} {}", if effective { "served by" } else { "allowed on" }, cpus(by))
 }
 
 fn shown(finding: Finding, interrupt: &Interrupt, effective: bool) -> Finding {
@@ -283,6 +279,15 @@ fn shown(finding: Finding, interrupt: &Interrupt, effective: bool) -> Finding {
         Some(cpus) => finding.evidence(format!("/proc/irq/{irq}/smp_affinity_list"), cpus.to_string()),
         None => finding,
     }
+}
+
+fn kept_free(site: &Site<'_>, finding: Finding) -> Finding {
+    let states = &site.machine.cpu_states;
+    let files = [("isolated", &states.isolated), ("nohz_full", &states.nohz_full)];
+    let known = files.into_iter().filter_map(|(name, set)| Some((name, set.get().filter(|set| !set.is_empty())?)));
+    known.fold(finding, |finding, (name, set)| {
+        finding.evidence(format!("/sys/devices/system/cpu/{name}"), set.to_string())
+    })
 }
 
 fn mend(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeId>) -> Finding {
@@ -305,8 +310,7 @@ fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mu
     }
     let message = format!("It is {}, kept free of interrupts by isolcpus= or nohz_full=.", served(cpus, effective));
     let finding = Finding::new(ISOLATED, titled(interrupt), message);
-    let mut finding = shown(finding, interrupt, effective)
-        .evidence("/sys/devices/system/cpu/isolated, nohz_full", site.kept_free.to_string());
+    let mut finding = kept_free(site, shown(finding, interrupt, effective));
     finding.device = interrupt.device;
     if is_managed(interrupt) {
         ledger.add(finding.severity(Severity::Notice).advice(
@@ -317,10 +321,10 @@ fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mu
     }
     let node = interrupt.device.and_then(|device| site.locality(device).node);
     let elsewhere = interrupt.affinity.get().map(|allowed| allowed.intersection(&site.usable));
-    let cpus = elsewhere.filter(|cpus| !cpus.is_empty()).or_else(|| Some(site.rings(node).first()?.cpus.clone()));
-    if let Some(cpus) = cpus {
-        after.insert(interrupt.irq, cpus.clone());
-        finding = mend(finding, interrupt, cpus, node);
+    let moved = elsewhere.filter(|cpus| !cpus.is_empty()).or_else(|| Some(site.rings(node).first()?.cpus.clone()));
+    if let Some(moved) = moved {
+        after.insert(interrupt.irq, moved.clone());
+        finding = mend(finding, interrupt, moved, node);
     }
     ledger.add(finding);
 }

@@ -103,22 +103,24 @@ impl Seen {
         self.from.iter().find_map(|(node, paths)| {
             let class = class(paths);
             let lost = class.iter().find(|path| path.kernel_node.get() == Some(&None))?;
-            let others = class.len().checked_sub(1).filter(|&others| others > 0)?;
-            let near = match least(&class) {
-                Some(near) if lost.distance > Some(near) => {
-                    format!(
-                        " By firmware it is at {} from node {node}, the nearest path at {near}.",
-                        spoken(lost.distance)
-                    )
-                }
-                _ => String::new(),
-            };
+            if class.len() < 2 {
+                return None;
+            }
             let message = format!(
-                "The policy is numa and the kernel has no node for {}: it may take this path where one of the {others} \
-                 other(s) is nearer.{near}",
+                "The policy is numa and the kernel has no node for {}: what it takes for its distance cannot be told.",
                 lost.controller
             );
-            Some(Finding::new(FAR, "", message).severity(Severity::Warning).cost(most(&class), least(&class)))
+            let finding = |message| Finding::new(FAR, "", message).severity(Severity::Warning);
+            let near = least(&class).filter(|&near| lost.distance > Some(near));
+            Some(match near {
+                Some(near) => {
+                    let far = spoken(lost.distance);
+                    let seen =
+                        format!(" From node {node} it is at {far}, another path at {near}: I/O may take the far one.");
+                    finding(message + &seen).cost(lost.distance, Some(near))
+                }
+                None => finding(message),
+            })
         })
     }
 
@@ -159,7 +161,8 @@ impl Seen {
                 format!("The policy numa uses one of {of} paths from each node; the others idle for its tasks.");
             Finding::new(FAR, "", message).severity(Severity::Fact)
         } else {
-            let message = format!("Under the policy numa no CPU uses {}: {of} paths are there.", idle.join(", "));
+            let message =
+                format!("The policy numa uses {} of {of} paths; no CPU uses {}.", of - idle.len(), idle.join(", "));
             Finding::new(FAR, "", message)
         })
     }
@@ -173,8 +176,7 @@ impl Seen {
             let most = most(&class).filter(|_| far > 0)?;
             let (of, verb) = (class.len(), if *policy == IoPolicy::RoundRobin { "sends" } else { "may send" });
             let message = format!(
-                "The policy {policy} {verb} I/O from node {node} over all {of} paths, {far} of them far: at {most} instead of \
-                 {near}."
+                "The policy {policy} {verb} I/O from node {node} over all {of} paths; {far} of them far, at {most} rather than {near}."
             );
             Some(Finding::new(FAR, "", message).cost(Some(most), Some(near)))
         })

@@ -111,6 +111,16 @@ pub(super) fn node_file(device: PciAddress) -> String {
     format!("/sys/bus/pci/devices/{device}/numa_node")
 }
 
+/// CPUs for a sentence: "CPU 4", "CPUs 0-3".
+pub(super) fn cpus(set: &CpuSet) -> String {
+    if set.len() == 1 { format!("CPU {set}") } else { format!("CPUs {set}") }
+}
+
+/// Nodes for a sentence: "node 0", "nodes 0,2".
+pub(super) fn nodes(set: &NodeSet) -> String {
+    if set.len() == 1 { format!("node {set}") } else { format!("nodes {set}") }
+}
+
 /// A distance for a sentence.
 pub(super) fn spoken(distance: Option<Distance>) -> String {
     distance.map_or_else(|| "an unknown distance".to_owned(), |distance| distance.to_string())

@@ -7,7 +7,7 @@ use nearfar_machine::{CpuId, CpuSet, Interrupt, NetworkDevice, NodeId, PciAddres
 
 use super::interrupts::{self, After, Direction, direction};
 use super::ledger::Ledger;
-use super::site::{Site, spoken};
+use super::site::{Site, cpus, nodes, spoken};
 use super::{Finding, Severity};
 use crate::change::Change;
 
@@ -149,12 +149,12 @@ impl Nic<'_, '_> {
         let senders = site.nodes_of(mask);
         let far = !mask.is_empty() && node.is_some_and(|node| !senders.contains(node));
         let message = if mask.is_empty() {
-            format!("No CPU is set to send through it (XPS is off), while CPU {cpu} serves its interrupt.")
+            format!("No CPU is set to send through it (XPS is off); CPU {cpu} serves its interrupt.")
         } else if mask.contains(cpu) {
-            format!("CPUs {mask} send through it. Once the other queues are mended some of them have a nearer one.")
+            format!("{} may send through it. Once the other queues are mended, some have a nearer one.", cpus(mask))
         } else {
-            let on = if far { format!(", all on other nodes ({senders}),") } else { String::new() };
-            format!("CPUs {mask}{on} send through it, while CPU {cpu} serves its interrupt.")
+            let on = if far { format!(" on {}", nodes(&senders)) } else { String::new() };
+            format!("{}{on} may send through it, CPU {cpu} serves its interrupt.", cpus(mask))
         };
         let interface = self.network.name.clone();
         let distances = |cpus: &CpuSet| cpus.iter().filter_map(|sender| site.distance(node, sender)).min();
@@ -194,52 +194,65 @@ impl Nic<'_, '_> {
         let site = self.site;
         let rings = site.rings(node);
         let near = rings.first()?;
-        let kept = mask.intersection(&near.cpus);
-        let expected = if kept.is_empty() { near.cpus.clone() } else { kept.clone() };
-        let nearest = rings.iter().find(|ring| ring.cpus.intersects(mask)).and_then(|ring| ring.distance);
-        let furthest = rings.iter().rev().find(|ring| ring.cpus.intersects(mask)).and_then(|ring| ring.distance);
-        let outside = mask.difference(&near.cpus);
-        let finding = |severity, message| {
-            Finding::new(RPS, format!("{} receive queue {queue}", self.network.name), message)
-                .severity(severity)
-                .evidence(
-                    format!("/sys/class/net/{}/queues/rx-{queue}/rps_cpus", self.network.name),
-                    mask.to_mask(site.machine.mask_width()),
-                )
-                .device(self.device)
-        };
-        let change = Change::Rps { interface: self.network.name.clone(), queue, cpus: expected };
-        if outside.is_empty() {
-            return self.each_near_cpu_has_a_queue(&near.cpus).then(|| {
-                let message = format!(
-                    "RPS hands its packets to CPUs {mask}, although each CPU near the device has a receive queue of its own."
-                );
-                finding(Severity::Notice, message).advice(
-                    "Such a hand-over between CPUs rarely pays where the device spreads flows over as many queues. Compare \
-                     with an empty rps_cpus.",
-                )
-            });
-        }
-        let isolated = outside.intersection(&site.kept_free);
-        Some(if !isolated.is_empty() && outside == isolated {
-            let message = format!("RPS hands its packets to CPUs {isolated}, which are kept free of such work.");
-            finding(Severity::Warning, message).mend(change)
-        } else if kept.is_empty() {
+        // Further by a figure; where none is known nothing is called far.
+        let beyond = || rings.iter().filter(|ring| near.distance.is_some() && ring.distance > near.distance);
+        let far = beyond().fold(CpuSet::new(), |far, ring| far.union(&ring.cpus.intersection(mask)));
+        let isolated = mask.intersection(&site.kept_free);
+        let left = mask.difference(&far).difference(&isolated).intersection(&site.usable);
+        let reached = || beyond().filter(|ring| ring.cpus.intersects(mask)).map(|ring| ring.distance);
+        let there = spoken(near.distance);
+        let (severity, message, now) = if far.is_empty() && isolated.is_empty() {
+            return self.redundant(queue, mask, &near.cpus);
+        } else if far.is_empty() {
+            let message = format!("RPS hands part of its packets to {}, kept free of such work.", cpus(&isolated));
+            (Severity::Warning, message, None)
+        } else if left.is_empty() {
+            let now = reached().next()?;
             let message = format!(
-                "RPS hands its packets to CPUs {mask} only, at {} from the device; CPUs {} are at {}.",
-                spoken(nearest),
-                near.cpus,
-                spoken(near.distance)
+                "RPS hands its packets to {} only, at {} or more from the device; at {there} there would be {}.",
+                cpus(mask),
+                spoken(now),
+                cpus(&near.cpus)
             );
-            finding(Severity::Warning, message).cost(nearest, near.distance).mend(change)
+            (Severity::Warning, message, now)
         } else {
+            let now = reached().next_back()?;
+            let (far, left) = (cpus(&far), cpus(&left));
             let message = format!(
-                "RPS hands part of its packets to CPUs {outside}, up to {} from the device; CPUs {kept} are at {}.",
-                spoken(furthest),
-                spoken(near.distance)
+                "RPS hands part of its packets to {far}, up to {} from the device; the rest, at {there}, to {left}.",
+                spoken(now)
             );
-            finding(Severity::Notice, message).cost(furthest, near.distance).mend(change)
-        })
+            (Severity::Notice, message, now)
+        };
+        let finding = self.receive_base(queue, mask, message).severity(severity);
+        let finding = if now.is_some() { finding.cost(now, near.distance) } else { finding };
+        let expected = if left.is_empty() { near.cpus.clone() } else { left };
+        Some(finding.mend(Change::Rps { interface: self.network.name.clone(), queue, cpus: expected }))
+    }
+
+    fn receive_base(&self, queue: u32, mask: &CpuSet, message: String) -> Finding {
+        let interface = &self.network.name;
+        Finding::new(RPS, format!("{interface} receive queue {queue}"), message)
+            .evidence(
+                format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"),
+                mask.to_mask(self.site.machine.mask_width()),
+            )
+            .device(self.device)
+    }
+
+    /// RPS that stays near and gains nothing.
+    fn redundant(&self, queue: u32, mask: &CpuSet, near: &CpuSet) -> Option<Finding> {
+        if !self.each_near_cpu_has_a_queue(near) {
+            return None;
+        }
+        let message = format!(
+            "RPS hands its packets to {}, although each CPU near the device has a receive queue of its own.",
+            cpus(mask)
+        );
+        Some(self.receive_base(queue, mask, message).advice(
+            "Such a hand-over between CPUs rarely pays where the device spreads flows over as many queues. Compare with an \
+             empty rps_cpus.",
+        ))
     }
 
     fn each_near_cpu_has_a_queue(&self, near: &CpuSet) -> bool {

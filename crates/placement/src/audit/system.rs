@@ -21,10 +21,7 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     }
     ledger.checked(&[INPUT]);
     for diagnostic in &site.machine.diagnostics {
-        ledger.add(
-            Finding::new(INPUT, diagnostic.place.clone(), diagnostic.message.clone())
-                .evidence(diagnostic.place.clone(), diagnostic.message.clone()),
-        );
+        ledger.add(Finding::new(INPUT, diagnostic.place.clone(), diagnostic.message.clone()));
     }
 }
 
@@ -47,7 +44,7 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
             Some(false) => {
                 ledger.checked(&[NO_MEMORY]);
                 let home = site.memory_home(node.id);
-                let message = match home == node.id {
+                let message = match home == node.id || node.cpus.is_empty() {
                     true => "It has no memory.".to_owned(),
                     false => format!("It has no memory: what its CPUs allocate comes from node {home}."),
                 };
@@ -125,7 +122,7 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
             "Take IRQAffinity options out of the .link file, or keep them and leave the interrupts to it.",
         ),
         WriterKind::UdevRule => (
-            "a udev rule",
+            "udev rule",
             "It writes its value again whenever the device appears",
             "Change the rule rather than the setting.",
         ),
@@ -139,9 +136,9 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
     let undoes = ledger.any(|finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. })));
     let sure = match active {
         Some(_) => String::new(),
-        None => format!(" Whether it runs is not known: {}.", writer.active.why_not().unwrap_or_default()),
+        None => format!(" Whether it is in force is not known: {}.", writer.active.why_not().unwrap_or_default()),
     };
-    let effect = if places_interrupts && undoes { " and would undo the changes above" } else { "" };
+    let effect = if places_interrupts && undoes { " and would undo the changes proposed here" } else { "" };
     let severity =
         if places_interrupts && undoes && active == Some(true) { Severity::Warning } else { Severity::Notice };
     ledger.add(

@@ -3,7 +3,7 @@
 use nearfar_machine::{CpuSet, Cpuset, Known, NodeBytes, NodeId, NodeSet, Task};
 
 use super::ledger::Ledger;
-use super::site::Site;
+use super::site::{Site, cpus, nodes};
 use super::{AuditOptions, Finding, Severity};
 use crate::change::Change;
 
@@ -44,6 +44,13 @@ fn size(bytes: u64) -> String {
 
 fn total(memory: &[NodeBytes]) -> u64 {
     memory.iter().fold(0, |sum, on| sum.saturating_add(on.bytes))
+}
+
+/// "N0=1.0 GiB N1=6.0 GiB".
+fn shares(task: &Task) -> String {
+    let memory = task.memory.get().into_iter().flatten();
+    let shares: Vec<String> = memory.map(|on| format!("N{}={}", on.node, size(on.bytes))).collect();
+    shares.join(" ")
 }
 
 /// Whether most of its memory is spread over nodes on purpose.
@@ -102,13 +109,12 @@ struct Elsewhere {
 
 fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
     let verb = if at.confined { "may only run on" } else { "last ran on" };
-    let noun = if at.nodes.len() == 1 { "node" } else { "nodes" };
     let message = format!(
-        "{} of its {} are not there where it runs, most on node {}. It {verb} {noun} {}.",
+        "{} of its {} are on other nodes than it runs on, most on node {}. It {verb} {}.",
         size(at.far),
         size(at.all),
         at.most,
-        at.nodes
+        nodes(&at.nodes)
     );
     let advice = if at.confined {
         format!(
@@ -120,7 +126,7 @@ fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
     };
     let finding = Finding::new(FAR, named(task), message)
         .severity(if at.confined { Severity::Warning } else { Severity::Notice })
-        .evidence(format!("/proc/{}/numa_maps", task.pid), format!("{} on node {}", size(at.far), at.most))
+        .evidence(format!("/proc/{}/numa_maps", task.pid), shares(task))
         .cost(site.machine.distance(at.runs, at.most), site.machine.distance(at.runs, site.memory_home(at.runs)))
         .advice(advice);
     match (at.confined, &task.allowed_cpus, &task.last_cpu) {
@@ -133,29 +139,33 @@ fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
 }
 
 fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
-    let (Known::Yes(cpus), Known::Yes(nodes)) = (&cpuset.cpus, &cpuset.nodes) else {
+    let (Known::Yes(allowed), Known::Yes(memory)) = (&cpuset.cpus, &cpuset.nodes) else {
         let because = cpuset.cpus.why_not().or(cpuset.nodes.why_not()).unwrap_or_default();
         return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
     };
-    let runs = site.nodes_of(cpus);
+    let runs = site.nodes_of(allowed);
     let homes: NodeSet = runs.iter().map(|node| site.memory_home(node)).collect();
-    if runs.is_empty() || nodes.is_empty() || homes.intersects(nodes) {
+    if runs.is_empty() || memory.is_empty() || homes.intersects(memory) {
         return;
     }
-    let message =
-        format!("Its CPUs {cpus} are on node {runs}, its memory may only come from node {nodes}: all of it is far.");
-    let between = |from: NodeId| nodes.iter().filter_map(move |to| site.machine.distance(from, to));
+    let message = format!(
+        "Its {} are on {}, its memory comes from {} only: all of it is far.",
+        cpus(allowed),
+        nodes(&runs),
+        nodes(memory)
+    );
+    let between = |from: NodeId| memory.iter().filter_map(move |to| site.machine.distance(from, to));
     let now = runs.iter().flat_map(between).min();
     let after = runs.first().and_then(|node| site.machine.distance(node, site.memory_home(node)));
     let file = |name: &str| format!("/sys/fs/cgroup{}/{name}", cpuset.path.trim_end_matches('/'));
+    let advice =
+        format!("Let its memory come from {} (AllowedMemoryNodes= of the unit), or move its CPUs.", nodes(&homes));
     ledger.add(
         Finding::new(DISJOINT, format!("cpuset {}", cpuset.path), message)
-            .evidence(file("cpuset.cpus.effective"), cpus.to_string())
-            .evidence(file("cpuset.mems.effective"), nodes.to_string())
+            .evidence(file("cpuset.cpus.effective"), allowed.to_string())
+            .evidence(file("cpuset.mems.effective"), memory.to_string())
             .cost(now, after)
-            .advice(format!(
-                "Add node {homes} to its memory nodes (AllowedMemoryNodes= of the unit), or move its CPUs."
-            )),
+            .advice(advice),
     );
 }
 

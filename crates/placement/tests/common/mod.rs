@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 pub mod model;
+pub mod random;
 
 use nearfar_machine::{
     AnaState, Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, FirmwareLocality, FirmwareSource, HostBridge,

@@ -1,0 +1,95 @@
+//! What holds for the audit and the plan of any machine.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::model;
+use common::random::any_inhabited_machine;
+use nearfar_machine::{IoPolicy, Machine};
+use nearfar_placement::audit::{AuditOptions, RULES, audit};
+use nearfar_placement::change::Change;
+use nearfar_placement::plan::{PlanOptions, plan};
+use proptest::prelude::*;
+
+fn everything() -> PlanOptions {
+    PlanOptions { device_node_override: true, iopolicy: Some(IoPolicy::RoundRobin), ..PlanOptions::default() }
+}
+
+fn planned(machine: &Machine, options: &PlanOptions) -> nearfar_placement::change::Plan {
+    plan(machine, &audit(machine, &AuditOptions::default()), options)
+}
+
+/// What a change writes to, without the value.
+fn file(change: &Change) -> String {
+    match change {
+        Change::InterruptAffinity { irq, .. } => format!("irq {irq}"),
+        Change::Xps { interface, queue, .. } => format!("xps {interface} {queue}"),
+        Change::Rps { interface, queue, .. } => format!("rps {interface} {queue}"),
+        Change::NvmeIoPolicy { subsystem, .. } => subsystem.clone(),
+        Change::DeviceNode { device, .. } => device.to_string(),
+        Change::Sysctl { name, .. } => name.clone(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn an_audit_is_ordered_and_repeatable_and_knows_its_rules(machine in any_inhabited_machine()) {
+        let found = audit(&machine, &AuditOptions::default());
+        prop_assert_eq!(&found, &audit(&machine, &AuditOptions::default()));
+        prop_assert!(found.findings.is_sorted_by(|a, b| a.severity >= b.severity));
+        let known = |id: &str| RULES.iter().any(|rule| rule.id == id);
+        prop_assert!(found.findings.iter().all(|finding| known(finding.rule)));
+        prop_assert!(found.not_checked.iter().all(|not| known(not.rule) && !not.because.is_empty()));
+        for finding in &found.findings {
+            prop_assert!(!finding.subject.is_empty() && finding.message.ends_with('.'), "{:?}", finding);
+            if let Some(cost) = finding.cost {
+                prop_assert!(cost.after.is_some() && (cost.now.is_none() || cost.now > cost.after), "{:?}", finding);
+            }
+        }
+    }
+
+    #[test]
+    fn a_plan_touches_each_file_once_and_only_usable_cpus(machine in any_inhabited_machine()) {
+        let plan = planned(&machine, &everything());
+        let files: BTreeSet<String> = plan.changes.iter().map(|planned| file(&planned.change)).collect();
+        prop_assert_eq!(files.len(), plan.changes.len());
+        let usable = machine.cpu_states.housekeeping();
+        for planned in &plan.changes {
+            match &planned.change {
+                Change::InterruptAffinity { irq, cpus, near, .. } => {
+                    prop_assert!(!cpus.is_empty() && cpus.is_subset(&usable));
+                    let listed = |node| plan.nearest.iter().any(|nearest| nearest.node == node);
+                    prop_assert!(near.is_none_or(listed));
+                    let interrupts = machine.interrupts.get().unwrap();
+                    let interrupt = interrupts.iter().find(|interrupt| interrupt.irq == *irq).unwrap();
+                    let managed = interrupt.managed.get().is_some_and(|managed| managed.managed);
+                    prop_assert!(!managed, "managed interrupts are never written");
+                }
+                Change::Rps { cpus, .. } => prop_assert!(cpus.is_subset(&usable)),
+                Change::Xps { cpus, .. } => prop_assert!(cpus.is_subset(&machine.cpu_states.online)),
+                Change::DeviceNode { node, .. } => prop_assert!(machine.node(*node).unwrap().online),
+                Change::NvmeIoPolicy { .. } | Change::Sysctl { .. } => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_mended_machine_has_nothing_left_to_mend(machine in any_inhabited_machine()) {
+        for options in [PlanOptions::default(), everything()] {
+            let mended = model::after(&machine, &planned(&machine, &options));
+            let again = planned(&mended, &options);
+            prop_assert_eq!(&again.changes, &Vec::new(), "{:?}", options);
+        }
+    }
+
+    #[test]
+    fn no_mend_makes_a_distance_longer(machine in any_inhabited_machine()) {
+        let far = |machine: &Machine| {
+            audit(machine, &AuditOptions::default()).findings.iter().filter(|found| found.rule == "interrupt-far").count()
+        };
+        prop_assert_eq!(far(&model::after(&machine, &planned(&machine, &PlanOptions::default()))), 0);
+    }
+}
