@@ -111,7 +111,7 @@ fn assign_nodes(tree: &Tree, cpus: &mut [Cpu], nodes: &[Node], notes: &Notes) {
     for (node, first) in shared {
         let place = tree.display(&format!("{}/node{node}/cpumap", nodes::DIRECTORY));
         let message =
-            format!("names CPUs that node {first} has too: fake nodes, or faulty firmware; they count as its");
+            format!("names CPUs of node {first}: fake nodes, or faulty firmware; each counts as node {first}'s");
         notes.note(place, message);
     }
 }

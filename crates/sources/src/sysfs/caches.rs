@@ -11,7 +11,7 @@ use super::cpuinfo::CpuInfo;
 use super::notes::{Notes, read_noted};
 use super::topology::Group;
 use super::value;
-use crate::tree::{Directory, Tree};
+use crate::tree::{Directory, Reason, Tree};
 
 /// No CPU has as many caches; a guard against trees that do.
 const MOST_INDEXES: usize = 16;
@@ -20,15 +20,17 @@ const MOST_INDEXES: usize = 16;
 const FEW_INDEXES: usize = 4;
 
 /// Reads the caches of a package's CPUs. A core is asked at its first CPU only, unless the caches found there do not
-/// cover its other CPUs.
+/// cover its other CPUs. Where all cores are of one kind, a cache of the same level and size as the one before has its
+/// kind, line size and ways too.
 pub(super) fn read(
     directory: &Directory<'_>,
     cpus: &CpuSet,
     online: &CpuSet,
     cores: &[Group],
+    one_kind: bool,
     notes: &Notes,
 ) -> Vec<Cache> {
-    let mut reader = Reader { directory, online, notes, found: Vec::new(), latest: Vec::new() };
+    let mut reader = Reader { directory, online, one_kind, notes, found: Vec::new(), latest: Vec::new() };
     let mut asked = CpuSet::new();
     for core in cores {
         let Some(leader) = core.cpus.first() else { continue };
@@ -66,6 +68,7 @@ pub(super) fn merge(mut caches: Vec<Cache>) -> Vec<Cache> {
 struct Reader<'a> {
     directory: &'a Directory<'a>,
     online: &'a CpuSet,
+    one_kind: bool,
     notes: &'a Notes,
     found: Vec<Cache>,
     /// For each index directory's number the cache that was found under it last.
@@ -80,19 +83,24 @@ impl Reader<'_> {
         };
         let mut positions = Vec::new();
         for (index, name) in INDEXES.into_iter().enumerate() {
-            let Ok(directory) = directory.directory(name) else {
+            let attributes = Attributes { directory: &directory, index: name, notes: self.notes };
+            let level = match attributes.level() {
+                Ok(Some(level)) => level,
+                Ok(None) => continue,
                 // Some CPUs of a mixed machine lack a cache that others have, and the number with it.
-                if index < self.latest.len().max(FEW_INDEXES) { continue } else { break }
+                Err(Absent) if index < self.latest.len().max(FEW_INDEXES) => continue,
+                Err(Absent) => break,
             };
-            let Some(level) = read_noted(&directory, "level", self.notes, level) else { continue };
-            let known = self.latest.get(index).copied();
-            let known = known.filter(|&known| {
-                self.found.get(known).is_some_and(|cache| cache.level == level && cache.cpus.contains(cpu))
-            });
-            let position = match known {
+            let before = self.latest.get(index).copied();
+            let known = |position: &usize| {
+                self.found.get(*position).is_some_and(|cache| cache.level == level && cache.cpus.contains(cpu))
+            };
+            let position = match before.filter(known) {
                 Some(known) => known,
                 None => {
-                    let Some(cache) = self.cache(&directory, cpu, level, core) else { continue };
+                    let like = before.and_then(|before| self.found.get(before)).filter(|_| self.one_kind);
+                    let Some(cpus) = self.sharers(&attributes, cpu, core) else { continue };
+                    let cache = attributes.cache(level, cpus, like);
                     self.found.push(cache);
                     self.found.len() - 1
                 }
@@ -106,9 +114,10 @@ impl Reader<'_> {
         positions
     }
 
-    fn cache(&self, directory: &Directory<'_>, cpu: CpuId, level: u32, core: &CpuSet) -> Option<Cache> {
-        let list = read_noted(directory, "shared_cpu_list", self.notes, value::list::<CpuId>);
-        let mask = || read_noted(directory, "shared_cpu_map", self.notes, value::mask);
+    /// The online CPUs behind a cache of one CPU.
+    fn sharers(&self, attributes: &Attributes<'_>, cpu: CpuId, core: &CpuSet) -> Option<CpuSet> {
+        let list = attributes.read("shared_cpu_list", value::list::<CpuId>);
+        let mask = || attributes.read("shared_cpu_map", value::mask);
         let shared = match list {
             Some(list) if list.contains(cpu) => list,
             // ia64 kernels leave the sets of some private caches empty.
@@ -119,22 +128,71 @@ impl Reader<'_> {
             cpus = core.intersection(self.online);
         }
         if cpus.insert(cpu) {
-            self.notes.note(directory.display("shared_cpu_map"), format!("does not name CPU {cpu} itself"));
+            let place = attributes.display("shared_cpu_map");
+            self.notes.note(place, format!("does not name CPU {cpu} itself"));
         }
-        let number = |name| read_noted(directory, name, self.notes, value::natural);
-        let size = match directory.with_bytes("size", size) {
+        Some(cpus)
+    }
+}
+
+/// The kernel has no directory of that number.
+struct Absent;
+
+/// One of the directories `indexN` of a CPU. Files are opened from the directory above it: opening each would cost more
+/// than it saves.
+struct Attributes<'a> {
+    directory: &'a Directory<'a>,
+    index: &'static str,
+    notes: &'a Notes,
+}
+
+impl Attributes<'_> {
+    fn name(&self, attribute: &str) -> String {
+        format!("{}/{attribute}", self.index)
+    }
+
+    fn display(&self, attribute: &str) -> String {
+        self.directory.display(&self.name(attribute))
+    }
+
+    fn read<R>(&self, attribute: &str, parse: impl FnOnce(&[u8]) -> Result<R, String>) -> Option<R> {
+        read_noted(self.directory, &self.name(attribute), self.notes, parse)
+    }
+
+    /// The cache's level; nothing when it cannot be read or believed.
+    fn level(&self) -> Result<Option<u32>, Absent> {
+        match self.directory.with_bytes(&self.name("level"), level) {
+            Ok(Ok(level)) => Ok(Some(level)),
+            Ok(Err(message)) => {
+                self.notes.note(self.display("level"), message);
+                Ok(None)
+            }
+            Err(Reason::Absent) => Err(Absent),
+            Err(reason) => {
+                self.notes.note(self.display("level"), reason.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    fn cache(&self, level: u32, cpus: CpuSet, like: Option<&Cache>) -> Cache {
+        let size_bytes = match self.directory.with_bytes(&self.name("size"), size) {
             Ok(Ok(size)) => Known::Yes(size),
-            Ok(Err(message)) => Known::no(format!("{}: {message}", directory.display("size"))),
-            Err(reason) => Known::no(directory.unreadable("size", reason).to_string()),
+            Ok(Err(message)) => Known::no(format!("{}: {message}", self.display("size"))),
+            Err(reason) => Known::no(self.directory.unreadable(&self.name("size"), reason).to_string()),
         };
-        Some(Cache {
+        if let Some(like) = like.filter(|like| like.level == level && like.size_bytes == size_bytes) {
+            return Cache { cpus, ..like.clone() };
+        }
+        let number = |name| self.read(name, value::natural).and_then(|number| u32::try_from(number).ok());
+        Cache {
             level,
-            kind: read_noted(directory, "type", self.notes, kind).unwrap_or(CacheKind::Unified),
+            kind: self.read("type", kind).unwrap_or(CacheKind::Unified),
             cpus,
-            size_bytes: size,
-            line_bytes: number("coherency_line_size").and_then(|line| u32::try_from(line).ok()),
-            ways: number("ways_of_associativity").and_then(|ways| u32::try_from(ways).ok()),
-        })
+            size_bytes,
+            line_bytes: number("coherency_line_size"),
+            ways: number("ways_of_associativity"),
+        }
     }
 }
 

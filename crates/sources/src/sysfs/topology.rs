@@ -19,6 +19,9 @@ use super::value;
 use crate::parallel;
 use crate::tree::{Directory, Tree};
 
+/// Intel's hybrid machines have a performance counter unit for each kind of core.
+const HYBRID: [&str; 3] = ["sys/devices/cpu_core", "sys/devices/cpu_atom", "sys/devices/cpu_lowpower"];
+
 /// What a group of CPUs has in common, as it is found at its lowest CPU.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
@@ -53,6 +56,19 @@ pub(super) struct Package {
     pub(super) caches: Vec<Cache>,
 }
 
+impl Package {
+    /// Whether nothing tells its cores apart: the same number of threads and the same capacity everywhere, and either no
+    /// clusters or all of one size (hybrid x86 has clusters of its small cores only).
+    fn has_one_kind(&self) -> bool {
+        let same = |groups: &[Group]| groups.windows(2).all(|pair| pair[0].cpus.len() == pair[1].cpus.len());
+        let clustered: usize = self.clusters.iter().map(|cluster| cluster.cpus.len()).sum();
+        same(&self.cores)
+            && same(&self.clusters)
+            && (clustered == 0 || clustered == self.cpus.len())
+            && self.capacities.windows(2).all(|pair| pair[0].1 == pair[1].1)
+    }
+}
+
 /// Reads the packages of the online CPUs with everything in them.
 pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> {
     let Ok(directory) = tree.directory(DIRECTORY) else {
@@ -80,14 +96,14 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> 
     if !rest.is_empty() {
         packages.push((None, None, rest));
     }
-    parallel::map_few(&packages, |(id, leader, cpus)| Package {
-        id: *id,
-        leader: *leader,
-        ..inside(&directory, cpus, online, notes)
+    let hybrid = HYBRID.iter().any(|pmu| tree.exists(pmu));
+    parallel::map_few(&packages, |(id, leader, cpus)| {
+        let inside = inside(&directory, cpus, online, hybrid, notes);
+        Package { id: *id, leader: *leader, ..inside }
     })
 }
 
-fn inside(directory: &Directory<'_>, cpus: &CpuSet, online: &CpuSet, notes: &Notes) -> Package {
+fn inside(directory: &Directory<'_>, cpus: &CpuSet, online: &CpuSet, hybrid: bool, notes: &Notes) -> Package {
     let mut package = Package { cpus: cpus.clone(), ..Package::default() };
     let groups = |names: &[&str], id| Groups::new(directory, notes, names, id);
     package.cores = groups(&["core_cpus", "thread_siblings"], Some("core_id")).all(cpus.iter(), cpus);
@@ -113,7 +129,7 @@ fn inside(directory: &Directory<'_>, cpus: &CpuSet, online: &CpuSet, notes: &Not
     package.clusters.retain(says_something);
     package.dies.retain(says_something);
     package.capacities = capacities(directory, cpus, notes);
-    package.caches = caches::read(directory, cpus, online, &package.cores, notes);
+    package.caches = caches::read(directory, cpus, online, &package.cores, !hybrid && package.has_one_kind(), notes);
     package
 }
 
