@@ -21,8 +21,8 @@
 //! controllers = [{ bridge = "0000:20" }]
 //! ```
 //!
-//! All keys are in [`file`]'s types and in docs/descriptions.md. A key that is not known is an error, so that a slip
-//! does not silently describe another machine.
+//! All keys are in docs/descriptions.md. One that is not known is an error, so that a slip does not silently describe
+//! another machine.
 
 mod build;
 mod devices;

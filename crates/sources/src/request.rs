@@ -17,8 +17,10 @@ use crate::{description, gallery, hwloc_xml, numactl, snapshot, synthetic, sysfs
 
 /// The most that is read of a file or stream, in bytes.
 const LARGEST: u64 = 1 << 30;
-/// The same for text that people write or paste: 1024 nodes with all their distances take less.
-const LARGEST_TEXT: usize = 8 << 20;
+/// The same for pasted text: the distances between all the nodes that a kernel can have take less.
+const LARGEST_PASTED: usize = 4 << 20;
+/// The same for descriptions, which people write.
+const LARGEST_DESCRIPTION: usize = 2 << 20;
 
 /// A request for a machine.
 #[derive(Clone, Debug)]
@@ -79,9 +81,14 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
     }
     let inflated = snapshot::is_gzip(bytes).then(|| snapshot::inflate(bytes, place)).transpose()?;
     let bytes = inflated.as_deref().unwrap_or(bytes);
-    if kind != Kind::HwlocXml && bytes.len() > LARGEST_TEXT {
-        let limit_mib = LARGEST_TEXT as u64 >> 20;
-        return Err(SourceError::TooLarge { place: place.to_owned(), kind: "a text about one machine", limit_mib });
+    let limit = match kind {
+        Kind::Numactl => LARGEST_PASTED,
+        Kind::Description => LARGEST_DESCRIPTION,
+        Kind::HwlocXml | Kind::Snapshot => usize::MAX,
+    };
+    if bytes.len() > limit {
+        let limit_mib = limit as u64 >> 20;
+        return Err(SourceError::TooLarge { place: place.to_owned(), kind: "text about one machine", limit_mib });
     }
     Ok(match kind {
         // Mails come in all encodings; what matters in them is ASCII.

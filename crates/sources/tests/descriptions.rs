@@ -186,7 +186,7 @@ fn faults_are_named_with_line_and_key() {
         (
             "[[node]]\ncpus = 1\n[[bridge]]\nroot = \"0000:00\"\n[[nic]]\nname = \"e\"\nbridge = \"0000:00\"\nqueues = 4000000000\n",
             "line 5",
-            "at most 65536",
+            "more than 65536 queues",
         ),
     ] {
         let error = description::parse(text, "machine.toml").unwrap_err().to_string();

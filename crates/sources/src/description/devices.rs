@@ -19,12 +19,12 @@ const NIC: (&str, u32, &str) = ("8086:10c9", 0x02_00_00, "igb");
 const NVME: (&str, u32, &str) = ("1b36:0010", 0x01_08_02, "nvme");
 /// The lowest interrupt that message-signalled devices get on x86; the legacy ones are below.
 const FIRST_IRQ: u32 = 24;
-/// How many queues or namespaces a device may have.
+/// How many queues and paths all devices together may have.
 const MOST: u32 = 65_536;
 
 pub(super) fn add(file: &Description, machine: &mut Machine, faults: &Faults<'_>) -> Result<(), TextError> {
     let mut devices =
-        Devices { machine, faults, bridges: BTreeMap::new(), pci: BTreeMap::new(), interrupts: Vec::new() };
+        Devices { machine, faults, bridges: BTreeMap::new(), pci: BTreeMap::new(), interrupts: Vec::new(), left: MOST };
     devices.bridges(file)?;
     for entry in &file.pci {
         devices.generic(entry)?;
@@ -66,6 +66,8 @@ struct Devices<'a> {
     bridges: BTreeMap<RootBus, (HostBridge, KernelSays)>,
     pci: BTreeMap<PciAddress, PciDevice>,
     interrupts: Vec<Interrupt>,
+    /// How many more queues and paths there may be.
+    left: u32,
 }
 
 /// Where a device is, as an entry says it.
@@ -91,6 +93,13 @@ impl Devices<'_> {
             KernelNode::Word(word) if word == "unknown" => Ok(Known::no("the description says \"unknown\"")),
             KernelNode::Word(_) => Err("a node is a number, \"none\" or \"unknown\"".to_owned()),
         }
+    }
+
+    /// Counts queues or paths.
+    fn take(&mut self, count: u32) -> Result<(), String> {
+        let left = self.left.checked_sub(count);
+        self.left = left.ok_or_else(|| format!("more than {MOST} queues and paths in all"))?;
+        Ok(())
     }
 
     fn bridges(&mut self, file: &Description) -> Result<(), TextError> {
@@ -200,9 +209,7 @@ impl Devices<'_> {
         };
         let address = self.device(&place, NIC)?;
         let queues = entry.queues.unwrap_or(1);
-        if queues > MOST {
-            return Err(format!("{queues} queues; at most {MOST} are supported"));
-        }
+        self.take(queues)?;
         let masks = |lists: &Option<Vec<String>>, key: &str| match lists {
             Some(lists) if lists.len() != queues as usize => {
                 Err(format!("{key} has {} lists for {queues} queues", lists.len()))
@@ -211,6 +218,9 @@ impl Devices<'_> {
             None => Ok(vec![Known::no(format!("the description gives no {key}")); queues as usize]),
         };
         let (xps, rps) = (masks(&entry.xps, "xps")?, masks(&entry.rps, "rps")?);
+        if entry.queue_cpus.as_ref().is_some_and(|cpus| cpus.len() > queues as usize) {
+            return Err(format!("queue_cpus has more entries than there are queues ({queues})"));
+        }
         for (queue, cpus) in (0..).zip(entry.queue_cpus.iter().flatten()) {
             self.interrupt(&entry.name, address, queue, cpus)?;
         }
@@ -265,9 +275,7 @@ impl Devices<'_> {
             *before += 1;
         }
         let count = entry.namespaces.unwrap_or(1);
-        if count > MOST {
-            return Err(fail(format!("{count} namespaces; at most {MOST} are supported")));
-        }
+        self.take(count.saturating_mul(controllers.len().max(1) as u32)).map_err(fail)?;
         let states: Vec<_> = entry.controllers.iter().map(|controller| controller.ana.as_deref()).collect();
         Ok(NvmeSubsystem {
             name: entry.name.clone().unwrap_or_else(|| format!("nvme-subsys{at}")),

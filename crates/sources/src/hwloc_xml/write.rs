@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use nearfar_machine::{Cache, CacheKind, CpuSet, Id, IdSet, Known, Machine, Node, NodeId, PciDevice, RootBus};
+use nearfar_machine::{Cache, CacheKind, CpuSet, Id, IdSet, Known, Machine, Node, NodeId, NodeSet, PciDevice, RootBus};
 
 use super::arrange::{Arranged, Kind, arrange};
 use super::pci;
@@ -63,11 +63,9 @@ impl Writer<'_> {
         writeln!(self.out, "{:indent$}<info name=\"{name}\" value=\"{}\"/>", "", Escaped(&value))
     }
 
-    fn sets<T: Id, U: Id>(&mut self, cpus: (&IdSet<T>, &IdSet<T>), nodes: (&IdSet<U>, &IdSet<U>)) -> fmt::Result {
-        self.attribute("cpuset", Mask(cpus.0))?;
-        self.attribute("complete_cpuset", Mask(cpus.1))?;
-        self.attribute("nodeset", Mask(nodes.0))?;
-        self.attribute("complete_nodeset", Mask(nodes.1))
+    fn sets(&mut self, cpus: (&CpuSet, &CpuSet), nodes: (&NodeSet, &NodeSet)) -> fmt::Result {
+        write!(self.out, " cpuset=\"{}\" complete_cpuset=\"{}\"", Mask(cpus.0), Mask(cpus.1))?;
+        write!(self.out, " nodeset=\"{}\" complete_nodeset=\"{}\"", Mask(nodes.0), Mask(nodes.1))
     }
 
     /// An object with everything below it: memory, then CPUs, then devices.
@@ -300,7 +298,8 @@ fn os_index(kind: Kind) -> Option<i64> {
     }
 }
 
-/// A set as hwloc writes it: `0x00000001,0x00000000`, most significant word first.
+/// A set as hwloc writes it: words of 32 bits, most significant first, `0x00000001,,0x0`; a word that is zero is left
+/// empty unless it is the last.
 struct Mask<'a, T>(&'a IdSet<T>);
 
 impl<T: Id> fmt::Display for Mask<'_, T> {
@@ -313,8 +312,13 @@ impl<T: Id> fmt::Display for Mask<'_, T> {
                 *word |= 1 << (id.number() % WORD);
             }
         }
-        for (at, word) in words.iter().rev().enumerate() {
-            write!(f, "{}0x{word:08x}", if at > 0 { "," } else { "" })?;
+        for (at, word) in words.iter().enumerate().rev() {
+            match (word, at) {
+                (0, 0) => f.write_str("0x0")?,
+                (0, _) => {}
+                _ => write!(f, "0x{word:08x}")?,
+            }
+            f.write_str(if at > 0 { "," } else { "" })?;
         }
         Ok(())
     }
