@@ -32,6 +32,12 @@ impl Ring {
     pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
         self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).and_then(|&(node, _)| node)
     }
+
+    /// Takes another ring in.
+    pub fn absorb(&mut self, other: Self) {
+        self.cpus = self.cpus.union(&other.cpus);
+        self.nodes.extend(other.nodes);
+    }
 }
 
 /// The usable CPUs in rings around a node, nearest first; without a node, all of them in one ring.
@@ -49,13 +55,12 @@ pub(crate) fn rings(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) ->
         }
         left = left.difference(&cpus);
         // The node itself is a ring of its own even where others are said to be as near.
-        let joins = rings.last().is_some_and(|ring| ring.distance == distance && ring.nodes[0].0 != Some(from));
-        match rings.last_mut().filter(|_| joins) {
-            Some(ring) => {
-                ring.cpus = ring.cpus.union(&cpus);
-                ring.nodes.push((Some(node), cpus));
-            }
-            None => rings.push(Ring { distance, cpus: cpus.clone(), nodes: vec![(Some(node), cpus)] }),
+        let joins =
+            |ring: &&mut Ring| ring.distance == distance && ring.nodes.iter().all(|(node, _)| *node != Some(from));
+        let ring = Ring { distance, cpus: cpus.clone(), nodes: vec![(Some(node), cpus)] };
+        match rings.last_mut().filter(joins) {
+            Some(last) => last.absorb(ring),
+            None => rings.push(ring),
         }
     }
     if !left.is_empty() {

@@ -380,3 +380,36 @@ fn devices_the_source_does_not_list_are_not_invented() {
     insta::assert_snapshot!(findings(&machine), @"not checked interrupt-far: 0000:99:00.0: nothing tells where the device is");
     assert_eq!(nearfar_placement::locality::effective_node(&machine, pci("0000:99:00.0")).node, None);
 }
+
+#[test]
+fn interrupts_that_name_no_queue_are_judged_for_distance_only() {
+    let mut machine = two_nodes();
+    add_function(&mut machine, function(NIC, 0x01_0700, "megaraid_sas", Some(1)));
+    for (irq, cpu) in [(40, "4"), (41, "4"), (42, "0")] {
+        list(&mut machine.interrupts).push(interrupt(irq, "megasas", NIC, None, cpu));
+    }
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning interrupt-far | interrupt 42 (megasas): It is served by CPU 0, at 21 from its device on node 1. CPUs 4-7, at 10, can serve it.
+      /proc/irq/42/effective_affinity_list = 0
+      /proc/irq/42/smp_affinity_list = 0
+      /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
+      cost 21 -> 10
+      mend {"kind":"interrupt-affinity","irq":42,"cpus":"4-7","near":1,"name":"megasas"}
+    "#);
+}
+
+#[test]
+fn leaving_an_isolated_cpu_may_cost_distance_and_says_so() {
+    let mut machine = two_nodes();
+    add_nic(&mut machine, "eth0", NIC, Some(1), &[5]);
+    list(&mut machine.networks).clear();
+    machine.cpu_states.isolated = Known::Yes(set("4-7"));
+    insta::assert_snapshot!(findings(&machine), @r#"
+    warning interrupt-on-isolated-cpu | interrupt 100 (eth0-TxRx-0): It is served by CPU 5, kept free of interrupts by isolcpus= or nohz_full=. CPU 0 can serve it, at 21 instead of 10.
+      /proc/irq/100/effective_affinity_list = 5
+      /proc/irq/100/smp_affinity_list = 5
+      /sys/devices/system/cpu/isolated = 4-7
+      cost 10 -> 21
+      mend {"kind":"interrupt-affinity","irq":100,"cpus":"0","near":1,"name":"eth0-TxRx-0"}
+    "#);
+}

@@ -34,7 +34,7 @@ pub(super) enum Now {
 
 impl Now {
     /// The ring; beyond all of them for the expelled.
-    fn ring(self) -> usize {
+    pub fn ring(self) -> usize {
         match self {
             Self::On(ring, _) | Self::Within(ring) => ring,
             Self::Expelled => usize::MAX,

@@ -1,6 +1,7 @@
 //! What several rules need, made once a machine.
 
 use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -53,22 +54,20 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Usable CPUs in rings around a node. Unlike in a spread, the node itself is one ring with others that the table
-    /// says are as near: nothing is called far where no figure says so.
+    /// Usable CPUs in rings around a node, each distance once and strictly further than the last. Unlike in a spread the
+    /// node itself does not lead by right: nothing is called far where no figure says so.
     pub fn rings(&self, from: Option<NodeId>) -> Rc<[Ring]> {
-        let mut made = self.rings.borrow_mut();
         let make = || {
-            let mut rings = near::rings(self.machine, from, &self.usable);
-            if let [own, next, ..] = &rings[..]
-                && own.distance == next.distance
-            {
-                let next = rings.remove(1);
-                rings[0].cpus = rings[0].cpus.union(&next.cpus);
-                rings[0].nodes.extend(next.nodes);
+            let mut merged: BTreeMap<(bool, Option<Distance>), Ring> = BTreeMap::new();
+            for ring in near::rings(self.machine, from, &self.usable) {
+                match merged.entry((ring.distance.is_none(), ring.distance)) {
+                    Entry::Vacant(empty) => _ = empty.insert(ring),
+                    Entry::Occupied(same) => same.into_mut().absorb(ring),
+                }
             }
-            rings.into()
+            merged.into_values().collect()
         };
-        Rc::clone(made.entry(from).or_insert_with(make))
+        Rc::clone(self.rings.borrow_mut().entry(from).or_insert_with(make))
     }
 
     /// How far a CPU is from a device's node; of several fake nodes that share the CPU the nearest counts.
