@@ -65,7 +65,6 @@ impl Reader<'_> {
             names.iter().filter(|name| instance(name, "nvme").is_some()).take(MOST).collect();
         let mut paths = Paths::default();
         for controller in &controllers {
-            // The link leads to the device; the class has the same under a path that needs no walk through PCI.
             if let Ok(below) = directory.directory(controller) {
                 self.paths_below(&below, controller, &mut paths);
             }
@@ -132,7 +131,7 @@ impl Reader<'_> {
     fn controller(&self, directory: &Directory<'_>, name: &str) -> NvmeController {
         let word = |file| attribute::known(directory, file, self.notes, attribute::word);
         let transport = match word("transport") {
-            // Before Linux 4.8 there was no other.
+            // Old kernels have no such file, and knew no other transport.
             Known::No { .. } if self.address_of(directory, name).is_some() => Known::Yes("pcie".to_owned()),
             transport => transport,
         };
@@ -160,7 +159,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The controller's own `numa_node` (since Linux 5.12), or else its PCI function's.
+    /// The controller's own `numa_node`, or, on kernels without that file, its PCI function's.
     fn node(
         &self,
         directory: &Directory<'_>,

@@ -202,7 +202,7 @@ fn hex(bytes: &[u8]) -> Result<u32, String> {
     number.ok_or_else(|| format!("{:?} is not a hexadecimal number", value::shorten(text)))
 }
 
-/// What `local_cpus` can tell where a kernel before 2.6.28 or a gatherer left `numa_node` out: with a node the kernel
+/// What `local_cpus` can tell where an old kernel or a gatherer left `numa_node` out: with a node the kernel
 /// lists exactly that node's CPUs, without one it lists all. So the answer is certain only where the list is exactly
 /// one node's and not the whole machine's.
 struct NodesByCpus {

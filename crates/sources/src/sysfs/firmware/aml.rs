@@ -30,7 +30,7 @@ type Segment = [u8; 4];
 const DEEPEST: usize = 48;
 /// How many objects are kept; the largest servers declare some 20,000.
 const MOST_OBJECTS: usize = 65_536;
-/// `\PC40` and `PNP0A03`: PCI Express and PCI host bridges, as compressed EISA numbers.
+/// `PNP0A08` and `PNP0A03`: PCI Express and PCI host bridges, as compressed EISA numbers.
 const HOST_BRIDGES: [u64; 2] = [0x080a_d041, 0x030a_d041];
 
 /// The absolute path of an object.
