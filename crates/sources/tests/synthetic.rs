@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 fn read(text: &str) -> Machine {
     let machine = synthetic::parse(text).unwrap();
-    assert_eq!(machine.check(), [String::new(); 0]);
+    assert_eq!(machine.check(), Vec::<String>::new());
     machine
 }
 
