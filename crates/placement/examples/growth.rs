@@ -1,5 +1,5 @@
 //! How the time of spread, audit and plan grows with the machine: 1024, 2048, 4096 CPUs in 64 nodes, 512 network
-//! devices with as many queues as there are CPUs, all interrupts on the wrong node.
+//! devices with as many queues as there are CPUs; once with every queue where it belongs, once with none.
 //!
 //! `cargo run --release -p nearfar-placement --example growth`
 
@@ -17,15 +17,20 @@ const NODES: u32 = 64;
 const DEVICES: u32 = 512;
 
 fn main() {
-    println!("{:>6} {:>10} {:>10} {:>10} {:>9} {:>9}", "CPUs", "spread", "audit", "plan", "findings", "changes");
-    for cpus in [1024, 2048, 4096, 8192] {
-        let machine = machine(cpus);
+    println!(
+        "{:>6} {:>6} {:>10} {:>10} {:>10} {:>9} {:>9}",
+        "queues", "CPUs", "spread", "audit", "plan", "findings", "changes"
+    );
+    for (kind, cpus) in ["near", "far"].into_iter().flat_map(|kind| [1024, 2048, 4096, 8192].map(|cpus| (kind, cpus))) {
+        let machine = machine(cpus, kind == "near");
         let request = SpreadRequest { node: Some(NodeId(40)), count: cpus as usize, ..SpreadRequest::default() };
         let (_, spread_ms) = timed(|| spread(&machine, &request));
         let (found, audit_ms) = timed(|| audit(&machine, &AuditOptions::default()));
         let (plan, plan_ms) = timed(|| plan(&machine, &found, &PlanOptions::default()));
         let (findings, changes) = (found.findings.len(), plan.changes.len());
-        println!("{cpus:>6} {spread_ms:>7.2} ms {audit_ms:>7.2} ms {plan_ms:>7.2} ms {findings:>9} {changes:>9}");
+        println!(
+            "{kind:>6} {cpus:>6} {spread_ms:>7.2} ms {audit_ms:>7.2} ms {plan_ms:>7.2} ms {findings:>9} {changes:>9}"
+        );
     }
 }
 
@@ -46,7 +51,7 @@ fn timed<T>(mut f: impl FnMut() -> T) -> (T, f64) {
     best
 }
 
-fn machine(cpus: u32) -> Machine {
+fn machine(cpus: u32, near: bool) -> Machine {
     let mut machine = Machine::empty(Origin::new(SourceKind::Synthetic, "growth"), "left out");
     let each = cpus / NODES;
     let members = |node: u32| CpuSet::range(CpuId(node * each), CpuId(node * each + each - 1));
@@ -59,8 +64,13 @@ fn machine(cpus: u32) -> Machine {
     machine.cpu_states.online = CpuSet::range(CpuId(0), CpuId(cpus - 1));
     let queues = cpus / DEVICES;
     machine.pci = Known::Yes((0..DEVICES).map(device).collect());
-    machine.interrupts = Known::Yes((0..DEVICES * queues).map(|irq| interrupt(irq, queues, cpus)).collect());
-    machine.networks = Known::Yes((0..DEVICES).map(|device| network(device, queues)).collect());
+    machine.interrupts =
+        Known::Yes((0..DEVICES * queues).map(|irq| interrupt(irq, queues, serves(irq, queues, cpus, near))).collect());
+    machine.networks = Known::Yes(
+        (0..DEVICES)
+            .map(|device| network(device, queues, |queue| serves(device * queues + queue, queues, cpus, near)))
+            .collect(),
+    );
     machine
 }
 
@@ -84,27 +94,33 @@ fn device(number: u32) -> PciDevice {
     }
 }
 
-fn interrupt(irq: u32, queues: u32, cpus: u32) -> Interrupt {
-    let far = CpuSet::single(CpuId((irq * 7 + cpus / 2) % cpus));
+/// The CPU that serves an interrupt: on its device's node, or somewhere.
+fn serves(irq: u32, queues: u32, cpus: u32, near: bool) -> CpuSet {
+    let each = cpus / NODES;
+    let own = irq / queues % NODES * each + irq % queues % each;
+    CpuSet::single(CpuId(if near { own } else { (irq * 7 + cpus / 2) % cpus }))
+}
+
+fn interrupt(irq: u32, queues: u32, cpus: CpuSet) -> Interrupt {
     Interrupt {
         irq: Irq(irq),
         name: format!("net{:03}-TxRx-{}", irq / queues, irq % queues),
         device: Some(address(irq / queues)),
         queue: Some(irq % queues),
-        affinity: Known::Yes(far.clone()),
-        effective: Known::Yes(far),
+        affinity: Known::Yes(cpus.clone()),
+        effective: Known::Yes(cpus),
         managed: Known::Yes(Managed { managed: false, evidence: "writable".to_owned() }),
         node: Known::Yes(None),
         count: Known::no("left out"),
     }
 }
 
-fn network(number: u32, queues: u32) -> NetworkDevice {
+fn network(number: u32, queues: u32, xps: impl Fn(u32) -> CpuSet) -> NetworkDevice {
     NetworkDevice {
         name: format!("net{number:03}"),
         device: Some(address(number)),
         node: Known::Yes(Some(NodeId(number % NODES))),
-        transmit: (0..queues).map(|queue| TransmitQueue { queue, xps: Known::Yes(CpuSet::new()) }).collect(),
+        transmit: (0..queues).map(|queue| TransmitQueue { queue, xps: Known::Yes(xps(queue)) }).collect(),
         receive: (0..queues).map(|queue| ReceiveQueue { queue, rps: Known::Yes(CpuSet::new()) }).collect(),
     }
 }

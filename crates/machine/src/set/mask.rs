@@ -1,12 +1,11 @@
 //! The mask format, `00000100,00000000`: 32-bit hex words, most significant first, as `%*pb` in the kernel's
 //! lib/vsprintf.c writes it and `bitmap_parse` in lib/bitmap-str.c reads it.
 
-use std::fmt::Write as _;
-
 use super::{IdSet, MAX_NUMBER, SetError, excerpt};
 use crate::id::Id;
 
 const WORD: u32 = 32;
+const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
 
 impl<T: Id> IdSet<T> {
     /// Reads a mask: comma-separated words of at most 8 hex digits, or one run of hex digits of any length as
@@ -48,8 +47,8 @@ impl<T: Id> IdSet<T> {
             let bits = (width - word * WORD).min(WORD);
             let digits = bits.div_ceil(4) as usize;
             let half = self.word(word / 2) >> (WORD * (word % 2)) & u64::from(u32::MAX);
-            // Writing to a String cannot fail.
-            let _ = write!(mask, "{half:0digits$x}");
+            // By hand, for masks are long (2 KiB with 8192 CPUs) and many, and formatting is ten times slower.
+            mask.extend((0..digits).rev().map(|digit| HEX[(half >> (4 * digit) & 0xf) as usize]));
             if word > 0 {
                 mask.push(',');
             }

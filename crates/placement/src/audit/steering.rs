@@ -122,25 +122,27 @@ impl Nic<'_, '_> {
         let mut masks: BTreeMap<u32, CpuSet> =
             owners.iter().map(|&(queue, cpu)| (queue, CpuSet::single(cpu))).collect();
         let serving: CpuSet = owners.iter().map(|&(_, cpu)| cpu).collect();
-        let mut nearest: BTreeMap<Option<NodeId>, (Vec<u32>, usize)> = BTreeMap::new();
-        for cpu in self.site.machine.cpu_states.online.difference(&serving).iter() {
-            let node = self.site.machine.node_of(cpu);
-            let (near, turn) = nearest.entry(node).or_insert_with(|| (self.nearest_queues(node, &owners), 0));
-            if let Some(mask) = near.get(*turn % near.len().max(1)).and_then(|queue| masks.get_mut(queue)) {
-                mask.insert(cpu);
+        let mut left = self.site.machine.cpu_states.online.difference(&serving);
+        for node in self.site.machine.online_nodes() {
+            let cpus = node.cpus.intersection(&left);
+            if !cpus.is_empty() {
+                left = left.difference(&cpus);
+                deal(&cpus, &self.nearest_queues(node.id, &owners), &mut masks);
             }
-            *turn += 1;
         }
+        let all: Vec<u32> = owners.iter().map(|&(queue, _)| queue).collect();
+        deal(&left, &all, &mut masks);
         masks
     }
 
-    fn nearest_queues(&self, node: Option<NodeId>, owners: &[(u32, CpuId)]) -> Vec<u32> {
-        let far = |cpu: CpuId| {
-            let distance = self.site.distance(node, cpu);
+    fn nearest_queues(&self, node: NodeId, owners: &[(u32, CpuId)]) -> Vec<u32> {
+        let far = |&(_, cpu): &(u32, CpuId)| {
+            let distance = self.site.distance(Some(node), cpu);
             (distance.is_none(), distance)
         };
-        let least = owners.iter().map(|&(_, cpu)| far(cpu)).min();
-        owners.iter().filter(|&&(_, cpu)| Some(far(cpu)) == least).map(|&(queue, _)| queue).collect()
+        let distances: Vec<_> = owners.iter().map(far).collect();
+        let least = distances.iter().min();
+        owners.iter().zip(&distances).filter(|(_, far)| Some(*far) == least).map(|(&(queue, _), _)| queue).collect()
     }
 
     fn transmit_finding(&self, queue: u32, mask: &CpuSet, cpu: CpuId, expected: CpuSet) -> Finding {
@@ -160,10 +162,7 @@ impl Nic<'_, '_> {
         let distances = |cpus: &CpuSet| cpus.iter().filter_map(|sender| site.distance(node, sender)).min();
         let finding = Finding::new(XPS, format!("{interface} transmit queue {queue}"), message)
             .severity(if far { Severity::Warning } else { Severity::Notice })
-            .evidence(
-                format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"),
-                mask.to_mask(site.machine.mask_width()),
-            )
+            .evidence(format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"), mask_text(site, mask))
             .device(self.device);
         let finding = if far { finding.cost(distances(mask), distances(&expected)) } else { finding };
         finding.mend(Change::Xps { interface, queue, cpus: expected })
@@ -233,10 +232,7 @@ impl Nic<'_, '_> {
     fn receive_base(&self, queue: u32, mask: &CpuSet, message: String) -> Finding {
         let interface = &self.network.name;
         Finding::new(RPS, format!("{interface} receive queue {queue}"), message)
-            .evidence(
-                format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"),
-                mask.to_mask(self.site.machine.mask_width()),
-            )
+            .evidence(format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"), mask_text(self.site, mask))
             .device(self.device)
     }
 
@@ -260,5 +256,29 @@ impl Nic<'_, '_> {
         let serving = queues.filter_map(|queue| self.serving(queue.queue, Direction::Receive));
         let single: CpuSet = serving.filter(|cpus| cpus.len() == 1).filter_map(CpuSet::first).collect();
         near.is_subset(&single)
+    }
+}
+
+/// Gives CPUs to queues by turns.
+fn deal(cpus: &CpuSet, queues: &[u32], masks: &mut BTreeMap<u32, CpuSet>) {
+    if let [only] = queues
+        && let Some(mask) = masks.get_mut(only)
+    {
+        *mask = mask.union(cpus);
+        return;
+    }
+    for (cpu, queue) in cpus.iter().zip(queues.iter().cycle()) {
+        masks.entry(*queue).or_default().insert(cpu);
+    }
+}
+
+/// A steering mask as its file shows it; on machines with more CPUs than fit a line, as a list.
+fn mask_text(site: &Site<'_>, mask: &CpuSet) -> String {
+    const FITS_A_LINE: u32 = 128;
+    let width = site.machine.mask_width();
+    match width {
+        ..=FITS_A_LINE => mask.to_mask(width),
+        _ if mask.is_empty() => "0".to_owned(),
+        _ => cpus(mask),
     }
 }
