@@ -13,6 +13,7 @@ mod mask;
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -208,19 +209,23 @@ impl<T: Id> IdSet<T> {
     /// Members of both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        self.combine(other, |a, b| a & b)
+        self.combine(other, self.skipped.max(other.skipped)..self.end().min(other.end()), |a, b| a & b)
     }
 
     /// Members of either.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
-        self.combine(other, |a, b| a | b)
+        match (self.is_empty(), other.is_empty()) {
+            (true, _) => other.clone(),
+            (_, true) => self.clone(),
+            _ => self.combine(other, self.skipped.min(other.skipped)..self.end().max(other.end()), |a, b| a | b),
+        }
     }
 
     /// Members of this set that are not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
-        self.combine(other, |a, b| a & !b)
+        self.combine(other, self.skipped..self.end(), |a, b| a & !b)
     }
 
     /// Whether every member is also in the other; true for the empty set.
@@ -248,16 +253,14 @@ impl<T: Id> IdSet<T> {
         self.skipped + self.words.len() as u32
     }
 
-    fn combine(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
-        let skipped = match (self.is_empty(), other.is_empty()) {
-            (true, _) => other.skipped,
-            (_, true) => self.skipped,
-            _ => self.skipped.min(other.skipped),
-        };
-        let words = (skipped..self.end().max(other.end())).map(|i| f(self.word(i), other.word(i))).collect();
-        let mut set = Self { skipped, words, kind: PhantomData };
-        set.trim();
-        set
+    /// Combines the words in a range outside of which the result is empty.
+    fn combine(&self, other: &Self, range: Range<u32>, f: impl Fn(u64, u64) -> u64) -> Self {
+        let words = |index| f(self.word(index), other.word(index));
+        let start = range.clone().find(|&index| words(index) != 0).unwrap_or(range.end);
+        // Empty words at either end are not even stored for a moment: sets are kept by the thousand.
+        let end = (start..range.end).rev().find(|&index| words(index) != 0).map_or(start, |last| last + 1);
+        let words: Vec<u64> = (start..end).map(words).collect();
+        Self { skipped: if words.is_empty() { 0 } else { start }, words, kind: PhantomData }
     }
 
     fn trim(&mut self) {
