@@ -5,9 +5,10 @@
 //! nearfar hang; and a file that is larger than any the kernel writes is refused.
 
 mod directory;
+mod resolve;
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -210,7 +211,10 @@ impl Tree {
         let opened = if self.live {
             rustix::fs::openat(&self.root, path, flags, Mode::empty())
         } else {
-            rustix::fs::openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)
+            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
+                Err(Errno::NOSYS) => resolve::open(self.root.as_fd(), path, flags),
+                opened => opened,
+            }
         };
         opened.map_err(reason)
     }

@@ -128,7 +128,7 @@ impl<'t> Directory<'t> {
         };
         match opened {
             // O_DIRECTORY finds a link to be no directory before O_NOFOLLOW finds it to be a link.
-            Err(Errno::LOOP) => self.tree.open_below(&self.below(name), flags),
+            Err(Errno::LOOP | Errno::NOSYS) => self.tree.open_below(&self.below(name), flags),
             Err(Errno::NOTDIR) if flags.contains(OFlags::DIRECTORY) => self.tree.open_below(&self.below(name), flags),
             opened => opened.map_err(reason),
         }
