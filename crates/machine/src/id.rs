@@ -5,6 +5,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::set::{MAX_NUMBER, SetError};
+
+/// Interrupts are rarely members of sets, and architectures number them as they like (ia64 and Xen far above 65535); no
+/// kernel has a number with the sign bit.
+const IRQ_MAX: u32 = i32::MAX as u32;
+
 /// A number that can be a member of an [`IdSet`](crate::IdSet).
 pub trait Id: Copy + Ord + fmt::Debug {
     /// What a member is called in messages: "CPU", "node".
@@ -16,11 +22,21 @@ pub trait Id: Copy + Ord + fmt::Debug {
 }
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident, $noun:literal) => {
+    ($(#[$doc:meta])* $name:ident, $noun:literal, $highest:expr) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize)]
         #[serde(transparent)]
         pub struct $name(pub u32);
+
+        impl<'de> Deserialize<'de> for $name {
+            /// Foreign data: a number that no set could hold is an error here rather than a panic there.
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                match u32::deserialize(deserializer)? {
+                    number @ 0..=$highest => Ok(Self(number)),
+                    number => Err(serde::de::Error::custom(SetError::TooHigh { noun: $noun, number: number.into() })),
+                }
+            }
+        }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,17 +59,20 @@ macro_rules! id {
 id!(
     /// A memory node, by the kernel's number (`/sys/devices/system/node/nodeN`).
     NodeId,
-    "node"
+    "node",
+    MAX_NUMBER
 );
 id!(
     /// A logical CPU, by the kernel's number (`/sys/devices/system/cpu/cpuN`).
     CpuId,
-    "CPU"
+    "CPU",
+    MAX_NUMBER
 );
 id!(
     /// An interrupt, by the kernel's number (`/proc/irq/N`).
     Irq,
-    "interrupt"
+    "interrupt",
+    IRQ_MAX
 );
 
 /// How far a node's memory is from another node's CPUs, as ACPI's SLIT counts it: 10 is local,
@@ -156,6 +175,14 @@ mod tests {
             assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
         }
         assert_eq!("3b:00.1".parse::<PciAddress>().unwrap().to_string(), "0000:3b:00.1");
+    }
+
+    #[test]
+    fn numbers_that_no_set_holds_are_refused_when_read() {
+        assert_eq!(serde_json::from_str::<CpuId>("65535").unwrap(), CpuId(65_535));
+        let error = serde_json::from_str::<NodeId>("65536").unwrap_err().to_string();
+        assert!(error.contains("node 65536 is above 65535"), "{error}");
+        assert!(serde_json::from_str::<Irq>("65536").is_ok());
     }
 
     #[test]
