@@ -1,6 +1,6 @@
 //! Tasks whose memory is elsewhere, cpusets that keep it there, and the kernel's own balancing.
 
-use nearfar_machine::{CpuSet, Cpuset, Known, NodeBytes, NodeId, NodeSet, Task};
+use nearfar_machine::{Cpuset, Known, NodeBytes, NodeId, NodeSet, Task};
 
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes};
@@ -74,7 +74,8 @@ fn runs_on(site: &Site<'_>, task: &Task) -> Option<(NodeSet, bool)> {
         return Some((nodes, true));
     }
     let cpu = *task.last_cpu.get()?;
-    let nodes = site.nodes_of(&CpuSet::from_iter([cpu]));
+    let nodes: NodeSet =
+        site.machine.online_nodes().filter(|node| node.cpus.contains(cpu)).map(|node| node.id).collect();
     (!nodes.is_empty()).then_some((nodes, false))
 }
 
