@@ -303,10 +303,10 @@ fn without_xps_every_cpu_gets_the_queue_nearest_to_it() {
     insta::assert_snapshot!(findings(&machine), @r#"
     notice xps-mismatch | eth0 transmit queue 0: No CPU is set to send through it (XPS is off); CPU 4 serves its interrupt.
       /sys/class/net/eth0/queues/tx-0/xps_cpus = 00
-      mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"0,2,4,6"}
+      mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"0-2,4"}
     notice xps-mismatch | eth0 transmit queue 1: No CPU is set to send through it (XPS is off); CPU 5 serves its interrupt.
       /sys/class/net/eth0/queues/tx-1/xps_cpus = 00
-      mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"1,3,5,7"}
+      mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"3,5-7"}
     "#);
 }
 

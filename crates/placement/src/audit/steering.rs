@@ -116,22 +116,27 @@ impl Nic<'_, '_> {
         }
     }
 
-    /// Every online CPU with the queue whose interrupt is served nearest to it; equally near queues take turns.
+    /// Every online CPU with the queue whose interrupt is served nearest to it; equally near queues get equal shares, each
+    /// of neighbouring CPUs.
     fn shared_out(&self, queues: impl Iterator<Item = u32>) -> BTreeMap<u32, CpuSet> {
         let owners: Vec<(u32, CpuId)> = queues.filter_map(|queue| Some((queue, self.transmitter(queue)?))).collect();
         let mut masks: BTreeMap<u32, CpuSet> =
             owners.iter().map(|&(queue, cpu)| (queue, CpuSet::single(cpu))).collect();
         let serving: CpuSet = owners.iter().map(|&(_, cpu)| cpu).collect();
         let mut left = self.site.machine.cpu_states.online.difference(&serving);
+        let mut shares: BTreeMap<Vec<u32>, CpuSet> = BTreeMap::new();
         for node in self.site.machine.online_nodes() {
             let cpus = node.cpus.intersection(&left);
             if !cpus.is_empty() {
                 left = left.difference(&cpus);
-                deal(&cpus, &self.nearest_queues(node.id, &owners), &mut masks);
+                let share = shares.entry(self.nearest_queues(node.id, &owners)).or_default();
+                *share = share.union(&cpus);
             }
         }
-        let all: Vec<u32> = owners.iter().map(|&(queue, _)| queue).collect();
-        deal(&left, &all, &mut masks);
+        // CPUs on no node are as near to one queue as to another.
+        let all = shares.entry(owners.iter().map(|&(queue, _)| queue).collect()).or_default();
+        *all = all.union(&left);
+        shares.iter().for_each(|(queues, cpus)| deal(cpus, queues, &mut masks));
         masks
     }
 
@@ -259,16 +264,13 @@ impl Nic<'_, '_> {
     }
 }
 
-/// Gives CPUs to queues by turns.
+/// Gives each queue an equal run of the CPUs.
 fn deal(cpus: &CpuSet, queues: &[u32], masks: &mut BTreeMap<u32, CpuSet>) {
-    if let [only] = queues
-        && let Some(mask) = masks.get_mut(only)
-    {
-        *mask = mask.union(cpus);
-        return;
-    }
-    for (cpu, queue) in cpus.iter().zip(queues.iter().cycle()) {
-        masks.entry(*queue).or_default().insert(cpu);
+    let mut rest = cpus.iter();
+    let (each, left_over) = (cpus.len() / queues.len().max(1), cpus.len() % queues.len().max(1));
+    for (position, queue) in queues.iter().enumerate() {
+        let run = rest.by_ref().take(each + usize::from(position < left_over));
+        masks.entry(*queue).or_default().extend(run);
     }
 }
 
