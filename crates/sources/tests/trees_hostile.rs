@@ -83,7 +83,7 @@ fn inflict(path: &Path, harm: &Harm) {
             std::os::unix::fs::symlink(path, path).expect("a link");
         }
         Harm::Unreadable => {
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0);
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o000);
             std::fs::set_permissions(path, mode).expect("a file of ours");
         }
     }

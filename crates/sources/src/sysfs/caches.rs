@@ -20,8 +20,8 @@ const MOST_INDEXES: usize = 16;
 const FEW_INDEXES: usize = 4;
 
 /// Reads the caches of a package's CPUs. A core is asked at its first CPU only, unless the caches found there do not
-/// cover its other CPUs. Where all cores are of one kind, a cache of the same level and size as the one before has its
-/// kind, line size and ways too.
+/// cover its other CPUs. Where all cores are of one kind, a cache of the same number and size as the one before has its
+/// level, kind, line size and ways too.
 pub(super) fn read(
     directory: &Directory<'_>,
     cpus: &CpuSet,
@@ -82,28 +82,18 @@ impl Reader<'_> {
             return Vec::new();
         };
         let mut positions = Vec::new();
+        let seen = self.latest.len();
         for (index, name) in INDEXES.into_iter().enumerate() {
+            let last = index >= seen.max(FEW_INDEXES);
+            if last && self.one_kind && seen > 0 {
+                break;
+            }
             let attributes = Attributes { directory: &directory, index: name, notes: self.notes };
-            let level = match attributes.level() {
-                Ok(Some(level)) => level,
-                Ok(None) => continue,
+            let position = match self.position(&attributes, index, cpu, core) {
+                Ok(Some(position)) => position,
+                Err(Absent) if last => break,
                 // Some CPUs of a mixed machine lack a cache that others have, and the number with it.
-                Err(Absent) if index < self.latest.len().max(FEW_INDEXES) => continue,
-                Err(Absent) => break,
-            };
-            let before = self.latest.get(index).copied();
-            let known = |position: &usize| {
-                self.found.get(*position).is_some_and(|cache| cache.level == level && cache.cpus.contains(cpu))
-            };
-            let position = match before.filter(known) {
-                Some(known) => known,
-                None => {
-                    let like = before.and_then(|before| self.found.get(before)).filter(|_| self.one_kind);
-                    let Some(cpus) = self.sharers(&attributes, cpu, core) else { continue };
-                    let cache = attributes.cache(level, cpus, like);
-                    self.found.push(cache);
-                    self.found.len() - 1
-                }
+                Ok(None) | Err(Absent) => continue,
             };
             if self.latest.len() <= index {
                 self.latest.resize(index + 1, usize::MAX);
@@ -112,6 +102,42 @@ impl Reader<'_> {
             positions.push(position);
         }
         positions
+    }
+
+    /// Where in `found` one of a CPU's caches is, which may have to be read first.
+    fn position(
+        &mut self,
+        attributes: &Attributes<'_>,
+        index: usize,
+        cpu: CpuId,
+        core: &CpuSet,
+    ) -> Result<Option<usize>, Absent> {
+        let before = self.latest.get(index).copied();
+        let like = before.and_then(|before| self.found.get(before));
+        if self.one_kind
+            && let Some(like) = like
+        {
+            // Among cores of one kind a number means the same cache everywhere, unless its size says otherwise.
+            if like.cpus.contains(cpu) {
+                return Ok(before);
+            }
+            let Some(cpus) = self.sharers(attributes, cpu, core) else { return Ok(None) };
+            let size_bytes = attributes.size();
+            if like.size_bytes == size_bytes {
+                return Ok(Some(self.push(Cache { cpus, ..like.clone() })));
+            }
+        }
+        let Some(level) = attributes.level()? else { return Ok(None) };
+        if like.is_some_and(|cache| cache.level == level && cache.cpus.contains(cpu)) {
+            return Ok(before);
+        }
+        let Some(cpus) = self.sharers(attributes, cpu, core) else { return Ok(None) };
+        Ok(Some(self.push(attributes.cache(level, cpus))))
+    }
+
+    fn push(&mut self, cache: Cache) -> usize {
+        self.found.push(cache);
+        self.found.len() - 1
     }
 
     /// The online CPUs behind a cache of one CPU.
@@ -175,21 +201,21 @@ impl Attributes<'_> {
         }
     }
 
-    fn cache(&self, level: u32, cpus: CpuSet, like: Option<&Cache>) -> Cache {
-        let size_bytes = match self.directory.with_bytes(&self.name("size"), size) {
+    fn size(&self) -> Known<u64> {
+        match self.directory.with_bytes(&self.name("size"), size) {
             Ok(Ok(size)) => Known::Yes(size),
             Ok(Err(message)) => Known::no(format!("{}: {message}", self.display("size"))),
             Err(reason) => Known::no(self.directory.unreadable(&self.name("size"), reason).to_string()),
-        };
-        if let Some(like) = like.filter(|like| like.level == level && like.size_bytes == size_bytes) {
-            return Cache { cpus, ..like.clone() };
         }
+    }
+
+    fn cache(&self, level: u32, cpus: CpuSet) -> Cache {
         let number = |name| self.read(name, value::natural).and_then(|number| u32::try_from(number).ok());
         Cache {
             level,
             kind: self.read("type", kind).unwrap_or(CacheKind::Unified),
             cpus,
-            size_bytes,
+            size_bytes: self.size(),
             line_bytes: number("coherency_line_size"),
             ways: number("ways_of_associativity"),
         }

@@ -21,6 +21,7 @@ use super::networks;
 use super::notes::{Notes, read_noted};
 use super::value;
 use super::virtio::last_address;
+use crate::parallel;
 use crate::tree::{Directory, Reason, Tree};
 
 const SUBSYSTEMS: &str = "sys/class/nvme-subsystem";
@@ -42,7 +43,8 @@ pub(crate) fn read(tree: &Tree, notes: &Notes, pci: &[PciDevice]) -> Known<Vec<N
         Ok(mut names) => {
             names.retain(|name| instance(name, "nvme-subsys").is_some());
             names.truncate(MOST);
-            let mut subsystems: Vec<_> = names.iter().filter_map(|name| reader.subsystem(name)).collect();
+            let read = parallel::map(&names, |name| reader.subsystem(name));
+            let mut subsystems: Vec<_> = read.into_iter().flatten().collect();
             subsystems.sort_by(|a, b| by_instance(&a.name, &b.name));
             Known::Yes(subsystems)
         }
