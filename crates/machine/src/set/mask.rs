@@ -22,6 +22,11 @@ impl<T: Id> IdSet<T> {
         }
         let mut base = 0u64;
         for word in words_from_the_right(digits) {
+            // Most words of a long mask.
+            if word == "00000000" {
+                base += u64::from(WORD);
+                continue;
+            }
             let fits = (1..=8).contains(&word.len()) && word.bytes().all(|b| b.is_ascii_hexdigit());
             let value = fits.then(|| u32::from_str_radix(word, 16).ok()).flatten();
             let value =
@@ -58,12 +63,20 @@ impl<T: Id> IdSet<T> {
 }
 
 /// The words of a mask, least significant first. Without a comma the digits are cut in eights.
-fn words_from_the_right(digits: &str) -> Box<dyn Iterator<Item = &str> + '_> {
-    if digits.contains(',') || !digits.is_ascii() {
-        return Box::new(digits.rsplit(','));
-    }
-    Box::new((0..digits.len()).step_by(8).map(|from_right| {
-        let end = digits.len() - from_right;
-        &digits[end.saturating_sub(8)..end]
-    }))
+fn words_from_the_right(digits: &str) -> impl Iterator<Item = &str> {
+    let in_words = digits.contains(',') || !digits.is_ascii();
+    let mut rest = Some(digits);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        // A look at nine bytes finds the comma of a sound mask faster than a search built for long texts.
+        let comma = text.bytes().rev().take(9).position(|byte| byte == b',');
+        let (before, word) = match comma {
+            _ if !in_words => text.split_at(text.len().saturating_sub(8)),
+            Some(behind) => (&text[..text.len() - behind - 1], &text[text.len() - behind..]),
+            None => text.rsplit_once(',').unwrap_or(("", text)),
+        };
+        let more = if in_words { before.len() + word.len() < text.len() } else { !before.is_empty() };
+        rest = more.then_some(before);
+        Some(word)
+    })
 }
