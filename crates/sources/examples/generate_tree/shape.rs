@@ -13,7 +13,11 @@ pub struct Shape {
 impl Shape {
     /// Refuses what cannot be spread evenly.
     pub fn check(&self) -> Result<(), String> {
-        if self.nodes == 0 || self.nodes % 2 != 0 || self.cpus % (2 * self.nodes) != 0 || self.cpus == 0 {
+        if self.nodes == 0
+            || self.cpus == 0
+            || !self.nodes.is_multiple_of(2)
+            || !self.cpus.is_multiple_of(2 * self.nodes)
+        {
             return Err(format!(
                 "{} CPUs do not spread over {} nodes (an even number) in pairs",
                 self.cpus, self.nodes

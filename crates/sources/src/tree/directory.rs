@@ -120,15 +120,18 @@ impl<'t> Directory<'t> {
         if self.tree.live {
             return rustix::fs::openat(&self.handle, name, flags, Mode::empty()).map_err(reason);
         }
-        let opened = if name.contains('/') || name == ".." {
-            let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
-            rustix::fs::openat2(&self.handle, name, flags, Mode::empty(), resolve)
+        let opened = if name.split('/').any(|part| part == "..") || name.starts_with('/') {
+            Err(Errno::LOOP)
+        } else if name.contains('/') {
+            // Without `..` and links there is no way out; RESOLVE_BENEATH would check it again for each file.
+            rustix::fs::openat2(&self.handle, name, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
         } else {
             rustix::fs::openat(&self.handle, name, flags | OFlags::NOFOLLOW, Mode::empty())
         };
         match opened {
-            // O_DIRECTORY finds a link to be no directory before O_NOFOLLOW finds it to be a link.
+            // Links, `..`, and kernels without openat2.
             Err(Errno::LOOP | Errno::NOSYS) => self.tree.open_below(&self.below(name), flags),
+            // O_DIRECTORY finds a link to be no directory before O_NOFOLLOW finds it to be a link.
             Err(Errno::NOTDIR) if flags.contains(OFlags::DIRECTORY) => self.tree.open_below(&self.below(name), flags),
             opened => opened.map_err(reason),
         }
