@@ -26,6 +26,7 @@ lint:
 
 bench: build ## Print speed and memory against hwloc's lstopo, interleaved in one run
 	@tools/install-packages bench
+	$(CARGO) build --release --locked -p nearfar-sources --example generate_tree
 	$(CARGO) run --release --locked -p nearfar --example against_lstopo
 
 MINUTES ?= 10

@@ -3,7 +3,7 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    if let Ok(machine) = nearfar_sources::synthetic::parse(text, "fuzz") {
+    if let Ok(machine) = nearfar_sources::synthetic::parse(text) {
         assert_eq!(machine.check(), Vec::<String>::new());
     }
 });

@@ -1,7 +1,7 @@
 //! Speed and memory of `nearfar audit` against `lstopo-no-graphics` on the same generated trees, interleaved in one run.
 //!
 //! ```text
-//! cargo run --release -p nearfar --example against_lstopo [ROUNDS]
+//! make bench
 //! ```
 //!
 //! Both read an extracted tree of 1024, 2048 and 4096 CPUs from the page cache; hwloc with its I/O devices on, nearfar
@@ -74,7 +74,7 @@ fn print_row(cpus: u32, ours: &[Cost], theirs: &[Cost]) {
 
 /// 8192 queues over 8192 CPUs as a whole process.
 fn startup(nearfar: &Path, rounds: usize) -> io::Result<()> {
-    let machine = "node:64 core:64 pu:2 distance:10,20";
+    let machine = "node:64 core:64 pu:2 distance:20";
     let mut costs = Vec::new();
     for _ in 0..=rounds {
         costs.push(run(Command::new(nearfar)
@@ -119,10 +119,9 @@ fn beside_us(name: &str) -> io::Result<PathBuf> {
 }
 
 fn generate(tree: &Path, cpus: u32) -> io::Result<()> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    command.args(["run", "-q", "--release", "--locked", "-p", "nearfar-sources", "--example", "generate_tree", "--"]);
+    let mut command = Command::new(beside_us("examples/generate_tree")?);
     command.arg(tree).args(["--cpus", &cpus.to_string(), "--nodes", &(cpus / 64).to_string()]);
-    command.args(["--pci", &(cpus / 8).to_string(), "--interrupts", &cpus.to_string()]);
+    command.args(["--pci", &(cpus / 8).to_string(), "--interrupts", &cpus.to_string()]).stdout(Stdio::null());
     match command.status()?.success() {
         true => Ok(()),
         false => Err(io::Error::other("generate_tree failed")),
