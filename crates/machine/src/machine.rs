@@ -34,7 +34,7 @@ pub struct Machine {
     pub cpus: Vec<Cpu>,
     /// CPUs by state.
     pub cpu_states: CpuStates,
-    /// Caches, by level and lowest CPU.
+    /// Caches, by level and lowest CPU; none where the source has none or was not asked for details of CPUs.
     pub caches: Vec<Cache>,
     /// PCI functions, by address.
     pub pci: Known<Vec<PciDevice>>,

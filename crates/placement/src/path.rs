@@ -233,8 +233,6 @@ fn standing(path: &NvmePath, controller: Option<&NvmeController>) -> (Standing, 
         Known::Yes(AnaState::NonOptimized) => (Standing::NonOptimized, None),
         Known::Yes(other) => (Standing::Unusable, Some(format!("its ANA state is {other}"))),
         // Without ANA the kernel has no such file and takes every path for optimized.
-        Known::No { not_known_because } => {
-            (Standing::Optimized, Some(format!("taken for optimized, its ANA state is not known: {not_known_because}")))
-        }
+        Known::No { .. } => (Standing::Optimized, Some("no ANA state is known: taken for optimized".to_owned())),
     }
 }

@@ -60,6 +60,8 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
             let (root, source_name) = (root.display().to_string(), excerpt(source));
             return Err(SourceError::TwoMachines { root, source_name });
         }
+        // The root of this system is this system, with all that only the live one tells.
+        (Some(root), None) if root == Path::new("/") => sysfs::read(&Tree::live()?, &request.want)?,
         (Some(root), None) => sysfs::read(&Tree::at(root)?, &request.want)?,
         (None, None) => sysfs::read(&Tree::live()?, &request.want)?,
         (None, Some(source)) => named(source, &request.want)?,

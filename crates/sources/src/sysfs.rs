@@ -62,14 +62,17 @@ pub enum SysfsError {
 /// diagnostic or a [`Known::No`](nearfar_machine::Known).
 pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let notes = Notes::default();
-    let mut machine = read_machine(tree, &notes)?;
+    let mut machine = read_machine(tree, want, &notes)?;
     devices::read(tree, want, &notes, &mut machine);
+    if want.names {
+        pci_ids::add_names(&mut machine);
+    }
     machine.diagnostics = notes.into_diagnostics(tree);
     Ok(machine)
 }
 
 /// Nodes, CPUs, memory, caches, distances.
-fn read_machine(tree: &Tree, notes: &Notes) -> Result<Machine, SysfsError> {
+fn read_machine(tree: &Tree, want: &Want, notes: &Notes) -> Result<Machine, SysfsError> {
     let cpuinfo = cpuinfo::CpuInfo::new(tree, notes);
     let mut cpus = cpus::find(tree, &cpuinfo, notes);
     let nodes = nodes::read(tree, &cpus, notes);
@@ -80,13 +83,16 @@ fn read_machine(tree: &Tree, notes: &Notes) -> Result<Machine, SysfsError> {
     if cpus.online.is_empty() {
         return Err(SysfsError::NotATree { place: tree.place().display().to_string() });
     }
-    let packages = topology::read(tree, &cpus.online, notes);
+    let packages = topology::read(tree, &cpus.online, want.cpu_details, notes);
     let distances = distances::read(tree, &nodes, notes);
+    memory::compare(tree, &nodes.nodes, notes);
     let mut machine = Machine::empty(origin::read(tree, &cpuinfo), "not asked for");
     machine.firmware_distances = Known::no("the tree holds no table of the firmware");
     machine.cpu_states = cpus::states(tree, cpus.online.clone(), notes);
     machine.cpus = assemble::cpus(tree, &cpus, &nodes.nodes, &packages, &cpuinfo, notes);
-    machine.caches = assemble::caches(tree, &cpus.online, packages, &cpuinfo);
+    if want.cpu_details {
+        machine.caches = assemble::caches(tree, &cpus.online, packages, &cpuinfo);
+    }
     machine.possible_nodes = nodes.possible;
     machine.nodes = nodes.nodes;
     machine.distances = distances;

@@ -3,11 +3,17 @@
 /// The parts of a machine that cost something to read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Want {
+    /// Caches, clusters, dies and the kernel's numbers of cores: most of what there is to read about CPUs, and nothing that
+    /// decides over placement. Which CPUs share a core is read in any case.
+    pub cpu_details: bool,
+    /// The names of PCI devices and classes, from this system's copy of pci.ids.
+    pub names: bool,
     /// PCI devices, host bridges, network devices, NVMe subsystems.
     pub devices: bool,
     /// Interrupts with their affinities.
     pub interrupts: bool,
-    /// How often each interrupt fired, and on which node its descriptor lives: the kernel counts per CPU, so this reads CPUs x interrupts numbers.
+    /// How often each interrupt fired, and on which node its descriptor lives: the kernel counts per CPU, so this reads
+    /// CPUs x interrupts numbers.
     pub interrupt_counts: bool,
     /// Processes.
     pub tasks: TaskScope,
@@ -25,13 +31,37 @@ pub enum TaskScope {
 }
 
 impl Want {
-    /// Everything.
+    /// Everything of the machine itself. Names are another file's affair and added by those who show them.
     pub fn all() -> Self {
-        Self { devices: true, interrupts: true, interrupt_counts: true, tasks: TaskScope::All }
+        Self {
+            cpu_details: true,
+            names: false,
+            devices: true,
+            interrupts: true,
+            interrupt_counts: true,
+            tasks: TaskScope::All,
+        }
     }
 
     /// Nodes, CPUs, caches and distances only.
     pub fn topology() -> Self {
-        Self { devices: false, interrupts: false, interrupt_counts: false, tasks: TaskScope::None }
+        Self { cpu_details: true, ..Self::placement() }
+    }
+
+    /// What spreading queues needs: nodes, distances, and which CPUs share a core.
+    pub fn placement() -> Self {
+        Self {
+            cpu_details: false,
+            names: false,
+            devices: false,
+            interrupts: false,
+            interrupt_counts: false,
+            tasks: TaskScope::None,
+        }
+    }
+
+    /// What an audit looks at, without the processes: devices and interrupts, but neither names nor counts.
+    pub fn audit() -> Self {
+        Self { devices: true, interrupts: true, ..Self::placement() }
     }
 }

@@ -51,7 +51,7 @@ impl From<FailOn> for Severity {
 
 /// What an audit has to read.
 pub fn wanted(tasks: TaskScope) -> Want {
-    Want { interrupt_counts: false, tasks, ..Want::all() }
+    Want { tasks, ..Want::audit() }
 }
 
 impl Audit {

@@ -47,7 +47,7 @@ impl Checkup {
     pub fn run(self, colour: Colour) -> Outcome {
         let budget = Duration::try_from_secs_f64(self.probe).ok().filter(|budget| budget.as_secs() <= 3600);
         let budget = budget.ok_or_else(|| Failure::Input(anyhow::anyhow!("--probe takes 0 to 3600 seconds")))?;
-        let machine = self.source.read(Want { tasks: self.tasks.scope(), ..Want::all() })?;
+        let machine = self.source.read(Want { tasks: self.tasks.scope(), names: true, ..Want::all() })?;
         let checkup = nearfar_report::checkup::Checkup {
             audit: audit::audit(&machine, &AuditOptions::default()),
             probe: probe(&machine, budget)?,

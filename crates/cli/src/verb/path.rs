@@ -3,7 +3,7 @@
 use clap::Args;
 use nearfar_machine::CpuId;
 use nearfar_placement::path;
-use nearfar_sources::{TaskScope, Want};
+use nearfar_sources::Want;
 
 use crate::args::{Colour, Format, FormatArgs, SourceArgs};
 use crate::failure::{Failure, Outcome};
@@ -28,7 +28,7 @@ pub struct Path {
 impl Path {
     /// Reads, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let want = Want { interrupts: false, interrupt_counts: false, tasks: TaskScope::None, ..Want::all() };
+        let want = Want { interrupts: false, ..Want::audit() };
         let machine = self.source.read(want)?;
         let answer = path::paths(&machine, &self.subsystem, CpuId(self.cpu)).map_err(Failure::input)?;
         output::print(&match self.format.format {

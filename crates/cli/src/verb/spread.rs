@@ -69,7 +69,7 @@ enum SpreadFormat {
 impl Spread {
     /// Reads, spreads, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine = self.source.read(Want::topology())?;
+        let machine = self.source.read(Want::placement())?;
         let request = SpreadRequest {
             node: self.node.map(NodeId),
             count: self.count,

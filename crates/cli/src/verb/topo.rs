@@ -40,9 +40,10 @@ enum TopoFormat {
 impl Topo {
     /// Reads and shows.
     pub fn run(self, colour: Colour) -> Outcome {
-        let mut want = Want { tasks: nearfar_sources::TaskScope::None, interrupt_counts: false, ..Want::all() };
+        let mut want =
+            Want { tasks: nearfar_sources::TaskScope::None, interrupt_counts: false, names: true, ..Want::all() };
         if self.format == TopoFormat::Json {
-            want = Want { tasks: self.tasks.scope(), ..Want::all() };
+            want = Want { tasks: self.tasks.scope(), names: true, ..Want::all() };
         }
         let machine = self.source.read(want)?;
         output::print(&match self.format {

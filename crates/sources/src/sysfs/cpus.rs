@@ -74,11 +74,18 @@ pub(super) fn states(tree: &Tree, online: CpuSet, notes: &Notes) -> CpuStates {
     CpuStates {
         possible,
         isolated: or_boot(read("isolated"), booted(isolated_at_boot)),
-        nohz_full: or_boot(read("nohz_full"), booted(|cmdline| boot_list(cmdline, "nohz_full="))),
+        nohz_full: match or_boot(read("nohz_full"), booted(|cmdline| boot_list(cmdline, "nohz_full="))) {
+            // Both files came with Linux 4.1, but this one only where the kernel was built with tickless CPUs.
+            Known::No { .. } if tree.exists(ISOLATED) && !tree.exists(NOHZ_FULL) => Known::Yes(CpuSet::new()),
+            tickless => tickless,
+        },
         allowed: allowed(tree),
         online,
     }
 }
+
+const ISOLATED: &str = "sys/devices/system/cpu/isolated";
+const NOHZ_FULL: &str = "sys/devices/system/cpu/nohz_full";
 
 /// One of the files that hold a list of CPUs.
 fn set(directory: &Directory<'_>, name: &str, notes: &Notes) -> Option<CpuSet> {

@@ -5,7 +5,7 @@
 //! MemTotal:       16369608 kB             /proc/meminfo
 //! ```
 
-use nearfar_machine::{HugePages, Known, Memory};
+use nearfar_machine::{HugePages, Known, Memory, Node};
 
 use super::notes::{Notes, read_noted};
 use super::value;
@@ -46,6 +46,26 @@ pub(super) fn of_machine(tree: &Tree, notes: &Notes) -> Known<Memory> {
     let pools = directory.map(|directory| pools(&directory, notes)).unwrap_or_default();
     let pools = if pools.is_empty() { info.pool(info.huge_size) } else { pools };
     known(info, pools, &tree.display("proc/meminfo"), notes)
+}
+
+/// Notes when the nodes together hold much more or less than `/proc/meminfo` says: memory that was plugged in at run time
+/// is not counted in a node's own file by some kernels.
+pub(super) fn compare(tree: &Tree, nodes: &[Node], notes: &Notes) {
+    let Some(of_nodes) = nodes.iter().filter(|node| node.online).map(Node::total_bytes).sum::<Option<u64>>() else {
+        return;
+    };
+    let whole = tree.with_bytes("proc/meminfo", parse).ok().and_then(|info| info.total);
+    let Some(whole) = whole.filter(|&whole| of_nodes.abs_diff(whole) > whole / 10) else {
+        return;
+    };
+    notes.note(
+        tree.display("proc/meminfo"),
+        format!(
+            "says {} MiB of memory in all, the nodes' own files {} MiB; the nodes' files were taken",
+            whole >> 20,
+            of_nodes >> 20
+        ),
+    );
 }
 
 fn unknown(place: &str, reason: Reason, notes: &Notes) -> Known<Memory> {

@@ -13,7 +13,7 @@
 use nearfar_machine::{Cache, CpuId, CpuSet};
 
 use super::caches;
-use super::cpus::DIRECTORY;
+use super::cpus::{DIRECTORY, number};
 use super::notes::{Notes, read_noted};
 use super::value;
 use crate::parallel;
@@ -69,8 +69,8 @@ impl Package {
     }
 }
 
-/// Reads the packages of the online CPUs with everything in them.
-pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> {
+/// Reads the packages of the online CPUs with their cores, and on request with everything else in them.
+pub(super) fn read(tree: &Tree, online: &CpuSet, details: bool, notes: &Notes) -> Vec<Package> {
     let Ok(directory) = tree.directory(DIRECTORY) else {
         return Vec::new();
     };
@@ -78,8 +78,11 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> 
     let mut rest = CpuSet::new();
     let mut packages = Vec::new();
     let mut covered = CpuSet::new();
+    let mut there = None;
     for cpu in online.iter() {
-        if covered.contains(cpu) {
+        // Once a CPU told nothing, those without a directory are not asked: a tree may claim thousands of them.
+        let is_absent = |there: &CpuSet| !there.contains(cpu);
+        if covered.contains(cpu) || there.as_ref().is_some_and(is_absent) {
             continue;
         }
         match reader.group_of(cpu, online) {
@@ -89,7 +92,10 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> 
                 packages.push((group.id, cpus.first(), cpus));
             }
             None => {
-                rest.insert(cpu);
+                let there = there.get_or_insert_with(|| with_directory(&directory, online, notes));
+                if there.contains(cpu) {
+                    rest.insert(cpu);
+                }
             }
         }
     }
@@ -98,15 +104,33 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, notes: &Notes) -> Vec<Package> 
     }
     let hybrid = HYBRID.iter().any(|pmu| tree.exists(pmu));
     parallel::map_few(&packages, |(id, leader, cpus)| {
-        let inside = inside(&directory, cpus, online, hybrid, notes);
+        let mut inside = cores(&directory, cpus, details, notes);
+        if details {
+            add_details(&mut inside, &directory, online, hybrid, notes);
+        }
         Package { id: *id, leader: *leader, ..inside }
     })
 }
 
-fn inside(directory: &Directory<'_>, cpus: &CpuSet, online: &CpuSet, hybrid: bool, notes: &Notes) -> Package {
-    let mut package = Package { cpus: cpus.clone(), ..Package::default() };
+/// The CPUs that have a directory. Those that are online and have none are noted.
+fn with_directory(directory: &Directory<'_>, online: &CpuSet, notes: &Notes) -> CpuSet {
+    let names = directory.names().unwrap_or_default();
+    let there: CpuSet = names.iter().filter_map(|name| number(name, "cpu")).map(CpuId).collect();
+    let absent = online.difference(&there);
+    if !absent.is_empty() {
+        notes.note(directory.display("online"), format!("names CPUs {absent}, which have no directory"));
+    }
+    there
+}
+
+fn cores(directory: &Directory<'_>, cpus: &CpuSet, with_id: bool, notes: &Notes) -> Package {
+    let cores = Groups::new(directory, notes, &["core_cpus", "thread_siblings"], with_id.then_some("core_id"));
+    Package { cpus: cpus.clone(), cores: cores.all(cpus.iter(), cpus), ..Package::default() }
+}
+
+fn add_details(package: &mut Package, directory: &Directory<'_>, online: &CpuSet, hybrid: bool, notes: &Notes) {
+    let cpus = &package.cpus;
     let groups = |names: &[&str], id| Groups::new(directory, notes, names, id);
-    package.cores = groups(&["core_cpus", "thread_siblings"], Some("core_id")).all(cpus.iter(), cpus);
     // Everything that is more than a core is asked for at the first CPU of a core only.
     let leaders: Vec<CpuId> = match package.cores.is_empty() {
         true => cpus.iter().collect(),
@@ -130,7 +154,6 @@ fn inside(directory: &Directory<'_>, cpus: &CpuSet, online: &CpuSet, hybrid: boo
     package.dies.retain(says_something);
     package.capacities = capacities(directory, cpus, notes);
     package.caches = caches::read(directory, cpus, online, &package.cores, !hybrid && package.has_one_kind(), notes);
-    package
 }
 
 /// `cpu_capacity`: a kernel has it for all CPUs or for none.
