@@ -37,20 +37,19 @@ pub fn table(plan: &Plan, style: &Style) -> String {
     whole(out)
 }
 
+/// One reason and all the changes: where each has a reason of its own, the first stands for its likes.
 fn changes_of(changes: &[&Planned], style: &Style) -> String {
     let mut out = String::new();
-    let mut rest = changes;
-    // Neighbours with one reason share it.
-    while let Some((first, _)) = rest.split_first() {
-        let same = rest.iter().take_while(|planned| planned.reason == first.reason).count().max(1);
-        let (together, others) = rest.split_at(same);
-        rest = others;
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &first.reason));
-        if let Some(caution) = change::caution(&first.change) {
-            out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, caution));
-        }
-        out.push_str(&rows(together, style));
+    let Some(first) = changes.first() else { return out };
+    out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &first.reason));
+    if changes.iter().any(|planned| planned.reason != first.reason) {
+        let others = "The others have reasons of their own; --format script and --format json name them.";
+        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, others));
     }
+    if let Some(caution) = changes.iter().find_map(|planned| change::caution(&planned.change)) {
+        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, caution));
+    }
+    out.push_str(&rows(changes, style));
     out
 }
 

@@ -32,7 +32,7 @@ pub struct Request {
     pub root: Option<PathBuf>,
     /// Fake nodes to lay over whatever is read, see [`fake`](crate::fake).
     pub fake: Option<String>,
-    /// What to read; only the live system and directories can leave something out.
+    /// What to read; only the live system and directories can leave something out, names aside.
     pub want: Want,
 }
 
@@ -55,7 +55,7 @@ impl Request {
 pub fn read(request: &Request) -> Result<Machine, SourceError> {
     // A layout that is wrong in itself is told before anything is read.
     let fake = request.fake.as_deref().map(str::parse).transpose()?;
-    let machine = match (&request.root, request.source.as_deref()) {
+    let mut machine = match (&request.root, request.source.as_deref()) {
         (Some(root), Some(source)) => {
             let (root, source_name) = (root.display().to_string(), excerpt(source));
             return Err(SourceError::TwoMachines { root, source_name });
@@ -66,6 +66,9 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
         (None, None) => sysfs::read(&Tree::live()?, &request.want)?,
         (None, Some(source)) => named(source, &request.want)?,
     };
+    if request.want.names {
+        sysfs::pci_ids::add_names(&mut machine);
+    }
     Ok(match fake {
         Some(spec) => crate::fake::lay(machine, &spec)?,
         None => machine,

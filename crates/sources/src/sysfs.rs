@@ -64,9 +64,6 @@ pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let notes = Notes::default();
     let mut machine = read_machine(tree, want, &notes)?;
     devices::read(tree, want, &notes, &mut machine);
-    if want.names {
-        pci_ids::add_names(&mut machine);
-    }
     machine.diagnostics = notes.into_diagnostics(tree);
     Ok(machine)
 }

@@ -92,14 +92,14 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
         ),
         None => format!("Its {} is placed by the kernel alone and never written.", titled(first)),
     };
-    let evidence = first.managed.get().map(|managed| managed.evidence.clone()).unwrap_or_default();
+    let evidence = first.managed.get().map_or("", |managed| &managed.evidence);
+    let file = format!("/proc/irq/{}/smp_affinity", first.irq);
+    // What was read off that very file names it, too.
+    let says = evidence.strip_prefix(&file).unwrap_or(evidence).trim_start().to_owned();
     ledger.add(
-        Finding::new(MANAGED, subject, message)
-            .evidence(format!("/proc/irq/{}/smp_affinity", first.irq), evidence)
-            .device(device)
-            .advice(
-                "The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.",
-            ),
+        Finding::new(MANAGED, subject, message).evidence(file, says).device(device).advice(
+            "The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.",
+        ),
     );
 }
 

@@ -33,18 +33,21 @@ pub fn add_names(machine: &mut Machine) -> bool {
     true
 }
 
-/// Fills in names from the content of a pci.ids file; what the file does not have stays without a name.
+/// Fills in names from the content of a pci.ids file. What the source itself named keeps its name, what the file does not
+/// have stays without one.
 pub fn name(devices: &mut [PciDevice], ids: impl BufRead) {
     let names = Names::read(devices, ids);
     for device in devices {
         let vendor = names.vendors.get(&device.vendor);
         let model = names.devices.get(&(device.vendor, device.device));
-        device.name = vendor.map(|vendor| match model {
+        let name = vendor.map(|vendor| match model {
             Some(model) => format!("{vendor} {model}"),
             None => format!("{vendor} device {:04x}", device.device),
         });
+        device.name = device.name.take().or(name);
         let kind = device.kind() as u16;
-        device.class_name = names.classes.get(&kind).or_else(|| names.classes.get(&(kind | 0xff))).cloned();
+        let class = names.classes.get(&kind).or_else(|| names.classes.get(&(kind | 0xff)));
+        device.class_name = device.class_name.take().or_else(|| class.cloned());
     }
 }
 
