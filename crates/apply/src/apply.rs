@@ -12,10 +12,11 @@ use nearfar_placement::change::Plan;
 
 use crate::check::{PlanError, check};
 use crate::error::ApplyError;
-use crate::history::{RunId, RunState, state_of};
+use crate::history::{RunState, state_of};
 use crate::journal::{self, Header, JOURNAL_FORMAT};
 use crate::lock::Lock;
 use crate::outcome::Outcome;
+use crate::run_id::RunId;
 use crate::state::StateDir;
 use crate::system::System;
 use crate::target::Target;

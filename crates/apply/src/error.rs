@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::check::PlanError;
-use crate::history::RunId;
+use crate::run_id::RunId;
 use crate::target::plain;
 
 /// Why a verb did nothing.

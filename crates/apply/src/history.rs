@@ -1,25 +1,13 @@
 //! The runs that were made here, from their journals.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::ApplyError;
 use crate::journal::{self, Contents, Progress, Written};
+use crate::run_id::RunId;
 use crate::setting::Setting;
 use crate::state::StateDir;
 use crate::target::Target;
-
-/// The number of a run, counted from 1 in its state directory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RunId(pub u64);
-
-impl fmt::Display for RunId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// A run of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

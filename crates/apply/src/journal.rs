@@ -22,7 +22,7 @@ pub(crate) use read::{Contents, read};
 pub(crate) use writes::{Progress, Written};
 
 use crate::error::ApplyError;
-use crate::history::RunId;
+use crate::run_id::RunId;
 use crate::setting::Setting;
 use crate::state::StateDir;
 use crate::system::System;

@@ -3,7 +3,7 @@
 use nearfar_placement::change::Change;
 use serde::Serialize;
 
-use crate::history::RunId;
+use crate::run_id::RunId;
 use crate::setting::Setting;
 
 /// What came of carrying out a plan.

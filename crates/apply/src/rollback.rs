@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::error::ApplyError;
-use crate::history::{RunId, RunState, state_of};
+use crate::history::{RunState, state_of};
 use crate::journal::{self, Contents, Journal, Record, Written};
 use crate::lock::Lock;
 use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
+use crate::run_id::RunId;
 use crate::state::StateDir;
 use crate::system::System;
 use crate::target::Target;

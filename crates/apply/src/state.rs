@@ -18,7 +18,7 @@ use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat,
 use rustix::io::Errno;
 
 use crate::error::ApplyError;
-use crate::history::RunId;
+use crate::run_id::RunId;
 use crate::target::{STATE_DIR, Target, plain};
 
 /// The open state directory.

@@ -1,47 +1,9 @@
-//! What can be typed. Help, man pages and completions are generated from these definitions.
+//! Arguments that several verbs share.
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use nearfar_sources::{Request, TaskScope, Want};
-
-use crate::verb;
-
-/// Shows what is far on a NUMA machine, puts it near and can undo that.
-///
-/// Each verb that looks at a machine takes --source: by default it is the running system, but a snapshot of another
-/// server, hwloc's XML, pasted `numactl -H` text, a description file, a machine of the gallery or a synthetic string
-/// serve as well.
-#[derive(Parser)]
-#[command(name = "nearfar", version, max_term_width = 100, arg_required_else_help = true, propagate_version = true)]
-#[command(after_help = "Exit codes: 0 done; 1 an answer you asked to fail on; 2 wrong usage or unreadable input; \
-                        3 the system refused.")]
-pub struct Command {
-    /// What to do.
-    #[command(subcommand)]
-    pub verb: Verb,
-    /// When to use colour; NO_COLOR is honoured.
-    #[arg(long, value_enum, default_value_t = Colour::Auto, global = true, value_name = "WHEN")]
-    pub color: Colour,
-}
-
-/// The verbs.
-#[derive(Subcommand)]
-pub enum Verb {
-    Checkup(verb::checkup::Checkup),
-    Topo(verb::topo::Topo),
-    Snapshot(verb::snapshot::Snapshot),
-    Audit(verb::audit::Audit),
-    Spread(verb::spread::Spread),
-    Path(verb::path::Path),
-    Plan(verb::plan::Plan),
-    Apply(verb::apply::Apply),
-    Rollback(verb::rollback::Rollback),
-    History(verb::history::History),
-    Lab(verb::lab::Lab),
-    Completions(verb::completions::Completions),
-    Man(verb::man::Man),
-}
 
 /// When to use colour.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,7 +1,6 @@
 //! The command as a whole: what it prints, how it fails, what it leaves behind.
 
 #[path = "../../sources/tests/machines/mod.rs"]
-#[allow(dead_code, reason = "shared with the tests of the sources")]
 mod machines;
 
 use std::path::Path;

@@ -6,7 +6,6 @@
 //! --test documents` rewrites the outputs that have no `...`. Blocks marked ```text are not run.
 
 #[path = "../../sources/tests/machines/mod.rs"]
-#[allow(dead_code, reason = "shared with the tests of the sources")]
 mod machines;
 
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The invariants of a [`Machine`](crate::Machine): what holds for every source, however odd its input.
+//! The invariants of a [`Machine`]: what holds for every source, however odd its input.
 
 use crate::machine::Machine;
 use crate::set::CpuSet;

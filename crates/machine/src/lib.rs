@@ -45,6 +45,6 @@ pub use node::{Access, HugePages, Memory, MemorySideCache, Node};
 pub use nvme::{AnaState, IoPolicy, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem};
 pub use origin::{Origin, SourceKind};
 pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
-pub use set::{CpuSet, IdSet, MAX_NUMBER, NodeSet, SetError};
+pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
 pub use system::{Settings, Writer, WriterKind};
 pub use task::{Cpuset, NodeBytes, PolicyBytes, Task};

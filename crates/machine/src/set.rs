@@ -28,6 +28,9 @@ pub type NodeSet = IdSet<NodeId>;
 /// "0-4294967295" from taking half a gigabyte.
 pub const MAX_NUMBER: u32 = 65_535;
 
+/// The most nodes a kernel can have: `CONFIG_NODES_SHIFT` is at most 10.
+pub const MOST_NODES: u32 = 1024;
+
 const BITS: u32 = u64::BITS;
 
 /// A set of numbers of one kind, in ascending order.

@@ -26,7 +26,7 @@ use std::str::FromStr;
 use nearfar_machine::Machine;
 
 use crate::doubts::excerpt;
-use crate::numactl::MOST_NODES;
+use crate::limits::MOST_NODES;
 use crate::size;
 
 /// How memory is cut into fake nodes.

@@ -17,6 +17,7 @@
 mod doubts;
 mod error;
 mod gallery;
+mod limits;
 mod parallel;
 mod recognise;
 mod request;

@@ -22,10 +22,8 @@ use nearfar_machine::Machine;
 
 use crate::doubts::Doubts;
 use crate::error::TextError;
+use crate::limits::MOST_NODES;
 use record::Reader;
-
-/// The most nodes a kernel can have (`CONFIG_NODES_SHIFT` is at most 10).
-pub(crate) const MOST_NODES: usize = 1024;
 
 /// Reads the output of `numactl -H` with whatever stands around it.
 ///

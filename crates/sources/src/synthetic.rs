@@ -20,7 +20,7 @@ use nearfar_machine::{
 };
 
 use crate::error::TextError;
-use crate::numactl::MOST_NODES;
+use crate::limits::MOST_NODES;
 pub(crate) use grammar::resembles;
 use grammar::{Distant, Kind, Level, Spec};
 

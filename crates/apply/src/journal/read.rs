@@ -6,7 +6,7 @@ use std::io::Read;
 use super::writes::{Written, take};
 use super::{Header, JOURNAL_FORMAT, Line, Record};
 use crate::error::ApplyError;
-use crate::history::RunId;
+use crate::run_id::RunId;
 use crate::state::StateDir;
 use crate::target::plain;
 

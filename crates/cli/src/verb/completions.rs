@@ -1,9 +1,8 @@
 //! `nearfar completions`: completions for a shell, generated from the definitions of the arguments.
 
-use clap::{Args, CommandFactory as _};
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::args::Command;
 use crate::failure::Outcome;
 use crate::output;
 
@@ -20,9 +19,9 @@ pub struct Completions {
 
 impl Completions {
     /// Generates and prints.
-    pub fn run(self) -> Outcome {
+    pub fn run(self, mut command: clap::Command) -> Outcome {
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut Command::command(), "nearfar", &mut text);
+        clap_complete::generate(self.shell, &mut command, "nearfar", &mut text);
         output::print(&String::from_utf8_lossy(&text))
     }
 }

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _};
+use clap::Args;
 
-use crate::args::Command;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
@@ -19,8 +18,7 @@ pub struct Man {
 
 impl Man {
     /// Generates and prints or writes.
-    pub fn run(self) -> Outcome {
-        let command = Command::command();
+    pub fn run(self, command: clap::Command) -> Outcome {
         match self.directory {
             Some(directory) => clap_mangen::generate_to(command, directory).map_err(Failure::refused),
             None => {

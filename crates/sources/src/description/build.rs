@@ -12,7 +12,7 @@ use super::devices;
 use super::fault::Faults;
 use super::file::{CacheEntry, CpuCount, Description, Each, Entry, NodeEntry, Siblings};
 use crate::error::TextError;
-use crate::numactl::MOST_NODES;
+use crate::limits::MOST_NODES;
 use crate::size;
 
 const BECAUSE: &str = "a description file does not say";

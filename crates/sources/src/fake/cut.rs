@@ -3,7 +3,7 @@
 use nearfar_machine::{Machine, NodeId};
 
 use super::{Cut, FakeError, FakeSpec};
-use crate::numactl::MOST_NODES;
+use crate::limits::MOST_NODES;
 
 /// `FAKE_NODE_MIN_SIZE`: memory is cut in steps of this many bytes.
 const STEP: u64 = 32 << 20;

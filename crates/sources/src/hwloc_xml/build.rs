@@ -11,7 +11,7 @@ use super::elements::{Document, Matrix, Object, set_of};
 use super::pci;
 use crate::doubts::{Doubts, excerpt};
 use crate::error::TextError;
-use crate::numactl::MOST_NODES;
+use crate::limits::MOST_NODES;
 
 const BECAUSE: &str = "hwloc XML has no such thing";
 

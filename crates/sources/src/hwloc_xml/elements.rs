@@ -14,7 +14,7 @@ const DEEPEST: usize = 256;
 /// How many objects there may be: more than the largest machine has CPUs, cores, caches and devices together.
 const MOST_OBJECTS: usize = 400_000;
 /// How many distances there may be in one matrix: that of the most nodes a kernel can have.
-const MOST_VALUES: usize = crate::numactl::MOST_NODES * crate::numactl::MOST_NODES;
+const MOST_VALUES: usize = crate::limits::MOST_NODES * crate::limits::MOST_NODES;
 
 const NEXT: &str = "a file that lstopo wrote is wanted: lstopo topology.xml";
 

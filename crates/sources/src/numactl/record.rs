@@ -152,7 +152,7 @@ impl<'a, 'd> Reader<'a, 'd> {
         self.at += 3;
         let Some(id) = self.supported("node", id, line).map(NodeId) else { return };
         // One too many is enough for the error that follows.
-        if self.record.nodes.len() > super::MOST_NODES {
+        if self.record.nodes.len() > crate::limits::MOST_NODES {
             return;
         }
         match field {
@@ -267,7 +267,7 @@ impl<'a, 'd> Reader<'a, 'd> {
             self.at += 1;
             let column = self.supported("node", id, word.line).map(NodeId);
             let Some(column) = column else { continue };
-            match self.record.columns.len() > super::MOST_NODES || self.record.columns.contains(&column) {
+            match self.record.columns.len() > crate::limits::MOST_NODES || self.record.columns.contains(&column) {
                 true => self.doubts.note_line(word.line, format!("a second column for node {column}")),
                 false => self.record.columns.push(column),
             }

@@ -1,13 +1,10 @@
 //! Reading one attribute into a [`Known`]: what cannot be read, or makes no sense, is unknown with its file's name.
 
-use nearfar_machine::{Known, NodeId};
+use nearfar_machine::{Known, MOST_NODES, NodeId};
 
 use super::notes::Notes;
 use super::value;
 use crate::tree::{Directory, Reason, Tree};
-
-/// The highest number of nodes a kernel can be built for (`NODES_SHIFT` is at most 10 in mm/Kconfig).
-pub(crate) const MOST_NODES: u32 = 1024;
 
 /// What makes a value of an attribute's content, or says what is wrong with it.
 pub(crate) type Parser<T> = fn(&[u8]) -> Result<T, String>;

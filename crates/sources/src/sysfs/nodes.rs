@@ -10,7 +10,7 @@
 //!
 //! Kernels without `CONFIG_NUMA` have none of it: then the machine is one node of all CPUs.
 
-use nearfar_machine::{CpuId, CpuSet, Known, Node, NodeId, NodeSet};
+use nearfar_machine::{CpuId, CpuSet, Known, MOST_NODES, Node, NodeId, NodeSet};
 
 use super::cpus::{Cpus, number};
 use super::notes::{Notes, read_noted};
@@ -20,8 +20,8 @@ use crate::tree::{Directory, Tree};
 
 /// Where sysfs has the nodes.
 pub(super) const DIRECTORY: &str = "sys/devices/system/node";
-/// The highest node a kernel can have (`CONFIG_NODES_SHIFT` is at most 10).
-const HIGHEST: NodeId = NodeId(1023);
+/// The highest node a kernel can have.
+const HIGHEST: NodeId = NodeId(MOST_NODES - 1);
 
 /// The nodes of a tree.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ mod associativity;
 use nearfar_machine::{Distances, FirmwareLocality, FirmwareSource, Known, NodeId, RootBus};
 
 use super::{Firmware, bridges};
-use crate::sysfs::attribute::MOST_NODES;
 use crate::sysfs::notes::Notes;
 use crate::tree::{Reason, Tree};
 use associativity::{Form, ReferencePoints};
+use nearfar_machine::MOST_NODES;
 
 /// Where the kernel shows the device tree; `/proc/device-tree` is a link to the first, or all that older ones have.
 const PLACES: [&str; 2] = ["sys/firmware/devicetree/base", "proc/device-tree"];

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{Distance, DistanceOrigin, Distances, NodeId};
 
-use crate::sysfs::attribute::MOST_NODES;
+use nearfar_machine::MOST_NODES;
 
 /// Signature, length, revision and so on stand before every table's own content.
 pub(super) const HEADER: usize = 36;

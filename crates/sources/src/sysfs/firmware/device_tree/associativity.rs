@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{Distance, DistanceOrigin, Distances, NodeId};
 
-use crate::sysfs::attribute::MOST_NODES;
+use nearfar_machine::MOST_NODES;
 
 /// How many levels the kernel takes at most (`MAX_DISTANCE_REF_POINTS`).
 const MOST_LEVELS: usize = 4;
