@@ -2,9 +2,8 @@
 //! resolved by the kernel as if the root were `/` (`openat2`, RESOLVE_IN_ROOT), so no link leads outside.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, ftruncate, open, openat, openat2, readlinkat};
@@ -94,7 +93,8 @@ impl System for Rooted {
 
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
         let file = self.open_file(path, OFlags::WRONLY)?;
-        let written = file.write_at(content, 0)?;
+        // Not pwrite: the kernel's sequence files, /proc/irq among them, refuse it (seq_open in fs/seq_file.c).
+        let written = (&file).write(content)?;
         if written != content.len() {
             return Err(io::Error::new(io::ErrorKind::WriteZero, "only a part was written"));
         }
