@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_machine::{CacheKind, CpuId, Machine};
+use nearfar_machine::{CacheKind, Cpu, CpuId, Machine};
 
 use crate::amount::{bytes, count, moment};
 
@@ -27,7 +27,10 @@ impl Summary {
         for core in online().filter_map(|cpu| cpu.core) {
             *cores.entry(core).or_default() += 1;
         }
-        let packages: BTreeSet<i64> = online().filter_map(|cpu| cpu.package).filter(|&package| package >= 0).collect();
+        // The first CPU tells packages apart where the kernel's number is the same everywhere.
+        let by_number = |cpu: &Cpu| cpu.package.filter(|&number| number >= 0).map(|number| (None, number));
+        let package = |cpu: &Cpu| cpu.package_leader.map(|leader| (Some(leader), 0)).or_else(|| by_number(cpu));
+        let packages: BTreeSet<(Option<CpuId>, i64)> = online().filter_map(package).collect();
         let sizes = || machine.online_nodes().filter_map(|node| node.total_bytes());
         Self {
             nodes_online: machine.online_nodes().count(),

@@ -95,7 +95,7 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
     let evidence = first.managed.get().map_or("", |managed| &managed.evidence);
     let file = format!("/proc/irq/{}/smp_affinity", first.irq);
     // What was read off that very file names it, too.
-    let says = evidence.strip_prefix(&file).unwrap_or(evidence).trim_start().to_owned();
+    let says = evidence.strip_prefix(&format!("{file} is ")).unwrap_or(evidence).to_owned();
     ledger.add(
         Finding::new(MANAGED, subject, message).evidence(file, says).device(device).advice(
             "The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.",

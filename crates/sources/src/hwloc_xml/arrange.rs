@@ -104,7 +104,9 @@ fn candidates(machine: &Machine) -> Vec<(Kind, CpuSet)> {
         };
         add(cpu.drawer.map(Kind::Drawer), None);
         add(cpu.book.map(Kind::Book), None);
-        add(cpu.package.map(Kind::Package), None);
+        // The kernel's number may be the same everywhere; the first CPU tells packages apart.
+        let package = cpu.package.or(cpu.package_leader.map(|_| -1));
+        add(package.map(Kind::Package), cpu.package_leader);
         add(cpu.die.map(|_| Kind::Die), cpu.die);
         add(cpu.cluster.map(|_| Kind::Cluster), cpu.cluster);
         // The number of a core is that of its first CPU.
