@@ -70,6 +70,10 @@ pub fn apply_with(
     {
         return Err(PlanError::OtherHost { plan: made_for.clone(), here: here.clone() }.into());
     }
+    if plan.changes.is_empty() {
+        // Nothing to write down, so nobody has to be allowed to.
+        return Ok(Outcome::default());
+    }
     let state = StateDir::make(target)?;
     let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;
     let boot = target.boot(system);

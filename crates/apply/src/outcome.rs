@@ -7,7 +7,7 @@ use crate::run_id::RunId;
 use crate::setting::Setting;
 
 /// What came of carrying out a plan.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Outcome {
     /// The run that rollback undoes; `None` where nothing had to be written.
     pub run: Option<RunId>,

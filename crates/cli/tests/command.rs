@@ -232,6 +232,16 @@ fn nobody_to_ask_means_nothing_is_changed() {
 }
 
 #[test]
+fn nothing_to_change_needs_no_journal() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    tree.write("plan.json", br#"{"plan_format": 1, "host": null, "changes": [], "left_alone": [], "nearest": []}"#);
+    let file = tree.path("plan.json").display().to_string();
+    answer(&["apply", &file, "--root", &root, "--state", "/proc/no-journal-here"]);
+    assert!(!tree.path("var").exists());
+}
+
+#[test]
 fn a_reader_that_has_enough_is_no_failure() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
     let machine = "node:64 core:64 pu:2";
