@@ -19,6 +19,8 @@ use crate::{description, gallery, hwloc_xml, numactl, snapshot, synthetic, sysfs
 const LARGEST: u64 = 1 << 30;
 /// The same for pasted text: the distances between all the nodes that a kernel can have take less.
 const LARGEST_PASTED: usize = 4 << 20;
+/// The same for hwloc's XML: 65536 CPUs, more than any kernel has, take 45 MB.
+const LARGEST_XML: usize = 64 << 20;
 /// The same for descriptions, which people write.
 const LARGEST_DESCRIPTION: usize = 2 << 20;
 
@@ -84,12 +86,12 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
     if kind == Kind::Snapshot {
         return Ok(snapshot::read(bytes, place)?);
     }
-    let inflated = snapshot::is_gzip(bytes).then(|| snapshot::inflate(bytes, place)).transpose()?;
+    let inflated = snapshot::is_gzip(bytes).then(|| snapshot::inflate(bytes, place, LARGEST_XML as u64)).transpose()?;
     let bytes = inflated.as_deref().unwrap_or(bytes);
     let limit = match kind {
         Kind::Numactl => LARGEST_PASTED,
         Kind::Description => LARGEST_DESCRIPTION,
-        Kind::HwlocXml | Kind::Snapshot => usize::MAX,
+        Kind::HwlocXml | Kind::Snapshot => LARGEST_XML,
     };
     if bytes.len() > limit {
         let limit_mib = limit as u64 >> 20;

@@ -139,10 +139,10 @@ pub(crate) fn inflate_start(bytes: &[u8], most: u64) -> Vec<u8> {
     start
 }
 
-/// A whole gzip stream, within the limits that hold for snapshots.
-pub(crate) fn inflate(bytes: &[u8], place: &str) -> Result<Vec<u8>, SnapshotError> {
+/// A whole gzip stream of text, up to `most` bytes and no more than a snapshot of that size may inflate to.
+pub(crate) fn inflate(bytes: &[u8], place: &str, most: u64) -> Result<Vec<u8>, SnapshotError> {
     let mut content = Vec::new();
-    let limit = limit(bytes);
+    let limit = limit(bytes).min(most);
     let read = MultiGzDecoder::new(bytes).take(limit + 1).read_to_end(&mut content);
     read.map_err(|reason| SnapshotError::Damaged { place: place.to_owned(), reason })?;
     match content.len() as u64 > limit {
