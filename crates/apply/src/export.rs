@@ -59,6 +59,18 @@ impl Writing<'_> {
     }
 }
 
+/// What a unit or a rules file holds for a change: the reasons as comments, then what acts; for one that cannot be
+/// exported only the comment on why not.
+fn explained(exported: &Exported<'_>, act: impl FnOnce(&Writing<'_>) -> String) -> String {
+    let writing = match exported {
+        Ok(writing) => writing,
+        Err(left_out) => return format!("# {left_out}\n"),
+    };
+    let reasons = writing.reasons().into_iter().chain(writing.rebinding());
+    let comments: String = reasons.map(|line| format!("# {line}\n")).collect();
+    comments + &act(writing)
+}
+
 /// The plan's changes in order.
 fn writings(plan: &Plan) -> Vec<Exported<'_>> {
     plan.changes.iter().zip(1..).map(|(planned, number)| writing(plan, planned, number)).collect()

@@ -56,7 +56,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Apply(verb) => verb.run(colour),
         Verb::Rollback(verb) => verb.run(colour),
         Verb::History(verb) => verb.run(colour),
-        Verb::Lab(verb) => verb.run(colour),
+        Verb::Lab(verb) => verb.run(),
         Verb::Completions(verb) => verb.run(Command::command()),
         Verb::Man(verb) => verb.run(Command::command()),
     }

@@ -2,7 +2,7 @@
 
 use nearfar_placement::change::{Change, Plan};
 
-use super::{Exported, Writing, heading, lookup_name, put_by_name, writings};
+use super::{Writing, explained, heading, lookup_name, put_by_name, writings};
 
 const UNIT: &str = "#
 # Install: save as /etc/systemd/system/nearfar-placement.service, then
@@ -30,7 +30,7 @@ WantedBy=multi-user.target
 /// handler in /proc/interrupts, and those without a name that can be looked up are left out with a comment.
 pub fn systemd(plan: &Plan) -> String {
     let mut text = format!("{}{UNIT}", heading(plan, "Memory placement at every boot"));
-    let lines: Vec<String> = writings(plan).iter().map(line).collect();
+    let lines: Vec<String> = writings(plan).iter().map(|writing| explained(writing, line)).collect();
     if !lines.iter().any(|line| line.contains("\nExecStart=")) {
         // systemd refuses a service without a command.
         text.push_str("# Nothing of the plan can be kept over a boot.\nExecStart=/bin/true\n");
@@ -40,23 +40,11 @@ pub fn systemd(plan: &Plan) -> String {
     text
 }
 
-fn line(writing: &Exported<'_>) -> String {
-    let writing = match writing {
-        Ok(writing) => writing,
-        Err(left_out) => return format!("# {left_out}\n"),
-    };
-    let mut text = String::new();
-    for reason in writing.reasons() {
-        text.push_str(&format!("# {reason}\n"));
-    }
-    for line in writing.rebinding() {
-        text.push_str(&format!("# {line}\n"));
-    }
-    text.push_str(&match command(writing) {
+fn line(writing: &Writing<'_>) -> String {
+    match command(writing) {
         Ok(command) => format!("ExecStart=-/bin/sh -c \"{}\"\n", escaped(&command)),
         Err(because) => format!("# left out: {} <- {}: {because}\n", writing.file, writing.value),
-    });
-    text
+    }
 }
 
 fn command(writing: &Writing<'_>) -> Result<String, &'static str> {

@@ -2,7 +2,7 @@
 
 use nearfar_placement::change::{Change, Plan};
 
-use super::{Exported, Writing, heading, lookup_name, put_by_name, writings};
+use super::{Writing, explained, heading, lookup_name, put_by_name, writings};
 
 const INSTALL: &str = "#
 # Install: save as /etc/udev/rules.d/99-nearfar.rules, then
@@ -17,24 +17,9 @@ pub fn udev(plan: &Plan) -> String {
     let mut text = format!("{}{INSTALL}", heading(plan, "Memory placement when devices appear"));
     for writing in &writings(plan) {
         text.push('\n');
-        text.push_str(&rule(writing));
+        text.push_str(&explained(writing, act));
     }
     text
-}
-
-fn rule(writing: &Exported<'_>) -> String {
-    let writing = match writing {
-        Ok(writing) => writing,
-        Err(left_out) => return format!("# {left_out}\n"),
-    };
-    let mut text = String::new();
-    for reason in writing.reasons() {
-        text.push_str(&format!("# {reason}\n"));
-    }
-    for line in writing.rebinding() {
-        text.push_str(&format!("# {line}\n"));
-    }
-    text + &act(writing)
 }
 
 fn act(writing: &Writing<'_>) -> String {

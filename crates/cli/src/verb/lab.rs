@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::args::{Colour, Format, FormatArgs};
+use crate::args::{Format, FormatArgs};
 use crate::failure::Outcome;
 use crate::output;
 
@@ -33,7 +33,7 @@ struct Entry {
 
 impl Lab {
     /// Lists the gallery.
-    pub fn run(self, _: Colour) -> Outcome {
+    pub fn run(self) -> Outcome {
         let LabVerb::Machines(format) = self.verb;
         let entries = nearfar_sources::gallery();
         let machines: Vec<_> =
