@@ -1,0 +1,1 @@
+//! A QEMU plugin that makes far memory slow.

@@ -1,0 +1,71 @@
+//! A machine's virtual hardware: what QEMU is asked to build.
+
+use nearfar_machine::{Machine, NodeId};
+
+use crate::arch::Arch;
+use crate::error::LabError;
+use crate::qemu::{Acceleration, Qemu};
+
+/// The virtual hardware for one machine.
+#[derive(Clone, Debug)]
+pub struct Design {
+    /// The guest's architecture.
+    pub arch: Arch,
+    /// What this design could not reproduce, in sentences for the user ("eth0's 49 queues become 8: ...").
+    pub notes: Vec<String>,
+    /// Where each node's memory lies in the guest's physical address space, ascending.
+    pub memory_map: Vec<MemoryRange>,
+    /// The node of each vCPU, by number.
+    pub cpu_nodes: Vec<NodeId>,
+    /// Disks whose content the guest process has to provide: each becomes the block node of that name.
+    pub disks: Vec<Disk>,
+    /// Ports left free for hot plug.
+    pub spare_ports: Vec<SparePort>,
+    /// Words for the guest kernel's command line (`numa=fake=4`).
+    pub append: Vec<String>,
+    /// What `nearfar topo` inside the guest should show: node states, distances, CPUs and devices by node.
+    pub expected: Machine,
+}
+
+/// A part of the guest's physical memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryRange {
+    /// First guest physical address.
+    pub start: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The node that owns it.
+    pub node: NodeId,
+}
+
+/// A disk of the guest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Disk {
+    /// QEMU's node name, referred to by the design's `-device` arguments as `drive=NAME`.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A PCI Express root port with nothing behind it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SparePort {
+    /// QEMU's id, to be used as `bus=`.
+    pub id: String,
+    /// The node of the host bridge it is on; `None` for a bridge without one.
+    pub node: Option<NodeId>,
+}
+
+impl Design {
+    /// Designs the hardware of a machine (already scaled).
+    pub fn new(_machine: &Machine, _arch: Arch) -> Result<Self, LabError> {
+        Err(LabError::Design("not written yet".to_owned()))
+    }
+
+    /// QEMU's arguments for the hardware: machine, CPUs, memory, nodes, distances, bridges and devices. Not the kernel,
+    /// the block backends of [`Self::disks`], or the channels to the guest. On the first root bus (`pcie.0`, `pci.0` on
+    /// Power) the slots from 0x18 up are left free for those.
+    pub fn arguments(&self, _qemu: &Qemu, _acceleration: Acceleration) -> Vec<String> {
+        Vec::new()
+    }
+}
