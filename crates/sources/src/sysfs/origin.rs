@@ -14,6 +14,8 @@ use crate::tree::Tree;
 
 /// Longer values are cut: nothing that names a machine is.
 const LONGEST: usize = 256;
+/// The label of an emulated machine names a delay for each distance.
+const LONGEST_LABEL: usize = 1024;
 
 /// Reads where the tree comes from.
 pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
@@ -43,6 +45,7 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
         product(tree, cpuinfo).map_or_else(|| Known::no("neither DMI nor a device tree names the machine"), Known::Yes);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
     origin.taken_at_s = now.filter(|_| tree.is_live());
+    origin.emulated = word(tree, "proc/cmdline", usize::MAX).and_then(|cmdline| emulated(&cmdline));
     origin
 }
 
@@ -72,6 +75,14 @@ fn mainframe(sysinfo: &str) -> Option<String> {
     (!text.is_empty()).then(|| cut(&text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
+/// The label that the lab puts on its guests' kernel command line: `nearfar.lab="two-node; software emulation; ..."`.
+/// The kernel takes a word with a dot for a module's parameter and hands it to nobody.
+fn emulated(cmdline: &str) -> Option<String> {
+    let (_, label) = cmdline.split_once("nearfar.lab=\"")?;
+    let label: String = label.split('"').next()?.chars().filter(|c| !c.is_control()).take(LONGEST_LABEL).collect();
+    (!label.is_empty()).then_some(label)
+}
+
 /// `Linux version 6.12.0-1-amd64 (builder@host) ...`
 fn release(version: &str) -> Option<String> {
     version.strip_prefix("Linux version ")?.split_ascii_whitespace().next().map(str::to_owned)
@@ -95,5 +106,16 @@ mod tests {
         let sysinfo = "Manufacturer:         IBM             \nType:                 2817\nModel:     756   M15\n";
         assert_eq!(super::mainframe(sysinfo).as_deref(), Some("IBM 2817 756 M15"));
         assert_eq!(super::mainframe("garbage"), None);
+    }
+
+    #[test]
+    fn a_guest_of_the_lab_carries_its_label() {
+        let label = |cmdline| super::emulated(cmdline);
+        let booted = "quiet nearfar.lab=\"two-node, software emulation, delays 10: 400 ns\" panic=-1";
+        assert_eq!(label(booted).as_deref(), Some("two-node, software emulation, delays 10: 400 ns"));
+        assert_eq!(label("quiet nearfar.lab=\"cut o").as_deref(), Some("cut o"));
+        for other in ["quiet panic=-1", "nearfar.lab=\"\"", "nearfar.lab="] {
+            assert_eq!(label(other), None, "{other}");
+        }
     }
 }
