@@ -3,12 +3,14 @@
 //! ```text
 //! Machine ──► topo::{table, dot, svg}        Audit ──► audit::table        LatencyMatrix ──► latency::table
 //! Vec<Slot> ► spread::{table, list, mask}    Plan ──► plan::table          Outcome, Run ──► outcome, history
+//! runs of A and B ──► ab::table
 //!                  Machine + Audit + LatencyMatrix ──► checkup::{screen, page}
 //! ```
 //!
 //! Foreign text is made harmless here and nowhere else: control characters never reach a terminal, markup never
 //! reaches a page. Lines keep to [`Style::width`].
 
+pub mod ab;
 mod amount;
 pub mod audit;
 mod change;

@@ -1,0 +1,258 @@
+//! The values of JSON answers, each under its path, and what two sets of samples of one value say.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use nearfar_bench::latency::Summary;
+use serde::Serialize;
+use serde_json::Value as Json;
+
+use super::Side;
+
+/// The fewest runs of a side from which a difference can be told from chance: with four on each, all of one side
+/// above all of the other happens by chance once in 35 (both directions counted).
+const FEWEST_RUNS: usize = 4;
+
+/// One value of the answers, over all runs.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Value {
+    /// Where it stands: `nodes[2].online`.
+    pub path: String,
+    /// In A's runs; `null` where a run has no such value.
+    pub a: Vec<Json>,
+    /// In B's runs.
+    pub b: Vec<Json>,
+    /// For numbers: how they differ.
+    pub change: Option<Change>,
+}
+
+/// How a number differs.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Change {
+    /// Median of A's runs.
+    pub a_median: f64,
+    /// Median of B's runs.
+    pub b_median: f64,
+    /// B's median through A's; `None` where A's is zero.
+    pub ratio: Option<f64>,
+    /// Whether the runs can tell.
+    pub verdict: Verdict,
+}
+
+/// Whether a difference is more than chance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Every run gave the same on both sides.
+    Equal,
+    /// Each side agrees with itself exactly, and they differ.
+    Exact,
+    /// All runs of one side lie above all of the other, four or more on each.
+    Clear,
+    /// The ranges overlap.
+    Overlap,
+    /// Too few runs to tell a difference from chance.
+    TooFewRuns,
+}
+
+impl Value {
+    /// A value of which A's and B's runs are known.
+    pub(crate) fn new(path: String, a: Vec<Json>, b: Vec<Json>) -> Self {
+        let change = Change::of(&a, &b);
+        Self { path, a, b, change }
+    }
+
+    /// Whether any run gave another value than any other.
+    pub fn differs(&self) -> bool {
+        let first = self.a.first().or(self.b.first());
+        self.a.iter().chain(&self.b).any(|value| Some(value) != first)
+    }
+}
+
+impl Change {
+    fn of(a: &[Json], b: &[Json]) -> Option<Self> {
+        let numbers = |side: &[Json]| side.iter().map(Json::as_f64).collect::<Option<Vec<f64>>>();
+        let (a, b) = (numbers(a)?, numbers(b)?);
+        let (a_median, b_median) = (Summary::of(&a)?.median, Summary::of(&b)?.median);
+        let ratio = (a_median != 0.0).then(|| b_median / a_median);
+        Some(Self { a_median, b_median, ratio, verdict: Verdict::of(&a, &b) })
+    }
+}
+
+impl Verdict {
+    fn of(a: &[f64], b: &[f64]) -> Self {
+        let least = |side: &[f64]| side.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = |side: &[f64]| side.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let constant = least(a) == most(a) && least(b) == most(b);
+        match () {
+            () if constant && least(a) == least(b) => Self::Equal,
+            () if constant && a.len() > 1 && b.len() > 1 => Self::Exact,
+            () if a.len() < FEWEST_RUNS || b.len() < FEWEST_RUNS => Self::TooFewRuns,
+            () if most(a) < least(b) || most(b) < least(a) => Self::Clear,
+            () => Self::Overlap,
+        }
+    }
+}
+
+/// Which values are shown: paths in which `*` stands for any part, `nodes[*].online`.
+#[derive(Clone, Default, Debug)]
+pub struct Selection {
+    patterns: Vec<String>,
+}
+
+impl Selection {
+    /// All the patterns together.
+    pub fn new(patterns: Vec<String>) -> Self {
+        Self { patterns }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    fn takes(&self, path: &str) -> bool {
+        self.patterns.iter().any(|pattern| matches(pattern, path))
+    }
+}
+
+impl FromStr for Selection {
+    type Err = std::convert::Infallible;
+
+    fn from_str(pattern: &str) -> Result<Self, Self::Err> {
+        Ok(Self::new(vec![pattern.to_owned()]))
+    }
+}
+
+/// Whether a pattern fits a whole path. `*` stands for any text without a dot or bracket, `**` for any text.
+fn matches(pattern: &str, path: &str) -> bool {
+    if let Some(rest) = pattern.strip_prefix("**") {
+        return (0..=path.len()).filter(|&at| path.is_char_boundary(at)).any(|at| matches(rest, &path[at..]));
+    }
+    if let Some(rest) = pattern.strip_prefix('*') {
+        let end = path.find(['.', '[', ']']).unwrap_or(path.len());
+        return (0..=end).filter(|&at| path.is_char_boundary(at)).any(|at| matches(rest, &path[at..]));
+    }
+    match (pattern.chars().next(), path.chars().next()) {
+        (None, None) => true,
+        (Some(want), Some(have)) if want == have => matches(&pattern[want.len_utf8()..], &path[have.len_utf8()..]),
+        _ => false,
+    }
+}
+
+/// The values of both sides, and how many were left out as equal; `None` where a run printed something else than JSON.
+pub(super) fn compare(a: &Side, b: &Side, selection: &Selection) -> Option<(Vec<Value>, usize)> {
+    let parsed = |side: &Side| side.runs.iter().map(|run| parse(&run.stdout)).collect::<Option<Vec<_>>>();
+    let (a, b) = (parsed(a)?, parsed(b)?);
+    let mut paths: Vec<&String> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for (path, _) in a.iter().chain(&b).flat_map(|run| &run.order) {
+        if seen.insert(path) {
+            paths.push(path);
+        }
+    }
+    let of = |runs: &[Flat], path: &str| runs.iter().map(|run| run.get(path)).collect();
+    let mut all: Vec<Value> =
+        paths.into_iter().map(|path| Value::new(path.clone(), of(&a, path), of(&b, path))).collect();
+    if !selection.is_empty() {
+        all.retain(|value| selection.takes(&value.path));
+        return Some((all, 0));
+    }
+    let before = all.len();
+    all.retain(Value::differs);
+    let equal = before - all.len();
+    Some((all, equal))
+}
+
+/// An answer's scalars by path, in the answer's order.
+struct Flat {
+    order: Vec<(String, Json)>,
+    by_path: BTreeMap<String, usize>,
+}
+
+impl Flat {
+    fn get(&self, path: &str) -> Json {
+        self.by_path.get(path).map_or(Json::Null, |&index| self.order[index].1.clone())
+    }
+}
+
+/// Reads one answer. A bare number or word is text, not an answer in JSON.
+fn parse(stdout: &str) -> Option<Flat> {
+    let json: Json = serde_json::from_str(stdout).ok()?;
+    (json.is_object() || json.is_array()).then(|| {
+        let mut order = Vec::new();
+        flatten(&json, String::new(), &mut order);
+        let by_path = order.iter().enumerate().map(|(index, (path, _))| (path.clone(), index)).collect();
+        Flat { order, by_path }
+    })
+}
+
+fn flatten(json: &Json, path: String, out: &mut Vec<(String, Json)>) {
+    match json {
+        Json::Object(fields) if !fields.is_empty() => {
+            for (key, value) in fields {
+                let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten(value, below, out);
+            }
+        }
+        Json::Array(items) if !items.is_empty() => {
+            let names = names(items);
+            for (index, item) in items.iter().enumerate() {
+                let name = names.as_ref().map_or_else(|| index.to_string(), |names| names[index].clone());
+                flatten(item, format!("{path}[{name}]"), out);
+            }
+        }
+        scalar => out.push((path, scalar.clone())),
+    }
+}
+
+/// What the items of a list call themselves, where each has a name of its own: so node 2 is compared with node 2, and
+/// not the second entry with the second.
+fn names(items: &[Json]) -> Option<Vec<String>> {
+    let name = |item: &Json, key: &str| match item.get(key)? {
+        Json::String(text) => Some(text.clone()),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    ["id", "name", "address", "number", "queue", "path"].into_iter().find_map(|key| {
+        let names = items.iter().map(|item| name(item, key)).collect::<Option<Vec<_>>>()?;
+        let distinct: std::collections::HashSet<&String> = names.iter().collect();
+        (distinct.len() == names.len()).then_some(names)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn numbers(values: &[f64]) -> Vec<Json> {
+        values.iter().map(|value| json!(value)).collect()
+    }
+
+    #[test]
+    fn nodes_are_compared_by_number_and_not_by_place() {
+        let flat = parse(r#"{"nodes": [{"id": 0, "online": true}, {"id": 2, "online": false}]}"#).unwrap();
+        assert_eq!(flat.get("nodes[2].online"), json!(false));
+        assert_eq!(flat.get("nodes[1].online"), Json::Null);
+    }
+
+    #[test]
+    fn a_star_stands_for_one_part_and_two_for_any() {
+        assert!(matches("nodes[*].online", "nodes[12].online"));
+        assert!(!matches("nodes[*].online", "nodes[1].cpus[0].online"));
+        assert!(matches("**.online", "nodes[1].cpus[0].online"));
+        assert!(matches("jobs[*].read.iops", "jobs[far job].read.iops"));
+        assert!(!matches("a", "ab") && !matches("ab", "a"));
+    }
+
+    #[test]
+    fn a_difference_is_clear_only_when_chance_is_unlikely() {
+        let verdict = |a: &[f64], b: &[f64]| Value::new(String::new(), numbers(a), numbers(b)).change.unwrap().verdict;
+        assert_eq!(verdict(&[1.0, 1.0], &[1.0, 1.0]), Verdict::Equal);
+        assert_eq!(verdict(&[1.0, 1.0], &[2.0, 2.0]), Verdict::Exact);
+        assert_eq!(verdict(&[1.0], &[2.0]), Verdict::TooFewRuns);
+        assert_eq!(verdict(&[1.0, 1.1, 1.2, 1.3], &[1.4, 1.5, 1.6, 1.7]), Verdict::Clear);
+        assert_eq!(verdict(&[1.0, 1.1, 1.2, 1.45], &[1.4, 1.5, 1.6, 1.7]), Verdict::Overlap);
+    }
+}
