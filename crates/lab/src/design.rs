@@ -1,10 +1,28 @@
 //! A machine's virtual hardware: what QEMU is asked to build.
+//!
+//! ```text
+//! Machine ─► processors ─► numbers ─► memory, distances ─► Hardware ─┬─► render    QEMU's arguments
+//!            (vCPUs)       (nodes)    devices, performance           └─► expected  the machine seen from inside
+//! ```
+//!
+//! Everything in here is pure but for one look for a firmware file. What differs between boards is in `board`.
 
-use nearfar_machine::{Machine, NodeId};
+mod board;
+mod distances;
+mod expected;
+pub mod hardware;
+mod memory;
+mod numbers;
+mod processors;
+mod render;
+
+use nearfar_machine::{CpuId, Machine, NodeId};
 
 use crate::arch::Arch;
 use crate::error::LabError;
 use crate::qemu::{Acceleration, Qemu};
+use hardware::{GuestNode, Hardware};
+use numbers::Numbers;
 
 /// The virtual hardware for one machine.
 #[derive(Clone, Debug)]
@@ -25,6 +43,8 @@ pub struct Design {
     pub append: Vec<String>,
     /// What `nearfar topo` inside the guest should show: node states, distances, CPUs and devices by node.
     pub expected: Machine,
+    /// The hardware itself, from which arguments are made.
+    pub hardware: Hardware,
 }
 
 /// A part of the guest's physical memory.
@@ -58,14 +78,43 @@ pub struct SparePort {
 
 impl Design {
     /// Designs the hardware of a machine (already scaled).
-    pub fn new(_machine: &Machine, _arch: Arch) -> Result<Self, LabError> {
-        Err(LabError::Design("not written yet".to_owned()))
+    ///
+    /// # Errors
+    /// When the machine has more CPUs, nodes or memory than QEMU's board takes, or no CPU; says how to scale it down.
+    pub fn new(machine: &Machine, arch: Arch) -> Result<Self, LabError> {
+        let board = board::of(arch);
+        let mut notes = Vec::new();
+        let cpus = processors::present(machine, board, &mut notes)?;
+        let numbers = Numbers::new(machine, &cpus, board, &mut notes)?;
+        let sizes = memory::sizes(machine, &numbers, board, &mut notes)?;
+        let mut hardware = Hardware {
+            nodes: sizes.iter().map(|&bytes| GuestNode { bytes, ..GuestNode::default() }).collect(),
+            topology: processors::topology(machine, &cpus, board, &mut notes),
+            distances: distances::matrix(machine, &numbers, &mut notes),
+            ..Hardware::default()
+        };
+        let cpu_nodes: Vec<NodeId> = cpus.iter().filter_map(|cpu| numbers.guest(cpu.node)).collect();
+        for (node, number) in cpu_nodes.iter().zip(0..) {
+            hardware.nodes[node.0 as usize].cpus.insert(CpuId(number));
+        }
+        let expected = expected::machine(machine, arch, board, &hardware, &numbers, &mut notes);
+        Ok(Self {
+            arch,
+            notes,
+            memory_map: board.memory_map(&sizes),
+            cpu_nodes,
+            disks: Vec::new(),
+            spare_ports: Vec::new(),
+            append: Vec::new(),
+            expected,
+            hardware,
+        })
     }
 
     /// QEMU's arguments for the hardware: machine, CPUs, memory, nodes, distances, bridges and devices. Not the kernel,
     /// the block backends of [`Self::disks`], or the channels to the guest. On the first root bus (`pcie.0`, `pci.0` on
     /// Power) the slots from 0x18 up are left free for those.
-    pub fn arguments(&self, _qemu: &Qemu, _acceleration: Acceleration) -> Vec<String> {
-        Vec::new()
+    pub fn arguments(&self, qemu: &Qemu, acceleration: Acceleration) -> Vec<String> {
+        render::arguments(board::of(self.arch), &self.hardware, qemu, acceleration)
     }
 }

@@ -1,0 +1,105 @@
+//! QEMU's `pseries` for Power: a host bridge of its own kind, nodes from the device tree.
+//!
+//! ```text
+//! bridge0 (spapr-pci-host-bridge, index=1, numa_node=2)   domain 1, bus 0
+//!   ├─ slot 1   a device
+//!   └─ slot 2   free, for hot plug
+//! ```
+
+use nearfar_machine::{PciAddress, RootBus};
+
+use crate::design::hardware::Bridge;
+
+use super::{Board, NodeNumbers};
+
+/// See hw/ppc/spapr.c and spapr_pci.c in QEMU.
+pub(super) struct Pseries;
+
+/// Bridges 1 to 30; 0 is the board's own, which cannot be on a node (`SPAPR_MAX_PHBS` in include/hw/ppc/spapr.h).
+const MOST_BRIDGES: usize = 30;
+/// Slots 1 to 31 of a bridge.
+const MOST_SLOTS: usize = 31;
+
+impl Board for Pseries {
+    fn machine(&self) -> &'static str {
+        "pseries"
+    }
+
+    fn emulated_cpu(&self) -> &'static str {
+        "POWER9"
+    }
+
+    fn most_cpus(&self) -> usize {
+        2048
+    }
+
+    /// Memory comes in logical blocks of 256 MiB, and so must a node's (`spapr_validate_node_memory`).
+    fn memory_step(&self) -> u64 {
+        256 << 20
+    }
+
+    fn node_numbers(&self) -> NodeNumbers {
+        NodeNumbers::AsGiven
+    }
+
+    /// Since Linux 6.11 (arch/powerpc/mm/numa.c).
+    fn empty_nodes_come_online(&self) -> bool {
+        true
+    }
+
+    fn has_hmat(&self) -> bool {
+        false
+    }
+
+    fn most_bridges(&self) -> usize {
+        MOST_BRIDGES
+    }
+
+    fn most_devices(&self) -> usize {
+        MOST_SLOTS - 1
+    }
+
+    /// A bridge is a PCI domain: that of the description where it is free.
+    fn place(&self, bridges: &mut [Bridge]) -> bool {
+        let mut taken = [false; MOST_BRIDGES + 1];
+        taken[0] = true;
+        let mut claim = |domain: usize| {
+            let free = taken.get(domain).is_some_and(|taken| !taken);
+            if free {
+                taken[domain] = true;
+            }
+            free
+        };
+        let mut homeless = Vec::new();
+        for bridge in bridges.iter_mut() {
+            let domain = bridge.root.domain;
+            bridge.root.bus = 0;
+            if !claim(domain as usize) {
+                homeless.push(bridge);
+            }
+        }
+        homeless.into_iter().all(|bridge| {
+            let free = (1..=MOST_BRIDGES).find(|&domain| claim(domain));
+            bridge.root = RootBus { domain: free.unwrap_or(0) as u32, bus: 0 };
+            free.is_some()
+        })
+    }
+
+    fn bridge(&self, bridge: &Bridge, _index: usize) -> Vec<String> {
+        let Bridge { id, root, .. } = bridge;
+        let node = bridge.node.map_or_else(String::new, |node| format!(",numa_node={node}"));
+        vec!["-device".to_owned(), format!("spapr-pci-host-bridge,id={id},index={}{node}", root.domain)]
+    }
+
+    fn seat(&self, bridge: &Bridge, position: usize) -> String {
+        format!("bus={}.0,addr={:#x}", bridge.id, position + 1)
+    }
+
+    fn address(&self, bridge: &Bridge, position: usize) -> PciAddress {
+        PciAddress { domain: bridge.root.domain, bus: 0, device: position as u8 + 1, function: 0 }
+    }
+
+    fn spare(&self, bridge: &Bridge) -> String {
+        format!("{}.0", bridge.id)
+    }
+}

@@ -1,0 +1,162 @@
+//! Virtual hardware as types: what a machine becomes before anybody writes arguments for it.
+//!
+//! ```text
+//! Hardware
+//! ├─ nodes       0, 1, 2 ...          vCPUs and bytes; QEMU wants no gaps, so some may be there only to fill one
+//! ├─ topology    sockets x dies x cores x threads
+//! ├─ distances   a full matrix, or nothing
+//! ├─ performance latencies and bandwidths (HMAT), or nothing
+//! ├─ subsystems  NVMe: namespaces, each a disk, shared by the controllers
+//! └─ bridges     a host bridge on a node
+//!    └─ devices  NVMe controllers, NICs, block devices, stand-ins; each on a port of its own
+//! ```
+
+use nearfar_machine::{CpuSet, NodeId, RootBus};
+
+/// All of a guest's hardware that decides over locality.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Hardware {
+    /// Nodes by QEMU's number, from 0 without gaps.
+    pub nodes: Vec<GuestNode>,
+    /// How vCPUs make cores and packages.
+    pub topology: Topology,
+    /// Row: from; column: to; as many rows as nodes. Empty where nothing is known and the kernel's defaults hold.
+    pub distances: Vec<Vec<u8>>,
+    /// What ACPI's HMAT says; empty for a guest without one.
+    pub performance: Vec<Performance>,
+    /// NVMe subsystems, by their number.
+    pub subsystems: Vec<Subsystem>,
+    /// Host bridges besides the first one of the board, by root bus.
+    pub bridges: Vec<Bridge>,
+}
+
+/// A node as QEMU is told it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GuestNode {
+    /// Its vCPUs.
+    pub cpus: CpuSet,
+    /// Its memory; 0 for none.
+    pub bytes: u64,
+}
+
+/// QEMU's `-smp`: the product of the rest is `cpus`, and numbers count through threads first, sockets last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Topology {
+    /// vCPUs.
+    pub cpus: usize,
+    /// Packages.
+    pub sockets: usize,
+    /// Dies of a package, which are its nodes; 1 where a board has none.
+    pub dies: usize,
+    /// Cores of a die.
+    pub cores: usize,
+    /// vCPUs of a core.
+    pub threads: usize,
+}
+
+/// One node's memory as seen from the CPUs of one node (`-numa hmat-lb`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Performance {
+    /// The node of the CPUs.
+    pub initiator: NodeId,
+    /// The node of the memory.
+    pub target: NodeId,
+    /// What is measured.
+    pub what: Measured,
+    /// Nanoseconds, or MiB per second.
+    pub value: u64,
+}
+
+/// The figures of an HMAT that the kernel shows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Measured {
+    /// Latency of reads, in nanoseconds.
+    ReadLatency,
+    /// Latency of writes, in nanoseconds.
+    WriteLatency,
+    /// Bandwidth of reads, in MiB per second.
+    ReadBandwidth,
+    /// Bandwidth of writes, in MiB per second.
+    WriteBandwidth,
+}
+
+/// An NVMe subsystem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subsystem {
+    /// QEMU's id, `subsystem0`.
+    pub id: String,
+    /// The qualified name QEMU puts behind its own prefix.
+    pub nqn: String,
+    /// The disks of its namespaces, by namespace number from 1.
+    pub disks: Vec<String>,
+}
+
+/// A host bridge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bridge {
+    /// QEMU's id, `bridge0`.
+    pub id: String,
+    /// Its root bus in the guest.
+    pub root: RootBus,
+    /// The node the firmware gives it.
+    pub node: Option<NodeId>,
+    /// What sits behind it.
+    pub devices: Vec<Device>,
+}
+
+/// A device behind a host bridge.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Device {
+    /// A controller of an NVMe subsystem.
+    Nvme {
+        /// QEMU's id, also the name of the bus its namespaces are on: `nvme0`.
+        id: String,
+        /// Position in [`Hardware::subsystems`].
+        subsystem: usize,
+        /// The most I/O queue pairs; QEMU's default where the description does not tell.
+        io_queues: Option<u32>,
+    },
+    /// A network card.
+    Nic {
+        /// QEMU's id, `nic0`.
+        id: String,
+        /// Whether one queue is enough.
+        single_queue: bool,
+    },
+    /// A multi-queue disk that is not NVMe.
+    Block {
+        /// Its disk.
+        disk: String,
+        /// Queues.
+        queues: u16,
+    },
+    /// A device that does nothing but be there.
+    StandIn(StandIn),
+}
+
+/// What stands in for devices that cannot be emulated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StandIn {
+    /// A frame buffer for graphics cards.
+    Display,
+    /// QEMU's test device for accelerators and other processing functions.
+    Other,
+}
+
+impl StandIn {
+    /// QEMU's name for it.
+    pub fn qemu(self) -> &'static str {
+        match self {
+            Self::Display => "bochs-display",
+            Self::Other => "pci-testdev",
+        }
+    }
+
+    /// Its vendor, device and class in the guest.
+    pub fn identity(self) -> (u16, u16, u32) {
+        match self {
+            Self::Display => (0x1234, 0x1111, 0x03_80_00),
+            Self::Other => (0x1b36, 0x0005, 0x00_ff_00),
+        }
+    }
+}
