@@ -1,1 +1,29 @@
 //! Kernel tracepoints through perf events: who did what, on which CPU. Counts and records; prints nothing.
+//!
+//! ```text
+//! tracefs ──► Format ─────────────────┐  what an event's bytes mean
+//!                                     ▼
+//! Session: CPU 0  event ─┐ ring ──► samples ──► nvme::Commands ─────────────┐
+//!          CPU 1  event ─┘ ring ──►         └─► order ──► migrations::Moves ─┼──► answers, with a Machine
+//!          ...                                                              ┘
+//! ```
+//!
+//! One ring buffer a CPU, as `perf record -a` has it: the kernel writes, this process reads, nothing is written twice.
+//! What the kernel could not write because a ring was full is counted ([`Losses`]) and travels with every answer.
+//! Topology comes from a [`Machine`](nearfar_machine::Machine) that somebody else has read.
+
+mod error;
+pub mod format;
+pub mod migrations;
+pub mod nvme;
+mod open;
+mod order;
+pub mod records;
+mod ring;
+mod session;
+mod tracefs;
+
+pub use error::TraceError;
+pub use order::Ordered;
+pub use session::{Losses, Plan, Session};
+pub use tracefs::Tracefs;

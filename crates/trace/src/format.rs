@@ -1,0 +1,275 @@
+//! What the bytes of a tracepoint mean: the `format` file of tracefs.
+//!
+//! ```text
+//! name: sched_migrate_task
+//! ID: 371
+//! format:
+//!         field:unsigned short common_type;       offset:0;       size:2; signed:0;
+//!         field:__data_loc char[] comm;   offset:8;       size:4; signed:0;
+//!         field:int dest_cpu;     offset:24;      size:4; signed:1;
+//!
+//! print fmt: "comm=%s ..."
+//! ```
+//!
+//! Fields move, grow and change their shape between kernels (`comm` was `char comm[16]` until Linux 6.17), so nothing
+//! about them is built in but their names. A `__data_loc` field holds where its bytes are: the length in the upper and
+//! the offset in the lower half of 32 bits (include/trace/trace_events.h); `__rel_loc` counts the offset from its own end.
+//! Numbers are in the byte order of the machine that traces. Nothing an event holds is trusted: what points outside of
+//! it reads as `None`.
+
+/// The most bytes that perf passes on of one event, twice over (PERF_MAX_TRACE_SIZE in include/linux/trace_events.h).
+const MOST_BYTES: usize = 16 * 1024;
+
+/// A tracepoint: its number and its fields.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Format {
+    name: String,
+    id: u16,
+    fields: Vec<Field>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Field {
+    name: String,
+    shape: Shape,
+    offset: usize,
+    size: usize,
+    signed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    Scalar,
+    Array,
+    /// Elsewhere in the event: its place is counted from the event's start.
+    DataLoc,
+    /// Elsewhere in the event: its place is counted from this field's end.
+    RelLoc,
+}
+
+/// A description of an event that cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FormatError {
+    /// A line that does not say what it should.
+    #[error("line {line}: expected {expected}, found {found:?}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What belongs there.
+        expected: &'static str,
+        /// What is there, shortened.
+        found: String,
+    },
+    /// The text ends before its fields do.
+    #[error("it ends without {0}")]
+    Ends(&'static str),
+    /// An event larger than perf passes on.
+    #[error("field {field} reaches beyond {MOST_BYTES} bytes")]
+    TooLarge {
+        /// The field.
+        field: String,
+    },
+    /// Two fields of one name.
+    #[error("field {field} is there twice")]
+    Twice {
+        /// The field.
+        field: String,
+    },
+    /// This kernel's event lacks a field.
+    #[error("this kernel's event {event} has no field {field}; it has: {}", .has.join(", "))]
+    NoField {
+        /// The event.
+        event: String,
+        /// The field.
+        field: &'static str,
+        /// Those it has.
+        has: Vec<String>,
+    },
+    /// A field of another kind than its reader needs.
+    #[error("field {field} of {event} is not {expected}")]
+    Kind {
+        /// The event.
+        event: String,
+        /// The field.
+        field: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+/// Where a number is within an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Number {
+    offset: usize,
+    size: usize,
+    signed: bool,
+}
+
+/// Where a text is within an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Text {
+    shape: Shape,
+    offset: usize,
+    size: usize,
+}
+
+impl Format {
+    /// Reads the text of a `format` file.
+    ///
+    /// # Errors
+    /// When a line is not what the kernel writes there, a field is beyond what an event can hold, or two have one name.
+    pub fn parse(text: &str) -> Result<Self, FormatError> {
+        let mut lines = text.lines().enumerate();
+        let mut headed = |key: &str, expected| {
+            let (index, line) = lines.next().ok_or(FormatError::Ends(expected))?;
+            let value = line.strip_prefix(key).map(str::trim);
+            value.filter(|value| value.len() < 256).ok_or_else(|| wrong(index, line, expected)).map(|v| (index, v))
+        };
+        let (index, name) = headed("name:", "\"name:\"")?;
+        let name = some_word(name).ok_or_else(|| wrong(index, name, "the event's name"))?.to_owned();
+        let (index, number) = headed("ID:", "\"ID:\"")?;
+        let id = decimal(number).and_then(|id| u16::try_from(id).ok());
+        let id = id.ok_or_else(|| wrong(index, number, "a number up to 65535"))?;
+        headed("format:", "\"format:\"")?;
+        let mut fields: Vec<Field> = Vec::new();
+        for (index, line) in lines {
+            match line.trim() {
+                "" => {}
+                rest if rest.starts_with("print fmt:") => return Ok(Self { name, id, fields }),
+                rest => {
+                    let field = field(rest).ok_or_else(|| wrong(index, line, "field, offset, size and signed"))?;
+                    if field.offset + field.size > MOST_BYTES {
+                        return Err(FormatError::TooLarge { field: field.name });
+                    }
+                    if fields.iter().any(|other| other.name == field.name) {
+                        return Err(FormatError::Twice { field: field.name });
+                    }
+                    fields.push(field);
+                }
+            }
+        }
+        Err(FormatError::Ends("\"print fmt:\""))
+    }
+
+    /// The event's name, without its system.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The event's number: `config` of its perf event, and the `common_type` that each sample begins with.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Where the number of this name is.
+    ///
+    /// # Errors
+    /// When there is no such field, or it is not a number of 1, 2, 4 or 8 bytes.
+    pub fn number(&self, field: &'static str) -> Result<Number, FormatError> {
+        match *self.field(field)? {
+            Field { shape: Shape::Scalar, offset, size: size @ (1 | 2 | 4 | 8), signed, .. } => {
+                Ok(Number { offset, size, signed })
+            }
+            _ => Err(FormatError::Kind { event: self.name.clone(), field, expected: "a number" }),
+        }
+    }
+
+    /// Where the text of this name is.
+    ///
+    /// # Errors
+    /// When there is no such field, or it is a number.
+    pub fn text(&self, field: &'static str) -> Result<Text, FormatError> {
+        match *self.field(field)? {
+            Field { shape: Shape::DataLoc | Shape::RelLoc, size, .. } if size != 4 => {
+                Err(FormatError::Kind { event: self.name.clone(), field, expected: "a place in 32 bits" })
+            }
+            Field { shape: Shape::Scalar, .. } => {
+                Err(FormatError::Kind { event: self.name.clone(), field, expected: "a text" })
+            }
+            Field { shape, offset, size, .. } => Ok(Text { shape, offset, size }),
+        }
+    }
+
+    fn field(&self, name: &'static str) -> Result<&Field, FormatError> {
+        self.fields.iter().find(|field| field.name == name).ok_or_else(|| FormatError::NoField {
+            event: self.name.clone(),
+            field: name,
+            has: self.fields.iter().map(|field| field.name.clone()).collect(),
+        })
+    }
+}
+
+impl Number {
+    /// The number in this event; `None` where the event is too short, or the number does not fit.
+    pub fn read(&self, event: &[u8]) -> Option<i64> {
+        let bytes = event.get(self.offset..self.offset + self.size)?;
+        Some(match *bytes {
+            [a] if self.signed => i64::from(a.cast_signed()),
+            [a] => i64::from(a),
+            [a, b] if self.signed => i64::from(i16::from_ne_bytes([a, b])),
+            [a, b] => i64::from(u16::from_ne_bytes([a, b])),
+            [a, b, c, d] if self.signed => i64::from(i32::from_ne_bytes([a, b, c, d])),
+            [a, b, c, d] => i64::from(u32::from_ne_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] if self.signed => i64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+            [a, b, c, d, e, f, g, h] => i64::try_from(u64::from_ne_bytes([a, b, c, d, e, f, g, h])).ok()?,
+            _ => return None,
+        })
+    }
+}
+
+impl Text {
+    /// The text in this event up to its first NUL; `None` where it is not within the event.
+    pub fn read<'a>(&self, event: &'a [u8]) -> Option<&'a [u8]> {
+        let here = event.get(self.offset..self.offset + self.size)?;
+        let bytes = match self.shape {
+            Shape::Scalar | Shape::Array => here,
+            Shape::DataLoc | Shape::RelLoc => {
+                let place = u32::from_ne_bytes(here.try_into().ok()?);
+                let (length, offset) = ((place >> 16) as usize, (place & 0xffff) as usize);
+                let from = if self.shape == Shape::RelLoc { self.offset + self.size + offset } else { offset };
+                event.get(from..from + length)?
+            }
+        };
+        bytes.split(|&byte| byte == 0).next()
+    }
+}
+
+/// `field:char disk[32];  offset:8;  size:32;  signed:0;`
+fn field(line: &str) -> Option<Field> {
+    let mut parts = line.strip_suffix(';')?.split(';').map(str::trim);
+    let declaration = parts.next()?.strip_prefix("field:")?;
+    let mut valued = |key: &str| decimal(parts.next()?.strip_prefix(key)?);
+    let (offset, size) = (valued("offset:")?, valued("size:")?);
+    let signed = match valued("signed:")? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    if parts.next().is_some() {
+        return None;
+    }
+    let (shape, declaration) = match declaration.split_once(' ') {
+        Some(("__data_loc", rest)) => (Shape::DataLoc, rest),
+        Some(("__rel_loc", rest)) => (Shape::RelLoc, rest),
+        _ if declaration.ends_with(']') => (Shape::Array, declaration.rsplit_once('[')?.0),
+        _ => (Shape::Scalar, declaration),
+    };
+    // A pointer's star may touch the name: "const char *name".
+    let name = declaration.rsplit([' ', '*']).next().and_then(some_word)?.to_owned();
+    Some(Field { name, shape, offset, size, signed })
+}
+
+/// A name as C has it.
+fn some_word(text: &str) -> Option<&str> {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    (!text.is_empty() && text.len() < 128 && text.bytes().all(fine)).then_some(text)
+}
+
+fn decimal(text: &str) -> Option<usize> {
+    let plain = !text.is_empty() && text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| text.parse().ok())?
+}
+
+fn wrong(index: usize, line: &str, expected: &'static str) -> FormatError {
+    FormatError::Line { line: index + 1, expected, found: line.chars().take(80).collect() }
+}

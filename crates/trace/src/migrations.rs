@@ -1,0 +1,177 @@
+//! Migrations: which task the scheduler moved from which CPU to which, over its whole life, and where that left it.
+//!
+//! ```text
+//! sched_process_fork    parent 100, child 101        the child is followed when its parent is
+//! sched_wakeup_new      101 on CPU 3                 its life begins there
+//! sched_migrate_task    101 from CPU 3 to CPU 5      classed by what the two CPUs share; time on CPU 3's node ends
+//! sched_process_exit    101                          its life ends
+//! ```
+//!
+//! All four come from per-CPU events: a migration happens in the context of whoever moves the task, so an event attached to
+//! the task itself would stay silent. Task numbers are those of the kernel's first pid namespace
+//! ([`in_first_pid_namespace`]).
+
+mod class;
+mod moves;
+
+pub use class::{Class, Sharing};
+pub use moves::{ClassCounts, FromTo, Migrations, Moves, NodeTime, TaskMoves};
+
+use nearfar_machine::CpuId;
+
+use crate::TraceError;
+use crate::format::{Format, FormatError, Number, Text};
+use crate::tracefs::Tracefs;
+
+/// The system the events belong to.
+pub const SYSTEM: &str = "sched";
+
+/// What happened to a task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// It was moved.
+    Moved {
+        /// The task (thread).
+        tid: i32,
+        /// The kernel's name of it.
+        name: String,
+        /// From this CPU.
+        from: CpuId,
+        /// To this one.
+        to: CpuId,
+    },
+    /// It made another: a process or a thread.
+    Forked {
+        /// The task.
+        parent: i32,
+        /// The new one.
+        child: i32,
+        /// The new one's name, which is its parent's.
+        name: String,
+    },
+    /// It is new and runs for the first time.
+    Born {
+        /// The task.
+        tid: i32,
+        /// On this CPU.
+        cpu: CpuId,
+    },
+    /// It ended.
+    Ended {
+        /// The task.
+        tid: i32,
+    },
+}
+
+/// The four events as this kernel describes them.
+#[derive(Clone, Debug)]
+pub struct Formats {
+    /// Each format with its event's name.
+    migrate: Format,
+    fork: Format,
+    wakeup_new: Format,
+    exit: Format,
+}
+
+/// Reads the four events.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder {
+    /// In every event: whose it is.
+    kind: Number,
+    migrate: (u16, Number, Text, Number, Number),
+    fork: (u16, Number, Number, Text),
+    wakeup_new: (u16, Number, Number),
+    exit: (u16, Number),
+}
+
+impl Formats {
+    /// Reads the descriptions of the four events.
+    ///
+    /// # Errors
+    /// When one is missing or cannot be read.
+    pub fn read(tracefs: &Tracefs) -> Result<Self, TraceError> {
+        Ok(Self {
+            migrate: tracefs.tracepoint(SYSTEM, "sched_migrate_task")?,
+            fork: tracefs.tracepoint(SYSTEM, "sched_process_fork")?,
+            wakeup_new: tracefs.tracepoint(SYSTEM, "sched_wakeup_new")?,
+            exit: tracefs.tracepoint(SYSTEM, "sched_process_exit")?,
+        })
+    }
+
+    /// What a session has to trace to follow tasks and those they make.
+    pub fn following(&self) -> [(&Format, Option<String>); 4] {
+        [&self.migrate, &self.fork, &self.wakeup_new, &self.exit].map(|format| (format, None))
+    }
+
+    /// What a session has to trace for these tasks and no others, which the kernel sorts out itself: the least cost. `None`
+    /// where they are more than a filter holds (a page, include/linux/perf_event.h and ftrace_profile_set_filter()).
+    pub fn only(&self, tids: &[i32]) -> Option<[(&Format, Option<String>); 2]> {
+        let filter: Vec<String> = tids.iter().map(|tid| format!("pid=={tid}")).collect();
+        let filter = filter.join("||");
+        (!tids.is_empty() && filter.len() < 4096)
+            .then(|| [(&self.migrate, Some(filter.clone())), (&self.exit, Some(filter))])
+    }
+}
+
+impl Decoder {
+    /// Finds the fields in this kernel's layouts.
+    ///
+    /// # Errors
+    /// When one is missing or is of another kind.
+    pub fn new(formats: &Formats) -> Result<Self, FormatError> {
+        let Formats { migrate, fork, wakeup_new, exit } = formats;
+        Ok(Self {
+            kind: migrate.number("common_type")?,
+            migrate: (
+                migrate.id(),
+                migrate.number("pid")?,
+                migrate.text("comm")?,
+                migrate.number("orig_cpu")?,
+                migrate.number("dest_cpu")?,
+            ),
+            fork: (fork.id(), fork.number("parent_pid")?, fork.number("child_pid")?, fork.text("child_comm")?),
+            wakeup_new: (wakeup_new.id(), wakeup_new.number("pid")?, wakeup_new.number("target_cpu")?),
+            exit: (exit.id(), exit.number("pid")?),
+        })
+    }
+
+    /// What an event says; `None` where its bytes hold none of the four.
+    pub fn decode(&self, event: &[u8]) -> Option<Event> {
+        let kind = u16::try_from(self.kind.read(event)?).ok()?;
+        let tid = |number: &Number| i32::try_from(number.read(event)?).ok();
+        let cpu = |number: &Number| {
+            let cpu = u32::try_from(number.read(event)?).ok()?;
+            // No set could hold a higher one.
+            (cpu <= nearfar_machine::MAX_NUMBER).then_some(CpuId(cpu))
+        };
+        let name = |text: &Text| Some(String::from_utf8_lossy(text.read(event)?).into_owned());
+        match kind {
+            _ if kind == self.migrate.0 => {
+                let (_, pid, comm, from, to) = &self.migrate;
+                Some(Event::Moved { tid: tid(pid)?, name: name(comm)?, from: cpu(from)?, to: cpu(to)? })
+            }
+            _ if kind == self.fork.0 => {
+                let (_, parent, child, comm) = &self.fork;
+                Some(Event::Forked { parent: tid(parent)?, child: tid(child)?, name: name(comm)? })
+            }
+            _ if kind == self.wakeup_new.0 => {
+                Some(Event::Born { tid: tid(&self.wakeup_new.1)?, cpu: cpu(&self.wakeup_new.2)? })
+            }
+            _ if kind == self.exit.0 => Some(Event::Ended { tid: tid(&self.exit.1)? }),
+            _ => None,
+        }
+    }
+}
+
+/// Whether task numbers here are those that the events carry. In a container they are not.
+pub fn in_first_pid_namespace() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    // PROC_PID_INIT_INO in include/uapi/linux/nsfs.h, the same since Linux 3.8.
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|file| file.ino() == 0xEFFF_FFFC)
+}
+
+/// The clock of the events (CLOCK_MONOTONIC), now.
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}

@@ -1,0 +1,227 @@
+//! Events in order of time become lives of tasks: where each was, for how long, and how often it was moved.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nearfar_machine::{CpuId, NodeId};
+use serde::{Deserialize, Serialize};
+
+use super::{Class, Event, Sharing};
+
+/// The lives of the followed tasks so far. Feed it events in order of time.
+#[derive(Clone, Debug)]
+pub struct Moves {
+    sharing: Sharing,
+    follow: bool,
+    /// Tasks that are alive, by number.
+    living: HashMap<i32, Life>,
+    ended: Vec<TaskMoves>,
+    matrix: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
+    gaps: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Life {
+    name: String,
+    /// Where it is and since when; unknown until an event tells.
+    cpu: Option<CpuId>,
+    since_ns: u64,
+    counts: ClassCounts,
+    time_ns: BTreeMap<Option<NodeId>, u64>,
+}
+
+/// Numbers of migrations by class.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ClassCounts {
+    /// Between SMT siblings.
+    pub same_core: u64,
+    /// Within a last-level cache.
+    pub same_cache: u64,
+    /// Within a node, to another last-level cache.
+    pub same_node: u64,
+    /// To another node.
+    pub cross_node: u64,
+    /// From or to a CPU of which no node is known.
+    pub unknown: u64,
+}
+
+impl ClassCounts {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.same_core + self.same_cache + self.same_node + self.cross_node + self.unknown
+    }
+
+    fn of(&mut self, class: Class) -> &mut u64 {
+        match class {
+            Class::SameCore => &mut self.same_core,
+            Class::SameCache => &mut self.same_cache,
+            Class::SameNode => &mut self.same_node,
+            Class::CrossNode => &mut self.cross_node,
+            Class::Unknown => &mut self.unknown,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.same_core += other.same_core;
+        self.same_cache += other.same_cache;
+        self.same_node += other.same_node;
+        self.cross_node += other.cross_node;
+        self.unknown += other.unknown;
+    }
+}
+
+/// What a trace of migrations found.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Migrations {
+    /// Of all followed tasks.
+    pub migrations: ClassCounts,
+    /// Whether it is known which CPUs share a last-level cache; if not, `same_cache` is within `same_node`.
+    pub caches_known: bool,
+    /// Node by node: how many from where to where; also within a node.
+    pub matrix: Vec<FromTo>,
+    /// How long tasks were on CPUs of each node, summed over tasks.
+    pub time: Vec<NodeTime>,
+    /// Task by task, the one that changed nodes most often first.
+    pub tasks: Vec<TaskMoves>,
+    /// Moves that did not begin where the task was last known to be: something in between was not seen.
+    pub gaps: u64,
+}
+
+/// Moves from one node to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct FromTo {
+    /// From; `null` where the CPU's node is not known.
+    pub from: Option<NodeId>,
+    /// To.
+    pub to: Option<NodeId>,
+    /// How many.
+    pub migrations: u64,
+}
+
+/// Time on one node.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct NodeTime {
+    /// The node; `null` where the CPU, or its node, is not known.
+    pub node: Option<NodeId>,
+    /// Running, waiting or asleep on one of its CPUs.
+    pub seconds: f64,
+}
+
+/// One task's life as far as it was traced.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TaskMoves {
+    /// The task (thread).
+    pub tid: i32,
+    /// The kernel's name of it, the last one seen.
+    pub name: String,
+    /// Whether it ended while it was traced.
+    pub ended: bool,
+    /// How often it was moved.
+    pub migrations: ClassCounts,
+    /// Where it was.
+    pub time: Vec<NodeTime>,
+}
+
+impl Moves {
+    /// No task yet. With `follow`, tasks that a followed one makes are followed as well.
+    pub fn new(sharing: Sharing, follow: bool) -> Self {
+        Self { sharing, follow, living: HashMap::new(), ended: Vec::new(), matrix: BTreeMap::new(), gaps: 0 }
+    }
+
+    /// Follows a task that is there already; `cpu` is where it is, if that is known.
+    pub fn adopt(&mut self, tid: i32, name: &str, cpu: Option<CpuId>, now_ns: u64) {
+        self.living.entry(tid).or_insert_with(|| Life {
+            name: name.to_owned(),
+            cpu,
+            since_ns: now_ns,
+            counts: ClassCounts::default(),
+            time_ns: BTreeMap::new(),
+        });
+    }
+
+    /// Whether any followed task is alive.
+    pub fn any_alive(&self) -> bool {
+        !self.living.is_empty()
+    }
+
+    /// Takes the next event.
+    pub fn take(&mut self, time_ns: u64, event: Event) {
+        match event {
+            Event::Forked { parent, child, name } => {
+                if self.follow && self.living.contains_key(&parent) {
+                    // A number is given out again only when its task has ended: a leftover is one whose end was lost.
+                    self.end(child, time_ns, false);
+                    self.adopt(child, &name, None, time_ns);
+                }
+            }
+            Event::Born { tid, cpu } => {
+                if let Some(life) = self.living.get_mut(&tid) {
+                    // From its making until here it was nowhere.
+                    (life.cpu, life.since_ns) = (Some(cpu), time_ns);
+                }
+            }
+            Event::Moved { tid, name, from, to } => self.moved(time_ns, tid, name, from, to),
+            Event::Ended { tid } => self.end(tid, time_ns, true),
+        }
+    }
+
+    fn moved(&mut self, time_ns: u64, tid: i32, name: String, from: CpuId, to: CpuId) {
+        let Some(life) = self.living.get_mut(&tid) else { return };
+        self.gaps += u64::from(life.cpu.is_some_and(|cpu| cpu != from));
+        // Where it was not known where the task is, this event tells it in hindsight.
+        life.cpu = life.cpu.or(Some(from));
+        life.pass(time_ns, &self.sharing);
+        (life.cpu, life.name) = (Some(to), name);
+        *life.counts.of(self.sharing.class(from, to)) += 1;
+        *self.matrix.entry((self.sharing.node_of(from), self.sharing.node_of(to))).or_default() += 1;
+    }
+
+    fn end(&mut self, tid: i32, time_ns: u64, ended: bool) {
+        if let Some(mut life) = self.living.remove(&tid) {
+            life.pass(time_ns, &self.sharing);
+            self.ended.push(life.told(tid, ended));
+        }
+    }
+
+    /// The trace is over: what was found.
+    pub fn finish(mut self, time_ns: u64) -> Migrations {
+        let living: Vec<i32> = self.living.keys().copied().collect();
+        for tid in living {
+            self.end(tid, time_ns, false);
+        }
+        let mut tasks = self.ended;
+        tasks.sort_by_key(|task| {
+            let ClassCounts { cross_node, .. } = task.migrations;
+            (std::cmp::Reverse((cross_node, task.migrations.total())), task.tid)
+        });
+        let mut migrations = ClassCounts::default();
+        let mut time: BTreeMap<Option<NodeId>, f64> = BTreeMap::new();
+        for task in &tasks {
+            migrations.add(&task.migrations);
+            task.time.iter().for_each(|spent| *time.entry(spent.node).or_default() += spent.seconds);
+        }
+        let matrix = self.matrix.into_iter().map(|((from, to), migrations)| FromTo { from, to, migrations });
+        Migrations {
+            migrations,
+            caches_known: self.sharing.caches_known(),
+            matrix: matrix.collect(),
+            time: time.into_iter().map(|(node, seconds)| NodeTime { node, seconds }).collect(),
+            tasks,
+            gaps: self.gaps,
+        }
+    }
+}
+
+impl Life {
+    /// Books the time since the last event to the node where the task was.
+    fn pass(&mut self, time_ns: u64, sharing: &Sharing) {
+        let node = self.cpu.and_then(|cpu| sharing.node_of(cpu));
+        *self.time_ns.entry(node).or_default() += time_ns.saturating_sub(self.since_ns);
+        self.since_ns = self.since_ns.max(time_ns);
+    }
+
+    fn told(self, tid: i32, ended: bool) -> TaskMoves {
+        let time = self.time_ns.into_iter().filter(|(_, spent)| *spent > 0);
+        let time = time.map(|(node, spent)| NodeTime { node, seconds: spent as f64 / 1e9 }).collect();
+        TaskMoves { tid, name: self.name, ended, migrations: self.counts, time }
+    }
+}

@@ -1,0 +1,113 @@
+//! Opening one tracepoint on one CPU (perf_event_open(2)).
+//!
+//! Every task on that CPU, every occurrence (period 1), with thread, time and the event's own bytes. An event attached to
+//! a task instead would not do: `sched_migrate_task` fires in the context of whoever moves the task, so an event on the
+//! moved one stays silent.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use nearfar_machine::{CpuId, Known};
+use perf_event_open_sys as sys;
+use perf_event_open_sys::bindings::{
+    PERF_FLAG_FD_CLOEXEC, PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_TRACEPOINT, perf_event_attr,
+};
+use rustix::time::ClockId;
+
+use crate::TraceError;
+use crate::format::Format;
+
+/// An open event. Closing it ends it.
+pub(crate) struct Event(OwnedFd);
+
+impl Event {
+    /// Opens a tracepoint on a CPU, not counting yet. `Ok(None)`: that CPU is offline.
+    pub(crate) fn open(format: &Format, cpu: CpuId) -> Result<Option<Self>, TraceError> {
+        let mut attributes = perf_event_attr {
+            type_: PERF_TYPE_TRACEPOINT,
+            size: size_of::<perf_event_attr>() as u32,
+            config: u64::from(format.id()),
+            sample_type: u64::from(PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_RAW),
+            // One clock for all CPUs, the same as the caller's: events of several CPUs are put in order by it.
+            clockid: ClockId::Monotonic as i32,
+            ..Default::default()
+        };
+        attributes.__bindgen_anon_1.sample_period = 1;
+        // No watermark: then the kernel wakes a waiting reader each time half of the ring has been filled.
+        attributes.set_use_clockid(1);
+        attributes.set_disabled(1);
+        let cpu_number = cpu.0.cast_signed();
+        // SAFETY: the attributes are a whole, initialised `perf_event_attr` with its size, and live through the call, which
+        // keeps no pointer to them.
+        let fd = unsafe { sys::perf_event_open(&raw mut attributes, -1, cpu_number, -1, PERF_FLAG_FD_CLOEXEC.into()) };
+        if fd < 0 {
+            return refusal(format, cpu, io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given out this descriptor, and nobody else knows it.
+        Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) })))
+    }
+
+    /// Sends this event's records into another's ring, which must be on the same CPU.
+    pub(crate) fn write_to(&self, other: &Self) -> io::Result<()> {
+        // SAFETY: takes a descriptor by number; both are open.
+        done(unsafe { sys::ioctls::SET_OUTPUT(self.0.as_raw_fd(), other.0.as_raw_fd()) })
+    }
+
+    /// Lets only events pass for which this holds, in the words of Documentation/trace/events.rst: `pid == 1 || pid == 2`.
+    /// Once only: the kernel replaces no filter.
+    pub(crate) fn filter(&self, filter: &str) -> io::Result<()> {
+        let text = CString::new(filter).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        // SAFETY: a text that ends with NUL and lives through the call; the kernel copies and does not write it.
+        done(unsafe { sys::ioctls::SET_FILTER(self.0.as_raw_fd(), text.as_ptr().cast_mut()) })
+    }
+
+    /// Counts from now on.
+    pub(crate) fn enable(&self) -> io::Result<()> {
+        // SAFETY: takes no pointer.
+        done(unsafe { sys::ioctls::ENABLE(self.0.as_raw_fd(), 0) })
+    }
+
+    /// Counts no longer.
+    pub(crate) fn disable(&self) -> io::Result<()> {
+        // SAFETY: takes no pointer.
+        done(unsafe { sys::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
+    }
+
+    /// How often it occurred while it was enabled and passed its filter, whether or not the ring had room.
+    pub(crate) fn count(&self) -> io::Result<u64> {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.0, &mut count)? {
+            8 => Ok(u64::from_ne_bytes(count)),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn refusal(format: &Format, cpu: CpuId, source: io::Error) -> Result<Option<Event>, TraceError> {
+    let event = format.name().to_owned();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => Err(TraceError::NotPermitted { event, paranoid: paranoid(), source }),
+        // ENODEV, for which std has no kind: the CPU is not online.
+        _ if source.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
+        _ => Err(TraceError::Open { event, cpu, source }),
+    }
+}
+
+fn paranoid() -> Known<i32> {
+    const FILE: &str = "/proc/sys/kernel/perf_event_paranoid";
+    match std::fs::read_to_string(FILE) {
+        Ok(text) => text.trim().parse().map_or_else(|_| Known::no(format!("{FILE}: no number")), Known::Yes),
+        Err(error) => Known::no(format!("{FILE}: {error}")),
+    }
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,125 @@
+//! What the kernel writes into a ring: records one behind the other (`struct perf_event_header`, perf_event_open(2)).
+//!
+//! ```text
+//!  header            body of a sample of TID | TIME | RAW
+//! ┌─────┬────┬────┐ ┌─────┬─────┬──────┬──────┬───────────────────┬─────┐
+//! │type │misc│size│ │ pid │ tid │ time │ size │ the event's bytes │ pad │
+//! │ u32 │ u16│ u16│ │ u32 │ u32 │ u64  │ u32  │                   │     │
+//! └─────┴────┴────┘ └─────┴─────┴──────┴──────┴───────────────────┴─────┘
+//! ```
+//!
+//! A record may begin at the end of the ring and go on at its start; then it is copied together. Sizes are checked though
+//! the kernel wrote them: a record that does not add up ends the walk, is counted, and never reads beyond the ring.
+
+use perf_event_open_sys::bindings::{PERF_RECORD_LOST, PERF_RECORD_SAMPLE, PERF_RECORD_THROTTLE};
+
+/// Bytes of a record's header.
+const HEADER: usize = 8;
+
+/// One occurrence of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample<'a> {
+    /// The process in whose context it happened, as this process' pid namespace numbers it.
+    pub pid: i32,
+    /// Its thread.
+    pub tid: i32,
+    /// When, on the clock of the session (CLOCK_MONOTONIC).
+    pub time_ns: u64,
+    /// The event's own bytes, laid out as its [`Format`](crate::format::Format) says; the kernel may add up to 7 bytes.
+    pub event: &'a [u8],
+}
+
+/// What a record says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record<'a> {
+    /// Something happened.
+    Sample(Sample<'a>),
+    /// The ring was full: so many records were not written.
+    Lost(u64),
+    /// The kernel paused the event because it was too frequent.
+    Throttled,
+    /// A kind that this version does not use.
+    Other,
+    /// Bytes that are no record; where their size is wrong, nothing behind them can be read.
+    Damaged,
+}
+
+/// Visits the records in the filled part of a ring, which is in one piece or (second part not empty) in two. `scratch`
+/// holds records that are in two pieces.
+pub fn walk(parts: [&[u8]; 2], scratch: &mut Vec<u8>, visit: &mut dyn FnMut(Record<'_>)) {
+    let [first, second] = parts;
+    let total = first.len() + second.len();
+    let mut at = 0;
+    while at < total {
+        let Some(size) = whole(parts, at, HEADER, scratch).map(header_size) else {
+            return visit(Record::Damaged);
+        };
+        if size < HEADER {
+            return visit(Record::Damaged);
+        }
+        let Some(record) = whole(parts, at, size, scratch) else {
+            return visit(Record::Damaged);
+        };
+        visit(record_of(record));
+        at += size;
+    }
+}
+
+/// So many bytes from there on, in one piece.
+fn whole<'a>(parts: [&'a [u8]; 2], at: usize, length: usize, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    let [first, second] = parts;
+    if at >= first.len() {
+        let at = at - first.len();
+        return second.get(at..at + length);
+    }
+    if at + length <= first.len() {
+        return first.get(at..at + length);
+    }
+    let beyond = second.get(..at + length - first.len())?;
+    scratch.clear();
+    scratch.extend_from_slice(&first[at..]);
+    scratch.extend_from_slice(beyond);
+    Some(scratch)
+}
+
+fn header_size(header: &[u8]) -> usize {
+    usize::from(u16::from_ne_bytes([header[6], header[7]]))
+}
+
+/// A whole record, header included.
+fn record_of(record: &[u8]) -> Record<'_> {
+    let mut body = Reader(&record[HEADER..]);
+    let read = match u32::from_ne_bytes([record[0], record[1], record[2], record[3]]) {
+        PERF_RECORD_SAMPLE => sample(&mut body).map(Record::Sample),
+        // The event's number stands first.
+        PERF_RECORD_LOST => body.u64().and_then(|_| body.u64()).map(Record::Lost),
+        PERF_RECORD_THROTTLE => Some(Record::Throttled),
+        _ => Some(Record::Other),
+    };
+    read.unwrap_or(Record::Damaged)
+}
+
+fn sample<'a>(body: &mut Reader<'a>) -> Option<Sample<'a>> {
+    let (pid, tid) = (body.u32()?.cast_signed(), body.u32()?.cast_signed());
+    let time_ns = body.u64()?;
+    let size = body.u32()? as usize;
+    Some(Sample { pid, tid, time_ns, event: body.take(size)? })
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4)?.try_into().ok().map(u32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8)?.try_into().ok().map(u64::from_ne_bytes)
+    }
+}

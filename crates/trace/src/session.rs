@@ -1,0 +1,232 @@
+//! One trace: some tracepoints on some CPUs, read until the caller has enough.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use nearfar_machine::{CpuId, CpuSet};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+use crate::TraceError;
+use crate::format::Format;
+use crate::open::Event;
+use crate::records::{Record, Sample};
+use crate::ring::Ring;
+
+/// Bytes of one CPU's ring when there is room: at 120 bytes an event it holds 35,000, some 100 ms of a fast disk's
+/// commands from one CPU.
+const LARGEST_RING: usize = 4 << 20;
+/// With less than this a busy CPU would lose events between two looks.
+const SMALLEST_RING: usize = 64 << 10;
+/// Bytes of all rings together: with hundreds of CPUs each gets less.
+const ALL_RINGS: usize = 256 << 20;
+
+/// What to trace.
+#[derive(Clone, Debug)]
+pub struct Plan<'a> {
+    /// On these CPUs; those that are not online are left out, see [`Session::not_traced`].
+    pub cpus: &'a CpuSet,
+    /// These tracepoints, with the filter that each has in the kernel: `pid == 17 || pid == 18`
+    /// (Documentation/trace/events.rst), at most a page.
+    pub tracepoints: &'a [(&'a Format, Option<String>)],
+}
+
+/// An open trace. Dropping it closes its events: nothing of it stays in the kernel.
+pub struct Session {
+    cpus: Vec<OnCpu>,
+    not_traced: CpuSet,
+    scratch: Vec<u8>,
+    losses: Losses,
+    enabled: Option<Instant>,
+}
+
+struct OnCpu {
+    cpu: CpuId,
+    ring: Ring,
+    /// The first owns the ring, the others write into it.
+    events: Vec<Event>,
+}
+
+/// Whether the trace is whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Losses {
+    /// Events that the kernel counted, whether or not it could write them.
+    pub occurred: u64,
+    /// Events that were read.
+    pub read: u64,
+    /// Events that the kernel said it had no room for. It says so only with the next one that fits, so `lost` may be more.
+    pub said_lost: u64,
+    /// Records that made no sense; none are known from any kernel.
+    pub damaged: u64,
+    /// How often the kernel paused an event for being too frequent.
+    pub throttled: u64,
+}
+
+impl Losses {
+    /// Events that occurred and were not read.
+    pub fn lost(&self) -> u64 {
+        self.occurred.saturating_sub(self.read).max(self.said_lost)
+    }
+
+    /// Whether every event was read.
+    pub fn is_whole(&self) -> bool {
+        self.lost() == 0 && self.damaged == 0 && self.throttled == 0
+    }
+}
+
+impl Session {
+    /// Opens the events and maps the rings, and counts nothing yet. Open sessions early and once: multi-threaded emulation
+    /// (QEMU's TCG) has been seen to crash a guest's kernel over events being opened and closed under load.
+    ///
+    /// # Errors
+    /// When the kernel does not let this user trace, has no room for the rings, or refuses a filter.
+    pub fn open(plan: &Plan<'_>) -> Result<Self, TraceError> {
+        let size = ring_size(plan.cpus.len());
+        let mut session = Self {
+            cpus: Vec::new(),
+            not_traced: CpuSet::new(),
+            scratch: Vec::new(),
+            losses: Losses::default(),
+            enabled: None,
+        };
+        for cpu in plan.cpus.iter() {
+            match open_on(plan, cpu, size)? {
+                Some(on_cpu) => session.cpus.push(on_cpu),
+                None => _ = session.not_traced.insert(cpu),
+            }
+        }
+        if session.cpus.is_empty() { Err(TraceError::NoCpu) } else { Ok(session) }
+    }
+
+    /// CPUs that were asked for and are offline. One that comes online later is not traced either.
+    pub fn not_traced(&self) -> &CpuSet {
+        &self.not_traced
+    }
+
+    /// Counts from now on, CPU by CPU.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn enable(&mut self) -> Result<(), TraceError> {
+        for on_cpu in &self.cpus {
+            on_cpu.each("enabling an event", Event::enable)?;
+        }
+        self.enabled = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Waits until a ring has got half full, one of `others` can be read, the time is over or a signal came.
+    ///
+    /// # Errors
+    /// When the system refuses to wait.
+    pub fn wait(&self, timeout: Duration, others: &[BorrowedFd<'_>]) -> Result<(), TraceError> {
+        let rings = self.cpus.iter().filter_map(|on_cpu| Some(on_cpu.events.first()?.as_fd()));
+        let all = rings.chain(others.iter().copied());
+        let mut all: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut all, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(TraceError::Wait(error.into())),
+        }
+    }
+
+    /// Visits every event since the last time, CPU by CPU; within a CPU in order of time.
+    pub fn drain(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
+        let Self { cpus, scratch, losses, .. } = self;
+        for OnCpu { cpu, ring, .. } in cpus {
+            ring.drain(scratch, &mut |record| match record {
+                Record::Sample(sample) => {
+                    losses.read += 1;
+                    visit(*cpu, &sample);
+                }
+                Record::Lost(count) => losses.said_lost += count,
+                Record::Throttled => losses.throttled += 1,
+                Record::Damaged => losses.damaged += 1,
+                Record::Other => {}
+            });
+        }
+    }
+
+    /// Stops counting, visits what is left, and says whether all was read and how long it took.
+    ///
+    /// # Errors
+    /// When the kernel does not say how often an event occurred.
+    pub fn finish(mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<(Losses, Duration), TraceError> {
+        for on_cpu in &self.cpus {
+            on_cpu.each("disabling an event", Event::disable)?;
+        }
+        let elapsed = self.enabled.map_or(Duration::ZERO, |since| since.elapsed());
+        self.drain(visit);
+        let mut occurred = 0;
+        for on_cpu in &self.cpus {
+            on_cpu.each("reading an event's count", |event| {
+                occurred += event.count()?;
+                Ok(())
+            })?;
+        }
+        Ok((Losses { occurred, ..self.losses }, elapsed))
+    }
+}
+
+impl OnCpu {
+    fn each(&self, step: &'static str, mut f: impl FnMut(&Event) -> std::io::Result<()>) -> Result<(), TraceError> {
+        let cpu = self.cpu;
+        self.events.iter().try_for_each(|event| f(event).map_err(|source| TraceError::Step { step, cpu, source }))
+    }
+}
+
+/// All events of one CPU, with one ring.
+fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, TraceError> {
+    let step = |step: &'static str| move |source: std::io::Error| TraceError::Step { step, cpu, source };
+    let mut events: Vec<Event> = Vec::new();
+    let mut ring = None;
+    for (format, filter) in plan.tracepoints {
+        let Some(event) = Event::open(format, cpu)? else {
+            return Ok(None);
+        };
+        if let Some(filter) = filter {
+            event.filter(filter).map_err(step("setting the filter of an event"))?;
+        }
+        match events.first() {
+            Some(first) => event.write_to(first).map_err(step("sharing a ring buffer"))?,
+            None => ring = Some(map(&event, cpu, size)?),
+        }
+        events.push(event);
+    }
+    Ok(ring.map(|ring| OnCpu { cpu, ring, events }))
+}
+
+/// A ring of that size or, where the kernel allows this user no more, a smaller one.
+fn map(event: &Event, cpu: CpuId, mut size: usize) -> Result<Ring, TraceError> {
+    loop {
+        match Ring::map(event.as_fd(), size) {
+            Ok(ring) => return Ok(ring),
+            Err(_) if size / 2 >= SMALLEST_RING.max(rustix::param::page_size()) => size /= 2,
+            Err(source) => return Err(TraceError::Map { cpu, bytes: size, source }),
+        }
+    }
+}
+
+fn ring_size(cpus: usize) -> usize {
+    let share = (ALL_RINGS / cpus.max(1)).clamp(SMALLEST_RING, LARGEST_RING);
+    // The largest power of two that is not above the share; pages are at most 64 KiB.
+    1 << share.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_powers_of_two_and_smaller_the_more_cpus_there_are() {
+        assert_eq!([1, 64, 65, 512, 8192, 1 << 20].map(|cpus| ring_size(cpus) >> 10), [4096, 4096, 2048, 512, 64, 64]);
+    }
+
+    #[test]
+    fn events_that_were_counted_and_not_read_are_lost_even_when_no_record_says_so() {
+        let losses = Losses { occurred: 10, read: 7, said_lost: 2, ..Losses::default() };
+        assert_eq!(losses.lost(), 3);
+        assert!(!losses.is_whole());
+        assert!(Losses { occurred: 7, read: 7, ..Losses::default() }.is_whole());
+    }
+}

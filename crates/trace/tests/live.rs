@@ -1,0 +1,169 @@
+//! Traces on the machine that runs the tests, where its kernel permits that.
+
+use std::process::Command;
+use std::time::Duration;
+
+use nearfar_machine::{CpuId, CpuSet, Machine};
+use nearfar_sources::synthetic;
+use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
+use nearfar_trace::{Losses, Ordered, Plan, Session, TraceError, Tracefs};
+use rustix::thread::{CpuSet as Affinity, gettid, sched_getaffinity, sched_setaffinity};
+
+/// Two CPUs this test may use.
+fn two_cpus() -> Option<[CpuId; 2]> {
+    let allowed = sched_getaffinity(None).ok()?;
+    let mut cpus = (0..Affinity::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).map(|cpu| CpuId(cpu as u32));
+    Some([cpus.next()?, cpus.next()?])
+}
+
+fn move_to(cpu: CpuId) {
+    let mut set = Affinity::new();
+    set.set(cpu.0 as usize);
+    sched_setaffinity(None, &set).unwrap();
+}
+
+/// The formats, or why this kernel or user cannot have them.
+fn permitted<T>(result: Result<T, TraceError>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// The CPUs of the machine that runs this.
+fn online() -> CpuSet {
+    std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().parse().unwrap()
+}
+
+/// Runs `work` while the kernel's moves of some tasks are traced.
+fn traced(machine: &Machine, only: Option<i32>, work: impl FnOnce(&mut Moves)) -> Option<(Migrations, Losses)> {
+    let formats = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs)))?;
+    let decoder = Decoder::new(&formats).unwrap();
+    let filtered = only.map(|tid| formats.only(&[tid]).unwrap());
+    let following = formats.following();
+    let tracepoints = filtered.as_ref().map_or(&following[..], |two| &two[..]);
+    let mut session = permitted(Session::open(&Plan { cpus: &online(), tracepoints }))?;
+    let mut moves = Moves::new(Sharing::new(machine), only.is_none());
+    let mut order = Ordered::default();
+    session.enable().unwrap();
+    work(&mut moves);
+    session.wait(Duration::from_millis(1), &[]).unwrap();
+    let mut take = |_: CpuId, sample: &nearfar_trace::records::Sample<'_>| {
+        if let Some(event) = decoder.decode(sample.event) {
+            order.push(sample.time_ns, event);
+        }
+    };
+    session.drain(&mut take);
+    let (losses, _) = session.finish(&mut take).unwrap();
+    order.finish(&mut |time, event| moves.take(time, event));
+    Some((moves.finish(migrations::now_ns()), losses))
+}
+
+fn two_nodes() -> Machine {
+    synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap()
+}
+
+#[test]
+fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() {
+    let Some([a, b]) = two_cpus() else { return println!("skipped: there are no two CPUs to move between") };
+    if !migrations::in_first_pid_namespace() {
+        return println!("skipped: task numbers of a container are not the kernel's");
+    }
+    for filtered in [true, false] {
+        let thread = std::thread::spawn(move || {
+            move_to(a);
+            let machine = two_nodes();
+            let tid = gettid().as_raw_nonzero().get();
+            let found = traced(&machine, filtered.then_some(tid), |moves| {
+                moves.adopt(tid, "test", Some(a), migrations::now_ns());
+                for _ in 0..50 {
+                    move_to(b);
+                    move_to(a);
+                }
+            });
+            (tid, found)
+        });
+        let (tid, Some((found, losses))) = thread.join().unwrap() else { return };
+        assert_eq!(losses.lost(), 0, "{losses:?}");
+        assert!(losses.is_whole(), "{losses:?}");
+        assert_eq!(found.gaps, 0);
+        let task = found.tasks.iter().find(|task| task.tid == tid).unwrap();
+        assert_eq!(task.migrations.total(), 100, "{task:?}");
+        if [a.0, b.0] == [0, 1] {
+            assert_eq!(task.migrations.cross_node, 100, "the two CPUs are nodes of their own in that description");
+            assert_eq!(task.time.len(), 2);
+        }
+        if filtered {
+            assert_eq!(losses.occurred, 100, "the kernel's filter lets nobody else's moves through");
+        }
+    }
+}
+
+#[test]
+fn processes_and_threads_that_a_command_makes_are_followed() {
+    if !migrations::in_first_pid_namespace() {
+        return println!("skipped: task numbers of a container are not the kernel's");
+    }
+    let machine = two_nodes();
+    let mut first = 0;
+    let found = traced(&machine, None, |moves| {
+        let child = Command::new("sh").args(["-c", "true; (true); sh -c 'true; true' & wait"]).spawn();
+        let mut child = child.unwrap();
+        first = child.id().cast_signed();
+        moves.adopt(first, "sh", None, migrations::now_ns());
+        child.wait().unwrap();
+    });
+    let Some((found, losses)) = found else { return };
+    assert!(losses.is_whole(), "{losses:?}");
+    assert_eq!(found.gaps, 0);
+    assert!(found.tasks.len() >= 2, "{:?}", found.tasks);
+    assert!(found.tasks.iter().any(|task| task.tid == first));
+    assert!(found.tasks.iter().all(|task| task.ended), "all had ended before the trace did: {:?}", found.tasks);
+}
+
+#[test]
+fn what_does_not_fit_into_the_ring_is_counted() {
+    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
+    let Some([a, b]) = two_cpus() else { return println!("skipped: there are no two CPUs to move between") };
+    let following = formats.following();
+    let plan = Plan { cpus: &online(), tracepoints: &following[..1] };
+    let Some(mut session) = permitted(Session::open(&plan)) else { return };
+    session.enable().unwrap();
+    // More moves than both rings hold, on a thread of its own: the harness keeps its affinity.
+    let moves = 150_000u64;
+    std::thread::spawn(move || {
+        for _ in 0..moves / 2 {
+            move_to(a);
+            move_to(b);
+        }
+    })
+    .join()
+    .unwrap();
+    let mut seen = 0u64;
+    let (losses, elapsed) = session.finish(&mut |_, _| seen += 1).unwrap();
+    assert!(losses.occurred + 2 >= moves, "{losses:?}");
+    assert_eq!(losses.read, seen);
+    assert!(seen > 1000 && losses.lost() == losses.occurred - seen && losses.lost() > 0, "{losses:?}");
+    assert!(!losses.is_whole() && elapsed > Duration::ZERO);
+}
+
+#[test]
+fn an_event_that_this_kernel_does_not_have_is_named() {
+    let Some(tracefs) = permitted(Tracefs::find()) else { return };
+    let error = tracefs.tracepoint("nvme", "nvme_no_such_event").unwrap_err().to_string();
+    assert!(error.contains("nvme:nvme_no_such_event") && error.contains("modprobe nvme"), "{error}");
+}
+
+#[test]
+fn a_cpu_that_the_kernel_cannot_have_is_named() {
+    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
+    let following = formats.following();
+    let error = Session::open(&Plan { cpus: &CpuSet::single(CpuId(65_000)), tracepoints: &following[..1] });
+    match error.map(|_| ()).unwrap_err() {
+        error @ TraceError::NotPermitted { .. } => println!("skipped: {error}"),
+        error => assert!(error.to_string().contains("sched_migrate_task on CPU 65000"), "{error}"),
+    }
+}
