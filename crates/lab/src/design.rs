@@ -8,19 +8,28 @@
 //! Everything in here is pure but for one look for a firmware file. What differs between boards is in `board`.
 
 mod board;
+mod bridges;
+mod devices;
 mod distances;
 mod expected;
+pub(crate) mod fakes;
+pub mod firmware;
 pub mod hardware;
 mod memory;
 mod numbers;
+mod performance;
 mod processors;
 mod render;
+mod words;
+
+use std::path::PathBuf;
 
 use nearfar_machine::{CpuId, Machine, NodeId};
 
 use crate::arch::Arch;
 use crate::error::LabError;
 use crate::qemu::{Acceleration, Qemu};
+use devices::Devices;
 use hardware::{GuestNode, Hardware};
 use numbers::Numbers;
 
@@ -31,9 +40,9 @@ pub struct Design {
     pub arch: Arch,
     /// What this design could not reproduce, in sentences for the user ("eth0's 49 queues become 8: ...").
     pub notes: Vec<String>,
-    /// Where each node's memory lies in the guest's physical address space, ascending.
+    /// Where each node's memory lies in the guest's physical address space, ascending. Fake nodes lie over these.
     pub memory_map: Vec<MemoryRange>,
-    /// The node of each vCPU, by number.
+    /// The node of each vCPU, by number. Fake nodes lie over these.
     pub cpu_nodes: Vec<NodeId>,
     /// Disks whose content the guest process has to provide: each becomes the block node of that name.
     pub disks: Vec<Disk>,
@@ -45,6 +54,8 @@ pub struct Design {
     pub expected: Machine,
     /// The hardware itself, from which arguments are made.
     pub hardware: Hardware,
+    /// The UEFI image of an arm64 guest.
+    pub firmware: Option<PathBuf>,
 }
 
 /// A part of the guest's physical memory.
@@ -77,44 +88,62 @@ pub struct SparePort {
 }
 
 impl Design {
-    /// Designs the hardware of a machine (already scaled).
+    /// Designs the hardware of a machine (already scaled), with the UEFI firmware that is installed here where the
+    /// architecture wants one.
     ///
     /// # Errors
     /// When the machine has more CPUs, nodes or memory than QEMU's board takes, or no CPU; says how to scale it down.
     pub fn new(machine: &Machine, arch: Arch) -> Result<Self, LabError> {
-        let board = board::of(arch);
+        Self::with_firmware(machine, arch, firmware::find(arch))
+    }
+
+    /// The same with a given UEFI image, or none.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_firmware(machine: &Machine, arch: Arch, firmware: Option<PathBuf>) -> Result<Self, LabError> {
+        let board = board::of(arch, firmware.is_some());
         let mut notes = Vec::new();
+        let (machine, fake) = fakes::real(machine);
+        let machine = &machine;
         let cpus = processors::present(machine, board, &mut notes)?;
         let numbers = Numbers::new(machine, &cpus, board, &mut notes)?;
+        let cpu_nodes: Vec<NodeId> = cpus.iter().filter_map(|cpu| numbers.guest(cpu.node)).collect();
         let sizes = memory::sizes(machine, &numbers, board, &mut notes)?;
-        let mut hardware = Hardware {
-            nodes: sizes.iter().map(|&bytes| GuestNode { bytes, ..GuestNode::default() }).collect(),
+        let nodes = guest_nodes(&sizes, &cpu_nodes);
+        let mut devices = Devices::of(machine, &numbers, cpus.len(), &mut notes);
+        let bridges = bridges::bridges(&mut devices, board, &mut notes)?;
+        let hardware = Hardware {
             topology: processors::topology(machine, &cpus, board, &mut notes),
             distances: distances::matrix(machine, &numbers, &mut notes),
-            ..Hardware::default()
+            performance: performance::figures(machine, &numbers, &nodes, board, &mut notes),
+            nodes,
+            subsystems: devices.subsystems,
+            bridges,
         };
-        let cpu_nodes: Vec<NodeId> = cpus.iter().filter_map(|cpu| numbers.guest(cpu.node)).collect();
-        for (node, number) in cpu_nodes.iter().zip(0..) {
-            hardware.nodes[node.0 as usize].cpus.insert(CpuId(number));
-        }
-        let expected = expected::machine(machine, arch, board, &hardware, &numbers, &mut notes);
-        Ok(Self {
-            arch,
-            notes,
-            memory_map: board.memory_map(&sizes),
-            cpu_nodes,
-            disks: Vec::new(),
-            spare_ports: Vec::new(),
-            append: Vec::new(),
-            expected,
-            hardware,
-        })
+        let mut append = words::words(machine, &cpus);
+        let real = expected::machine(machine, arch, board, &hardware, &numbers, &mut notes);
+        let expected = match &fake {
+            Some(spec) => fakes::again(real, spec, arch, &mut append, &mut notes)?,
+            None => real,
+        };
+        let spare_ports =
+            hardware.bridges.iter().map(|bridge| SparePort { id: board.spare(bridge), node: bridge.node }).collect();
+        let memory_map = board.memory_map(&sizes);
+        let disks = devices.disks;
+        Ok(Self { arch, notes, memory_map, cpu_nodes, disks, spare_ports, append, expected, hardware, firmware })
     }
 
     /// QEMU's arguments for the hardware: machine, CPUs, memory, nodes, distances, bridges and devices. Not the kernel,
     /// the block backends of [`Self::disks`], or the channels to the guest. On the first root bus (`pcie.0`, `pci.0` on
     /// Power) the slots from 0x18 up are left free for those.
     pub fn arguments(&self, qemu: &Qemu, acceleration: Acceleration) -> Vec<String> {
-        render::arguments(board::of(self.arch), &self.hardware, qemu, acceleration)
+        let board = board::of(self.arch, self.firmware.is_some());
+        render::arguments(board, &self.hardware, self.firmware.as_deref(), qemu, acceleration)
     }
+}
+
+fn guest_nodes(sizes: &[u64], cpu_nodes: &[NodeId]) -> Vec<GuestNode> {
+    let cpus_of = |node| (0..).zip(cpu_nodes).filter(|(_, of)| **of == node).map(|(cpu, _)| CpuId(cpu)).collect();
+    (0..).map(NodeId).zip(sizes).map(|(node, &bytes)| GuestNode { cpus: cpus_of(node), bytes }).collect()
 }

@@ -79,6 +79,11 @@ pub(super) trait Board: Sync {
         true
     }
 
+    /// Whether a host bridge, and so a device, can be on a node.
+    fn has_nodes_of_devices(&self) -> bool {
+        true
+    }
+
     /// The most host bridges besides the first.
     fn most_bridges(&self) -> usize {
         expander::MOST_BRIDGES
@@ -116,11 +121,12 @@ pub(super) trait Board: Sync {
     }
 }
 
-/// The board of an architecture.
-pub(super) fn of(arch: Arch) -> &'static dyn Board {
+/// The board of an architecture, with UEFI firmware or without where that makes a difference.
+pub(super) fn of(arch: Arch, uefi: bool) -> &'static dyn Board {
     match arch {
         Arch::X86_64 => &q35::Q35,
-        Arch::Aarch64 => &virt::Virt,
+        Arch::Aarch64 if uefi => &virt::Virt,
+        Arch::Aarch64 => &virt::VirtDeviceTree,
         Arch::Powerpc64le => &pseries::Pseries,
     }
 }

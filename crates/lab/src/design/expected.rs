@@ -1,5 +1,7 @@
 //! What the guest should see of its hardware: the machine that `nearfar topo` inside is compared with.
 
+mod devices;
+
 use nearfar_machine::{
     Cpu, CpuId, CpuSet, CpuStates, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId, Origin,
     SourceKind,
@@ -33,6 +35,7 @@ pub(super) fn machine(
     if machine.nodes.iter().any(|node| !node.online) && !hardware.distances.is_empty() {
         machine.firmware_distances = Known::Yes(everywhere);
     }
+    devices::add(&mut machine, described, board, hardware);
     machine
 }
 

@@ -80,25 +80,21 @@ pub enum Measured {
     WriteBandwidth,
 }
 
-/// An NVMe subsystem.
+/// An NVMe subsystem, `subsystem0`, `subsystem1` and so on by position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subsystem {
-    /// QEMU's id, `subsystem0`.
-    pub id: String,
-    /// The qualified name QEMU puts behind its own prefix.
-    pub nqn: String,
     /// The disks of its namespaces, by namespace number from 1.
     pub disks: Vec<String>,
 }
 
-/// A host bridge.
+/// A host bridge. QEMU knows it as `bridge0`, `bridge1` and so on by position.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bridge {
-    /// QEMU's id, `bridge0`.
+    /// QEMU's id.
     pub id: String,
     /// Its root bus in the guest.
     pub root: RootBus,
-    /// The node the firmware gives it.
+    /// The node the firmware gives it, by the guest's number.
     pub node: Option<NodeId>,
     /// What sits behind it.
     pub devices: Vec<Device>,
@@ -120,15 +116,15 @@ pub enum Device {
     Nic {
         /// QEMU's id, `nic0`.
         id: String,
-        /// Whether one queue is enough.
-        single_queue: bool,
+        /// Whether it has more than one queue.
+        multi_queue: bool,
     },
     /// A multi-queue disk that is not NVMe.
     Block {
         /// Its disk.
         disk: String,
         /// Queues.
-        queues: u16,
+        queues: usize,
     },
     /// A device that does nothing but be there.
     StandIn(StandIn),
@@ -149,14 +145,6 @@ impl StandIn {
         match self {
             Self::Display => "bochs-display",
             Self::Other => "pci-testdev",
-        }
-    }
-
-    /// Its vendor, device and class in the guest.
-    pub fn identity(self) -> (u16, u16, u32) {
-        match self {
-            Self::Display => (0x1234, 0x1111, 0x03_80_00),
-            Self::Other => (0x1b36, 0x0005, 0x00_ff_00),
         }
     }
 }

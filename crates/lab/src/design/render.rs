@@ -1,25 +1,34 @@
 //! From virtual hardware to QEMU's arguments.
 
-use nearfar_machine::{CpuSet, Id};
+use std::path::Path;
+
+use nearfar_machine::CpuSet;
 
 use super::board::Board;
-use super::hardware::{Hardware, Topology};
+use super::hardware::{Device, Hardware, Measured, Performance, Topology};
+use super::performance;
 use crate::qemu::{Acceleration, Qemu};
 
 /// All arguments of a design's hardware.
 pub(super) fn arguments(
     board: &dyn Board,
     hardware: &Hardware,
-    _qemu: &Qemu,
+    firmware: Option<&Path>,
+    qemu: &Qemu,
     acceleration: Acceleration,
 ) -> Vec<String> {
     let mut all = Vec::new();
     push(&mut all, "-machine", machine(board, hardware));
+    if let Some(firmware) = firmware {
+        push(&mut all, "-bios", firmware.display().to_string());
+    }
     push(&mut all, "-accel", accelerator(acceleration));
     push(&mut all, "-cpu", board.cpu(acceleration));
     push(&mut all, "-smp", processors(board, hardware.topology));
     nodes(hardware, &mut all);
     distances(hardware, &mut all);
+    hardware.performance.iter().for_each(|figure| push(&mut all, "-numa", latency_or_bandwidth(*figure)));
+    bridges(board, hardware, qemu, &mut all);
     all
 }
 
@@ -48,12 +57,19 @@ fn processors(board: &dyn Board, topology: Topology) -> String {
 fn nodes(hardware: &Hardware, all: &mut Vec<String>) {
     let total: u64 = hardware.nodes.iter().map(|node| node.bytes).sum();
     push(all, "-m", format!("{}M", total >> 20));
+    let initiators = match hardware.performance.is_empty() {
+        true => Vec::new(),
+        false => performance::initiators(&hardware.nodes, &hardware.distances, &hardware.performance),
+    };
     for (number, node) in hardware.nodes.iter().enumerate() {
         let mut words = format!("node,nodeid={number}{}", cpu_ranges(&node.cpus));
         if node.bytes > 0 {
             // Not reserved: a guest that is larger than its host may boot as long as it does not use it all.
             push(all, "-object", format!("memory-backend-ram,id=m{number},size={}M,reserve=off", node.bytes >> 20));
             words += &format!(",memdev=m{number}");
+        }
+        if let Some(initiator) = initiators.get(number).copied().flatten() {
+            words += &format!(",initiator={initiator}");
         }
         push(all, "-numa", words);
     }
@@ -70,5 +86,64 @@ fn distances(hardware: &Hardware, all: &mut Vec<String>) {
         for (to, distance) in row.iter().enumerate().filter(|(to, _)| *to != from) {
             push(all, "-numa", format!("dist,src={from},dst={to},val={distance}"));
         }
+    }
+}
+
+fn latency_or_bandwidth(figure: Performance) -> String {
+    let Performance { initiator, target, what, value } = figure;
+    let figure = match what {
+        Measured::ReadLatency => format!("read-latency,latency={value}"),
+        Measured::WriteLatency => format!("write-latency,latency={value}"),
+        Measured::ReadBandwidth => format!("read-bandwidth,bandwidth={value}M"),
+        Measured::WriteBandwidth => format!("write-bandwidth,bandwidth={value}M"),
+    };
+    format!("hmat-lb,initiator={initiator},target={target},hierarchy=memory,data-type={figure}")
+}
+
+fn bridges(board: &dyn Board, hardware: &Hardware, qemu: &Qemu, all: &mut Vec<String>) {
+    for number in 0..hardware.subsystems.len() {
+        push(all, "-device", format!("nvme-subsys,id=subsystem{number},nqn=subsystem{number}"));
+    }
+    // Namespaces go to a subsystem through any of its controllers, which must be there before.
+    let mut namespaces = vec![true; hardware.subsystems.len()];
+    for (index, bridge) in hardware.bridges.iter().enumerate() {
+        all.extend(board.bridge(bridge, index));
+        for (position, device) in bridge.devices.iter().enumerate() {
+            let seat = board.seat(bridge, position);
+            match device {
+                Device::Nvme { id, subsystem, io_queues } => {
+                    let queues = io_queues.map_or_else(String::new, |queues| format!(",max_ioqpairs={queues}"));
+                    let of = format!("serial=subsystem{subsystem},subsys=subsystem{subsystem}");
+                    push(all, "-device", format!("nvme,id={id},{of}{queues},{seat}"));
+                    if namespaces.get_mut(*subsystem).is_some_and(std::mem::take) {
+                        self::namespaces(hardware, *subsystem, id, all);
+                    }
+                }
+                Device::Nic { id, multi_queue } => {
+                    push(all, "-netdev", format!("user,id={id},restrict=on"));
+                    // Without an option ROM: it is not needed, and QEMU was seen to abort over it.
+                    push(all, "-device", format!("{},netdev={id},romfile=,{seat}", nic(*multi_queue, qemu)));
+                }
+                Device::Block { disk, queues } => {
+                    push(all, "-device", format!("virtio-blk-pci,drive={disk},num-queues={queues},{seat}"));
+                }
+                Device::StandIn(stand_in) => push(all, "-device", format!("{},{seat}", stand_in.qemu())),
+            }
+        }
+    }
+}
+
+fn namespaces(hardware: &Hardware, subsystem: usize, controller: &str, all: &mut Vec<String>) {
+    for (nsid, disk) in (1..).zip(&hardware.subsystems[subsystem].disks) {
+        push(all, "-device", format!("nvme-ns,drive={disk},bus={controller},nsid={nsid},shared=on"));
+    }
+}
+
+/// `igb` came with QEMU 8.0; both multi-queue cards have their queues without a host device behind them.
+fn nic(multi_queue: bool, qemu: &Qemu) -> &'static str {
+    match multi_queue {
+        false => "virtio-net-pci",
+        true if qemu.has_device("igb") => "igb",
+        true => "vmxnet3",
     }
 }

@@ -52,13 +52,20 @@ pub(super) fn arguments(bridge: &Bridge, index: usize) -> Vec<String> {
         "-device".to_owned(),
         format!("pxb-pcie,id={id},bus=pcie.0,addr={:#x},bus_nr={}{node}", index + 1, root.bus),
     ];
-    for position in 0..=bridge.devices.len() {
-        let port = port(bridge, position);
-        // Ports of legacy I/O space are few (16 in all) and no device here has any.
-        let seat = format!("bus={id},addr={position:#x},chassis={},slot={position},io-reserve=0", index + 1);
-        arguments.extend(["-device".to_owned(), format!("pcie-root-port,id={port},{seat}")]);
-    }
+    arguments.extend(ports(bridge, id, 0, index));
     arguments
+}
+
+/// A root port for each device of a bridge and one to spare, in the slots of a bus from `first` up. `index` tells the
+/// ports of bridges apart.
+pub(super) fn ports(bridge: &Bridge, bus: &str, first: usize, index: usize) -> Vec<String> {
+    let port = |position| {
+        let (port, slot) = (port(bridge, position), first + position);
+        // Ports of legacy I/O space are few (16 in all) and no device here needs any.
+        let place = format!("bus={bus},addr={slot:#x},chassis={},slot={slot},io-reserve=0", index + 1);
+        ["-device".to_owned(), format!("pcie-root-port,id={port},{place}")]
+    };
+    (0..=bridge.devices.len()).flat_map(port).collect()
 }
 
 pub(super) fn port(bridge: &Bridge, position: usize) -> String {
