@@ -1,4 +1,16 @@
 //! How far a figure is, relative to the others of its table.
+//!
+//! ```text
+//!  linear        10      16           25        33       equal differences are equal steps
+//!                ├──┬──┬──┬──┬──┬──┬──┬──┬──┤
+//!  step          0  1  2  3  4  5  6  7  8  9
+//!                ├──┬──┬──┬──┬──┬──┬──┬──┬──┤
+//!  logarithmic   90    180    350   700   1400  2800      equal ratios are equal steps
+//! ```
+//!
+//! Of the two the one is taken that gives more of the table's figures a colour of their own. Its ends are in the legend.
+
+use std::collections::BTreeSet;
 
 use nearfar_machine::{Distance, Distances};
 
@@ -11,17 +23,44 @@ pub(crate) const HOTTEST: u8 = 9;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {
     nearest: f64,
-    farthest: f64,
+    /// The figure of the hottest step.
+    top: f64,
+    spacing: Spacing,
+}
+
+/// What equal steps mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spacing {
+    /// Equal differences.
+    Linear,
+    /// Equal ratios.
+    Logarithmic,
+}
+
+impl std::fmt::Display for Spacing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Linear => "linear",
+            Self::Logarithmic => "logarithmic",
+        })
+    }
 }
 
 impl Scale {
     /// A scale over these figures; what is not finite is left out.
+    ///
+    /// A table whose figures all are the same is cold. The hottest step stands for twice the nearest figure at least:
+    /// 12 beside 10 is no disaster because nothing is farther.
     pub(crate) fn over(figures: impl IntoIterator<Item = f64>) -> Self {
-        let start = Self { nearest: f64::INFINITY, farthest: f64::NEG_INFINITY };
-        figures.into_iter().filter(|figure| figure.is_finite()).fold(start, |scale, figure| Self {
-            nearest: scale.nearest.min(figure),
-            farthest: scale.farthest.max(figure),
-        })
+        let figures: Vec<f64> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
+        let nearest = figures.iter().copied().fold(f64::INFINITY, f64::min);
+        let farthest = figures.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let top = if farthest > nearest { farthest.max(2.0 * nearest) } else { farthest };
+        let [linear, logarithmic] =
+            [Spacing::Linear, Spacing::Logarithmic].map(|spacing| Self { nearest, top, spacing });
+        let told_apart = |scale: Self| figures.iter().map(|&figure| scale.step(figure)).collect::<BTreeSet<_>>().len();
+        // Logarithms need figures above zero.
+        if nearest > 0.0 && told_apart(logarithmic) > told_apart(linear) { logarithmic } else { linear }
     }
 
     /// A scale over a distance matrix. "Cannot be reached" is no distance and would flatten all others.
@@ -30,18 +69,35 @@ impl Scale {
         Self::over(distances.filter(|&distance| distance != Distance::UNREACHABLE).map(|distance| distance.0.into()))
     }
 
-    /// The step of one figure. A table whose figures all are the same is cold, and what is less than twice as far as
-    /// the nearest is never the hottest: 12 beside 10 is no disaster because nothing is farther.
+    /// The step of one figure.
     pub(crate) fn step(&self, figure: f64) -> u8 {
-        let span = match self.farthest - self.nearest {
-            difference if difference > 0.0 => difference.max(self.nearest),
-            difference => difference,
-        };
-        if !figure.is_finite() || span.is_nan() || span <= 0.0 {
+        if !figure.is_finite() || !self.is_hot() {
             return 0;
         }
-        let share = ((figure - self.nearest) / span).clamp(0.0, 1.0);
-        (share * f64::from(HOTTEST)).round() as u8
+        let share = match self.spacing {
+            Spacing::Linear => (figure - self.nearest) / (self.top - self.nearest),
+            Spacing::Logarithmic => (figure / self.nearest).ln() / (self.top / self.nearest).ln(),
+        };
+        (share.clamp(0.0, 1.0) * f64::from(HOTTEST)).round() as u8
+    }
+
+    /// The figure in the middle of a step: what the legend writes below it.
+    pub(crate) fn figure(&self, step: u8) -> f64 {
+        let share = f64::from(step.min(HOTTEST)) / f64::from(HOTTEST);
+        match self.spacing {
+            _ if !self.is_hot() => self.nearest,
+            Spacing::Linear => self.nearest + share * (self.top - self.nearest),
+            Spacing::Logarithmic => self.nearest * (self.top / self.nearest).powf(share),
+        }
+    }
+
+    /// What equal steps mean; `None` where all figures are the same and there is but one step.
+    pub(crate) fn spacing(&self) -> Option<Spacing> {
+        self.is_hot().then_some(self.spacing)
+    }
+
+    fn is_hot(&self) -> bool {
+        self.top > self.nearest
     }
 
     /// The colour of one figure in a terminal.
@@ -57,25 +113,64 @@ impl Scale {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
-    fn the_nearest_is_cold_and_the_farthest_hot() {
-        let scale = Scale::over([10.0, 16.0, 33.0, f64::NAN]);
-        assert_eq!((scale.step(10.0), scale.step(33.0), scale.step(16.0)), (0, HOTTEST, 2));
-        assert_eq!(scale.step(1000.0), HOTTEST);
-        assert_eq!(scale.step(f64::NAN), 0);
+    fn published_distances_have_a_colour_each() {
+        let scale = Scale::over([10.0, 16.0, 25.0, 33.0, f64::NAN]);
+        assert_eq!([10.0, 16.0, 25.0, 33.0].map(|figure| scale.step(figure)), [0, 2, 6, HOTTEST]);
+        assert_eq!(
+            [10.0, 16.0, 25.0, 33.0].map(|f| scale.role(f)),
+            [Role::Local, Role::Near, Role::Middling, Role::Far]
+        );
+        assert_eq!(scale.spacing(), Some(Spacing::Linear));
+        assert_eq!((scale.step(1000.0), scale.step(f64::NAN)), (HOTTEST, 0));
+    }
+
+    #[test]
+    fn figures_that_multiply_have_a_logarithmic_scale() {
+        let scale = Scale::over([90.0, 140.0, 220.0, 2900.0]);
+        assert_eq!(scale.spacing(), Some(Spacing::Logarithmic));
+        assert_eq!([90.0, 140.0, 220.0, 2900.0].map(|figure| scale.step(figure)), [0, 1, 2, HOTTEST]);
     }
 
     #[test]
     fn small_differences_stay_cool() {
         let scale = Scale::over([10.0, 12.0]);
         assert_eq!((scale.step(10.0), scale.step(12.0)), (0, 2));
+        assert_eq!(scale.figure(HOTTEST), 20.0);
     }
 
     #[test]
     fn a_flat_or_empty_table_is_cold() {
         assert_eq!(Scale::over([10.0, 10.0]).step(10.0), 0);
-        assert_eq!(Scale::over([]).step(10.0), 0);
+        assert_eq!(Scale::over([10.0]).figure(HOTTEST), 10.0);
+        assert_eq!((Scale::over([]).step(10.0), Scale::over([]).spacing()), (0, None));
+    }
+
+    #[test]
+    fn figures_below_zero_are_no_reason_to_panic() {
+        assert_eq!(Scale::over([-5.0, 0.0, 5.0]).step(5.0), HOTTEST);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_farther_is_never_colder(figures in prop::collection::vec(0.1..1e6f64, 1..30)) {
+            let scale = Scale::over(figures.iter().copied());
+            let mut sorted = figures;
+            sorted.sort_by(f64::total_cmp);
+            prop_assert!(sorted.windows(2).all(|pair| scale.step(pair[0]) <= scale.step(pair[1])));
+            prop_assert_eq!(scale.step(sorted[0]), 0);
+        }
+
+        #[test]
+        fn the_legend_says_of_each_step_a_figure_of_that_step(figures in prop::collection::vec(0.1..1e6f64, 2..30)) {
+            let scale = Scale::over(figures);
+            if scale.spacing().is_some() {
+                prop_assert!((0..=HOTTEST).all(|step| scale.step(scale.figure(step)) == step));
+            }
+        }
     }
 }

@@ -1,8 +1,14 @@
-//! Measured latencies: what one load takes from each node's CPUs to each node's memory.
+//! Measured latencies: what one load takes from each node's CPUs to each node's memory. Below it the whole survey of
+//! `nearfar bench latency`, with bandwidth and transfers.
+
+mod panel;
+mod panels;
+mod survey;
+mod svg;
 
 use std::collections::BTreeSet;
 
-use nearfar_bench::latency::{LatencyMatrix, LatencyPair};
+use nearfar_bench::latency::{LatencyMatrix, LatencyPair, SkippedPair};
 use nearfar_machine::NodeId;
 
 use crate::amount::{bytes, count, nanoseconds};
@@ -10,27 +16,29 @@ use crate::heat::Scale;
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
+pub use survey::survey;
+pub use svg::survey_svg;
+
 /// The matrix in nanoseconds with its spread, labelled with what it is, and the doubts about it.
 pub fn table(matrix: &LatencyMatrix, style: &Style) -> String {
     let mut out = heading(style, "Latency", &format!("ns a load, {}", label(matrix)));
     out.push_str(&figures(matrix, style));
     for skipped in &matrix.skipped {
-        let node = |what: &str, node: Option<NodeId>| node.map(|node| format!("{what} of node {node}"));
-        let which = [node("CPUs", skipped.cpu_node), node("memory", skipped.memory_node)];
-        let which = which.into_iter().flatten().collect::<Vec<_>>().join(" to ");
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Dim, "not measured: "),
-            Role::Plain,
-            &format!("{which}: {}", skipped.because),
-        ));
+        let first = (Role::Dim, "not measured: ");
+        out.push_str(&paragraph(style, 2, first, Role::Plain, &skipped_pair(skipped)));
     }
     for warning in &matrix.warnings {
         out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &warning.to_string()));
     }
     out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &method(matrix)));
     whole(out)
+}
+
+/// Which pair was not measured, and why.
+fn skipped_pair(skipped: &SkippedPair) -> String {
+    let node = |what: &str, node: Option<NodeId>| node.map(|node| format!("{what} of node {node}"));
+    let which = [node("CPUs", skipped.cpu_node), node("memory", skipped.memory_node)];
+    format!("{}: {}", which.into_iter().flatten().collect::<Vec<_>>().join(" to "), skipped.because)
 }
 
 /// That the figures were measured now, or the label of the emulated machine.

@@ -18,7 +18,7 @@ use crate::summary::{self, Summary};
 pub(crate) use devices::{notable, place as device_place};
 pub use dot::dot;
 pub use svg::svg;
-pub(crate) use svg::{Surroundings, THEME as SVG_THEME, drawing};
+pub(crate) use svg::{Surroundings, THEME as SVG_THEME, at, drawing, text};
 
 /// Most diagnostics shown; a damaged file can have one a line.
 const MOST_DIAGNOSTICS: usize = 30;

@@ -8,49 +8,37 @@
 //! ```
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A small generator of random numbers (xorshift64*), the same on each run: measurements differ for other reasons.
-pub(super) struct Random(u64);
+use crate::random::Random;
 
-impl Random {
-    /// A generator with this seed; 0 is replaced, because it would yield 0 for ever.
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed.max(1))
-    }
-
-    /// A number below `bound`, which is above 0. The bias of the multiplication is below 2^-32 for the bounds in use.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let number = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D);
-        ((u128::from(number) * bound as u128) >> 64) as usize
-    }
-
-    /// Puts the items into random order (Fisher and Yates).
-    pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
-    }
-}
+/// Lines between two looks at the flag that cancels.
+const LINES_A_LOOK: usize = 1 << 16;
 
 /// The successor of each of `lines` lines, such that following it from any line visits all of them (Sattolo's
-/// algorithm: like a shuffle, but no item may stay where it is, which leaves exactly one cycle).
-pub(super) fn cycle(lines: u32, random: &mut Random) -> Vec<u32> {
+/// algorithm: like a shuffle, but no item may stay where it is, which leaves exactly one cycle). `None` when cancelled.
+pub(super) fn cycle(lines: u32, random: &mut Random, cancel: &AtomicBool) -> Option<Vec<u32>> {
     let mut next: Vec<u32> = (0..lines).collect();
     for last in (1..next.len()).rev() {
+        if last.is_multiple_of(LINES_A_LOOK) && cancel.load(Ordering::Relaxed) {
+            return None;
+        }
         next.swap(last, random.below(last));
     }
-    next
+    Some(next)
 }
 
 /// Writes the cycle into a buffer whose lines are `stride` words long. Writing goes from front to back, so a buffer
-/// costs its bandwidth and not a cache miss a line.
-pub(super) fn link(words: &mut [u64], next: &[u32], stride: usize) {
-    for (line, &next) in words.chunks_exact_mut(stride).zip(next) {
-        line[0] = u64::from(next) * stride as u64;
+/// costs its bandwidth and not a cache miss a line. Stops early when cancelled.
+pub(super) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &AtomicBool) {
+    for (words, next) in words.chunks_mut(stride * LINES_A_LOOK).zip(next.chunks(LINES_A_LOOK)) {
+        for (line, &next) in words.chunks_exact_mut(stride).zip(next) {
+            line[0] = u64::from(next) * stride as u64;
+        }
+        if cancel.load(Ordering::Relaxed) {
+            return;
+        }
     }
 }
 
@@ -84,16 +72,28 @@ mod tests {
 
     use super::*;
 
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
+    fn whole_cycle(lines: u32, seed: u64) -> Vec<u32> {
+        cycle(lines, &mut Random::new(seed), &GO_ON).unwrap()
+    }
+
     #[test]
     fn one_line_is_followed_by_itself() {
-        assert_eq!(cycle(1, &mut Random::new(1)), [0]);
-        assert!(cycle(0, &mut Random::new(1)).is_empty());
+        assert_eq!(whole_cycle(1, 1), [0]);
+        assert!(whole_cycle(0, 1).is_empty());
+    }
+
+    #[test]
+    fn a_long_cycle_can_be_cancelled() {
+        let lines = 2 * LINES_A_LOOK as u32 + 1;
+        assert_eq!(cycle(lines, &mut Random::new(1), &AtomicBool::new(true)), None);
     }
 
     proptest! {
         #[test]
         fn the_permutation_is_one_cycle(lines in 1u32..5000, seed: u64) {
-            let next = cycle(lines, &mut Random::new(seed));
+            let next = whole_cycle(lines, seed);
             let mut at = 0;
             let mut seen = vec![false; lines as usize];
             for _ in 0..lines {
@@ -106,15 +106,9 @@ mod tests {
         #[test]
         fn following_a_linked_buffer_comes_back_after_all_lines(lines in 2u32..500, stride in 1usize..9, seed: u64) {
             let mut words = vec![u64::MAX; lines as usize * stride];
-            link(&mut words, &cycle(lines, &mut Random::new(seed)), stride);
+            link(&mut words, &whole_cycle(lines, seed), stride, &GO_ON);
             prop_assert_eq!(follow(&words, 0, u64::from(lines)).0, 0);
             prop_assert_ne!(follow(&words, 0, u64::from(lines) - 1).0, 0);
-        }
-
-        #[test]
-        fn a_random_number_is_below_its_bound(seed: u64, bound in 1usize..1000) {
-            let mut random = Random::new(seed);
-            prop_assert!((0..50).all(|_| random.below(bound) < bound));
         }
     }
 }

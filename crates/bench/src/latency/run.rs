@@ -1,17 +1,21 @@
-//! One run of the probe: buffers prepared, pairs measured in rounds, samples summed up.
+//! One run of the probe: buffers linked, pairs measured in rounds, samples summed up.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nearfar_machine::{CpuId, Machine, NodeId};
 
-use super::chase::{self, Random};
-use super::conditions::{self, Ticks};
-use super::mapping::Mapping;
-use super::room::{self, Room};
-use super::subjects::{self, Subjects};
-use super::{LatencyMatrix, LatencyOptions, LatencyPair, PageKind, ProbeError, SkippedPair, Summary, Warning, pinning};
+use super::chase;
+use super::{LatencyMatrix, LatencyPair};
+use crate::conditions::{self, Ticks};
+use crate::options::{ProbeError, ProbeOptions};
+use crate::pinning;
+use crate::placed::Placed;
+use crate::random::{Random, SEED};
+use crate::room::Room;
+use crate::statistics::Summary;
+use crate::subjects::{SkippedPair, Source};
+use crate::warning::{Warning, outliers};
 
 /// Loads before the clock starts, after the thread moved to another CPU.
 const WARM_UP_STEPS: u64 = 256;
@@ -21,14 +25,21 @@ const TRIAL_STEPS: u64 = 2_000;
 const LEAST_STEPS: u64 = 1_000;
 /// Most loads in a sample: a few milliseconds, so that on a busy machine most samples end before the scheduler comes.
 const MOST_STEPS: u64 = 20_000;
-/// Seed of the order of lines and of pairs; any constant would do.
-const SEED: u64 = 0x6e65_6172_6661_7221;
+/// Loads between two looks at the clock while caches are emptied of what linking left there.
+const SETTLING_STEPS: u64 = 4_096;
+/// The share of the time left that emptying caches may take.
+const SETTLING_SHARE: f64 = 0.1;
+/// A last-level cache where its size is not known.
+const ASSUMED_CACHE: u64 = 8 << 20;
 
-/// A buffer on a node, and where the chase through it stands.
-struct Buffer {
-    node: NodeId,
-    memory: Mapping,
-    at: u64,
+/// What the chases need.
+pub(crate) struct Chases<'a> {
+    pub(crate) machine: &'a Machine,
+    pub(crate) options: &'a ProbeOptions,
+    pub(crate) sources: &'a [Source],
+    pub(crate) room: &'a Room,
+    pub(crate) placed: &'a mut Placed,
+    pub(crate) deadline: Instant,
 }
 
 /// A pair to measure: who, and which buffer.
@@ -39,41 +50,48 @@ struct Pair {
     buffer: usize,
 }
 
+/// The chase through one buffer: it goes on where it stood, so that it comes back to a line only after it has been to
+/// all others.
+struct Chase<'a> {
+    words: &'a [u64],
+    at: u64,
+}
+
+/// The samples of each pair: CPU node, index of the buffer.
+type Samples = BTreeMap<(NodeId, usize), (CpuId, Vec<f64>)>;
+
 struct Run<'a> {
     machine: &'a Machine,
-    options: &'a LatencyOptions,
+    options: &'a ProbeOptions,
     deadline: Instant,
     skipped: Vec<SkippedPair>,
     warnings: Vec<Warning>,
 }
 
 /// Measures on the calling thread, whose affinity it leaves changed.
-pub(super) fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMatrix, ProbeError> {
+pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError> {
+    let Chases { machine, options, sources, room, placed, deadline } = chases;
     let start = Instant::now();
-    let allowed = pinning::allowed().map_err(ProbeError::Thread)?;
-    let Subjects { cpus, memory, skipped } = subjects::pick(machine, &allowed);
-    if cpus.is_empty() || memory.is_empty() {
-        let because = match memory.is_empty() {
-            true => "no online node has memory".to_owned(),
-            false => format!("this process may run on CPUs {allowed}, none of which is on a known online node"),
-        };
-        return Err(ProbeError::NothingToMeasure { because });
-    }
-    let Room { buffer_bytes, line_bytes, last_level_cache_bytes, warnings } =
-        room::decide(machine, &memory, options, room::spare_memory());
-    let mut run = Run { machine, options, deadline: start + options.budget, skipped, warnings };
-    let mut buffers = run.prepare(&memory, &cpus, buffer_bytes, line_bytes)?;
-    let page_kind = run.page_kind(&buffers);
-    let (steps, samples) = run.sample(&cpus, &mut buffers)?;
-    let pairs = run.sum_up(&samples, &buffers);
+    link(placed, room, options)?;
+    let stride = (room.one_cpu_bytes / 8) as usize;
+    let nodes: Vec<NodeId> = placed.buffers.iter().map(|buffer| buffer.node).collect();
+    let mut buffers: Vec<Chase<'_>> =
+        placed.buffers.iter().map(|buffer| Chase { words: &buffer.memory.words()[..stride], at: 0 }).collect();
+    let warnings = room.warnings.iter().chain(&placed.warnings).cloned().collect();
+    let mut run = Run { machine, options, deadline, skipped: placed.skipped.clone(), warnings };
+    let cache = room.last_level_cache_bytes.unwrap_or(ASSUMED_CACHE);
+    run.settle(sources, &mut buffers, cache / room.line_bytes)?;
+    let (steps, samples) = run.sample(sources, &mut buffers)?;
+    let pairs = run.sum_up(&samples, &nodes);
     run.warnings.extend(conditions::governor(machine));
+    run.warnings.extend(outliers(pairs.iter().map(|pair| (pair.outliers, pair.samples_ns.len()))));
     Ok(LatencyMatrix {
         pairs,
         skipped: run.skipped,
-        buffer_bytes,
-        line_bytes,
-        last_level_cache_bytes,
-        page_kind,
+        buffer_bytes: room.one_cpu_bytes,
+        line_bytes: room.line_bytes,
+        last_level_cache_bytes: room.last_level_cache_bytes,
+        page_kind: placed.page_kind,
         steps,
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings: run.warnings,
@@ -81,85 +99,47 @@ pub(super) fn measure(machine: &Machine, options: &LatencyOptions) -> Result<Lat
     })
 }
 
-/// The samples of each pair: CPU node, CPU, index of the buffer.
-type Samples = BTreeMap<(NodeId, usize), (CpuId, Vec<f64>)>;
+/// Writes the chain into each buffer.
+fn link(placed: &mut Placed, room: &Room, options: &ProbeOptions) -> Result<(), ProbeError> {
+    // The line count fits: a buffer has at most 16 GiB and a line at least 64 bytes.
+    let lines = (room.one_cpu_bytes / room.line_bytes) as u32;
+    let cycle = chase::cycle(lines, &mut Random::new(SEED), &options.cancel).ok_or(ProbeError::Cancelled)?;
+    for buffer in &mut placed.buffers {
+        chase::link(buffer.memory.words_mut(), &cycle, (room.line_bytes / 8) as usize, &options.cancel);
+        options.check_cancelled()?;
+    }
+    Ok(())
+}
 
 impl Run<'_> {
-    fn check_cancelled(&self) -> Result<(), ProbeError> {
-        match self.options.cancel.load(Ordering::Relaxed) {
-            true => Err(ProbeError::Cancelled),
-            false => Ok(()),
-        }
-    }
-
-    /// A buffer on each node, linked; nodes whose memory cannot be had are skipped.
-    fn prepare(
-        &mut self,
-        nodes: &[NodeId],
-        cpus: &[(NodeId, CpuId)],
-        bytes: u64,
-        line_bytes: u64,
-    ) -> Result<Vec<Buffer>, ProbeError> {
-        // The line count fits: a buffer has at most 16 GiB and a line at least 64 bytes.
-        let cycle = chase::cycle((bytes / line_bytes) as u32, &mut Random::new(SEED));
-        let mut buffers = Vec::new();
-        for &node in nodes {
-            self.check_cancelled()?;
-            let own_cpu = cpus.iter().find(|(of, _)| *of == node).map(|&(_, cpu)| cpu);
-            let mut memory = Mapping::new(bytes as usize).map_err(|source| ProbeError::Memory { bytes, source })?;
-            if nodes.len() > 1
-                && let Err(error) = memory.bind(node)
-            {
-                if own_cpu.is_none_or(|cpu| pinning::pin(cpu).is_err()) {
-                    let because = format!("its memory cannot be bound ({error}) nor touched first by a CPU of its own");
-                    self.skipped.push(SkippedPair { cpu_node: None, memory_node: Some(node), because });
-                    continue;
-                }
-                self.warnings.push(Warning::BindRefused { node, error: error.to_string() });
-            }
-            chase::link(memory.words_mut(), &cycle, (line_bytes / 8) as usize);
-            if nodes.len() > 1 && !self.is_in_place(node, &memory) {
+    /// Linking leaves the end of the last buffer in some node's cache, which would make that pair look near. From each
+    /// node as many lines are loaded as its cache has, and half as many again.
+    fn settle(&self, sources: &[Source], buffers: &mut [Chase<'_>], cache_lines: u64) -> Result<(), ProbeError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let share = left.mul_f64(SETTLING_SHARE) / sources.len().max(1) as u32;
+        for source in sources {
+            if pinning::pin(source.cpu).is_err() {
                 continue;
             }
-            buffers.push(Buffer { node, memory, at: 0 });
-        }
-        match buffers.is_empty() {
-            true => {
-                Err(ProbeError::NothingToMeasure { because: "no node's memory could be bound or reached".to_owned() })
+            let end = Instant::now() + share;
+            let (mut loaded, mut turn) = (0, 0);
+            while loaded < cache_lines + cache_lines / 2 && Instant::now() < end {
+                self.options.check_cancelled()?;
+                let chase = &mut buffers[turn];
+                chase.at = chase::follow(chase.words, chase.at, SETTLING_STEPS).0;
+                (loaded, turn) = (loaded + SETTLING_STEPS, (turn + 1) % buffers.len());
             }
-            false => Ok(buffers),
         }
-    }
-
-    /// Whether a buffer is where it should be, as far as that can be told; says so when it is not.
-    fn is_in_place(&mut self, node: NodeId, memory: &Mapping) -> bool {
-        match memory.share_elsewhere(node) {
-            Ok(share) if share > 0.5 => {
-                let because = format!("{:.0} % of the pages meant for it are on another node", share * 100.0);
-                self.skipped.push(SkippedPair { cpu_node: None, memory_node: Some(node), because });
-                return false;
-            }
-            Ok(0.0) => {}
-            Ok(share) => self.warnings.push(Warning::PagesElsewhere { node, percent: share * 100.0 }),
-            Err(error) => self.warnings.push(Warning::Unverified { node, error: error.to_string() }),
-        }
-        true
-    }
-
-    fn page_kind(&mut self, buffers: &[Buffer]) -> PageKind {
-        let mut kinds = buffers.iter().map(|buffer| buffer.memory.page_kind());
-        let first = kinds.next().unwrap_or(PageKind::Unknown);
-        let kind = if kinds.all(|kind| kind == first) { first } else { PageKind::Mixed };
-        if kind == PageKind::Base {
-            self.warnings.push(Warning::BasePages);
-        }
-        kind
+        Ok(())
     }
 
     /// Takes rounds of samples until every pair has enough or the time is over.
-    fn sample(&mut self, cpus: &[(NodeId, CpuId)], buffers: &mut [Buffer]) -> Result<(u64, Samples), ProbeError> {
-        let of_cpu = |&(cpu_node, cpu)| (0..buffers.len()).map(move |buffer| Pair { cpu_node, cpu, buffer });
-        let mut pairs: Vec<Pair> = cpus.iter().flat_map(of_cpu).collect();
+    fn sample(&mut self, sources: &[Source], buffers: &mut [Chase<'_>]) -> Result<(u64, Samples), ProbeError> {
+        let of_source = |source: &Source| {
+            let (cpu_node, cpu) = (source.node, source.cpu);
+            (0..buffers.len()).map(move |buffer| Pair { cpu_node, cpu, buffer })
+        };
+        let mut pairs: Vec<Pair> = sources.iter().flat_map(of_source).collect();
         let wanted = self.options.most_samples.max(1);
         let mut random = Random::new(SEED);
         let mut samples = Samples::new();
@@ -171,7 +151,7 @@ impl Run<'_> {
             let began = Instant::now();
             let mut unusable = Vec::new();
             for pair in &pairs {
-                self.check_cancelled()?;
+                self.options.check_cancelled()?;
                 if round > 1 && Instant::now() >= self.deadline {
                     break;
                 }
@@ -194,7 +174,7 @@ impl Run<'_> {
                 break;
             }
         }
-        self.judge(&samples, wanted, switches, &ticks, cpus);
+        self.judge(&samples, wanted, switches, &ticks, sources);
         Ok((steps, samples))
     }
 
@@ -208,22 +188,22 @@ impl Run<'_> {
     }
 
     /// Says what went on besides.
-    fn judge(&mut self, samples: &Samples, wanted: usize, switches: u64, ticks: &Ticks, cpus: &[(NodeId, CpuId)]) {
+    fn judge(&mut self, samples: &Samples, wanted: usize, switches: u64, ticks: &Ticks, sources: &[Source]) {
         let taken = samples.values().map(|(_, samples)| samples.len() as u64).sum::<u64>();
         // A switch in a hundred samples is the machine breathing; the median does not feel it.
         if switches > taken / 100 + 1 {
             self.warnings.push(Warning::Interrupted { switches, samples: taken });
         }
-        self.warnings.extend(Ticks::now().stolen_since(ticks, cpus.iter().map(|&(_, cpu)| cpu)));
+        self.warnings.extend(Ticks::now().doubts_since(ticks, sources.iter().map(|source| source.cpu)));
         let fewest = samples.values().map(|(_, samples)| samples.len()).min().unwrap_or(0);
         if fewest < wanted.min(5) {
             self.warnings.push(Warning::CutShort { samples: fewest, wanted });
         }
     }
 
-    fn sum_up(&self, samples: &Samples, buffers: &[Buffer]) -> Vec<LatencyPair> {
+    fn sum_up(&self, samples: &Samples, nodes: &[NodeId]) -> Vec<LatencyPair> {
         let pairs = samples.iter().filter_map(|(&(cpu_node, buffer), (cpu, samples))| {
-            let (memory_node, summary) = (buffers[buffer].node, Summary::of(samples)?);
+            let (memory_node, summary) = (nodes[buffer], Summary::of(samples)?);
             Some(LatencyPair {
                 cpu_node,
                 memory_node,
@@ -232,6 +212,8 @@ impl Run<'_> {
                 median_ns: summary.median,
                 low_ns: summary.low,
                 high_ns: summary.high,
+                confidence_ns: summary.confidence,
+                outliers: summary.outliers,
                 distance: self.machine.distance(cpu_node, memory_node),
             })
         });
@@ -239,14 +221,12 @@ impl Run<'_> {
     }
 }
 
-impl Buffer {
-    /// One sample: nanoseconds a load, and how often the scheduler interfered. The chase goes on where it stood, so
-    /// that it comes back to a line only after it has been to all others.
+impl Chase<'_> {
+    /// One sample: nanoseconds a load, and how often the scheduler interfered.
     fn sample(&mut self, steps: u64) -> (f64, u64) {
-        let words = self.memory.words();
-        let (warm, _) = chase::follow(words, self.at, WARM_UP_STEPS);
+        let (warm, _) = chase::follow(self.words, self.at, WARM_UP_STEPS);
         let switches = conditions::switches();
-        let (at, nanoseconds) = chase::follow(words, warm, steps);
+        let (at, nanoseconds) = chase::follow(self.words, warm, steps);
         self.at = at;
         (nanoseconds, conditions::switches().saturating_sub(switches))
     }

@@ -156,12 +156,12 @@ fn device(device: &PciDevice, x: i32, y: i32, width: i32) -> Markup {
     }
 }
 
-fn at(x: i32, y: i32) -> String {
+pub(crate) fn at(x: i32, y: i32) -> String {
     format!("translate({x} {y})")
 }
 
 /// A line of text, cut to what fits into `width` at this font size.
-fn text(class: &str, x: i32, y: i32, width: i32, size: i32, line: &str) -> Markup {
+pub(crate) fn text(class: &str, x: i32, y: i32, width: i32, size: i32, line: &str) -> Markup {
     let line = clean(line);
     // A sans-serif letter is about 0.56 of its size wide.
     let room = (f64::from(width) / (0.56 * f64::from(size))).max(1.0) as usize;

@@ -276,6 +276,8 @@ pub fn latencies(machine: &Machine) -> LatencyMatrix {
                 median_ns: median,
                 low_ns: median - 1.0,
                 high_ns: median + 2.5,
+                confidence_ns: None,
+                outliers: 0,
                 distance,
             });
         }

@@ -54,7 +54,7 @@ fn distance_map(table: &Distances, title: &str) -> Markup {
                     }
                 }
             }
-            (legend("near", "far"))
+            (legend(&scale, |distance| format!("{distance:.0}")))
         }
     }
 }
@@ -94,7 +94,7 @@ fn latency_map(matrix: &LatencyMatrix) -> Markup {
                     }
                 }
             }
-            @if memory.len() > 1 { (legend("fast", "slow")) }
+            @if memory.len() > 1 { (legend(&scale, |latency| format!("{} ns", nanoseconds(latency)))) }
         }
     }
 }
@@ -133,10 +133,17 @@ fn doubts(matrix: &LatencyMatrix) -> Markup {
     }
 }
 
-fn legend(cold: &str, hot: &str) -> Markup {
+/// The steps between the figures of the first and the last; nothing where all figures are the same.
+fn legend(scale: &Scale, figure: fn(f64) -> String) -> Markup {
+    let Some(spacing) = scale.spacing() else { return html! {} };
     html! {
         p.legend {
-            span.scale { (cold) @for step in 0..=HOTTEST { i class=(class(step)) {} } (hot) }
+            span.scale {
+                (figure(scale.figure(0)))
+                @for step in 0..=HOTTEST { i class=(class(step)) title=(figure(scale.figure(step))) {} }
+                (figure(scale.figure(HOTTEST)))
+            }
+            span { (spacing.to_string()) " scale" }
         }
     }
 }

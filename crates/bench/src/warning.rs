@@ -55,6 +55,27 @@ pub enum Warning {
     },
     /// Base pages only: most loads include an address translation.
     BasePages,
+    /// Base pages, as asked for.
+    BasePagesAsked,
+    /// The pool of huge pages that was asked for could not be used.
+    NoPool {
+        /// The memory's node.
+        node: NodeId,
+        /// What it lacks.
+        because: String,
+    },
+    /// Other processes kept CPUs busy.
+    OtherLoad {
+        /// How much they used, in percent of one CPU.
+        percent: f64,
+    },
+    /// Some samples lie far from the others of their pair.
+    Outliers {
+        /// How many.
+        outliers: usize,
+        /// Of how many.
+        samples: usize,
+    },
     /// The scheduler took the CPU away within timed parts.
     Interrupted {
         /// Involuntary context switches in timed parts.
@@ -69,6 +90,12 @@ pub enum Warning {
         /// Samples it should have.
         wanted: usize,
     },
+}
+
+/// A warning when more than one in twenty samples stands apart; from the outliers and samples of each pair.
+pub(crate) fn outliers(pairs: impl Iterator<Item = (usize, usize)>) -> Option<Warning> {
+    let (outliers, samples) = pairs.fold((0, 0), |all, pair| (all.0 + pair.0, all.1 + pair.1));
+    (outliers > samples / 20).then_some(Warning::Outliers { outliers, samples })
 }
 
 impl fmt::Display for Warning {
@@ -109,6 +136,22 @@ impl fmt::Display for Warning {
             Self::BasePages => f.write_str(
                 "the kernel gave no huge pages: most loads include an address translation; transparent huge pages set \
                  to madvise or always would avoid that",
+            ),
+            Self::BasePagesAsked => f.write_str("huge pages were declined: most loads include an address translation"),
+            Self::NoPool { node, because } => write!(
+                f,
+                "node {node}'s pool of huge pages was not used ({because}): its pages are transparent ones or base pages; \
+                 nr_hugepages below the node's hugepages folder in /sys/devices/system/node fills the pool"
+            ),
+            Self::OtherLoad { percent } => write!(
+                f,
+                "other processes kept {percent:.0} % of a CPU busy: they share caches, memory and CPUs with the \
+                 measurement; repeat on an idle machine"
+            ),
+            Self::Outliers { outliers, samples } => write!(
+                f,
+                "{outliers} of {samples} samples lie far from the others of their pair; medians do not feel them, but \
+                 something disturbed the machine"
             ),
             Self::Interrupted { switches, samples } => write!(
                 f,

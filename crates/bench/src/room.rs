@@ -3,30 +3,48 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nearfar_machine::{CacheKind, Machine, NodeId};
+use nearfar_machine::{Cache, CacheKind, Machine, NodeId};
 
-use super::{LatencyOptions, Warning};
+use crate::options::ProbeOptions;
+use crate::warning::Warning;
 
 /// Buffers are at least this large, whatever the caches say.
 const LEAST_WANTED: u64 = 64 << 20;
+/// The same on an emulated machine, whose caches are small and whose time is dear.
+const LEAST_WANTED_EMULATED: u64 = 32 << 20;
 /// Below this a chase would measure caches and nothing else on any machine of today.
 const LEAST_TAKEN: u64 = 4 << 20;
 /// How many times the last-level cache a buffer should be.
 const TIMES_CACHE: u64 = 4;
+/// How many times all last-level caches of a node together, when all its CPUs work on the buffer.
+const TIMES_ALL_CACHES: u64 = 2;
 /// A line number fits 32 bits, and no cache asks for more.
 const MOST_TAKEN: u64 = 16 << 30;
 /// Bytes a second that mapping, clearing and linking go at when huge pages lack: a cautious guess.
 const PREPARED_PER_SECOND: f64 = 1.0e9;
+/// The same under emulation with delays.
+const PREPARED_PER_SECOND_EMULATED: f64 = 80.0e6;
 /// The share of the budget that preparation may take.
 const PREPARING_SHARE: f64 = 0.4;
 
+/// What a buffer is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// One CPU at a time reads it.
+    OneCpu,
+    /// One CPU at a time, and then all CPUs of a node together.
+    AllCpus,
+}
+
 /// The size decided on.
 #[derive(Debug, PartialEq)]
-pub(super) struct Room {
-    pub(super) buffer_bytes: u64,
-    pub(super) line_bytes: u64,
-    pub(super) last_level_cache_bytes: Option<u64>,
-    pub(super) warnings: Vec<Warning>,
+pub(crate) struct Room {
+    pub(crate) buffer_bytes: u64,
+    /// As much of the buffer as one CPU needs.
+    pub(crate) one_cpu_bytes: u64,
+    pub(crate) line_bytes: u64,
+    pub(crate) last_level_cache_bytes: Option<u64>,
+    pub(crate) warnings: Vec<Warning>,
 }
 
 /// A reason to keep buffers small, and the size it allows.
@@ -36,13 +54,24 @@ struct Limit {
 }
 
 /// Decides the size of the buffers on these nodes.
-pub(super) fn decide(machine: &Machine, nodes: &[NodeId], options: &LatencyOptions, spare: Option<u64>) -> Room {
-    let last_level_cache_bytes = last_level_cache(machine);
+pub(crate) fn decide(
+    machine: &Machine,
+    nodes: &[NodeId],
+    options: &ProbeOptions,
+    used_by: Use,
+    spare: Option<u64>,
+) -> Room {
+    let last_level_cache_bytes = last_level_caches(machine).filter_map(size).max();
     let line_bytes = machine.caches.iter().filter_map(|cache| cache.line_bytes).max().unwrap_or(64);
     // A line of 512 bytes is the largest there is; a wrong file must not make the stride absurd.
     let line_bytes = u64::from(line_bytes).clamp(64, 512).next_power_of_two();
-    let by_cache = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(TIMES_CACHE));
-    let wanted = options.buffer_bytes.unwrap_or(by_cache.max(LEAST_WANTED)).clamp(LEAST_TAKEN, MOST_TAKEN);
+    let least = if machine.origin.emulated.is_some() { LEAST_WANTED_EMULATED } else { LEAST_WANTED };
+    let for_one = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(TIMES_CACHE));
+    let by_cache = match used_by {
+        Use::OneCpu => for_one,
+        Use::AllCpus => for_one.max(largest_sum_of_a_node(machine).saturating_mul(TIMES_ALL_CACHES)),
+    };
+    let wanted = options.buffer_bytes.unwrap_or(by_cache.max(least)).clamp(LEAST_TAKEN, MOST_TAKEN);
     let limit = limits(machine, nodes, options.budget, spare).into_iter().min_by_key(|limit| limit.bytes);
     let mut warnings = Vec::new();
     if last_level_cache_bytes.is_none() {
@@ -58,12 +87,22 @@ pub(super) fn decide(machine: &Machine, nodes: &[NodeId], options: &LatencyOptio
         warnings.push(Warning::SmallBuffer { wanted_bytes: by_cache, got_bytes: wanted, because });
     }
     // Whole megabytes, so that huge pages can fill them.
-    Room { buffer_bytes: buffer_bytes & !((2 << 20) - 1), line_bytes, last_level_cache_bytes, warnings }
+    let whole = |bytes: u64| bytes & !((2 << 20) - 1);
+    let buffer_bytes = whole(buffer_bytes);
+    let one_cpu_bytes = match options.buffer_bytes {
+        Some(_) => buffer_bytes,
+        None => whole(for_one.max(least)).min(buffer_bytes),
+    };
+    Room { buffer_bytes, one_cpu_bytes, line_bytes, last_level_cache_bytes, warnings }
 }
 
 fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u64>) -> Vec<Limit> {
     let count = nodes.len().max(1) as u64;
-    let by_time = budget.as_secs_f64() * PREPARING_SHARE * PREPARED_PER_SECOND / count as f64;
+    let speed = match machine.origin.emulated {
+        Some(_) => PREPARED_PER_SECOND_EMULATED,
+        None => PREPARED_PER_SECOND,
+    };
+    let by_time = budget.as_secs_f64() * PREPARING_SHARE * speed / count as f64;
     let by_time = Limit { bytes: by_time as u64, because: "a larger one could not be prepared in the time".into() };
     let by_node = nodes.iter().filter_map(|&node| {
         let free = machine.node(node)?.memory.get()?.free_bytes?;
@@ -76,16 +115,27 @@ fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u
     by_node.chain(by_spare).chain([by_time]).collect()
 }
 
-/// The largest cache of the highest level that holds data, in bytes.
-fn last_level_cache(machine: &Machine) -> Option<u64> {
+/// The caches of the highest level that hold data.
+pub(crate) fn last_level_caches(machine: &Machine) -> impl Iterator<Item = &Cache> {
     let data = || machine.caches.iter().filter(|cache| cache.kind != CacheKind::Instruction);
-    let level = data().map(|cache| cache.level).max()?;
-    data().filter(|cache| cache.level == level).filter_map(|cache| cache.size_bytes.get().copied()).max()
+    let level = data().map(|cache| cache.level).max();
+    data().filter(move |cache| Some(cache.level) == level)
+}
+
+fn size(cache: &Cache) -> Option<u64> {
+    cache.size_bytes.get().copied()
+}
+
+/// The last-level caches of one node together, for the node that has most, in bytes.
+fn largest_sum_of_a_node(machine: &Machine) -> u64 {
+    let of_node = |cpus| last_level_caches(machine).filter(move |cache| cache.cpus.intersects(cpus)).filter_map(size);
+    let sums = machine.nodes.iter().map(|node| of_node(&node.cpus).fold(0u64, u64::saturating_add));
+    sums.max().unwrap_or(0)
 }
 
 /// How much memory this process may still take: what the system has available, or what its control group leaves
 /// it, whichever is less. A probe must not get anybody killed for lack of memory.
-pub(super) fn spare_memory() -> Option<u64> {
+pub(crate) fn spare_memory() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let available = read(Path::new("/proc/meminfo")).and_then(|text| available(&text));
     let group = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
@@ -130,7 +180,7 @@ mod tests {
     }
 
     fn room(machine: &Machine, spare: Option<u64>) -> Room {
-        decide(machine, &[NodeId(0)], &LatencyOptions::default(), spare)
+        decide(machine, &[NodeId(0)], &ProbeOptions::default(), Use::OneCpu, spare)
     }
 
     #[test]
@@ -150,6 +200,30 @@ mod tests {
                 matches!(room.warnings[..], [Warning::SmallBuffer { wanted_bytes, .. }] if wanted_bytes == 128 << 20)
             );
         }
+    }
+
+    #[test]
+    fn all_cpus_together_need_more_than_all_their_caches() {
+        let mut machine = machine(Some(32 << 20), 1 << 40);
+        machine.nodes[0].cpus = CpuSet::range(CpuId(0), CpuId(2));
+        for cpu in [1, 2] {
+            let cpus = CpuSet::single(CpuId(cpu));
+            machine.caches.push(Cache { cpus, ..machine.caches[0].clone() });
+        }
+        let options = ProbeOptions::default();
+        let room = decide(&machine, &[NodeId(0)], &options, Use::AllCpus, None);
+        assert_eq!((room.one_cpu_bytes, room.buffer_bytes), (128 << 20, 192 << 20));
+        let asked = ProbeOptions { buffer_bytes: Some(16 << 20), ..options };
+        let room = decide(&machine, &[NodeId(0)], &asked, Use::AllCpus, None);
+        assert_eq!((room.one_cpu_bytes, room.buffer_bytes), (16 << 20, 16 << 20));
+        assert!(matches!(room.warnings[..], [Warning::SmallBuffer { .. }]));
+    }
+
+    #[test]
+    fn an_emulated_machine_is_content_with_less() {
+        let mut machine = machine(Some(2 << 20), 1 << 40);
+        machine.origin.emulated = Some("emulated machine".to_owned());
+        assert_eq!(room(&machine, None).buffer_bytes, 32 << 20);
     }
 
     #[test]

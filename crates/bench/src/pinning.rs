@@ -9,7 +9,7 @@ use nearfar_machine::{CpuId, CpuSet, MAX_NUMBER};
 const WORD_BITS: u32 = libc::c_ulong::BITS;
 
 /// The CPUs the calling thread may run on.
-pub(super) fn allowed() -> io::Result<CpuSet> {
+pub(crate) fn allowed() -> io::Result<CpuSet> {
     let mut words: Vec<libc::c_ulong> = vec![0; (MAX_NUMBER / WORD_BITS) as usize + 1];
     let this_thread: libc::pid_t = 0;
     // SAFETY: the kernel writes at most as many bytes as it is told the buffer has.
@@ -25,8 +25,8 @@ pub(super) fn allowed() -> io::Result<CpuSet> {
     Ok(cpus.collect())
 }
 
-/// Confines the calling thread to one CPU; the thread runs there when this returns.
-pub(super) fn pin(cpu: CpuId) -> io::Result<()> {
+/// Confines the calling thread to one CPU; the thread runs there when this returns, which is verified.
+pub(crate) fn pin(cpu: CpuId) -> io::Result<()> {
     let mut words: Vec<libc::c_ulong> = vec![0; (cpu.0 / WORD_BITS) as usize + 1];
     if let Some(word) = words.last_mut() {
         *word = 1 << (cpu.0 % WORD_BITS);
@@ -36,7 +36,14 @@ pub(super) fn pin(cpu: CpuId) -> io::Result<()> {
     let result = unsafe {
         libc::syscall(libc::SYS_sched_setaffinity, this_thread, std::mem::size_of_val(&words[..]), words.as_ptr())
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // A sandbox may pretend to have done what it was asked.
+    match rustix::thread::sched_getcpu() == cpu.0 as usize {
+        true => Ok(()),
+        false => Err(io::Error::other("the thread does not run where it was pinned to")),
+    }
 }
 
 #[cfg(test)]

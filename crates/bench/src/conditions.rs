@@ -1,0 +1,135 @@
+//! What else the machine did while it was measured.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::{CpuId, Machine};
+
+use crate::warning::Warning;
+
+/// Stolen time below this many percent is what any guest sees.
+const STOLEN_PERCENT: f64 = 1.0;
+
+/// Other tasks' use of this much of one CPU is what any system shows.
+const OTHER_LOAD_PERCENT: f64 = 25.0;
+
+/// What the CPUs have done since boot, from `/proc/stat` (proc_stat(5)), and this process among them.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Ticks {
+    cpus: BTreeMap<CpuId, OneCpu>,
+    /// Seconds of CPU time this process has used.
+    own_s: f64,
+}
+
+/// One CPU's ticks since boot.
+#[derive(Debug, PartialEq, Default, Clone, Copy)]
+struct OneCpu {
+    stolen: u64,
+    busy: u64,
+    all: u64,
+}
+
+impl Ticks {
+    /// Reads them; none where the file cannot be read.
+    pub(crate) fn now() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), own_seconds())
+    }
+
+    fn parse(text: &str, own_s: f64) -> Self {
+        let cpus = text.lines().filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            let cpu = CpuId(fields.next()?.strip_prefix("cpu")?.parse().ok()?);
+            // user nice system idle iowait irq softirq steal; guest time is already in user.
+            let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).take(8).collect();
+            let sum = |ticks: &[u64]| ticks.iter().fold(0u64, |sum, &ticks| sum.saturating_add(ticks));
+            let busy = sum(ticks.get(..3)?).saturating_add(sum(ticks.get(5..7)?));
+            Some((cpu, OneCpu { stolen: *ticks.get(7)?, busy, all: sum(&ticks) }))
+        });
+        Self { cpus: cpus.collect(), own_s }
+    }
+
+    /// A warning when one of these CPUs lost more than a percent of its time since `before`.
+    pub(crate) fn stolen_since(&self, before: &Self, cpus: impl IntoIterator<Item = CpuId>) -> Option<Warning> {
+        let shares = cpus.into_iter().filter_map(|cpu| {
+            let (now, then) = (self.cpus.get(&cpu)?, before.cpus.get(&cpu)?);
+            let (stolen, all) = (now.stolen.saturating_sub(then.stolen), now.all.saturating_sub(then.all));
+            Some((cpu, 100.0 * stolen as f64 / all.max(1) as f64))
+        });
+        let (cpu, percent) = shares.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (percent >= STOLEN_PERCENT).then_some(Warning::StolenTime { cpu, percent })
+    }
+
+    /// A warning when other processes used more than a quarter of a CPU since `before`.
+    pub(crate) fn other_load_since(&self, before: &Self, ticks_per_second: f64) -> Option<Warning> {
+        let since = |of: fn(&OneCpu) -> u64| {
+            let later =
+                self.cpus.iter().filter_map(|(cpu, now)| Some(of(now).saturating_sub(of(before.cpus.get(cpu)?))));
+            later.fold(0u64, u64::saturating_add) as f64 / ticks_per_second
+        };
+        let elapsed = since(|cpu| cpu.all) / self.cpus.len().max(1) as f64;
+        let others = since(|cpu| cpu.busy) - (self.own_s - before.own_s);
+        let percent = 100.0 * others / elapsed;
+        // Ticks are coarse: what is below two of them says nothing.
+        let tells = elapsed > 0.0 && others * ticks_per_second > 2.0;
+        (tells && percent >= OTHER_LOAD_PERCENT).then_some(Warning::OtherLoad { percent })
+    }
+
+    /// Everything that happened since `before` and makes figures of these CPUs worth less.
+    pub(crate) fn doubts_since(&self, before: &Self, cpus: impl IntoIterator<Item = CpuId>) -> Vec<Warning> {
+        let others = self.other_load_since(before, rustix::param::clock_ticks_per_second() as f64);
+        self.stolen_since(before, cpus).into_iter().chain(others).collect()
+    }
+}
+
+/// Seconds of CPU time this process has used, its ended threads included.
+fn own_seconds() -> f64 {
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    let usage = usage_of(libc::RUSAGE_SELF);
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+fn usage_of(whom: libc::c_int) -> libc::rusage {
+    // SAFETY: rusage is a struct of integers, for which zeroes are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills in the struct it is given; a refusal leaves it as it is.
+    unsafe { libc::getrusage(whom, &mut usage) };
+    usage
+}
+
+/// Involuntary context switches of the calling thread so far.
+pub(crate) fn switches() -> u64 {
+    u64::try_from(usage_of(libc::RUSAGE_THREAD).ru_nivcsw).unwrap_or(0)
+}
+
+/// A warning when the governor keeps clocks low.
+pub(crate) fn governor(machine: &Machine) -> Option<Warning> {
+    let governor = machine.settings.governor.get().filter(|governor| *governor == "powersave")?;
+    Some(Warning::Governor { governor: governor.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: &str = "cpu  10 0 0 90 0 0 0 0 0 0\ncpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\nintr 5\n";
+    const AFTER: &str = "cpu0 110 0 0 90 0 0 0 100 0 0\ncpu1 0 0 0 300 0 0 0 1 0 0\ncpu2 garbage\n";
+
+    #[test]
+    fn stolen_time_is_that_of_the_cpu_that_lost_most() {
+        let (before, after) = (Ticks::parse(BEFORE, 0.0), Ticks::parse(AFTER, 0.0));
+        let stolen = after.stolen_since(&before, [CpuId(0), CpuId(1), CpuId(9)]);
+        assert_eq!(stolen, Some(Warning::StolenTime { cpu: CpuId(0), percent: 50.0 }));
+        assert_eq!(after.stolen_since(&before, [CpuId(1)]), None);
+        assert_eq!(before.stolen_since(&after, [CpuId(0)]), None, "counters that run backwards");
+    }
+
+    #[test]
+    fn other_load_is_what_this_process_did_not_use() {
+        let before = Ticks::parse(BEFORE, 1.0);
+        // 100 busy ticks in 200 and 201 ticks of two CPUs: half of one CPU's time.
+        let idle = Ticks::parse(AFTER, 2.0);
+        assert_eq!(idle.other_load_since(&before, 100.0), None, "this process used that second");
+        let busy = Ticks::parse(AFTER, 1.0).other_load_since(&before, 100.0);
+        assert!(matches!(busy, Some(Warning::OtherLoad { percent }) if (45.0..55.0).contains(&percent)), "{busy:?}");
+        assert_eq!(before.other_load_since(&before, 100.0), None, "no time has passed");
+    }
+}

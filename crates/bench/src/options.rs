@@ -1,0 +1,145 @@
+//! What can be asked of a measurement, and why none may come of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nearfar_machine::{Machine, NodeId, NodeSet, SourceKind};
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct ProbeOptions {
+    /// How long the whole probe may take, preparation included. It ends sooner when it has its samples.
+    pub budget: Duration,
+    /// Size of the buffer on each node, in bytes; `None` for what the caches ask for and the memory allows.
+    pub buffer_bytes: Option<u64>,
+    /// The most samples a pair gets.
+    pub most_samples: usize,
+    /// Measure from the CPUs of these nodes only; `None` for all.
+    pub from: Option<NodeSet>,
+    /// Measure the memory of these nodes only; `None` for all.
+    pub to: Option<NodeSet>,
+    /// Which pages the buffers should have.
+    pub huge_pages: HugePages,
+    /// Set it from anywhere to end the probe early with [`ProbeError::Cancelled`].
+    pub cancel: Arc<AtomicBool>,
+}
+
+impl Default for ProbeOptions {
+    fn default() -> Self {
+        Self {
+            budget: Duration::from_secs(10),
+            buffer_bytes: None,
+            most_samples: 41,
+            from: None,
+            to: None,
+            huge_pages: HugePages::Auto,
+            cancel: Arc::default(),
+        }
+    }
+}
+
+impl ProbeOptions {
+    /// Whether the measurement goes on.
+    pub(crate) fn check_cancelled(&self) -> Result<(), ProbeError> {
+        match self.cancel.load(Ordering::Relaxed) {
+            true => Err(ProbeError::Cancelled),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Which pages to use for buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum HugePages {
+    /// The node's pool where it has enough free pages, else transparent ones, else base pages.
+    #[default]
+    Auto,
+    /// Transparent ones, else base pages.
+    Transparent,
+    /// The node's pool (hugetlb); where it lacks pages, transparent ones and a warning.
+    Pool,
+    /// Base pages.
+    Off,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// Only the system the process runs on can be measured.
+    #[error(
+        "cannot measure {place} ({what}): only the live system has memory to measure; leave --source, --root and --fake away"
+    )]
+    NotThisMachine {
+        /// Where the description comes from.
+        place: String,
+        /// Which kind of source or overlay it is.
+        what: String,
+    },
+    /// A node that was asked for is not online.
+    #[error("there is no node {node} to measure: online are {online}")]
+    NoSuchNode {
+        /// The node.
+        node: NodeId,
+        /// The nodes that are.
+        online: NodeSet,
+    },
+    /// A node that was to be measured from has no CPU that is online.
+    #[error("node {node} has no CPU to measure from, only {has}; nodes with CPUs: {others}")]
+    NoCpus {
+        /// The node.
+        node: NodeId,
+        /// What it has instead.
+        has: &'static str,
+        /// The nodes that have CPUs.
+        others: NodeSet,
+    },
+    /// A node whose memory was to be measured has none.
+    #[error("node {node} has no memory to measure; nodes with memory: {others}")]
+    NoMemory {
+        /// The node.
+        node: NodeId,
+        /// The nodes that have memory.
+        others: NodeSet,
+    },
+    /// No online node has both memory and a CPU that this process may use, in any combination.
+    #[error("nothing to measure: {because}")]
+    NothingToMeasure {
+        /// What is missing.
+        because: String,
+    },
+    /// The buffer could not be had.
+    #[error("cannot map {bytes} bytes of memory for the probe: {source}; try a smaller buffer")]
+    Memory {
+        /// How many bytes were asked for.
+        bytes: u64,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The measuring thread could not be started, or the kernel refused to say where it may run.
+    #[error("cannot prepare the measuring thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The cancel flag was set.
+    #[error("the probe was cancelled before it had its samples")]
+    Cancelled,
+}
+
+/// That a machine is the one this process runs on.
+pub(crate) fn check_live(machine: &Machine) -> Result<(), ProbeError> {
+    let origin = &machine.origin;
+    let refuse = |what: String| Err(ProbeError::NotThisMachine { place: origin.place.clone(), what });
+    match origin.overlays.last() {
+        _ if origin.kind != SourceKind::Live => refuse(origin.kind.to_string()),
+        Some(overlay) => refuse(overlay.clone()),
+        None => Ok(()),
+    }
+}
+
+/// Does the work on a thread of its own, so that the caller's affinity and memory policy are never touched.
+pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, ProbeError> + Send) -> Result<T, ProbeError> {
+    std::thread::scope(|scope| {
+        let worker = std::thread::Builder::new().name("nearfar-bench".to_owned());
+        let worker = worker.spawn_scoped(scope, work).map_err(ProbeError::Thread)?;
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}

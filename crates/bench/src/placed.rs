@@ -1,0 +1,178 @@
+//! Buffers where they should be: one on each node, bound there, touched, and verified with move_pages.
+//!
+//! ```text
+//!  pool of huge pages ──no──► transparent ones ──no──► base pages         per node, as the options allow
+//!  mbind ──refused──► first touch by a CPU of the node ──no such CPU──► the node is skipped
+//! ```
+
+use std::io;
+
+use nearfar_machine::{Machine, NodeId};
+
+use crate::mapping::{Backing, Mapping, PageKind};
+use crate::options::{HugePages, ProbeError, ProbeOptions};
+use crate::pinning;
+use crate::subjects::{SkippedPair, Source};
+use crate::warning::Warning;
+
+/// Bytes touched between two looks at the flag that cancels.
+const TOUCHED_A_LOOK: usize = 16 << 20;
+
+/// A buffer on a node.
+pub(crate) struct Buffer {
+    pub(crate) node: NodeId,
+    pub(crate) memory: Mapping,
+}
+
+/// The buffers of a measurement and what is to be said about them.
+pub(crate) struct Placed {
+    pub(crate) buffers: Vec<Buffer>,
+    pub(crate) page_kind: PageKind,
+    pub(crate) skipped: Vec<SkippedPair>,
+    pub(crate) warnings: Vec<Warning>,
+}
+
+/// A buffer of `bytes` on each of `nodes`; those whose memory cannot be had are skipped. Leaves the calling thread
+/// pinned somewhere.
+///
+/// # Errors
+/// When memory lacks, no buffer is where it should be, or the probe was cancelled.
+pub(crate) fn place(
+    machine: &Machine,
+    nodes: &[NodeId],
+    sources: &[Source],
+    bytes: u64,
+    options: &ProbeOptions,
+) -> Result<Placed, ProbeError> {
+    let placed = Placed { buffers: Vec::new(), page_kind: PageKind::Unknown, skipped: vec![], warnings: vec![] };
+    // On a machine with one node memory can be nowhere else: asking would only meet refusals of sandboxes.
+    let several = machine.online_nodes().count() > 1;
+    let mut placing = Placing { machine, sources, options, bytes: bytes as usize, several, placed };
+    for &node in nodes {
+        options.check_cancelled()?;
+        placing.place(node)?;
+    }
+    let mut placed = placing.placed;
+    if placed.buffers.is_empty() {
+        let first = placed.skipped.first().map_or("no reason given", |skipped| &skipped.because);
+        let because = format!("no node's memory could be bound or reached: {first}");
+        return Err(ProbeError::NothingToMeasure { because });
+    }
+    placed.page_kind = kind_of_all(&placed.buffers);
+    if placed.page_kind == PageKind::Base {
+        let asked = options.huge_pages == HugePages::Off;
+        placed.warnings.push(if asked { Warning::BasePagesAsked } else { Warning::BasePages });
+    }
+    Ok(placed)
+}
+
+fn kind_of_all(buffers: &[Buffer]) -> PageKind {
+    let mut kinds = buffers.iter().map(|buffer| buffer.memory.page_kind());
+    let first = kinds.next().unwrap_or(PageKind::Unknown);
+    // Pools and transparent huge pages side by side are huge pages throughout.
+    let huge = |kind| matches!(kind, PageKind::Pool | PageKind::Huge);
+    kinds.fold(first, |all, kind| match all == kind {
+        true => all,
+        false if huge(all) && huge(kind) => PageKind::Huge,
+        false => PageKind::Mixed,
+    })
+}
+
+struct Placing<'a> {
+    machine: &'a Machine,
+    sources: &'a [Source],
+    options: &'a ProbeOptions,
+    bytes: usize,
+    several: bool,
+    placed: Placed,
+}
+
+impl Placing<'_> {
+    fn place(&mut self, node: NodeId) -> Result<(), ProbeError> {
+        let mut memory = match self.pool(node) {
+            Some(memory) => memory,
+            None => match self.pages(node)? {
+                Some(memory) => memory,
+                None => return Ok(()),
+            },
+        };
+        for start in (0..memory.bytes()).step_by(TOUCHED_A_LOOK) {
+            self.options.check_cancelled()?;
+            memory.touch(start..start + TOUCHED_A_LOOK);
+        }
+        if !self.several || self.is_in_place(node, &memory) {
+            self.placed.buffers.push(Buffer { node, memory });
+        }
+        Ok(())
+    }
+
+    /// Memory of the node's pool of huge pages, bound and there; `None` where that is not wanted or not possible.
+    fn pool(&mut self, node: NodeId) -> Option<Mapping> {
+        if !matches!(self.options.huge_pages, HugePages::Auto | HugePages::Pool) {
+            return None;
+        }
+        let result = self.pool_pages(node).and_then(|page_bytes| {
+            let memory = Mapping::new(self.bytes, Backing::Pool { page_bytes }).map_err(|error| error.to_string())?;
+            if self.several {
+                memory.bind(node).map_err(|error| format!("mbind: {error}"))?;
+            }
+            memory.populate().map_err(|error| format!("its pages could not be had: {error}"))?;
+            Ok(memory)
+        });
+        if let (Err(because), HugePages::Pool) = (&result, self.options.huge_pages) {
+            self.placed.warnings.push(Warning::NoPool { node, because: because.clone() });
+        }
+        result.ok()
+    }
+
+    /// The size of the pages of the pool that holds the buffer with least waste.
+    fn pool_pages(&self, node: NodeId) -> Result<u64, String> {
+        let memory = self.machine.node(node).and_then(|node| node.memory.get());
+        let pools = memory.map_or(&[][..], |memory| &memory.huge_pages);
+        let need = |page_bytes: u64| (self.bytes as u64).div_ceil(page_bytes.max(1));
+        let enough = pools.iter().filter(|pool| {
+            pool.page_bytes.is_power_of_two() && pool.free.is_some_and(|free| free >= need(pool.page_bytes))
+        });
+        enough.map(|pool| pool.page_bytes).min_by_key(|&page_bytes| need(page_bytes) * page_bytes).ok_or_else(|| {
+            let free: u64 = pools.iter().map(|pool| pool.free.unwrap_or(0).saturating_mul(pool.page_bytes)).sum();
+            format!("{} MiB of it are free, {} MiB are needed", free >> 20, self.bytes >> 20)
+        })
+    }
+
+    /// Memory of ordinary pages, bound; or the calling thread pinned so that touching places it. `None` when the node
+    /// has to be skipped.
+    fn pages(&mut self, node: NodeId) -> Result<Option<Mapping>, ProbeError> {
+        let backing = if self.options.huge_pages == HugePages::Off { Backing::Base } else { Backing::Transparent };
+        let memory = Mapping::new(self.bytes, backing);
+        let memory = memory.map_err(|source| ProbeError::Memory { bytes: self.bytes as u64, source })?;
+        // Touching from the node itself is quickest, too.
+        let source = self.sources.iter().find(|source| source.node == node);
+        let at_home = source.is_some_and(|source| pinning::pin(source.cpu).is_ok());
+        let refused: Option<io::Error> = if self.several { memory.bind(node).err() } else { None };
+        match refused {
+            Some(error) if !at_home => {
+                let because = format!("its memory cannot be bound ({error}) nor touched first by a CPU of its own");
+                self.placed.skipped.push(SkippedPair { cpu_node: None, memory_node: Some(node), because });
+                return Ok(None);
+            }
+            Some(error) => self.placed.warnings.push(Warning::BindRefused { node, error: error.to_string() }),
+            None => {}
+        }
+        Ok(Some(memory))
+    }
+
+    /// Whether a buffer is where it should be, as far as that can be told; says so when it is not.
+    fn is_in_place(&mut self, node: NodeId, memory: &Mapping) -> bool {
+        match memory.share_elsewhere(node) {
+            Ok(share) if share > 0.5 => {
+                let because = format!("{:.0} % of the pages meant for it are on another node", share * 100.0);
+                self.placed.skipped.push(SkippedPair { cpu_node: None, memory_node: Some(node), because });
+                return false;
+            }
+            Ok(0.0) => {}
+            Ok(share) => self.placed.warnings.push(Warning::PagesElsewhere { node, percent: share * 100.0 }),
+            Err(error) => self.placed.warnings.push(Warning::Unverified { node, error: error.to_string() }),
+        }
+        true
+    }
+}

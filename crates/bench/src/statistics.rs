@@ -1,0 +1,193 @@
+//! What samples say together: the median, where the middle half lies, how sure the median is, what stands apart.
+//!
+//! ```text
+//!        low   [ median ]   high                  outlier
+//!  ───────┼──────[──┼──]─────┼────────────────────────·──►      low, high: quartiles
+//!             confidence: 95 %                                  outlier: beyond three times high - low
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+/// How sure a confidence interval is.
+const CONFIDENCE: f64 = 0.95;
+/// A sample this many interquartile ranges beyond a quartile stands apart (Tukey's "far out").
+const FAR_OUT: f64 = 3.0;
+
+/// From one figure to another.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Interval {
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// Where some samples lie.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Summary {
+    /// Lower quartile.
+    pub low: f64,
+    /// Median.
+    pub median: f64,
+    /// Upper quartile.
+    pub high: f64,
+    /// The 95 % confidence interval of the median; `None` below six samples, which cannot give one.
+    pub confidence: Option<Interval>,
+    /// How many samples lie more than three interquartile ranges beyond the quartiles.
+    pub outliers: usize,
+}
+
+impl Summary {
+    /// Sums up samples; `None` when there are none. What is not a finite number is left out.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        let mut sorted: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let quantile = |share: f64| {
+            let place = share * (sorted.len().checked_sub(1)? as f64);
+            let (below, above) = (*sorted.get(place.floor() as usize)?, *sorted.get(place.ceil() as usize)?);
+            // Written so that equal neighbours yield themselves, without a rounding error.
+            Some(below + (above - below) * place.fract())
+        };
+        let (low, median, high) = (quantile(0.25)?, quantile(0.5)?, quantile(0.75)?);
+        let confidence = confidence_rank(sorted.len()).and_then(|rank| {
+            Some(Interval { low: *sorted.get(rank - 1)?, high: *sorted.get(sorted.len().checked_sub(rank)?)? })
+        });
+        let fence = FAR_OUT * (high - low);
+        let outliers = sorted.iter().filter(|&&sample| sample < low - fence || sample > high + fence).count();
+        Some(Self { low, median, high, confidence, outliers })
+    }
+}
+
+/// Samples of one thing in the unit that the name of the field gives, and what they say together.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Figures {
+    /// In the order they were taken.
+    pub samples: Vec<f64>,
+    /// Their median.
+    pub median: f64,
+    /// Their lower quartile.
+    pub low: f64,
+    /// Their upper quartile.
+    pub high: f64,
+    /// The 95 % confidence interval of the median; `None` where there are too few samples for one.
+    pub confidence: Option<Interval>,
+    /// How many samples lie far from the others.
+    pub outliers: usize,
+}
+
+impl Figures {
+    /// Sums samples up; `None` when there is none.
+    pub fn of(samples: Vec<f64>) -> Option<Self> {
+        let Summary { low, median, high, confidence, outliers } = Summary::of(&samples)?;
+        Some(Self { samples, median, low, high, confidence, outliers })
+    }
+}
+
+/// The rank r for which the r-th lowest and the r-th highest of `count` samples enclose the median of what they were
+/// drawn from with at least 95 % confidence, without assuming how it is distributed; `None` where none does.
+///
+/// A sample is below the true median with probability 1/2, so the number of samples below is binomial; the interval
+/// misses when fewer than r are below, or fewer than r above (Conover, Practical Nonparametric Statistics, 3.2).
+fn confidence_rank(count: usize) -> Option<usize> {
+    // Beyond this 2^-count leaves the range of a float, and the normal approximation is exact to a rank.
+    const EXACT_UP_TO: usize = 1000;
+    let miss = (1.0 - CONFIDENCE) / 2.0;
+    if count > EXACT_UP_TO {
+        let deviations = 1.959_964;
+        return Some(((count as f64 - deviations * (count as f64).sqrt()) / 2.0).floor() as usize);
+    }
+    let (mut ways, mut below, mut rank) = (0.5f64.powi(count as i32), 0.0, 0);
+    for successes in 0..count {
+        below += ways;
+        if below > miss {
+            break;
+        }
+        rank = successes + 1;
+        ways *= (count - successes) as f64 / (successes + 1) as f64;
+    }
+    (rank > 0).then_some(rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn quartiles(samples: &[f64]) -> (f64, f64, f64) {
+        let summary = Summary::of(samples).unwrap();
+        (summary.low, summary.median, summary.high)
+    }
+
+    #[test]
+    fn no_samples_have_no_median() {
+        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of(&[f64::NAN, f64::INFINITY]), None);
+    }
+
+    #[test]
+    fn quartiles_lie_between_samples() {
+        assert_eq!(quartiles(&[7.0]), (7.0, 7.0, 7.0));
+        assert_eq!(quartiles(&[4.0, 1.0, 3.0, 2.0]), (1.75, 2.5, 3.25));
+        assert_eq!(quartiles(&[5.0, 1.0, 3.0, 2.0, 4.0]), (2.0, 3.0, 4.0));
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_published_tables() {
+        // Table A3 of Conover, and the sign test's critical values.
+        let ranks = [5, 6, 8, 9, 10, 15, 20, 25, 30, 41, 50].map(confidence_rank);
+        let published = [0, 1, 1, 2, 2, 4, 6, 8, 10, 14, 18].map(|rank| (rank > 0).then_some(rank));
+        assert_eq!(ranks, published);
+    }
+
+    #[test]
+    fn the_approximation_continues_the_exact_ranks() {
+        let (exact, approximate) = (confidence_rank(1000).unwrap(), confidence_rank(1001).unwrap());
+        assert!(exact.abs_diff(approximate) <= 1, "{exact}, {approximate}");
+    }
+
+    #[test]
+    fn what_stands_apart_is_counted() {
+        let mut samples: Vec<f64> = (0..20).map(|sample| 100.0 + f64::from(sample % 5)).collect();
+        assert_eq!(Summary::of(&samples).unwrap().outliers, 0);
+        samples.extend([500.0, 1.0]);
+        assert_eq!(Summary::of(&samples).unwrap().outliers, 2);
+    }
+
+    /// Repeated drawing from a known distribution has to find its median inside at least about 95 times in 100.
+    #[test]
+    fn intervals_cover_the_median_as_often_as_they_say() {
+        let mut random = crate::random::Random::new(7);
+        for count in [7, 12, 41] {
+            let covered = (0..2000).filter(|_| {
+                let samples: Vec<f64> = (0..count).map(|_| (random.below(1 << 20) as f64).powi(3)).collect();
+                let median = f64::from(1 << 19).powi(3);
+                Summary::of(&samples).unwrap().confidence.is_some_and(|c| c.low <= median && median <= c.high)
+            });
+            let covered = covered.count();
+            assert!(covered > 1870, "{covered} of 2000 with {count} samples");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_summary_is_ordered_and_within_the_samples(samples in prop::collection::vec(0.0..1e9f64, 1..50)) {
+            let summary = Summary::of(&samples).unwrap();
+            let least = samples.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = samples.iter().copied().fold(0.0, f64::max);
+            prop_assert!(least <= summary.low && summary.low <= summary.median);
+            prop_assert!(summary.median <= summary.high && summary.high <= most);
+            prop_assert_eq!(summary.confidence.is_some(), samples.len() >= 6);
+            if let Some(Interval { low, high }) = summary.confidence {
+                prop_assert!(least <= low && low <= summary.median && summary.median <= high && high <= most);
+            }
+        }
+
+        #[test]
+        fn the_order_of_samples_does_not_matter(mut samples in prop::collection::vec(0.0..1e9f64, 1..50)) {
+            let before = Summary::of(&samples);
+            samples.reverse();
+            prop_assert_eq!(before, Summary::of(&samples));
+        }
+    }
+}

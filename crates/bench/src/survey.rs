@@ -1,0 +1,197 @@
+//! What `nearfar bench latency` measures as a whole: latency, bandwidth and transfers within one budget.
+//!
+//! ```text
+//!  budget  │ buffers │ latency ······· │ bandwidth ····· │ transfer ··· │     what ends early leaves its time to the rest
+//! ```
+//!
+//! Latency and bandwidth share the buffers: placing them takes longest where memory is slow. Chains come first, since
+//! streams overwrite them.
+
+use std::time::{Duration, Instant};
+
+use nearfar_machine::{CpuSet, Machine};
+use serde::{Deserialize, Serialize};
+
+use crate::bandwidth::{self, BandwidthMatrix, Streams};
+use crate::latency::{self, Chases, LatencyMatrix};
+use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
+use crate::room::{self, Use};
+use crate::subjects;
+use crate::transfer::{self, HandOvers, TransferMatrix};
+use crate::{pinning, placed};
+
+/// What can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Idle memory latency.
+    Latency,
+    /// Memory bandwidth.
+    Bandwidth,
+    /// Hand-over of a cache line between CPUs.
+    Transfer,
+}
+
+impl Part {
+    /// All of them, in the order they are measured.
+    pub const ALL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
+
+    /// How much of the time it gets, relative to the others.
+    fn weight(self) -> f64 {
+        match self {
+            Self::Latency => 0.45,
+            Self::Bandwidth => 0.4,
+            Self::Transfer => 0.15,
+        }
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Latency => "latency",
+            Self::Bandwidth => "bandwidth",
+            Self::Transfer => "transfer",
+        })
+    }
+}
+
+/// How to measure all of it.
+#[derive(Clone, Debug)]
+pub struct SurveyOptions {
+    /// What to measure; duplicates and order do not matter.
+    pub parts: Vec<Part>,
+    /// The most threads of a node that move memory; `None` for one on each of its CPUs.
+    pub threads: Option<usize>,
+    /// Hand lines over between all pairs of CPUs.
+    pub all_cpus: bool,
+    /// The rest.
+    pub probe: ProbeOptions,
+}
+
+impl Default for SurveyOptions {
+    fn default() -> Self {
+        Self { parts: Part::ALL.to_vec(), threads: None, all_cpus: false, probe: ProbeOptions::default() }
+    }
+}
+
+/// What was measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Survey {
+    /// Nanoseconds a load, node by node.
+    pub latency: Option<LatencyMatrix>,
+    /// Bytes a second, node by node.
+    pub bandwidth: Option<BandwidthMatrix>,
+    /// Nanoseconds a round trip, CPU by CPU.
+    pub transfer: Option<TransferMatrix>,
+    /// Parts that were asked for and are not there.
+    pub not_measured: Vec<NotMeasured>,
+    /// How long all of it took, in seconds.
+    pub elapsed_s: f64,
+    /// The label every figure of an emulated machine carries; handed through from the machine's origin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulated: Option<String>,
+}
+
+/// A part without a figure.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NotMeasured {
+    /// The part.
+    pub part: Part,
+    /// Why not.
+    pub because: String,
+}
+
+/// Measures what was asked for, on the live system.
+///
+/// # Errors
+/// When the machine is not the live system, a node that was asked for lacks what it takes, there is nothing to measure at
+/// all, memory lacks, or the measurement was cancelled.
+pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Survey, ProbeError> {
+    check_live(machine)?;
+    on_own_thread(|| {
+        // Asked before the thread is pinned for the first time.
+        let allowed = pinning::allowed().map_err(ProbeError::Thread)?;
+        Measuring { machine, options, allowed, start: Instant::now() }.measure()
+    })
+}
+
+struct Measuring<'a> {
+    machine: &'a Machine,
+    options: &'a SurveyOptions,
+    /// Where this process may run.
+    allowed: CpuSet,
+    start: Instant,
+}
+
+impl Measuring<'_> {
+    fn wants(&self, part: Part) -> bool {
+        self.options.parts.contains(&part)
+    }
+
+    /// When a part has to end, so that those after it have their share of what is left.
+    fn deadline(&self, part: Part) -> Instant {
+        let end = self.start + self.options.probe.budget;
+        let weights = Part::ALL.iter().skip_while(|&&other| other != part).filter(|&&other| self.wants(other));
+        let all: f64 = weights.map(|part| part.weight()).sum();
+        let left: Duration = end.saturating_duration_since(Instant::now());
+        Instant::now() + left.mul_f64((part.weight() / all.max(part.weight())).min(1.0))
+    }
+
+    fn measure(&self) -> Result<Survey, ProbeError> {
+        let mut survey = Survey {
+            latency: None,
+            bandwidth: None,
+            transfer: None,
+            not_measured: Vec::new(),
+            elapsed_s: 0.0,
+            emulated: self.machine.origin.emulated.clone(),
+        };
+        if self.wants(Part::Latency) || self.wants(Part::Bandwidth) {
+            self.measure_memory(&mut survey)?;
+        }
+        if self.wants(Part::Transfer) {
+            match self.transfers() {
+                Ok(transfer) => survey.transfer = Some(transfer),
+                // On a machine with one CPU the rest is still worth having.
+                Err(ProbeError::NothingToMeasure { because }) if self.options.parts.len() > 1 => {
+                    survey.not_measured.push(NotMeasured { part: Part::Transfer, because });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        survey.elapsed_s = self.start.elapsed().as_secs_f64();
+        Ok(survey)
+    }
+
+    fn measure_memory(&self, survey: &mut Survey) -> Result<(), ProbeError> {
+        let (machine, options) = (self.machine, &self.options.probe);
+        let subjects::Subjects { sources, memory, skipped } = subjects::pick(machine, &self.allowed, options)?;
+        let used_by = if self.wants(Part::Bandwidth) { Use::AllCpus } else { Use::OneCpu };
+        let room = room::decide(machine, &memory, options, used_by, room::spare_memory());
+        let mut placed = placed::place(machine, &memory, &sources, room.buffer_bytes, options)?;
+        placed.skipped.splice(0..0, skipped);
+        if self.wants(Part::Latency) {
+            let deadline = self.deadline(Part::Latency);
+            let (sources, placed) = (&sources, &mut placed);
+            let chases = Chases { machine, options, sources, room: &room, placed, deadline };
+            survey.latency = Some(latency::measure_on(chases)?);
+        }
+        if self.wants(Part::Bandwidth) {
+            let (deadline, threads) = (self.deadline(Part::Bandwidth), self.options.threads);
+            let (sources, placed) = (&sources, &mut placed);
+            let streams = Streams { machine, options, sources, room: &room, placed, threads, deadline };
+            survey.bandwidth = Some(bandwidth::measure_on(streams)?);
+        }
+        Ok(())
+    }
+
+    fn transfers(&self) -> Result<TransferMatrix, ProbeError> {
+        let (machine, options, all_cpus) = (self.machine, &self.options.probe, self.options.all_cpus);
+        for nodes in [&options.from, &options.to].into_iter().flatten() {
+            subjects::check_cpus(machine, nodes)?;
+        }
+        let deadline = self.deadline(Part::Transfer);
+        transfer::measure_on(HandOvers { machine, options, allowed: &self.allowed, all_cpus, deadline })
+    }
+}

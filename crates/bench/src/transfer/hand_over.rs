@@ -1,0 +1,143 @@
+//! The hand-over itself: one line, two threads, numbers that go up.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nearfar_machine::CpuId;
+
+use crate::pinning;
+
+/// Round trips before the clock starts.
+const WARM_UP: u64 = 64;
+/// Looks at the line between two looks at the clock: the clock must not be on the path.
+const LOOKS_A_CLOCK: u32 = 1 << 14;
+/// The first CPU stores this to end it. Odd, as all it stores.
+const STOP: u64 = u64::MAX;
+
+/// Why there is no time for a hand-over.
+#[derive(Debug, PartialEq)]
+pub(super) enum Trouble {
+    /// In words.
+    Cannot(String),
+    /// So many round trips were made until the time was over.
+    TooSlow(u64),
+    /// The cancel flag was set.
+    Cancelled,
+}
+
+/// Has the calling thread, pinned to `first`, hand `line` over to a thread on `second` and get it back, `trips` times;
+/// gives the nanoseconds of one round trip. Gives up after `limit`.
+pub(super) fn round_trips(
+    line: &AtomicU64,
+    (first, second): (CpuId, CpuId),
+    trips: u64,
+    limit: Duration,
+    cancel: &AtomicBool,
+) -> Result<f64, Trouble> {
+    let cannot = |cpu: CpuId| move |error: std::io::Error| Trouble::Cannot(format!("cannot run on CPU {cpu}: {error}"));
+    pinning::pin(first).map_err(cannot(first))?;
+    line.store(0, Ordering::Release);
+    std::thread::scope(|scope| {
+        let partner = std::thread::Builder::new().name("nearfar-partner".to_owned());
+        let partner = partner.spawn_scoped(scope, || {
+            let pinned = pinning::pin(second).map_err(cannot(second));
+            // Answers in any case: the other is waiting, and notices from the result.
+            answer(line);
+            pinned
+        });
+        let partner = partner.map_err(|error| Trouble::Cannot(format!("cannot start a thread: {error}")))?;
+        let mut caller = Caller { line, number: 0, deadline: Instant::now() + limit, cancel };
+        let result = caller.call(WARM_UP).and_then(|()| {
+            let start = Instant::now();
+            caller.call(trips)?;
+            Ok(start.elapsed().as_nanos() as f64 / trips.max(1) as f64)
+        });
+        line.store(STOP, Ordering::Release);
+        partner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        result
+    })
+}
+
+/// Answers every odd number with the next even one.
+fn answer(line: &AtomicU64) {
+    loop {
+        match line.load(Ordering::Acquire) {
+            STOP => return,
+            number if number & 1 == 1 => line.store(number + 1, Ordering::Release),
+            // No pause instruction: it would be part of the time, and hypervisors stop a CPU that pauses.
+            _ => {}
+        }
+    }
+}
+
+struct Caller<'a> {
+    line: &'a AtomicU64,
+    /// The last even number that was seen.
+    number: u64,
+    deadline: Instant,
+    cancel: &'a AtomicBool,
+}
+
+impl Caller<'_> {
+    fn call(&mut self, trips: u64) -> Result<(), Trouble> {
+        let end = self.number + 2 * trips;
+        while self.number < end {
+            self.line.store(self.number + 1, Ordering::Release);
+            self.number += 2;
+            self.wait_for(self.number)?;
+        }
+        Ok(())
+    }
+
+    fn wait_for(&self, number: u64) -> Result<(), Trouble> {
+        loop {
+            for _ in 0..LOOKS_A_CLOCK {
+                if self.line.load(Ordering::Acquire) == number {
+                    return Ok(());
+                }
+            }
+            if self.cancel.load(Ordering::Relaxed) {
+                return Err(Trouble::Cancelled);
+            }
+            if Instant::now() >= self.deadline {
+                return Err(Trouble::TooSlow(number / 2 - 1));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_cpus() -> Option<(CpuId, CpuId)> {
+        let allowed = pinning::allowed().unwrap();
+        let mut cpus = allowed.iter();
+        cpus.next().zip(cpus.next())
+    }
+
+    #[test]
+    fn a_line_comes_back_as_often_as_it_was_handed_over() {
+        let Some(cpus) = two_cpus() else { return println!("skipped: this process may use one CPU only") };
+        let line = AtomicU64::new(0);
+        let time = round_trips(&line, cpus, 2000, Duration::from_secs(20), &AtomicBool::new(false)).unwrap();
+        assert!(time > 1.0 && time < 1e7, "{time} ns");
+        assert_eq!(line.load(Ordering::Relaxed), STOP);
+    }
+
+    #[test]
+    fn one_cpu_cannot_hand_anything_to_itself_and_that_ends() {
+        let cpu = pinning::allowed().unwrap().first().unwrap();
+        let limit = Duration::from_millis(30);
+        let result = round_trips(&AtomicU64::new(0), (cpu, cpu), u64::MAX / 4, limit, &AtomicBool::new(false));
+        assert!(matches!(result, Err(Trouble::TooSlow(_))), "{result:?}");
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_an_error() {
+        let cpu = pinning::allowed().unwrap().first().unwrap();
+        let cpus = (cpu, CpuId(60_000));
+        let result = round_trips(&AtomicU64::new(0), cpus, 10, Duration::from_secs(20), &AtomicBool::new(false));
+        assert!(matches!(&result, Err(Trouble::Cannot(error)) if error.contains("60000")), "{result:?}");
+    }
+}

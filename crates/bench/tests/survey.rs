@@ -1,0 +1,175 @@
+//! The whole survey on the machine the tests run on, made small.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nearfar_bench::bandwidth::Traffic;
+use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
+use nearfar_bench::survey::{Part, Survey, SurveyOptions, measure};
+use nearfar_bench::transfer::Nearness;
+use nearfar_bench::warning::Warning;
+use nearfar_machine::{Cpu, CpuId, CpuSet, Known, Machine, Memory, Node, NodeId, NodeSet, Origin, SourceKind};
+
+/// This system as one node with the CPUs the test may use.
+fn this_system() -> Machine {
+    let mut machine = Machine::empty(Origin::new(SourceKind::Live, "this system"), "not read by this test");
+    let affinity = rustix::thread::sched_getaffinity(None).expect("a thread may ask for its own affinity");
+    let cpus: CpuSet = (0..1024).filter(|&cpu| affinity.is_set(cpu)).map(|cpu| CpuId(cpu as u32)).collect();
+    machine.cpus = cpus.iter().map(|cpu| Cpu::new(cpu, Some(NodeId(0)))).collect();
+    machine.cpu_states.online = cpus.clone();
+    machine.nodes.push(Node::new(NodeId(0), cpus));
+    machine
+}
+
+fn small(parts: &[Part]) -> SurveyOptions {
+    let probe = ProbeOptions {
+        budget: Duration::from_secs(3),
+        buffer_bytes: Some(8 << 20),
+        most_samples: 7,
+        ..ProbeOptions::default()
+    };
+    SurveyOptions { parts: parts.to_vec(), probe, ..SurveyOptions::default() }
+}
+
+fn several_cpus(machine: &Machine) -> bool {
+    machine.cpus.len() > 1
+}
+
+#[test]
+fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
+    let mut machine = this_system();
+    machine.origin.emulated = Some("emulated machine, delays 90/140 ns".to_owned());
+    let survey = measure(&machine, &small(&Part::ALL)).unwrap();
+    assert_eq!(survey.emulated, machine.origin.emulated);
+    let latency = survey.latency.as_ref().unwrap();
+    assert!((0.1..1e5).contains(&latency.pairs[0].median_ns), "{:?}", latency.pairs);
+    assert!(latency.pairs[0].confidence_ns.is_some_and(|c| c.low <= c.high), "seven samples give an interval");
+    let bandwidth = survey.bandwidth.as_ref().unwrap();
+    assert_eq!(bandwidth.emulated, machine.origin.emulated);
+    for traffic in Traffic::ALL {
+        let pair = bandwidth.pair(traffic, NodeId(0), NodeId(0)).unwrap();
+        assert_eq!(pair.cpus, machine.nodes[0].cpus, "all CPUs of the node take part");
+        assert!((1e7..1e13).contains(&pair.bytes_per_s.median), "{traffic}: {:?}", pair.bytes_per_s);
+        assert!(!pair.bytes_per_s.samples.is_empty());
+    }
+    if !several_cpus(&machine) {
+        assert_eq!(survey.not_measured[0].part, Part::Transfer);
+        return println!("skipped: transfers need two CPUs");
+    }
+    let transfer = survey.transfer.as_ref().unwrap();
+    assert_eq!(transfer.emulated, machine.origin.emulated);
+    match (&transfer.pairs[..], &transfer.skipped[..]) {
+        ([pair], []) => {
+            assert_eq!(pair.nearness, Nearness::Node, "the test names no cores and no caches");
+            assert!((1.0..5e4).contains(&pair.round_trip_ns.median), "{pair:?}");
+            assert_eq!(transfer.pair(pair.second, pair.first), Some(pair));
+        }
+        ([], [skipped]) => assert!(skipped.because.contains("side by side"), "{skipped:?}"),
+        other => panic!("one pair expected: {other:?}"),
+    }
+    let stored = serde_json::to_string(&survey).unwrap();
+    assert_eq!(serde_json::from_str::<Survey>(&stored).unwrap(), survey);
+}
+
+#[test]
+fn threads_can_be_fewer_than_cpus() {
+    let options = SurveyOptions { threads: Some(1), ..small(&[Part::Bandwidth]) };
+    let survey = measure(&this_system(), &options).unwrap();
+    assert!(survey.latency.is_none() && survey.transfer.is_none());
+    assert!(survey.bandwidth.unwrap().pairs.iter().all(|pair| pair.cpus.len() == 1));
+}
+
+#[test]
+fn pages_are_bound_and_verified_where_there_are_nodes_to_mix_up() {
+    let mut machine = this_system();
+    // The kernel has no such node: its memory has to be found missing, and node 0's found in place.
+    machine.nodes.push(Node::new(NodeId(900), CpuSet::new()));
+    let survey = measure(&machine, &small(&[Part::Latency, Part::Bandwidth])).unwrap();
+    let (latency, bandwidth) = (survey.latency.unwrap(), survey.bandwidth.unwrap());
+    for skipped in [&latency.skipped, &bandwidth.skipped] {
+        assert!(
+            skipped.iter().any(|s| s.memory_node == Some(NodeId(900)) && s.because.contains("bound")),
+            "{skipped:?}"
+        );
+    }
+    assert!(latency.pairs.iter().all(|pair| pair.memory_node == NodeId(0)));
+    let refused =
+        latency.warnings.iter().any(|w| matches!(w, Warning::BindRefused { .. } | Warning::Unverified { .. }));
+    assert!(!refused || std::env::var_os("container").is_some(), "{:?}", latency.warnings);
+}
+
+#[test]
+fn base_pages_can_be_had_and_are_named() {
+    let mut options = small(&[Part::Latency]);
+    options.probe.huge_pages = HugePages::Off;
+    let latency = measure(&this_system(), &options).unwrap().latency.unwrap();
+    assert_eq!(latency.page_kind, nearfar_bench::latency::PageKind::Base);
+    assert!(latency.warnings.contains(&Warning::BasePagesAsked), "{:?}", latency.warnings);
+}
+
+#[test]
+fn a_pool_that_is_empty_is_said_to_be_and_replaced() {
+    let mut options = small(&[Part::Latency]);
+    options.probe.huge_pages = HugePages::Pool;
+    let latency = measure(&this_system(), &options).unwrap().latency.unwrap();
+    assert!(latency.warnings.iter().any(|warning| matches!(warning, Warning::NoPool { .. })), "{:?}", latency.warnings);
+}
+
+#[test]
+fn nodes_that_cannot_be_measured_as_asked_are_named() {
+    let mut machine = this_system();
+    machine.nodes.push(Node::new(NodeId(1), CpuSet::new()));
+    machine.nodes.push(Node { memory: Known::Yes(Memory::of(0)), ..Node::new(NodeId(2), CpuSet::new()) });
+    let refusal = |parts: &[Part], from: Option<&str>, to: Option<&str>| {
+        let mut options = small(parts);
+        let set = |list: &str| NodeSet::parse_list(list).unwrap();
+        (options.probe.from, options.probe.to) = (from.map(set), to.map(set));
+        measure(&machine, &options).unwrap_err().to_string()
+    };
+    assert!(refusal(&[Part::Latency], Some("1"), None).contains("node 1 has no CPU"));
+    assert!(refusal(&[Part::Transfer], Some("1"), None).contains("node 1 has no CPU"));
+    assert!(refusal(&[Part::Transfer], None, Some("2")).contains("node 2 has no CPU"));
+    assert!(refusal(&[Part::Bandwidth], None, Some("2")).contains("node 2 has no memory"));
+    assert!(refusal(&[Part::Bandwidth], None, Some("7")).contains("no node 7"));
+}
+
+#[test]
+fn one_cpu_has_nobody_to_hand_a_line_to() {
+    let mut machine = this_system();
+    let only = machine.nodes[0].cpus.first().unwrap();
+    machine.cpu_states.online = CpuSet::single(only);
+    let error = measure(&machine, &small(&[Part::Transfer])).unwrap_err();
+    assert!(matches!(&error, ProbeError::NothingToMeasure { because } if because.contains("two CPUs")), "{error}");
+    let survey = measure(&machine, &small(&[Part::Latency, Part::Transfer])).unwrap();
+    assert!(survey.latency.is_some() && survey.transfer.is_none());
+    assert_eq!(survey.not_measured[0].part, Part::Transfer);
+}
+
+#[test]
+fn a_survey_can_be_cancelled_while_it_runs() {
+    for part in Part::ALL {
+        let cancel = Arc::new(AtomicBool::new(false));
+        let mut options = small(&[part]);
+        // Far more than fits into the test's patience: it ends because it is told to.
+        options.probe = ProbeOptions {
+            budget: Duration::from_secs(600),
+            most_samples: 1_000_000,
+            cancel: cancel.clone(),
+            ..options.probe
+        };
+        let (machine, (sender, ended)) = (this_system(), std::sync::mpsc::channel());
+        std::thread::spawn(move || sender.send(measure(&machine, &options)));
+        assert!(
+            ended.recv_timeout(Duration::from_millis(300)).is_err() || part == Part::Transfer,
+            "{part} ended early"
+        );
+        cancel.store(true, Ordering::Relaxed);
+        let told = Instant::now();
+        let result = ended.recv_timeout(Duration::from_secs(20)).expect("a cancelled survey ends");
+        assert!(
+            matches!(result, Err(ProbeError::Cancelled | ProbeError::NothingToMeasure { .. })) || part != Part::Latency
+        );
+        assert!(told.elapsed() < Duration::from_secs(5), "{part}: {:?}", told.elapsed());
+    }
+}

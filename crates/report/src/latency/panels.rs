@@ -1,0 +1,244 @@
+//! Which matrices a survey becomes.
+
+use std::collections::BTreeSet;
+
+use nearfar_bench::bandwidth::{BandwidthMatrix, Traffic};
+use nearfar_bench::latency::{LatencyMatrix, LatencyPair};
+use nearfar_bench::statistics::{Figures, Interval};
+use nearfar_bench::survey::Survey;
+use nearfar_bench::transfer::{Nearness, TransferMatrix, TransferPair};
+use nearfar_machine::{CpuId, NodeId};
+
+use super::panel::{Figure, Panel};
+use crate::amount::{count, nanoseconds};
+use crate::heat::Scale;
+
+/// All matrices, in the order they were measured.
+pub(super) fn all(survey: &Survey) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    if let Some(matrix) = &survey.latency {
+        panels.push(latency(matrix));
+        panels.extend(relative(matrix));
+    }
+    if let Some(matrix) = &survey.bandwidth {
+        panels.extend(Traffic::ALL.map(|traffic| bandwidth(matrix, traffic)));
+    }
+    panels.extend(survey.transfer.as_ref().map(transfer));
+    panels.retain(|panel| !panel.columns.is_empty());
+    panels
+}
+
+/// Rows and columns of nodes, and the cells between them.
+fn by_node<'a, T: 'a>(
+    pairs: impl Iterator<Item = (NodeId, NodeId, &'a T)>,
+    figure: impl Fn(&'a T) -> Option<Figure>,
+) -> (Vec<String>, Vec<String>, Vec<Vec<Option<Figure>>>) {
+    let pairs: Vec<_> = pairs.collect();
+    let rows: BTreeSet<NodeId> = pairs.iter().map(|pair| pair.0).collect();
+    let columns: BTreeSet<NodeId> = pairs.iter().map(|pair| pair.1).collect();
+    let cell = |from: NodeId, to: NodeId| {
+        let pair = pairs.iter().find(|pair| (pair.0, pair.1) == (from, to));
+        pair.and_then(|&(.., pair)| figure(pair))
+    };
+    let cells = rows.iter().map(|&from| columns.iter().map(|&to| cell(from, to)).collect()).collect();
+    let names = |nodes: &BTreeSet<NodeId>| nodes.iter().map(ToString::to_string).collect();
+    (names(&rows), names(&columns), cells)
+}
+
+fn in_nanoseconds(heat: f64) -> String {
+    format!("{} ns", nanoseconds(heat))
+}
+
+fn latency(matrix: &LatencyMatrix) -> Panel {
+    let pairs = || matrix.pairs.iter().map(|pair| (pair.cpu_node, pair.memory_node, pair));
+    let (rows, columns, cells) = by_node(pairs(), |pair| {
+        let about = format!(
+            "CPU {} to node {}: median {}, {}",
+            pair.cpu,
+            pair.memory_node,
+            in_nanoseconds(pair.median_ns),
+            certainty(pair.low_ns, pair.high_ns, pair.confidence_ns, pair.samples_ns.len(), &nanoseconds),
+        );
+        let spread = (pair.high_ns - pair.median_ns).max(pair.median_ns - pair.low_ns);
+        let (value, beside) = (nanoseconds(pair.median_ns), format!(" ±{}", nanoseconds(spread)));
+        Some(Figure { heat: pair.median_ns, value, beside, about })
+    });
+    Panel {
+        title: "Latency".to_owned(),
+        remark: "ns a load; row: node of the CPU, column: node of the memory".to_owned(),
+        corner: "node",
+        rows,
+        columns,
+        cells,
+        scale: super::scale(matrix),
+        legend: in_nanoseconds,
+    }
+}
+
+/// How much more than the nearest memory of its row: measured, and by the distances. Nothing for one column.
+fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
+    let ratios = |pair: &LatencyPair| {
+        let row = || matrix.pairs.iter().filter(|other| other.cpu_node == pair.cpu_node);
+        let nearest = row().map(|other| other.median_ns).min_by(f64::total_cmp)?;
+        let distance = |pair: &LatencyPair| pair.distance.map(|distance| f64::from(distance.0));
+        let least = row().filter_map(distance).min_by(f64::total_cmp);
+        let said = distance(pair).zip(least).map(|(distance, least)| distance / least);
+        (nearest > 0.0).then_some((pair.median_ns / nearest, said))
+    };
+    let pairs = matrix.pairs.iter().map(|pair| (pair.cpu_node, pair.memory_node, pair));
+    let (rows, columns, cells) = by_node(pairs, |pair| {
+        let (measured, said) = ratios(pair)?;
+        let said = said.map_or("-".to_owned(), |said| format!("{said:.1}"));
+        let about = format!("measured {measured:.2} times the nearest; the distances say {said} times");
+        Some(Figure { heat: measured, value: format!("{measured:.2}"), beside: format!("/{said}"), about })
+    });
+    let scale = Scale::over(matrix.pairs.iter().filter_map(|pair| Some(ratios(pair)?.0)));
+    let panel = Panel {
+        title: "Latency, relative".to_owned(),
+        remark: "times the nearest of its row: measured/what the distances say".to_owned(),
+        corner: "node",
+        rows,
+        columns,
+        cells,
+        scale,
+        legend: |heat| format!("{heat:.1}"),
+    };
+    (panel.columns.len() > 1).then_some(panel)
+}
+
+/// Bytes a second as GB/s, with the digits that mean something.
+pub(super) fn gigabytes(bytes_per_s: f64) -> String {
+    let gigabytes = bytes_per_s / 1e9;
+    match gigabytes {
+        _ if gigabytes >= 99.95 => format!("{gigabytes:.0}"),
+        _ if gigabytes >= 0.995 => format!("{gigabytes:.1}"),
+        _ => format!("{gigabytes:.3}"),
+    }
+}
+
+fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
+    let of_traffic = || matrix.pairs.iter().filter(|pair| pair.traffic == traffic);
+    let pairs = of_traffic().map(|pair| (pair.cpu_node, pair.memory_node, pair));
+    let (rows, columns, cells) = by_node(pairs, |pair| {
+        let about = format!(
+            "{} from CPUs {} to node {}: median {} GB/s, {}",
+            traffic,
+            pair.cpus,
+            pair.memory_node,
+            gigabytes(pair.bytes_per_s.median),
+            certainty_of(&pair.bytes_per_s, &gigabytes),
+        );
+        Some(figure(&pair.bytes_per_s, 1e9 / pair.bytes_per_s.median.max(1.0), about, gigabytes))
+    });
+    let threads = of_traffic().map(|pair| pair.cpus.len()).collect::<BTreeSet<_>>();
+    let threads = match (threads.first(), threads.last()) {
+        (Some(least), Some(most)) if least != most => format!("{least} to {most} threads"),
+        (Some(&all), _) => count(all, "thread"),
+        _ => String::new(),
+    };
+    let what = match traffic {
+        Traffic::Read => "all loads",
+        Traffic::Write => "plain stores",
+        Traffic::Copy => "one load for each store, both counted",
+    };
+    Panel {
+        title: format!("Bandwidth, {traffic}"),
+        remark: format!("GB/s (10^9 bytes), {what}, {threads} a node; row: node of the CPUs"),
+        corner: "node",
+        rows,
+        columns,
+        cells,
+        // Little bandwidth is hot: the scale is over seconds a gigabyte.
+        scale: Scale::over(of_traffic().map(|pair| 1e9 / pair.bytes_per_s.median.max(1.0))),
+        legend: |heat| format!("{} GB/s", gigabytes(1e9 / heat)),
+    }
+}
+
+fn figure(figures: &Figures, heat: f64, about: String, text: fn(f64) -> String) -> Figure {
+    let spread = (figures.high - figures.median).max(figures.median - figures.low);
+    Figure { heat, value: text(figures.median), beside: format!(" ±{}", text(spread)), about }
+}
+
+fn transfer(matrix: &TransferMatrix) -> Panel {
+    let scale = Scale::over(matrix.pairs.iter().map(|pair| pair.round_trip_ns.median));
+    let (corner, rows, columns, cells) = if matrix.all_cpus { cpu_by_cpu(matrix) } else { by_nearness(matrix) };
+    Panel {
+        title: "Transfer".to_owned(),
+        remark: "ns a round trip: a cache line handed to another CPU and back".to_owned(),
+        corner,
+        rows,
+        columns,
+        cells,
+        scale,
+        legend: in_nanoseconds,
+    }
+}
+
+type Table = (&'static str, Vec<String>, Vec<String>, Vec<Vec<Option<Figure>>>);
+
+/// A row a node: what its own CPUs share, then the other nodes.
+fn by_nearness(matrix: &TransferMatrix) -> Table {
+    let nodes: BTreeSet<Option<NodeId>> =
+        matrix.pairs.iter().flat_map(|pair| [pair.first_node, pair.second_node]).collect();
+    let kinds: BTreeSet<Nearness> = matrix.pairs.iter().map(|pair| pair.nearness).collect();
+    let own = kinds.iter().copied().filter(|&kind| kind != Nearness::Nodes);
+    let others = kinds.contains(&Nearness::Nodes).then_some(&nodes).into_iter().flatten();
+    let name = |node: &Option<NodeId>| node.map_or("-".to_owned(), |node| node.to_string());
+    let columns =
+        own.clone().map(|kind| kind.to_string()).chain(others.clone().map(|node| format!("to {}", name(node))));
+    let between = |kind: Nearness, a: Option<NodeId>, b: Option<NodeId>| {
+        let same = |pair: &&TransferPair| {
+            let nodes = (pair.first_node, pair.second_node);
+            pair.nearness == kind && (nodes == (a, b) || nodes == (b, a))
+        };
+        matrix.pairs.iter().find(same).map(|pair| between_cpus(pair, true))
+    };
+    let row = |&from: &Option<NodeId>| {
+        let own = own.clone().map(|kind| between(kind, from, from));
+        own.chain(others.clone().map(|&to| between(Nearness::Nodes, from, to))).collect()
+    };
+    ("node", nodes.iter().map(name).collect(), columns.collect(), nodes.iter().map(row).collect())
+}
+
+fn cpu_by_cpu(matrix: &TransferMatrix) -> Table {
+    let cpus: BTreeSet<CpuId> = matrix.pairs.iter().flat_map(|pair| [pair.first, pair.second]).collect();
+    let names: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    // Pairs are many: looked up, not searched.
+    let pairs: std::collections::BTreeMap<_, _> =
+        matrix.pairs.iter().map(|pair| ((pair.first, pair.second), pair)).collect();
+    let cell = |a: CpuId, b: CpuId| pairs.get(&(a.min(b), a.max(b))).map(|pair| between_cpus(pair, false));
+    let cells = cpus.iter().map(|&from| cpus.iter().map(|&to| cell(from, to)).collect()).collect();
+    ("CPU", names.clone(), names, cells)
+}
+
+fn between_cpus(pair: &TransferPair, with_spread: bool) -> Figure {
+    let about = format!(
+        "CPU {} to {}, {}: median {}, {}",
+        pair.first,
+        pair.second,
+        pair.nearness,
+        in_nanoseconds(pair.round_trip_ns.median),
+        certainty_of(&pair.round_trip_ns, &nanoseconds),
+    );
+    let figure = figure(&pair.round_trip_ns, pair.round_trip_ns.median, about, nanoseconds);
+    if with_spread { figure } else { Figure { beside: String::new(), ..figure } }
+}
+
+fn certainty_of(figures: &Figures, text: &dyn Fn(f64) -> String) -> String {
+    certainty(figures.low, figures.high, figures.confidence, figures.samples.len(), text)
+}
+
+/// Quartiles, confidence and number of samples in words.
+fn certainty(
+    low: f64,
+    high: f64,
+    confidence: Option<Interval>,
+    samples: usize,
+    text: &dyn Fn(f64) -> String,
+) -> String {
+    let sure = confidence.map_or_else(
+        || "too few samples for a confidence interval".to_owned(),
+        |sure| format!("95 % confidence {} to {}", text(sure.low), text(sure.high)),
+    );
+    format!("quartiles {} to {}, {sure}, {}", text(low), text(high), count(samples, "sample"))
+}

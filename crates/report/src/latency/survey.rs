@@ -1,0 +1,153 @@
+//! A survey as text: its matrices, the doubts about them, and how they were made.
+
+use nearfar_bench::bandwidth::BandwidthMatrix;
+use nearfar_bench::latency::{LatencyMatrix, SkippedPair, Warning};
+use nearfar_bench::statistics::Interval;
+use nearfar_bench::survey::{Part, Survey};
+use nearfar_bench::transfer::TransferMatrix;
+
+use super::panel::Panel;
+use super::{panels, skipped_pair};
+use crate::amount::{bytes, count};
+use crate::layout::{heading, paragraph, whole};
+use crate::style::{Role, Style};
+
+/// The matrices of a survey, each with its spread, the doubts about them, and how they were made; with `details` also a
+/// line a pair that says all that is known of it. Every heading says where the figures come from.
+pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
+    let mut out = String::new();
+    for panel in panels::all(survey) {
+        out.push_str(&heading(style, &panel.title, &format!("{}; {}", panel.remark, label(survey))));
+        out.push_str(&panel.lines(style));
+        if details {
+            out.push_str(&every_pair(&panel, style));
+        }
+    }
+    if out.is_empty() {
+        out = heading(style, "Nothing was measured", &label(survey));
+    }
+    out.push('\n');
+    for (first, text) in left_out(survey) {
+        out.push_str(&paragraph(style, 2, (Role::Dim, &first), Role::Plain, &text));
+    }
+    for doubt in doubts(survey) {
+        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &doubt));
+    }
+    for method in methods(survey) {
+        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &method));
+    }
+    whole(out)
+}
+
+/// That the figures were measured now, or the label of the emulated machine.
+pub(super) fn label(survey: &Survey) -> String {
+    survey.emulated.clone().unwrap_or_else(|| "measured in this run".to_owned())
+}
+
+fn every_pair(panel: &Panel, style: &Style) -> String {
+    let all = panel.cells.iter().flatten().flatten();
+    all.map(|figure| paragraph(style, 4, (Role::Dim, ""), Role::Dim, &figure.about)).collect()
+}
+
+/// What was not measured, and why.
+pub(super) fn left_out(survey: &Survey) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    let mut pairs: Vec<&SkippedPair> = Vec::new();
+    let of_latency = survey.latency.iter().flat_map(|matrix| &matrix.skipped);
+    for skipped in of_latency.chain(survey.bandwidth.iter().flat_map(|matrix| &matrix.skipped)) {
+        if !pairs.contains(&skipped) {
+            pairs.push(skipped);
+        }
+    }
+    let first = || "not measured: ".to_owned();
+    lines.extend(pairs.into_iter().map(|skipped| (first(), skipped_pair(skipped))));
+    let transfers = survey.transfer.as_ref().map_or(&[][..], |matrix| &matrix.skipped);
+    if let Some(example) = transfers.first() {
+        let pairs = count(transfers.len(), "pair");
+        let text = format!("{pairs} of CPUs, such as {} and {}: {}", example.first, example.second, example.because);
+        lines.push((first(), text));
+    }
+    lines.extend(survey.not_measured.iter().map(|part| (first(), format!("{}: {}", part.part, part.because))));
+    lines
+}
+
+/// The doubts, each once, with the parts that have it where not all have.
+pub(super) fn doubts(survey: &Survey) -> Vec<String> {
+    let parts: Vec<(Part, &[Warning])> = [
+        survey.latency.as_ref().map(|matrix| (Part::Latency, &matrix.warnings[..])),
+        survey.bandwidth.as_ref().map(|matrix| (Part::Bandwidth, &matrix.warnings[..])),
+        survey.transfer.as_ref().map(|matrix| (Part::Transfer, &matrix.warnings[..])),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let mut seen: Vec<(&Warning, Vec<Part>)> = Vec::new();
+    for (part, warnings) in &parts {
+        for warning in *warnings {
+            match seen.iter_mut().find(|(other, _)| *other == warning) {
+                Some((_, parts)) => parts.push(*part),
+                None => seen.push((warning, vec![*part])),
+            }
+        }
+    }
+    let text = |(warning, of): (&Warning, Vec<Part>)| match of.len() == parts.len() {
+        true => warning.to_string(),
+        false => format!("{}: {warning}", of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    };
+    seen.into_iter().map(text).collect()
+}
+
+/// How each part was made.
+pub(super) fn methods(survey: &Survey) -> Vec<String> {
+    let parts = [
+        survey.latency.as_ref().map(|matrix| format!("Latency: {}; {}.", super::method(matrix), latency_sure(matrix))),
+        survey.bandwidth.as_ref().map(bandwidth_method),
+        survey.transfer.as_ref().map(transfer_method),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+fn latency_sure(matrix: &LatencyMatrix) -> String {
+    sure(matrix.pairs.iter().map(|pair| (pair.median_ns, pair.confidence_ns)))
+}
+
+fn bandwidth_method(matrix: &BandwidthMatrix) -> String {
+    let figures = || matrix.pairs.iter().map(|pair| &pair.bytes_per_s);
+    format!(
+        "Bandwidth: plain loops over {} on each node ({}), a part for each thread, threads pinned and started together; {:.0} \
+         ms counted in the middle of each run; medians and quartiles of {} a pair; {}; {:.1} s.",
+        bytes(matrix.buffer_bytes),
+        matrix.page_kind,
+        matrix.window_s * 1e3,
+        count(figures().map(|figures| figures.samples.len()).min().unwrap_or(0), "sample"),
+        sure(figures().map(|figures| (figures.median, figures.confidence))),
+        matrix.elapsed_s,
+    )
+}
+
+fn transfer_method(matrix: &TransferMatrix) -> String {
+    let figures = || matrix.pairs.iter().map(|pair| &pair.round_trip_ns);
+    let which = match matrix.all_cpus {
+        true => "every pair of CPUs",
+        false => "one pair of CPUs for each thing they share and each pair of nodes (--all-cpus for all)",
+    };
+    format!(
+        "Transfer: two pinned threads store and await numbers in one line; {which}; medians of {} a pair; {}; {:.1} s.",
+        count(figures().map(|figures| figures.samples.len()).min().unwrap_or(0), "sample"),
+        sure(figures().map(|figures| (figures.median, figures.confidence))),
+        matrix.elapsed_s,
+    )
+}
+
+/// How sure the least sure median is.
+fn sure(medians: impl Iterator<Item = (f64, Option<Interval>)>) -> String {
+    let half = |(median, interval): (f64, Option<Interval>)| {
+        let interval = interval?;
+        Some((interval.high - median).max(median - interval.low) / median * 100.0)
+    };
+    let halves: Option<Vec<f64>> = medians.map(half).collect();
+    match halves.and_then(|halves| halves.into_iter().max_by(f64::total_cmp)) {
+        Some(widest) => format!("95 % confidence of a median: within {widest:.1} % or closer"),
+        None => "too few samples for confidence intervals".to_owned(),
+    }
+}
