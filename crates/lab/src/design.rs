@@ -9,6 +9,7 @@
 
 mod board;
 mod bridges;
+pub mod compare;
 mod devices;
 mod distances;
 mod expected;

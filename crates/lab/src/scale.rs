@@ -1,9 +1,19 @@
 //! Scaling a machine down to what a laptop can emulate: so many CPUs and so much memory on each node.
+//!
+//! ```text
+//! node 0  0-23   63 GiB  ──►  0-1  512 MiB      --scale cpus=2,memory=512M
+//! node 1  24-47  64 GiB  ──►  2-3  512 MiB      nodes, distances, devices and their nodes stay
+//! node 2         32 GiB  ──►       512 MiB      a node without CPUs or memory stays without
+//! ```
+
+mod cut;
 
 use std::str::FromStr;
 
-use nearfar_machine::Machine;
+use nearfar_machine::{Known, Machine, Memory};
+use nearfar_sources::{fake, parse_size};
 
+use crate::design::fakes;
 use crate::error::LabError;
 
 /// How much of each node is kept. Nodes without CPUs or without memory stay without.
@@ -18,13 +28,56 @@ pub struct Scale {
 impl FromStr for Scale {
     type Err = String;
 
-    /// `cpus=2,memory=512M`, either part alone.
+    /// `cpus=2,memory=512M`, either part alone, in any order. Sizes take K, M, G or T, powers of 1024.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Err(format!("{text}: not written yet"))
+        let mut scale = Self::default();
+        for part in text.split(',') {
+            let part = part.trim();
+            let fail =
+                |problem: &str| format!("--scale: {part:?} {problem}; write cpus=2, memory=512M or both with a comma");
+            let twice = || fail("is there twice");
+            match part.split_once('=') {
+                Some(("cpus", count)) => {
+                    let count = count.parse().ok().filter(|&count: &u32| count > 0);
+                    let count = count.ok_or_else(|| fail("is not a count of CPUs above 0"))?;
+                    scale.cpus.replace(count).map_or(Ok(()), |_| Err(twice()))?;
+                }
+                Some(("memory", size)) => {
+                    let bytes = parse_size(size, 1).filter(|&bytes| bytes >= 1 << 20);
+                    let bytes = bytes.ok_or_else(|| fail("is not a size of at least 1M"))?;
+                    scale.memory_bytes.replace(bytes).map_or(Ok(()), |_| Err(twice()))?;
+                }
+                _ => return Err(fail("is not a part of a scale")),
+            }
+        }
+        Ok(scale)
     }
 }
 
-/// The machine with each node cut down; CPU numbers, queue affinities and sets follow.
-pub fn scaled(machine: &Machine, _scale: Scale) -> Result<Machine, LabError> {
-    Ok(machine.clone())
+/// The machine with each node cut down. A node that has more CPUs than are asked for keeps those with the lowest numbers;
+/// CPUs are then numbered without gaps in the order they had, and sets and affinities follow. Fake nodes are laid anew over
+/// what is left. Tasks and cpusets are left behind: they are not of the machine.
+///
+/// # Errors
+/// When the fake nodes do not fit the smaller machine.
+pub fn scaled(machine: &Machine, scale: Scale) -> Result<Machine, LabError> {
+    if scale == Scale::default() {
+        return Ok(machine.clone());
+    }
+    let (mut scaled, spec) = fakes::real(machine);
+    let because = "the machine was scaled down";
+    scaled.tasks = Known::no(because);
+    scaled.cpusets = Known::no(because);
+    if let Some(bytes) = scale.memory_bytes {
+        for node in scaled.nodes.iter_mut().filter(|node| node.has_memory() != Some(false)) {
+            node.memory = Known::Yes(Memory::of(bytes));
+        }
+    }
+    if let Some(most) = scale.cpus {
+        cut::cut(&mut scaled, most as usize);
+    }
+    match spec {
+        Some(spec) => fake::lay(scaled, &spec).map_err(|problem| LabError::Design(problem.to_string())),
+        None => Ok(scaled),
+    }
 }

@@ -3,7 +3,7 @@
 /// Reads a size with an optional unit, in bytes. All units are powers of 1024, as in the kernel and numactl: `K`, `M`,
 /// `G`, `T`, `P`, with or without `B` or `iB`, in any case; without a unit the number counts `bare` bytes each.
 /// `None` for anything else and for what does not fit into 64 bits.
-pub(crate) fn parse(text: &str, bare: u64) -> Option<u64> {
+pub fn parse(text: &str, bare: u64) -> Option<u64> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(split);
