@@ -255,7 +255,8 @@ fn field(line: &str) -> Option<Field> {
         _ => (Shape::Scalar, declaration),
     };
     // A pointer's star may touch the name: "const char *name".
-    let name = declaration.rsplit([' ', '*']).next().and_then(some_word)?.to_owned();
+    let (kind, name) = declaration.rsplit_once([' ', '*'])?;
+    let name = some_word(name).filter(|_| !kind.is_empty())?.to_owned();
     Some(Field { name, shape, offset, size, signed })
 }
 

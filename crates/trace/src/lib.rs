@@ -21,9 +21,12 @@ mod order;
 pub mod records;
 mod ring;
 mod session;
+mod traced;
 mod tracefs;
 
 pub use error::TraceError;
+pub use open::now_ns;
 pub use order::Ordered;
 pub use session::{Losses, Plan, Session};
+pub use traced::{Ended, Traced};
 pub use tracefs::Tracefs;

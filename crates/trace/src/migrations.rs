@@ -60,6 +60,8 @@ pub enum Event {
     Ended {
         /// The task.
         tid: i32,
+        /// The name it had then.
+        name: String,
     },
 }
 
@@ -81,7 +83,7 @@ pub struct Decoder {
     migrate: (u16, Number, Text, Number, Number),
     fork: (u16, Number, Number, Text),
     wakeup_new: (u16, Number, Number),
-    exit: (u16, Number),
+    exit: (u16, Number, Text),
 }
 
 impl Formats {
@@ -131,7 +133,7 @@ impl Decoder {
             ),
             fork: (fork.id(), fork.number("parent_pid")?, fork.number("child_pid")?, fork.text("child_comm")?),
             wakeup_new: (wakeup_new.id(), wakeup_new.number("pid")?, wakeup_new.number("target_cpu")?),
-            exit: (exit.id(), exit.number("pid")?),
+            exit: (exit.id(), exit.number("pid")?, exit.text("comm")?),
         })
     }
 
@@ -157,7 +159,7 @@ impl Decoder {
             _ if kind == self.wakeup_new.0 => {
                 Some(Event::Born { tid: tid(&self.wakeup_new.1)?, cpu: cpu(&self.wakeup_new.2)? })
             }
-            _ if kind == self.exit.0 => Some(Event::Ended { tid: tid(&self.exit.1)? }),
+            _ if kind == self.exit.0 => Some(Event::Ended { tid: tid(&self.exit.1)?, name: name(&self.exit.2)? }),
             _ => None,
         }
     }
@@ -168,10 +170,4 @@ pub fn in_first_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt as _;
     // PROC_PID_INIT_INO in include/uapi/linux/nsfs.h, the same since Linux 3.8.
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|file| file.ino() == 0xEFFF_FFFC)
-}
-
-/// The clock of the events (CLOCK_MONOTONIC), now.
-pub fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }

@@ -132,21 +132,12 @@ pub struct Commands {
     names: BTreeMap<i32, Option<String>>,
     admin: u64,
     unreadable: u64,
-    name_of: fn(i32) -> Option<String>,
 }
 
 impl Commands {
-    /// Nothing yet. `name_of` is asked once for each process, when it is first seen ([`name_of`]).
-    pub fn new(decoder: Decoder, name_of: fn(i32) -> Option<String>) -> Self {
-        Self {
-            decoder,
-            disks: Vec::new(),
-            ways: HashMap::new(),
-            names: BTreeMap::new(),
-            admin: 0,
-            unreadable: 0,
-            name_of,
-        }
+    /// Nothing yet.
+    pub fn new(decoder: Decoder) -> Self {
+        Self { decoder, disks: Vec::new(), ways: HashMap::new(), names: BTreeMap::new(), admin: 0, unreadable: 0 }
     }
 
     /// Counts one event that was submitted from this CPU.
@@ -162,7 +153,14 @@ impl Commands {
         let disk = self.disk(command.disk);
         let way = Way { disk, controller: command.controller, cpu, pid: sample.pid };
         self.ways.entry(way).or_default().count(command.opcode);
-        self.names.entry(sample.pid).or_insert_with(|| (self.name_of)(sample.pid));
+        self.names.entry(sample.pid).or_default();
+    }
+
+    /// Asks for the names of processes that have none yet. To be called now and then: those that have ended are gone.
+    pub fn name(&mut self, name_of: impl Fn(i32) -> Option<String>) {
+        for (pid, name) in self.names.iter_mut().filter(|(_, name)| name.is_none()) {
+            *name = name_of(*pid);
+        }
     }
 
     /// The number of a disk among those seen: few enough to look through.
@@ -173,14 +171,5 @@ impl Commands {
             self.disks.len() - 1
         });
         position as u32
-    }
-}
-
-/// The kernel's name of a process that is there now (`/proc/PID/comm`).
-pub fn name_of(pid: i32) -> Option<String> {
-    match pid {
-        // The idle task has no directory: the command was sent on in an interrupt.
-        0 => Some("interrupt".to_owned()),
-        _ => Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned()),
     }
 }

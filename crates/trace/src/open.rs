@@ -18,25 +18,30 @@ use rustix::time::ClockId;
 use crate::TraceError;
 use crate::format::Format;
 
+/// One clock for all CPUs, the same as the caller's: events of several CPUs are put in order by it.
+const CLOCK: ClockId = ClockId::Monotonic;
+
 /// An open event. Closing it ends it.
 pub(crate) struct Event(OwnedFd);
 
 impl Event {
-    /// Opens a tracepoint on a CPU, not counting yet. `Ok(None)`: that CPU is offline.
-    pub(crate) fn open(format: &Format, cpu: CpuId) -> Result<Option<Self>, TraceError> {
+    /// Opens a tracepoint on a CPU, not counting yet; `with_names` also records the names that tasks get there, which one
+    /// event of a CPU should do. `Ok(None)`: that CPU is offline.
+    pub(crate) fn open(format: &Format, cpu: CpuId, with_names: bool) -> Result<Option<Self>, TraceError> {
         let mut attributes = perf_event_attr {
             type_: PERF_TYPE_TRACEPOINT,
             size: size_of::<perf_event_attr>() as u32,
             config: u64::from(format.id()),
             sample_type: u64::from(PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_RAW),
-            // One clock for all CPUs, the same as the caller's: events of several CPUs are put in order by it.
-            clockid: ClockId::Monotonic as i32,
+            clockid: CLOCK as i32,
             ..Default::default()
         };
         attributes.__bindgen_anon_1.sample_period = 1;
         // No watermark: then the kernel wakes a waiting reader each time half of the ring has been filled.
         attributes.set_use_clockid(1);
         attributes.set_disabled(1);
+        attributes.set_comm(with_names.into());
+        attributes.set_sample_id_all(1);
         let cpu_number = cpu.0.cast_signed();
         // SAFETY: the attributes are a whole, initialised `perf_event_attr` with its size, and live through the call, which
         // keeps no pointer to them.
@@ -110,4 +115,10 @@ fn paranoid() -> Known<i32> {
 
 fn done(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The clock of the events (CLOCK_MONOTONIC), now.
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(CLOCK);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }

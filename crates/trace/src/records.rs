@@ -11,7 +11,7 @@
 //! A record may begin at the end of the ring and go on at its start; then it is copied together. Sizes are checked though
 //! the kernel wrote them: a record that does not add up ends the walk, is counted, and never reads beyond the ring.
 
-use perf_event_open_sys::bindings::{PERF_RECORD_LOST, PERF_RECORD_SAMPLE, PERF_RECORD_THROTTLE};
+use perf_event_open_sys::bindings::{PERF_RECORD_COMM, PERF_RECORD_LOST, PERF_RECORD_SAMPLE, PERF_RECORD_THROTTLE};
 
 /// Bytes of a record's header.
 const HEADER: usize = 8;
@@ -34,6 +34,17 @@ pub struct Sample<'a> {
 pub enum Record<'a> {
     /// Something happened.
     Sample(Sample<'a>),
+    /// A task got a name, as a rule because it became another program.
+    Named {
+        /// Its process.
+        pid: i32,
+        /// The task (thread).
+        tid: i32,
+        /// When: names of a task come from every CPU it was on.
+        time_ns: u64,
+        /// The name.
+        name: &'a [u8],
+    },
     /// The ring was full: so many records were not written.
     Lost(u64),
     /// The kernel paused the event because it was too frequent.
@@ -91,6 +102,7 @@ fn record_of(record: &[u8]) -> Record<'_> {
     let mut body = Reader(&record[HEADER..]);
     let read = match u32::from_ne_bytes([record[0], record[1], record[2], record[3]]) {
         PERF_RECORD_SAMPLE => sample(&mut body).map(Record::Sample),
+        PERF_RECORD_COMM => named(&mut body),
         // The event's number stands first.
         PERF_RECORD_LOST => body.u64().and_then(|_| body.u64()).map(Record::Lost),
         PERF_RECORD_THROTTLE => Some(Record::Throttled),
@@ -104,6 +116,15 @@ fn sample<'a>(body: &mut Reader<'a>) -> Option<Sample<'a>> {
     let time_ns = body.u64()?;
     let size = body.u32()? as usize;
     Some(Sample { pid, tid, time_ns, event: body.take(size)? })
+}
+
+/// Process, task and name; at the end, as in every record that is no sample, process, task and time again
+/// (`sample_id_all`).
+fn named<'a>(body: &mut Reader<'a>) -> Option<Record<'a>> {
+    let (pid, tid) = (body.u32()?.cast_signed(), body.u32()?.cast_signed());
+    let (rest, time) = body.0.split_last_chunk()?;
+    let name = rest.split(|&byte| byte == 0).next()?;
+    Some(Record::Named { pid, tid, time_ns: u64::from_ne_bytes(*time), name })
 }
 
 struct Reader<'a>(&'a [u8]);

@@ -1,5 +1,6 @@
 //! One trace: some tracepoints on some CPUs, read until the caller has enough.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ pub struct Session {
     not_traced: CpuSet,
     scratch: Vec<u8>,
     losses: Losses,
+    /// The last name that each process got, and when.
+    names: HashMap<i32, (u64, String)>,
     enabled: Option<Instant>,
 }
 
@@ -54,8 +57,8 @@ pub struct Losses {
     pub occurred: u64,
     /// Events that were read.
     pub read: u64,
-    /// Events that the kernel said it had no room for. It says so only with the next one that fits, so `lost` may be more.
-    pub said_lost: u64,
+    /// Events that occurred and were not read: a ring was full.
+    pub lost: u64,
     /// Records that made no sense; none are known from any kernel.
     pub damaged: u64,
     /// How often the kernel paused an event for being too frequent.
@@ -63,14 +66,15 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Events that occurred and were not read.
-    pub fn lost(&self) -> u64 {
-        self.occurred.saturating_sub(self.read).max(self.said_lost)
-    }
-
     /// Whether every event was read.
     pub fn is_whole(&self) -> bool {
-        self.lost() == 0 && self.damaged == 0 && self.throttled == 0
+        self.lost == 0 && self.damaged == 0 && self.throttled == 0
+    }
+
+    /// The same with the kernel's own counts, which are needed because it says that records were lost only with the
+    /// next one that fits: after the last event of a trace it says nothing more.
+    fn counted(self, occurred: u64) -> Self {
+        Self { occurred, lost: self.lost.max(occurred.saturating_sub(self.read)), ..self }
     }
 }
 
@@ -87,6 +91,7 @@ impl Session {
             not_traced: CpuSet::new(),
             scratch: Vec::new(),
             losses: Losses::default(),
+            names: HashMap::new(),
             enabled: None,
         };
         for cpu in plan.cpus.iter() {
@@ -132,30 +137,47 @@ impl Session {
 
     /// Visits every event since the last time, CPU by CPU; within a CPU in order of time.
     pub fn drain(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
-        let Self { cpus, scratch, losses, .. } = self;
+        let Self { cpus, scratch, losses, names, .. } = self;
         for OnCpu { cpu, ring, .. } in cpus {
             ring.drain(scratch, &mut |record| match record {
                 Record::Sample(sample) => {
                     losses.read += 1;
                     visit(*cpu, &sample);
                 }
-                Record::Lost(count) => losses.said_lost += count,
+                // A process has its main thread's name.
+                Record::Named { pid, tid, time_ns, name } if pid == tid => {
+                    let known = names.entry(pid).or_default();
+                    if time_ns >= known.0 {
+                        *known = (time_ns, String::from_utf8_lossy(name).into_owned());
+                    }
+                }
+                Record::Lost(count) => losses.lost += count,
                 Record::Throttled => losses.throttled += 1,
                 Record::Damaged => losses.damaged += 1,
-                Record::Other => {}
+                Record::Named { .. } | Record::Other => {}
             });
         }
+    }
+
+    /// The kernel's name of a process: the last it got during the trace, else the one it has now.
+    pub fn name_of(&self, pid: i32) -> Option<String> {
+        // The idle task has no directory; what happens in its context happens in an interrupt.
+        let now = || match pid {
+            0 => Some("(interrupt)".to_owned()),
+            _ => Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned()),
+        };
+        self.names.get(&pid).map(|(_, name)| name.clone()).or_else(now)
     }
 
     /// Stops counting, visits what is left, and says whether all was read and how long it took.
     ///
     /// # Errors
     /// When the kernel does not say how often an event occurred.
-    pub fn finish(mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<(Losses, Duration), TraceError> {
+    pub fn finish(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<(Losses, Duration), TraceError> {
         for on_cpu in &self.cpus {
             on_cpu.each("disabling an event", Event::disable)?;
         }
-        let elapsed = self.enabled.map_or(Duration::ZERO, |since| since.elapsed());
+        let elapsed = self.enabled.take().map_or(Duration::ZERO, |since| since.elapsed());
         self.drain(visit);
         let mut occurred = 0;
         for on_cpu in &self.cpus {
@@ -164,7 +186,7 @@ impl Session {
                 Ok(())
             })?;
         }
-        Ok((Losses { occurred, ..self.losses }, elapsed))
+        Ok((self.losses.counted(occurred), elapsed))
     }
 }
 
@@ -181,7 +203,7 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
     let mut events: Vec<Event> = Vec::new();
     let mut ring = None;
     for (format, filter) in plan.tracepoints {
-        let Some(event) = Event::open(format, cpu)? else {
+        let Some(event) = Event::open(format, cpu, events.is_empty())? else {
             return Ok(None);
         };
         if let Some(filter) = filter {
@@ -224,9 +246,10 @@ mod tests {
 
     #[test]
     fn events_that_were_counted_and_not_read_are_lost_even_when_no_record_says_so() {
-        let losses = Losses { occurred: 10, read: 7, said_lost: 2, ..Losses::default() };
-        assert_eq!(losses.lost(), 3);
-        assert!(!losses.is_whole());
-        assert!(Losses { occurred: 7, read: 7, ..Losses::default() }.is_whole());
+        let losses = Losses { read: 7, lost: 2, ..Losses::default() };
+        assert_eq!(losses.counted(10).lost, 3);
+        assert_eq!(losses.counted(8).lost, 2, "the kernel said so");
+        assert!(!losses.counted(10).is_whole());
+        assert!(Losses { read: 7, ..Losses::default() }.counted(7).is_whole());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nearfar_machine::{CpuId, CpuSet, Machine};
 use nearfar_sources::synthetic;
 use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
-use nearfar_trace::{Losses, Ordered, Plan, Session, TraceError, Tracefs};
+use nearfar_trace::{Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns};
 use rustix::thread::{CpuSet as Affinity, gettid, sched_getaffinity, sched_setaffinity};
 
 /// Two CPUs this test may use.
@@ -59,7 +59,7 @@ fn traced(machine: &Machine, only: Option<i32>, work: impl FnOnce(&mut Moves)) -
     session.drain(&mut take);
     let (losses, _) = session.finish(&mut take).unwrap();
     order.finish(&mut |time, event| moves.take(time, event));
-    Some((moves.finish(migrations::now_ns()), losses))
+    Some((moves.finish(now_ns()), losses))
 }
 
 fn two_nodes() -> Machine {
@@ -78,7 +78,7 @@ fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() 
             let machine = two_nodes();
             let tid = gettid().as_raw_nonzero().get();
             let found = traced(&machine, filtered.then_some(tid), |moves| {
-                moves.adopt(tid, "test", Some(a), migrations::now_ns());
+                moves.adopt(tid, "test", Some(a), now_ns());
                 for _ in 0..50 {
                     move_to(b);
                     move_to(a);
@@ -87,7 +87,7 @@ fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() 
             (tid, found)
         });
         let (tid, Some((found, losses))) = thread.join().unwrap() else { return };
-        assert_eq!(losses.lost(), 0, "{losses:?}");
+        assert_eq!(losses.lost, 0, "{losses:?}");
         assert!(losses.is_whole(), "{losses:?}");
         assert_eq!(found.gaps, 0);
         let task = found.tasks.iter().find(|task| task.tid == tid).unwrap();
@@ -113,7 +113,7 @@ fn processes_and_threads_that_a_command_makes_are_followed() {
         let child = Command::new("sh").args(["-c", "true; (true); sh -c 'true; true' & wait"]).spawn();
         let mut child = child.unwrap();
         first = child.id().cast_signed();
-        moves.adopt(first, "sh", None, migrations::now_ns());
+        moves.adopt(first, "sh", None, now_ns());
         child.wait().unwrap();
     });
     let Some((found, losses)) = found else { return };
@@ -146,7 +146,7 @@ fn what_does_not_fit_into_the_ring_is_counted() {
     let (losses, elapsed) = session.finish(&mut |_, _| seen += 1).unwrap();
     assert!(losses.occurred + 2 >= moves, "{losses:?}");
     assert_eq!(losses.read, seen);
-    assert!(seen > 1000 && losses.lost() == losses.occurred - seen && losses.lost() > 0, "{losses:?}");
+    assert!(seen > 1000 && losses.lost == losses.occurred - seen && losses.lost > 0, "{losses:?}");
     assert!(!losses.is_whole() && elapsed > Duration::ZERO);
 }
 

@@ -24,6 +24,8 @@ struct Life {
     name: String,
     /// Where it is and since when; unknown until an event tells.
     cpu: Option<CpuId>,
+    /// Where it was once seen to be: where it is all along if no event ever tells.
+    seen_on: Option<CpuId>,
     since_ns: u64,
     counts: ClassCounts,
     time_ns: BTreeMap<Option<NodeId>, u64>,
@@ -127,15 +129,12 @@ impl Moves {
         Self { sharing, follow, living: HashMap::new(), ended: Vec::new(), matrix: BTreeMap::new(), gaps: 0 }
     }
 
-    /// Follows a task that is there already; `cpu` is where it is, if that is known.
-    pub fn adopt(&mut self, tid: i32, name: &str, cpu: Option<CpuId>, now_ns: u64) {
-        self.living.entry(tid).or_insert_with(|| Life {
-            name: name.to_owned(),
-            cpu,
-            since_ns: now_ns,
-            counts: ClassCounts::default(),
-            time_ns: BTreeMap::new(),
-        });
+    /// Follows a task that is there since `since_ns`, the trace's beginning. `seen_on` is where it was seen to be at any
+    /// time since then: it counts only if no event says otherwise, so it need not be in step with the events.
+    pub fn adopt(&mut self, tid: i32, name: &str, seen_on: Option<CpuId>, since_ns: u64) {
+        let name = name.to_owned();
+        let (counts, time_ns) = Default::default();
+        self.living.entry(tid).or_insert(Life { name, cpu: None, seen_on, since_ns, counts, time_ns });
     }
 
     /// Whether any followed task is alive.
@@ -148,8 +147,11 @@ impl Moves {
         match event {
             Event::Forked { parent, child, name } => {
                 if self.follow && self.living.contains_key(&parent) {
-                    // A number is given out again only when its task has ended: a leftover is one whose end was lost.
-                    self.end(child, time_ns, false);
+                    // Either adopted before this event was read, or a number given out again after an end that was lost.
+                    match self.living.remove(&child) {
+                        Some(life) if life.cpu.is_some() => self.close(child, life, time_ns, false),
+                        _ => {}
+                    }
                     self.adopt(child, &name, None, time_ns);
                 }
             }
@@ -160,7 +162,11 @@ impl Moves {
                 }
             }
             Event::Moved { tid, name, from, to } => self.moved(time_ns, tid, name, from, to),
-            Event::Ended { tid } => self.end(tid, time_ns, true),
+            Event::Ended { tid, name } => {
+                if let Some(life) = self.living.remove(&tid) {
+                    self.close(tid, Life { name, ..life }, time_ns, true);
+                }
+            }
         }
     }
 
@@ -175,18 +181,16 @@ impl Moves {
         *self.matrix.entry((self.sharing.node_of(from), self.sharing.node_of(to))).or_default() += 1;
     }
 
-    fn end(&mut self, tid: i32, time_ns: u64, ended: bool) {
-        if let Some(mut life) = self.living.remove(&tid) {
-            life.pass(time_ns, &self.sharing);
-            self.ended.push(life.told(tid, ended));
-        }
+    fn close(&mut self, tid: i32, mut life: Life, time_ns: u64, ended: bool) {
+        life.cpu = life.cpu.or(life.seen_on);
+        life.pass(time_ns, &self.sharing);
+        self.ended.push(life.told(tid, ended));
     }
 
     /// The trace is over: what was found.
     pub fn finish(mut self, time_ns: u64) -> Migrations {
-        let living: Vec<i32> = self.living.keys().copied().collect();
-        for tid in living {
-            self.end(tid, time_ns, false);
+        for (tid, life) in std::mem::take(&mut self.living) {
+            self.close(tid, life, time_ns, false);
         }
         let mut tasks = self.ended;
         tasks.sort_by_key(|task| {

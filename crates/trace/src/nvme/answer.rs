@@ -202,12 +202,10 @@ struct Traffic<'a> {
 
 impl Traffic<'_> {
     fn namespace(&self) -> Namespace {
-        // CPUs of an online node, by which the paths are seen from there; the same controllers whichever is taken.
-        let nodes = self.machine.online_nodes().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id));
-        let known: BTreeSet<_> = nodes.collect();
+        let with_cpus = self.machine.online_nodes().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id));
         let submitting = self.ways.iter().map(|(way, ..)| self.machine.node_of(way.cpu));
-        let all: BTreeSet<_> = submitting.chain(known).collect();
-        let nodes: Vec<_> = all.into_iter().map(|node| self.node(node)).collect();
+        let nodes: BTreeSet<_> = submitting.chain(with_cpus).collect();
+        let nodes: Vec<_> = nodes.into_iter().map(|node| self.node(node)).collect();
         Namespace {
             namespace: self.namespace.name.clone(),
             subsystem: self.subsystem.name.clone(),
@@ -283,9 +281,6 @@ fn nearest(node: Option<NodeId>, seen: Option<&NamespacePaths>) -> Known<Vec<Str
         None => Known::Yes(seen.nearest.clone()),
         Some(PathView { controller, locality: Some(EffectiveNode { node: Some(at), .. }), .. }) => {
             Known::no(format!("no table gives a distance to node {at}, where {controller} is"))
-        }
-        Some(PathView { controller, locality: Some(locality), .. }) => {
-            Known::no(format!("of {controller}: {locality}"))
         }
         Some(PathView { controller, .. }) => Known::no(format!("nothing tells where {controller} is")),
     }

@@ -1,0 +1,186 @@
+//! Classes of migrations and lives of tasks.
+
+use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Known, Machine, NodeId};
+use nearfar_sources::synthetic;
+use nearfar_trace::migrations::{Class, Event, Migrations, Moves, Sharing};
+use proptest::prelude::*;
+
+/// Two nodes of four cores with two threads each; CPUs 0-7 and 8-15, siblings side by side; a last-level cache for each
+/// pair of cores.
+///
+/// ```text
+/// node 0: (0 1)(2 3) | (4 5)(6 7)      node 1: (8 9)(10 11) | (12 13)(14 15)
+/// ```
+fn machine() -> Machine {
+    let mut machine = synthetic::parse("node:2 memory:1G core:4 pu:2 distance:20").unwrap();
+    let cache = |level, first: u32, last: u32| Cache {
+        level,
+        kind: CacheKind::Unified,
+        cpus: CpuSet::range(CpuId(first), CpuId(last)),
+        size_bytes: Known::no("not needed"),
+        line_bytes: None,
+        ways: None,
+    };
+    machine.caches = (0..8).map(|core| cache(2, 2 * core, 2 * core + 1)).collect();
+    machine.caches.extend((0..4).map(|pair| cache(3, 4 * pair, 4 * pair + 3)));
+    machine
+}
+
+fn moved(tid: i32, from: u32, to: u32) -> Event {
+    Event::Moved { tid, name: "probe".to_owned(), from: CpuId(from), to: CpuId(to) }
+}
+
+fn forked(parent: i32, child: i32) -> Event {
+    Event::Forked { parent, child, name: "probe".to_owned() }
+}
+
+fn born(tid: i32, cpu: u32) -> Event {
+    Event::Born { tid, cpu: CpuId(cpu) }
+}
+
+fn seconds_on(found: &Migrations, tid: i32, node: u32) -> f64 {
+    let task = found.tasks.iter().find(|task| task.tid == tid).unwrap();
+    task.time.iter().find(|spent| spent.node == Some(NodeId(node))).map_or(0.0, |spent| spent.seconds)
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn a_move_is_classed_by_the_narrowest_thing_both_cpus_are_in() {
+    let sharing = Sharing::new(&machine());
+    for (from, to, class) in [
+        (0, 1, Class::SameCore),
+        (0, 2, Class::SameCache),
+        (3, 0, Class::SameCache),
+        (3, 4, Class::SameNode),
+        (7, 8, Class::CrossNode),
+        (15, 0, Class::CrossNode),
+        (0, 99, Class::Unknown),
+    ] {
+        assert_eq!(sharing.class(CpuId(from), CpuId(to)), class, "{from} to {to}");
+    }
+}
+
+#[test]
+fn a_cache_that_spans_nodes_does_not_hide_that_a_move_crossed_them() {
+    let mut machine = machine();
+    machine.caches.last_mut().unwrap().cpus = CpuSet::range(CpuId(0), CpuId(15));
+    assert_eq!(Sharing::new(&machine).class(CpuId(7), CpuId(8)), Class::CrossNode);
+}
+
+#[test]
+fn without_caches_a_move_within_a_node_is_just_that() {
+    let mut machine = machine();
+    machine.caches.clear();
+    let sharing = Sharing::new(&machine);
+    assert!(!sharing.caches_known());
+    assert_eq!(sharing.class(CpuId(0), CpuId(2)), Class::SameNode);
+    assert_eq!(sharing.class(CpuId(0), CpuId(1)), Class::SameCore);
+}
+
+/// Worked by hand:
+///
+/// ```text
+/// second 0     1         2        3         5         6          8        9        10
+/// 100    seen  |  0->2   .        |  2->8   .         |  8->9    .        .        end of trace: node 0 3 s, node 1 7 s
+/// 101    .     .         forked   born 8    8->4      .          ended             node 1 2 s (3 to 5), node 0 3 s (5 to 8)
+/// 999    somebody else   .        moves, and is not counted
+/// ```
+#[test]
+fn lives_of_a_task_and_its_child() {
+    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    moves.adopt(100, "probe", Some(CpuId(7)), 0);
+    for (second, event) in [
+        (1, moved(100, 0, 2)),
+        (2, forked(100, 101)),
+        (3, born(101, 8)),
+        (3, moved(100, 2, 8)),
+        (4, moved(999, 0, 15)),
+        (5, moved(101, 8, 4)),
+        (6, moved(100, 8, 9)),
+        (8, Event::Ended { tid: 101, name: "other".to_owned() }),
+    ] {
+        moves.take(second * SECOND, event);
+    }
+    assert!(moves.any_alive());
+    let found = moves.finish(10 * SECOND);
+    assert_eq!((found.migrations.total(), found.gaps), (4, 0));
+    let counts = found.migrations;
+    assert_eq!((counts.same_core, counts.same_cache, counts.same_node, counts.cross_node), (1, 1, 0, 2));
+    assert_eq!([(100, 0), (100, 1), (101, 1), (101, 0)].map(|(t, n)| seconds_on(&found, t, n)), [3.0, 7.0, 2.0, 3.0]);
+    let matrix: Vec<_> =
+        found.matrix.iter().map(|cell| (cell.from.unwrap().0, cell.to.unwrap().0, cell.migrations)).collect();
+    assert_eq!(matrix, [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)]);
+    let ended: Vec<_> = found.tasks.iter().map(|task| (task.tid, task.name.as_str(), task.ended)).collect();
+    assert_eq!(ended, [(100, "probe", false), (101, "other", true)]);
+}
+
+#[test]
+fn a_task_that_never_moves_is_where_it_was_seen() {
+    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    moves.adopt(100, "probe", Some(CpuId(9)), SECOND);
+    moves.adopt(200, "other", None, SECOND);
+    let found = moves.finish(3 * SECOND);
+    assert_eq!(seconds_on(&found, 100, 1), 2.0);
+    let other = found.tasks.iter().find(|task| task.tid == 200).unwrap();
+    assert_eq!((other.time[0].node, other.time[0].seconds), (None, 2.0), "nothing told where");
+}
+
+#[test]
+fn a_thread_that_was_found_before_its_making_was_read_is_not_counted_twice() {
+    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    moves.adopt(100, "probe", None, 0);
+    moves.adopt(101, "probe", Some(CpuId(0)), 0);
+    moves.take(SECOND, forked(100, 101));
+    moves.take(2 * SECOND, born(101, 8));
+    let found = moves.finish(4 * SECOND);
+    assert_eq!(found.tasks.len(), 2);
+    assert_eq!([seconds_on(&found, 101, 0), seconds_on(&found, 101, 1)], [0.0, 2.0]);
+}
+
+#[test]
+fn children_are_left_alone_where_that_was_asked() {
+    let mut moves = Moves::new(Sharing::new(&machine()), false);
+    moves.adopt(100, "probe", None, 0);
+    moves.take(SECOND, forked(100, 101));
+    moves.take(SECOND, moved(101, 0, 8));
+    assert_eq!(moves.finish(2 * SECOND).tasks.len(), 1);
+}
+
+#[test]
+fn a_move_that_does_not_begin_where_the_last_one_ended_is_a_gap() {
+    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    moves.adopt(100, "probe", None, 0);
+    moves.take(SECOND, moved(100, 0, 2));
+    moves.take(2 * SECOND, moved(100, 4, 8));
+    assert_eq!(moves.finish(3 * SECOND).gaps, 1);
+}
+
+proptest! {
+    #[test]
+    fn every_move_has_one_class_and_time_is_never_lost(
+        steps in proptest::collection::vec((0i32..4, 0u32..20, 0u32..20, 0u64..1000), 0..100),
+    ) {
+        let mut moves = Moves::new(Sharing::new(&machine()), true);
+        (0..3).for_each(|tid| moves.adopt(tid, "task", None, 0));
+        let (mut now, mut followed) = (0, 0);
+        for (tid, from, to, gap) in steps {
+            now += gap;
+            followed += u64::from(tid < 3);
+            moves.take(now, moved(tid, from, to));
+        }
+        let found = moves.finish(now);
+        prop_assert_eq!(found.migrations.total(), followed);
+        prop_assert_eq!(found.matrix.iter().map(|cell| cell.migrations).sum::<u64>(), followed);
+        let cross: u64 = found.matrix.iter().filter(|c| c.from.is_some() && c.to.is_some() && c.from != c.to).map(|c| c.migrations).sum();
+        prop_assert_eq!(found.migrations.cross_node, cross);
+        let spent: f64 = found.time.iter().map(|spent| spent.seconds).sum();
+        prop_assert!((spent - 3.0 * now as f64 / 1e9).abs() < 1e-6);
+    }
+
+    #[test]
+    fn classes_are_the_same_both_ways_but_for_what_is_unknown(a in 0u32..20, b in 0u32..20) {
+        let sharing = Sharing::new(&machine());
+        prop_assert_eq!(sharing.class(CpuId(a), CpuId(b)), sharing.class(CpuId(b), CpuId(a)));
+    }
+}
