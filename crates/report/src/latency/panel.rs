@@ -16,6 +16,8 @@ pub(super) struct Panel {
     /// By row, then column.
     pub(super) cells: Vec<Vec<Option<Figure>>>,
     pub(super) scale: Scale,
+    /// What the scale is over where it is not the figures themselves, as it stands behind "linear scale".
+    pub(super) scale_of: &'static str,
     /// A heat as the legend writes it, with its unit.
     pub(super) legend: fn(f64) -> String,
 }

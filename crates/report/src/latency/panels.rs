@@ -1,13 +1,13 @@
 //! Which matrices a survey becomes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_bench::bandwidth::{BandwidthMatrix, Traffic};
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair};
 use nearfar_bench::statistics::{Figures, Interval};
 use nearfar_bench::survey::Survey;
 use nearfar_bench::transfer::{Nearness, TransferMatrix, TransferPair};
-use nearfar_machine::{CpuId, NodeId};
+use nearfar_machine::{CpuId, Distance, NodeId};
 
 use super::panel::{Figure, Panel};
 use crate::amount::{count, nanoseconds};
@@ -33,13 +33,10 @@ fn by_node<'a, T: 'a>(
     pairs: impl Iterator<Item = (NodeId, NodeId, &'a T)>,
     figure: impl Fn(&'a T) -> Option<Figure>,
 ) -> (Vec<String>, Vec<String>, Vec<Vec<Option<Figure>>>) {
-    let pairs: Vec<_> = pairs.collect();
-    let rows: BTreeSet<NodeId> = pairs.iter().map(|pair| pair.0).collect();
-    let columns: BTreeSet<NodeId> = pairs.iter().map(|pair| pair.1).collect();
-    let cell = |from: NodeId, to: NodeId| {
-        let pair = pairs.iter().find(|pair| (pair.0, pair.1) == (from, to));
-        pair.and_then(|&(.., pair)| figure(pair))
-    };
+    let pairs: BTreeMap<(NodeId, NodeId), &T> = pairs.map(|(from, to, pair)| ((from, to), pair)).collect();
+    let rows: BTreeSet<NodeId> = pairs.keys().map(|nodes| nodes.0).collect();
+    let columns: BTreeSet<NodeId> = pairs.keys().map(|nodes| nodes.1).collect();
+    let cell = |from: NodeId, to: NodeId| pairs.get(&(from, to)).and_then(|pair| figure(pair));
     let cells = rows.iter().map(|&from| columns.iter().map(|&to| cell(from, to)).collect()).collect();
     let names = |nodes: &BTreeSet<NodeId>| nodes.iter().map(ToString::to_string).collect();
     (names(&rows), names(&columns), cells)
@@ -47,6 +44,11 @@ fn by_node<'a, T: 'a>(
 
 fn in_nanoseconds(heat: f64) -> String {
     format!("{} ns", nanoseconds(heat))
+}
+
+/// The larger of the two distances from a median to a quartile.
+fn beside(low: f64, median: f64, high: f64) -> String {
+    format!(" ±{}", nanoseconds((high - median).max(median - low)))
 }
 
 fn latency(matrix: &LatencyMatrix) -> Panel {
@@ -59,9 +61,8 @@ fn latency(matrix: &LatencyMatrix) -> Panel {
             in_nanoseconds(pair.median_ns),
             certainty(pair.low_ns, pair.high_ns, pair.confidence_ns, pair.samples_ns.len(), &nanoseconds),
         );
-        let spread = (pair.high_ns - pair.median_ns).max(pair.median_ns - pair.low_ns);
-        let (value, beside) = (nanoseconds(pair.median_ns), format!(" ±{}", nanoseconds(spread)));
-        Some(Figure { heat: pair.median_ns, value, beside, about })
+        let beside = beside(pair.low_ns, pair.median_ns, pair.high_ns);
+        Some(Figure { heat: pair.median_ns, value: nanoseconds(pair.median_ns), beside, about })
     });
     Panel {
         title: "Latency".to_owned(),
@@ -71,19 +72,25 @@ fn latency(matrix: &LatencyMatrix) -> Panel {
         columns,
         cells,
         scale: super::scale(matrix),
+        scale_of: "",
         legend: in_nanoseconds,
     }
 }
 
 /// How much more than the nearest memory of its row: measured, and by the distances. Nothing for one column.
 fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
+    let reachable = |pair: &LatencyPair| pair.distance.filter(|&distance| distance != Distance::UNREACHABLE);
+    let distance = |pair: &LatencyPair| reachable(pair).map_or(f64::NAN, |distance| f64::from(distance.0));
+    // The least of each row, measured and said; f64::min leaves out what is not known.
+    let mut nearest = BTreeMap::new();
+    for pair in &matrix.pairs {
+        let least = nearest.entry(pair.cpu_node).or_insert((f64::NAN, f64::NAN));
+        *least = (least.0.min(pair.median_ns), least.1.min(distance(pair)));
+    }
     let ratios = |pair: &LatencyPair| {
-        let row = || matrix.pairs.iter().filter(|other| other.cpu_node == pair.cpu_node);
-        let nearest = row().map(|other| other.median_ns).min_by(f64::total_cmp)?;
-        let distance = |pair: &LatencyPair| pair.distance.map(|distance| f64::from(distance.0));
-        let least = row().filter_map(distance).min_by(f64::total_cmp);
-        let said = distance(pair).zip(least).map(|(distance, least)| distance / least);
-        (nearest > 0.0).then_some((pair.median_ns / nearest, said))
+        let (least_ns, least) = *nearest.get(&pair.cpu_node)?;
+        let said = Some(distance(pair) / least).filter(|said| said.is_finite());
+        (least_ns > 0.0).then(|| (pair.median_ns / least_ns, said))
     };
     let pairs = matrix.pairs.iter().map(|pair| (pair.cpu_node, pair.memory_node, pair));
     let (rows, columns, cells) = by_node(pairs, |pair| {
@@ -95,24 +102,30 @@ fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
     let scale = Scale::over(matrix.pairs.iter().filter_map(|pair| Some(ratios(pair)?.0)));
     let panel = Panel {
         title: "Latency, relative".to_owned(),
-        remark: "times the nearest of its row: measured/what the distances say".to_owned(),
+        remark: "times the nearest of the row: measured/what the distances say".to_owned(),
         corner: "node",
         rows,
         columns,
         cells,
         scale,
+        scale_of: "",
         legend: |heat| format!("{heat:.1}"),
     };
     (panel.columns.len() > 1).then_some(panel)
 }
 
 /// Bytes a second as GB/s, with the digits that mean something.
-pub(super) fn gigabytes(bytes_per_s: f64) -> String {
+fn gigabytes(bytes_per_s: f64) -> String {
     let gigabytes = bytes_per_s / 1e9;
+    format!("{gigabytes:.0$}", digits(gigabytes))
+}
+
+/// Digits behind the point.
+fn digits(gigabytes: f64) -> usize {
     match gigabytes {
-        _ if gigabytes >= 99.95 => format!("{gigabytes:.0}"),
-        _ if gigabytes >= 0.995 => format!("{gigabytes:.1}"),
-        _ => format!("{gigabytes:.3}"),
+        _ if gigabytes >= 99.95 => 0,
+        _ if gigabytes >= 0.995 => 1,
+        _ => 3,
     }
 }
 
@@ -128,7 +141,15 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
             gigabytes(pair.bytes_per_s.median),
             certainty_of(&pair.bytes_per_s, &gigabytes),
         );
-        Some(figure(&pair.bytes_per_s, 1e9 / pair.bytes_per_s.median.max(1.0), about, gigabytes))
+        let figures = &pair.bytes_per_s;
+        let spread = (figures.high - figures.median).max(figures.median - figures.low) / 1e9;
+        let digits = digits(figures.median / 1e9);
+        Some(Figure {
+            heat: 1e9 / figures.median.max(1.0),
+            value: gigabytes(figures.median),
+            beside: format!(" ±{spread:.digits$}"),
+            about,
+        })
     });
     let threads = of_traffic().map(|pair| pair.cpus.len()).collect::<BTreeSet<_>>();
     let threads = match (threads.first(), threads.last()) {
@@ -139,24 +160,20 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
     let what = match traffic {
         Traffic::Read => "all loads",
         Traffic::Write => "plain stores",
-        Traffic::Copy => "one load for each store, both counted",
+        Traffic::Copy => "loads and stores, both counted",
     };
     Panel {
         title: format!("Bandwidth, {traffic}"),
-        remark: format!("GB/s (10^9 bytes), {what}, {threads} a node; row: node of the CPUs"),
+        remark: format!("GB/s (10^9 bytes), {what}; {threads} a node"),
         corner: "node",
         rows,
         columns,
         cells,
-        // Little bandwidth is hot: the scale is over seconds a gigabyte.
+        // Little bandwidth is hot, and half of it twice as bad.
+        scale_of: " of the time a byte takes",
         scale: Scale::over(of_traffic().map(|pair| 1e9 / pair.bytes_per_s.median.max(1.0))),
         legend: |heat| format!("{} GB/s", gigabytes(1e9 / heat)),
     }
-}
-
-fn figure(figures: &Figures, heat: f64, about: String, text: fn(f64) -> String) -> Figure {
-    let spread = (figures.high - figures.median).max(figures.median - figures.low);
-    Figure { heat, value: text(figures.median), beside: format!(" ±{}", text(spread)), about }
 }
 
 fn transfer(matrix: &TransferMatrix) -> Panel {
@@ -164,12 +181,13 @@ fn transfer(matrix: &TransferMatrix) -> Panel {
     let (corner, rows, columns, cells) = if matrix.all_cpus { cpu_by_cpu(matrix) } else { by_nearness(matrix) };
     Panel {
         title: "Transfer".to_owned(),
-        remark: "ns a round trip: a cache line handed to another CPU and back".to_owned(),
+        remark: "ns for a cache line to another CPU and back".to_owned(),
         corner,
         rows,
         columns,
         cells,
         scale,
+        scale_of: "",
         legend: in_nanoseconds,
     }
 }
@@ -204,8 +222,7 @@ fn cpu_by_cpu(matrix: &TransferMatrix) -> Table {
     let cpus: BTreeSet<CpuId> = matrix.pairs.iter().flat_map(|pair| [pair.first, pair.second]).collect();
     let names: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     // Pairs are many: looked up, not searched.
-    let pairs: std::collections::BTreeMap<_, _> =
-        matrix.pairs.iter().map(|pair| ((pair.first, pair.second), pair)).collect();
+    let pairs: BTreeMap<_, _> = matrix.pairs.iter().map(|pair| ((pair.first, pair.second), pair)).collect();
     let cell = |a: CpuId, b: CpuId| pairs.get(&(a.min(b), a.max(b))).map(|pair| between_cpus(pair, false));
     let cells = cpus.iter().map(|&from| cpus.iter().map(|&to| cell(from, to)).collect()).collect();
     ("CPU", names.clone(), names, cells)
@@ -220,8 +237,9 @@ fn between_cpus(pair: &TransferPair, with_spread: bool) -> Figure {
         in_nanoseconds(pair.round_trip_ns.median),
         certainty_of(&pair.round_trip_ns, &nanoseconds),
     );
-    let figure = figure(&pair.round_trip_ns, pair.round_trip_ns.median, about, nanoseconds);
-    if with_spread { figure } else { Figure { beside: String::new(), ..figure } }
+    let figures = &pair.round_trip_ns;
+    let beside = if with_spread { beside(figures.low, figures.median, figures.high) } else { String::new() };
+    Figure { heat: figures.median, value: nanoseconds(figures.median), beside, about }
 }
 
 fn certainty_of(figures: &Figures, text: &dyn Fn(f64) -> String) -> String {

@@ -15,16 +15,17 @@ use crate::style::{Role, Style};
 /// The matrices of a survey, each with its spread, the doubts about them, and how they were made; with `details` also a
 /// line a pair that says all that is known of it. Every heading says where the figures come from.
 pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
-    let mut out = String::new();
-    for panel in panels::all(survey) {
-        out.push_str(&heading(style, &panel.title, &format!("{}; {}", panel.remark, label(survey))));
+    let panels = panels::all(survey);
+    let title = if panels.is_empty() { "Nothing was measured" } else { "Near and far memory" };
+    let mut out = heading(style, title, &label(survey));
+    for panel in panels {
+        // A table of an emulated machine is not to be had without its label.
+        let emulated = survey.emulated.as_ref().map_or_else(String::new, |label| format!("; {label}"));
+        out.push_str(&heading(style, &panel.title, &(panel.remark.clone() + &emulated)));
         out.push_str(&panel.lines(style));
         if details {
             out.push_str(&every_pair(&panel, style));
         }
-    }
-    if out.is_empty() {
-        out = heading(style, "Nothing was measured", &label(survey));
     }
     out.push('\n');
     for (first, text) in left_out(survey) {

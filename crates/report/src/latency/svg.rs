@@ -87,20 +87,24 @@ fn draw(panel: &Panel, inner: i32) -> Drawn {
     let cell_width = ((inner - LABEL) / columns).clamp(3, 84);
     let cell_height = cell_width.clamp(3, 34);
     let size = (cell_width * 10 / 34).clamp(5, 13);
+    let names = size.clamp(8, 11);
     let width = (LABEL + columns * cell_width).max(420).min(inner);
-    // Names of columns that would run into each other are left to the pointer.
-    let named = cell_width >= 14;
+    // Where names would run into each other, every few of them are written.
+    let (column_step, row_step) =
+        (((15 + cell_width) / cell_width) as usize, ((9 + cell_height) / cell_height) as usize);
     let place = |index: usize, cell: i32, start: i32| start + index as i32 * cell;
     let markup = html! {
         (text("name", 0, 12, width, 14, &panel.title))
         (text("dim", 0, 28, width, 11, &panel.remark))
-        (text("dim end", LABEL - 8, top - 6, LABEL, size.min(11), panel.corner))
-        @for (column, name) in panel.columns.iter().enumerate().filter(|_| named) {
-            text.dim.middle x=(place(column, cell_width, LABEL) + cell_width / 2) y=(top - 6) font-size=(size.min(11)) { (clean(name)) }
+        (text("dim end", LABEL - 8, top - 6, LABEL, names, panel.corner))
+        @for (column, name) in panel.columns.iter().enumerate().step_by(column_step) {
+            text.dim.middle x=(place(column, cell_width, LABEL) + cell_width / 2) y=(top - 6) font-size=(names) { (clean(name)) }
         }
         @for (row, (name, cells)) in panel.rows.iter().zip(&panel.cells).enumerate() {
             @let y = place(row, cell_height, top);
-            @if named { text.dim.end x=(LABEL - 8) y=(y + (cell_height + size * 7 / 10) / 2) font-size=(size) { (clean(name)) } }
+            @if row.is_multiple_of(row_step) {
+                text.dim.end x=(LABEL - 8) y=(y + (cell_height + names * 7 / 10) / 2) font-size=(names) { (clean(name)) }
+            }
             @for (column, figure) in cells.iter().enumerate() {
                 (cell(panel, figure.as_ref(), place(column, cell_width, LABEL), y, (cell_width, cell_height), size))
             }
@@ -141,7 +145,7 @@ fn legend(panel: &Panel, y: i32) -> Markup {
                 }
             }
         }
-        text.dim x=(LABEL + (i32::from(HOTTEST) + 1) * width + 8) y=(y + 8) font-size="10" { (spacing.to_string()) " scale" }
+        text.dim x=(LABEL + (i32::from(HOTTEST) + 1) * width + 8) y=(y + 8) font-size="10" { (spacing.to_string()) " scale" (panel.scale_of) }
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses another part.
 
 pub mod findings;
+pub mod surveys;
 
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair, PageKind, SkippedPair, Warning};
 use nearfar_machine::*;

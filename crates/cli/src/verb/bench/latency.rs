@@ -1,0 +1,174 @@
+//! `nearfar bench latency`: node-by-node latency and bandwidth, core-to-core transfers.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
+use nearfar_bench::survey::{self, Part, SurveyOptions};
+use nearfar_machine::NodeSet;
+use nearfar_sources::{Request, Want};
+
+use crate::args::Colour;
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::signals;
+
+/// Measure memory latency and bandwidth from node to node, and cache line transfers from CPU to CPU
+///
+/// Latency: dependent loads over a buffer far beyond the caches. Bandwidth: all CPUs of a node read, write and copy.
+/// Transfer: two CPUs hand a cache line to each other. Memory is bound to its node and verified to be there, threads are
+/// pinned. Changes nothing. It measures the machine it runs on; nothing else can be measured.
+#[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar bench latency\n  nearfar bench latency --what latency --from 0 --to 0,2 \
+                             --budget 3\n  nearfar bench latency --what transfer --all-cpus --format svg > cores.svg\n  \
+                             nearfar lab run --machine kunpeng --delay -- nearfar bench latency"
+)]
+pub struct Latency {
+    /// What to measure
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS", default_values_t = What::ALL)]
+    what: Vec<What>,
+    /// Measure from the CPUs of these nodes only, such as 0-1,4
+    #[arg(long, value_name = "NODES")]
+    from: Option<NodeSet>,
+    /// Measure the memory of these nodes only (for transfers: their CPUs)
+    #[arg(long, value_name = "NODES")]
+    to: Option<NodeSet>,
+    /// Size of the buffer on each node, such as 256M; by default as the caches ask and the memory allows
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    buffer: Option<u64>,
+    /// Which pages the buffers have
+    #[arg(long, value_enum, default_value_t = Huge::Auto, value_name = "PAGES")]
+    huge: Huge,
+    /// Most threads of a node that move memory; by default one on each of its CPUs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    threads: Option<u32>,
+    /// Measure transfers between all pairs of CPUs, not one pair for each thing that CPUs share
+    #[arg(long)]
+    all_cpus: bool,
+    /// The time it may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 12.0)]
+    budget: f64,
+    /// The most samples a pair gets
+    #[arg(long, value_name = "N", default_value_t = 41, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    samples: u32,
+    /// Add a line a pair to the tables: quartiles, confidence interval, number of samples
+    #[arg(long)]
+    details: bool,
+    /// How the answer is printed
+    #[arg(long, value_enum, default_value_t = LatencyFormat::Table, value_name = "FORMAT")]
+    format: LatencyFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Nanoseconds a load, node by node
+    Latency,
+    /// GB/s, node by node
+    Bandwidth,
+    /// Nanoseconds a round trip of a cache line, CPU by CPU
+    Transfer,
+}
+
+impl What {
+    const ALL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Transfer];
+
+    fn part(self) -> Part {
+        match self {
+            Self::Latency => Part::Latency,
+            Self::Bandwidth => Part::Bandwidth,
+            Self::Transfer => Part::Transfer,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Huge {
+    /// The nodes' pools where they have enough free pages, else transparent huge pages, else base pages
+    Auto,
+    /// Transparent huge pages
+    Thp,
+    /// The nodes' pools
+    Hugetlb,
+    /// Base pages
+    Off,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LatencyFormat {
+    /// For people
+    Table,
+    /// For programs, with every sample
+    Json,
+    /// Heat maps in one picture
+    Svg,
+}
+
+impl Latency {
+    /// Measures and prints.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let options = self.options()?;
+        let request = Request { source: None, root: None, fake: None, want: Want::placement() };
+        let machine = nearfar_sources::read(&request).map_err(Failure::input)?;
+        let survey = survey::measure(&machine, &options).map_err(|error| match error {
+            ProbeError::NoSuchNode { .. } | ProbeError::NoCpus { .. } | ProbeError::NoMemory { .. } => {
+                Failure::input(error)
+            }
+            _ => Failure::refused(error),
+        })?;
+        output::print(&match self.format {
+            LatencyFormat::Table => nearfar_report::latency::survey(&survey, self.details, &output::style(colour)),
+            LatencyFormat::Json => output::json("bench-latency/1", Some(&machine.origin), &survey)?,
+            LatencyFormat::Svg => nearfar_report::latency::survey_svg(&survey, &machine),
+        })
+    }
+
+    fn options(&self) -> Result<SurveyOptions, Failure> {
+        let budget = Duration::try_from_secs_f64(self.budget).ok();
+        let budget = budget.filter(|budget| (1..=86_400 * 1000).contains(&budget.as_millis()));
+        let budget = budget.ok_or_else(|| Failure::Input(anyhow::anyhow!("--budget takes 0.001 to 86400 seconds")))?;
+        let probe = ProbeOptions {
+            budget,
+            buffer_bytes: self.buffer,
+            most_samples: self.samples as usize,
+            from: self.from.clone(),
+            to: self.to.clone(),
+            huge_pages: match self.huge {
+                Huge::Auto => HugePages::Auto,
+                Huge::Thp => HugePages::Transparent,
+                Huge::Hugetlb => HugePages::Pool,
+                Huge::Off => HugePages::Off,
+            },
+            cancel: signals::cancel_flag(),
+        };
+        let parts = self.what.iter().map(|what| what.part()).collect();
+        Ok(SurveyOptions { parts, threads: self.threads.map(|threads| threads as usize), all_cpus: self.all_cpus, probe })
+    }
+}
+
+/// A size in bytes, with K, M or G behind it (powers of 1024, as in the kernel's own parameters).
+fn size(text: &str) -> Result<u64, String> {
+    let shift = match text.chars().last() {
+        Some('K' | 'k') => 10,
+        Some('M' | 'm') => 20,
+        Some('G' | 'g') => 30,
+        _ => 0,
+    };
+    let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift)).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "a size is a number of bytes above 0, or one with K, M or G behind it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_kernels_suffixes() {
+        assert_eq!(["4096", "512k", "256M", "2G"].map(size), [4096, 512 << 10, 256 << 20, 2 << 30].map(Ok));
+        for wrong in ["", "0", "M", "1.5G", "-1", "16T", "99999999999999G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

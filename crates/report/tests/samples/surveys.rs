@@ -1,0 +1,125 @@
+//! Surveys to draw, made up but of real shapes.
+
+use std::collections::BTreeMap;
+
+use nearfar_bench::bandwidth::{BandwidthMatrix, BandwidthPair, Traffic};
+use nearfar_bench::latency::{PageKind, SkippedPair, Warning};
+use nearfar_bench::statistics::Figures;
+use nearfar_bench::survey::{NotMeasured, Part, Survey};
+use nearfar_bench::transfer::{Nearness, SkippedTransfer, TransferMatrix, TransferPair};
+use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+
+fn figures(median: f64) -> Figures {
+    Figures::of([0.99, 1.0, 1.02, 0.995, 1.0, 1.01, 1.0].map(|factor| median * factor).to_vec()).unwrap()
+}
+
+fn distance(machine: &Machine, from: NodeId, to: NodeId) -> f64 {
+    machine.distance(from, to).map_or(20.0, |distance| f64::from(distance.0.min(60)))
+}
+
+fn bandwidth(machine: &Machine) -> BandwidthMatrix {
+    let mut pairs = Vec::new();
+    for from in machine.online_nodes().filter(|node| !node.cpus.is_empty()) {
+        for to in machine.online_nodes().filter(|node| node.has_memory() == Some(true)) {
+            for (traffic, best) in Traffic::ALL.into_iter().zip([170e9, 84e9, 140e9]) {
+                pairs.push(BandwidthPair {
+                    traffic,
+                    cpu_node: from.id,
+                    memory_node: to.id,
+                    cpus: from.cpus.clone(),
+                    bytes_per_s: figures(best * 10.0 / distance(machine, from.id, to.id)),
+                    distance: machine.distance(from.id, to.id),
+                });
+            }
+        }
+    }
+    BandwidthMatrix {
+        pairs,
+        skipped: Vec::new(),
+        buffer_bytes: 1 << 30,
+        page_kind: PageKind::Pool,
+        window_s: 0.02,
+        elapsed_s: 4.0,
+        warnings: vec![Warning::OtherLoad { percent: 80.0 }],
+        emulated: machine.origin.emulated.clone(),
+    }
+}
+
+/// Of the CPUs of each node: a pair for each nearness, and one for each pair of nodes; or all pairs of the CPUs below.
+pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
+    let pair = |first: CpuId, second: CpuId, nearness, median: f64| {
+        let (first_node, second_node) = (machine.node_of(first), machine.node_of(second));
+        let distance = first_node.zip(second_node).and_then(|(first, second)| machine.distance(first, second));
+        let round_trip_ns = figures(median);
+        TransferPair { first, second, first_node, second_node, nearness, round_trip_ns, round_trips: 20_000, distance }
+    };
+    let cpus: Vec<CpuId> = match all_below {
+        Some(end) => CpuSet::range(CpuId(0), CpuId(end - 1)).iter().collect(),
+        None => machine.online_nodes().flat_map(|node| node.cpus.iter().take(12)).collect(),
+    };
+    let mut pairs = BTreeMap::new();
+    for (index, &first) in cpus.iter().enumerate() {
+        for &second in &cpus[index + 1..] {
+            let nodes = (machine.node_of(first), machine.node_of(second));
+            let nearness = match (second.0 - first.0, nodes.0 == nodes.1) {
+                (1, true) if first.0 % 2 == 0 => Nearness::Core,
+                (2..8, true) => Nearness::Cache,
+                (_, true) => Nearness::Node,
+                _ => Nearness::Nodes,
+            };
+            let far = nodes.0.zip(nodes.1).map_or(20.0, |(from, to)| distance(machine, from, to));
+            let median = match nearness {
+                Nearness::Core => 18.0,
+                Nearness::Cache => 52.0,
+                Nearness::Node => 190.0,
+                Nearness::Nodes => 21.0 * far,
+            };
+            let key = match all_below {
+                Some(_) => (Some(NodeId(first.0)), Some(NodeId(second.0)), Nearness::Core),
+                None => (nodes.0, nodes.1, nearness),
+            };
+            pairs.entry(key).or_insert_with(|| pair(first, second, nearness, median));
+        }
+    }
+    let because = "the two CPUs do not run side by side".to_owned();
+    TransferMatrix {
+        pairs: pairs.into_values().collect(),
+        skipped: vec![SkippedTransfer { first: CpuId(0), second: CpuId(5), because }],
+        all_cpus: all_below.is_some(),
+        elapsed_s: 1.5,
+        warnings: vec![Warning::OtherLoad { percent: 80.0 }],
+        emulated: machine.origin.emulated.clone(),
+    }
+}
+
+/// All three parts.
+pub fn survey(machine: &Machine) -> Survey {
+    let mut latency = super::latencies(machine);
+    latency.skipped =
+        vec![SkippedPair { cpu_node: None, memory_node: Some(NodeId(9)), because: "a reason".to_owned() }];
+    for pair in &mut latency.pairs {
+        let figures = figures(pair.median_ns);
+        (pair.confidence_ns, pair.samples_ns) = (figures.confidence, figures.samples);
+    }
+    Survey {
+        latency: Some(latency),
+        bandwidth: Some(bandwidth(machine)),
+        transfer: Some(transfer(machine, None)),
+        not_measured: Vec::new(),
+        elapsed_s: 12.0,
+        emulated: machine.origin.emulated.clone(),
+    }
+}
+
+/// None of them.
+pub fn nothing() -> Survey {
+    let because = "this process may use one CPU".to_owned();
+    Survey {
+        latency: None,
+        bandwidth: None,
+        transfer: None,
+        not_measured: vec![NotMeasured { part: Part::Transfer, because }],
+        elapsed_s: 0.1,
+        emulated: None,
+    }
+}

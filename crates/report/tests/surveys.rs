@@ -1,0 +1,100 @@
+//! What `bench latency` prints and draws of surveys of several shapes.
+
+mod samples;
+
+use nearfar_report::Style;
+use nearfar_report::latency::{survey, survey_svg};
+use unicode_width::UnicodeWidthStr;
+
+const PLAIN: Style = Style { colour: false, width: 100 };
+
+#[test]
+fn surveys_of_machines_of_several_shapes() {
+    for (name, machine) in samples::all() {
+        if name != "large" {
+            let survey_of = samples::surveys::survey(&machine);
+            insta::assert_snapshot!(format!("survey-{name}"), survey(&survey_of, false, &PLAIN));
+        }
+    }
+}
+
+#[test]
+fn details_say_everything_of_each_pair() {
+    let machine = samples::two_sockets();
+    insta::assert_snapshot!(survey(&samples::surveys::survey(&machine), true, &PLAIN));
+}
+
+#[test]
+fn nothing_measured_is_said_with_the_reason() {
+    let text = survey(&samples::surveys::nothing(), false, &PLAIN);
+    assert!(text.starts_with("Nothing was measured") && text.contains("one CPU"), "{text}");
+}
+
+#[test]
+fn no_line_is_too_long_and_none_ends_in_spaces() {
+    for (name, machine) in samples::all() {
+        for all_below in [None, Some(16)] {
+            let mut sample = samples::surveys::survey(&machine);
+            sample.transfer = all_below.map(|end| samples::surveys::transfer(&machine, Some(end))).or(sample.transfer);
+            for width in [100, 60] {
+                let text = survey(&sample, name != "large", &Style { colour: false, width });
+                let longest = text.lines().map(UnicodeWidthStr::width).max().unwrap();
+                assert!(longest <= width, "{name}: {longest} columns");
+                assert!(text.lines().all(|line| line.trim_end() == line), "{name}");
+                assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{name}: foreign text got through");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_heading_of_an_emulated_machine_carries_its_label() {
+    let mut machine = samples::kunpeng();
+    let label = "emulated machine, delays 90/140 ns";
+    machine.origin.emulated = Some(label.to_owned());
+    let sample = samples::surveys::survey(&machine);
+    let text = survey(&sample, false, &PLAIN).replace('\n', " ");
+    let text = text.split_whitespace().collect::<String>();
+    let (without, headings) = (label.replace(' ', ""), 7);
+    assert_eq!(text.matches(&without).count(), headings, "{text}");
+    let text = text.replace("measuredinthisrun", "measured in this run");
+    assert!(!text.contains("measured in this run"));
+    assert!(survey_svg(&sample, &machine).contains(label));
+}
+
+#[test]
+fn distances_stand_beside_what_was_measured() {
+    let text = survey(&samples::surveys::survey(&samples::kunpeng()), false, &PLAIN);
+    let mut below = text.lines().skip_while(|line| !line.starts_with("Latency, relative"));
+    let row = below.find(|line| line.trim_start().starts_with("0 ")).unwrap();
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["0", "1.00/1.0", "1.60/1.6", "3.20/3.2", "3.30/3.3"]);
+}
+
+#[test]
+fn pictures_are_well_formed_and_fetch_nothing() {
+    for (name, machine) in samples::all() {
+        let mut sample = samples::surveys::survey(&machine);
+        for all_below in [None, Some(64)] {
+            sample.transfer = Some(samples::surveys::transfer(&machine, all_below));
+            let svg = survey_svg(&sample, &machine);
+            let mut reader = quick_xml::Reader::from_str(&svg);
+            reader.config_mut().check_end_names = true;
+            loop {
+                match reader.read_event() {
+                    Ok(quick_xml::events::Event::Eof) => break,
+                    Ok(quick_xml::events::Event::Start(tag)) => {
+                        let tag = tag.name();
+                        assert!(!["script", "image", "a", "foreignObject"].contains(&tag.as_ref()), "{name}");
+                    }
+                    Ok(_) => {}
+                    Err(error) => panic!("{name}: {error}"),
+                }
+            }
+            assert_eq!(svg.matches("http").count(), svg.matches("http://www.w3.org/2000/svg").count(), "{name}");
+            if let Some(folder) = std::env::var_os("NEARFAR_PICTURES") {
+                let all = if all_below.is_some() { "-all" } else { "" };
+                std::fs::write(std::path::Path::new(&folder).join(format!("{name}{all}.svg")), &svg).unwrap();
+            }
+        }
+    }
+}
