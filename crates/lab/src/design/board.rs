@@ -64,9 +64,9 @@ pub(super) trait Board: Sync {
         false
     }
 
-    /// Whether `-smp` knows dies between sockets and cores.
-    fn has_dies(&self) -> bool {
-        false
+    /// What `-smp` calls the parts of a socket that can be nodes, where it knows any.
+    fn socket_parts(&self) -> Option<&'static str> {
+        None
     }
 
     /// Where the memory of nodes 0, 1, ... of these sizes lies.

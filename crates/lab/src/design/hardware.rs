@@ -46,7 +46,7 @@ pub struct Topology {
     pub cpus: usize,
     /// Packages.
     pub sockets: usize,
-    /// Dies of a package, which are its nodes; 1 where a board has none.
+    /// Dies (on arm64: clusters) of a package, which are its nodes; 1 where a board has none.
     pub dies: usize,
     /// Cores of a die.
     pub cores: usize,

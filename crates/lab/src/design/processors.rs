@@ -74,7 +74,7 @@ pub(super) fn topology(machine: &Machine, cpus: &[VirtualCpu], board: &dyn Board
     });
     // A socket is a package where all are alike, with its nodes as dies; otherwise what is on one node and in one package.
     let (sockets, dies) = match whole {
-        Some(package) if package == part || board.has_dies() => (total / package, package / part),
+        Some(package) if package == part || board.socket_parts().is_some() => (total / package, package / part),
         _ => (total / part, 1),
     };
     if sockets != kinds.len() {

@@ -50,7 +50,7 @@ fn accelerator(acceleration: Acceleration) -> &'static str {
 
 fn processors(board: &dyn Board, topology: Topology) -> String {
     let Topology { cpus, sockets, dies, cores, threads } = topology;
-    let dies = if board.has_dies() { format!(",dies={dies}") } else { String::new() };
+    let dies = board.socket_parts().map_or_else(String::new, |parts| format!(",{parts}={dies}"));
     format!("{cpus},sockets={sockets}{dies},cores={cores},threads={threads}")
 }
 

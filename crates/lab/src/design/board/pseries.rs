@@ -21,8 +21,9 @@ const MOST_BRIDGES: usize = 30;
 const MOST_SLOTS: usize = 31;
 
 impl Board for Pseries {
+    /// With the small built-in firmware instead of SLOF, whose walk through PCI takes longer than the kernel's boot.
     fn machine(&self) -> &'static str {
-        "pseries"
+        "pseries,x-vof=on"
     }
 
     fn emulated_cpu(&self) -> &'static str {

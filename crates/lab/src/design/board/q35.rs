@@ -24,8 +24,8 @@ impl Board for Q35 {
         255
     }
 
-    fn has_dies(&self) -> bool {
-        true
+    fn socket_parts(&self) -> Option<&'static str> {
+        Some("dies")
     }
 
     /// All below the hole while it fits under 2.75 GiB; from there on only 2 GiB below (`pc_q35_init`).

@@ -16,6 +16,8 @@ const MACHINE: &str = "virt,gic-version=3";
 /// authentication that makes `max` slow.
 const CPU: &str = "neoverse-n1";
 const MOST_CPUS: usize = 512;
+/// QEMU wants clusters not to span nodes, so the nodes of a package are its clusters.
+const SOCKET_PARTS: Option<&str> = Some("clusters");
 /// Where memory starts.
 const BASE: u64 = 1 << 30;
 
@@ -33,6 +35,10 @@ impl Board for Virt {
 
     fn most_cpus(&self) -> usize {
         MOST_CPUS
+    }
+
+    fn socket_parts(&self) -> Option<&'static str> {
+        SOCKET_PARTS
     }
 
     fn memory_map(&self, sizes: &[u64]) -> Vec<MemoryRange> {
@@ -54,6 +60,10 @@ impl Board for VirtDeviceTree {
 
     fn most_cpus(&self) -> usize {
         MOST_CPUS
+    }
+
+    fn socket_parts(&self) -> Option<&'static str> {
+        SOCKET_PARTS
     }
 
     fn memory_map(&self, sizes: &[u64]) -> Vec<MemoryRange> {
