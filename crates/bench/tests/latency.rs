@@ -1,21 +1,14 @@
 //! The probe on the machine the tests run on, made small.
 
+mod here;
+
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nearfar_bench::latency::{LatencyMatrix, LatencyOptions, ProbeError, Warning, measure};
-use nearfar_machine::{Cpu, CpuId, CpuSet, Machine, Node, NodeId, Origin, SourceKind};
+use nearfar_machine::{CpuId, CpuSet, Machine, Node, NodeId, Origin, SourceKind};
 
-/// This system as one node with the CPUs the test may use.
-fn this_system() -> Machine {
-    let mut machine = Machine::empty(Origin::new(SourceKind::Live, "this system"), "not read by this test");
-    let affinity = rustix::thread::sched_getaffinity(None).expect("a thread may ask for its own affinity");
-    let cpus: CpuSet = (0..1024).filter(|&cpu| affinity.is_set(cpu)).map(|cpu| CpuId(cpu as u32)).collect();
-    machine.cpus = cpus.iter().map(|cpu| Cpu::new(cpu, Some(NodeId(0)))).collect();
-    machine.cpu_states.online = cpus.clone();
-    machine.nodes.push(Node::new(NodeId(0), cpus));
-    machine
-}
+use here::this_system;
 
 fn small() -> LatencyOptions {
     LatencyOptions {

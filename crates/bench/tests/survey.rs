@@ -1,5 +1,7 @@
 //! The whole survey on the machine the tests run on, made small.
 
+mod here;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,18 +11,9 @@ use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{Part, Survey, SurveyOptions, measure};
 use nearfar_bench::transfer::Nearness;
 use nearfar_bench::warning::Warning;
-use nearfar_machine::{Cpu, CpuId, CpuSet, Known, Machine, Memory, Node, NodeId, NodeSet, Origin, SourceKind};
+use nearfar_machine::{CpuSet, Known, Machine, Memory, Node, NodeId, NodeSet};
 
-/// This system as one node with the CPUs the test may use.
-fn this_system() -> Machine {
-    let mut machine = Machine::empty(Origin::new(SourceKind::Live, "this system"), "not read by this test");
-    let affinity = rustix::thread::sched_getaffinity(None).expect("a thread may ask for its own affinity");
-    let cpus: CpuSet = (0..1024).filter(|&cpu| affinity.is_set(cpu)).map(|cpu| CpuId(cpu as u32)).collect();
-    machine.cpus = cpus.iter().map(|cpu| Cpu::new(cpu, Some(NodeId(0)))).collect();
-    machine.cpu_states.online = cpus.clone();
-    machine.nodes.push(Node::new(NodeId(0), cpus));
-    machine
-}
+use here::this_system;
 
 fn small(parts: &[Part]) -> SurveyOptions {
     let probe = ProbeOptions {
@@ -149,6 +142,9 @@ fn one_cpu_has_nobody_to_hand_a_line_to() {
 #[test]
 fn a_survey_can_be_cancelled_while_it_runs() {
     for part in Part::ALL {
+        if part == Part::Transfer && !several_cpus(&this_system()) {
+            return println!("skipped: transfers need two CPUs");
+        }
         let cancel = Arc::new(AtomicBool::new(false));
         let mut options = small(&[part]);
         // Far more than fits into the test's patience: it ends because it is told to.
@@ -159,17 +155,22 @@ fn a_survey_can_be_cancelled_while_it_runs() {
             ..options.probe
         };
         let (machine, (sender, ended)) = (this_system(), std::sync::mpsc::channel());
-        std::thread::spawn(move || sender.send(measure(&machine, &options)));
-        assert!(
-            ended.recv_timeout(Duration::from_millis(300)).is_err() || part == Part::Transfer,
-            "{part} ended early"
-        );
+        std::thread::spawn(move || {
+            // The receiver is only gone when the test has failed already.
+            let _ = sender.send(measure(&machine, &options));
+        });
+        match ended.recv_timeout(Duration::from_millis(300)) {
+            Err(_) => {}
+            Ok(Ok(Survey { transfer: Some(transfer), .. })) if !transfer.skipped.is_empty() => {
+                println!("skipped: {}", transfer.skipped[0].because);
+                continue;
+            }
+            Ok(result) => panic!("{part} ended early: {result:?}"),
+        }
         cancel.store(true, Ordering::Relaxed);
         let told = Instant::now();
         let result = ended.recv_timeout(Duration::from_secs(20)).expect("a cancelled survey ends");
-        assert!(
-            matches!(result, Err(ProbeError::Cancelled | ProbeError::NothingToMeasure { .. })) || part != Part::Latency
-        );
+        assert!(matches!(result, Err(ProbeError::Cancelled)), "{part}: {result:?}");
         assert!(told.elapsed() < Duration::from_secs(5), "{part}: {:?}", told.elapsed());
     }
 }
