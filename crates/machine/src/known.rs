@@ -1,15 +1,17 @@
 //! Unknown is a value: a field either holds what a source saw, or says why it could not see.
 
+mod read;
+
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// What a source saw, or why it could not see.
 ///
 /// In JSON a known value stands for itself and an unknown one is
 /// `{"not_known_because": "permission denied: /proc/1/numa_maps"}`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(untagged)]
 pub enum Known<T> {
     /// The source could not see this; a sentence fragment that reads well after "not known: ".
     No {

@@ -1,0 +1,60 @@
+//! Known and unknown values in JSON, there and back.
+
+use nearfar_machine::{AnaState, Known, Machine, Memory, NodeId, Origin, SourceKind};
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+fn there_and_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: Known<T>) {
+    let text = serde_json::to_string(&value).unwrap();
+    assert_eq!(serde_json::from_str::<Known<T>>(&text).unwrap(), value, "{text}");
+    // The other way of reading: without text to borrow from.
+    let json = serde_json::to_value(&value).unwrap();
+    assert_eq!(serde_json::from_value::<Known<T>>(json).unwrap(), value, "{text}");
+    there_and_back_unknown::<T>();
+}
+
+fn there_and_back_unknown<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>() {
+    let text = r#"{"not_known_because":"permission denied"}"#;
+    let unknown = serde_json::from_str::<Known<T>>(text).unwrap();
+    assert_eq!(unknown.why_not(), Some("permission denied"));
+    assert_eq!(serde_json::to_string(&unknown).unwrap(), text);
+}
+
+#[test]
+fn every_kind_of_value_comes_back() {
+    there_and_back(Known::Yes(true));
+    there_and_back(Known::Yes(-7i32));
+    there_and_back(Known::Yes(u64::MAX));
+    there_and_back(Known::Yes(1.5f64));
+    there_and_back(Known::Yes("a word".to_owned()));
+    there_and_back(Known::Yes(None::<NodeId>));
+    there_and_back(Known::Yes(Some(NodeId(2))));
+    there_and_back(Known::Yes(vec![Memory::of(1), Memory::of(2)]));
+    there_and_back(Known::Yes(Memory::of(5)));
+    there_and_back(Known::Yes(AnaState::NonOptimized));
+    there_and_back(Known::Yes(AnaState::Other("new".to_owned())));
+    there_and_back(Known::Yes(Machine::empty(Origin::new(SourceKind::Live, "x"), "not asked for")));
+}
+
+#[test]
+fn an_error_is_the_values_own() {
+    let wrong = serde_json::from_str::<Known<Memory>>(r#"{"total_bytes": "much"}"#).unwrap_err().to_string();
+    assert!(wrong.contains("invalid type: string \"much\", expected u64"), "{wrong}");
+    let missing = serde_json::from_str::<Known<Memory>>("{}").unwrap_err().to_string();
+    assert!(missing.contains("missing field `total_bytes`"), "{missing}");
+    let both = serde_json::from_str::<Known<Memory>>(r#"{"not_known_because": "x", "total_bytes": 1}"#).unwrap_err();
+    assert!(both.to_string().contains("`total_bytes` beside `not_known_because`"), "{both}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_comes_back(text in ".*", reason in ".*") {
+        let known = Known::Yes(text);
+        let back: Known<String> = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
+        prop_assert_eq!(back, known);
+        let unknown = Known::<u32>::no(reason);
+        let back: Known<u32> = serde_json::from_str(&serde_json::to_string(&unknown).unwrap()).unwrap();
+        prop_assert_eq!(back, unknown);
+    }
+}
