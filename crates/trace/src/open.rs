@@ -73,12 +73,6 @@ impl Event {
         done(unsafe { sys::ioctls::ENABLE(self.0.as_raw_fd(), 0) })
     }
 
-    /// Counts no longer.
-    pub(crate) fn disable(&self) -> io::Result<()> {
-        // SAFETY: takes no pointer.
-        done(unsafe { sys::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
-    }
-
     /// How often it occurred while it was enabled and passed its filter, whether or not the ring had room.
     pub(crate) fn count(&self) -> io::Result<u64> {
         let mut count = [0; 8];

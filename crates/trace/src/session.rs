@@ -22,6 +22,9 @@ const SMALLEST_RING: usize = 64 << 10;
 /// Bytes of all rings together: with hundreds of CPUs each gets less.
 const ALL_RINGS: usize = 256 << 20;
 
+/// How long an event that was counted may take until it is written; microseconds, unless its CPU is taken away meanwhile.
+const LATEST: Duration = Duration::from_millis(50);
+
 /// What to trace.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
@@ -32,12 +35,11 @@ pub struct Plan<'a> {
     pub tracepoints: &'a [(&'a Format, Option<String>)],
 }
 
-/// An open trace. Dropping it closes its events: nothing of it stays in the kernel.
+/// An open trace. Finishing or dropping it closes its events: nothing of it stays in the kernel.
 pub struct Session {
     cpus: Vec<OnCpu>,
     not_traced: CpuSet,
     scratch: Vec<u8>,
-    losses: Losses,
     /// The last name that each process got, and when.
     names: HashMap<i32, (u64, String)>,
     enabled: Option<Instant>,
@@ -48,6 +50,7 @@ struct OnCpu {
     ring: Ring,
     /// The first owns the ring, the others write into it.
     events: Vec<Event>,
+    losses: Losses,
 }
 
 /// Whether the trace is whole.
@@ -71,10 +74,20 @@ impl Losses {
         self.lost == 0 && self.damaged == 0 && self.throttled == 0
     }
 
-    /// The same with the kernel's own counts, which are needed because it says that records were lost only with the
-    /// next one that fits: after the last event of a trace it says nothing more.
+    /// The same with the kernel's own count, which is needed because it says that records were lost only with the next
+    /// one that fits: after the last event of a trace it says nothing more.
     fn counted(self, occurred: u64) -> Self {
-        Self { occurred, lost: self.lost.max(occurred.saturating_sub(self.read)), ..self }
+        let lost = self.lost.max(occurred.saturating_sub(self.read));
+        // Events may have been read that came after the count.
+        Self { occurred: occurred.max(self.read + lost), lost, ..self }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.occurred += other.occurred;
+        self.read += other.read;
+        self.lost += other.lost;
+        self.damaged += other.damaged;
+        self.throttled += other.throttled;
     }
 }
 
@@ -90,7 +103,6 @@ impl Session {
             cpus: Vec::new(),
             not_traced: CpuSet::new(),
             scratch: Vec::new(),
-            losses: Losses::default(),
             names: HashMap::new(),
             enabled: None,
         };
@@ -137,8 +149,8 @@ impl Session {
 
     /// Visits every event since the last time, CPU by CPU; within a CPU in order of time.
     pub fn drain(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
-        let Self { cpus, scratch, losses, names, .. } = self;
-        for OnCpu { cpu, ring, .. } in cpus {
+        let Self { cpus, scratch, names, .. } = self;
+        for OnCpu { cpu, ring, losses, .. } in cpus {
             ring.drain(scratch, &mut |record| match record {
                 Record::Sample(sample) => {
                     losses.read += 1;
@@ -169,24 +181,29 @@ impl Session {
         self.names.get(&pid).map(|(_, name)| name.clone()).or_else(now)
     }
 
-    /// Stops counting, visits what is left, and says whether all was read and how long it took.
+    /// Visits what is left until now, and says whether all was read and how long it took.
     ///
     /// # Errors
     /// When the kernel does not say how often an event occurred.
     pub fn finish(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<(Losses, Duration), TraceError> {
-        for on_cpu in &self.cpus {
-            on_cpu.each("disabling an event", Event::disable)?;
-        }
         let elapsed = self.enabled.take().map_or(Duration::ZERO, |since| since.elapsed());
+        let counts: Vec<u64> = self.cpus.iter().map(OnCpu::count).collect::<Result<_, _>>()?;
+        // The kernel counts an event before it writes it; some were seen to be counted and never written when the event
+        // was disabled at that moment (Linux 6.18). So events stay enabled until all that were counted are there.
+        let begin = Instant::now();
+        let missing = |cpus: &[OnCpu]| {
+            cpus.iter().zip(&counts).any(|(on_cpu, count)| on_cpu.losses.read + on_cpu.losses.lost < *count)
+        };
         self.drain(visit);
-        let mut occurred = 0;
-        for on_cpu in &self.cpus {
-            on_cpu.each("reading an event's count", |event| {
-                occurred += event.count()?;
-                Ok(())
-            })?;
+        while missing(&self.cpus) && begin.elapsed() < LATEST {
+            self.wait(Duration::from_millis(1), &[])?;
+            self.drain(visit);
         }
-        Ok((self.losses.counted(occurred), elapsed))
+        let mut losses = Losses::default();
+        for (on_cpu, count) in self.cpus.drain(..).zip(counts) {
+            losses.add(&on_cpu.losses.counted(count));
+        }
+        Ok((losses, elapsed))
     }
 }
 
@@ -194,6 +211,16 @@ impl OnCpu {
     fn each(&self, step: &'static str, mut f: impl FnMut(&Event) -> std::io::Result<()>) -> Result<(), TraceError> {
         let cpu = self.cpu;
         self.events.iter().try_for_each(|event| f(event).map_err(|source| TraceError::Step { step, cpu, source }))
+    }
+
+    /// How often its events occurred.
+    fn count(&self) -> Result<u64, TraceError> {
+        let mut sum = 0;
+        self.each("reading an event's count", |event| {
+            sum += event.count()?;
+            Ok(())
+        })?;
+        Ok(sum)
     }
 }
 
@@ -215,7 +242,7 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
         }
         events.push(event);
     }
-    Ok(ring.map(|ring| OnCpu { cpu, ring, events }))
+    Ok(ring.map(|ring| OnCpu { cpu, ring, events, losses: Losses::default() }))
 }
 
 /// A ring of that size or, where the kernel allows this user no more, a smaller one.
@@ -251,5 +278,6 @@ mod tests {
         assert_eq!(losses.counted(8).lost, 2, "the kernel said so");
         assert!(!losses.counted(10).is_whole());
         assert!(Losses { read: 7, ..Losses::default() }.counted(7).is_whole());
+        assert_eq!(Losses { read: 9, ..Losses::default() }.counted(7).occurred, 9, "two came after the count");
     }
 }
