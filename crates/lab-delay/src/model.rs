@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the guest's caches would hold, shared by all vCPUs.
+//!
+//! Every step is a relaxed atomic operation. Two vCPUs that touch the same set or line at the same instant may make the
+//! model forget a line (it then costs a miss more); nothing waits for anything, as a vCPU's thread may be off the host's
+//! CPUs for long.
+
+pub mod cache;
+pub mod lines;
+pub mod memory;
+pub mod ownership;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::config::{Config, LINE_BYTES};
+use cache::Cache;
+use lines::Lines;
+use memory::{Memory, Spot};
+use ownership::{Accessor, Cost, Word};
+
+/// A vCPU's place in the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Its number.
+    pub vcpu: u16,
+    /// Its node's position among the nodes with CPUs.
+    pub node: usize,
+    /// Its node.
+    pub node_number: u32,
+}
+
+/// What became of an access.
+#[derive(Clone, Copy, Debug)]
+pub struct Touched<'a> {
+    /// What it costs.
+    pub cost: Cost,
+    /// The line's word, and what the access left in it.
+    pub word: &'a AtomicU64,
+    /// See above.
+    pub left: Word,
+}
+
+/// Caches, lines and costs.
+#[derive(Debug)]
+pub struct Model {
+    places: Vec<Place>,
+    memory: Memory,
+    caches: Vec<Cache>,
+    lines: Lines,
+    delays: Vec<Vec<u32>>,
+    transfer_same: u32,
+    transfer_other: u32,
+}
+
+impl Model {
+    /// A model with empty caches.
+    ///
+    /// # Errors
+    /// In words, when the host has no room for the table of lines.
+    pub fn new(config: &Config) -> Result<Self, String> {
+        let mut nodes: Vec<u32> = config.cpus.clone();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let memory = Memory::new(&config.memory);
+        let place = |(vcpu, &node): (u16, &u32)| Place {
+            vcpu,
+            node: nodes.binary_search(&node).unwrap_or(0),
+            node_number: node,
+        };
+        let delay = |from: u32, to: u32| config.delays.get(&(from, to)).copied().unwrap_or(0);
+        let row = |&from: &u32| memory.nodes().iter().map(|&to| delay(from, to)).collect();
+        let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
+        Ok(Self {
+            places: (0..).zip(&config.cpus).map(place).collect(),
+            caches: nodes.iter().map(|_| Cache::new(sets, config.cache_ways as usize)).collect(),
+            lines: Lines::new(memory.lines())?,
+            delays: nodes.iter().map(row).collect(),
+            transfer_same: config.transfer_same,
+            transfer_other: config.transfer_other,
+            memory,
+        })
+    }
+
+    /// The place of each vCPU.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// Nodes with memory, ascending.
+    pub fn memory_nodes(&self) -> &[u32] {
+        self.memory.nodes()
+    }
+
+    /// The line at a guest physical address; `None` for what is not the guest's memory.
+    pub fn spot(&self, physical: u64) -> Option<Spot> {
+        self.memory.spot(physical)
+    }
+
+    /// Lets a vCPU load from or store to a line.
+    pub fn touch(&self, place: Place, line: u32, write: bool) -> Touched<'_> {
+        let touch = self.caches[place.node].touch(line);
+        if let Some(evicted) = touch.evicted {
+            let _ =
+                self.lines.word(evicted).fetch_update(Relaxed, Relaxed, |word| Some(Word(word).without(place.node).0));
+        }
+        let word = self.lines.word(line);
+        loop {
+            let old = Word(word.load(Relaxed));
+            let writer = old.writer().and_then(|vcpu| self.places.get(usize::from(vcpu)));
+            let accessor = Accessor {
+                vcpu: place.vcpu,
+                node: place.node,
+                present: touch.hit,
+                with_writer: writer.is_some_and(|writer| writer.node == place.node),
+            };
+            let (cost, left) = if write { ownership::write(old, accessor) } else { ownership::read(old, accessor) };
+            if left == old || word.compare_exchange_weak(old.0, left.0, Relaxed, Relaxed).is_ok() {
+                return Touched { cost, word, left };
+            }
+        }
+    }
+
+    /// The nanoseconds of a cost, for a line of the memory node at a position.
+    pub fn nanoseconds(&self, place: Place, cost: Cost, memory: usize) -> u32 {
+        match cost {
+            Cost::Hit => 0,
+            Cost::Memory => self.delays[place.node][memory],
+            Cost::TransferSame => self.transfer_same,
+            Cost::TransferOther => self.transfer_other,
+        }
+    }
+}

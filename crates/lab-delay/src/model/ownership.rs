@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Who wrote a line last, which nodes have a copy, and what that makes the next access cost: MESI with a cache a node,
+//! and with the private caches of a node's vCPUs told apart only by who wrote last.
+//!
+//! ```text
+//!   63                            14   13      12       11 ... 0      (a word a line)
+//!  ┌────────────────────────────────┬───────┬────────┬─────────────┐
+//!  │ nodes with a copy, by position │ dirty │ shared │ writer + 1  │
+//!  └────────────────────────────────┴───────┴────────┴─────────────┘
+//!    dirty: memory is older than the writer's copy; shared: another vCPU of the writer's node read it since
+//!
+//!                      the node has it                     the node has it not
+//!  read    wrote: other vCPU of the node, not shared yet   dirty elsewhere     ──► transfer, other node
+//!            ──► transfer, same node                       otherwise           ──► memory
+//!          otherwise ──► hit
+//!  write   copies elsewhere ──► transfer, other node       copies elsewhere    ──► transfer, other node
+//!          wrote: itself, not shared; or nobody here       otherwise           ──► memory
+//!            ──► hit
+//!          otherwise ──► transfer, same node
+//! ```
+//! A write leaves the line dirty and only here, a read leaves it shared.
+
+const WRITER: u64 = 0xfff;
+const SHARED: u64 = 1 << 12;
+const DIRTY: u64 = 1 << 13;
+const COPIES: u32 = 14;
+
+/// A line's word.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Word(pub u64);
+
+/// Who accesses a line, and what is known of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accessor {
+    /// The vCPU.
+    pub vcpu: u16,
+    /// Its node's position among the nodes with CPUs.
+    pub node: usize,
+    /// Whether its node's cache found the line.
+    pub present: bool,
+    /// Whether the line's writer is of the same node.
+    pub with_writer: bool,
+}
+
+/// What an access costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cost {
+    /// Nothing.
+    Hit,
+    /// The delay of the memory's node.
+    Memory,
+    /// A line from another vCPU of the same node.
+    TransferSame,
+    /// A line from another node.
+    TransferOther,
+}
+
+impl Word {
+    /// What a vCPU's write leaves.
+    pub fn written(vcpu: u16, node: usize) -> Self {
+        Self(u64::from(vcpu + 1) | DIRTY | copy(node))
+    }
+
+    /// The vCPU that wrote last.
+    pub fn writer(self) -> Option<u16> {
+        (self.0 & WRITER).checked_sub(1).map(|vcpu| vcpu as u16)
+    }
+
+    /// The same with the copy of a node dropped.
+    pub fn without(self, node: usize) -> Self {
+        let left = self.0 & !copy(node);
+        // Without copies the line is in memory only, and nobody remembers who wrote it.
+        Self(if left >> COPIES == 0 { 0 } else { left })
+    }
+
+    fn at(self, node: usize) -> bool {
+        self.0 & copy(node) != 0
+    }
+
+    fn elsewhere(self, node: usize) -> bool {
+        (self.0 & !copy(node)) >> COPIES != 0
+    }
+
+    fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+fn copy(node: usize) -> u64 {
+    1 << (COPIES as usize + node).min(63)
+}
+
+/// A load: its cost, and the word it leaves.
+pub fn read(word: Word, by: Accessor) -> (Cost, Word) {
+    let here = Word(word.0 | copy(by.node));
+    if by.present && word.at(by.node) {
+        let own = word.writer().is_none_or(|writer| writer == by.vcpu);
+        return match own || word.has(SHARED) || !by.with_writer {
+            true => (Cost::Hit, word),
+            false => (Cost::TransferSame, Word(here.0 | SHARED)),
+        };
+    }
+    match word.has(DIRTY) && word.elsewhere(by.node) {
+        true => (Cost::TransferOther, Word((here.0 & !DIRTY) | SHARED)),
+        // A line whose last copies were here and left is as if never touched.
+        false if !word.elsewhere(by.node) => (Cost::Memory, Word(copy(by.node))),
+        false => (Cost::Memory, here),
+    }
+}
+
+/// A store: its cost, and the word it leaves.
+pub fn write(word: Word, by: Accessor) -> (Cost, Word) {
+    let left = Word::written(by.vcpu, by.node);
+    let cost = if word.elsewhere(by.node) {
+        Cost::TransferOther
+    } else if !(by.present && word.at(by.node)) {
+        Cost::Memory
+    } else if !by.with_writer || (word.writer() == Some(by.vcpu) && !word.has(SHARED)) {
+        Cost::Hit
+    } else {
+        Cost::TransferSame
+    };
+    (cost, left)
+}

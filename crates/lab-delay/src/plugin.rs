@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What QEMU calls: loading, translation of guest code, loads and stores.
+//!
+//! ```text
+//!  install ──► closed: code is translated as without the plugin
+//!                │ ▲      translation, idle and resume callbacks look at the gate
+//!       gate opens │ gate closes      ──► reset: QEMU throws its translated code away, at a moment when no vCPU runs
+//!                ▼ │
+//!              open: every load and store calls back
+//! ```
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+
+use crate::clock::HostClock;
+use crate::config::Config;
+use crate::model::Model;
+use crate::qemu::{Block, Functions, Id, Info, Instruction, LOADS, NO_REGISTERS, STORES};
+use crate::region::{Region, State};
+use crate::switches::InstructionSet;
+use crate::vcpu::{Access, Vcpu};
+
+/// The interface the plugin speaks, read by QEMU before it installs it.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals)] // QEMU's header chose the name.
+pub static qemu_plugin_version: c_int = 2;
+
+static PLUGIN: AtomicPtr<Plugin> = AtomicPtr::new(ptr::null_mut());
+
+struct Plugin {
+    qemu: Functions,
+    region: Region,
+    clock: HostClock,
+    instructions: InstructionSet,
+    vcpus: Box<[UnsafeCell<Vcpu<'static>>]>,
+    /// Whether code is instrumented; changes only while no vCPU runs.
+    open: AtomicBool,
+    /// A reset was asked for and has not come yet.
+    changing: AtomicBool,
+}
+
+// SAFETY: a vCPU's cell is used by the thread that runs this vCPU only; everything else is constant or atomic.
+unsafe impl Sync for Plugin {}
+
+/// Called by QEMU when it loads the plugin (`-plugin FILE,region=FD`). Returns 0, or -1 after an error on stderr.
+///
+/// # Safety
+/// For QEMU only, with the arguments that its header describes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn qemu_plugin_install(
+    id: Id,
+    info: *const Info,
+    argc: c_int,
+    argv: *const *const c_char,
+) -> c_int {
+    // SAFETY: QEMU passes a valid structure, and `argc` strings.
+    let (info, arguments) = unsafe {
+        let argument = |number: usize| CStr::from_ptr(*argv.add(number)).to_string_lossy().into_owned();
+        (&*info, (0..usize::try_from(argc).unwrap_or(0)).map(argument).collect::<Vec<_>>())
+    };
+    match Plugin::new(info, &arguments) {
+        Ok(plugin) => {
+            plugin.region.set_state(State::Closed);
+            // Never freed: QEMU may call back until its process ends.
+            PLUGIN.store(Box::into_raw(Box::new(plugin)), Relaxed);
+            register(id);
+            0
+        }
+        Err(problem) => {
+            eprintln!("nearfar-lab-delay: {problem}");
+            -1
+        }
+    }
+}
+
+impl Plugin {
+    fn new(info: &Info, arguments: &[String]) -> Result<Self, String> {
+        if !info.system_emulation {
+            return Err("only whole machines have memory nodes; this QEMU runs a single program".to_owned());
+        }
+        let qemu = Functions::find(info.version_cur)?;
+        let [argument] = arguments else {
+            return Err(format!("expected one argument, region=FD, got {arguments:?}"));
+        };
+        let fd = argument.strip_prefix("region=").and_then(|fd| fd.parse().ok());
+        let region = Region::map(fd.ok_or_else(|| format!("{argument:?} is not region=FD"))?)?;
+        let config: Config = region.config()?.parse().map_err(|error| format!("{error}"))?;
+        let model: &'static Model = Box::leak(Box::new(Model::new(&config)?));
+        if region.vcpus() != model.places().len() || region.nodes() != model.memory_nodes().len() {
+            return Err("the region's counters are for another machine than its configuration".to_owned());
+        }
+        // SAFETY: QEMU's name of the target is a string that lives as long as the call.
+        let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
+        let vcpu = |(number, &place)| UnsafeCell::new(Vcpu::new(model, place, region.counters(number)));
+        Ok(Self {
+            qemu,
+            region,
+            clock: HostClock::calibrated(),
+            instructions: InstructionSet::of(&target),
+            vcpus: model.places().iter().enumerate().map(vcpu).collect(),
+            open: AtomicBool::new(false),
+            changing: AtomicBool::new(false),
+        })
+    }
+
+    /// Asks for a reset where the gate is not as the code is.
+    fn watch(&self, id: Id) {
+        if self.region.gate() != self.open.load(Relaxed) && !self.changing.swap(true, Relaxed) {
+            // SAFETY: QEMU allows a reset from any callback of a vCPU.
+            unsafe { (self.qemu.reset)(id, on_reset) };
+        }
+    }
+
+    /// # Safety
+    /// Only inside the translation callback that `block` was passed to.
+    unsafe fn instrument(&self, block: *mut Block) {
+        // SAFETY: the block is valid during the callback, and so are its instructions.
+        unsafe {
+            for number in 0..(self.qemu.instructions)(block) {
+                let instruction: *mut Instruction = (self.qemu.instruction)(block, number);
+                let address = (self.qemu.instruction_address)(instruction) as usize as *mut c_void;
+                (self.qemu.on_memory)(instruction, on_load, NO_REGISTERS, LOADS, address);
+                (self.qemu.on_memory)(instruction, on_store, NO_REGISTERS, STORES, address);
+                let (bytes, size) = self.qemu.bytes(instruction);
+                if self.instructions.switches(&bytes[..size]) {
+                    (self.qemu.on_instruction)(instruction, on_switch, NO_REGISTERS, ptr::null_mut());
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// Only inside a memory callback, with its arguments.
+    #[cold]
+    #[inline(never)]
+    unsafe fn look(&self, vcpu: &mut Vcpu<'static>, info: u32, access: Access) {
+        // SAFETY: promised by the caller.
+        vcpu.look(access, &self.clock, || unsafe { self.qemu.physical(info, access.address) });
+    }
+
+    /// # Safety
+    /// Only on the thread that runs the vCPU, and not while another such borrow lives.
+    #[allow(clippy::mut_from_ref)] // The cell is the thread's own.
+    unsafe fn vcpu(&self, number: c_uint) -> Option<&mut Vcpu<'static>> {
+        // SAFETY: promised by the caller.
+        self.vcpus.get(number as usize).map(|cell| unsafe { &mut *cell.get() })
+    }
+}
+
+/// The plugin; there is one from before the first callback on.
+fn plugin() -> &'static Plugin {
+    // SAFETY: stored before any callback is registered, and never freed.
+    unsafe { &*PLUGIN.load(Relaxed) }
+}
+
+fn register(id: Id) {
+    let qemu = &plugin().qemu;
+    // SAFETY: called while the plugin is installed or reset, when QEMU allows to register.
+    unsafe {
+        (qemu.on_translation)(id, on_translation);
+        (qemu.on_idle)(id, on_idle);
+        (qemu.on_resume)(id, on_idle);
+    }
+}
+
+unsafe extern "C" fn on_reset(id: Id) {
+    let plugin = plugin();
+    let open = plugin.region.gate();
+    for cell in &plugin.vcpus {
+        // Process switches were not seen while the gate was closed.
+        // SAFETY: no vCPU runs during a reset.
+        unsafe { &mut *cell.get() }.forget();
+    }
+    plugin.open.store(open, Relaxed);
+    plugin.region.set_state(if open { State::Open } else { State::Closed });
+    plugin.changing.store(false, Relaxed);
+    register(id);
+}
+
+unsafe extern "C" fn on_idle(id: Id, _vcpu: c_uint) {
+    plugin().watch(id);
+}
+
+unsafe extern "C" fn on_translation(id: Id, block: *mut Block) {
+    let plugin = plugin();
+    plugin.watch(id);
+    if plugin.open.load(Relaxed) {
+        // SAFETY: the block was passed to this very callback.
+        unsafe { plugin.instrument(block) };
+    }
+}
+
+unsafe extern "C" fn on_switch(vcpu: c_uint, _: *mut c_void) {
+    // SAFETY: QEMU calls on the vCPU's thread, one callback at a time.
+    if let Some(vcpu) = unsafe { plugin().vcpu(vcpu) } {
+        vcpu.forget();
+    }
+}
+
+unsafe extern "C" fn on_load(vcpu: c_uint, info: u32, address: u64, instruction: *mut c_void) {
+    // SAFETY: the arguments are those of a memory callback.
+    unsafe { on_access::<false>(vcpu, info, address, instruction) }
+}
+
+unsafe extern "C" fn on_store(vcpu: c_uint, info: u32, address: u64, instruction: *mut c_void) {
+    // SAFETY: the arguments are those of a memory callback.
+    unsafe { on_access::<true>(vcpu, info, address, instruction) }
+}
+
+/// # Safety
+/// Only inside a memory callback, with its arguments.
+#[inline(always)]
+unsafe fn on_access<const WRITE: bool>(vcpu: c_uint, info: u32, address: u64, instruction: *mut c_void) {
+    let plugin = plugin();
+    // SAFETY: QEMU calls on the vCPU's thread, one callback at a time.
+    let Some(vcpu) = (unsafe { plugin.vcpu(vcpu) }) else {
+        return;
+    };
+    if !vcpu.passes(address, WRITE) {
+        // SAFETY: inside a memory callback, with its arguments.
+        unsafe { plugin.look(vcpu, info, Access { address, instruction: instruction as usize, write: WRITE }) }
+    }
+}

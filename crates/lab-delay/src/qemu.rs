@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! QEMU's plugin interface as far as it is used here: `include/qemu/qemu-plugin.h` of QEMU 8.2 to 10.0.
+//!
+//! | interface | QEMU | what changed for us |
+//! |---|---|---|
+//! | 2 | 8.2 | the oldest that is spoken |
+//! | 3 | 9.0 | `qemu_plugin_insn_data` copies into a buffer instead of returning a pointer |
+//! | 4 | 9.1 to 10.0 | nothing |
+//!
+//! The plugin says that it speaks version 2; QEMU itself refuses a plugin whose version it no longer supports.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// A plugin's number.
+pub type Id = u64;
+/// `qemu_plugin_simple_cb_t`.
+pub type SimpleCallback = unsafe extern "C" fn(Id);
+/// `qemu_plugin_vcpu_simple_cb_t`.
+pub type VcpuCallback = unsafe extern "C" fn(Id, c_uint);
+/// `qemu_plugin_vcpu_udata_cb_t`.
+pub type ExecCallback = unsafe extern "C" fn(c_uint, *mut c_void);
+/// `qemu_plugin_vcpu_mem_cb_t`.
+pub type MemoryCallback = unsafe extern "C" fn(c_uint, u32, u64, *mut c_void);
+/// `qemu_plugin_vcpu_tb_trans_cb_t`.
+pub type TranslationCallback = unsafe extern "C" fn(Id, *mut Block);
+
+/// `struct qemu_plugin_tb`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Block([u8; 0]);
+/// `struct qemu_plugin_insn`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Instruction([u8; 0]);
+/// `struct qemu_plugin_hwaddr`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct HardwareAddress([u8; 0]);
+
+/// `qemu_info_t`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Info {
+    /// QEMU's name for the guest's architecture.
+    pub target_name: *const c_char,
+    /// The oldest interface it supports.
+    pub version_min: c_int,
+    /// Its own.
+    pub version_cur: c_int,
+    /// Whether whole machines are emulated.
+    pub system_emulation: bool,
+    /// vCPUs at the start.
+    pub smp_vcpus: c_int,
+    /// vCPUs there can ever be.
+    pub max_vcpus: c_int,
+}
+
+/// `QEMU_PLUGIN_CB_NO_REGS`.
+pub const NO_REGISTERS: c_int = 0;
+/// `QEMU_PLUGIN_MEM_R`.
+pub const LOADS: c_int = 1;
+/// `QEMU_PLUGIN_MEM_W`.
+pub const STORES: c_int = 2;
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// QEMU's functions, as found in the running program.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Functions {
+            $($(#[$doc])* pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// `qemu_plugin_insn_data`, whose shape depends on the version.
+            pub instruction_data: InstructionData,
+        }
+
+        impl Functions {
+            /// Looks them up in the running program.
+            ///
+            /// # Errors
+            /// In words, when one is missing: the program is not QEMU, or a QEMU without plugins.
+            pub fn find(version: c_int) -> Result<Self, String> {
+                Ok(Self {
+                    // SAFETY: the symbol is QEMU's, and its header declares it with this type.
+                    $($name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(
+                        symbol($symbol)?) },)*
+                    instruction_data: InstructionData::find(version)?,
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    /// Calls back when a block of guest code is translated.
+    on_translation = c"qemu_plugin_register_vcpu_tb_trans_cb": fn(Id, TranslationCallback);
+    /// Calls back when a vCPU has nothing to do.
+    on_idle = c"qemu_plugin_register_vcpu_idle_cb": fn(Id, VcpuCallback);
+    /// Calls back when it has again.
+    on_resume = c"qemu_plugin_register_vcpu_resume_cb": fn(Id, VcpuCallback);
+    /// Calls back for each load or store of an instruction.
+    on_memory = c"qemu_plugin_register_vcpu_mem_cb": fn(*mut Instruction, MemoryCallback, c_int, c_int, *mut c_void);
+    /// Calls back before an instruction is executed.
+    on_instruction = c"qemu_plugin_register_vcpu_insn_exec_cb": fn(*mut Instruction, ExecCallback, c_int, *mut c_void);
+    /// Throws all translated code and all callbacks away, then calls back while no vCPU runs.
+    reset = c"qemu_plugin_reset": fn(Id, SimpleCallback);
+    /// Instructions of a block.
+    instructions = c"qemu_plugin_tb_n_insns": fn(*const Block) -> usize;
+    /// One of them.
+    instruction = c"qemu_plugin_tb_get_insn": fn(*const Block, usize) -> *mut Instruction;
+    /// An instruction's length in bytes.
+    instruction_size = c"qemu_plugin_insn_size": fn(*const Instruction) -> usize;
+    /// Its virtual address.
+    instruction_address = c"qemu_plugin_insn_vaddr": fn(*const Instruction) -> u64;
+    /// What the access that is being reported went to; null when nobody knows.
+    hardware_address = c"qemu_plugin_get_hwaddr": fn(u32, u64) -> *mut HardwareAddress;
+    /// Whether that is I/O.
+    is_io = c"qemu_plugin_hwaddr_is_io": fn(*const HardwareAddress) -> bool;
+    /// Its guest physical address.
+    physical_address = c"qemu_plugin_hwaddr_phys_addr": fn(*const HardwareAddress) -> u64;
+}
+
+/// The bytes of an instruction.
+#[derive(Clone, Copy, Debug)]
+pub enum InstructionData {
+    /// Interface 2.
+    Pointer(unsafe extern "C" fn(*const Instruction) -> *const c_void),
+    /// Interface 3 and later.
+    Copy(unsafe extern "C" fn(*const Instruction, *mut c_void, usize) -> usize),
+}
+
+impl InstructionData {
+    fn find(version: c_int) -> Result<Self, String> {
+        let found = symbol(c"qemu_plugin_insn_data")?;
+        Ok(match version {
+            // SAFETY: QEMU's header of interface 2 declares it with this type.
+            ..=2 => Self::Pointer(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(_) -> _>(found) }),
+            // SAFETY: QEMU's header of interface 3 and 4 declares it with this type.
+            _ => Self::Copy(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(_, _, _) -> _>(found) }),
+        })
+    }
+}
+
+impl Functions {
+    /// The guest physical address of the access that is being reported; `None` for I/O.
+    ///
+    /// # Safety
+    /// Only inside a memory callback, with its arguments.
+    #[inline]
+    pub unsafe fn physical(&self, info: u32, address: u64) -> Option<u64> {
+        // SAFETY: the caller is inside a memory callback, for which QEMU keeps what is asked for.
+        unsafe {
+            let hardware = (self.hardware_address)(info, address);
+            (!hardware.is_null() && !(self.is_io)(hardware)).then(|| (self.physical_address)(hardware))
+        }
+    }
+
+    /// The first bytes of an instruction, and how many there are.
+    ///
+    /// # Safety
+    /// Only inside a translation callback, with an instruction of its block.
+    pub unsafe fn bytes(&self, instruction: *const Instruction) -> ([u8; 16], usize) {
+        let mut bytes = [0; 16];
+        // SAFETY: the caller is inside a translation callback; no more than the buffer's size is copied.
+        unsafe {
+            let size = (self.instruction_size)(instruction).min(bytes.len());
+            match self.instruction_data {
+                InstructionData::Copy(copy) => {
+                    copy(instruction, bytes.as_mut_ptr().cast(), size);
+                }
+                InstructionData::Pointer(pointer) => {
+                    std::ptr::copy_nonoverlapping(pointer(instruction).cast(), bytes.as_mut_ptr(), size);
+                }
+            }
+            (bytes, size)
+        }
+    }
+}
+
+fn symbol(name: &CStr) -> Result<*mut c_void, String> {
+    // SAFETY: looks a name up among the program's own symbols.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    match found.is_null() {
+        false => Ok(found),
+        true => {
+            Err(format!("{} is not there: this is not a QEMU of 8.2 or later with plugins", name.to_string_lossy()))
+        }
+    }
+}

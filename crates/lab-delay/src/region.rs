@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The memory that the plugin shares with whoever started QEMU: a file without a name, passed as a descriptor.
+//!
+//! All words are 64 bits in the host's byte order, at these offsets in bytes:
+//! ```text
+//!     0  "NFDELAY1"        40  offset of the counters       offset + vCPU x stride:
+//!     8  layout, 1         48  vCPUs                            0 accesses        32 transfers, same node
+//!    16  bytes in all      56  memory nodes                     8 cache hits      40 transfers, other node
+//!    24  config's offset   64  stride of a vCPU's counters     16 near            48 nanoseconds of delay
+//!    32  config's bytes    72  gate: 1 open, 0 closed          24 far             56 unused
+//!                          80  state: 0 not loaded,            64 misses to memory of the first node, the second ...
+//!                              1 closed, 2 open                   (nodes in ascending order as in the config)
+//! ```
+//! Everything but the state and the counters is written before QEMU starts; the gate may change at any time.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The first word, in the order of its bytes.
+pub const MAGIC: [u8; 8] = *b"NFDELAY1";
+/// The layout that is understood here.
+pub const LAYOUT: u64 = 1;
+
+const BYTES: usize = 16;
+const CONFIG: usize = 24;
+const CONFIG_BYTES: usize = 32;
+const COUNTERS: usize = 40;
+const VCPUS: usize = 48;
+const NODES: usize = 56;
+const STRIDE: usize = 64;
+const GATE: usize = 72;
+const STATE: usize = 80;
+const HEADER: usize = 88;
+/// Words of a vCPU before those by node.
+const FIXED: usize = 8;
+
+/// What the plugin says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Loaded; nothing is instrumented.
+    Closed = 1,
+    /// Memory accesses are looked at.
+    Open = 2,
+}
+
+/// The mapped region. It stays mapped as long as the process lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    base: *const u8,
+    bytes: usize,
+}
+
+// SAFETY: what other threads and processes change is read and written through atomics only; the rest never changes.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps a descriptor and checks the layout.
+    ///
+    /// # Errors
+    /// In words, when it cannot be mapped or is not such a region.
+    pub fn map(fd: RawFd) -> Result<Self, String> {
+        // SAFETY: an all-zero stat is a valid value, and fstat writes nothing else.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to the value above.
+        if unsafe { libc::fstat(fd, &mut stat) } != 0 {
+            return Err(format!("region={fd}: {}", std::io::Error::last_os_error()));
+        }
+        let bytes = usize::try_from(stat.st_size).unwrap_or(0);
+        if bytes < HEADER {
+            return Err(format!("region={fd}: {bytes} bytes are too few"));
+        }
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(format!("region={fd}: {}", std::io::Error::last_os_error()));
+        }
+        let region = Self { base: base.cast_const().cast(), bytes };
+        region.check().map(|()| region)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (magic, layout) = (self.at(0).load(Relaxed).to_ne_bytes(), self.at(8).load(Relaxed));
+        if magic != MAGIC || layout != LAYOUT {
+            return Err(format!(
+                "the region is not of layout {LAYOUT}: the plugin and nearfar are of different versions"
+            ));
+        }
+        let (stride, bytes) = (self.word(STRIDE), self.bytes);
+        let counters = self.word(VCPUS).checked_mul(stride).and_then(|sum| sum.checked_add(self.word(COUNTERS)));
+        let config = self.word(CONFIG).checked_add(self.word(CONFIG_BYTES));
+        let whole = self.word(BYTES) == bytes
+            && counters.is_some_and(|end| end <= bytes)
+            && config.is_some_and(|end| end <= bytes)
+            && self.word(NODES).checked_mul(8).is_some_and(|misses| misses <= stride.saturating_sub(FIXED * 8))
+            && stride.is_multiple_of(8)
+            && self.word(COUNTERS).is_multiple_of(8);
+        if whole { Ok(()) } else { Err("the region's sizes contradict each other".to_owned()) }
+    }
+
+    fn at(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.bytes);
+        // SAFETY: inside the mapping (asserted), which is page aligned and never unmapped.
+        unsafe { &*self.base.add(offset).cast() }
+    }
+
+    fn word(&self, offset: usize) -> usize {
+        usize::try_from(self.at(offset).load(Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// The configuration's text.
+    ///
+    /// # Errors
+    /// When it is not UTF-8.
+    pub fn config(&self) -> Result<&str, String> {
+        let (offset, bytes) = (self.word(CONFIG), self.word(CONFIG_BYTES));
+        // SAFETY: inside the mapping (checked when it was made); the host does not write it any more.
+        let text = unsafe { std::slice::from_raw_parts(self.base.add(offset), bytes) };
+        std::str::from_utf8(text).map_err(|error| format!("the configuration is not text: {error}"))
+    }
+
+    /// Whether the host wants accesses looked at.
+    pub fn gate(&self) -> bool {
+        self.at(GATE).load(Relaxed) != 0
+    }
+
+    /// Tells the host.
+    pub fn set_state(&self, state: State) {
+        self.at(STATE).store(state as u64, Relaxed);
+    }
+
+    /// vCPUs there is room for.
+    pub fn vcpus(&self) -> usize {
+        self.word(VCPUS)
+    }
+
+    /// Memory nodes there is room for.
+    pub fn nodes(&self) -> usize {
+        self.word(NODES)
+    }
+
+    /// The counters of a vCPU.
+    ///
+    /// # Panics
+    /// When there is no room for that vCPU.
+    pub fn counters(&self, vcpu: usize) -> Counters {
+        assert!(vcpu < self.vcpus());
+        let offset = self.word(COUNTERS) + vcpu * self.word(STRIDE);
+        // SAFETY: inside the mapping (checked when it was made), aligned to a word, never unmapped.
+        Counters::over(unsafe { std::slice::from_raw_parts(self.base.add(offset).cast(), FIXED + self.nodes()) })
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Count {
+    /// Loads and stores.
+    Accesses = 0,
+    /// Served by the modelled last-level cache. What neither hit it nor cost anything was served by the filter before it.
+    CacheHits = 1,
+    /// Memory of the vCPU's own node.
+    Near = 2,
+    /// Memory of another node.
+    Far = 3,
+    /// Lines from another vCPU of the node.
+    TransfersSame = 4,
+    /// Lines from another node.
+    TransfersOther = 5,
+    /// Nanoseconds waited.
+    DelayNs = 6,
+}
+
+/// A vCPU's counters. Only its own thread writes them, so adding needs no locked instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    counts: &'static [AtomicU64; FIXED],
+    misses: &'static [AtomicU64],
+}
+
+impl Counters {
+    /// Counters in given words.
+    ///
+    /// # Panics
+    /// For fewer than eight.
+    pub fn over(words: &'static [AtomicU64]) -> Self {
+        let (counts, misses) = words.split_first_chunk().expect("eight words at least");
+        Self { counts, misses }
+    }
+
+    /// Adds to a count.
+    #[inline(always)]
+    pub fn add(&self, count: Count, amount: u64) {
+        add(&self.counts[count as usize], amount);
+    }
+
+    /// Counts a miss to the memory of a node, by the node's position among the memory nodes.
+    pub fn miss_to(&self, position: usize) {
+        if let Some(word) = self.misses.get(position) {
+            add(word, 1);
+        }
+    }
+
+    /// A count.
+    pub fn get(&self, count: Count) -> u64 {
+        self.counts[count as usize].load(Relaxed)
+    }
+}
+
+#[inline(always)]
+fn add(word: &AtomicU64, amount: u64) {
+    word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One vCPU: the lines it used last, and what it has to wait for.
+//!
+//! Most accesses of most programs go to a line that was used a moment ago. Such a line is found by its virtual address
+//! in a small direct-mapped table, and is still good if its word is what this vCPU left in it: whatever makes the copy
+//! invalid (another vCPU's write, an eviction) changes the word.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::clock::Clock;
+use crate::model::ownership::{Cost, Word};
+use crate::model::{Model, Place};
+use crate::region::{Count, Counters};
+
+/// Lines of the filter: 32 KiB, the size of a first-level data cache.
+pub const FILTER_LINES: usize = 512;
+const LINE_SHIFT: u32 = 6;
+const NOTHING: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Recent<'a> {
+    line: u64,
+    word: &'a AtomicU64,
+    left: Word,
+}
+
+static NO_WORD: AtomicU64 = AtomicU64::new(0);
+const EMPTY: Recent<'static> = Recent { line: NOTHING, word: &NO_WORD, left: Word(0) };
+
+/// A load or a store of the guest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Virtual address.
+    pub address: u64,
+    /// What tells one instruction from another.
+    pub instruction: usize,
+    /// Whether it is a store.
+    pub write: bool,
+}
+
+/// A vCPU's own state; only its thread uses it.
+#[derive(Debug)]
+pub struct Vcpu<'a> {
+    model: &'a Model,
+    place: Place,
+    counters: Counters,
+    own: Word,
+    filter: Box<[Recent<'a>; FILTER_LINES]>,
+    paid: Option<(usize, u32)>,
+}
+
+impl<'a> Vcpu<'a> {
+    /// A vCPU that has used no line yet.
+    pub fn new(model: &'a Model, place: Place, counters: Counters) -> Self {
+        let own = Word::written(place.vcpu, place.node);
+        Self { model, place, counters, own, filter: Box::new([EMPTY; FILTER_LINES]), paid: None }
+    }
+
+    /// Forgets what virtual addresses stand for: the guest switches to another address space.
+    pub fn forget(&mut self) {
+        self.filter.fill(EMPTY);
+    }
+
+    /// Counts an access, and says whether the filter knows its line, so that it costs nothing.
+    ///
+    /// This runs for every load and store of the guest: a few instructions, and arguments in registers.
+    #[inline(always)]
+    pub fn passes(&self, address: u64, write: bool) -> bool {
+        self.counters.add(Count::Accesses, 1);
+        let line = address >> LINE_SHIFT;
+        let recent = &self.filter[line as usize % FILTER_LINES];
+        recent.line == line && recent.word.load(Relaxed) == if write { self.own.0 } else { recent.left.0 }
+    }
+
+    /// Looks an access up that did not pass, and waits for as long as it costs. `physical` is the guest physical
+    /// address, `None` for I/O.
+    #[cold]
+    #[inline(never)]
+    pub fn look(&mut self, access: Access, clock: &impl Clock, physical: impl FnOnce() -> Option<u64>) {
+        // The delay counts from here, so the time the model itself takes is part of it, not added to it.
+        let start = clock.now();
+        let Some(spot) = physical().and_then(|physical| self.model.spot(physical)) else {
+            return;
+        };
+        let touched = self.model.touch(self.place, spot.line, access.write);
+        let cost = self.charged(touched.cost, access, spot.line);
+        let line = access.address >> LINE_SHIFT;
+        self.filter[line as usize % FILTER_LINES] = Recent { line, word: touched.word, left: touched.left };
+        let near = spot.node == self.place.node_number;
+        self.counters.add(
+            match cost {
+                Cost::Hit => Count::CacheHits,
+                Cost::Memory if near => Count::Near,
+                Cost::Memory => Count::Far,
+                Cost::TransferSame => Count::TransfersSame,
+                Cost::TransferOther => Count::TransfersOther,
+            },
+            1,
+        );
+        if cost == Cost::Memory {
+            self.counters.miss_to(spot.memory);
+        }
+        let ns = self.model.nanoseconds(self.place, cost, spot.memory);
+        if ns != 0 {
+            clock.wait(start, ns);
+            self.counters.add(Count::DelayNs, u64::from(ns));
+        }
+    }
+
+    /// An instruction that reads and writes a line (an atomic one, above all) gets it once: QEMU reports the read, which
+    /// pays, and then the write.
+    fn charged(&mut self, cost: Cost, access: Access, line: u32) -> Cost {
+        let paid = self.paid == Some((access.instruction, line));
+        self.paid = (cost != Cost::Hit && !access.write).then_some((access.instruction, line));
+        if access.write && paid { Cost::Hit } else { cost }
+    }
+}

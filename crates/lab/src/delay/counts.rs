@@ -1,0 +1,61 @@
+//! What the plugin counted.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::NodeId;
+use serde::Serialize;
+
+/// Counts of a guest, as they are at one moment.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct Counts {
+    /// Whether accesses are looked at now.
+    pub counting: bool,
+    /// One a vCPU, by number.
+    pub vcpus: Vec<VcpuCounts>,
+}
+
+/// A vCPU's counts since the guest started.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct VcpuCounts {
+    /// Its node.
+    pub node: NodeId,
+    /// Loads and stores; instruction fetches are not among them.
+    pub accesses: u64,
+    /// Accesses to a line in a cache of the vCPU's node that cost nothing.
+    pub hits: u64,
+    /// Accesses to memory of its own node.
+    pub near: u64,
+    /// Accesses to memory of other nodes.
+    pub far: u64,
+    /// Lines that another vCPU of its node had written.
+    pub transfers_same_node: u64,
+    /// Lines that a vCPU of another node had.
+    pub transfers_other_node: u64,
+    /// What all that was delayed by, in nanoseconds.
+    pub delay_ns: u64,
+    /// Accesses to memory by its node.
+    pub misses: Misses,
+}
+
+/// Accesses to memory, by the memory's node.
+pub type Misses = BTreeMap<NodeId, u64>;
+
+impl Counts {
+    /// All vCPUs of a node together.
+    pub fn node(&self, node: NodeId) -> VcpuCounts {
+        let mut sum = VcpuCounts { node, ..VcpuCounts::default() };
+        for vcpu in self.vcpus.iter().filter(|vcpu| vcpu.node == node) {
+            sum.accesses += vcpu.accesses;
+            sum.hits += vcpu.hits;
+            sum.near += vcpu.near;
+            sum.far += vcpu.far;
+            sum.transfers_same_node += vcpu.transfers_same_node;
+            sum.transfers_other_node += vcpu.transfers_other_node;
+            sum.delay_ns += vcpu.delay_ns;
+            for (to, count) in &vcpu.misses {
+                *sum.misses.entry(*to).or_default() += count;
+            }
+        }
+        sum
+    }
+}

@@ -1,0 +1,150 @@
+//! The memory shared with the plugin: a file without a name, so that nothing is left behind whoever dies.
+//!
+//! Its layout (version 1) is in docs/delays.md; all words are 64 bits in the host's byte order.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::DelaySetup;
+use super::counts::{Counts, VcpuCounts};
+use crate::error::LabError;
+
+const MAGIC: [u8; 8] = *b"NFDELAY1";
+const LAYOUT: u64 = 1;
+const HEADER: usize = 128;
+const GATE: usize = 72;
+const STATE: usize = 80;
+const OPEN: u64 = 2;
+/// Words of a vCPU before those by node.
+const FIXED: usize = 8;
+
+/// A running plugin's configuration, gate and counters, from the host's side.
+#[derive(Debug)]
+pub struct DelayRegion {
+    file: OwnedFd,
+    base: *mut c_void,
+    bytes: usize,
+    counters: usize,
+    stride: usize,
+    setup: DelaySetup,
+}
+
+// SAFETY: after it is filled, the mapping is read and written through atomics only.
+unsafe impl Send for DelayRegion {}
+// SAFETY: as above.
+unsafe impl Sync for DelayRegion {}
+
+impl DelaySetup {
+    /// Makes the region for one guest, with the gate closed.
+    ///
+    /// # Errors
+    /// When the system has no memory for it.
+    pub fn start(&self) -> Result<DelayRegion, LabError> {
+        DelayRegion::new(self)
+            .map_err(|error| LabError::system("making the memory shared with the delay plugin", error))
+    }
+
+    /// QEMU's arguments that load the plugin, given the number the region's descriptor has in QEMU's process.
+    pub fn arguments(&self, descriptor: i32) -> [String; 2] {
+        // A comma in a value is written twice (QEMU's manual, "-device").
+        let plugin = self.plugin.to_string_lossy().replace(',', ",,");
+        ["-plugin".to_owned(), format!("file={plugin},region={descriptor}")]
+    }
+}
+
+impl DelayRegion {
+    fn new(setup: &DelaySetup) -> rustix::io::Result<Self> {
+        // A line of the host's caches, so that two vCPUs do not write to one.
+        let stride = ((FIXED + setup.memory_nodes.len()) * 8).next_multiple_of(128);
+        let counters = (HEADER + setup.config.len()).next_multiple_of(128);
+        let bytes = counters + stride * setup.cpu_nodes.len();
+        let file = memfd_create("nearfar-delay", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, bytes as u64)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, &file, 0) }?;
+        let region = Self { file, base, bytes, counters, stride, setup: setup.clone() };
+        region.fill();
+        Ok(region)
+    }
+
+    fn fill(&self) {
+        let config = &self.setup.config;
+        let header = [
+            u64::from_ne_bytes(MAGIC),
+            LAYOUT,
+            self.bytes as u64,
+            HEADER as u64,
+            config.len() as u64,
+            self.counters as u64,
+            self.setup.cpu_nodes.len() as u64,
+            self.setup.memory_nodes.len() as u64,
+            self.stride as u64,
+        ];
+        for (position, word) in header.into_iter().enumerate() {
+            // The second word is the layout, then come the sizes from offset 16 on.
+            self.word(position * 8).store(word, Relaxed);
+        }
+        // SAFETY: the text ends before the counters begin, and nobody else has the mapping yet.
+        unsafe { ptr::copy_nonoverlapping(config.as_ptr(), self.base.cast::<u8>().add(HEADER), config.len()) };
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.bytes);
+        // SAFETY: inside the mapping (asserted), which is page aligned and lives as long as `self`.
+        unsafe { &*self.base.cast::<u8>().add(offset).cast() }
+    }
+
+    /// Lets delays begin: QEMU throws away the code it translated so far and looks at every access from then on. The
+    /// guest notices at its next idle moment or the next piece of new code that any of its CPUs runs.
+    pub fn open(&self) {
+        self.word(GATE).store(1, Relaxed);
+    }
+
+    /// Lets delays end, in the same way.
+    pub fn close(&self) {
+        self.word(GATE).store(0, Relaxed);
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        let vcpus = self.setup.cpu_nodes.iter().enumerate().map(|(number, &node)| {
+            let at = |position: usize| self.word(self.counters + number * self.stride + position * 8).load(Relaxed);
+            let [accesses, near, far, same, other, delay_ns] = [0, 2, 3, 4, 5, 6].map(at);
+            let paid = near + far + same + other;
+            let misses =
+                self.setup.memory_nodes.iter().enumerate().map(|(place, &to)| (to, at(FIXED + place))).collect();
+            VcpuCounts {
+                node,
+                accesses,
+                hits: accesses.saturating_sub(paid),
+                near,
+                far,
+                transfers_same_node: same,
+                transfers_other_node: other,
+                delay_ns,
+                misses,
+            }
+        });
+        Counts { counting: self.word(STATE).load(Relaxed) == OPEN, vcpus: vcpus.collect() }
+    }
+}
+
+/// The descriptor QEMU has to inherit.
+impl AsFd for DelayRegion {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for DelayRegion {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this size in `new`; borrowed words cannot outlive `self`. A failure leaves the mapping.
+        let _ = unsafe { munmap(self.base, self.bytes) };
+    }
+}
