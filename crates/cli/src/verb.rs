@@ -2,6 +2,7 @@
 
 pub mod apply;
 pub mod audit;
+pub mod bench;
 pub mod checkup;
 pub mod completions;
 pub mod history;
@@ -13,3 +14,4 @@ pub mod rollback;
 pub mod snapshot;
 pub mod spread;
 pub mod topo;
+pub mod trace;

@@ -27,6 +27,7 @@ pub mod spread;
 mod style;
 mod summary;
 pub mod topo;
+pub mod trace;
 mod wrapping;
 
 pub use style::Style;
