@@ -10,11 +10,15 @@
 //! probed; a guest is a running process that leaves nothing behind, however it ends.
 
 pub mod arch;
+pub mod cache;
 pub mod delay;
 pub mod design;
 pub mod error;
+pub mod foreign;
 pub mod guest;
 pub mod kernels;
+pub mod packages;
+mod programs;
 pub mod qemu;
 pub mod scale;
 

@@ -1,9 +1,21 @@
 //! Finding QEMU, and finding out what it can do here.
 
-use std::path::PathBuf;
+mod accelerate;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::arch::Arch;
 use crate::error::LabError;
+use crate::programs;
+
+pub use accelerate::{Accelerated, Acceleration, acceleration, acceleration_with};
+
+/// The oldest QEMU that loads the delay plugin: `include/qemu/qemu-plugin.h` has version 2 of the interface since 9.0. Debian 12's own
+/// 7.2 has version 1.
+pub const PLUGINS_SINCE: (u32, u32, u32) = (9, 0, 0);
 
 /// An installed QEMU.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,36 +31,94 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// Finds the QEMU for guests of an architecture on `PATH`.
+    /// Finds the QEMU for guests of an architecture on `PATH`, and asks it for its version and options.
     pub fn find(arch: Arch) -> Result<Self, LabError> {
-        Err(LabError::Missing { what: arch.qemu_program().to_owned(), hint: "not written yet".to_owned() })
+        let name = arch.qemu_program();
+        let program = programs::find(name).ok_or_else(|| LabError::Missing {
+            what: name.to_owned(),
+            hint: format!("run: {}", install_command(arch)),
+        })?;
+        Self::at(program, arch)
     }
 
-    /// Whether it knows a device (`igb` came with 8.0).
-    pub fn has_device(&self, _name: &str) -> bool {
-        false
+    /// The QEMU of a given file.
+    pub fn at(program: PathBuf, arch: Arch) -> Result<Self, LabError> {
+        let text = ask(&program, &["--version"])?;
+        let version = version_in(&text).ok_or_else(|| LabError::Content {
+            path: program.clone(),
+            problem: format!(
+                "its --version does not say which QEMU it is: {}",
+                text.lines().next().unwrap_or_default()
+            ),
+        })?;
+        let plugins =
+            version >= PLUGINS_SINCE && ask(&program, &["-h"])?.lines().any(|line| line.starts_with("-plugin "));
+        Ok(Self { arch, program, version, plugins })
+    }
+
+    /// Whether it knows a device (`igb` came with 8.0). One that does not answer has none.
+    pub fn has_device(&self, name: &str) -> bool {
+        devices(&self.program).contains(name)
+    }
+
+    /// As people write it: `10.0.2`.
+    pub fn version_text(&self) -> String {
+        let (major, minor, micro) = self.version;
+        format!("{major}.{minor}.{micro}")
     }
 }
 
-/// How the guest's CPUs run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Acceleration {
-    /// On the host's own CPUs.
-    Kvm,
-    /// Translated, a host thread a vCPU.
-    Tcg,
+/// The command that installs QEMU for an architecture, on Debian and what is made from it.
+pub fn install_command(arch: Arch) -> String {
+    format!("sudo apt-get install --no-install-recommends {}", package(arch))
 }
 
-/// KVM where a guest was seen to live under it, software emulation otherwise, with the reason.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Accelerated {
-    /// What guests of this architecture run on here.
-    pub acceleration: Acceleration,
-    /// Why it is not KVM, in words.
-    pub because: Option<String>,
+/// The package with QEMU for an architecture (and, for arm64 guests, without firmware: the lab boots kernels directly).
+pub const fn package(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "qemu-system-x86",
+        Arch::Aarch64 => "qemu-system-arm",
+        Arch::Powerpc64le => "qemu-system-ppc",
+    }
 }
 
-/// Probes, once a boot of the host (the answer is kept in the cache folder).
-pub fn acceleration(_qemu: &Qemu) -> Accelerated {
-    Accelerated { acceleration: Acceleration::Tcg, because: Some("not written yet".to_owned()) }
+/// The version in `QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)`.
+pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
+    let (_, rest) = text.split_once("QEMU emulator version ")?;
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let mut numbers = rest[..end].split('.').map(|number| number.parse().ok());
+    let (major, minor) = (numbers.next()??, numbers.next()??);
+    Some((major, minor, numbers.next().flatten().unwrap_or(0)))
+}
+
+/// The devices in what `-device help` prints: `name "igb", bus PCI, desc "..."`, and other names in `alias "e1000-82540em"`.
+pub fn devices_in(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for line in text.lines().filter(|line| line.starts_with("name \"")) {
+        let quoted = |key: &str| line.split_once(key)?.1.split_once('"').map(|(name, _)| name.to_owned());
+        names.extend(quoted("name \""));
+        names.extend(quoted(", alias \""));
+    }
+    names
+}
+
+/// Asked once in a process: QEMU takes 50 ms to list its devices, and a design asks for several.
+fn devices(program: &Path) -> Arc<BTreeSet<String>> {
+    type Known = HashMap<PathBuf, Arc<BTreeSet<String>>>;
+    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    let asked = || Arc::new(devices_in(&ask(program, &["-device", "help"]).unwrap_or_default()));
+    known.entry(program.to_owned()).or_insert_with(asked).clone()
+}
+
+fn ask(program: &Path, arguments: &[&str]) -> Result<String, LabError> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| LabError::system(format!("running {}", program.display()), error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().next().unwrap_or("it said nothing").to_owned();
+    Err(LabError::Content { path: program.to_owned(), problem: format!("{} failed: {said}", arguments.join(" ")) })
 }

@@ -1,0 +1,130 @@
+//! The folder in which the lab keeps what it fetched and found out: kernels, foreign programs, answers of probes.
+//!
+//! ```text
+//! ~/.cache/nearfar/
+//! ├─ lock                     held by the one process that adds something
+//! ├─ making-XXXX/             what it is working on; belongs to nobody once the lock is free
+//! ├─ packages/ARCH/           package lists of the machine's distribution for that architecture
+//! ├─ kernels/ARCH/RELEASE/    boot/, lib/modules/RELEASE/, record.json
+//! ├─ foreign/ARCH/PACKAGE/    static programs, record.json
+//! └─ probes/                  whether guests live under KVM here
+//! ```
+//!
+//! Everything is made in a `making-` folder and renamed when it is whole, so that neither two runs at once nor Ctrl-C
+//! leave a half kernel. All of it can be deleted at any time; it is fetched again.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use tempfile::TempDir;
+
+use crate::error::LabError;
+
+/// How the names of unfinished folders begin.
+const MAKING: &str = "making-";
+
+/// The lab's cache folder. It need not exist before something is added.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cache {
+    root: PathBuf,
+}
+
+impl Cache {
+    /// The user's own: `$XDG_CACHE_HOME/nearfar`, or `~/.cache/nearfar` (XDG Base Directory Specification, which says
+    /// to ignore a relative `$XDG_CACHE_HOME`).
+    pub fn of_user() -> Result<Self, LabError> {
+        let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = || std::env::home_dir().filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
+        match base.or_else(home) {
+            Some(base) => Ok(Self { root: base.join("nearfar") }),
+            None => Err(LabError::Missing {
+                what: "a folder for fetched kernels".to_owned(),
+                hint: "set XDG_CACHE_HOME to an absolute path".to_owned(),
+            }),
+        }
+    }
+
+    /// A cache in a folder of the caller's choice.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Takes the cache for adding to it, waiting for another process that does; tells `waiting` before it waits. Unfinished
+    /// work of processes that are gone is removed.
+    pub fn lock(&self, waiting: &mut dyn FnMut()) -> Result<CacheLock<'_>, LabError> {
+        fs::create_dir_all(&self.root).map_err(|error| self.refused("creating", &self.root, error))?;
+        let path = self.root.join("lock");
+        let refused = |error: io::Error| self.refused("locking", &path, error);
+        // Never truncated or deleted: whoever deleted it would leave two processes with a lock each.
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(refused)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                waiting();
+                flock(&file, FlockOperation::LockExclusive).map_err(|error| refused(error.into()))?;
+            }
+            other => other.map_err(|error| refused(error.into()))?,
+        }
+        let lock = CacheLock { cache: self, _file: file };
+        lock.sweep();
+        Ok(lock)
+    }
+
+    fn refused(&self, doing: &str, path: &Path, error: io::Error) -> LabError {
+        let hint = "XDG_CACHE_HOME names another place for the cache";
+        LabError::system(format!("{doing} {} ({hint})", path.display()), error)
+    }
+}
+
+/// The right to add to a cache; given back when dropped.
+#[derive(Debug)]
+pub struct CacheLock<'a> {
+    cache: &'a Cache,
+    _file: File,
+}
+
+impl CacheLock<'_> {
+    /// The cache.
+    pub fn cache(&self) -> &Cache {
+        self.cache
+    }
+
+    /// A new folder to make something in; removed when dropped.
+    pub fn workshop(&self) -> Result<TempDir, LabError> {
+        tempfile::Builder::new()
+            .prefix(MAKING)
+            .tempdir_in(&self.cache.root)
+            .map_err(|error| self.cache.refused("creating a folder in", &self.cache.root, error))
+    }
+
+    /// Puts a finished folder or file where it belongs, in place of what is there.
+    pub fn put(&self, made: &Path, place: &Path) -> Result<(), LabError> {
+        let refused = |error| self.cache.refused("writing", place, error);
+        if let Some(parent) = place.parent() {
+            fs::create_dir_all(parent).map_err(refused)?;
+        }
+        if place.is_dir() {
+            // Moved aside first: removing takes long, and a half removed kernel must not be found.
+            let aside = self.workshop()?;
+            fs::rename(place, aside.path().join("old")).map_err(refused)?;
+        }
+        fs::rename(made, place).map_err(refused)
+    }
+
+    /// Removes what processes left behind that were killed: with the lock held, nobody works on it. What cannot be removed
+    /// is in nobody's way.
+    fn sweep(&self) {
+        let Ok(entries) = fs::read_dir(&self.cache.root) else { return };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(MAKING) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}

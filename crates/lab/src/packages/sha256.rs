@@ -1,0 +1,26 @@
+//! SHA-256 of files.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+/// The sum of a file, in lower case hexadecimal digits.
+pub fn of_file(path: &Path) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut file = File::open(path)?;
+    let mut block = vec![0; 1 << 20];
+    loop {
+        match io::Read::read(&mut file, &mut block)? {
+            0 => break,
+            length => hasher.update(&block[..length]),
+        }
+    }
+    Ok(hasher.finalize().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string never fails.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
+}

@@ -1,0 +1,214 @@
+//! Whether guests live under KVM here.
+//!
+//! `/dev/kvm` says little: inside of cloud machines it may open, make virtual machines and start CPUs, and yet a guest's kernel
+//! hangs at its first use of a newer instruction, or QEMU aborts over a register. So a real kernel is booted:
+//!
+//! ```text
+//! -accel kvm, one CPU, no disk ─► kernel initialises ─► "Kernel panic - not syncing: VFS" ─► it lives
+//!                              └► anything else, or 20 s without that ─► it does not, and the last line says why
+//! ```
+//!
+//! The answer holds for one boot of the host, one version of QEMU and one kernel module; it is kept in the cache.
+
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::arch::Arch;
+use crate::cache::Cache;
+use crate::kernels::{self, Kernel};
+use crate::qemu::Qemu;
+
+/// How long a kernel may take to find that it has no root: 2 s with KVM on slow machines.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a kernel without root file system says last (`mount_block_root` and `kernel_init` in init/).
+const ALIVE: [&str; 2] = ["Kernel panic - not syncing: VFS", "Kernel panic - not syncing: No working init"];
+
+/// How the guest's CPUs run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acceleration {
+    /// On the host's own CPUs.
+    Kvm,
+    /// Translated, a host thread a vCPU.
+    Tcg,
+}
+
+/// KVM where a guest was seen to live under it, software emulation otherwise, with the reason.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Accelerated {
+    /// What guests of this architecture run on here.
+    pub acceleration: Acceleration,
+    /// Why it is not KVM, in words.
+    pub because: Option<String>,
+}
+
+impl Accelerated {
+    fn tcg(because: impl Into<String>) -> Self {
+        Self { acceleration: Acceleration::Tcg, because: Some(because.into()) }
+    }
+}
+
+/// Probes with the newest cached kernel, once a boot of the host (the answer is kept in the user's cache folder).
+pub fn acceleration(qemu: &Qemu) -> Accelerated {
+    match Cache::of_user() {
+        Ok(cache) => acceleration_with(&cache, qemu, None),
+        Err(error) => Accelerated::tcg(error.to_string()),
+    }
+}
+
+/// Probes with a kernel, or else the newest in a cache, unless the cache has the answer.
+pub fn acceleration_with(cache: &Cache, qemu: &Qemu, kernel: Option<&Kernel>) -> Accelerated {
+    if Arch::host() != Some(qemu.arch) {
+        return Accelerated::tcg(format!("KVM runs only guests of the host's architecture, not {}", qemu.arch));
+    }
+    if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
+        let hint = match error.kind() {
+            ErrorKind::PermissionDenied => "; to be allowed to use it: sudo usermod -aG kvm $USER, and log in again",
+            ErrorKind::NotFound => {
+                " (no virtualisation in the CPU, switched off in the firmware, or inside of another guest)"
+            }
+            _ => "",
+        };
+        return Accelerated::tcg(format!("/dev/kvm: {error}{hint}"));
+    }
+    let file = cache.root().join("probes").join(format!("kvm-{}.json", qemu.arch));
+    let Some(conditions) = Conditions::of(qemu) else {
+        return Accelerated::tcg("/proc/sys/kernel/random/boot_id cannot be read, so no answer could be kept");
+    };
+    if let Some(answer) = Answer::read(&file).filter(|answer| answer.conditions == conditions) {
+        return answer.accelerated();
+    }
+    let kernel = kernel.cloned().map_or_else(|| kernels::find_in(cache, None, qemu.arch), Ok);
+    let answer = match kernel {
+        Ok(kernel) => Answer { conditions, died: boots(qemu, &kernel.image).err() },
+        Err(error) => return Accelerated::tcg(format!("whether KVM works was not tried: {error}")),
+    };
+    answer.write(&file);
+    answer.accelerated()
+}
+
+/// What an answer holds for.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Conditions {
+    boot_id: String,
+    program: PathBuf,
+    version: (u32, u32, u32),
+}
+
+impl Conditions {
+    fn of(qemu: &Qemu) -> Option<Self> {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
+        Some(Self { boot_id, program: qemu.program.clone(), version: qemu.version })
+    }
+}
+
+/// What was seen.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    conditions: Conditions,
+    /// How the guest ended; nothing when it lived.
+    died: Option<String>,
+}
+
+impl Answer {
+    fn read(file: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(file).ok()?).ok()
+    }
+
+    /// Where it cannot be kept, the next run probes again. Renamed, so that nobody reads half of it.
+    fn write(&self, file: &Path) {
+        let Some(folder) = file.parent() else { return };
+        let written = fs::create_dir_all(folder).and_then(|()| tempfile::NamedTempFile::new_in(folder));
+        if let (Ok(new), Ok(bytes)) = (written, serde_json::to_vec_pretty(self))
+            && fs::write(new.path(), bytes).is_ok()
+        {
+            let _ = new.persist(file);
+        }
+    }
+
+    fn accelerated(&self) -> Accelerated {
+        match &self.died {
+            None => Accelerated { acceleration: Acceleration::Kvm, because: None },
+            Some(died) => Accelerated::tcg(format!("/dev/kvm is there, but a guest does not live under it: {died}")),
+        }
+    }
+}
+
+/// Boots a kernel without a root under KVM. Err: how it ended instead.
+fn boots(qemu: &Qemu, image: &Path) -> Result<(), String> {
+    let (machine, console) = match qemu.arch {
+        Arch::X86_64 => ("q35", "ttyS0"),
+        Arch::Aarch64 => ("virt,gic-version=host", "ttyAMA0"),
+        Arch::Powerpc64le => ("pseries", "hvc0"),
+    };
+    let mut command = Command::new(&qemu.program);
+    // The CPU model of the lab's own guests: another model may live where this one dies.
+    command.args([
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-M",
+        machine,
+        "-accel",
+        "kvm",
+        "-cpu",
+        "host",
+    ]);
+    command.args(["-smp", "1", "-m", "512", "-serial", "stdio", "-no-reboot", "-kernel"]).arg(image);
+    command.arg("-append").arg(format!("console={console} quiet panic=-1"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("{}: {error}", qemu.program.display()))?;
+    let verdict = watch(&mut child);
+    let _ = child.kill();
+    let _ = child.wait();
+    verdict
+}
+
+/// Reads what QEMU and the guest print until the guest is seen to live, both ends close, or time is up.
+fn watch(child: &mut Child) -> Result<(), String> {
+    let (sender, pieces) = mpsc::channel();
+    let console = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    let errors = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    for mut pipe in [console, errors].into_iter().flatten() {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            let mut block = [0; 4096];
+            while let Ok(length @ 1..) = pipe.read(&mut block) {
+                if sender.send(block[..length].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    drop(sender);
+    let end = Instant::now() + LIMIT;
+    let mut seen = Vec::new();
+    loop {
+        match pieces.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(piece) => seen.extend(piece),
+            Err(RecvTimeoutError::Disconnected) => return Err(format!("QEMU ended: {}", last_line(&seen))),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(format!("its kernel hung for {} s: {}", LIMIT.as_secs(), last_line(&seen)));
+            }
+        }
+        let text = String::from_utf8_lossy(&seen);
+        if ALIVE.iter().any(|words| text.contains(words)) {
+            return Ok(());
+        }
+    }
+}
+
+/// The last line with words in it, without what is no text.
+fn last_line(seen: &[u8]) -> String {
+    let text = String::from_utf8_lossy(seen);
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it printed nothing");
+    line.chars().filter(|c| !c.is_control()).take(200).collect()
+}
