@@ -257,10 +257,13 @@ fn head<T>(traced: &Traced<T>, style: &Style) -> String {
     let meanwhile = traced.command.as_ref().map_or_else(String::new, |command| format!(", {}", ended(command)));
     let losses = &traced.losses;
     let events = count(losses.occurred as usize, "event");
-    let mut out =
-        heading(style, "traced", &format!("{:.1} s{meanwhile}; {events}, {}", traced.seconds, missing(traced)));
+    let read = if losses.is_whole() { "none lost" } else { "not all read" };
+    let mut out = heading(style, "traced", &format!("{:.1} s{meanwhile}; {events}, {read}", traced.seconds));
+    if let Some(label) = &traced.emulated {
+        out.push_str(&line(style, Role::Warning, label));
+    }
     if !losses.is_whole() {
-        let mut text = format!("{} of {events} are missing", losses.occurred.saturating_sub(losses.read));
+        let mut text = format!("{} of {events} are missing", losses.lost);
         if losses.damaged + losses.throttled > 0 {
             text += &format!("; {} damaged, paused {} times by the kernel", losses.damaged, losses.throttled);
         }
@@ -271,10 +274,6 @@ fn head<T>(traced: &Traced<T>, style: &Style) -> String {
         out.push_str(&line(style, Role::Warning, &text));
     }
     out
-}
-
-fn missing<T>(traced: &Traced<T>) -> &'static str {
-    if traced.losses.is_whole() { "none lost" } else { "not all read" }
 }
 
 fn ended(command: &Ended) -> String {
@@ -295,6 +294,7 @@ fn percent(share: f64) -> String {
     // 99.97 must not read as all of it.
     match percent {
         _ if share >= 1.0 => "100 %".to_owned(),
+        0.0 => "0 %".to_owned(),
         99.0..100.0 => format!("{:.2} %", (percent * 100.0).floor() / 100.0),
         _ => format!("{percent:.1} %"),
     }

@@ -14,6 +14,9 @@ pub struct Traced<T> {
     pub losses: Losses,
     /// CPUs that were offline when the trace began; one that comes online later is not traced either.
     pub cpus_not_traced: CpuSet,
+    /// The label that every figure of an emulated machine carries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub emulated: Option<String>,
     /// The command that ran meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Ended>,

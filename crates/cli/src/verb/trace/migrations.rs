@@ -91,6 +91,7 @@ impl Migrations {
             seconds: elapsed.as_secs_f64(),
             losses,
             cpus_not_traced: session.not_traced().clone(),
+            emulated: machine.origin.emulated.clone(),
             command,
             answer,
         };

@@ -62,6 +62,7 @@ impl Nvme {
             seconds: elapsed.as_secs_f64(),
             losses,
             cpus_not_traced: session.not_traced().clone(),
+            emulated: machine.origin.emulated.clone(),
             command,
             answer,
         };
