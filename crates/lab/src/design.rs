@@ -107,8 +107,9 @@ impl Design {
         let mut notes = Vec::new();
         let (machine, fake) = fakes::real(machine);
         let machine = &machine;
+        numbers::check_count(machine)?;
         let cpus = processors::present(machine, board, &mut notes)?;
-        let numbers = Numbers::new(machine, &cpus, board, &mut notes)?;
+        let numbers = Numbers::new(machine, &cpus, board, &mut notes);
         let cpu_nodes: Vec<NodeId> = cpus.iter().filter_map(|cpu| numbers.guest(cpu.node)).collect();
         let sizes = memory::sizes(machine, &numbers, board, &mut notes)?;
         let nodes = guest_nodes(&sizes, &cpu_nodes);
@@ -139,8 +140,14 @@ impl Design {
     /// the block backends of [`Self::disks`], or the channels to the guest. On the first root bus (`pcie.0`, `pci.0` on
     /// Power) the slots from 0x18 up are left free for those.
     pub fn arguments(&self, qemu: &Qemu, acceleration: Acceleration) -> Vec<String> {
+        // Both have their queues without a host device behind them; igb came with QEMU 8.0.
+        self.arguments_with(if qemu.has_device("igb") { "igb" } else { "vmxnet3" }, acceleration)
+    }
+
+    /// The same with a given multi-queue network card.
+    pub fn arguments_with(&self, card: &str, acceleration: Acceleration) -> Vec<String> {
         let board = board::of(self.arch, self.firmware.is_some());
-        render::arguments(board, &self.hardware, self.firmware.as_deref(), qemu, acceleration)
+        render::arguments(board, &self.hardware, self.firmware.as_deref(), card, acceleration)
     }
 }
 

@@ -52,7 +52,7 @@ fn without_nodes(places: Vec<(Place, Vec<Device>)>, notes: &mut Vec<String>) -> 
         places.iter().filter(|(place, _)| place.node.is_some()).map(|(_, devices)| devices.len()).sum::<usize>();
     if on_nodes > 0 {
         notes.push(format!(
-            "{on_nodes} devices are on no node in the guest: that takes UEFI firmware (install qemu-efi-aarch64)"
+            "{on_nodes} devices are on no node in the guest: that takes UEFI firmware of 2025.02 or later (Debian's qemu-efi-aarch64)"
         ));
     }
     let devices: Vec<Device> = places.into_iter().flat_map(|(_, devices)| devices).collect();

@@ -9,7 +9,18 @@ use super::processors::VirtualCpu;
 use crate::error::LabError;
 
 /// QEMU's `MAX_NODES` (include/system/numa.h).
-pub(super) const MOST_NODES: usize = 128;
+const MOST_NODES: usize = 128;
+
+/// Whether QEMU takes so many nodes.
+pub(super) fn check_count(machine: &Machine) -> Result<(), LabError> {
+    match machine.nodes.len() {
+        0 => Err(LabError::Design("it has no nodes; describe at least one".to_owned())),
+        1..=MOST_NODES => Ok(()),
+        count => Err(LabError::Design(format!(
+            "it has {count} nodes and QEMU takes at most {MOST_NODES}; --scale keeps every node, so describe fewer"
+        ))),
+    }
+}
 
 /// The guest's number of each described node.
 #[derive(Debug)]
@@ -22,31 +33,17 @@ pub(super) struct Numbers {
 impl Numbers {
     /// Numbers as the guest's kernel will give them. QEMU's are the same, so that they need no translation: a node that the
     /// kernel would number differently is told to QEMU under that number in the first place.
-    pub fn new(
-        machine: &Machine,
-        cpus: &[VirtualCpu],
-        board: &dyn Board,
-        notes: &mut Vec<String>,
-    ) -> Result<Self, LabError> {
+    pub fn new(machine: &Machine, cpus: &[VirtualCpu], board: &dyn Board, notes: &mut Vec<String>) -> Self {
         let highest = machine.nodes.last().map_or(0, |node| node.id.0 as usize);
-        if machine.nodes.is_empty() {
-            return Err(LabError::Design("it has no nodes; describe at least one".to_owned()));
-        }
-        if machine.nodes.len() > MOST_NODES {
-            let count = machine.nodes.len();
-            return Err(LabError::Design(format!(
-                "it has {count} nodes and QEMU takes at most {MOST_NODES}; --scale keeps every node, so describe fewer"
-            )));
-        }
         if board.node_numbers() == NodeNumbers::AsGiven && highest < MOST_NODES {
             let guest = machine.nodes.iter().map(|node| (node.id, node.id)).collect();
-            return Ok(Self { guest, count: highest + 1 });
+            return Self { guest, count: highest + 1 };
         }
         let order = by_appearance(machine, cpus);
         let guest: BTreeMap<NodeId, NodeId> = order.into_iter().zip((0..).map(NodeId)).collect();
         let numbers = Self { count: guest.len(), guest };
         numbers.note_changes(notes);
-        Ok(numbers)
+        numbers
     }
 
     fn note_changes(&self, notes: &mut Vec<String>) {

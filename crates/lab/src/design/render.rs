@@ -7,14 +7,14 @@ use nearfar_machine::CpuSet;
 use super::board::Board;
 use super::hardware::{Device, Hardware, Measured, Performance, Topology};
 use super::performance;
-use crate::qemu::{Acceleration, Qemu};
+use crate::qemu::Acceleration;
 
-/// All arguments of a design's hardware.
+/// All arguments of a design's hardware; `card` is the multi-queue network card.
 pub(super) fn arguments(
     board: &dyn Board,
     hardware: &Hardware,
     firmware: Option<&Path>,
-    qemu: &Qemu,
+    card: &str,
     acceleration: Acceleration,
 ) -> Vec<String> {
     let mut all = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn arguments(
     nodes(hardware, &mut all);
     distances(hardware, &mut all);
     hardware.performance.iter().for_each(|figure| push(&mut all, "-numa", latency_or_bandwidth(*figure)));
-    bridges(board, hardware, qemu, &mut all);
+    bridges(board, hardware, card, &mut all);
     all
 }
 
@@ -100,7 +100,7 @@ fn latency_or_bandwidth(figure: Performance) -> String {
     format!("hmat-lb,initiator={initiator},target={target},hierarchy=memory,data-type={figure}")
 }
 
-fn bridges(board: &dyn Board, hardware: &Hardware, qemu: &Qemu, all: &mut Vec<String>) {
+fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, all: &mut Vec<String>) {
     for number in 0..hardware.subsystems.len() {
         push(all, "-device", format!("nvme-subsys,id=subsystem{number},nqn=subsystem{number}"));
     }
@@ -120,9 +120,10 @@ fn bridges(board: &dyn Board, hardware: &Hardware, qemu: &Qemu, all: &mut Vec<St
                     }
                 }
                 Device::Nic { id, multi_queue } => {
+                    let card = if *multi_queue { card } else { "virtio-net-pci" };
                     push(all, "-netdev", format!("user,id={id},restrict=on"));
                     // Without an option ROM: it is not needed, and QEMU was seen to abort over it.
-                    push(all, "-device", format!("{},netdev={id},romfile=,{seat}", nic(*multi_queue, qemu)));
+                    push(all, "-device", format!("{card},netdev={id},romfile=,{seat}"));
                 }
                 Device::Block { disk, queues } => {
                     push(all, "-device", format!("virtio-blk-pci,drive={disk},num-queues={queues},{seat}"));
@@ -136,14 +137,5 @@ fn bridges(board: &dyn Board, hardware: &Hardware, qemu: &Qemu, all: &mut Vec<St
 fn namespaces(hardware: &Hardware, subsystem: usize, controller: &str, all: &mut Vec<String>) {
     for (nsid, disk) in (1..).zip(&hardware.subsystems[subsystem].disks) {
         push(all, "-device", format!("nvme-ns,drive={disk},bus={controller},nsid={nsid},shared=on"));
-    }
-}
-
-/// `igb` came with QEMU 8.0; both multi-queue cards have their queues without a host device behind them.
-fn nic(multi_queue: bool, qemu: &Qemu) -> &'static str {
-    match multi_queue {
-        false => "virtio-net-pci",
-        true if qemu.has_device("igb") => "igb",
-        true => "vmxnet3",
     }
 }
