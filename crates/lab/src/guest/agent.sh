@@ -1,0 +1,92 @@
+#!/bin/busybox sh
+# First process of a guest once it has the host's files: runs the commands that the host sends, one after another.
+#
+#   port           what goes through it
+#   nearfar.run    from the host: "run ID INPUT TERMINAL SCRIPT", one line a command
+#   nearfar.link   from the host: "kill SIGNAL GROUP", "size ROWS COLUMNS", "answer ID TEXT"
+#                  to the host: "ready", "started ID GROUP", "exit ID CODE", "ask ID WORDS"
+#   nearfar.in     from the host: "open", "data BYTES" followed by so many bytes, "end"
+#   nearfar.out, nearfar.err     to the host: the command's bytes, between two marks
+#
+# A port can be open only once at a time, so commands get pipes (they may open /dev/stdout anew) and a process each copies.
+export PATH=/run/nearfar/bin
+cd /run/nearfar || exit 1
+# shellcheck source=/dev/null
+. ./guest.conf # TOKEN, TERMINAL, DEVICE_MODULES
+
+port() { # NAME: its device, once it is there
+	while :; do
+		for folder in /sys/class/virtio-ports/*; do
+			if [ -r "$folder/name" ] && read -r name < "$folder/name" && [ "$name" = "$1" ] && [ -c "/dev/${folder##*/}" ]; then
+				found=/dev/${folder##*/}
+				return
+			fi
+		done
+		usleep 5000
+	done
+}
+
+ip link set lo up 2> /dev/null
+for module in $DEVICE_MODULES; do
+	insmod "modules/$module.ko" 2> /dev/null
+done
+for interface in /sys/class/net/*; do
+	[ "${interface##*/}" = lo ] || ip link set "${interface##*/}" up 2> /dev/null
+done
+
+mkfifo pipe/in pipe/out pipe/err pipe/link
+# Opened for both directions: a pipe of which all writers are gone would end the copying processes.
+exec 4<> pipe/out 5<> pipe/err 6<> pipe/link
+port nearfar.out && cat pipe/out > "$found" &
+port nearfar.err && cat pipe/err > "$found" &
+
+feed() {
+	while read -r word bytes; do
+		case $word in
+		open) exec 8> pipe/in ;;
+		# A whole block is read before the first byte is written, so a reader that is gone does not shift the next line.
+		data) dd bs="$bytes" count=1 iflag=fullblock >&8 2> /dev/null ;;
+		end) exec 8>&- ;;
+		esac
+	done
+}
+port nearfar.in && feed < "$found" &
+
+listen() {
+	while read -r word first second; do
+		case $word in
+		kill) kill -s "$first" -- "-$second" 2> /dev/null ;;
+		size) stty -F "$TERMINAL" rows "$first" cols "$second" 2> /dev/null ;;
+		answer) [ -p "pipe/answer.$first" ] && echo "$second" > "pipe/answer.$first" ;;
+		esac
+	done
+}
+port nearfar.link
+exec 7<> "$found"
+cat pipe/link >&7 &
+listen <&7 &
+exec 7>&-
+
+port nearfar.run
+exec 3<> "$found"
+echo ready > pipe/link
+# Commands run in the foreground: a shell lets what it runs in the background ignore SIGINT, for good.
+while read -r word id input terminal script <&3; do
+	[ "$word" = run ] || continue
+	if [ "$terminal" = yes ]; then
+		stty -F "$TERMINAL" sane 2> /dev/null
+		# shellcheck disable=SC2094
+		(exec setsid -c sh -c "$script" < "$TERMINAL" > "$TERMINAL" 2>&1 3>&- 4>&- 5>&- 6>&-)
+		code=$?
+		stty -F "$TERMINAL" sane 2> /dev/null
+		printf '%s' "$TOKEN.end.$id." > "$TERMINAL"
+	else
+		printf '%s' "$TOKEN.begin.$id." | tee pipe/err > pipe/out
+		[ "$input" = yes ] && input=pipe/in || input=/dev/null
+		# In a subshell, so that this shell's own "Killed" goes to the console and not among the command's errors.
+		(exec setsid sh -c "$script" < "$input" > pipe/out 2> pipe/err 3>&- 4>&- 5>&- 6>&-)
+		code=$?
+		printf '%s' "$TOKEN.end.$id." | tee pipe/err > pipe/out
+	fi
+	echo "exit $id $code" > pipe/link
+done

@@ -1,0 +1,192 @@
+//! QEMU's command line for a guest: the design's hardware, the kernel, and the channels.
+//!
+//! What QEMU inherits is named by a [`Part`]; on the command line that is shown it reads `/dev/fd/{initramfs}`, on the
+//! one that is run it is a number.
+
+use std::path::Path;
+
+use super::{GuestRequest, Root};
+use crate::arch::Arch;
+use crate::design::Design;
+
+/// Something that QEMU inherits.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Part {
+    /// The archive with the guest's first root.
+    Initramfs,
+    /// The monitor.
+    Monitor,
+    /// The kernel's console.
+    Console,
+    /// The guest's terminal.
+    Terminal,
+    /// A port, by its place in [`PORTS`].
+    Port(usize),
+    /// The content of a disk, by its name.
+    Disk(String),
+    /// The memory shared with the delay plugin.
+    Delays,
+}
+
+/// The ports between the guest's agent and us.
+pub const PORTS: [&str; 5] = ["run", "link", "in", "out", "err"];
+
+/// Bytes of a disk that is plugged in at run time.
+pub const SPARE_DISK_BYTES: u64 = 64 << 20;
+
+/// The block node of the disk for a spare port.
+pub fn spare_disk(port: &str) -> String {
+    format!("spare-{port}")
+}
+
+/// The disks a guest has: name, bytes, and whether it has it from the start.
+pub fn disks(design: &Design) -> Vec<(String, u64)> {
+    let own = design.disks.iter().map(|disk| (disk.name.clone(), disk.bytes));
+    own.chain(design.spare_ports.iter().map(|port| (spare_disk(&port.id), SPARE_DISK_BYTES))).collect()
+}
+
+/// All of QEMU's arguments. `kernel` is the image that is loaded, `number` names what is inherited.
+pub fn arguments(request: &GuestRequest, kernel: &Path, number: &dyn Fn(&Part) -> String) -> Vec<String> {
+    let mut all = Arguments(Vec::new());
+    all.words(&["-nodefaults", "-no-user-config", "-no-reboot"]);
+    all.option("-display", "none");
+    all.0.extend(request.design.arguments(&request.qemu, request.acceleration));
+    all.option("-kernel", kernel.display());
+    all.option("-initrd", format!("/dev/fd/{}", number(&Part::Initramfs)));
+    all.option("-append", kernel_words(request).join(" "));
+    all.channel("monitor", number(&Part::Monitor));
+    all.option("-mon", "chardev=monitor,mode=control");
+    all.channel("console", number(&Part::Console));
+    all.option("-serial", "chardev:console");
+    folders(request, &mut all);
+    ports(request, number, &mut all);
+    for (place, (name, _)) in disks(&request.design).into_iter().enumerate() {
+        let set = place + 1;
+        all.option("-add-fd", format!("fd={},set={set},opaque={name}", number(&Part::Disk(name.clone()))));
+        all.option(
+            "-blockdev",
+            format!("driver=raw,node-name={name},file.driver=file,file.filename=/dev/fdset/{set},file.locking=off"),
+        );
+    }
+    if let Some(delay) = &request.delay {
+        all.0.extend(delay.arguments(number(&Part::Delays)));
+    }
+    all.0
+}
+
+/// The kernel's command line. A later word wins over an earlier one, so the user's come last.
+pub fn kernel_words(request: &GuestRequest) -> Vec<String> {
+    let console = console_device(request.design.arch);
+    let mut words = vec![format!("console={console}"), "panic=-1".to_owned(), "printk.devkmsg=on".to_owned()];
+    if !request.console {
+        words.push("quiet".to_owned());
+    }
+    // Self tests and initialisations that a guest of minutes has no use for; measured in docs/lab-guests.md.
+    words.push("cryptomgr.notests".to_owned());
+    if request.design.arch == Arch::X86_64 {
+        words.extend(["no_timer_check", "tsc=reliable", "8250.nr_uarts=1"].map(str::to_owned));
+    }
+    words.push(format!("initcall_blacklist={}", SKIPPED.join(",")));
+    words.push(format!("nearfar.lab=\"{}\"", request.label));
+    words.extend(request.design.append.iter().cloned());
+    words.extend(request.append.iter().cloned());
+    words
+}
+
+/// Entropy collection by jitter, certificates of module signatures, and trusted keys: slow to set up under emulation.
+const SKIPPED: [&str; 3] = ["jent_mod_init", "load_system_certificate_list", "init_encrypted"];
+
+/// The device of the kernel's console.
+fn console_device(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 => "ttyS0",
+        Arch::Aarch64 => "ttyAMA0",
+        Arch::Powerpc64le => "hvc0",
+    }
+}
+
+/// The device of the guest's terminal: the first of the kernel's hypervisor consoles that is not its console.
+pub fn terminal_device(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 | Arch::Aarch64 => "/dev/hvc0",
+        Arch::Powerpc64le => "/dev/hvc1",
+    }
+}
+
+/// The first root bus.
+fn root_bus(arch: Arch) -> &'static str {
+    match arch {
+        Arch::X86_64 | Arch::Aarch64 => "pcie.0",
+        Arch::Powerpc64le => "pci.0",
+    }
+}
+
+/// The host's root, the kernel's modules and the results folder, by 9p.
+fn folders(request: &GuestRequest, all: &mut Arguments) {
+    let bus = root_bus(request.design.arch);
+    let mut share = |name: &str, folder: &Path, slot: u32, access: &str| {
+        // A comma in a value is doubled (QEMU's manual, "-option values").
+        let path = folder.display().to_string().replace(',', ",,");
+        all.option("-fsdev", format!("local,id={name},path={path},security_model=none,multidevs=remap{access}"));
+        all.option(
+            "-device",
+            format!("virtio-9p-pci,fsdev={name},mount_tag=nearfar.{name},disable-legacy=on,bus={bus},addr={slot:#x}"),
+        );
+    };
+    share("root", Path::new("/"), 0x18, ",readonly=on");
+    if let Some(modules) = &request.kernel.modules {
+        share("modules", modules, 0x19, ",readonly=on");
+    }
+    if let Some(results) = &request.results {
+        share("results", results, 0x1a, "");
+    }
+}
+
+/// The terminal and the ports of the agent.
+fn ports(request: &GuestRequest, number: &dyn Fn(&Part) -> String, all: &mut Arguments) {
+    let bus = root_bus(request.design.arch);
+    all.option("-device", format!("virtio-serial-pci,id=ports,disable-legacy=on,max_ports=8,bus={bus},addr=0x1b"));
+    all.channel("terminal", number(&Part::Terminal));
+    all.option("-device", "virtconsole,chardev=terminal,bus=ports.0,nr=0");
+    for (place, name) in PORTS.iter().enumerate() {
+        all.channel(name, number(&Part::Port(place)));
+        let nr = place + 1;
+        all.option("-device", format!("virtserialport,chardev={name},bus=ports.0,nr={nr},name=nearfar.{name}"));
+    }
+}
+
+/// What the guest's first process has to know, as assignments of a shell.
+pub fn settings(request: &GuestRequest, boot: &[String], devices: &[String], token: &str) -> String {
+    let flag = |set: bool| if set { "yes" } else { "" };
+    let root = match request.root {
+        Root::Overlay => "overlay",
+        Root::ReadOnly => "read-only",
+    };
+    format!(
+        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nROOT={root}\nRESULTS={}\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\n\
+         TERMINAL={}\nTOKEN={token}\n",
+        boot.join(" "),
+        devices.join(" "),
+        flag(request.results.is_some()),
+        flag(request.kernel.modules.is_some()),
+        request.kernel.release,
+        flag(request.foreign.is_some()),
+        terminal_device(request.design.arch),
+    )
+}
+
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    fn words(&mut self, words: &[&str]) {
+        self.0.extend(words.iter().map(|word| (*word).to_owned()));
+    }
+
+    fn option(&mut self, name: &str, value: impl ToString) {
+        self.0.extend([name.to_owned(), value.to_string()]);
+    }
+
+    fn channel(&mut self, name: &str, number: impl ToString) {
+        self.option("-chardev", format!("socket,id={name},fd={}", number.to_string()));
+    }
+}

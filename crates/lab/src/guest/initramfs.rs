@@ -1,0 +1,58 @@
+//! What is in the archive that QEMU loads: busybox, two scripts, and modules.
+
+use super::archive::Archive;
+use super::modules::Modules;
+use super::{GuestRequest, arguments, read_needed};
+use crate::error::LabError;
+
+/// What init.sh calls, apart from what the shell has itself.
+const TOOLS: [&str; 9] = ["cp", "insmod", "ln", "mkdir", "mount", "mv", "sh", "switch_root", "cat"];
+
+/// Where the kernel finds the emulator of the host's programs while it registers it.
+const EMULATOR: &str = "bin/emulator";
+
+/// The archive for a guest. `token` marks begin and end of its commands' output.
+///
+/// # Errors
+/// When busybox or the emulator of a foreign guest cannot be read.
+pub fn build(request: &GuestRequest, modules: &Modules, token: &str) -> Result<Vec<u8>, LabError> {
+    let mut archive = Archive::new();
+    for folder in ["bin", "dev", "proc", "sys", "modules"] {
+        archive.folder(folder);
+    }
+    // The kernel opens it for the first process before anything is mounted.
+    archive.character_device("dev/console", 5, 1);
+    let busybox = read_needed(&request.busybox, "install it with: apt install busybox-static")?;
+    archive.file("bin/busybox", 0o755, &busybox);
+    for tool in TOOLS {
+        archive.link(&format!("bin/{tool}"), "busybox");
+    }
+    archive.file("init", 0o755, include_bytes!("init.sh"));
+    archive.file("agent.sh", 0o755, include_bytes!("agent.sh"));
+    archive.file("nearfar-lab", 0o755, include_bytes!("nearfar-lab.sh"));
+    archive.file("guest.fstab", 0o644, include_bytes!("guest.fstab"));
+    let mut settings = arguments::settings(request, &modules.boot, &modules.devices, token);
+    for (name, order) in &modules.hot_plug {
+        settings += &format!("PLUG_{name}='{}'\n", order.join(" "));
+    }
+    archive.file("guest.conf", 0o644, settings.as_bytes());
+    for (name, content) in &modules.contents {
+        archive.file(&format!("modules/{name}.ko"), 0o644, content);
+    }
+    if let Some(foreign) = &request.foreign {
+        let emulator = read_needed(&foreign.user_emulator, "fetch it with: nearfar lab doctor")?;
+        archive.file(EMULATOR, 0o755, &emulator);
+        archive.file("foreign.binfmt", 0o644, registration().as_bytes());
+    }
+    Ok(archive.finish())
+}
+
+/// How x86-64 programs are recognised: Documentation/admin-guide/binfmt-misc.rst of the kernel; magic and mask as in QEMU's
+/// scripts/qemu-binfmt-conf.sh. P keeps the program's own first argument, F opens the emulator at registration.
+fn registration() -> String {
+    let magic = concat!(
+        r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x3e\x00:",
+        r"\xff\xff\xff\xff\xff\xfe\xfe\xfc\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+    );
+    format!(":nearfar-x86_64:M::{magic}:/{EMULATOR}:PF\n")
+}

@@ -1,0 +1,135 @@
+//! The lines that the guest's agent and we exchange beside a command's own bytes.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+/// What the agent says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// It has the host's files, the devices and the ports.
+    Ready,
+    /// A command runs, in this process group.
+    Started {
+        /// Our number of the command.
+        id: u64,
+        /// Its process group in the guest.
+        group: u32,
+    },
+    /// A command ended, with a shell's code: 128 and the signal's number for one that a signal ended.
+    Exit {
+        /// Our number of the command.
+        id: u64,
+        /// The code.
+        code: i32,
+    },
+    /// Somebody in the guest asks the host for something (`plug nvme node=1`) and waits for the answer.
+    Ask {
+        /// The asker's number of the question.
+        id: u32,
+        /// What is asked for.
+        words: String,
+    },
+}
+
+impl Said {
+    fn parse(line: &str) -> Option<Self> {
+        let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
+        match verb {
+            "ready" => Some(Self::Ready),
+            "started" => Some(Self::Started { id: first.parse().ok()?, group: second.parse().ok()? }),
+            "exit" => Some(Self::Exit { id: first.parse().ok()?, code: second.parse().ok()? }),
+            "ask" => Some(Self::Ask { id: first.parse().ok()?, words: second.to_owned() }),
+            _ => None,
+        }
+    }
+}
+
+/// The link, our end.
+#[derive(Debug)]
+pub struct Link {
+    socket: UnixStream,
+    unfinished: Vec<u8>,
+    heard: VecDeque<Said>,
+}
+
+/// Lines longer than this are nobody's: they are dropped.
+const LONGEST: usize = 4096;
+
+impl Link {
+    /// A link over this socket.
+    pub fn new(socket: UnixStream) -> Self {
+        Self { socket, unfinished: Vec::new(), heard: VecDeque::new() }
+    }
+
+    /// What to poll before [`Self::read`].
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Reads once, which waits if there is nothing. `false` when the guest is gone.
+    pub fn read(&mut self) -> bool {
+        let mut bytes = [0; 1024];
+        let count = match self.socket.read(&mut bytes) {
+            Ok(0) => return false,
+            Ok(count) => count,
+            Err(error) => return error.kind() == io::ErrorKind::Interrupted,
+        };
+        self.unfinished.extend_from_slice(&bytes[..count]);
+        while let Some(at) = self.unfinished.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<_> = self.unfinished.drain(..=at).collect();
+            // Anything in the guest can write here; what is not ours is passed over.
+            self.heard.extend(Said::parse(String::from_utf8_lossy(&line).trim_end()));
+        }
+        if self.unfinished.len() > LONGEST {
+            self.unfinished.clear();
+        }
+        true
+    }
+
+    /// The next thing said that was read already.
+    pub fn next(&mut self) -> Option<Said> {
+        self.heard.pop_front()
+    }
+
+    /// Passes a signal to a process group of the guest.
+    pub fn signal(&mut self, name: &str, group: u32) -> io::Result<()> {
+        self.say(&format!("kill {name} {group}"))
+    }
+
+    /// Gives the guest's terminal this size.
+    pub fn resize(&mut self, (rows, columns): (u16, u16)) -> io::Result<()> {
+        self.say(&format!("size {rows} {columns}"))
+    }
+
+    /// Answers a question.
+    pub fn answer(&mut self, id: u32, text: &str) -> io::Result<()> {
+        self.say(&format!("answer {id} {}", text.replace(['\n', '\r'], " ")))
+    }
+
+    fn say(&mut self, line: &str) -> io::Result<()> {
+        self.socket.write_all(format!("{line}\n").as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_heard_in_order_however_they_arrive_and_foreign_ones_are_passed_over() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        let mut link = Link::new(ours);
+        for piece in ["rea", "dy\nstarted 1", " 77\nnonsense\nexit 1 x\nask 5 plug nvme node=1\nexit 1 137\n"] {
+            theirs.write_all(piece.as_bytes()).expect("room");
+            assert!(link.read());
+        }
+        let said: Vec<_> = std::iter::from_fn(|| link.next()).collect();
+        let ask = Said::Ask { id: 5, words: "plug nvme node=1".to_owned() };
+        assert_eq!(said, [Said::Ready, Said::Started { id: 1, group: 77 }, ask, Said::Exit { id: 1, code: 137 }]);
+        drop(theirs);
+        assert!(!link.read());
+    }
+}

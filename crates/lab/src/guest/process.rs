@@ -1,0 +1,133 @@
+//! QEMU as a child that cannot outlive this process, and what it inherits.
+//!
+//! ```text
+//!  nearfar ──┬── thread "spawner" ──fork──► QEMU     PR_SET_PDEATHSIG = SIGKILL: however nearfar ends, QEMU ends
+//!            └── memfds, socketpairs ───────► /dev/fd/N of QEMU: no file and no socket in any folder
+//! ```
+//!
+//! The signal of prctl(2) is sent when the *thread* that forked ends, so one thread that never ends forks for all.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+
+use rustix::fs::MemfdFlags;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+
+use crate::error::LabError;
+
+/// A program to start.
+#[derive(Debug)]
+pub struct Start {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// What it inherits, under the same numbers as here.
+    pub inherited: Vec<OwnedFd>,
+}
+
+type Order = (Start, Sender<io::Result<Child>>);
+
+/// Starts a program whose standard input is empty, whose standard error is a pipe, and which dies with this process.
+///
+/// # Errors
+/// When the program cannot be started.
+pub fn start(start: Start) -> Result<Child, LabError> {
+    static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
+    let program = start.program.clone();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (orders, received) = channel::<Order>();
+        thread::spawn(move || {
+            for (start, answer) in received {
+                // Whoever asked and did not wait gets a child that nobody kills: so it is killed here.
+                if let Err(unheard) = answer.send(spawn(start)) {
+                    if let Ok(mut child) = unheard.0 {
+                        drop(child.kill().and_then(|()| child.wait()));
+                    }
+                }
+            }
+        });
+        orders
+    });
+    let (answer, answered) = channel();
+    let gone = || LabError::system("starting QEMU", io::Error::other("the thread that starts programs is gone"));
+    spawner.send((start, answer)).map_err(|_| gone())?;
+    answered
+        .recv()
+        .map_err(|_| gone())?
+        .map_err(|error| LabError::system(format!("starting {}", program.display()), error))
+}
+
+fn spawn(start: Start) -> io::Result<Child> {
+    let parent = rustix::process::getpid();
+    let inherited: Vec<RawFd> = start.inherited.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut command = Command::new(&start.program);
+    // A process group of its own: Ctrl-C at the terminal is for us to pass on, not for QEMU to die of.
+    command.args(&start.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    let prepare = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(parent) {
+            return Err(io::Error::other("the parent is gone already"));
+        }
+        for number in &inherited {
+            // SAFETY: the descriptors are open, since `start.inherited` lives until after the fork.
+            let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(*number) };
+            rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only system calls are made; nothing is allocated or locked, but for an error
+    // that ends the child.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+/// An anonymous file with this content.
+///
+/// # Errors
+/// When there is no memory for it.
+pub fn memory_file(name: &str, content: &[u8]) -> Result<OwnedFd, LabError> {
+    let fail = |error: io::Error| LabError::system(format!("making an anonymous file for {name}"), error);
+    let mut file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?);
+    file.write_all(content).map_err(fail)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|error| fail(error.into()))?;
+    Ok(file.into())
+}
+
+/// An anonymous file of so many zero bytes, which take no memory before something is written there.
+///
+/// # Errors
+/// When the system refuses.
+pub fn memory_disk(name: &str, bytes: u64) -> Result<OwnedFd, LabError> {
+    let file = memory_file(name, &[])?;
+    rustix::fs::ftruncate(&file, bytes)
+        .map_err(|error| LabError::system(format!("making a disk of {bytes} bytes for {name}"), error))?;
+    Ok(file)
+}
+
+/// A channel: our end and QEMU's.
+///
+/// # Errors
+/// When the system refuses.
+pub fn channel_to_guest() -> Result<(UnixStream, OwnedFd), LabError> {
+    let (ours, theirs) =
+        UnixStream::pair().map_err(|error| LabError::system("making a channel to the guest", error))?;
+    Ok((ours, theirs.into()))
+}
+
+/// A second descriptor of the same file.
+///
+/// # Errors
+/// When the system refuses.
+pub fn duplicate(file: impl AsFd) -> Result<OwnedFd, LabError> {
+    file.as_fd().try_clone_to_owned().map_err(|error| LabError::system("duplicating a descriptor", error))
+}

@@ -1,0 +1,106 @@
+//! QEMU's monitor: one JSON object a line, over a socket pair (docs/interop/qmp-spec.rst of QEMU).
+//!
+//! ```text
+//! QEMU ─► {"QMP": ...}                     greeting
+//!      ◄─ {"execute": "qmp_capabilities"}
+//!      ─► {"return": {}}
+//!      ◄─ {"execute": "device_add", "arguments": {...}}
+//!      ─► {"event": ...}*  {"return": {}} or {"error": {"desc": "..."}}
+//! ```
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// QEMU answers at once or hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to the monitor.
+#[derive(Debug)]
+pub struct Monitor {
+    reader: BufReader<UnixStream>,
+    greeted: bool,
+}
+
+impl Monitor {
+    /// A monitor at the other end of this socket; nothing is sent yet.
+    ///
+    /// # Errors
+    /// When the socket takes no timeout.
+    pub fn new(socket: UnixStream) -> io::Result<Self> {
+        socket.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self { reader: BufReader::new(socket), greeted: false })
+    }
+
+    /// Runs a command and gives its result.
+    ///
+    /// # Errors
+    /// QEMU's refusal in its words; a line that is no JSON; a monitor that is gone or silent.
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, String> {
+        if !self.greeted {
+            self.answer()?;
+            self.greeted = true;
+            self.execute("qmp_capabilities", json!({}))?;
+        }
+        let line = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
+        self.reader.get_mut().write_all(line.as_bytes()).map_err(|error| format!("QEMU's monitor: {error}"))?;
+        self.answer()
+    }
+
+    /// The next line that is not an event.
+    fn answer(&mut self) -> Result<Value, String> {
+        loop {
+            let mut line = String::new();
+            match self.reader.read_line(&mut line) {
+                Ok(0) => return Err("QEMU's monitor is gone".to_owned()),
+                Ok(_) => {}
+                Err(error) => return Err(format!("QEMU's monitor: {error}")),
+            }
+            let said: Value = serde_json::from_str(&line).map_err(|error| format!("QEMU's monitor: {error}"))?;
+            if let Some(refusal) = said.get("error") {
+                return Err(refusal["desc"].as_str().unwrap_or("refused without a reason").to_owned());
+            }
+            if let Some(result) = said.get("return").or_else(|| said.get("QMP")) {
+                return Ok(result.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A monitor whose peer has said these lines already.
+    fn after(lines: &[&str]) -> (Monitor, UnixStream) {
+        let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
+        theirs.write_all(lines.join("\n").as_bytes()).expect("room for some lines");
+        theirs.write_all(b"\n").expect("room for a line end");
+        (Monitor::new(ours).expect("a timeout"), theirs)
+    }
+
+    #[test]
+    fn events_before_an_answer_are_passed_over() {
+        let event = r#"{"event": "DEVICE_DELETED", "data": {}}"#;
+        let (mut monitor, _peer) = after(&[r#"{"QMP": {}}"#, r#"{"return": {}}"#, event, r#"{"return": 7}"#]);
+        assert_eq!(monitor.execute("device_add", json!({})), Ok(json!(7)));
+    }
+
+    #[test]
+    fn a_refusal_is_in_the_words_of_qemu() {
+        let (mut monitor, _peer) =
+            after(&[r#"{"QMP": {}}"#, r#"{"return": {}}"#, r#"{"error": {"class": "x", "desc": "Bus full"}}"#]);
+        assert_eq!(monitor.execute("device_add", json!({})), Err("Bus full".to_owned()));
+    }
+
+    #[test]
+    fn a_monitor_that_hangs_up_or_babbles_is_an_error() {
+        let (mut monitor, peer) = after(&[r#"{"QMP": {}}"#]);
+        drop(peer);
+        assert!(monitor.execute("quit", json!({})).is_err());
+        let (mut monitor, _peer) = after(&["babble"]);
+        assert!(monitor.execute("quit", json!({})).is_err());
+    }
+}

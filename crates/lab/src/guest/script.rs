@@ -1,0 +1,121 @@
+//! A command as one line of shell, for the guest's agent.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// A command to run in a guest.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Exec {
+    /// The program and its arguments; the program is looked up on the guest's `PATH`.
+    pub command: Vec<OsString>,
+    /// Where it runs; `None` for the folder this process is in, or `/` where the guest does not have that.
+    pub directory: Option<PathBuf>,
+    /// Variables besides the guest's own few (`PATH`, `HOME`, `USER`, `TERM`, `LANG`, `NEARFAR_RESULTS`); they win over those.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Whether it gets a terminal of its own, with this process's terminal in raw mode before it. Input and output then are
+    /// those of this process.
+    pub terminal: bool,
+}
+
+impl Exec {
+    /// A command without options.
+    pub fn new<S: AsRef<OsStr>>(command: &[S]) -> Self {
+        Self { command: command.iter().map(|word| word.as_ref().to_owned()).collect(), ..Self::default() }
+    }
+
+    /// The line that runs it as command number `id`. `results` is where the guest has the results folder.
+    pub(super) fn line(&self, id: u64, size: Option<(u16, u16)>) -> String {
+        let mut line = format!("echo started {id} $$ > /run/nearfar/pipe/link;");
+        if let Some((rows, columns)) = size {
+            _ = write!(line, "stty rows {rows} cols {columns};");
+        }
+        line += ". /run/nearfar/guest.conf; [ -z \"$results\" ] || export NEARFAR_RESULTS=\"$results\";";
+        for (name, value) in own_environment().iter().chain(&self.environment) {
+            _ = write!(line, "export {}={};", name.to_string_lossy(), quoted(value));
+        }
+        match &self.directory {
+            Some(directory) => _ = write!(line, "cd {} || exit 126;", quoted(directory.as_os_str())),
+            None => {
+                let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+                _ = write!(line, "cd {} 2> /dev/null || cd /;", quoted(here.as_os_str()));
+            }
+        }
+        line += "exec";
+        for word in &self.command {
+            line.push(' ');
+            line += &quoted(word);
+        }
+        line
+    }
+}
+
+/// What every command finds in its environment.
+fn own_environment() -> Vec<(OsString, OsString)> {
+    let mut all = vec![(OsString::from("PATH"), path())];
+    for (name, value) in [("HOME", "/root"), ("USER", "root"), ("NEARFAR_GUEST", "yes")] {
+        all.push((name.into(), value.into()));
+    }
+    let passed = ["TERM", "LANG", "LC_ALL", "COLORTERM", "NO_COLOR"];
+    all.extend(passed.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))));
+    all
+}
+
+/// This process's `PATH`; behind it those folders of root's that it lacks, and the guest's busybox for the rest.
+fn path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    let known: Vec<_> = std::env::split_paths(&path).collect();
+    for folder in ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/nearfar/bin"] {
+        if !known.iter().any(|known| known == std::path::Path::new(folder)) {
+            path.push(if path.is_empty() { "" } else { ":" });
+            path.push(folder);
+        }
+    }
+    path
+}
+
+/// A word of the guest's shell, on one line and in ASCII whatever it holds (`$'...'` is known to busybox's shell).
+fn quoted(word: &OsStr) -> String {
+    let bytes = word.as_bytes();
+    if bytes.iter().all(|byte| (0x20..0x7f).contains(byte) && *byte != b'\'') {
+        return format!("'{}'", word.to_string_lossy());
+    }
+    let mut text = String::from("$'");
+    for byte in bytes {
+        match byte {
+            b'\'' | b'\\' => text.extend(['\\', char::from(*byte)]),
+            0x20..0x7f => text.push(char::from(*byte)),
+            // Three octal digits end by themselves; a hexadecimal escape would swallow a digit that follows.
+            _ => _ = write!(text, "\\{byte:03o}"),
+        }
+    }
+    text + "'"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn busybox_says(line: &str) -> Option<Vec<u8>> {
+        let output = Command::new("busybox").args(["sh", "-c", line]).output().ok()?;
+        Some(output.stdout)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(30))]
+        #[test]
+        fn any_word_reaches_a_command_byte_for_byte(word in proptest::collection::vec(1_u8.., 0..40)) {
+            let quoted = quoted(OsStr::from_bytes(&word));
+            prop_assert!(quoted.is_ascii() && !quoted.contains('\n'));
+            // Without busybox there is nothing to compare with.
+            if let Some(said) = busybox_says(&format!("printf %s {quoted}")) {
+                prop_assert_eq!(said, word);
+            }
+        }
+    }
+}
