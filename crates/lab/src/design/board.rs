@@ -32,7 +32,7 @@ pub(super) enum NodeNumbers {
 /// What a board is made of. The defaults are those of a board with ACPI and PCI Express.
 pub(super) trait Board: Sync {
     /// QEMU's `-machine`.
-    fn machine(&self) -> &'static str;
+    fn machine(&self, acceleration: Acceleration) -> &'static str;
 
     /// QEMU's `-cpu`. Under KVM a guest has the CPUs of its host.
     fn cpu(&self, acceleration: Acceleration) -> &'static str {

@@ -18,7 +18,7 @@ pub(super) fn arguments(
     acceleration: Acceleration,
 ) -> Vec<String> {
     let mut all = Vec::new();
-    push(&mut all, "-machine", machine(board, hardware));
+    push(&mut all, "-machine", machine(board, hardware, acceleration));
     if let Some(firmware) = firmware {
         push(&mut all, "-bios", firmware.display().to_string());
     }
@@ -36,9 +36,9 @@ fn push(all: &mut Vec<String>, option: &str, value: impl Into<String>) {
     all.extend([option.to_owned(), value.into()]);
 }
 
-fn machine(board: &dyn Board, hardware: &Hardware) -> String {
+fn machine(board: &dyn Board, hardware: &Hardware, acceleration: Acceleration) -> String {
     let hmat = if hardware.performance.is_empty() { "" } else { ",hmat=on" };
-    format!("{}{hmat}", board.machine())
+    format!("{}{hmat}", board.machine(acceleration))
 }
 
 fn accelerator(acceleration: Acceleration) -> &'static str {
@@ -81,9 +81,13 @@ fn cpu_ranges(cpus: &CpuSet) -> String {
     list.split(',').filter(|range| !range.is_empty()).map(|range| format!(",cpus={range}")).collect()
 }
 
+/// QEMU takes one direction for both; asymmetric distances have to be given in both.
 fn distances(hardware: &Hardware, all: &mut Vec<String>) {
-    for (from, row) in hardware.distances.iter().enumerate() {
-        for (to, distance) in row.iter().enumerate().filter(|(to, _)| *to != from) {
+    let matrix = &hardware.distances;
+    let symmetric = (0..matrix.len()).all(|from| (0..from).all(|to| matrix[from][to] == matrix[to][from]));
+    for (from, row) in matrix.iter().enumerate() {
+        let first = if symmetric { from } else { 0 };
+        for (to, distance) in row.iter().enumerate().skip(first).filter(|(to, _)| *to != from) {
             push(all, "-numa", format!("dist,src={from},dst={to},val={distance}"));
         }
     }

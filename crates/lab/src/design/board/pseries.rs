@@ -10,6 +10,8 @@ use nearfar_machine::{PciAddress, RootBus};
 
 use crate::design::hardware::Bridge;
 
+use crate::qemu::Acceleration;
+
 use super::{Board, NodeNumbers};
 
 /// See hw/ppc/spapr.c and spapr_pci.c in QEMU.
@@ -21,9 +23,13 @@ const MOST_BRIDGES: usize = 30;
 const MOST_SLOTS: usize = 31;
 
 impl Board for Pseries {
-    /// With the small built-in firmware instead of SLOF, whose walk through PCI takes longer than the kernel's boot.
-    fn machine(&self) -> &'static str {
-        "pseries,x-vof=on"
+    /// With the small built-in firmware instead of SLOF, whose walk through PCI takes longer than the kernel's boot. What
+    /// emulation cannot mitigate is declared broken, as QEMU would do with a warning each.
+    fn machine(&self, acceleration: Acceleration) -> &'static str {
+        match acceleration {
+            Acceleration::Kvm => "pseries,x-vof=on",
+            Acceleration::Tcg => "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off",
+        }
     }
 
     fn emulated_cpu(&self) -> &'static str {

@@ -2,6 +2,8 @@
 
 use crate::design::MemoryRange;
 
+use crate::qemu::Acceleration;
+
 use super::{Board, contiguous};
 
 /// See hw/i386/pc_q35.c and pc.c in QEMU.
@@ -11,7 +13,7 @@ pub(super) struct Q35;
 const HIGH: u64 = 4 << 30;
 
 impl Board for Q35 {
-    fn machine(&self) -> &'static str {
+    fn machine(&self, _: Acceleration) -> &'static str {
         "q35"
     }
 

@@ -8,6 +8,8 @@ use nearfar_machine::{PciAddress, RootBus};
 use crate::design::MemoryRange;
 use crate::design::hardware::Bridge;
 
+use crate::qemu::Acceleration;
+
 use super::{Board, NodeNumbers, contiguous, expander};
 
 /// See hw/arm/virt.c in QEMU. Version 3 of the interrupt controller: with 2 there are at most 8 CPUs.
@@ -25,7 +27,7 @@ const BASE: u64 = 1 << 30;
 pub(super) struct Virt;
 
 impl Board for Virt {
-    fn machine(&self) -> &'static str {
+    fn machine(&self, _: Acceleration) -> &'static str {
         MACHINE
     }
 
@@ -50,7 +52,7 @@ impl Board for Virt {
 pub(super) struct VirtDeviceTree;
 
 impl Board for VirtDeviceTree {
-    fn machine(&self) -> &'static str {
+    fn machine(&self, _: Acceleration) -> &'static str {
         MACHINE
     }
 
