@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 pub trait Clock {
     /// Now, in ticks.
     fn now(&self) -> u64;
-    /// Returns when `ns` nanoseconds have passed since `start` (of [`Clock::now`]).
-    fn wait(&self, start: u64, ns: u32);
+    /// Nanoseconds in ticks.
+    fn ticks(&self, ns: u32) -> u64;
+    /// Returns when it is `until`, in ticks.
+    fn wait(&self, until: u64);
 }
 
 /// The host's time stamp counter, or its monotonic clock where there is none that can be read cheaply.
@@ -50,10 +52,12 @@ impl Clock for HostClock {
         self.counter()
     }
 
-    fn wait(&self, start: u64, ns: u32) {
-        let ticks = (f64::from(ns) * self.ticks_per_ns) as u64;
-        // Wrapping: the counters of two host CPUs may differ by a little, and a thread may move between the readings.
-        while (self.counter().wrapping_sub(start) as i64) < ticks as i64 {
+    fn ticks(&self, ns: u32) -> u64 {
+        (f64::from(ns) * self.ticks_per_ns) as u64
+    }
+
+    fn wait(&self, until: u64) {
+        while self.counter() < until {
             spin_loop();
         }
     }

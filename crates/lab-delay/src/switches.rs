@@ -64,5 +64,5 @@ fn arm(word: u32) -> bool {
 
 /// `mtspr PID, rN` of the radix MMU, and `slbmte` of the hashed one (Power ISA, book III).
 fn power(word: u32) -> bool {
-    word & 0xfc1f_ffff == 0x7c10_0ba6 || word & 0xfc00_07fe == 0x7c00_0324
+    word & 0xfc1f_ffff == 0x7c10_0ba6 || word & 0xfc1f_07fe == 0x7c00_0324
 }

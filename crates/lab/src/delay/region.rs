@@ -50,7 +50,7 @@ impl DelaySetup {
     }
 
     /// QEMU's arguments that load the plugin, given the number the region's descriptor has in QEMU's process.
-    pub fn arguments(&self, descriptor: i32) -> [String; 2] {
+    pub fn arguments(&self, descriptor: impl std::fmt::Display) -> [String; 2] {
         // A comma in a value is written twice (QEMU's manual, "-device").
         let plugin = self.plugin.to_string_lossy().replace(',', ",,");
         ["-plugin".to_owned(), format!("file={plugin},region={descriptor}")]

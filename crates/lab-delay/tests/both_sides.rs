@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The host's side of the region and of its text (the crate nearfar-lab, of another licence) against the plugin's.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use nearfar_lab::Arch;
+use nearfar_lab::delay::{self, DelaySetup, DelaySpec};
+use nearfar_lab::design::Design;
+use nearfar_lab::scale::{Scale, scaled};
+use nearfar_lab_delay::config::Config;
+use nearfar_lab_delay::model::Model;
+use nearfar_lab_delay::region::{Count, Region, State};
+use nearfar_machine::NodeId;
+use nearfar_sources::{Request, Want, gallery, read};
+use proptest::prelude::*;
+
+fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
+    DelaySetup {
+        plugin: "plugin.so".into(),
+        config: config.to_owned(),
+        label: String::new(),
+        cpu_nodes: cpus.iter().copied().map(NodeId).collect(),
+        memory_nodes: nodes.iter().copied().map(NodeId).collect(),
+    }
+}
+
+#[test]
+fn what_the_plugin_counts_is_what_the_host_reads() {
+    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 1\n").start().unwrap();
+    let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
+    assert_eq!((plugin.vcpus(), plugin.nodes()), (2, 2));
+    plugin.set_state(State::Open);
+    let counters = plugin.counters(1);
+    for (amount, count) in
+        [(100, Count::Accesses), (1, Count::CacheHits), (2, Count::Near), (3, Count::Far), (4, Count::TransfersSame)]
+    {
+        counters.add(count, amount);
+    }
+    counters.add(Count::TransfersOther, 5);
+    counters.add(Count::DelayNs, 6);
+    counters.miss_to(1);
+    let counts = host.counts();
+    let vcpu = &counts.vcpus[1];
+    assert!(counts.counting);
+    assert_eq!((vcpu.node, vcpu.accesses, vcpu.hits), (NodeId(2), 100, 86));
+    assert_eq!((vcpu.near, vcpu.far, vcpu.transfers_same_node, vcpu.transfers_other_node), (2, 3, 4, 5));
+    assert_eq!((vcpu.delay_ns, vcpu.misses[&NodeId(0)], vcpu.misses[&NodeId(5)]), (6, 0, 1));
+    assert_eq!(counts.vcpus[0].accesses, 0);
+}
+
+#[test]
+fn the_host_opens_and_closes_the_gate() {
+    let host = setup(&[0], &[0], "").start().unwrap();
+    let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
+    assert!(!plugin.gate());
+    host.open();
+    assert!(plugin.gate());
+    host.close();
+    assert!(!plugin.gate());
+}
+
+#[test]
+fn a_descriptor_that_is_no_region_is_refused() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(Region::map(file.as_raw_fd()).is_err());
+    assert!(Region::map(-1).unwrap_err().contains("region=-1"));
+}
+
+proptest! {
+    #[test]
+    fn the_text_arrives_as_it_was_sent(config in "[ -~\n]{0,600}", cpus in 1usize..9, nodes in 1usize..40) {
+        let (cpus, nodes): (Vec<u32>, Vec<u32>) = (vec![0; cpus], (0..nodes as u32).collect());
+        let host = setup(&cpus, &nodes, &config).start().unwrap();
+        let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
+        prop_assert_eq!(plugin.config().unwrap(), config.as_str());
+        plugin.counters(cpus.len() - 1).miss_to(nodes.len() - 1);
+        prop_assert_eq!(plugin.config().unwrap(), config.as_str());
+    }
+}
+
+#[test]
+fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
+    for entry in gallery() {
+        let machine = read(&Request::source(entry.name, Want::all())).unwrap();
+        let arch = Arch::of(&machine).unwrap_or(Arch::X86_64);
+        let scale: Scale = "cpus=2,memory=256M".parse().unwrap();
+        let design = Design::with_firmware(&scaled(&machine, scale).unwrap(), arch, None).unwrap();
+        let asked: DelaySpec = "auto".parse().unwrap();
+        let setup = delay::setup(&design, &asked, Path::new("plugin.so")).unwrap();
+        let config: Config = setup.config.parse().unwrap_or_else(|error| panic!("{error} in\n{}", setup.config));
+        let model = Model::new(&config).unwrap();
+        let nodes: Vec<NodeId> = model.memory_nodes().iter().copied().map(NodeId).collect();
+        assert_eq!((model.places().len(), nodes), (setup.cpu_nodes.len(), setup.memory_nodes));
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A vCPU as QEMU drives it: loads and stores by virtual address, with a page table and a clock of the test's own.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::AtomicU64;
+
+use nearfar_lab_delay::clock::Clock;
+use nearfar_lab_delay::config::Config;
+use nearfar_lab_delay::model::Model;
+use nearfar_lab_delay::region::{Count, Counters};
+use nearfar_lab_delay::vcpu::{Access, FILTER_LINES, Vcpu};
+
+const CONFIG: &str = "nearfar-delay 1\ncpus 0 0 1\nmemory 0 1048576 0\nmemory 1048576 1048576 1\ncache 131072 16\n\
+                      delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 300\ntransfer 500 2000\n";
+const IO: u64 = 1 << 40;
+
+/// What QEMU would do around the model. A tick is a nanosecond, and time passes where the test says so.
+#[derive(Default)]
+struct Emulator {
+    time: Cell<u64>,
+    /// What emulation takes for an access.
+    own_cost: Cell<u64>,
+    waits: RefCell<Vec<u64>>,
+    lookups: Cell<u32>,
+    /// Added to a virtual address for the physical one.
+    shift: Cell<u64>,
+}
+
+impl Clock for Emulator {
+    fn now(&self) -> u64 {
+        self.time.get()
+    }
+
+    fn ticks(&self, ns: u32) -> u64 {
+        ns.into()
+    }
+
+    fn wait(&self, until: u64) {
+        self.waits.borrow_mut().push(until - self.time.replace(until.max(self.time.get())));
+    }
+}
+
+impl Emulator {
+    fn run(&self, vcpu: &mut Vcpu<'_>, instruction: usize, address: u64, write: bool) {
+        self.time.set(self.time.get() + self.own_cost.get());
+        if !vcpu.passes(address, write) {
+            vcpu.look(Access { address, instruction, write }, self, || {
+                self.lookups.set(self.lookups.get() + 1);
+                (address < IO).then(|| address + self.shift.get())
+            });
+        }
+    }
+
+    fn waited(&self) -> Vec<u64> {
+        self.waits.take()
+    }
+}
+
+fn machine() -> (&'static Model, Vec<Vcpu<'static>>, Vec<Counters>) {
+    let config: Config = CONFIG.parse().unwrap();
+    let model: &'static Model = Box::leak(Box::new(Model::new(&config).unwrap()));
+    let words = || Counters::over(Box::leak((0..10).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()));
+    let counters: Vec<Counters> = (0..3).map(|_| words()).collect();
+    let vcpus = model.places().iter().zip(&counters).map(|(&place, &counts)| Vcpu::new(model, place, counts)).collect();
+    (model, vcpus, counters)
+}
+
+#[test]
+fn memory_costs_its_delay_once_and_is_passed_without_a_look_afterwards() {
+    let (_, mut vcpus, counters) = machine();
+    let qemu = Emulator::default();
+    for _ in 0..3 {
+        qemu.run(&mut vcpus[0], 1, 0x1000, false);
+        qemu.run(&mut vcpus[0], 2, 0x10_1040, false);
+    }
+    assert_eq!(qemu.waited(), [400, 800]);
+    assert_eq!(qemu.lookups.get(), 2);
+    let counts = [Count::Accesses, Count::Near, Count::Far, Count::DelayNs].map(|count| counters[0].get(count));
+    assert_eq!(counts, [6, 1, 1, 1200]);
+}
+
+#[test]
+fn io_costs_nothing_and_is_never_remembered() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator::default();
+    qemu.run(&mut vcpus[0], 1, IO, true);
+    qemu.run(&mut vcpus[0], 1, IO, true);
+    assert_eq!(qemu.waited(), []);
+    assert_eq!(qemu.lookups.get(), 2);
+}
+
+#[test]
+fn what_left_the_filter_but_not_the_cache_costs_nothing() {
+    let (_, mut vcpus, counters) = machine();
+    let qemu = Emulator::default();
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    qemu.run(&mut vcpus[0], 1, FILTER_LINES as u64 * 64, false);
+    qemu.waited();
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    assert_eq!(qemu.waited(), []);
+    assert_eq!(counters[0].get(Count::CacheHits), 1);
+}
+
+#[test]
+fn a_filtered_line_is_looked_up_again_when_another_vcpu_wrote_it() {
+    let (_, mut vcpus, counters) = machine();
+    let qemu = Emulator::default();
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    qemu.waited();
+    qemu.run(&mut vcpus[2], 2, 0, true);
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    qemu.run(&mut vcpus[1], 1, 0, false);
+    // The write takes the line from node 0, and the first reader there brings it back; its last delay ended 2000 ns ago
+    // with no access since, so 200 ns of that count.
+    assert_eq!(qemu.waited(), [2000, 1800]);
+    assert_eq!(counters[0].get(Count::TransfersOther), 1);
+}
+
+#[test]
+fn a_store_to_a_line_that_was_only_read_is_not_passed() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator::default();
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    qemu.run(&mut vcpus[0], 2, 0, true);
+    qemu.waited();
+    qemu.run(&mut vcpus[1], 3, 0, false);
+    assert_eq!(qemu.waited(), [500], "the store made vCPU 0 the writer");
+}
+
+#[test]
+fn an_atomic_instruction_gets_its_line_once() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator::default();
+    for vcpu in [0, 2, 0] {
+        qemu.run(&mut vcpus[vcpu], 7, 0, false);
+        qemu.run(&mut vcpus[vcpu], 7, 0, true);
+    }
+    assert_eq!(qemu.waited(), [400, 2000, 1800], "with 200 of the 2000 ns that vCPU 0 did nothing");
+}
+
+#[test]
+fn a_load_and_a_store_by_two_instructions_pay_for_each() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator::default();
+    qemu.run(&mut vcpus[0], 7, 0, true);
+    qemu.waited();
+    qemu.run(&mut vcpus[2], 8, 0, false);
+    qemu.run(&mut vcpus[2], 9, 0, true);
+    assert_eq!(qemu.waited(), [2000, 2000]);
+}
+
+#[test]
+fn after_a_process_switch_an_address_is_looked_up_anew() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator::default();
+    qemu.run(&mut vcpus[0], 1, 0x2000, false);
+    qemu.shift.set(0x10_0000);
+    vcpus[0].forget();
+    qemu.run(&mut vcpus[0], 1, 0x2000, false);
+    assert_eq!(qemu.waited(), [400, 800]);
+}
+
+#[test]
+fn a_chain_of_misses_takes_what_was_asked_for_whatever_emulation_adds() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator { own_cost: Cell::new(90), ..Emulator::default() };
+    for line in 0..3 {
+        qemu.run(&mut vcpus[0], 1, line * 64, false);
+    }
+    assert_eq!(qemu.waited(), [400, 310, 310]);
+}
+
+#[test]
+fn of_slow_emulation_only_the_limit_is_made_up_for_so_that_differences_stay() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator { own_cost: Cell::new(540), ..Emulator::default() };
+    for address in [0, 0x40, 0x10_0000] {
+        qemu.run(&mut vcpus[0], 1, address, false);
+    }
+    assert_eq!(qemu.waited(), [400, 200, 600]);
+}
+
+#[test]
+fn code_that_uses_its_caches_between_misses_pays_the_whole_delay() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator { own_cost: Cell::new(20), ..Emulator::default() };
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    for _ in 0..5 {
+        qemu.run(&mut vcpus[0], 1, 0, false);
+    }
+    qemu.run(&mut vcpus[0], 1, 64, false);
+    assert_eq!(qemu.waited(), [400, 400]);
+}
