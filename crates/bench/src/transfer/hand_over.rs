@@ -1,6 +1,7 @@
 //! The hand-over itself: one line, two threads, numbers that go up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use nearfar_machine::CpuId;
@@ -39,13 +40,17 @@ pub(super) fn round_trips(
     line.store(0, Ordering::Release);
     std::thread::scope(|scope| {
         let partner = std::thread::Builder::new().name("nearfar-partner".to_owned());
-        let partner = partner.spawn_scoped(scope, || {
+        let (arrived, arrival) = mpsc::channel();
+        let partner = partner.spawn_scoped(scope, move || {
+            // It starts on the caller's CPU, whose affinity it inherits: the caller has to sleep until it has left.
             let pinned = pinning::pin(second).map_err(cannot(second));
-            // Answers in any case: the other is waiting, and notices from the result.
-            answer(line);
-            pinned
+            let is_there = pinned.is_ok();
+            if arrived.send(pinned).is_ok() && is_there {
+                answer(line);
+            }
         });
-        let partner = partner.map_err(|error| Trouble::Cannot(format!("cannot start a thread: {error}")))?;
+        partner.map_err(|error| Trouble::Cannot(format!("cannot start a thread: {error}")))?;
+        arrival.recv().unwrap_or_else(|_| Err(Trouble::Cannot("the other thread ended".to_owned())))?;
         let mut caller = Caller { line, number: 0, deadline: Instant::now() + limit, cancel };
         let result = caller.call(WARM_UP).and_then(|()| {
             let start = Instant::now();
@@ -53,7 +58,6 @@ pub(super) fn round_trips(
             Ok(start.elapsed().as_nanos() as f64 / trips.max(1) as f64)
         });
         line.store(STOP, Ordering::Release);
-        partner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         result
     })
 }
