@@ -11,9 +11,8 @@ pub enum Failure {
     Input(anyhow::Error),
     /// The system refused. Exit code 3.
     Refused(anyhow::Error),
-    /// A command that was run on the caller's behalf ended with this exit code, which becomes ours. It is not ours to
-    /// explain.
-    Ended(u8),
+    /// The command that was run on the user's behalf ended with this code, which becomes ours.
+    CommandEnded(u8),
     /// Whoever read our output has enough. Not a failure.
     OutputClosed,
 }
@@ -36,7 +35,7 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         let (error, code) = match self {
             Self::OutputClosed => return ExitCode::SUCCESS,
-            Self::Ended(code) => return ExitCode::from(*code),
+            Self::CommandEnded(code) => return ExitCode::from(*code),
             Self::AskedToFail => return ExitCode::from(1),
             Self::Input(error) => (error, 2),
             Self::Refused(error) => (error, 3),

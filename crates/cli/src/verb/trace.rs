@@ -77,7 +77,7 @@ impl AnswerArgs {
             None => output::print(&text)?,
         }
         match traced.command.as_ref().map(exit_code) {
-            Some(code @ 1..) => Err(Failure::Ended(code)),
+            Some(code @ 1..) => Err(Failure::CommandEnded(code)),
             _ => Ok(()),
         }
     }
