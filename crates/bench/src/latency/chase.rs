@@ -9,7 +9,7 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::random::Random;
 
@@ -42,20 +42,30 @@ pub(super) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &Atom
     }
 }
 
-/// Follows the chain for `steps` loads from word `at` on; gives the last word and the nanoseconds a load took.
+/// How long something took, by two clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Took {
+    /// On the wall.
+    pub(super) wall: Duration,
+    /// Of the thread's own time on a CPU, which stands still while the scheduler runs somebody else. Where the kernel does
+    /// not trust the processor's counter, as in guests under emulation, it may advance in ticks only.
+    pub(super) own: Duration,
+}
+
+/// Follows the chain for `steps` loads from word `at` on; gives the last word and the time it took.
 ///
-/// The clock is that of the thread's own time on a CPU: it stands still while the scheduler runs somebody else.
 /// The check of the index is not on the path from one load to the next: the processor predicts it.
 #[inline(never)]
-pub(super) fn follow(words: &[u64], at: u64, steps: u64) -> (u64, f64) {
-    let start = own_time();
+pub(super) fn follow(words: &[u64], at: u64, steps: u64) -> (u64, Took) {
+    let (start, own_start) = (Instant::now(), own_time());
     let mut at = at;
     for _ in 0..steps {
         // A chain never leaves its buffer; were it to, the start would be as good a place to go on as any.
         at = words.get(at as usize).copied().unwrap_or(0);
     }
     let at = black_box(at);
-    (at, own_time().saturating_sub(start).as_nanos() as f64 / steps.max(1) as f64)
+    let own = own_time().saturating_sub(own_start);
+    (at, Took { wall: start.elapsed(), own })
 }
 
 /// How long the calling thread has run so far.

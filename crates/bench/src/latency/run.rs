@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_machine::{CpuId, Machine, NodeId};
 
-use super::chase;
+use super::chase::{self, Took};
 use super::{LatencyMatrix, LatencyPair};
 use crate::conditions::{self, Ticks};
 use crate::options::{ProbeError, ProbeOptions};
@@ -225,11 +225,17 @@ impl Chase<'_> {
     /// One sample: nanoseconds a load, and how often the scheduler interfered.
     fn sample(&mut self, steps: u64) -> (f64, u64) {
         let (warm, _) = chase::follow(self.words, self.at, WARM_UP_STEPS);
-        let switches = conditions::switches();
-        let (at, nanoseconds) = chase::follow(self.words, warm, steps);
+        let before = conditions::switches();
+        let (at, took) = chase::follow(self.words, warm, steps);
         self.at = at;
-        (nanoseconds, conditions::switches().saturating_sub(switches))
+        let switches = conditions::switches().saturating_sub(before);
+        (clock_of(took, switches).as_nanos() as f64 / steps.max(1) as f64, switches)
     }
+}
+
+/// Which clock to believe: the finer one on the wall, unless the scheduler ran somebody else meanwhile.
+fn clock_of(took: Took, switches: u64) -> Duration {
+    if switches > 0 && !took.own.is_zero() { took.own.min(took.wall) } else { took.wall }
 }
 
 /// How many loads a sample may have, when a round of trial samples took `round` and `wanted` rounds have to fit into
@@ -243,6 +249,18 @@ fn fitting_steps(round: Duration, left: Duration, wanted: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_wall_clock_counts_unless_the_scheduler_came() {
+        let milliseconds = Duration::from_millis;
+        let took = Took { wall: milliseconds(9), own: milliseconds(4) };
+        assert_eq!(clock_of(took, 0), milliseconds(9));
+        assert_eq!(clock_of(took, 1), milliseconds(4));
+        let coarse = Took { wall: milliseconds(1), own: Duration::ZERO };
+        assert_eq!(clock_of(coarse, 1), milliseconds(1), "a clock that stands still tells nothing");
+        let coarse = Took { wall: milliseconds(1), own: milliseconds(4) };
+        assert_eq!(clock_of(coarse, 1), milliseconds(1), "nothing takes longer than it takes");
+    }
 
     #[test]
     fn steps_fill_the_time_and_stay_within_bounds() {

@@ -10,10 +10,8 @@ use crate::pinning;
 
 /// Round trips before the clock starts.
 const WARM_UP: u64 = 64;
-/// Looks at the line between two looks at the clock: the clock must not be on the path.
+/// Looks at the line between two looks at anything else, which must not be on the path.
 const LOOKS_A_CLOCK: u32 = 1 << 14;
-/// The first CPU stores this to end it. Odd, as all it stores.
-const STOP: u64 = u64::MAX;
 
 /// Why there is no time for a hand-over.
 #[derive(Debug, PartialEq)]
@@ -38,6 +36,7 @@ pub(super) fn round_trips(
     let cannot = |cpu: CpuId| move |error: std::io::Error| Trouble::Cannot(format!("cannot run on CPU {cpu}: {error}"));
     pinning::pin(first).map_err(cannot(first))?;
     line.store(0, Ordering::Release);
+    let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
         let partner = std::thread::Builder::new().name("nearfar-partner".to_owned());
         let (arrived, arrival) = mpsc::channel();
@@ -46,7 +45,7 @@ pub(super) fn round_trips(
             let pinned = pinning::pin(second).map_err(cannot(second));
             let is_there = pinned.is_ok();
             if arrived.send(pinned).is_ok() && is_there {
-                answer(line);
+                answer(line, stop);
             }
         });
         partner.map_err(|error| Trouble::Cannot(format!("cannot start a thread: {error}")))?;
@@ -57,19 +56,21 @@ pub(super) fn round_trips(
             caller.call(trips)?;
             Ok(start.elapsed().as_nanos() as f64 / trips.max(1) as f64)
         });
-        line.store(STOP, Ordering::Release);
+        stop.store(true, Ordering::Relaxed);
         result
     })
 }
 
-/// Answers every odd number with the next even one.
-fn answer(line: &AtomicU64) {
-    loop {
-        match line.load(Ordering::Acquire) {
-            STOP => return,
-            number if number & 1 == 1 => line.store(number + 1, Ordering::Release),
-            // No pause instruction: it would be part of the time, and hypervisors stop a CPU that pauses.
-            _ => {}
+/// Answers every odd number with the next even one until `stop` is set. That flag is not in the line: an answer that is
+/// just being stored when the caller gives up would overwrite it there.
+fn answer(line: &AtomicU64, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..LOOKS_A_CLOCK {
+            let number = line.load(Ordering::Acquire);
+            // No pause instruction between: it would be part of the time, and hypervisors stop a CPU that pauses.
+            if number & 1 == 1 {
+                line.store(number + 1, Ordering::Release);
+            }
         }
     }
 }
@@ -86,6 +87,9 @@ impl Caller<'_> {
     fn call(&mut self, trips: u64) -> Result<(), Trouble> {
         let end = self.number + 2 * trips;
         while self.number < end {
+            if self.number.is_multiple_of(u64::from(LOOKS_A_CLOCK)) {
+                self.check()?;
+            }
             self.line.store(self.number + 1, Ordering::Release);
             self.number += 2;
             self.wait_for(self.number)?;
@@ -100,12 +104,15 @@ impl Caller<'_> {
                     return Ok(());
                 }
             }
-            if self.cancel.load(Ordering::Relaxed) {
-                return Err(Trouble::Cancelled);
-            }
-            if Instant::now() >= self.deadline {
-                return Err(Trouble::TooSlow(number / 2 - 1));
-            }
+            self.check()?;
+        }
+    }
+
+    fn check(&self) -> Result<(), Trouble> {
+        match (self.cancel.load(Ordering::Relaxed), Instant::now() >= self.deadline) {
+            (true, _) => Err(Trouble::Cancelled),
+            (_, true) => Err(Trouble::TooSlow((self.number / 2).saturating_sub(1))),
+            _ => Ok(()),
         }
     }
 }
@@ -126,7 +133,7 @@ mod tests {
         let line = AtomicU64::new(0);
         let time = round_trips(&line, cpus, 2000, Duration::from_secs(20), &AtomicBool::new(false)).unwrap();
         assert!(time > 1.0 && time < 1e7, "{time} ns");
-        assert_eq!(line.load(Ordering::Relaxed), STOP);
+        assert_eq!(line.load(Ordering::Relaxed), 2 * (WARM_UP + 2000));
     }
 
     #[test]
@@ -135,6 +142,16 @@ mod tests {
         let limit = Duration::from_millis(30);
         let result = round_trips(&AtomicU64::new(0), (cpu, cpu), u64::MAX / 4, limit, &AtomicBool::new(false));
         assert!(matches!(result, Err(Trouble::TooSlow(_))), "{result:?}");
+    }
+
+    #[test]
+    fn giving_up_at_any_moment_ends_both_threads() {
+        let Some(cpus) = two_cpus() else { return println!("skipped: this process may use one CPU only") };
+        for microseconds in 0..300 {
+            let limit = Duration::from_micros(microseconds % 50);
+            let result = round_trips(&AtomicU64::new(0), cpus, u64::MAX / 4, limit, &AtomicBool::new(false));
+            assert!(matches!(result, Err(Trouble::TooSlow(_))), "{result:?}");
+        }
     }
 
     #[test]
