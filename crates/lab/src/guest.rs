@@ -230,13 +230,6 @@ impl Drop for Guest {
     }
 }
 
-/// The folder for what is kept between runs.
-fn cache_folder() -> PathBuf {
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into())).join(".cache");
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    base.unwrap_or_else(home).join("nearfar")
-}
-
 /// Reads a file whose absence the user can mend.
 fn read_needed(path: &Path, hint: &str) -> Result<Vec<u8>, LabError> {
     std::fs::read(path)

@@ -12,7 +12,8 @@
 export PATH=/run/nearfar/bin
 cd /run/nearfar || exit 1
 # shellcheck source=/dev/null
-. ./guest.conf # TOKEN, TERMINAL, DEVICE_MODULES
+. ./guest.conf
+: "${TOKEN:?}" "${TERMINAL:?}"
 
 port() { # NAME: its device, once it is there
 	while :; do

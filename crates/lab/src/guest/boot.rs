@@ -19,8 +19,9 @@ use super::link::{Link, Said};
 use super::modules::Modules;
 use super::process::{self, Start};
 use super::qmp::Monitor;
-use super::{Guest, GuestRequest, Ports, cache_folder, initramfs, unpack};
+use super::{Guest, GuestRequest, Ports, initramfs, unpack};
 use crate::arch::Arch;
+use crate::cache::Cache;
 use crate::delay::DelayRegion;
 use crate::error::LabError;
 
@@ -38,10 +39,10 @@ impl Guest {
     /// [`LabError::Boot`] with the last that the console said when the guest dies or is not up in time; what is missing
     /// or cannot be read; [`LabError::Interrupted`] when `cancel` is set.
     pub fn boot(request: &GuestRequest, cancel: &AtomicBool) -> Result<Self, LabError> {
-        let token = token()?;
+        let (token, cache) = (token()?, Cache::of_user()?);
         let kernel = loaded_image(request)?;
         let hardware = request.design.arguments(&request.qemu, request.acceleration);
-        let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), &cache_folder())?;
+        let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
         let archive = initramfs::build(request, &modules, &token)?;
         let deadline = Instant::now() + request.boot_timeout;
         for last in [false, true] {
@@ -201,7 +202,7 @@ pub(super) fn last_words(console: &Console, qemu_said: &Console) -> String {
 pub(super) fn loaded_image(request: &GuestRequest) -> Result<PathBuf, LabError> {
     let image = &request.kernel.image;
     match request.design.arch {
-        Arch::X86_64 => Ok(unpack::direct_kernel(image, &cache_folder())?.unwrap_or_else(|| image.clone())),
+        Arch::X86_64 => Ok(unpack::direct_kernel(image, Cache::of_user()?.root())?.unwrap_or_else(|| image.clone())),
         Arch::Aarch64 | Arch::Powerpc64le => Ok(image.clone()),
     }
 }

@@ -26,7 +26,7 @@ const OF_DEVICE: [(&str, &[&str]); 10] = [
 ];
 
 /// What a device that is plugged in later may need; taken along, not loaded.
-const HOT_PLUG: [&str; 4] = ["nvme", "virtio_blk", "virtio_net", "rpaphp"];
+const HOT_PLUG: [&str; 3] = ["nvme", "virtio_blk", "virtio_net"];
 
 /// Modules for one guest, with their contents, each after those it depends on.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

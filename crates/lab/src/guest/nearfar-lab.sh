@@ -2,9 +2,59 @@
 # Inside a guest: asks the host for a device and waits until the kernel has it.
 #   nearfar-lab plug nvme|virtio-blk|virtio-net|bridge [node=N]
 PATH=/run/nearfar/bin
-usage() {
+patience=60
+
+fail() {
+	echo "nearfar-lab: $*" >&2
+	exit 1
+}
+
+if [ "$1" != plug ] || [ -z "$2" ]; then
 	echo "usage: nearfar-lab plug nvme|virtio-blk|virtio-net|bridge [node=N]" >&2
 	exit 2
+fi
+shift
+cd /run/nearfar || fail "this is not a guest of nearfar"
+# shellcheck source=/dev/null
+. ./guest.conf # PLUG_...: modules in the order in which they are to be loaded
+
+case $1 in
+nvme | bridge) modules=${PLUG_nvme-} driver=nvme ;;
+virtio-blk) modules=${PLUG_virtio_blk-} driver=virtio_blk ;;
+virtio-net) modules=${PLUG_virtio_net-} driver=virtio_net ;;
+*) driver= ;; # the host says what there is
+esac
+for module in $modules; do
+	# What is loaded already is refused, which does no harm.
+	insmod "modules/$module.ko" 2> /dev/null
+done
+
+bound() { # the devices that the driver has: an NVMe controller counts once its namespace is a disk
+	for device in /sys/bus/*/drivers/"$driver"/*; do
+		if [ ! -L "$device" ] || [ "${device##*/}" = module ]; then continue; fi
+		if [ "$driver" = nvme ]; then
+			for disk in "$device"/nvme/nvme*/nvme*n[0-9]*; do
+				[ -d "$disk" ] && echo "$device" && break
+			done
+		else
+			echo "$device"
+		fi
+	done
 }
-[ "$1" = plug ] || usage
-usage
+
+before=$(bound)
+answer=pipe/answer.$$
+mkfifo "$answer" || fail "no pipe for the answer"
+trap 'rm -f "/run/nearfar/$answer"' EXIT
+echo "ask $$ plug $*" > pipe/link
+read -r said < "$answer"
+[ "$said" = ok ] || fail "$said"
+
+# On a bus without an interrupt for hot plug (Power's, without the tools of its firmware) the kernel looks when asked to.
+[ -d /proc/device-tree/rtas ] && echo 1 > /sys/bus/pci/rescan
+waited=0
+while [ "$(bound)" = "$before" ]; do
+	[ "$waited" -lt "$((patience * 10))" ] || fail "the kernel has no new device with the driver $driver after $patience s"
+	waited=$((waited + 1))
+	usleep 100000
+done

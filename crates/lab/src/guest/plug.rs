@@ -1,18 +1,48 @@
 //! Devices that a guest gets while it runs.
+//!
+//! ```text
+//!  guest: nearfar-lab plug nvme node=1            host
+//!    loads the driver, notes the devices there are
+//!    link: "ask 77 plug nvme node=1"  ──────────► a spare port of node 1; QMP device_add
+//!    link: "answer 77 ok"             ◄──────────
+//!    waits for a new device with a driver
+//! ```
+//!
+//! A hot plug from the host runs the same command in the guest, so both end when the guest's kernel has the device.
+
+use std::fmt;
+use std::str::FromStr;
 
 use nearfar_machine::NodeId;
+use serde_json::{Value, json};
 
-use super::Guest;
+use super::{Guest, Input, Signals, Streams, arguments};
+use crate::error::LabError;
+use crate::guest::Exec;
 
 /// What can be plugged in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlugDevice {
-    /// An NVMe controller with a namespace.
+    /// An NVMe controller with one namespace.
     Nvme,
     /// A virtio disk.
     VirtioBlk,
-    /// A virtio network card.
+    /// A virtio network card, connected to nothing.
     VirtioNet,
+    /// A PCI Express switch with an NVMe controller behind it.
+    Bridge,
+}
+
+impl PlugDevice {
+    /// As `nearfar-lab plug` takes it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nvme => "nvme",
+            Self::VirtioBlk => "virtio-blk",
+            Self::VirtioNet => "virtio-net",
+            Self::Bridge => "bridge",
+        }
+    }
 }
 
 /// A device, and where.
@@ -24,9 +54,115 @@ pub struct HotPlug {
     pub node: Option<NodeId>,
 }
 
+impl fmt::Display for HotPlug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.device.word())?;
+        self.node.map_or(Ok(()), |node| write!(f, " node={node}"))
+    }
+}
+
+impl FromStr for HotPlug {
+    type Err = String;
+
+    /// `nvme`, `virtio-net node=1`
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut words = text.split_whitespace();
+        let word = words.next().unwrap_or_default();
+        let all = [PlugDevice::Nvme, PlugDevice::VirtioBlk, PlugDevice::VirtioNet, PlugDevice::Bridge];
+        let device = all.into_iter().find(|device| device.word() == word);
+        let device = device.ok_or_else(|| format!("{word}: not one of nvme, virtio-blk, virtio-net, bridge"))?;
+        let mut plug = Self { device, node: None };
+        for word in words {
+            let number = word.strip_prefix("node=").and_then(|number| number.parse().ok());
+            plug.node = Some(NodeId(number.ok_or_else(|| format!("{word}: expected node=NUMBER"))?));
+        }
+        Ok(plug)
+    }
+}
+
 impl Guest {
-    /// Answers a question from within the guest.
+    /// Plugs a device into a spare port and waits until the guest's kernel has it.
+    ///
+    /// # Errors
+    /// [`LabError::HotPlug`] when no port is free there, when QEMU refuses, or when the guest does not take it.
+    pub fn hot_plug(&mut self, plug: &HotPlug) -> Result<(), LabError> {
+        let words = plug.to_string();
+        let command = ["/run/nearfar/bin/nearfar-lab", "plug"].into_iter().chain(words.split(' '));
+        let mut said = Vec::new();
+        let streams = Streams { input: Input::Nothing, output: Box::new(std::io::sink()), errors: Box::new(&mut said) };
+        let exit = self.exec(&Exec::new(&command.collect::<Vec<_>>()), streams, &Signals::none())?;
+        match exit.code {
+            0 => Ok(()),
+            _ => Err(LabError::HotPlug {
+                what: words,
+                problem: String::from_utf8_lossy(&said).trim().trim_start_matches("nearfar-lab: ").to_owned(),
+            }),
+        }
+    }
+
+    /// Answers a question from within the guest: `ok`, or what is wrong.
     pub(super) fn asked(&mut self, words: &str) -> String {
-        format!("error {words}: not known")
+        let plugged = match words.strip_prefix("plug ") {
+            Some(plug) => plug.parse().and_then(|plug| self.plug(plug)),
+            None => Err(format!("{words}: not something that can be asked for")),
+        };
+        plugged.map_or_else(|problem| problem, |()| "ok".to_owned())
+    }
+
+    /// Adds the device; the guest hears of it by itself.
+    fn plug(&mut self, plug: HotPlug) -> Result<(), String> {
+        let free = self.spare_ports.iter().position(|port| plug.node.is_none() || port.node == plug.node);
+        let place = free.ok_or_else(|| match plug.node {
+            Some(node) => format!("no port is free on a host bridge of node {node}"),
+            None => "no port is free".to_owned(),
+        })?;
+        let port = self.spare_ports[place].id.clone();
+        for (command, arguments) in steps(plug.device, &port) {
+            self.monitor.execute(command, arguments)?;
+        }
+        self.spare_ports.remove(place);
+        Ok(())
+    }
+}
+
+/// QEMU's commands that plug a device into a port.
+fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {
+    let id = format!("plugged-{port}");
+    let disk = arguments::spare_disk(port);
+    let nvme =
+        |bus: &str| json!({ "driver": "nvme", "id": id, "bus": bus, "drive": disk, "serial": "nearfar-plugged" });
+    match device {
+        PlugDevice::Nvme => vec![("device_add", nvme(port))],
+        PlugDevice::VirtioBlk => {
+            vec![("device_add", json!({ "driver": "virtio-blk-pci", "id": id, "bus": port, "drive": disk }))]
+        }
+        PlugDevice::VirtioNet => {
+            let network = format!("network-{port}");
+            let card = json!({ "driver": "virtio-net-pci", "id": id, "bus": port, "netdev": network, "romfile": "" });
+            vec![("netdev_add", json!({ "type": "user", "id": network, "restrict": true })), ("device_add", card)]
+        }
+        PlugDevice::Bridge => {
+            let bridge = format!("bridge-{port}");
+            let switch = json!({ "driver": "pcie-pci-bridge", "id": bridge, "bus": port });
+            let mut behind = nvme(&bridge);
+            // Slot 0 of such a bridge cannot be hot-plugged.
+            behind["addr"] = json!("1");
+            vec![("device_add", switch), ("device_add", behind)]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plug_reads_back_as_it_is_written_and_nonsense_is_refused() {
+        for plug in ["nvme", "virtio-blk node=2", "virtio-net node=0", "bridge node=1"] {
+            assert_eq!(plug.parse::<HotPlug>().map(|read| read.to_string()), Ok(plug.to_owned()));
+        }
+        for text in ["", "gpu", "nvme node=", "nvme 2", "nvme node=x"] {
+            assert!(text.parse::<HotPlug>().is_err(), "{text}");
+        }
     }
 }

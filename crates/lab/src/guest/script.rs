@@ -42,12 +42,24 @@ impl Exec {
                 _ = write!(line, "cd {} 2> /dev/null || cd /;", quoted(here.as_os_str()));
             }
         }
-        line += "exec";
-        for word in &self.command {
-            line.push(' ');
-            line += &quoted(word);
-        }
+        line += &self.start();
         line
+    }
+
+    /// Starts the command in the shell's place. The guest's shell would run its own `ls` for `ls`, whatever `PATH` says, but not
+    /// for a path: so it is told to look through `PATH` by itself.
+    fn start(&self) -> String {
+        let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
+        let (Some(program), Some(first)) = (words.first(), self.command.first()) else { return String::new() };
+        let rest = words[1..].join(" ");
+        if first.as_bytes().contains(&b'/') {
+            return format!("exec {program} {rest}");
+        }
+        format!(
+            "IFS=:; for folder in $PATH; do file=\"$folder\"/{program}; \
+             [ -f \"$file\" ] && [ -x \"$file\" ] && exec \"$file\" {rest}; done; \
+             echo {program}: not found >&2; exit 127"
+        )
     }
 }
 
