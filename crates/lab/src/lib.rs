@@ -13,6 +13,7 @@ pub mod arch;
 pub mod cache;
 pub mod delay;
 pub mod design;
+pub mod doctor;
 pub mod error;
 pub mod foreign;
 pub mod guest;

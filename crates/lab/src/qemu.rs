@@ -13,9 +13,9 @@ use crate::programs;
 
 pub use accelerate::{Accelerated, Acceleration, acceleration, acceleration_with};
 
-/// The oldest QEMU that loads the delay plugin: `include/qemu/qemu-plugin.h` has version 2 of the interface since 9.0. Debian 12's own
-/// 7.2 has version 1.
-pub const PLUGINS_SINCE: (u32, u32, u32) = (9, 0, 0);
+/// The oldest QEMU that loads the delay plugin, which speaks version 2 of the interface (`qemu-plugin.h`): 9.0 brought it, the stable
+/// 8.2.4 took it over. Debian 12's own 7.2 has version 1.
+pub const PLUGINS_SINCE: (u32, u32, u32) = (8, 2, 4);
 
 /// An installed QEMU.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,9 +63,13 @@ impl Qemu {
 
     /// As people write it: `10.0.2`.
     pub fn version_text(&self) -> String {
-        let (major, minor, micro) = self.version;
-        format!("{major}.{minor}.{micro}")
+        dotted(self.version)
     }
+}
+
+/// A version as people write it.
+pub(crate) fn dotted((major, minor, micro): (u32, u32, u32)) -> String {
+    format!("{major}.{minor}.{micro}")
 }
 
 /// The command that installs QEMU for an architecture, on Debian and what is made from it.

@@ -15,6 +15,7 @@ mod amount;
 pub mod audit;
 mod change;
 pub mod checkup;
+pub mod doctor;
 mod heat;
 pub mod history;
 pub mod latency;

@@ -95,6 +95,8 @@ pub struct Archive {
     pub main: Source,
     /// The mirror of its security suite, if the machine uses one.
     pub security: Option<Source>,
+    /// Whether the machine's own apt has the release's backports.
+    pub has_backports: bool,
 }
 
 impl Archive {
@@ -122,7 +124,8 @@ impl Archive {
         })?;
         let security = of_suites(&[&format!("{codename}-security")])
             .or_else(|| of_suites(&ALIASES.map(|alias| format!("{alias}-security")).each_ref().map(String::as_str)));
-        Ok(Self { name, codename, main, security })
+        let has_backports = of_suites(&[&format!("{codename}-backports")]).is_some();
+        Ok(Self { name, codename, main, security, has_backports })
     }
 
     /// A `.sources` file with all suites of a release for one architecture, by Debian's name for it.

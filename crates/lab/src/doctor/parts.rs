@@ -1,0 +1,214 @@
+//! Each part of the lab, examined.
+
+use std::fs;
+use std::path::Path;
+
+use super::{Installer, Item};
+use crate::arch::Arch;
+use crate::cache::Cache;
+use crate::kernels::{self, Kernel};
+use crate::packages::sources::Archive;
+use crate::qemu::{self, Acceleration, PLUGINS_SINCE, Qemu};
+use crate::{delay, foreign};
+
+/// The memory that the smaller machines of the gallery take, with QEMU's own.
+const ENOUGH_MIB: u64 = 2048;
+
+/// QEMU for each architecture, the host's first.
+pub(super) fn qemus(installer: &Installer) -> Vec<Item> {
+    let mut all = Arch::ALL;
+    all.sort_by_key(|arch| Some(*arch) != Arch::host());
+    all.into_iter().map(|arch| qemu_for(arch, installer)).collect()
+}
+
+fn qemu_for(arch: Arch, installer: &Installer) -> Item {
+    let what = format!("QEMU for {arch} guests");
+    let package = qemu::package(arch);
+    let found = match Qemu::find(arch) {
+        Ok(found) => found,
+        Err(error) => {
+            // The release's own may be too old for the delays, in which case the newer one is proposed at once.
+            let command = newer_if_known_old(installer, package).or_else(|| installer.install(package));
+            return Item::missing(what, error.to_string(), format!("no {arch} guests")).mended_by(command);
+        }
+    };
+    let version = format!("{} {}", found.program.display(), found.version_text());
+    let mut lacks = Vec::new();
+    if !found.plugins {
+        let why =
+            if found.version < PLUGINS_SINCE { "is older than" } else { "was built without plugins, although it is" };
+        lacks.push(format!("far memory is as fast as near memory: it {why} {}", qemu::dotted(PLUGINS_SINCE)));
+    }
+    if arch != Arch::Powerpc64le && !found.has_device("igb") {
+        lacks.push("no multi-queue igb cards (since 8.0)".to_owned());
+    }
+    if lacks.is_empty() {
+        return Item::ok(what, format!("{version}, with plugins"));
+    }
+    Item::degraded(what, version, lacks.join("; ")).mended_by(installer.install_newer(package))
+}
+
+/// Debian 12 has 7.2; later releases have 10.0 and newer.
+fn newer_if_known_old(installer: &Installer, package: &str) -> Option<String> {
+    let is_old = |archive: &Archive| archive.codename == "bookworm";
+    installer.archive.as_ref().is_ok_and(is_old).then(|| installer.install_newer(package)).flatten()
+}
+
+pub(super) fn kvm(cache: &Cache) -> Item {
+    let host = Arch::host().and_then(|arch| Qemu::find(arch).ok());
+    let consequence = "guests run in software emulation: slower, and enough for everything (delays need it anyway)";
+    let Some(qemu) = host else {
+        return Item::degraded("KVM", "not tried without a QEMU for this machine's architecture", consequence);
+    };
+    let answer = qemu::acceleration_with(cache, &qemu, None);
+    match (answer.acceleration, answer.because) {
+        (Acceleration::Kvm, _) => Item::ok("KVM", "a guest was seen to live under it"),
+        (Acceleration::Tcg, because) => Item::degraded("KVM", because.unwrap_or_default(), consequence),
+    }
+}
+
+pub(super) fn delay_plugin() -> Item {
+    let what = "delay plugin";
+    let consequence = "far memory is as fast as near memory";
+    let qemu = Arch::ALL.into_iter().filter_map(|arch| Qemu::find(arch).ok()).find(|qemu| qemu.plugins);
+    let Some(qemu) = qemu else {
+        return Item::missing(what, "no QEMU here loads it", consequence);
+    };
+    match delay::find_plugin(&qemu) {
+        Ok(path) => Item::ok(what, path.display().to_string()),
+        Err(error) => Item::missing(what, error.to_string(), consequence),
+    }
+}
+
+/// The known kernels, and others in the cache.
+pub(super) fn kernels(cache: &Cache) -> Vec<Item> {
+    kernels::list(cache).iter().map(|entry| kernel(cache, entry)).collect()
+}
+
+fn kernel(cache: &Cache, entry: &kernels::Entry) -> Item {
+    let what = format!("kernel {} for {}", entry.series, entry.arch);
+    let command = Some(format!("nearfar lab kernels get {} --arch {}", entry.series, entry.arch));
+    let consequence = format!("{} guests need --kernel PATH, or this one fetched", entry.arch);
+    let found = entry.release.as_deref().filter(|_| entry.cached);
+    let found = found.map(|release| kernels::find_in(cache, Some(release), entry.arch));
+    match found {
+        Some(Ok(kernel)) => match without(&kernel) {
+            lacks if lacks.is_empty() => Item::ok(what, kernel.release),
+            lacks => {
+                let lacks = lacks.join(", ");
+                Item::degraded(what, kernel.release, format!("guests with it do not see the host's files: no {lacks}"))
+            }
+        },
+        Some(Err(error)) => Item::missing(what, error.to_string(), consequence).mended_by(command),
+        None => {
+            let detail = entry.damage.clone().unwrap_or_else(|| "not cached".to_owned());
+            Item::missing(what, detail, consequence).mended_by(command)
+        }
+    }
+}
+
+/// The modules for the host's files that a kernel does not have, neither as a module nor built in.
+fn without(kernel: &Kernel) -> Vec<&'static str> {
+    let read = |name| kernel.modules.as_ref().and_then(|folder| fs::read_to_string(folder.join(name)).ok());
+    let lists = [read("modules.dep"), read("modules.builtin")].map(Option::unwrap_or_default);
+    let has = |module: &str| {
+        let file = format!("/{module}.ko");
+        lists
+            .iter()
+            .flat_map(|list| list.lines())
+            .any(|line| line.split(':').next().unwrap_or_default().contains(&file))
+    };
+    ["9p", "9pnet_virtio", "overlay", "virtio_pci"].into_iter().filter(|module| !has(module)).collect()
+}
+
+pub(super) fn busybox(cache: &Cache, installer: &Installer) -> Item {
+    let what = "static busybox";
+    let Some(host) = Arch::host() else {
+        return Item::missing(what, "this machine's architecture is not one of the lab's", "no guests");
+    };
+    let cached = cache.root().join("foreign").join(host.uname()).join("busybox");
+    match foreign::installed_busybox(host).or_else(|| Some(cached).filter(|path| foreign::is_static(path, host))) {
+        Some(path) => Item::ok(what, path.display().to_string()),
+        None => Item::degraded(what, "not installed", "the first guest fetches it into the cache")
+            .mended_by(installer.install("busybox-static")),
+    }
+}
+
+/// What foreign guests need to run the host's programs.
+pub(super) fn emulators(cache: &Cache) -> Vec<Item> {
+    let foreign_ones = Arch::ALL.into_iter().filter(|arch| Some(*arch) != Arch::host());
+    let item = |arch| {
+        let what = format!("the host's programs in {arch} guests");
+        match foreign::cached(cache, arch) {
+            Some(found) => Item::ok(what, found.user_emulator.display().to_string()),
+            None => {
+                Item::degraded(what, "not cached", "the first such guest fetches an emulator and a busybox (30 MB)")
+            }
+        }
+    };
+    foreign_ones.map(item).collect()
+}
+
+pub(super) fn depmod(installer: &Installer) -> Item {
+    match crate::programs::find("depmod") {
+        Some(path) => Item::ok("depmod", path.display().to_string()),
+        None => {
+            Item::degraded("depmod", "not installed", "busybox's is used, which takes longer when a kernel is fetched")
+                .mended_by(installer.install("kmod"))
+        }
+    }
+}
+
+/// CPUs and memory.
+pub(super) fn host() -> Item {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let Some(mib) = available_mib(&meminfo) else {
+        return Item::degraded("this machine", format!("{cpus} CPUs"), "how much memory is free is not known");
+    };
+    let detail = format!("{cpus} CPUs, {mib} MiB of memory available");
+    if mib < ENOUGH_MIB {
+        let consequence = "larger machines do not fit; --scale memory=256M takes less on each node";
+        return Item::degraded("this machine", detail, consequence);
+    }
+    if cpus < 2 {
+        return Item::degraded("this machine", detail, "vCPUs take turns, which makes timings within guests coarse");
+    }
+    Item::ok("this machine", detail)
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in MiB.
+fn available_mib(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kib / 1024)
+}
+
+/// Whether kernels can be fetched.
+pub(super) fn packages(installer: &Installer) -> Item {
+    let what = "fetching kernels";
+    let consequence = "what is not cached cannot be fetched; --kernel PATH works everywhere";
+    let archive = match &installer.archive {
+        Ok(archive) => archive,
+        Err(problem) => return Item::degraded(what, problem, consequence),
+    };
+    match ["apt-get", "apt-cache", "dpkg-deb"].into_iter().find(|name| crate::programs::find(name).is_none()) {
+        Some(program) => Item::degraded(what, format!("{program} is missing"), consequence),
+        None => Item::ok(what, format!("{} from {}", archive.name, archive.main.uris.join(" "))),
+    }
+}
+
+/// What examples and experiments run, in guests as on the host.
+pub(super) fn programs(installer: &Installer) -> Vec<Item> {
+    let useful = [
+        ("fio", "fio", "no disk load in guests but nearfar's own"),
+        ("redis-server", "redis-server", "the examples with a database are left out"),
+        ("numactl", "numactl", "guests cannot be compared with numactl's view"),
+        ("strace", "strace", "no look at system calls in guests"),
+    ];
+    let item = |(program, package, consequence)| match crate::programs::find(program) {
+        Some(path) => Item::ok(program, Path::display(&path).to_string()),
+        None => Item::degraded(program, "not installed", consequence).mended_by(installer.install(package)),
+    };
+    useful.into_iter().map(item).collect()
+}
