@@ -39,9 +39,9 @@ impl Part {
     /// How much of the time it gets, relative to the others.
     fn weight(self) -> f64 {
         match self {
-            Self::Latency => 0.45,
-            Self::Bandwidth => 0.4,
-            Self::Transfer => 0.15,
+            Self::Latency => 0.4,
+            Self::Bandwidth => 0.35,
+            Self::Transfer => 0.25,
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::warning::{Warning, outliers};
 /// Round trips of a trial: few, so that it fits into a moment in which both CPUs run.
 const TRIAL_TRIPS: u64 = 200;
 /// How long a trial may take.
-const TRIAL_LIMIT: Duration = Duration::from_millis(40);
+const TRIAL_LIMIT: Duration = Duration::from_millis(20);
 /// How often a pair is tried: on a busy host the CPUs of a guest run side by side now and then.
 const TRIALS: usize = 5;
 /// A round trip that takes this long waited for the scheduler: the two did not run side by side.
@@ -31,7 +31,7 @@ const TRIPS: std::ops::RangeInclusive<u64> = 100..=20_000;
 /// How long a sample takes at most, beside the thread that is started for it: less than a scheduler's time slice.
 const SAMPLE_TIME: Duration = Duration::from_millis(1);
 /// After this time a sample is given up.
-const SAMPLE_LIMIT: Duration = Duration::from_millis(20);
+const SAMPLE_LIMIT: Duration = Duration::from_millis(10);
 
 /// What the hand-overs need.
 pub(crate) struct HandOvers<'a> {

@@ -72,7 +72,7 @@ pub(super) fn left_out(survey: &Survey) -> Vec<(String, String)> {
     lines
 }
 
-/// The doubts, each once, with the parts that have it where not all have.
+/// The doubts, each once, with the parts that have it where not all have; of other loads the largest.
 pub(super) fn doubts(survey: &Survey) -> Vec<String> {
     let parts: Vec<(Part, &[Warning])> = [
         survey.latency.as_ref().map(|matrix| (Part::Latency, &matrix.warnings[..])),
@@ -85,8 +85,11 @@ pub(super) fn doubts(survey: &Survey) -> Vec<String> {
     let mut seen: Vec<(&Warning, Vec<Part>)> = Vec::new();
     for (part, warnings) in &parts {
         for warning in *warnings {
-            match seen.iter_mut().find(|(other, _)| *other == warning) {
-                Some((_, parts)) => parts.push(*part),
+            match seen.iter_mut().find(|(other, _)| same(other, warning)) {
+                Some((other, parts)) => {
+                    *other = if load(other) < load(warning) { warning } else { other };
+                    parts.push(*part);
+                }
                 None => seen.push((warning, vec![*part])),
             }
         }
@@ -96,6 +99,16 @@ pub(super) fn doubts(survey: &Survey) -> Vec<String> {
         false => format!("{}: {warning}", of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     };
     seen.into_iter().map(text).collect()
+}
+
+/// Whether two warnings need one sentence only: other load differs from part to part, and is one thing.
+fn same(a: &Warning, b: &Warning) -> bool {
+    a == b || load(a).is_some() && load(b).is_some()
+}
+
+/// How much other load a warning is about, in percent of a CPU.
+fn load(warning: &Warning) -> Option<f64> {
+    if let Warning::OtherLoad { percent } = warning { Some(*percent) } else { None }
 }
 
 /// How each part was made.

@@ -108,8 +108,7 @@ impl Latency {
     /// Measures and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let options = self.options()?;
-        let request = Request { source: None, root: None, fake: None, want: Want::placement() };
-        let machine = nearfar_sources::read(&request).map_err(Failure::input)?;
+        let machine = nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
         let survey = survey::measure(&machine, &options).map_err(|error| match error {
             ProbeError::NoSuchNode { .. } | ProbeError::NoCpus { .. } | ProbeError::NoMemory { .. } => {
                 Failure::input(error)
