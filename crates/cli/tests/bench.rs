@@ -59,7 +59,7 @@ fn what_cannot_be_measured_or_understood_is_named() {
         (&["--from", "900"], "node 900"),
         (&["--to", "0,901"], "node 901"),
         (&["--buffer", "0"], "--buffer"),
-        (&["--budget", "-1"], "--budget"),
+        (&["--budget", "0"], "--budget"),
         (&["--threads", "0"], "--threads"),
         (&["--what", "everything"], "everything"),
     ];

@@ -275,7 +275,7 @@ fn man_pages_and_completions_know_every_verb() {
     answer(&["man", "--directory", directory.path().to_str().unwrap()]);
     let bash = answer(&["completions", "bash"]);
     for verb in
-        ["checkup", "topo", "snapshot", "audit", "spread", "path", "plan", "apply", "rollback", "history", "lab"]
+        ["checkup", "topo", "snapshot", "audit", "spread", "path", "plan", "apply", "rollback", "history", "bench", "lab"]
     {
         let page = std::fs::read_to_string(directory.path().join(format!("nearfar-{verb}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{verb}");
