@@ -56,8 +56,8 @@ impl Cache {
         &self.root
     }
 
-    /// Takes the cache for adding to it, waiting for another process that does; tells `waiting` before it waits. Unfinished
-    /// work of processes that are gone is removed.
+    /// Takes the cache for adding to it, waiting for another process that does; tells `waiting` before it waits.
+    /// Unfinished work of processes that are gone is removed.
     pub fn lock(&self, waiting: &mut dyn FnMut()) -> Result<CacheLock<'_>, LabError> {
         fs::create_dir_all(&self.root).map_err(|error| self.refused("creating", &self.root, error))?;
         let path = self.root.join("lock");
@@ -117,8 +117,8 @@ impl CacheLock<'_> {
         fs::rename(made, place).map_err(refused)
     }
 
-    /// Removes what processes left behind that were killed: with the lock held, nobody works on it. What cannot be removed
-    /// is in nobody's way.
+    /// Removes what processes left behind that were killed: with the lock held, nobody works on it. What cannot be
+    /// removed is in nobody's way.
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.cache.root) else { return };
         for entry in entries.flatten() {

@@ -75,8 +75,8 @@ impl Doctor {
     }
 }
 
-/// Looks at everything that the lab uses. Changes nothing but the kept answer of the KVM probe, which takes up to 20 s the first time
-/// after a boot of the host; asks no network.
+/// Looks at everything that the lab uses. Changes nothing but the kept answer of the KVM probe, which takes up to 20 s
+/// the first time after a boot of the host; asks no network.
 pub fn examine(cache: &Cache) -> Doctor {
     let installer = Installer::of_system();
     let mut items = parts::qemus(&installer);

@@ -1,5 +1,5 @@
-//! Static programs for guests: busybox for the initramfs, and for guests of another architecture the emulator that lets the
-//! host's own programs run in them.
+//! Static programs for guests: busybox for the initramfs, and for guests of another architecture the emulator that lets
+//! the host's own programs run in them.
 //!
 //! ```text
 //! foreign/ARCH/busybox         busybox-static:ARCH               the guest's init, shell, mount, modprobe

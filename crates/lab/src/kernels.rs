@@ -119,8 +119,8 @@ pub struct Entry {
     pub damage: Option<String>,
 }
 
-/// The known kernels and whatever else is cached; by architecture, then newest first. Looks whether files are there and have
-/// their recorded sizes; [`verify`] reads them.
+/// The known kernels and whatever else is cached; by architecture, then newest first. Looks whether files are there and
+/// have their recorded sizes; [`verify`] reads them.
 pub fn list(cache: &Cache) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (folder, record) in record::all(cache) {
@@ -144,18 +144,18 @@ pub fn list(cache: &Cache) -> Vec<Entry> {
     entries
 }
 
-/// Reads the cached kernel images again and compares their SHA-256 with what was recorded when the package was unpacked; returns
-/// those that differ.
+/// Reads the cached kernel images again and compares their SHA-256 with what was recorded when the package was
+/// unpacked; returns those that differ.
 pub fn verify(cache: &Cache) -> Vec<(PathBuf, String)> {
     let damaged = |(folder, record): (PathBuf, Record)| record.damage_within(&folder).map(|damage| (folder, damage));
     record::all(cache).into_iter().filter_map(damaged).collect()
 }
 
-/// The newest cached kernel of a series, or else the distribution's newest, fetched into the cache. Asks no network where it is
-/// cached, whole.
+/// The newest cached kernel of a series, or else the distribution's newest, fetched into the cache. Asks no network
+/// where it is cached, whole.
 ///
-/// Needs `apt-get` and `dpkg-deb`, but not root. Errors: [`LabError::Kernel`] where the distribution has no such kernel or no
-/// apt, [`LabError::System`] where the cache cannot be written.
+/// Needs `apt-get` and `dpkg-deb`, but not root. Errors: [`LabError::Kernel`] where the distribution has no such kernel
+/// or no apt, [`LabError::System`] where the cache cannot be written.
 pub fn get(
     cache: &Cache,
     series: Series,
@@ -174,8 +174,8 @@ pub fn get(
     fetching::fetch(&lock, series, arch, progress)
 }
 
-/// What a user writes for a kernel: a series of the distribution (`6.12`), `host` for the running kernel, a path to an image, a
-/// package's folder or a build tree ([`own`]); nothing for the newest cached series.
+/// What a user writes for a kernel: a series of the distribution (`6.12`), `host` for the running kernel, a path to an
+/// image, a package's folder or a build tree ([`own`]); nothing for the newest cached series.
 pub fn find(spec: Option<&str>, arch: Arch) -> Result<Kernel, LabError> {
     find_in(&Cache::of_user()?, spec, arch)
 }

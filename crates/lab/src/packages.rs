@@ -1,12 +1,13 @@
-//! Packages of the machine's own distribution, for any architecture, fetched without root and without touching the system.
+//! Packages of the machine's own distribution, for any architecture, fetched without root and without touching the
+//! system.
 //!
 //! ```text
 //! /etc/apt (read) ─► Archive ─► private apt: lists, cache, status in the lab's cache ─► .deb ─► SHA-256 ─► unpacked
 //! ```
 //!
 //! apt checks the lists' signatures with the keys that the machine trusts for its own mirror, and each package against
-//! those lists; what can be configured to weaken that is switched off. The package's SHA-256 is compared once more here,
-//! because apt's own check cannot be seen from outside.
+//! those lists; what can be configured to weaken that is switched off. The package's SHA-256 is compared once more
+//! here, because apt's own check cannot be seen from outside.
 
 mod apt;
 pub mod control;
@@ -88,10 +89,10 @@ impl Repository {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Option<Stanza>, String> {
         let own = self.archive.codename.as_str();
-        let mut complaints = String::new();
+        let mut complaints = Vec::new();
         for codename in [Some(own), otherwise.filter(|other| *other != own)].into_iter().flatten() {
             let sources = self.archive.sources_file(codename, self.arch.debian());
-            complaints += &self.apt.update(&sources, &mut |percent| progress(Progress::Lists { percent }))?;
+            complaints.push(self.apt.update(&sources, &mut |percent| progress(Progress::Lists { percent }))?);
             let found = self.apt.packages(prefix, &wanted)?;
             let newest = found.into_iter().max_by_key(|package| Version::new(&package.version));
             if newest.is_some() {
@@ -99,7 +100,8 @@ impl Repository {
             }
         }
         // A suite that a mirror does not have is no reason to fail while another has the package.
-        if complaints.is_empty() { Ok(None) } else { Err(format!("apt-get update: {}", complaints.trim())) }
+        complaints.retain(|complaint| !complaint.is_empty());
+        if complaints.is_empty() { Ok(None) } else { Err(format!("apt-get update: {}", complaints.join("; "))) }
     }
 
     /// Fetches a package, checks it, and unpacks its files into a new folder.

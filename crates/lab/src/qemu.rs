@@ -13,8 +13,8 @@ use crate::programs;
 
 pub use accelerate::{Accelerated, Acceleration, acceleration, acceleration_with};
 
-/// The oldest QEMU that loads the delay plugin, which speaks version 2 of the interface (`qemu-plugin.h`): 9.0 brought it, the stable
-/// 8.2.4 took it over. Debian 12's own 7.2 has version 1.
+/// The oldest QEMU that loads the delay plugin, which speaks version 2 of the interface (`qemu-plugin.h`): 9.0 brought
+/// it, the stable 8.2.4 took it over. Debian 12's own 7.2 has version 1.
 pub const PLUGINS_SINCE: (u32, u32, u32) = (8, 2, 4);
 
 /// An installed QEMU.
@@ -95,7 +95,8 @@ pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
     Some((major, minor, numbers.next().flatten().unwrap_or(0)))
 }
 
-/// The devices in what `-device help` prints: `name "igb", bus PCI, desc "..."`, and other names in `alias "e1000-82540em"`.
+/// The devices in what `-device help` prints: `name "igb", bus PCI, desc "..."`, and other names in `alias
+/// "e1000-82540em"`.
 pub fn devices_in(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for line in text.lines().filter(|line| line.starts_with("name \"")) {

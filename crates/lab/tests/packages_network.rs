@@ -1,5 +1,5 @@
-//! Really fetches, where `NEARFAR_NETWORK_TESTS=1` allows it. Into the user's own cache, so that the next run and the guests of
-//! other tests have it.
+//! Really fetches, where `NEARFAR_NETWORK_TESTS=1` allows it. Into the user's own cache, so that the next run and the
+//! guests of other tests have it.
 
 use std::time::Instant;
 

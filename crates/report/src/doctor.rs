@@ -6,7 +6,8 @@ use crate::amount::count;
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
-/// Every part with its state; below, for each that is not as it should be, the consequence and the command that mends it.
+/// Every part with its state; below, for each that is not as it should be, the consequence and the command that mends
+/// it.
 pub fn table(doctor: &Doctor, style: &Style) -> String {
     let (missing, degraded) = (doctor.count(State::Missing), doctor.count(State::Degraded));
     let remark = match (missing, degraded) {
@@ -52,8 +53,8 @@ fn remedy(item: &Item, style: &Style) -> String {
     out
 }
 
-/// A command in lines that can be pasted: broken between words with a backslash, never within quotation marks. A word that
-/// is longer than a line stays whole, since a broken one would be another command.
+/// A command in lines that can be pasted: broken between words with a backslash, never within quotation marks. A word
+/// that is longer than a line stays whole, since a broken one would be another command.
 fn broken(command: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in words(command) {

@@ -28,8 +28,8 @@ impl Installer {
         self.apt.then(|| format!("sudo apt-get install --no-install-recommends {packages}"))
     }
 
-    /// The command that installs packages in a newer version than the release's own, from its backports, on the mirror that the machine's
-    /// own sources name. `None` where that is not known.
+    /// The command that installs packages in a newer version than the release's own, from its backports, on the mirror
+    /// that the machine's own sources name. `None` where that is not known.
     pub fn install_newer(&self, packages: &str) -> Option<String> {
         let archive = self.archive.as_ref().ok().filter(|_| self.apt)?;
         let suite = format!("{}-backports", archive.codename);

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{Installer, Item};
 use crate::arch::Arch;
 use crate::cache::Cache;
+use crate::error::LabError;
 use crate::kernels::{self, Kernel};
 use crate::packages::sources::Archive;
 use crate::qemu::{self, Acceleration, PLUGINS_SINCE, Qemu};
@@ -27,9 +28,13 @@ fn qemu_for(arch: Arch, installer: &Installer) -> Item {
     let found = match Qemu::find(arch) {
         Ok(found) => found,
         Err(error) => {
+            let detail = match error {
+                LabError::Missing { what, .. } => format!("{what} is not installed"),
+                other => other.to_string(),
+            };
             // The release's own may be too old for the delays, in which case the newer one is proposed at once.
             let command = newer_if_known_old(installer, package).or_else(|| installer.install(package));
-            return Item::missing(what, error.to_string(), format!("no {arch} guests")).mended_by(command);
+            return Item::missing(what, detail, format!("no {arch} guests")).mended_by(command);
         }
     };
     let version = format!("{} {}", found.program.display(), found.version_text());
@@ -82,29 +87,33 @@ pub(super) fn delay_plugin() -> Item {
 
 /// The known kernels, and others in the cache.
 pub(super) fn kernels(cache: &Cache) -> Vec<Item> {
-    kernels::list(cache).iter().map(|entry| kernel(cache, entry)).collect()
+    let entries = kernels::list(cache);
+    entries.iter().map(|entry| kernel(cache, entry, &entries)).collect()
 }
 
-fn kernel(cache: &Cache, entry: &kernels::Entry) -> Item {
+fn kernel(cache: &Cache, entry: &kernels::Entry, all: &[kernels::Entry]) -> Item {
     let what = format!("kernel {} for {}", entry.series, entry.arch);
-    let command = Some(format!("nearfar lab kernels get {} --arch {}", entry.series, entry.arch));
-    let consequence = format!("{} guests need --kernel PATH, or this one fetched", entry.arch);
-    let found = entry.release.as_deref().filter(|_| entry.cached);
-    let found = found.map(|release| kernels::find_in(cache, Some(release), entry.arch));
-    match found {
-        Some(Ok(kernel)) => match without(&kernel) {
-            lacks if lacks.is_empty() => Item::ok(what, kernel.release),
-            lacks => {
-                let lacks = lacks.join(", ");
-                Item::degraded(what, kernel.release, format!("guests with it do not see the host's files: no {lacks}"))
-            }
-        },
-        Some(Err(error)) => Item::missing(what, error.to_string(), consequence).mended_by(command),
-        None => {
-            let detail = entry.damage.clone().unwrap_or_else(|| "not cached".to_owned());
-            Item::missing(what, detail, consequence).mended_by(command)
-        }
+    let absent = |detail: String| {
+        let has_other = all.iter().any(|other| other.arch == entry.arch && other.cached);
+        let item = if has_other {
+            Item::degraded(&what, detail, format!("what compares it with others cannot run for {} guests", entry.arch))
+        } else {
+            Item::missing(&what, detail, format!("{} guests need a kernel, this or one by --kernel PATH", entry.arch))
+        };
+        item.mended_by(Some(format!("nearfar lab kernels get {} --arch {}", entry.series, entry.arch)))
+    };
+    let Some(release) = entry.release.as_deref().filter(|_| entry.cached) else {
+        return absent(entry.damage.clone().unwrap_or_else(|| "not cached".to_owned()));
+    };
+    let kernel = match kernels::find_in(cache, Some(release), entry.arch) {
+        Ok(kernel) => kernel,
+        Err(error) => return absent(error.to_string()),
+    };
+    let lacks = without(&kernel).join(", ");
+    if lacks.is_empty() {
+        return Item::ok(what, kernel.release);
     }
+    Item::degraded(what, kernel.release, format!("guests with it do not see the host's files: no {lacks}"))
 }
 
 /// The modules for the host's files that a kernel does not have, neither as a module nor built in.
@@ -142,7 +151,7 @@ pub(super) fn emulators(cache: &Cache) -> Vec<Item> {
         match foreign::cached(cache, arch) {
             Some(found) => Item::ok(what, found.user_emulator.display().to_string()),
             None => {
-                Item::degraded(what, "not cached", "the first such guest fetches an emulator and a busybox (30 MB)")
+                Item::degraded(what, "not cached", "the first such guest fetches an emulator and a busybox (65 MB)")
             }
         }
     };

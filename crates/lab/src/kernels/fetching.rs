@@ -97,8 +97,8 @@ fn prepared(folder: &Path, package: &Stanza, series: Series, arch: Arch) -> Resu
     Ok(record)
 }
 
-/// Makes `modules.dep` and its like, which Debian's packages leave to the installation. kmod's `depmod` and busybox's both work on a
-/// folder of any architecture and need no root.
+/// Makes `modules.dep` and its like, which Debian's packages leave to the installation. kmod's `depmod` and busybox's
+/// both work on a folder of any architecture and need no root.
 fn index_modules(
     lock: &CacheLock<'_>,
     folder: &Path,

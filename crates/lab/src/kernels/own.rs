@@ -1,11 +1,14 @@
 //! Kernels of the user's own: an image, the folder of an extracted package, a build tree, the running kernel.
 //!
-//! | what is named | image | modules |
+//! | what is named | image | modules in |
 //! |---|---|---|
-//! | a file | itself | beside it: `../lib/modules/REL`, `lib/modules/REL` there; else the host's `/lib/modules/REL` |
-//! | a folder with `boot/` | `boot/vmlin*-REL` | `lib/modules/REL` or `usr/lib/modules/REL` in it |
-//! | a build tree (`include/config/kernel.release`) | `arch/*/boot/...` or `vmlinux` | `lib/modules/REL` in it (`make modules_install INSTALL_MOD_PATH=$PWD`), else the host's |
-//! | `host` | `/boot/vmlinuz-REL` | `/lib/modules/REL` |
+//! | a file | itself | its folder and three above, else the host's |
+//! | a folder with `boot/` | `boot/vmlin*-REL` | that folder |
+//! | a build tree (`include/config/kernel.release`) | `arch/*/boot/...` or `vmlinux` | the tree, else the host's |
+//! | `host` | `/boot/vmlinuz-REL` | the host's |
+//!
+//! Modules are those of the image's own release, in `lib/modules/REL` or `usr/lib/modules/REL`. A build tree has them there
+//! after `make modules_install INSTALL_MOD_PATH=$PWD`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,8 +93,8 @@ fn release_in_name(path: &Path) -> Option<String> {
     image::is_release(release).then(|| release.to_owned())
 }
 
-/// The modules folder of an image, from the nearest place to the farthest. `None`: none anywhere, as for a kernel that has
-/// all it needs built in.
+/// The modules folder of an image, from the nearest place to the farthest. `None`: none anywhere, as for a kernel that
+/// has all it needs built in.
 fn modules_beside(image: &Path, release: &str, arch: Arch) -> Result<Option<PathBuf>, LabError> {
     // arch/x86/boot/bzImage lies three folders deep in its tree.
     let above = image.ancestors().skip(1).take(4).flat_map(|folder| modules_in(folder, release));

@@ -33,15 +33,15 @@ impl Apt {
         Ok(Self { folder, apt_get, apt_cache })
     }
 
-    /// Fetches the lists of these sources; `report` gets 0 to 100. Returns apt's complaints: one suite may be missing while the others
-    /// are there.
+    /// Fetches the lists of these sources; `report` gets 0 to 100. Returns apt's complaints: one suite may be missing
+    /// while the others are there.
     pub fn update(&self, sources: &str, report: &mut dyn FnMut(f32)) -> Result<String, String> {
         let file = self.folder.join("sources.list.d/lab.sources");
         fs::write(&file, sources).map_err(|error| format!("{}: {error}", file.display()))?;
         let mut command = self.command(&self.apt_get);
         command.arg("update");
         let (success, errors) = run(command, report)?;
-        let complains = !success || errors.lines().any(|line| line.contains("Failed to fetch"));
+        let complains = !success || errors.contains("Failed to fetch");
         Ok(if complains { errors } else { String::new() })
     }
 
@@ -114,8 +114,8 @@ Acquire::AllowDowngradeToInsecureRepositories "false";
     )
 }
 
-/// Runs apt with its progress on standard output; returns whether it succeeded and what it said on standard error, without warnings
-/// that root's downloads are not in a sandbox.
+/// Runs apt with its progress on standard output; returns whether it succeeded and what it said on standard error in
+/// one line, without warnings that root's downloads are not in a sandbox.
 fn run(mut command: Command, report: &mut dyn FnMut(f32)) -> Result<(bool, String), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let refused = |error| format!("{program}: {error}");
@@ -134,8 +134,8 @@ fn run(mut command: Command, report: &mut dyn FnMut(f32)) -> Result<(bool, Strin
     let success = child.wait().map_err(refused)?.success();
     let errors = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let errors = String::from_utf8_lossy(&errors);
-    let relevant: Vec<_> = errors.lines().filter(|line| !line.contains("unsandboxed")).collect();
-    Ok((success, relevant.join("\n")))
+    let relevant: Vec<_> = errors.lines().map(str::trim).filter(|line| !line.contains("unsandboxed")).collect();
+    Ok((success, relevant.join("; ")))
 }
 
 /// The number in `dlstatus:1:27.3451:Retrieving file 1 of 1` (apt's README.progress-reporting).

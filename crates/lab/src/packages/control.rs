@@ -15,8 +15,8 @@ pub struct Paragraph {
 }
 
 impl Paragraph {
-    /// A field's value by name, which knows no case. Lines after the first keep the blank that they start with, so that the
-    /// value can be written again as it is.
+    /// A field's value by name, which knows no case. Lines after the first keep the blank that they start with, so that
+    /// the value can be written again as it is.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
@@ -63,7 +63,8 @@ pub struct Stanza {
     pub sha256: String,
 }
 
-/// The packages in a list, as `apt-cache show` prints it. Those without a SHA-256 could not be checked and are left out.
+/// The packages in a list, as `apt-cache show` prints it. Those without a SHA-256 could not be checked and are left
+/// out.
 pub fn packages(text: &str) -> Vec<Stanza> {
     paragraphs(text).iter().filter_map(stanza).collect()
 }

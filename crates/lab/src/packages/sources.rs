@@ -10,9 +10,9 @@
 //! Signed-By: /usr/share/keyrings/k.gpg
 //! ```
 //!
-//! From these the [`Archive`] of the machine's release is picked out: the mirror it uses and the keys it trusts. Nothing
-//! about mirrors is known otherwise. Options that would lower apt's guard (`trusted=yes`, `allow-insecure=yes`) are not
-//! taken over.
+//! From these the [`Archive`] of the machine's release is picked out: the mirror it uses and the keys it trusts.
+//! Nothing about mirrors is known otherwise. Options that would lower apt's guard (`trusted=yes`, `allow-insecure=yes`)
+//! are not taken over.
 
 use std::fs;
 use std::path::{Path, PathBuf};

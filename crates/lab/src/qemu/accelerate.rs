@@ -1,14 +1,15 @@
 //! Whether guests live under KVM here.
 //!
-//! `/dev/kvm` says little: inside of cloud machines it may open, make virtual machines and start CPUs, and yet a guest's kernel
-//! hangs at its first use of a newer instruction, or QEMU aborts over a register. So a real kernel is booted:
+//! `/dev/kvm` says little: inside of cloud machines it may open, make virtual machines and start CPUs, and yet a
+//! guest's kernel hangs at its first use of a newer instruction, or QEMU aborts over a register. So a real kernel is
+//! booted:
 //!
 //! ```text
 //! -accel kvm, one CPU, no disk ─► kernel initialises ─► "Kernel panic - not syncing: VFS" ─► it lives
 //!                              └► anything else, or 20 s without that ─► it does not, and the last line says why
 //! ```
 //!
-//! The answer holds for one boot of the host, one version of QEMU and one kernel module; it is kept in the cache.
+//! The answer holds for one boot of the host and one version of QEMU; it is kept in the cache.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -166,14 +167,14 @@ fn boots(qemu: &Qemu, image: &Path) -> Result<(), String> {
     command.arg("-append").arg(format!("console={console} quiet panic=-1"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("{}: {error}", qemu.program.display()))?;
-    let verdict = watch(&mut child);
+    let verdict = watch(&mut child, LIMIT);
     let _ = child.kill();
     let _ = child.wait();
     verdict
 }
 
 /// Reads what QEMU and the guest print until the guest is seen to live, both ends close, or time is up.
-fn watch(child: &mut Child) -> Result<(), String> {
+fn watch(child: &mut Child, limit: Duration) -> Result<(), String> {
     let (sender, pieces) = mpsc::channel();
     let console = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
     let errors = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
@@ -189,14 +190,14 @@ fn watch(child: &mut Child) -> Result<(), String> {
         });
     }
     drop(sender);
-    let end = Instant::now() + LIMIT;
+    let end = Instant::now() + limit;
     let mut seen = Vec::new();
     loop {
         match pieces.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(piece) => seen.extend(piece),
             Err(RecvTimeoutError::Disconnected) => return Err(format!("QEMU ended: {}", last_line(&seen))),
             Err(RecvTimeoutError::Timeout) => {
-                return Err(format!("its kernel hung for {} s: {}", LIMIT.as_secs(), last_line(&seen)));
+                return Err(format!("its kernel hung for {} s: {}", limit.as_secs(), last_line(&seen)));
             }
         }
         let text = String::from_utf8_lossy(&seen);
@@ -211,4 +212,56 @@ fn last_line(seen: &[u8]) -> String {
     let text = String::from_utf8_lossy(seen);
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it printed nothing");
     line.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(script: &str, limit: Duration) -> Result<(), String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let verdict = watch(&mut child, limit);
+        let _ = child.kill();
+        let _ = child.wait();
+        verdict
+    }
+
+    #[test]
+    fn a_kernel_that_finds_no_root_lives() {
+        let panic = "Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)";
+        assert_eq!(verdict(&format!("echo '[    0.9] {panic}'; exec cat"), LIMIT), Ok(()));
+        assert_eq!(verdict("printf 'Kernel panic - not '; echo 'syncing: VFS'", LIMIT), Ok(()), "in two pieces");
+    }
+
+    #[test]
+    fn another_end_is_told_by_its_last_line() {
+        let died = verdict("echo early; echo 'Assertion `ret` failed.' >&2; exit 134", LIMIT).unwrap_err();
+        assert!(died.starts_with("QEMU ended: "), "{died}");
+        let died = verdict("echo 'Kernel panic - not syncing: Fatal exception'", LIMIT).unwrap_err();
+        assert!(died.contains("Fatal exception"), "{died}");
+        assert_eq!(verdict("exit 0", LIMIT), Err("QEMU ended: it printed nothing".to_owned()));
+    }
+
+    #[test]
+    fn a_guest_that_says_nothing_more_is_given_up() {
+        let died = verdict("exec sleep 600", Duration::from_millis(50)).unwrap_err();
+        assert!(died.contains("hung"), "{died}");
+    }
+
+    #[test]
+    fn an_answer_holds_only_under_the_conditions_it_was_found_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("probes/kvm.json");
+        let conditions = |boot: &str| Conditions {
+            boot_id: boot.to_owned(),
+            program: "/usr/bin/qemu-system-x86_64".into(),
+            version: (10, 0, 2),
+        };
+        Answer { conditions: conditions("a"), died: Some("hung".to_owned()) }.write(&file);
+        let read = Answer::read(&file).unwrap();
+        assert!(read.conditions == conditions("a") && read.conditions != conditions("b"));
+        assert_eq!(read.accelerated().acceleration, Acceleration::Tcg);
+    }
 }
