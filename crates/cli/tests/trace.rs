@@ -1,0 +1,134 @@
+//! `nearfar trace` as a command: what it says when it cannot trace, and, where this kernel and user permit it, what it
+//! traces.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn nearfar(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null()).output().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The answer of a trace, or `None` where the system refuses one; that it says why is all that can be asked of it then.
+fn traced(arguments: &[&str]) -> Option<(Output, Value)> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let split = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
+    let (ours, theirs) = arguments.split_at(split);
+    let output = nearfar(&[&["trace"], ours, &["--format", "json", "--output", path], theirs].concat());
+    if output.status.code() == Some(3) {
+        println!("skipped: {}", errors(&output));
+        assert!(errors(&output).starts_with("nearfar: "));
+        return None;
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    let answer = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?} {}", errors(&output)));
+    Some((output, answer))
+}
+
+#[test]
+fn a_commands_output_and_exit_code_are_its_own_and_the_answer_tells_of_it() {
+    let Some((output, answer)) = traced(&["migrations", "--", "sh", "-c", "echo mine; exit 7"]) else { return };
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), &b"mine\n"[..]));
+    assert_eq!(answer["schema"], "trace-migrations/1");
+    assert_eq!(answer["command"]["exit_code"], 7);
+    assert_eq!(answer["tasks"].as_array().unwrap().len(), 1, "{}", answer["tasks"]);
+    assert_eq!(answer["tasks"][0]["ended"], true);
+    assert_eq!(answer["gaps"], 0);
+}
+
+#[test]
+fn a_command_that_a_signal_ends_counts_as_in_a_shell() {
+    let Some((output, answer)) = traced(&["migrations", "--", "sh", "-c", "kill -KILL $$"]) else { return };
+    assert_eq!(output.status.code(), Some(128 + 9));
+    assert_eq!((&answer["command"]["signal"], &answer["command"]["exit_code"]), (&Value::from(9), &Value::Null));
+}
+
+#[test]
+fn children_of_a_command_are_followed() {
+    let Some((_, answer)) = traced(&["migrations", "--", "sh", "-c", "(true); (true); true"]) else { return };
+    let tasks = answer["tasks"].as_array().unwrap();
+    assert!(tasks.len() >= 3, "{tasks:?}");
+    let of = |key: &str| tasks.iter().map(|task| task["migrations"][key].as_u64().unwrap()).sum::<u64>();
+    for class in ["same_core", "same_cache", "same_node", "cross_node", "unknown"] {
+        assert_eq!(answer["migrations"][class], of(class), "{class}");
+    }
+}
+
+#[test]
+fn a_process_that_runs_already_is_traced_for_the_time_asked_for() {
+    // It waits for input until this test ends it.
+    let mut waiting = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let pid = waiting.id().to_string();
+    let answers = [&[][..], &["--no-follow"]]
+        .map(|more| traced(&[&["migrations", "--seconds", "0.2", "--pid", &pid], more].concat()));
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    for (output, answer) in answers.into_iter().flatten() {
+        assert!(output.status.success(), "{}", errors(&output));
+        assert_eq!(answer["tasks"][0]["tid"].to_string(), pid);
+        assert_eq!((&answer["tasks"][0]["name"], &answer["tasks"][0]["ended"]), (&"cat".into(), &false.into()));
+        assert!(answer["time"][0]["seconds"].as_f64().unwrap() >= 0.2, "{}", answer["time"]);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do_and_an_exit_code_of_its_own() {
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["trace", "migrations", "--pid", "999999999"], 2, "process 999999999"),
+        (&["trace", "migrations"], 2, "--pid"),
+        (&["trace", "migrations", "--", "/no/such/program"], 2, "/no/such/program"),
+        (&["trace", "nvme", "--seconds", "1", "--", "true"], 2, "cannot be used with"),
+        (&["trace", "nvme", "--subsystem", "nvme-subsys99"], 2, "nvme-subsys99"),
+    ];
+    for (arguments, code, says) in cases {
+        let output = nearfar(arguments);
+        let errors = errors(&output);
+        if output.status.code() == Some(3) {
+            println!("skipped: {errors}");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+        assert!(errors.contains(says), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn without_the_driver_the_missing_tracepoint_is_named() {
+    if std::path::Path::new("/sys/module/nvme_core").exists() {
+        return println!("skipped: the driver is here");
+    }
+    let output = nearfar(&["trace", "nvme", "--seconds", "0.1"]);
+    let errors = errors(&output);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(
+        errors.contains("nvme:nvme_setup_cmd") && errors.contains("modprobe nvme") || errors.contains("tracefs"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn every_key_of_a_trace_of_migrations_is_documented() {
+    let page = include_str!("../../../docs/json.md");
+    let Some((_, answer)) = traced(&["migrations", "--", "sh", "-c", "true & true; wait"]) else { return };
+    let mut keys = std::collections::BTreeSet::new();
+    collect(&answer, &mut keys);
+    let missing: Vec<_> = keys.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
+    assert!(keys.len() > 15 && missing.is_empty(), "docs/json.md does not name {missing:?}");
+}
+
+fn collect(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(key, member)| {
+            keys.insert(key.clone());
+            collect(member, keys);
+        }),
+        Value::Array(members) => members.iter().for_each(|member| collect(member, keys)),
+        _ => {}
+    }
+}
