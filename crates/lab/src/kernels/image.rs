@@ -3,9 +3,10 @@
 //! ```text
 //! x86 bzImage   0x202 "HdrS"   0x20e offset of the version string - 0x200   (Documentation/arch/x86/boot.rst)
 //! arm64 Image   0x038 "ARM\x64"                                             (Documentation/arch/arm64/booting.rst)
-//!   packed      0x000 "MZ\0\0zimg", 8 offset, 12 size, 24 kind of packing
-//! (drivers/firmware/efi/libstub/zboot-header.S) vmlinux       ELF; e_machine 62 x86-64, 183 arm64, 21 ppc64
+//!   packed      0x000 "MZ\0\0zimg"   8 offset, 12 size, 24 kind of packing   (efi/libstub/zboot-header.S)
+//! vmlinux       ELF; e_machine 62 x86-64, 183 arm64, 21 ppc64
 //! ```
+//!
 //! Everything but bzImage has its release only in the banner "Linux version 6.12.95 (", somewhere in the data.
 
 use std::fs::File;
