@@ -107,9 +107,9 @@ fn hint(system: &str) -> &'static str {
 }
 
 fn files(error: &io::Error) -> &'static str {
-    // EMFILE, for which std has no stable kind.
-    match error.raw_os_error() {
-        Some(24) => "; each CPU takes a few open files: raise the limit with ulimit -n",
-        _ => "",
+    if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) {
+        "; each CPU takes a few open files: raise the limit with ulimit -n"
+    } else {
+        ""
     }
 }

@@ -68,7 +68,6 @@ pub enum Event {
 /// The four events as this kernel describes them.
 #[derive(Clone, Debug)]
 pub struct Formats {
-    /// Each format with its event's name.
     migrate: Format,
     fork: Format,
     wakeup_new: Format,
@@ -78,7 +77,7 @@ pub struct Formats {
 /// Reads the four events.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
-    /// In every event: whose it is.
+    /// In every event: the number of its kind, which stands first in each of those below.
     kind: Number,
     migrate: (u16, Number, Text, Number, Number),
     fork: (u16, Number, Number, Text),
