@@ -28,26 +28,24 @@ port() { # NAME: its device, once it is there
 }
 
 ip link set lo up 2> /dev/null
-for module in $DEVICE_MODULES; do
-	insmod "modules/$module.ko" 2> /dev/null
-done
 for interface in /sys/class/net/*; do
 	[ "${interface##*/}" = lo ] || ip link set "${interface##*/}" up 2> /dev/null
 done
 
-mkfifo pipe/in pipe/out pipe/err pipe/link
+mkfifo pipe/in pipe/out pipe/err pipe/link pipe/go pipe/fed
 # Opened for both directions: a pipe of which all writers are gone would end the copying processes.
-exec 4<> pipe/out 5<> pipe/err 6<> pipe/link
+exec 4<> pipe/out 5<> pipe/err 6<> pipe/link 9<> pipe/fed
 port nearfar.out && cat pipe/out > "$found" &
 port nearfar.err && cat pipe/err > "$found" &
 
 feed() {
 	while read -r word bytes; do
 		case $word in
-		open) exec 8> pipe/in ;;
+		# Not before the last command's reader is out of the way: the host may be ahead of us.
+		open) read -r word < pipe/go && exec 8> pipe/in ;;
 		# A whole block is read before the first byte is written, so a reader that is gone does not shift the next line.
 		data) dd bs="$bytes" count=1 iflag=fullblock >&8 2> /dev/null ;;
-		end) exec 8>&- ;;
+		end) exec 8>&- && echo fed > pipe/fed ;;
 		esac
 	done
 }
@@ -77,17 +75,24 @@ while read -r word id input terminal script <&3; do
 	if [ "$terminal" = yes ]; then
 		stty -F "$TERMINAL" sane 2> /dev/null
 		# shellcheck disable=SC2094
-		(exec setsid -c sh -c "$script" < "$TERMINAL" > "$TERMINAL" 2>&1 3>&- 4>&- 5>&- 6>&-)
+		(exec setsid -c sh -c "$script" < "$TERMINAL" > "$TERMINAL" 2>&1 3>&- 4>&- 5>&- 6>&- 9>&-)
 		code=$?
 		stty -F "$TERMINAL" sane 2> /dev/null
 		printf '%s' "$TOKEN.end.$id." > "$TERMINAL"
 	else
 		printf '%s' "$TOKEN.begin.$id." | tee pipe/err > pipe/out
-		[ "$input" = yes ] && input=pipe/in || input=/dev/null
+		source=/dev/null
+		[ "$input" = yes ] && source=pipe/in && echo go > pipe/go
 		# In a subshell, so that this shell's own "Killed" goes to the console and not among the command's errors.
-		(exec setsid sh -c "$script" < "$input" > pipe/out 2> pipe/err 3>&- 4>&- 5>&- 6>&-)
+		(exec setsid sh -c "$script" < "$source" > pipe/out 2> pipe/err 3>&- 4>&- 5>&- 6>&- 9>&-)
 		code=$?
 		printf '%s' "$TOKEN.end.$id." | tee pipe/err > pipe/out
 	fi
 	echo "exit $id $code" > pipe/link
+	if [ "$input" = yes ]; then
+		# What this command left of its input must not become the next one's.
+		cat <> pipe/in > /dev/null &
+		read -r word <&9
+		kill $! && wait $!
+	fi
 done

@@ -68,7 +68,7 @@ mod tests {
         console.hear(&[b'x'; 2 * KEPT]);
         console.hear(b"\r\n\r\nfirst\r\nsecond\n");
         assert_eq!(console.last_lines(2), "first\nsecond");
-        assert_eq!(console.bytes(), 2 * KEPT as u64 + 19);
+        assert_eq!(console.bytes(), 2 * KEPT as u64 + 18);
         assert!(console.last_lines(9).len() <= KEPT);
     }
 }

@@ -11,9 +11,16 @@ mount -t sysfs sys /sys
 # Kept where the host sees it: the console is what an error message of the host quotes.
 complain() { echo "nearfar: $*" > /dev/console; }
 
-for module in $BOOT_MODULES; do
-	insmod "/modules/$module.ko" || complain "module $module was refused"
-done
+load() {
+	for module; do
+		insmod "/modules/$module.ko" || complain "module $module was refused"
+	done
+}
+# shellcheck disable=SC2086 # words of a list
+load $BOOT_MODULES
+# Meanwhile the devices' own.
+# shellcheck disable=SC2086
+load $DEVICE_MODULES &
 
 share() { # TAG FOLDER OPTIONS
 	mount -t 9p -o "trans=virtio,version=9p2000.L,msize=512000,$3" "$1" "$2"
@@ -26,9 +33,7 @@ if [ "$ROOT" = overlay ]; then
 	mkdir /scratch/upper /scratch/work
 	mount -t overlay -o lowerdir=/host,upperdir=/scratch/upper,workdir=/scratch/work overlay /new ||
 		{ complain "no overlay over the host's files"; exit 1; }
-	for folder in dev proc sys run tmp results lib/modules; do
-		[ -d "/new/$folder" ] || mkdir -p "/new/$folder"
-	done
+	mkdir -p /new/results /new/lib/modules
 else
 	mount --bind /host /new
 fi
@@ -41,9 +46,7 @@ mkdir -p /new/dev/pts /new/dev/shm
 mount -a -T /guest.fstab 2> /dev/null
 home=/new/run/nearfar
 mkdir -p "$home/bin" "$home/pipe" "$home/modules" "$home/results"
-for link in fd:/proc/self/fd stdin:/proc/self/fd/0 stdout:/proc/self/fd/1 stderr:/proc/self/fd/2; do
-	[ -e "/new/dev/${link%%:*}" ] || ln -s "${link#*:}" "/new/dev/${link%%:*}"
-done
+cp -a /links/. /new/dev/
 
 results=
 if [ -n "$RESULTS" ]; then
@@ -63,10 +66,11 @@ fi
 
 cp /bin/busybox "$home/bin/busybox"
 "$home/bin/busybox" --install -s /new/run/nearfar/bin 2> /dev/null
-cp /agent.sh /nearfar-lab /guest.conf "$home/"
-mv "$home/nearfar-lab" "$home/bin/nearfar-lab"
-mv /modules/* "$home/modules/" 2> /dev/null
+cp /agent.sh /guest.conf "$home/"
+cp /nearfar-lab "$home/bin/"
+cp /later/* "$home/modules/" 2> /dev/null
 echo "results=$results" >> "$home/guest.conf"
 echo nearfar-guest > /new/proc/sys/kernel/hostname
 cd /new || exit 1
+wait
 exec switch_root /new /run/nearfar/bin/busybox sh /run/nearfar/agent.sh

@@ -1,5 +1,7 @@
 //! What is in the archive that QEMU loads: busybox, two scripts, and modules.
 
+use std::collections::BTreeSet;
+
 use super::archive::Archive;
 use super::modules::Modules;
 use super::{GuestRequest, arguments, read_needed};
@@ -7,6 +9,14 @@ use crate::error::LabError;
 
 /// What init.sh calls, apart from what the shell has itself.
 const TOOLS: [&str; 9] = ["cp", "insmod", "ln", "mkdir", "mount", "mv", "sh", "switch_root", "cat"];
+
+/// What `udev` would make in `/dev`.
+const LINKS: [(&str, &str); 4] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
 
 /// Where the kernel finds the emulator of the host's programs while it registers it.
 const EMULATOR: &str = "bin/emulator";
@@ -17,7 +27,7 @@ const EMULATOR: &str = "bin/emulator";
 /// When busybox or the emulator of a foreign guest cannot be read.
 pub fn build(request: &GuestRequest, modules: &Modules, token: &str) -> Result<Vec<u8>, LabError> {
     let mut archive = Archive::new();
-    for folder in ["bin", "dev", "proc", "sys", "modules"] {
+    for folder in ["bin", "dev", "proc", "sys", "modules", "later", "links"] {
         archive.folder(folder);
     }
     // The kernel opens it for the first process before anything is mounted.
@@ -36,8 +46,15 @@ pub fn build(request: &GuestRequest, modules: &Modules, token: &str) -> Result<V
         settings += &format!("PLUG_{name}='{}'\n", order.join(" "));
     }
     archive.file("guest.conf", 0o644, settings.as_bytes());
-    for (name, content) in &modules.contents {
-        archive.file(&format!("modules/{name}.ko"), 0o644, content);
+    for name in modules.boot.iter().chain(&modules.devices) {
+        archive.file(&format!("modules/{name}.ko"), 0o644, modules.content(name));
+    }
+    for (link, target) in LINKS {
+        archive.link(&format!("links/{link}"), target);
+    }
+    let later: BTreeSet<_> = modules.hot_plug.iter().flat_map(|(_, order)| order).collect();
+    for name in later {
+        archive.file(&format!("later/{name}.ko"), 0o644, modules.content(name));
     }
     if let Some(foreign) = &request.foreign {
         let emulator = read_needed(&foreign.user_emulator, "fetch it with: nearfar lab doctor")?;

@@ -36,7 +36,7 @@ pub struct Modules {
     /// Loaded before the first command.
     pub devices: Vec<String>,
     /// All of them and those for hot plug: name and unpacked content.
-    pub contents: BTreeMap<String, Vec<u8>>,
+    contents: BTreeMap<String, Vec<u8>>,
     /// For each that is kept for hot plug: itself and what it needs, in order.
     pub hot_plug: Vec<(String, Vec<String>)>,
 }
@@ -65,6 +65,11 @@ impl Modules {
             }
         }
         Ok(modules)
+    }
+
+    /// The unpacked file of one of them.
+    pub fn content(&self, name: &str) -> &[u8] {
+        self.contents.get(name).map_or(&[], Vec::as_slice)
     }
 
     fn names(&self) -> impl Iterator<Item = &String> {

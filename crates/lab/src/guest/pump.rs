@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::marks::Cut;
 use super::terminal::Escape;
@@ -82,7 +82,14 @@ pub fn framed(mut port: &UnixStream, input: Input, stop: BorrowedFd<'_>) -> io::
     port.write_all(b"open\n")?;
     match input {
         Input::Nothing => {}
-        Input::Bytes(bytes) => bytes.chunks(BLOCK).try_for_each(|block| send(port, block))?,
+        Input::Bytes(bytes) => {
+            for block in bytes.chunks(BLOCK) {
+                if told(stop)? {
+                    break;
+                }
+                send(port, block)?;
+            }
+        }
         Input::Descriptor(source) => {
             let mut buffer = vec![0; BLOCK];
             while let Some(count @ 1..) = next(&source, &mut buffer, stop)? {
@@ -104,6 +111,12 @@ pub fn keys(mut port: &UnixStream, source: &OwnedFd, stop: BorrowedFd<'_>) -> io
         port.write_all(&buffer[..count])?;
     }
     Ok(false)
+}
+
+/// Whether the other side wants no more.
+fn told(stop: BorrowedFd<'_>) -> io::Result<bool> {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::from_borrowed_fd(stop, PollFlags::IN)], Some(&now))? > 0)
 }
 
 fn send(mut port: &UnixStream, block: &[u8]) -> io::Result<()> {

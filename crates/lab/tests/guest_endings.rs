@@ -1,0 +1,150 @@
+//! However a guest or its owner ends: nothing is left.
+
+mod booting;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use booting::{boot, request, turn};
+use nearfar_lab::cache::Cache;
+use nearfar_lab::guest::Guest;
+use nearfar_lab::{Arch, LabError};
+
+const CHILD: &str = "NEARFAR_TEST_CHILD";
+
+/// Processes whose command line has this in it, but for this one.
+fn processes_with(mark: &str) -> Vec<u32> {
+    let numbers =
+        fs::read_dir("/proc").expect("proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let has = |number: &u32| {
+        fs::read(format!("/proc/{number}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
+    };
+    numbers.filter(has).collect()
+}
+
+/// Everything below a folder.
+fn files_below(folder: &Path) -> BTreeSet<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return BTreeSet::new() };
+    let paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let below = paths.iter().filter(|path| path.is_dir() && !path.is_symlink()).flat_map(|path| files_below(path));
+    below.chain(paths.iter().map(|path| path.display().to_string())).collect()
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Not a test by itself: the process that [`a_killed_owner_leaves_no_process_mount_or_file`] kills.
+#[test]
+fn child_that_is_killed() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let request = request("two-node", Arch::X86_64).expect("the parent had one");
+    // From a thread that ends, as in a program that boots several guests: the guest must not end with it.
+    let guest = thread::spawn(move || boot(&request)).join().expect("a guest");
+    println!("\nup");
+    thread::sleep(Duration::from_secs(600));
+    drop(guest);
+}
+
+#[test]
+fn a_killed_owner_leaves_no_process_mount_or_file() {
+    if request("two-node", Arch::X86_64).is_none() {
+        return;
+    }
+    let _turn = turn();
+    let temporary = tempfile::tempdir().expect("a folder");
+    let cache = Cache::of_user().expect("a cache");
+    let mounts = fs::read_to_string("/proc/mounts").expect("proc");
+    let unpacked = cache.root().join("unpacked");
+    let mut child = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "child_that_is_killed", "--nocapture"])
+        .env(CHILD, "yes")
+        .env("TMPDIR", temporary.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("this program starts");
+    let mark = format!("test of process {}", child.id());
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "up"), "the guest did not come up");
+    let kept = files_below(&unpacked);
+    assert_eq!(processes_with(&mark).len(), 1);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    wait_until("QEMU is still there", || processes_with(&mark).is_empty());
+    assert_eq!(fs::read_to_string("/proc/mounts").expect("proc"), mounts);
+    assert_eq!(files_below(temporary.path()), BTreeSet::new());
+    assert_eq!(files_below(&unpacked), kept);
+    assert!(kept.iter().all(|name| !name.contains(".tmp")), "{kept:?}");
+}
+
+#[test]
+fn three_guests_at_once_do_not_disturb_each_other() {
+    let Some(request) = request("two-node", Arch::X86_64) else { return };
+    let _turn = turn();
+    let request = &request;
+    let names = ["first", "second", "third"];
+    let said = thread::scope(|threads| {
+        let guests = names.map(|name| {
+            threads.spawn(move || {
+                let output = boot(request).output(&["sh", "-c", &format!("echo {name}; exit 7")]);
+                output.unwrap_or_else(|error| panic!("{error}"))
+            })
+        });
+        guests.map(|guest| guest.join().expect("a thread that ends"))
+    });
+    for (name, output) in names.iter().zip(said) {
+        assert_eq!((output.code, String::from_utf8_lossy(&output.stdout).trim()), (7, *name));
+    }
+    wait_until("QEMU is still there", || processes_with(&request.label).is_empty());
+}
+
+#[test]
+fn a_kernel_that_dies_is_an_error_with_its_last_words() {
+    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
+    let _turn = turn();
+    request.append = vec!["rdinit=/no-such-file".to_owned(), "root=/dev/nothing".to_owned()];
+    match Guest::boot(&request, &AtomicBool::new(false)) {
+        Err(LabError::Boot { console, .. }) => assert!(console.contains("Kernel panic"), "{console}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_qemu_that_refuses_its_arguments_is_quoted() {
+    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
+    request.kernel.image = "/dev/null".into();
+    match Guest::boot(&request, &AtomicBool::new(false)) {
+        Err(LabError::Boot { problem, console }) => assert!(console.contains("QEMU said last"), "{problem} {console}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_boot_can_be_cancelled_and_bounded() {
+    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
+    let _turn = turn();
+    let cancel = AtomicBool::new(false);
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            wait_until("QEMU does not start", || !processes_with(&request.label).is_empty());
+            cancel.store(true, Ordering::Relaxed);
+        });
+        assert!(matches!(Guest::boot(&request, &cancel), Err(LabError::Interrupted)));
+    });
+    request.boot_timeout = Duration::from_millis(200);
+    let error = Guest::boot(&request, &AtomicBool::new(false)).expect_err("too little time").to_string();
+    assert!(error.contains("not up after"), "{error}");
+    wait_until("QEMU is still there", || processes_with(&request.label).is_empty());
+}
