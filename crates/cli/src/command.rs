@@ -40,6 +40,7 @@ pub enum Verb {
     Bench(verb::bench::Bench),
     Trace(verb::trace::Trace),
     Lab(verb::lab::Lab),
+    Ab(verb::ab::Ab),
     Completions(verb::completions::Completions),
     Man(verb::man::Man),
 }
@@ -60,7 +61,8 @@ pub fn run(command: Command) -> Outcome {
         Verb::History(verb) => verb.run(colour),
         Verb::Bench(verb) => verb.run(colour),
         Verb::Trace(verb) => verb.run(colour),
-        Verb::Lab(verb) => verb.run(),
+        Verb::Lab(verb) => verb.run(colour),
+        Verb::Ab(verb) => verb.run(colour),
         Verb::Completions(verb) => verb.run(Command::command()),
         Verb::Man(verb) => verb.run(Command::command()),
     }

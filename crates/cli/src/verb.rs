@@ -1,5 +1,6 @@
 //! One file a verb: its arguments, and which crates answer it.
 
+pub mod ab;
 pub mod apply;
 pub mod audit;
 pub mod bench;

@@ -35,6 +35,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -157,7 +158,7 @@ pub struct Guest {
     console: Console,
     qemu_said: Console,
     spare_ports: Vec<SparePort>,
-    delays: Option<DelayRegion>,
+    delays: Option<Arc<DelayRegion>>,
     token: String,
     commands: u64,
     boot_seconds: f64,
@@ -190,7 +191,12 @@ impl Guest {
 
     /// What the delay plugin counted so far; `None` without delays.
     pub fn delay_counts(&self) -> Option<Counts> {
-        self.delays.as_ref().map(DelayRegion::counts)
+        self.delays.as_ref().map(|delays| delays.counts())
+    }
+
+    /// The memory shared with the delay plugin, for a thread that looks at the counts while a command runs.
+    pub fn delay_region(&self) -> Option<Arc<DelayRegion>> {
+        self.delays.clone()
     }
 
     /// Ends the guest; gives what the delay plugin counted to the end.

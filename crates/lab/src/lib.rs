@@ -18,6 +18,7 @@ pub mod error;
 pub mod foreign;
 pub mod guest;
 pub mod kernels;
+pub mod order;
 pub mod packages;
 mod programs;
 pub mod qemu;

@@ -8,6 +8,7 @@
 
 mod cut;
 
+use std::fmt;
 use std::str::FromStr;
 
 use nearfar_machine::{Known, Machine, Memory};
@@ -23,6 +24,16 @@ pub struct Scale {
     pub cpus: Option<u32>,
     /// The memory a node with memory gets, in bytes; `None` for its own size.
     pub memory_bytes: Option<u64>,
+}
+
+/// As it is written: `cpus=2,memory=512M`.
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus = self.cpus.map(|cpus| format!("cpus={cpus}"));
+        let memory = self.memory_bytes.map(|bytes| format!("memory={}M", bytes >> 20));
+        let parts: Vec<String> = cpus.into_iter().chain(memory).collect();
+        f.write_str(&parts.join(","))
+    }
 }
 
 impl FromStr for Scale {

@@ -18,6 +18,7 @@ pub mod checkup;
 pub mod doctor;
 mod heat;
 pub mod history;
+pub mod kernels;
 pub mod latency;
 mod layout;
 pub mod outcome;

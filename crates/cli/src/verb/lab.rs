@@ -1,14 +1,25 @@
-//! `nearfar lab`: the gallery of machines.
+//! `nearfar lab`: machines in software, with real kernels.
+
+mod counts;
+mod doctor;
+pub mod guest_args;
+mod kernels;
+mod machines;
+mod run;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
-use crate::args::{Format, FormatArgs};
+use crate::args::{Colour, FormatArgs};
 use crate::failure::Outcome;
-use crate::output;
 
-/// The gallery of described machines (booting them comes with a later version)
+/// NUMA machines in software: boot a described machine as a guest and run commands in it
 #[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab run --machine kunpeng --scale cpus=2,memory=512M -- nearfar topo\n  \
+                       nearfar lab run --machine two-node --delay auto -- nearfar bench latency\n  \
+                       nearfar lab shell --machine snapshot-of-a-server.nearfar --scale cpus=2,memory=512M\n  \
+                       nearfar lab kernels get 6.12"
+)]
 pub struct Lab {
     #[command(subcommand)]
     verb: LabVerb,
@@ -16,34 +27,23 @@ pub struct Lab {
 
 #[derive(Subcommand)]
 enum LabVerb {
-    /// List the machines that --source takes by name
+    /// List the machines that --machine and --source take by name
     Machines(FormatArgs),
-}
-
-#[derive(Serialize)]
-struct Gallery {
-    machines: Vec<Entry>,
-}
-
-#[derive(Serialize)]
-struct Entry {
-    name: &'static str,
-    description: &'static str,
+    Run(run::Run),
+    Shell(run::Shell),
+    Kernels(kernels::Kernels),
+    Doctor(doctor::Doctor),
 }
 
 impl Lab {
-    /// Lists the gallery.
-    pub fn run(self) -> Outcome {
-        let LabVerb::Machines(format) = self.verb;
-        let entries = nearfar_sources::gallery();
-        let machines: Vec<_> =
-            entries.iter().map(|entry| Entry { name: entry.name, description: entry.description }).collect();
-        output::print(&match format.format {
-            Format::Json => output::json("machines/1", None, &Gallery { machines })?,
-            Format::Table => {
-                let width = machines.iter().map(|machine| machine.name.len()).max().unwrap_or(0);
-                machines.iter().map(|Entry { name, description }| format!("{name:width$}  {description}\n")).collect()
-            }
-        })
+    /// Does what was asked of the lab.
+    pub fn run(self, colour: Colour) -> Outcome {
+        match self.verb {
+            LabVerb::Machines(format) => machines::list(&format),
+            LabVerb::Run(verb) => verb.run(colour),
+            LabVerb::Shell(verb) => verb.run(colour),
+            LabVerb::Kernels(verb) => verb.run(colour),
+            LabVerb::Doctor(verb) => verb.run(colour),
+        }
     }
 }

@@ -20,6 +20,8 @@ use super::modules::Modules;
 use super::process::{self, Start};
 use super::qmp::Monitor;
 use super::{Guest, GuestRequest, Ports, initramfs, unpack};
+use std::sync::Arc;
+
 use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::delay::DelayRegion;
@@ -221,11 +223,11 @@ pub(super) fn shown(part: &Part) -> String {
 }
 
 /// The memory shared with the delay plugin.
-fn delays(request: &GuestRequest, channels: &mut Channels) -> Result<Option<DelayRegion>, LabError> {
+fn delays(request: &GuestRequest, channels: &mut Channels) -> Result<Option<Arc<DelayRegion>>, LabError> {
     let Some(delay) = &request.delay else { return Ok(None) };
     let region = delay.start()?;
     channels.theirs.insert(Part::Delays, process::duplicate(&region)?);
-    Ok(Some(region))
+    Ok(Some(Arc::new(region)))
 }
 
 fn listen_to_qemu(child: &mut Child, said: &Console, show: bool) {

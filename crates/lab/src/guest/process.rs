@@ -49,10 +49,10 @@ pub fn start(start: Start) -> Result<Child, LabError> {
         thread::spawn(move || {
             for (start, answer) in received {
                 // Whoever asked and did not wait gets a child that nobody kills: so it is killed here.
-                if let Err(unheard) = answer.send(spawn(start)) {
-                    if let Ok(mut child) = unheard.0 {
-                        drop(child.kill().and_then(|()| child.wait()));
-                    }
+                if let Err(unheard) = answer.send(spawn(start))
+                    && let Ok(mut child) = unheard.0
+                {
+                    drop(child.kill().and_then(|()| child.wait()));
                 }
             }
         });

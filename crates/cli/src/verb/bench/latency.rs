@@ -141,7 +141,12 @@ impl Latency {
             cancel: signals::cancel_flag(),
         };
         let parts = self.what.iter().map(|what| what.part()).collect();
-        Ok(SurveyOptions { parts, threads: self.threads.map(|threads| threads as usize), all_cpus: self.all_cpus, probe })
+        Ok(SurveyOptions {
+            parts,
+            threads: self.threads.map(|threads| threads as usize),
+            all_cpus: self.all_cpus,
+            probe,
+        })
     }
 }
 

@@ -1,0 +1,121 @@
+//! `nearfar ab`: the same command under A and under B.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use clap::Args;
+use nearfar_lab::cache::Cache;
+use nearfar_lab::guest::{Guest, GuestRequest};
+use nearfar_report::ab::{Comparison, Run, Selection, Side};
+
+use crate::args::{Colour, Format, FormatArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+use crate::signals;
+use crate::verb::lab::guest_args::{GuestArgs, failure};
+
+/// Run a command in two guests that differ in one thing, in turns, and show the answers side by side
+#[derive(Args)]
+#[command(
+    after_long_help = "Each run boots a fresh guest. What the command prints is compared value by value where it is \
+                       JSON, line by line otherwise.\n\nExamples:\n  \
+                       nearfar ab --a kernel=6.1 --b kernel=6.12 --machine powerpc-case1 -- nearfar topo\n  \
+                       nearfar ab --a append=numa_balancing=disable --b append=numa_balancing=enable --runs 5 -- ./job\n  \
+                       nearfar ab --a delay=off --b delay=auto --value 'pairs[*].median_ns' -- nearfar bench latency \
+                       --format json"
+)]
+pub struct Ab {
+    /// What side A has: machine=, kernel=, append=, delay=, arch= or scale= (may be repeated)
+    #[arg(long, value_name = "KEY=VALUE", required = true)]
+    a: Vec<String>,
+    /// What side B has
+    #[arg(long, value_name = "KEY=VALUE", required = true)]
+    b: Vec<String>,
+    /// Runs of each side, in the order A B B A A B ...
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Show this value of JSON answers, also when it is equal; * stands for any name (may be repeated)
+    #[arg(long, value_name = "PATH")]
+    value: Vec<String>,
+    #[command(flatten)]
+    guest: GuestArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Ab {
+    /// Runs both sides in turns and compares.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let cancel = signals::cancel_flag();
+        let (mut a, request_a) = self.side("--a", &self.a)?;
+        let (mut b, request_b) = self.side("--b", &self.b)?;
+        for note in request_a.notes.iter().chain(request_b.notes.iter().filter(|note| !request_a.notes.contains(note)))
+        {
+            anstream::eprintln!("note: {note}");
+        }
+        for (number, side_b) in turns(self.runs).into_iter().enumerate() {
+            let (side, request) = if side_b { (&mut b, &request_b) } else { (&mut a, &request_a) };
+            anstream::eprintln!("run {} of {}: {}", number + 1, 2 * self.runs, side.name());
+            side.runs.push(self.once(request, &cancel)?);
+        }
+        let comparison = Comparison::of(self.command, a, b, &Selection::new(self.value));
+        output::print(&match self.format.format {
+            Format::Json => output::json("ab/1", None, &comparison)?,
+            Format::Table => nearfar_report::ab::table(&comparison, &output::style(colour)),
+        })
+    }
+
+    /// One side: what it has, and the guest that follows from it.
+    fn side(&self, option: &str, words: &[String]) -> Result<(Side, GuestRequest), Failure> {
+        let mut settings = BTreeMap::<String, String>::new();
+        let mut guest = self.guest.clone();
+        for word in words {
+            let set = |(key, value)| guest.clone().with(key, value).map(|guest| (guest, key, value));
+            let (changed, key, value) = word
+                .split_once('=')
+                .ok_or_else(|| format!("{word}: KEY=VALUE is wanted"))
+                .and_then(set)
+                .map_err(|problem| Failure::input(anyhow::anyhow!("{option} {problem}")))?;
+            guest = changed;
+            settings
+                .entry(key.to_owned())
+                .and_modify(|all| *all = format!("{all} {value}"))
+                .or_insert(value.to_owned());
+        }
+        let request = {
+            let order = guest.order()?;
+            Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?
+        };
+        Ok((Side { settings, emulated: Some(request.label.clone()), runs: Vec::new() }, request))
+    }
+
+    /// Boots a guest and runs the command in it once.
+    fn once(&self, request: &GuestRequest, cancel: &AtomicBool) -> Result<Run, Failure> {
+        let mut guest = Guest::boot(request, cancel).map_err(failure)?;
+        let words: Vec<&str> = self.command.iter().map(String::as_str).collect();
+        let start = Instant::now();
+        let answer = guest.output(&words).map_err(failure)?;
+        let elapsed_s = start.elapsed().as_secs_f64();
+        guest.power_off().map_err(failure)?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Run { elapsed_s, exit_code: answer.code, stdout: text(answer.stdout), stderr: text(answer.stderr) })
+    }
+}
+
+/// Whose turn it is, `true` for B: A B B A A B B A, so that a drift of the host hits both sides alike.
+fn turns(runs: u32) -> Vec<bool> {
+    (0..runs).flat_map(|round| if round % 2 == 0 { [false, true] } else { [true, false] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn both_sides_get_as_many_runs_and_as_many_first_turns() {
+        let turns = super::turns(4);
+        assert_eq!(turns, [false, true, true, false, false, true, true, false]);
+    }
+}

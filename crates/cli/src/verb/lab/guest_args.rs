@@ -1,0 +1,114 @@
+//! Which guest: the options that `lab run`, `lab shell` and `ab` share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use nearfar_lab::delay::DelaySpec;
+use nearfar_lab::guest::Root;
+use nearfar_lab::order::Order;
+use nearfar_lab::qemu::Acceleration;
+use nearfar_lab::scale::Scale;
+use nearfar_lab::{Arch, LabError};
+use nearfar_sources::{Request, Want};
+
+use crate::failure::Failure;
+
+/// The guest to boot.
+#[derive(Args, Clone, Debug)]
+pub struct GuestArgs {
+    /// The machine: a name from `nearfar lab machines` or anything --source takes (a snapshot, hwloc XML, `numactl -H`
+    /// text, a description file, a synthetic string)
+    #[arg(long, value_name = "MACHINE", default_value = "two-node")]
+    machine: String,
+    /// Cut each node down, such as cpus=2,memory=512M; nodes without CPUs or memory stay so
+    #[arg(long, value_name = "SCALE")]
+    scale: Option<Scale>,
+    /// x86_64, arm64 or powerpc64le [default: the machine's own, or this host's]
+    #[arg(long, value_name = "ARCH")]
+    arch: Option<Arch>,
+    /// A series from `nearfar lab kernels list` (6.12), an image, a build tree, or "host" [default: the newest cached
+    /// one]
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Option<String>,
+    /// Words for the guest kernel's command line (may be repeated)
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
+    append: Vec<String>,
+    /// Make far memory slow: auto, off, or delays such as near=400,far=800 (docs/delays.md)
+    #[arg(long, value_name = "DELAYS")]
+    delay: Option<DelaySpec>,
+    /// How the guest's CPUs run; delays need software emulation
+    #[arg(long, value_enum, default_value_t = Accel::Auto, value_name = "HOW")]
+    accel: Accel,
+    /// The host's files are read-only in the guest, instead of below an overlay that is thrown away
+    #[arg(long)]
+    read_only: bool,
+    /// A folder of the host that the guest may write to, as /results
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+    /// Show the guest kernel's console on standard error
+    #[arg(long)]
+    console: bool,
+    /// Give up when the guest is not up after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    boot_timeout: u64,
+}
+
+/// How the guest's CPUs run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Accel {
+    /// KVM where a guest was seen to live under it, software emulation otherwise
+    Auto,
+    /// On this host's CPUs
+    Kvm,
+    /// In software
+    Tcg,
+}
+
+impl GuestArgs {
+    /// The same guest with one thing set otherwise, as `ab` writes it: `kernel=6.1`.
+    pub fn with(mut self, key: &str, value: &str) -> Result<Self, String> {
+        match key {
+            "machine" => value.clone_into(&mut self.machine),
+            "kernel" => self.kernel = Some(value.to_owned()),
+            "append" => self.append.push(value.to_owned()),
+            "arch" => self.arch = Some(value.parse()?),
+            "scale" => self.scale = Some(value.parse()?),
+            "delay" => self.delay = Some(value.parse()?),
+            _ => return Err(format!("{key}: not one of machine, kernel, append, arch, scale, delay")),
+        }
+        Ok(self)
+    }
+
+    /// The order for the lab.
+    pub fn order(&self) -> Result<Order, Failure> {
+        let request = Request { source: Some(self.machine.clone()), root: None, fake: None, want: Want::all() };
+        let machine = nearfar_sources::read(&request).map_err(Failure::input)?;
+        let name = self.machine.rsplit('/').next().unwrap_or(&self.machine).to_owned();
+        Ok(Order {
+            scale: self.scale.unwrap_or_default(),
+            arch: self.arch,
+            kernel: self.kernel.clone(),
+            append: self.append.clone(),
+            delay: self.delay.clone().unwrap_or(DelaySpec::Off),
+            acceleration: match self.accel {
+                Accel::Auto => None,
+                Accel::Kvm => Some(Acceleration::Kvm),
+                Accel::Tcg => Some(Acceleration::Tcg),
+            },
+            root: if self.read_only { Root::ReadOnly } else { Root::Overlay },
+            results: self.results.clone(),
+            console: self.console,
+            boot_timeout: Duration::from_secs(self.boot_timeout),
+            ..Order::new(machine, name)
+        })
+    }
+}
+
+/// What the caller has to mend is wrong input; the rest the system refused.
+pub fn failure(error: LabError) -> Failure {
+    match error {
+        LabError::Design(_) | LabError::Kernel { .. } | LabError::Content { .. } => Failure::input(error),
+        _ => Failure::refused(error),
+    }
+}

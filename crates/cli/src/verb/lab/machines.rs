@@ -1,0 +1,32 @@
+//! `nearfar lab machines`: the gallery.
+
+use serde::Serialize;
+
+use crate::args::{Format, FormatArgs};
+use crate::failure::Outcome;
+use crate::output;
+
+#[derive(Serialize)]
+struct Gallery {
+    machines: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    name: &'static str,
+    description: &'static str,
+}
+
+/// Lists the gallery.
+pub fn list(format: &FormatArgs) -> Outcome {
+    let entries = nearfar_sources::gallery();
+    let machines: Vec<_> =
+        entries.iter().map(|entry| Entry { name: entry.name, description: entry.description }).collect();
+    output::print(&match format.format {
+        Format::Json => output::json("machines/1", None, &Gallery { machines })?,
+        Format::Table => {
+            let width = machines.iter().map(|machine| machine.name.len()).max().unwrap_or(0);
+            machines.iter().map(|Entry { name, description }| format!("{name:width$}  {description}\n")).collect()
+        }
+    })
+}

@@ -1,0 +1,127 @@
+//! `nearfar lab run` and `nearfar lab shell`: a guest for one command, or to look around in.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use nearfar_lab::cache::Cache;
+use nearfar_lab::guest::{Exec, Guest, GuestRequest, Signals, Streams, command_line};
+
+use super::counts;
+use super::guest_args::{GuestArgs, failure};
+use crate::args::Colour;
+use crate::failure::{Failure, Outcome};
+use crate::{output, signals};
+
+/// Boot a machine as a guest, run a command in it, and power it off
+///
+/// The command's output, input, exit code and Ctrl-C are passed through. It sees this host's files; what it writes to them is
+/// thrown away with the guest, except in the folder of --results.
+#[derive(Args)]
+#[command(
+    after_long_help = "The exit code is the command's. 2 and 3 with a message of nearfar mean that there was no \
+                             guest.\n\nExamples:\n  \
+                             nearfar lab run --machine eight-node-ring --scale cpus=1,memory=256M -- numactl -H\n  \
+                             nearfar lab run --machine x86-case1 -- nearfar audit\n  \
+                             nearfar lab run --delay near=400,far=800 --counts counts.json -- ./job"
+)]
+pub struct Run {
+    #[command(flatten)]
+    guest: GuestArgs,
+    /// Write what the delay plugin counted to this file, each second and at the end
+    #[arg(long, value_name = "FILE", requires = "delay")]
+    counts: Option<PathBuf>,
+    /// Print QEMU's command line instead of running it
+    #[arg(long)]
+    show_command: bool,
+    /// The command and its arguments
+    #[arg(last = true, required_unless_present = "show_command", value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Boot a machine as a guest and open a shell in it
+#[derive(Args)]
+#[command(after_long_help = "Leave it with `exit` or Ctrl-D; Ctrl-] three times ends a guest that hangs.")]
+pub struct Shell {
+    #[command(flatten)]
+    guest: GuestArgs,
+}
+
+impl Run {
+    /// Boots, runs, powers off.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let request = prepare(&self.guest)?;
+        if self.show_command {
+            return output::print(&quoted(&command_line(&request)));
+        }
+        let exec = Exec { command: self.command, ..Exec::default() };
+        inside(&request, &exec, self.counts, colour)
+    }
+}
+
+impl Shell {
+    /// Boots, hands the terminal over, powers off.
+    pub fn run(self, colour: Colour) -> Outcome {
+        let request = prepare(&self.guest)?;
+        let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+        let exec = Exec { command: vec![shell], terminal: true, ..Exec::default() };
+        inside(&request, &exec, None, colour)
+    }
+}
+
+/// What the guest is made of; says on standard error what it could not reproduce.
+fn prepare(guest: &GuestArgs) -> Result<GuestRequest, Failure> {
+    let order = guest.order()?;
+    let request = Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?;
+    for note in &request.notes {
+        anstream::eprintln!("note: {note}");
+    }
+    Ok(request)
+}
+
+/// Runs a command in a guest with this process's streams.
+fn inside(request: &GuestRequest, exec: &Exec, counts: Option<PathBuf>, _colour: Colour) -> Outcome {
+    let cancel = signals::cancel_flag();
+    let mut guest = Guest::boot(request, &cancel).map_err(failure)?;
+    let streams = Streams::inherited().map_err(Failure::refused)?;
+    let signals = Signals::of_process().map_err(failure)?;
+    let watch = counts
+        .zip(guest.delay_region())
+        .map(|(file, region)| counts::Watch::start(region, file, request.label.clone()));
+    let exit = guest.exec(exec, streams, &signals).map_err(failure)?;
+    if let Some(watch) = watch {
+        watch.finish()?;
+    }
+    guest.power_off().map_err(failure)?;
+    match u8::try_from(exit.code) {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(Failure::CommandEnded(code)),
+        Err(_) => Err(Failure::CommandEnded(u8::MAX)),
+    }
+}
+
+/// Words as a shell takes them, one option a line.
+fn quoted(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+.,/:@%".contains(c);
+    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    let mut text = String::new();
+    for word in words {
+        if !text.is_empty() {
+            text.push_str(if word.starts_with('-') { " \\\n  " } else { " " });
+        }
+        text.push_str(&quote(word));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_shown_command_can_be_pasted() {
+        let words = ["qemu", "-append", "a b='c'", "-smp", "4"].map(str::to_owned);
+        assert_eq!(super::quoted(&words), "qemu \\\n  -append 'a b='\\''c'\\''' \\\n  -smp 4");
+    }
+}

@@ -1,0 +1,145 @@
+//! From what a user asks for to what a guest is made of: every choice that was left open is taken here, once.
+//!
+//! ```text
+//!  Order: machine, scale, arch?, kernel?, delay? ──► find QEMU, kernel, busybox ──► Design ──► GuestRequest
+//!                                                    probe KVM, plugin                         + notes for the user
+//! ```
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nearfar_machine::Machine;
+
+use crate::arch::Arch;
+use crate::cache::Cache;
+use crate::delay::{self, DelaySpec};
+use crate::design::Design;
+use crate::error::LabError;
+use crate::foreign;
+use crate::guest::{GuestRequest, Root};
+use crate::kernels::{self, Kernel};
+use crate::qemu::{self, Acceleration, Qemu};
+use crate::scale::{self, Scale};
+
+/// A guest as a user asks for it.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The machine to be.
+    pub machine: Machine,
+    /// What the user called it, for labels.
+    pub name: String,
+    /// Cut down to this.
+    pub scale: Scale,
+    /// The guest's architecture; `None` for the machine's own, or the host's where the machine names none.
+    pub arch: Option<Arch>,
+    /// The kernel, as [`kernels::find`] takes it.
+    pub kernel: Option<String>,
+    /// Words for the kernel's command line, after ours.
+    pub append: Vec<String>,
+    /// Delays of far memory.
+    pub delay: DelaySpec,
+    /// How the CPUs run; `None` for KVM where it truly works.
+    pub acceleration: Option<Acceleration>,
+    /// How the guest sees the host's files.
+    pub root: Root,
+    /// The folder the guest may write to.
+    pub results: Option<PathBuf>,
+    /// Whether the kernel's console is shown.
+    pub console: bool,
+    /// How long the guest may take to come up.
+    pub boot_timeout: Duration,
+}
+
+impl Order {
+    /// An order with every choice left open.
+    pub fn new(machine: Machine, name: impl Into<String>) -> Self {
+        Self {
+            machine,
+            name: name.into(),
+            scale: Scale::default(),
+            arch: None,
+            kernel: None,
+            append: Vec::new(),
+            delay: DelaySpec::Off,
+            acceleration: None,
+            root: Root::Overlay,
+            results: None,
+            console: false,
+            boot_timeout: Duration::from_secs(600),
+        }
+    }
+
+    /// Takes the choices that were left open and finds what is needed.
+    ///
+    /// # Errors
+    /// When QEMU, a kernel or the delay plugin is missing (the error says which command brings it), or when the machine
+    /// cannot be built from QEMU's parts.
+    pub fn prepare(&self, cache: &Cache) -> Result<GuestRequest, LabError> {
+        let arch = self.architecture()?;
+        let qemu = Qemu::find(arch)?;
+        let kernel = kernels::find_in(cache, self.kernel.as_deref(), arch)?;
+        let machine = scale::scaled(&self.machine, self.scale)?;
+        let design = Design::new(&machine, arch)?;
+        let acceleration = self.accelerate(&qemu, cache, &kernel);
+        let delay = match &self.delay {
+            DelaySpec::Off => None,
+            asked @ DelaySpec::On(_) => Some(delay::setup(&design, asked, &delay::find_plugin(&qemu)?)?),
+        };
+        let busybox = foreign::busybox(cache, arch)?;
+        let foreign = (Some(arch) != Arch::host()).then(|| foreign::get(cache, arch)).transpose()?;
+        let label = self.label(&kernel, acceleration, delay.as_ref().map(|delay| delay.label.as_str()));
+        let notes = design.notes.clone();
+        Ok(GuestRequest {
+            design,
+            kernel,
+            qemu,
+            acceleration,
+            append: self.append.clone(),
+            label,
+            delay,
+            root: self.root,
+            results: self.results.clone(),
+            foreign,
+            busybox,
+            boot_timeout: self.boot_timeout,
+            console: self.console,
+            notes,
+        })
+    }
+
+    fn architecture(&self) -> Result<Arch, LabError> {
+        let named = self.machine.origin.architecture.get();
+        match (self.arch, named) {
+            (Some(arch), _) => Ok(arch),
+            (None, Some(name)) => {
+                name.parse().map_err(|problem: String| LabError::Design(format!("{problem}; choose one with --arch")))
+            }
+            (None, None) => Ok(Arch::host().unwrap_or(Arch::X86_64)),
+        }
+    }
+
+    /// Delays need software emulation: under KVM nobody sees the guest's accesses. Why it is not KVM is `doctor`'s to say.
+    fn accelerate(&self, qemu: &Qemu, cache: &Cache, kernel: &Kernel) -> Acceleration {
+        match (self.acceleration, &self.delay) {
+            (Some(chosen), DelaySpec::Off) => chosen,
+            (None, DelaySpec::Off) => qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration,
+            (_, DelaySpec::On(_)) => Acceleration::Tcg,
+        }
+    }
+
+    /// What every figure made in this guest is labelled with.
+    fn label(&self, kernel: &Kernel, acceleration: Acceleration, delays: Option<&str>) -> String {
+        let mut parts = vec![format!("emulated machine {}", self.name)];
+        if self.scale != Scale::default() {
+            parts.push(format!("scaled to {}", self.scale));
+        }
+        parts.push(format!("Linux {}", kernel.release));
+        parts.push(match acceleration {
+            Acceleration::Kvm => "KVM".to_owned(),
+            Acceleration::Tcg => "software emulation".to_owned(),
+        });
+        parts.push(delays.unwrap_or("no delays: all memory equally fast").to_owned());
+        // The label travels in double quotes on the kernel's command line.
+        parts.join(", ").replace(['"', '\n'], " ")
+    }
+}
