@@ -23,6 +23,7 @@ mod marks;
 mod modules;
 mod plug;
 mod process;
+mod progress;
 mod pump;
 mod qmp;
 mod run;

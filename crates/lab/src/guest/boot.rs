@@ -18,6 +18,7 @@ use super::console::Console;
 use super::link::{Link, Said};
 use super::modules::Modules;
 use super::process::{self, Start};
+use super::progress::Progress;
 use super::qmp::Monitor;
 use super::{Guest, GuestRequest, Ports, initramfs, unpack};
 use std::sync::Arc;
@@ -34,8 +35,8 @@ const LAST_LINES: usize = 15;
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 impl Guest {
-    /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything is
-    /// tried once more: QEMU aborts so, seldom, while it builds the machine.
+    /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything, or in
+    /// which all vCPUs sleep for long, is tried once more: both happen, seldom, with machines that boot well otherwise.
     ///
     /// # Errors
     /// [`LabError::Boot`] with the last that the console said when the guest dies or is not up in time; what is missing
@@ -47,15 +48,15 @@ impl Guest {
         let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
         let archive = initramfs::build(request, &modules, &token)?;
         let deadline = Instant::now() + request.boot_timeout;
-        for last in [false, true] {
+        let mut again = true;
+        loop {
             let mut booting = Booting::start(request, &kernel, &archive)?;
-            match booting.wait(cancel, deadline) {
+            match booting.wait(cancel, deadline, again) {
                 Ok(()) => return Ok(booting.finish(token)),
-                Err(Ending::Silent) if !last => {}
+                Err(Ending::Silent | Ending::Stalled) if again => again = false,
                 Err(ending) => return Err(booting.error(ending, request.boot_timeout)),
             }
         }
-        unreachable!("the last round returns")
     }
 }
 
@@ -65,6 +66,8 @@ enum Ending {
     Silent,
     /// QEMU ended.
     Ended,
+    /// All its CPUs sleep.
+    Stalled,
     /// It takes too long.
     Late,
     /// The user does not want it any more.
@@ -137,14 +140,18 @@ impl Booting {
         Ok(Self { guest, started })
     }
 
-    /// Waits for the agent's first word.
-    fn wait(&mut self, cancel: &AtomicBool, deadline: Instant) -> Result<(), Ending> {
+    /// Waits for the agent's first word; with `impatient` also for signs that it never comes.
+    fn wait(&mut self, cancel: &AtomicBool, deadline: Instant, impatient: bool) -> Result<(), Ending> {
+        let mut progress = Progress::of(self.guest.child.id());
         loop {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Ending::Cancelled);
             }
             if Instant::now() > deadline {
                 return Err(Ending::Late);
+            }
+            if impatient && progress.stalled() {
+                return Err(Ending::Stalled);
             }
             let mut link = [PollFd::from_borrowed_fd(self.guest.link.descriptor(), PollFlags::IN)];
             match poll(&mut link, Some(&GLANCE)) {
@@ -183,6 +190,7 @@ impl Booting {
                 self.guest.console.bytes()
             ),
             Ending::Silent => "QEMU ended before the kernel said anything, twice".to_owned(),
+            Ending::Stalled => "its CPUs sleep, twice".to_owned(),
             Ending::Ended => "it ended while it booted".to_owned(),
         };
         LabError::Boot { problem, console: last_words(&self.guest.console, &self.guest.qemu_said) }
