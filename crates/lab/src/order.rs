@@ -129,11 +129,8 @@ impl Order {
 
     /// What every figure made in this guest is labelled with.
     fn label(&self, kernel: &Kernel, acceleration: Acceleration, delays: Option<&str>) -> String {
-        let mut parts = vec![format!("emulated machine {}", self.name)];
-        if self.scale != Scale::default() {
-            parts.push(format!("scaled to {}", self.scale));
-        }
-        parts.push(format!("Linux {}", kernel.release));
+        let scale = if self.scale == Scale::default() { String::new() } else { format!(" at {}", self.scale) };
+        let mut parts = vec![format!("{}{scale} as a guest: Linux {}", self.name, kernel.release)];
         parts.push(match acceleration {
             Acceleration::Kvm => "KVM".to_owned(),
             Acceleration::Tcg => "software emulation".to_owned(),
