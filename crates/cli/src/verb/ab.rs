@@ -1,12 +1,13 @@
 //! `nearfar ab`: the same command under A and under B.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
+use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Guest, GuestRequest};
+use nearfar_lab::guest::{Exec, Guest, GuestRequest, Input, Signals, Streams};
 use nearfar_report::ab::{Comparison, Run, Selection, Side};
 
 use crate::args::{Colour, Format, FormatArgs};
@@ -51,8 +52,10 @@ impl Ab {
     /// Runs both sides in turns and compares.
     pub fn run(self, colour: Colour) -> Outcome {
         let cancel = signals::cancel_flag();
-        let (mut a, request_a) = self.side("--a", &self.a)?;
-        let (mut b, request_b) = self.side("--b", &self.b)?;
+        // Both sides are understood before either is prepared: a slip in the second is then not hidden by a kernel that the
+        // first lacks.
+        let ((mut a, guest_a), (mut b, guest_b)) = (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
+        let (request_a, request_b) = (prepare(&mut a, &guest_a)?, prepare(&mut b, &guest_b)?);
         for note in request_a.notes.iter().chain(request_b.notes.iter().filter(|note| !request_a.notes.contains(note)))
         {
             anstream::eprintln!("note: {note}");
@@ -69,8 +72,8 @@ impl Ab {
         })
     }
 
-    /// One side: what it has, and the guest that follows from it.
-    fn side(&self, option: &str, words: &[String]) -> Result<(Side, GuestRequest), Failure> {
+    /// One side: what it has, and the guest that is asked for with it.
+    fn side(&self, option: &str, words: &[String]) -> Result<(Side, GuestArgs), Failure> {
         let mut settings = BTreeMap::<String, String>::new();
         let mut guest = self.guest.clone();
         for word in words {
@@ -86,24 +89,34 @@ impl Ab {
                 .and_modify(|all| *all = format!("{all} {value}"))
                 .or_insert(value.to_owned());
         }
-        let request = {
-            let order = guest.order()?;
-            Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?
-        };
-        Ok((Side { settings, emulated: Some(request.label.clone()), runs: Vec::new() }, request))
+        Ok((Side { settings, emulated: None, runs: Vec::new() }, guest))
     }
 
     /// Boots a guest and runs the command in it once.
     fn once(&self, request: &GuestRequest, cancel: &AtomicBool) -> Result<Run, Failure> {
         let mut guest = Guest::boot(request, cancel).map_err(failure)?;
-        let words: Vec<&str> = self.command.iter().map(String::as_str).collect();
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let streams = Streams { input: Input::Nothing, output: Box::new(&mut stdout), errors: Box::new(&mut stderr) };
+        let signals = Signals::of_process().map_err(failure)?;
         let start = Instant::now();
-        let answer = guest.output(&words).map_err(failure)?;
+        let exit = guest.exec(&Exec::new(&self.command), streams, &signals).map_err(failure)?;
         let elapsed_s = start.elapsed().as_secs_f64();
         guest.power_off().map_err(failure)?;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok(Run { elapsed_s, exit_code: answer.code, stdout: text(answer.stdout), stderr: text(answer.stderr) })
+        // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
+        if cancel.load(Ordering::Relaxed) {
+            return Err(failure(LabError::Interrupted));
+        }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Run { elapsed_s, exit_code: exit.code, stdout: text(&stdout), stderr: text(&stderr) })
     }
+}
+
+/// What a side's guests are made of.
+fn prepare(side: &mut Side, guest: &GuestArgs) -> Result<GuestRequest, Failure> {
+    let order = guest.order()?;
+    let request = Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?;
+    side.emulated = Some(request.label.clone());
+    Ok(request)
 }
 
 /// Whose turn it is, `true` for B: A B B A A B B A, so that a drift of the host hits both sides alike.
