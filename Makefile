@@ -26,6 +26,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	shellcheck tools/install-packages tools/install-files tools/fuzz-all .ci/run
+	shellcheck --shell=dash --exclude=SC2187 crates/lab/src/guest/*.sh
 
 bench: build ## Print speed and memory against hwloc's lstopo and virtme-ng, each interleaved in one run
 	@tools/install-packages bench
