@@ -9,9 +9,13 @@
 //! their range, so that a machine whose speed drifts does not favour either side.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+mod measured;
+
+use measured::{Spread, beside_us};
 
 const SIZES: [u32; 3] = [1024, 2048, 4096];
 
@@ -84,38 +88,6 @@ fn startup(nearfar: &Path, rounds: usize) -> io::Result<()> {
     let wall = Spread::of(costs.iter().skip(1).map(|cost| cost.wall.as_secs_f64() * 1e3));
     println!("\n8192 queues spread over 8192 CPUs: {}", wall.with_unit("ms"));
     Ok(())
-}
-
-struct Spread {
-    median: f64,
-    lowest: f64,
-    highest: f64,
-}
-
-impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<_> = values.collect();
-        values.sort_by(f64::total_cmp);
-        let last = values.len() - 1;
-        Self { median: values[values.len() / 2], lowest: values[0], highest: values[last] }
-    }
-
-    fn with_unit(&self, unit: &str) -> String {
-        let digits = if self.median < 1.0 { 3 } else { 1 };
-        let Self { median, lowest, highest } = self;
-        format!("{median:.digits$} {unit} ({lowest:.digits$} to {highest:.digits$})")
-    }
-}
-
-/// The binary that cargo put beside this example's folder.
-fn beside_us(name: &str) -> io::Result<PathBuf> {
-    let us = std::env::current_exe()?;
-    let target = us.parent().and_then(Path::parent).ok_or(io::ErrorKind::NotFound)?;
-    let binary = target.join(name);
-    match binary.exists() {
-        true => Ok(binary),
-        false => Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not built", binary.display()))),
-    }
 }
 
 fn generate(tree: &Path, cpus: u32) -> io::Result<()> {
