@@ -61,7 +61,8 @@ pub(crate) fn decide(
     used_by: Use,
     spare: Option<u64>,
 ) -> Room {
-    let last_level_cache_bytes = last_level_caches(machine).filter_map(size).max();
+    let modelled = machine.origin.emulated.as_deref().and_then(modelled_cache);
+    let last_level_cache_bytes = modelled.or_else(|| last_level_caches(machine).filter_map(size).max());
     let line_bytes = machine.caches.iter().filter_map(|cache| cache.line_bytes).max().unwrap_or(64);
     // A line of 512 bytes is the largest there is; a wrong file must not make the stride absurd.
     let line_bytes = u64::from(line_bytes).clamp(64, 512).next_power_of_two();
@@ -124,6 +125,19 @@ pub(crate) fn last_level_caches(machine: &Machine) -> impl Iterator<Item = &Cach
 
 fn size(cache: &Cache) -> Option<u64> {
     cache.size_bytes.get().copied()
+}
+
+/// The cache that a guest with delays has, in bytes: `cache 8M/16 ways a node` in its label (docs/delays.md). The caches such
+/// a guest lists itself are those of the processor that QEMU imitates, and nobody models them.
+fn modelled_cache(label: &str) -> Option<u64> {
+    let (size, _) = label.split_once("; cache ")?.1.split_once('/')?;
+    let (number, shift) = match size.strip_suffix(['K', 'M', 'G']) {
+        Some(number) if size.ends_with('K') => (number, 10),
+        Some(number) if size.ends_with('M') => (number, 20),
+        Some(number) => (number, 30),
+        None => (size, 0),
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// The last-level caches of one node together, for the node that has most, in bytes.
@@ -224,6 +238,19 @@ mod tests {
         let mut machine = machine(Some(2 << 20), 1 << 40);
         machine.origin.emulated = Some("emulated machine".to_owned());
         assert_eq!(room(&machine, None).buffer_bytes, 32 << 20);
+    }
+
+    #[test]
+    fn the_cache_of_delays_counts_and_not_that_of_the_imitated_processor() {
+        let mut machine = machine(Some(16 << 20), 1 << 40);
+        machine.origin.emulated =
+            Some("machine x, delays 10: 400 ns; cache 12M/16 ways a node; transfer 5/9 ns".into());
+        assert_eq!(room(&machine, None).buffer_bytes, 48 << 20);
+        assert_eq!(modelled_cache("x; cache 512K/8 ways a node"), Some(512 << 10));
+        for label in ["no delays: all memory equally fast", "x; cache ", "x; cache M/", "x; cache 99999999999999999G/1"]
+        {
+            assert_eq!(modelled_cache(label), None, "{label}");
+        }
     }
 
     #[test]

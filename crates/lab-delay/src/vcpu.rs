@@ -15,7 +15,10 @@ use crate::region::{Count, Counters};
 /// Lines of the filter: 32 KiB, the size of a first-level data cache.
 pub const FILTER_LINES: usize = 512;
 /// How much of what emulation itself takes for an access may count as part of its delay, in nanoseconds.
-pub const OWN_COST_NS: u32 = 200;
+pub const OWN_COST_NS: u32 = 300;
+/// How much of what the model took too long for one delay may be taken off the next, in nanoseconds. Beyond it, the host ran
+/// somebody else.
+pub const OVERRUN_NS: u32 = 1000;
 /// After how many accesses at most the next delay is one that follows at once.
 pub const AT_ONCE: u64 = 4;
 const LINE_SHIFT: u32 = 6;
@@ -51,8 +54,17 @@ pub struct Vcpu<'a> {
     own: Word,
     filter: Box<[Recent<'a>; FILTER_LINES]>,
     paid: Option<(usize, u32)>,
-    /// When the last delay ended, in ticks, and the number of that access.
-    ended: Option<(u64, u64)>,
+    ended: Option<Ended>,
+}
+
+/// The end of a delay.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    /// When the delay was to end, and when it did, in ticks: the model may take longer than a short delay.
+    due: u64,
+    at: u64,
+    /// The number of the access.
+    access: u64,
 }
 
 impl<'a> Vcpu<'a> {
@@ -110,18 +122,22 @@ impl<'a> Vcpu<'a> {
         if ns != 0 {
             let until = self.ready(start, clock) + clock.ticks(ns);
             clock.wait(until);
-            self.ended = Some((until.max(start), self.counters.get(Count::Accesses)));
+            let access = self.counters.get(Count::Accesses);
+            self.ended = Some(Ended { due: until, at: clock.now(), access });
             self.counters.add(Count::DelayNs, u64::from(ns));
         }
     }
 
     /// From when on a delay counts. What emulation takes between two accesses that are delayed one right after the other
-    /// (a chain of dependent loads) is part of the second delay, up to a limit: so such a chain runs at the speed that
-    /// was asked for, and code that computes in between is not given the time it computes.
+    /// (a chain of dependent loads) is part of the second delay, up to a limit, and so is what the first took too long:
+    /// such a chain runs at the speed that was asked for, and code that computes in between is not given the time it
+    /// computes.
     fn ready(&self, start: u64, clock: &impl Clock) -> u64 {
         match self.ended {
-            Some((ended, number)) if self.counters.get(Count::Accesses).wrapping_sub(number) <= AT_ONCE => {
-                ended.max(start.saturating_sub(clock.ticks(OWN_COST_NS))).min(start)
+            Some(ended) if self.counters.get(Count::Accesses).wrapping_sub(ended.access) <= AT_ONCE => {
+                let between = start.saturating_sub(ended.at).min(clock.ticks(OWN_COST_NS));
+                let overrun = ended.at.saturating_sub(ended.due).min(clock.ticks(OVERRUN_NS));
+                start.saturating_sub(between).saturating_sub(overrun)
             }
             _ => start,
         }

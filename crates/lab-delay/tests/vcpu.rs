@@ -20,6 +20,8 @@ struct Emulator {
     time: Cell<u64>,
     /// What emulation takes for an access.
     own_cost: Cell<u64>,
+    /// What the model takes to look an access up.
+    look_cost: Cell<u64>,
     waits: RefCell<Vec<u64>>,
     lookups: Cell<u32>,
     /// Added to a virtual address for the physical one.
@@ -36,7 +38,7 @@ impl Clock for Emulator {
     }
 
     fn wait(&self, until: u64) {
-        self.waits.borrow_mut().push(until - self.time.replace(until.max(self.time.get())));
+        self.waits.borrow_mut().push(until.saturating_sub(self.time.replace(until.max(self.time.get()))));
     }
 }
 
@@ -46,6 +48,7 @@ impl Emulator {
         if !vcpu.passes(address, write) {
             vcpu.look(Access { address, instruction, write }, self, || {
                 self.lookups.set(self.lookups.get() + 1);
+                self.time.set(self.time.get() + self.look_cost.get());
                 (address < IO).then(|| address + self.shift.get())
             });
         }
@@ -111,8 +114,8 @@ fn a_filtered_line_is_looked_up_again_when_another_vcpu_wrote_it() {
     qemu.run(&mut vcpus[0], 1, 0, false);
     qemu.run(&mut vcpus[1], 1, 0, false);
     // The write takes the line from node 0, and the first reader there brings it back; its last delay ended 2000 ns ago
-    // with no access since, so 200 ns of that count.
-    assert_eq!(qemu.waited(), [2000, 1800]);
+    // with no access since, so 300 ns of that count.
+    assert_eq!(qemu.waited(), [2000, 1700]);
     assert_eq!(counters[0].get(Count::TransfersOther), 1);
 }
 
@@ -135,7 +138,7 @@ fn an_atomic_instruction_gets_its_line_once() {
         qemu.run(&mut vcpus[vcpu], 7, 0, false);
         qemu.run(&mut vcpus[vcpu], 7, 0, true);
     }
-    assert_eq!(qemu.waited(), [400, 2000, 1800], "with 200 of the 2000 ns that vCPU 0 did nothing");
+    assert_eq!(qemu.waited(), [400, 2000, 1700], "with 300 of the 2000 ns that vCPU 0 did nothing");
 }
 
 #[test]
@@ -177,7 +180,31 @@ fn of_slow_emulation_only_the_limit_is_made_up_for_so_that_differences_stay() {
     for address in [0, 0x40, 0x10_0000] {
         qemu.run(&mut vcpus[0], 1, address, false);
     }
-    assert_eq!(qemu.waited(), [400, 200, 600]);
+    assert_eq!(qemu.waited(), [400, 100, 500]);
+}
+
+#[test]
+fn what_the_model_took_too_long_is_taken_off_the_next_delay_of_a_chain() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator { look_cost: Cell::new(450), ..Emulator::default() };
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    qemu.look_cost.set(10);
+    qemu.run(&mut vcpus[0], 1, 64, false);
+    qemu.run(&mut vcpus[0], 1, 128, false);
+    assert_eq!(qemu.waited(), [0, 340, 390]);
+    assert_eq!(qemu.time.get(), 3 * 400);
+}
+
+#[test]
+fn a_host_that_ran_somebody_else_makes_the_next_delay_shorter_by_the_limit_only() {
+    let (_, mut vcpus, _) = machine();
+    let qemu = Emulator { look_cost: Cell::new(3_000_000), ..Emulator::default() };
+    qemu.run(&mut vcpus[0], 1, 0, false);
+    qemu.look_cost.set(0);
+    for line in 1..4 {
+        qemu.run(&mut vcpus[0], 1, line * 64 + 0x10_0000, false);
+    }
+    assert_eq!(qemu.waited(), [0, 0, 600, 800]);
 }
 
 #[test]

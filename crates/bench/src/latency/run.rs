@@ -25,6 +25,11 @@ const TRIAL_STEPS: u64 = 2_000;
 const LEAST_STEPS: u64 = 1_000;
 /// Most loads in a sample: a few milliseconds, so that on a busy machine most samples end before the scheduler comes.
 const MOST_STEPS: u64 = 20_000;
+/// On an emulated machine chains are as short as the clock allows: the host takes its CPUs away for milliseconds at a
+/// time, and most samples should not notice.
+const EMULATED_STEPS: u64 = 100;
+/// Loads before the clock starts on an emulated machine: enough to meet nearly all pages of a block.
+const EMULATED_WARM_UP_STEPS: u64 = 256;
 /// Loads between two looks at the clock while caches are emptied of what linking left there.
 const SETTLING_STEPS: u64 = 4_096;
 /// The share of the time left that emptying caches may take.
@@ -55,6 +60,33 @@ struct Pair {
 struct Chase<'a> {
     words: &'a [u64],
     at: u64,
+    shape: Shape,
+    /// Loads so far.
+    loads: u64,
+}
+
+/// How chains run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Shape {
+    /// Loads before the clock starts.
+    warm_up: u64,
+    /// Lines of a block that is visited as a whole before the next one; `None` where the whole buffer is one.
+    block: Option<u64>,
+    /// The number of loads in a sample, where it does not follow from the machine's speed.
+    steps: Option<u64>,
+}
+
+impl Shape {
+    fn of(machine: &Machine, line_bytes: u64) -> Self {
+        match machine.origin.emulated {
+            Some(_) => Self {
+                warm_up: EMULATED_WARM_UP_STEPS,
+                block: Some(chase::BLOCK_BYTES / line_bytes),
+                steps: Some(EMULATED_STEPS),
+            },
+            None => Self { warm_up: WARM_UP_STEPS, block: None, steps: None },
+        }
+    }
 }
 
 /// The samples of each pair: CPU node, index of the buffer.
@@ -72,16 +104,18 @@ struct Run<'a> {
 pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError> {
     let Chases { machine, options, sources, room, placed, deadline } = chases;
     let start = Instant::now();
-    link(placed, room, options)?;
+    let shape = Shape::of(machine, room.line_bytes);
+    link(placed, room, shape, options)?;
     let stride = (room.one_cpu_bytes / 8) as usize;
     let nodes: Vec<NodeId> = placed.buffers.iter().map(|buffer| buffer.node).collect();
+    let chase = |words| Chase { words, at: 0, shape, loads: 0 };
     let mut buffers: Vec<Chase<'_>> =
-        placed.buffers.iter().map(|buffer| Chase { words: &buffer.memory.words()[..stride], at: 0 }).collect();
+        placed.buffers.iter().map(|buffer| chase(&buffer.memory.words()[..stride])).collect();
     let warnings = room.warnings.iter().chain(&placed.warnings).cloned().collect();
     let mut run = Run { machine, options, deadline, skipped: placed.skipped.clone(), warnings };
     let cache = room.last_level_cache_bytes.unwrap_or(ASSUMED_CACHE);
     run.settle(sources, &mut buffers, cache / room.line_bytes)?;
-    let (steps, samples) = run.sample(sources, &mut buffers)?;
+    let (steps, samples) = run.sample(sources, &mut buffers, shape)?;
     let pairs = run.sum_up(&samples, &nodes);
     run.warnings.extend(conditions::governor(machine));
     run.warnings.extend(outliers(pairs.iter().map(|pair| (pair.outliers, pair.samples_ns.len()))));
@@ -100,10 +134,15 @@ pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError
 }
 
 /// Writes the chain into each buffer.
-fn link(placed: &mut Placed, room: &Room, options: &ProbeOptions) -> Result<(), ProbeError> {
+fn link(placed: &mut Placed, room: &Room, shape: Shape, options: &ProbeOptions) -> Result<(), ProbeError> {
     // The line count fits: a buffer has at most 16 GiB and a line at least 64 bytes.
     let lines = (room.one_cpu_bytes / room.line_bytes) as u32;
-    let cycle = chase::cycle(lines, &mut Random::new(SEED), &options.cancel).ok_or(ProbeError::Cancelled)?;
+    let (mut random, cancel) = (Random::new(SEED), &options.cancel);
+    let cycle = match shape.block {
+        Some(block) => chase::cycle_in_blocks(lines, block as u32, &mut random, cancel),
+        None => chase::cycle(lines, &mut random, cancel),
+    };
+    let cycle = cycle.ok_or(ProbeError::Cancelled)?;
     for buffer in &mut placed.buffers {
         chase::link(buffer.memory.words_mut(), &cycle, (room.line_bytes / 8) as usize, &options.cancel);
         options.check_cancelled()?;
@@ -126,7 +165,7 @@ impl Run<'_> {
             while loaded < cache_lines + cache_lines / 2 && Instant::now() < end {
                 self.options.check_cancelled()?;
                 let chase = &mut buffers[turn];
-                chase.at = chase::follow(chase.words, chase.at, SETTLING_STEPS).0;
+                chase.follow(SETTLING_STEPS);
                 (loaded, turn) = (loaded + SETTLING_STEPS, (turn + 1) % buffers.len());
             }
         }
@@ -134,7 +173,12 @@ impl Run<'_> {
     }
 
     /// Takes rounds of samples until every pair has enough or the time is over.
-    fn sample(&mut self, sources: &[Source], buffers: &mut [Chase<'_>]) -> Result<(u64, Samples), ProbeError> {
+    fn sample(
+        &mut self,
+        sources: &[Source],
+        buffers: &mut [Chase<'_>],
+        shape: Shape,
+    ) -> Result<(u64, Samples), ProbeError> {
         let of_source = |source: &Source| {
             let (cpu_node, cpu) = (source.node, source.cpu);
             (0..buffers.len()).map(move |buffer| Pair { cpu_node, cpu, buffer })
@@ -144,7 +188,7 @@ impl Run<'_> {
         let mut random = Random::new(SEED);
         let mut samples = Samples::new();
         let (ticks, mut switches) = (Ticks::now(), 0);
-        let mut steps = TRIAL_STEPS;
+        let mut steps = shape.steps.unwrap_or(TRIAL_STEPS);
         // Round 0 warms up, tells how long a load takes, and is dropped.
         for round in 0..=wanted {
             random.shuffle(&mut pairs);
@@ -169,7 +213,7 @@ impl Run<'_> {
             self.drop_unusable(&mut pairs, unusable);
             if round == 0 {
                 let left = self.deadline.saturating_duration_since(Instant::now());
-                steps = fitting_steps(began.elapsed(), left, wanted);
+                steps = shape.steps.unwrap_or_else(|| fitting_steps(began.elapsed(), left, wanted));
             } else if Instant::now() >= self.deadline {
                 break;
             }
@@ -222,12 +266,23 @@ impl Run<'_> {
 }
 
 impl Chase<'_> {
+    /// Goes on for so many loads.
+    fn follow(&mut self, steps: u64) -> Took {
+        let (at, took) = chase::follow(self.words, self.at, steps);
+        (self.at, self.loads) = (at, self.loads + steps);
+        took
+    }
+
     /// One sample: nanoseconds a load, and how often the scheduler interfered.
     fn sample(&mut self, steps: u64) -> (f64, u64) {
-        let (warm, _) = chase::follow(self.words, self.at, WARM_UP_STEPS);
+        // A timed chain stays in the block whose pages were met in the warm-up.
+        let left = self.shape.block.map_or(u64::MAX, |block| block - self.loads % block);
+        if left < self.shape.warm_up + steps {
+            self.follow(left);
+        }
+        self.follow(self.shape.warm_up);
         let before = conditions::switches();
-        let (at, took) = chase::follow(self.words, warm, steps);
-        self.at = at;
+        let took = self.follow(steps);
         let switches = conditions::switches().saturating_sub(before);
         (clock_of(took, switches).as_nanos() as f64 / steps.max(1) as f64, switches)
     }
