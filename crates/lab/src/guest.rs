@@ -47,6 +47,7 @@ pub use pump::{Input, Streams};
 pub use script::Exec;
 pub use signals::Signals;
 
+use crate::arch::Arch;
 use crate::delay::{Counts, DelayRegion, DelaySetup};
 use crate::design::{Design, SparePort};
 use crate::error::LabError;
@@ -152,6 +153,7 @@ impl Ports {
 /// A guest that is up. Dropping it ends it.
 #[derive(Debug)]
 pub struct Guest {
+    arch: Arch,
     child: Child,
     monitor: Monitor,
     ports: Ports,

@@ -138,8 +138,10 @@ fn devices_can_be_plugged_in(guest: &mut Guest) {
     );
     let error = guest.hot_plug(&plug).expect_err("the node's one spare port is taken").to_string();
     assert!(error.contains("no port is free on a host bridge of node 1"), "{error}");
-    // From within, by the command that is in the guest's PATH.
-    assert_eq!(said(guest, "nearfar-lab plug virtio-net node=0; ls /sys/class/net | grep -c eth"), "2");
+    // From within, by the command that is in the guest's PATH: a bridge, and what is behind it, on the node of its port.
+    let found =
+        "nearfar-lab plug bridge node=0; for d in /sys/class/nvme/nvme*; do cat $d/device/numa_node; done | sort";
+    assert_eq!(said(guest, found), "0\n1");
 }
 
 #[test]

@@ -125,6 +125,7 @@ impl Booting {
         listen_to_qemu(&mut child, &qemu_said, request.console);
         let [run, link, input, output, errors] = <[UnixStream; 5]>::try_from(ports).unwrap_or_else(|_| unreachable!());
         let guest = Guest {
+            arch: request.design.arch,
             child,
             monitor: Monitor::new(monitor).map_err(|error| LabError::system("talking to QEMU", error))?,
             ports: Ports { run, input, output, errors, terminal },

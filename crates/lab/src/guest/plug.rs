@@ -17,6 +17,7 @@ use nearfar_machine::NodeId;
 use serde_json::{Value, json};
 
 use super::{Guest, Input, Signals, Streams, arguments};
+use crate::arch::Arch;
 use crate::error::LabError;
 use crate::guest::Exec;
 
@@ -111,6 +112,10 @@ impl Guest {
 
     /// Adds the device; the guest hears of it by itself.
     fn plug(&mut self, plug: HotPlug) -> Result<(), String> {
+        if self.arch == Arch::Powerpc64le {
+            // The kernel leaves this to drmgr of powerpc-utils, which sets the slot's state through RTAS.
+            return Err("Linux on Power takes PCI devices at run time only with the tools of its firmware".to_owned());
+        }
         let free = self.spare_ports.iter().position(|port| plug.node.is_none() || port.node == plug.node);
         let place = free.ok_or_else(|| match plug.node {
             Some(node) => format!("no port is free on a host bridge of node {node}"),
@@ -129,8 +134,9 @@ impl Guest {
 fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {
     let id = format!("plugged-{port}");
     let disk = arguments::spare_disk(port);
-    let nvme =
-        |bus: &str| json!({ "driver": "nvme", "id": id, "bus": bus, "drive": disk, "serial": "nearfar-plugged" });
+    // Controllers of one serial number and different subsystems are refused by the kernel. QEMU takes 20 characters.
+    let serial: String = format!("p-{port}").chars().take(20).collect();
+    let nvme = |bus: &str| json!({ "driver": "nvme", "id": id, "bus": bus, "drive": disk, "serial": serial });
     match device {
         PlugDevice::Nvme => vec![("device_add", nvme(port))],
         PlugDevice::VirtioBlk => {

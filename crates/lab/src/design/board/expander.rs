@@ -25,7 +25,8 @@ const BUSES: usize = 256;
 /// Gives each bridge the bus of its description, or the next one that leaves room for the ports of the bridge before it;
 /// all of them one behind the other where that does not fit.
 pub(super) fn place(bridges: &mut [Bridge]) -> bool {
-    let buses = |bridge: &Bridge| bridge.devices.len() + 2;
+    // Its own, one for each port, and one more for a bridge that is plugged into the spare port.
+    let buses = |bridge: &Bridge| bridge.devices.len() + 3;
     let mut roots = Vec::new();
     for wanted in [true, false] {
         roots.clear();
@@ -62,7 +63,9 @@ pub(super) fn ports(bridge: &Bridge, bus: &str, first: usize, index: usize) -> V
     let port = |position| {
         let (port, slot) = (port(bridge, position), first + position);
         // Ports of legacy I/O space are few (16 in all) and no device here needs any.
-        let place = format!("bus={bus},addr={slot:#x},chassis={},slot={slot},io-reserve=0", index + 1);
+        // A bus number for a bridge behind the spare port: without one Linux stumbles over it (shpc_init, 6.12).
+        let reserve = if position == bridge.devices.len() { ",bus-reserve=1" } else { "" };
+        let place = format!("bus={bus},addr={slot:#x},chassis={},slot={slot},io-reserve=0{reserve}", index + 1);
         ["-device".to_owned(), format!("pcie-root-port,id={port},{place}")]
     };
     (0..=bridge.devices.len()).flat_map(port).collect()
