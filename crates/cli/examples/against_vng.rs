@@ -149,10 +149,11 @@ fn first_output(command: &mut Command) -> io::Result<Duration> {
     io::copy(&mut out, &mut io::sink())?;
     let status = child.wait()?;
     let complaints = complaints.join().unwrap_or_default();
-    match said == 1 && status.success() {
+    // Where virtme-ng's ports are missing, so is the command's exit code, and its own is 255: the output decides.
+    match said == 1 {
         true => Ok(time),
         false => Err(io::Error::other(format!(
-            "{command:?} printed nothing or failed ({status}): {}",
+            "{command:?} printed nothing ({status}): {}",
             String::from_utf8_lossy(&complaints)
         ))),
     }
