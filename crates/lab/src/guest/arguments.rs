@@ -8,6 +8,7 @@ use std::path::Path;
 use super::{GuestRequest, Root};
 use crate::arch::Arch;
 use crate::design::Design;
+use crate::qemu::Acceleration;
 
 /// Something that QEMU inherits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -85,6 +86,11 @@ pub fn kernel_words(request: &GuestRequest) -> Vec<String> {
     words.push("cryptomgr.notests".to_owned());
     if request.design.arch == Arch::X86_64 {
         words.extend(["no_timer_check", "tsc=reliable", "8250.nr_uarts=1"].map(str::to_owned));
+        if request.acceleration == Acceleration::Tcg {
+            // Each CPU that comes up measures its delay loop against the timer's ticks. Under emulation on few host CPUs ticks are lost,
+            // and with 64 vCPUs the boot got no further. Any generous figure does: the kernel delays by the TSC.
+            words.push("lpj=5000000".to_owned());
+        }
     }
     words.push(format!("initcall_blacklist={}", SKIPPED.join(",")));
     words.push(format!("nearfar.lab=\"{}\"", request.label));
