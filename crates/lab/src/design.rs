@@ -29,6 +29,7 @@ use nearfar_machine::{CpuId, Machine, NodeId};
 
 use crate::arch::Arch;
 use crate::error::LabError;
+use crate::kernels::Series;
 use crate::qemu::{Acceleration, Qemu};
 use devices::Devices;
 use hardware::{GuestNode, Hardware};
@@ -103,6 +104,24 @@ impl Design {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_firmware(machine: &Machine, arch: Arch, firmware: Option<PathBuf>) -> Result<Self, LabError> {
+        Self::build(machine, arch, firmware, None)
+    }
+
+    /// The same for a guest with a kernel of this series: what it brings online is expected, whatever the description
+    /// says. [`Self::new`] believes the description where kernels differ.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn under(machine: &Machine, arch: Arch, kernel: Series) -> Result<Self, LabError> {
+        Self::build(machine, arch, firmware::find(arch), Some(kernel))
+    }
+
+    fn build(
+        machine: &Machine,
+        arch: Arch,
+        firmware: Option<PathBuf>,
+        kernel: Option<Series>,
+    ) -> Result<Self, LabError> {
         let board = board::of(arch, firmware.is_some());
         let mut notes = Vec::new();
         let (machine, fake) = fakes::real(machine);
@@ -124,7 +143,7 @@ impl Design {
             bridges,
         };
         let mut append = words::words(machine, &cpus);
-        let real = expected::machine(machine, arch, board, &hardware, &numbers, &mut notes);
+        let real = expected::machine(machine, arch, kernel, board, &hardware, &numbers, &mut notes);
         let expected = match &fake {
             Some(spec) => fakes::again(real, spec, arch, &mut append, &mut notes)?,
             None => real,

@@ -17,7 +17,7 @@ use crate::design::Design;
 use crate::error::LabError;
 use crate::foreign;
 use crate::guest::{GuestRequest, Root};
-use crate::kernels::{self, Kernel};
+use crate::kernels::{self, Kernel, Series};
 use crate::qemu::{self, Acceleration, Qemu};
 use crate::scale::{self, Scale};
 
@@ -32,7 +32,7 @@ pub struct Order {
     pub scale: Scale,
     /// The guest's architecture; `None` for the machine's own, or the host's where the machine names none.
     pub arch: Option<Arch>,
-    /// The kernel, as [`kernels::find`] takes it.
+    /// The kernel, as [`kernels::find`] takes it; `None` for the series that the machine names, where it is cached.
     pub kernel: Option<String>,
     /// Words for the kernel's command line, after ours.
     pub append: Vec<String>,
@@ -77,9 +77,12 @@ impl Order {
     pub fn prepare(&self, cache: &Cache) -> Result<GuestRequest, LabError> {
         let arch = self.architecture()?;
         let qemu = Qemu::find(arch)?;
-        let kernel = kernels::find_in(cache, self.kernel.as_deref(), arch)?;
+        let kernel = self.find_kernel(cache, arch)?;
         let machine = scale::scaled(&self.machine, self.scale)?;
-        let design = Design::new(&machine, arch)?;
+        let design = match Series::of_release(&kernel.release) {
+            Some(series) => Design::under(&machine, arch, series)?,
+            None => Design::new(&machine, arch)?,
+        };
         let acceleration = self.accelerate(&qemu, cache, &kernel);
         let delay = match &self.delay {
             DelaySpec::Off => None,
@@ -115,6 +118,17 @@ impl Order {
                 name.parse().map_err(|problem: String| LabError::Design(format!("{problem}; choose one with --arch")))
             }
             (None, None) => Ok(Arch::host().unwrap_or(Arch::X86_64)),
+        }
+    }
+
+    /// The kernel that was asked for, or one of the series that the machine ran, or the newest.
+    fn find_kernel(&self, cache: &Cache, arch: Arch) -> Result<Kernel, LabError> {
+        let ran = self.machine.origin.kernel.get().and_then(|release| Series::of_release(release));
+        match (&self.kernel, ran) {
+            (Some(spec), _) => kernels::find_in(cache, Some(spec), arch),
+            (None, Some(series)) => kernels::find_in(cache, Some(&series.to_string()), arch)
+                .or_else(|_| kernels::find_in(cache, None, arch)),
+            (None, None) => kernels::find_in(cache, None, arch),
         }
     }
 

@@ -17,6 +17,7 @@ use nearfar_machine::{NodeId, PciAddress};
 use super::MemoryRange;
 use super::hardware::Bridge;
 use crate::arch::Arch;
+use crate::kernels::Series;
 use crate::qemu::Acceleration;
 
 /// How the guest's kernel numbers the firmware's nodes.
@@ -59,9 +60,9 @@ pub(super) trait Board: Sync {
         NodeNumbers::ByAppearance
     }
 
-    /// Whether a node without CPUs and memory comes online for the sake of a host bridge on it.
-    fn empty_nodes_come_online(&self) -> bool {
-        false
+    /// The first kernels that bring a node without CPUs and memory online for the sake of a host bridge on it.
+    fn empty_nodes_online_since(&self) -> Option<Series> {
+        None
     }
 
     /// What `-smp` calls the parts of a socket that can be nodes, where it knows any.

@@ -11,6 +11,7 @@ use super::board::Board;
 use super::hardware::{Hardware, Topology};
 use super::numbers::Numbers;
 use crate::arch::Arch;
+use crate::kernels::Series;
 
 const BECAUSE: &str = "the design of a guest does not say";
 
@@ -18,6 +19,7 @@ const BECAUSE: &str = "the design of a guest does not say";
 pub(super) fn machine(
     described: &Machine,
     arch: Arch,
+    kernel: Option<Series>,
     board: &dyn Board,
     hardware: &Hardware,
     numbers: &Numbers,
@@ -25,7 +27,7 @@ pub(super) fn machine(
 ) -> Machine {
     let mut machine = Machine::empty(Origin::new(SourceKind::Description, "the design of the guest"), BECAUSE);
     machine.origin.architecture = Known::Yes(arch.uname().to_owned());
-    machine.nodes = nodes(described, board, hardware, numbers, notes);
+    machine.nodes = nodes(described, kernel, board, hardware, numbers, notes);
     machine.cpus = cpus(hardware);
     let all = machine.cpus.iter().map(|cpu| cpu.id).collect::<CpuSet>();
     machine.cpu_states = CpuStates { possible: Known::Yes(all.clone()), ..CpuStates::online_only(all, BECAUSE) };
@@ -39,9 +41,11 @@ pub(super) fn machine(
     machine
 }
 
-/// Without CPUs and memory a node comes online only on boards that do so, and there for the sake of a bridge.
+/// Without CPUs and memory a node comes online only on some boards, there for the sake of a bridge, and under some kernels
+/// only. Where the kernel is not known, the description says.
 fn nodes(
     described: &Machine,
+    kernel: Option<Series>,
     board: &dyn Board,
     hardware: &Hardware,
     numbers: &Numbers,
@@ -54,15 +58,23 @@ fn nodes(
         let said = described.node(described_id).is_some_and(|node| node.online);
         let bridge = hardware.bridges.iter().any(|bridge| bridge.node == Some(id));
         let full = built.bytes > 0 || !built.cpus.is_empty();
-        node.online = full || (said && bridge && board.empty_nodes_come_online());
-        if said && !node.online {
-            notes.push(format!("node {described_id} is not online in the guest: it has neither CPUs nor memory"));
+        let since = board.empty_nodes_online_since().filter(|_| bridge);
+        node.online = full || since.is_some_and(|since| kernel.map_or(said, |kernel| kernel >= since));
+        if node.online != said {
+            notes.push(empty(described_id, node.online, since));
         }
         Some(node)
     };
     let mut nodes: Vec<Node> = numbers.pairs().filter_map(build).collect();
     nodes.sort_by_key(|node| node.id);
     nodes
+}
+
+/// That a node without CPUs and memory is online or not, against its description.
+fn empty(node: NodeId, online: bool, since: Option<Series>) -> String {
+    let since = since.map(|since| format!("; for its host bridge Linux brings it online since {since}"));
+    let state = if online { "online" } else { "not online" };
+    format!("node {node} is {state} in the guest: it has neither CPUs nor memory{}", since.unwrap_or_default())
 }
 
 fn cpus(hardware: &Hardware) -> Vec<Cpu> {

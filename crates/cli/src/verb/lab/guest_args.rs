@@ -27,8 +27,8 @@ pub struct GuestArgs {
     /// x86_64, arm64 or powerpc64le [default: the machine's own, or this host's]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
-    /// A series from `nearfar lab kernels list` (6.12), an image, a build tree, or "host" [default: the newest cached
-    /// one]
+    /// A series from `nearfar lab kernels list` (6.12), an image, a build tree, or "host" [default: of the series
+    /// that the machine names, or else the newest cached one]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
     /// Words for the guest kernel's command line (may be repeated)

@@ -9,6 +9,7 @@
 use nearfar_machine::{PciAddress, RootBus};
 
 use crate::design::hardware::Bridge;
+use crate::kernels::Series;
 
 use crate::qemu::Acceleration;
 
@@ -49,9 +50,9 @@ impl Board for Pseries {
         NodeNumbers::AsGiven
     }
 
-    /// Since Linux 6.11 (arch/powerpc/mm/numa.c).
-    fn empty_nodes_come_online(&self) -> bool {
-        true
+    /// "powerpc/numa: Make cpu/memory less numa-node online" (linuxppc-dev, May 2024), arch/powerpc/mm/numa.c.
+    fn empty_nodes_online_since(&self) -> Option<Series> {
+        Some(Series { major: 6, minor: 11 })
     }
 
     fn has_hmat(&self) -> bool {
