@@ -22,7 +22,7 @@ use crate::signals;
 #[command(
     after_long_help = "Examples:\n  nearfar bench latency\n  nearfar bench latency --what latency --from 0 --to 0,2 \
                              --budget 3\n  nearfar bench latency --what transfer --all-cpus --format svg > cores.svg\n  \
-                             nearfar lab run --machine kunpeng --delay -- nearfar bench latency"
+                             nearfar lab run --machine kunpeng --scale cpus=2,memory=512M --delay auto -- nearfar bench latency"
 )]
 pub struct Latency {
     /// What to measure
@@ -46,9 +46,9 @@ pub struct Latency {
     /// Measure transfers between all pairs of CPUs, not one pair for each thing that CPUs share
     #[arg(long)]
     all_cpus: bool,
-    /// The time it may take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 12.0)]
-    budget: f64,
+    /// The time it may take, in seconds [default: 12, on an emulated machine 30]
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<f64>,
     /// The most samples a pair gets
     #[arg(long, value_name = "N", default_value_t = 41, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: u32,
@@ -107,8 +107,8 @@ enum LatencyFormat {
 impl Latency {
     /// Measures and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let options = self.options()?;
         let machine = nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
+        let options = self.options(machine.origin.emulated.is_some())?;
         let survey = survey::measure(&machine, &options).map_err(|error| match error {
             ProbeError::NoSuchNode { .. } | ProbeError::NoCpus { .. } | ProbeError::NoMemory { .. } => {
                 Failure::input(error)
@@ -122,8 +122,10 @@ impl Latency {
         })
     }
 
-    fn options(&self) -> Result<SurveyOptions, Failure> {
-        let budget = Duration::try_from_secs_f64(self.budget).ok();
+    fn options(&self, emulated: bool) -> Result<SurveyOptions, Failure> {
+        // Under emulation preparing the buffers alone takes seconds, and more on a busy host.
+        let budget = self.budget.unwrap_or(if emulated { 30.0 } else { 12.0 });
+        let budget = Duration::try_from_secs_f64(budget).ok();
         let budget = budget.filter(|budget| (1..=86_400 * 1000).contains(&budget.as_millis()));
         let budget = budget.ok_or_else(|| Failure::Input(anyhow::anyhow!("--budget takes 0.001 to 86400 seconds")))?;
         let probe = ProbeOptions {
