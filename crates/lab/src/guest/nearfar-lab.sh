@@ -49,6 +49,8 @@ trap 'rm -f "/run/nearfar/$answer"' EXIT
 echo "ask $$ plug $*" > pipe/link
 read -r said < "$answer"
 [ "$said" = ok ] || fail "$said"
+# However this ends: the host may slow far memory down again.
+trap 'echo "ask $$ plugged" > pipe/link; read -r said < "$answer"; rm -f "/run/nearfar/$answer"' EXIT
 
 read -r start _ < /proc/uptime
 while [ "$(bound)" = "$before" ]; do

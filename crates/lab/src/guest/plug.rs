@@ -6,12 +6,14 @@
 //!    link: "ask 77 plug nvme node=1"  ──────────► a spare port of node 1; QMP device_add
 //!    link: "answer 77 ok"             ◄──────────
 //!    waits for a new device with a driver
+//!    link: "ask 77 plugged"           ──────────► delays, which ended for the plug, begin again
 //! ```
 //!
 //! A hot plug from the host runs the same command in the guest, so both end when the guest's kernel has the device.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use nearfar_machine::NodeId;
 use serde_json::{Value, json};
@@ -103,9 +105,13 @@ impl Guest {
 
     /// Answers a question from within the guest: `ok`, or what is wrong.
     pub(super) fn asked(&mut self, words: &str) -> String {
-        let plugged = match words.strip_prefix("plug ") {
-            Some(plug) => plug.parse().and_then(|plug| self.plug(plug)),
-            None => Err(format!("{words}: not something that can be asked for")),
+        let plugged = match (words, words.strip_prefix("plug ")) {
+            (_, Some(plug)) => plug.parse().and_then(|plug| self.plug(plug)),
+            ("plugged", None) => {
+                self.resume_delays();
+                Ok(())
+            }
+            _ => Err(format!("{words}: not something that can be asked for")),
         };
         plugged.map_or_else(|problem| problem, |()| "ok".to_owned())
     }
@@ -122,13 +128,36 @@ impl Guest {
             None => "no port is free".to_owned(),
         })?;
         let port = self.spare_ports[place].id.clone();
+        self.suspend_delays();
         for (command, arguments) in steps(plug.device, &port) {
             self.monitor.execute(command, arguments)?;
         }
         self.spare_ports.remove(place);
         Ok(())
     }
+
+    /// Ends delays while the guest's memory map changes: QEMU 10.0 was seen to abort (`iotlb_to_section`) when the plugin asks
+    /// for the address of an access during such a change. The gate closes at the vCPUs' next idle moment, so this waits for it,
+    /// but not for ever: a guest that is busy is plugged all the same.
+    fn suspend_delays(&self) {
+        let Some(delays) = &self.delays else { return };
+        delays.close();
+        let started = Instant::now();
+        while delays.counts().counting && started.elapsed() < GATE_PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Delays again, if there are any.
+    pub(super) fn resume_delays(&self) {
+        if let Some(delays) = &self.delays {
+            delays.open();
+        }
+    }
 }
+
+/// How long the gate may take to close.
+const GATE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// QEMU's commands that plug a device into a port.
 fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {

@@ -46,6 +46,8 @@ impl Guest {
     /// [`LabError::Died`] when the guest goes away, [`LabError::Interrupted`] when it was powered off on request, and
     /// [`LabError::System`] when a stream fails (a closed pipe ends the command in the guest, too, by SIGPIPE, and is no error).
     pub fn exec(&mut self, run: &Exec, streams: Streams<'_>, signals: &Signals) -> Result<Exit, LabError> {
+        // A plug that was killed in the guest left them ended.
+        self.resume_delays();
         self.commands += 1;
         let id = self.commands;
         let raw = if run.terminal { terminal::Raw::standard_input() } else { None };
