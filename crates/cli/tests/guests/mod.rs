@@ -1,0 +1,58 @@
+//! What tests that boot through the command share: why they cannot run here, whose turn it is, and the command itself.
+
+#![allow(dead_code, reason = "not every test binary uses all of it")]
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use nearfar_lab::cache::Cache;
+use nearfar_lab::qemu::Qemu;
+use nearfar_lab::{Arch, LabError, foreign, kernels};
+use rustix::fs::{FlockOperation, flock};
+
+pub const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
+/// The kernel of the guests here.
+pub const SERIES: &str = "6.12";
+
+/// Says why no guest can be had here, if so.
+pub fn skipped() -> bool {
+    let look = || -> Result<(), LabError> {
+        let cache = Cache::of_user()?;
+        kernels::find_in(&cache, Some(SERIES), Arch::X86_64)?;
+        foreign::busybox(&cache, Arch::X86_64)?;
+        Qemu::find(Arch::X86_64).map(drop)
+    };
+    let why = match Arch::host() {
+        Some(Arch::X86_64) => look().err().map(|error| error.to_string()),
+        _ => Some("the guest runs this machine's own programs, which are not x86-64's".to_owned()),
+    };
+    if let Some(why) = &why {
+        println!("skipped: {why}");
+    }
+    why.is_some()
+}
+
+/// Held while a test's guests run: the guests of all test binaries share a few CPUs. The same file as in crates/lab/tests.
+pub fn turn() -> File {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests.lock");
+    let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+    flock(&file, FlockOperation::LockExclusive).unwrap();
+    file
+}
+
+/// `nearfar lab run` of a machine of the gallery, up to the command to run in it.
+pub fn lab_run(machine: &str, options: &[&str]) -> Command {
+    let mut command = Command::new(NEARFAR);
+    command.args(["lab", "run", "--machine", machine, "--kernel", SERIES, "--accel", "tcg"]).args(options).arg("--");
+    command
+}
+
+/// Runs a script in a guest; its standard output, printed as well.
+pub fn script(machine: &str, options: &[&str], script: &str) -> String {
+    let output = lab_run(machine, options).args(["sh", "-c", script, NEARFAR]).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{text}{errors}");
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    text.into_owned()
+}
