@@ -6,8 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use booting::{boot, fed, request, turn};
-use nearfar_lab::Arch;
 use nearfar_lab::guest::{Exec, Guest, HotPlug, Input, PlugDevice, Root, Signals, Streams};
+use nearfar_lab::{Arch, LabError};
 use nearfar_machine::NodeId;
 
 fn said(guest: &mut Guest, script: &str) -> String {
@@ -44,6 +44,7 @@ fn commands_in_a_guest_behave_as_on_the_host() {
     results_reach_the_host(&mut guest, results.path());
     the_nodes_are_those_of_the_machine(&mut guest);
     devices_can_be_plugged_in(&mut guest);
+    ctrl_c_reaches_the_command(&mut guest);
     let started = Instant::now();
     guest.power_off().expect("it ends");
     assert!(started.elapsed() < Duration::from_secs(5));
@@ -142,6 +143,46 @@ fn devices_can_be_plugged_in(guest: &mut Guest) {
     let found =
         "nearfar-lab plug bridge node=0; for d in /sys/class/nvme/nvme*; do cat $d/device/numa_node; done | sort";
     assert_eq!(said(guest, found), "0\n1");
+}
+
+/// Sends this process a SIGINT whenever something is written to it, so many times.
+struct Interrupting(u32);
+
+impl std::io::Write for Interrupting {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0 > 0 {
+            self.0 -= 1;
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::INT)?;
+        }
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn interrupted(guest: &mut Guest, script: &str, times: u32) -> Result<i32, LabError> {
+    let signals = Signals::of_process().expect("handlers");
+    let output = Box::new(Interrupting(times));
+    let streams = Streams { input: Input::Nothing, output, errors: Box::new(std::io::sink()) };
+    guest.exec(&Exec::new(&["sh", "-c", script]), streams, &signals).map(|exit| exit.code)
+}
+
+fn ctrl_c_reaches_the_command(guest: &mut Guest) {
+    let handled = "trap 'exit 42' INT; echo runs; while :; do sleep 0.1; done";
+    assert_eq!(interrupted(guest, handled, 1).expect("it lives"), 42);
+    assert_eq!(interrupted(guest, "echo runs; exec sleep 100", 1).expect("it lives"), 128 + 2);
+    assert_eq!(said(guest, "echo still here"), "still here");
+}
+
+#[test]
+fn a_second_ctrl_c_powers_the_guest_off() {
+    let Some(request) = request("two-node", Arch::X86_64) else { return };
+    let _turn = turn();
+    let mut guest = boot(&request);
+    let stubborn = "trap 'echo no' INT; echo runs; while :; do sleep 0.1; done";
+    assert!(matches!(interrupted(&mut guest, stubborn, 2), Err(LabError::Interrupted)));
+    assert!(matches!(guest.output(&["true"]), Err(LabError::Died { .. })));
 }
 
 #[test]
