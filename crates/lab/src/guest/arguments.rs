@@ -40,7 +40,7 @@ pub fn spare_disk(port: &str) -> String {
     format!("spare-{port}")
 }
 
-/// The disks a guest has: name, bytes, and whether it has it from the start.
+/// The block nodes a guest gets, those for its spare ports among them: name and bytes.
 pub fn disks(design: &Design) -> Vec<(String, u64)> {
     let own = design.disks.iter().map(|disk| (disk.name.clone(), disk.bytes));
     own.chain(design.spare_ports.iter().map(|port| (spare_disk(&port.id), SPARE_DISK_BYTES))).collect()

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 /// So much of the end is kept.
 const KEPT: usize = 16 << 10;
@@ -21,7 +21,7 @@ struct Said {
 
 impl Console {
     /// Listens in a thread of its own until the source ends; shows on standard error what it hears, if asked to.
-    pub fn listen(&self, mut source: impl Read + Send + 'static, show: bool) -> JoinHandle<()> {
+    pub fn listen(&self, mut source: impl Read + Send + 'static, show: bool) {
         let console = self.clone();
         thread::spawn(move || {
             let mut buffer = [0; 4096];
@@ -32,7 +32,7 @@ impl Console {
                     drop(std::io::stderr().write_all(&buffer[..count]));
                 }
             }
-        })
+        });
     }
 
     /// Keeps what was said.

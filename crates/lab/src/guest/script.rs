@@ -13,6 +13,7 @@ pub struct Exec {
     /// Where it runs; `None` for the folder this process is in, or `/` where the guest does not have that.
     pub directory: Option<PathBuf>,
     /// Variables besides the guest's own few (`PATH`, `HOME`, `USER`, `TERM`, `LANG`, `NEARFAR_RESULTS`); they win over those.
+    /// Names other than letters, digits and underscores are left out.
     pub environment: Vec<(OsString, OsString)>,
     /// Whether it gets a terminal of its own, with this process's terminal in raw mode before it. Input and output then are
     /// those of this process.
@@ -25,7 +26,7 @@ impl Exec {
         Self { command: command.iter().map(|word| word.as_ref().to_owned()).collect(), ..Self::default() }
     }
 
-    /// The line that runs it as command number `id`. `results` is where the guest has the results folder.
+    /// The line that runs it as command number `id`, in a terminal of this size.
     pub(super) fn line(&self, id: u64, size: Option<(u16, u16)>) -> String {
         let mut line = format!("echo started {id} $$ > /run/nearfar/pipe/link;");
         if let Some((rows, columns)) = size {
@@ -33,7 +34,10 @@ impl Exec {
         }
         line += ". /run/nearfar/guest.conf; [ -z \"$results\" ] || export NEARFAR_RESULTS=\"$results\";";
         for (name, value) in own_environment().iter().chain(&self.environment) {
-            _ = write!(line, "export {}={};", name.to_string_lossy(), quoted(value));
+            // A name that no shell takes would be read as something else.
+            if is_name(name.as_bytes()) {
+                _ = write!(line, "export {}={};", name.to_string_lossy(), quoted(value));
+            }
         }
         match &self.directory {
             Some(directory) => _ = write!(line, "cd {} || exit 126;", quoted(directory.as_os_str())),
@@ -61,6 +65,11 @@ impl Exec {
              echo {program}: not found >&2; exit 127"
         )
     }
+}
+
+fn is_name(name: &[u8]) -> bool {
+    let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
+    name.first().is_some_and(letter) && name.iter().all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
 /// What every command finds in its environment.
