@@ -20,7 +20,7 @@ const ASK: &str = "cd /sys/devices/system/node; read nodes < online; echo nodes 
     echo node 2: CPUs ${cpus:-none}, $kib kB, distances $distances; fi 2> /dev/null; \
     for one in /sys/bus/pci/drivers/nvme/0*; do read node < $one/numa_node; echo controller ${one##*/}: node $node; done; ";
 
-/// With more than one thread nearfar was seen to die here: the user-mode QEMU that runs it (7.2) took a segmentation fault while two
+/// With more than one thread nearfar was seen to die here: the user-mode QEMU that runs it took a segmentation fault while two
 /// threads ended. On one CPU nearfar starts none.
 const ONE_CPU: &str = "/run/nearfar/bin/busybox taskset 1";
 

@@ -60,13 +60,21 @@ impl Guest {
     }
 }
 
+/// How the kernel complains of a CPU that does not get on.
+const STALLS: [&str; 3] = ["detected stalls", "detected expedited stalls", "self-detected stall"];
+/// How long a guest may go on after that: about 1 in 20 emulated x86 boots never came up again, on a busy host.
+const PATIENCE_WITH_STALLS: Duration = Duration::from_secs(40);
+
+/// How long the first try may take at all, while 64 vCPUs on a busy host took 130 s: a guest was seen to hang without a word.
+const FIRST_PATIENCE: Duration = Duration::from_secs(240);
+
 /// Why there is no guest.
 enum Ending {
     /// QEMU ended, and the guest had not said a word.
     Silent,
     /// QEMU ended.
     Ended,
-    /// All its CPUs sleep.
+    /// All its CPUs sleep, or one does not get on.
     Stalled,
     /// It takes too long.
     Late,
@@ -144,6 +152,7 @@ impl Booting {
     /// Waits for the agent's first word; with `impatient` also for signs that it never comes.
     fn wait(&mut self, cancel: &AtomicBool, deadline: Instant, impatient: bool) -> Result<(), Ending> {
         let mut progress = Progress::of(self.guest.child.id());
+        let mut complaint = None;
         loop {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Ending::Cancelled);
@@ -151,7 +160,7 @@ impl Booting {
             if Instant::now() > deadline {
                 return Err(Ending::Late);
             }
-            if impatient && progress.stalled() {
+            if impatient && (progress.stalled() || self.complained(&mut complaint)) {
                 return Err(Ending::Stalled);
             }
             let mut link = [PollFd::from_borrowed_fd(self.guest.link.descriptor(), PollFlags::IN)];
@@ -168,6 +177,15 @@ impl Booting {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the kernel said some time ago that a CPU does not get on (kernel/rcu/tree_stall.h), and is still not up (slow
+    /// guests say so, too, and recover; `since` is when it was first seen), or the first try takes longer than any should.
+    fn complained(&self, since: &mut Option<Instant>) -> bool {
+        if since.is_none() && STALLS.iter().any(|words| self.guest.console.last_lines(LAST_LINES).contains(words)) {
+            *since = Some(Instant::now());
+        }
+        since.is_some_and(|since| since.elapsed() > PATIENCE_WITH_STALLS) || self.started.elapsed() > FIRST_PATIENCE
     }
 
     /// The guest, up. Delays begin now: they would only have made the boot longer.
@@ -191,7 +209,7 @@ impl Booting {
                 self.guest.console.bytes()
             ),
             Ending::Silent => "QEMU ended before the kernel said anything, twice".to_owned(),
-            Ending::Stalled => "its CPUs sleep, twice".to_owned(),
+            Ending::Stalled => "its CPUs sleep or stall, twice".to_owned(),
             Ending::Ended => "it ended while it booted".to_owned(),
         };
         LabError::Boot { problem, console: last_words(&self.guest.console, &self.guest.qemu_said) }

@@ -9,7 +9,7 @@ use crate::style::{Role, Style};
 
 /// Both sides, their run times, and what differs in their answers.
 pub fn table(comparison: &Comparison, style: &Style) -> String {
-    let mut out = heading(style, &comparison.command.join(" "), "");
+    let mut out = heading(style, &title(&comparison.command, style), "");
     out.push_str(&sides(comparison, style));
     out.push_str(&times(&comparison.elapsed, style));
     match &comparison.lines {
@@ -23,6 +23,15 @@ pub fn table(comparison: &Comparison, style: &Style) -> String {
         out.push_str(&paragraph(style, 0, (Role::Notice, &format!("{name}: ")), Role::Notice, label));
     }
     whole(out)
+}
+
+/// The command on one line: a script's line breaks become spaces, and what is too long for a title is cut.
+fn title(command: &[String], style: &Style) -> String {
+    let line = command.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(style.columns().saturating_sub(4)) {
+        Some((end, _)) => format!("{} ...", &line[..end]),
+        None => line,
+    }
 }
 
 /// The label of the emulated machine, once where both sides have the same.
