@@ -29,7 +29,7 @@ use crate::delay::DelayRegion;
 use crate::error::LabError;
 
 /// Lines of the console in an error message.
-const LAST_LINES: usize = 15;
+const LAST_LINES: usize = 40;
 
 /// How often the request to cancel is looked at.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
