@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use nearfar_bench::latency::{Summary, measure};
+use nearfar_bench::latency::measure;
 use nearfar_bench::options::{HugePages, ProbeOptions};
 use nearfar_machine::{Cpu, CpuId, CpuSet, Machine, Node, NodeId, Origin, SourceKind};
+use nearfar_statistics::Summary;
 
 /// How far apart the two may be.
 const TOLERANCE: f64 = 0.03;

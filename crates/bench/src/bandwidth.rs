@@ -19,9 +19,9 @@ use nearfar_machine::{CpuSet, Distance, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::mapping::PageKind;
-use crate::statistics::Figures;
 use crate::subjects::SkippedPair;
 use crate::warning::Warning;
+use nearfar_statistics::Figures;
 pub(crate) use run::{Streams, measure_on};
 
 /// What is done to the memory.

@@ -17,11 +17,11 @@ mod run;
 use std::time::Instant;
 
 use nearfar_machine::{CpuId, Distance, Machine, NodeId};
+use nearfar_statistics::Interval;
 use serde::{Deserialize, Serialize};
 
 pub use crate::mapping::PageKind;
 pub use crate::options::{ProbeError, ProbeOptions as LatencyOptions};
-pub use crate::statistics::{Interval, Summary};
 pub use crate::subjects::SkippedPair;
 pub use crate::warning::Warning;
 pub(crate) use run::{Chases, measure_on};

@@ -9,7 +9,7 @@
 //!
 //! Below them: [`options`] says what can be asked for, `subjects` which CPUs and nodes there are, `room` how large
 //! buffers should be, `placed` and `mapping` put them where they belong, `pinning` holds threads where they belong,
-//! `conditions` watches what else the machine did, [`statistics`] sums samples up, [`warning`] holds the doubts.
+//! `conditions` watches what else the machine did, [`warning`] holds the doubts; `nearfar_statistics` sums samples up.
 
 pub mod bandwidth;
 mod conditions;
@@ -20,7 +20,6 @@ mod pinning;
 mod placed;
 mod random;
 mod room;
-pub mod statistics;
 mod subjects;
 pub mod survey;
 pub mod transfer;

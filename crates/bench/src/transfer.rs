@@ -16,8 +16,8 @@ mod run;
 use nearfar_machine::{CpuId, Distance, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::statistics::Figures;
 use crate::warning::Warning;
+use nearfar_statistics::Figures;
 pub(crate) use run::{HandOvers, measure_on};
 
 /// What two CPUs share, nearest first.

@@ -12,9 +12,9 @@ use crate::options::{ProbeError, ProbeOptions};
 use crate::placed::Placed;
 use crate::random::{Random, SEED};
 use crate::room::Room;
-use crate::statistics::Figures;
 use crate::subjects::{SkippedPair, Source};
 use crate::warning::{Warning, outliers};
+use nearfar_statistics::Figures;
 
 /// More samples than this only cost time: threads and ramps make a sample far dearer than one of latency.
 const MOST_SAMPLES: usize = 15;

@@ -13,9 +13,9 @@ use crate::pinning;
 use crate::placed::Placed;
 use crate::random::{Random, SEED};
 use crate::room::Room;
-use crate::statistics::Summary;
 use crate::subjects::{SkippedPair, Source};
 use crate::warning::{Warning, outliers};
+use nearfar_statistics::Summary;
 
 /// Loads before the clock starts, after the thread moved to another CPU.
 const WARM_UP_STEPS: u64 = 256;

@@ -15,8 +15,8 @@ use crate::mapping::{Backing, Mapping};
 use crate::options::{ProbeError, ProbeOptions};
 use crate::pinning;
 use crate::random::{Random, SEED};
-use crate::statistics::Figures;
 use crate::warning::{Warning, outliers};
+use nearfar_statistics::Figures;
 
 /// Round trips of a trial: few, so that it fits into a moment in which both CPUs run.
 const TRIAL_TRIPS: u64 = 200;

@@ -136,7 +136,7 @@ fn shown(runs: &[Json]) -> String {
     let numbers: Option<Vec<f64>> = runs.iter().map(Json::as_f64).collect();
     let mut distinct: Vec<String> = runs.iter().map(text).collect();
     distinct.dedup();
-    match (distinct.as_slice(), numbers.as_deref().and_then(nearfar_bench::latency::Summary::of)) {
+    match (distinct.as_slice(), numbers.as_deref().and_then(nearfar_statistics::Summary::of)) {
         ([one], _) => one.clone(),
         (_, Some(summary)) => {
             let numbers = numbers.unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use nearfar_bench::latency::Summary;
+use nearfar_statistics::Summary;
 use serde::Serialize;
 use serde_json::Value as Json;
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_bench::bandwidth::{BandwidthMatrix, Traffic};
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair};
-use nearfar_bench::statistics::{Figures, Interval};
 use nearfar_bench::survey::Survey;
 use nearfar_bench::transfer::{Nearness, TransferMatrix, TransferPair};
 use nearfar_machine::{CpuId, Distance, NodeId};
+use nearfar_statistics::{Figures, Interval};
 
 use super::panel::{Figure, Panel};
 use crate::amount::{count, nanoseconds};

@@ -2,9 +2,9 @@
 
 use nearfar_bench::bandwidth::BandwidthMatrix;
 use nearfar_bench::latency::{LatencyMatrix, SkippedPair, Warning};
-use nearfar_bench::statistics::Interval;
 use nearfar_bench::survey::{Part, Survey};
 use nearfar_bench::transfer::TransferMatrix;
+use nearfar_statistics::Interval;
 
 use super::panel::Panel;
 use super::{panels, skipped_pair};

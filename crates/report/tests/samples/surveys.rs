@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use nearfar_bench::bandwidth::{BandwidthMatrix, BandwidthPair, Traffic};
 use nearfar_bench::latency::{PageKind, SkippedPair, Warning};
-use nearfar_bench::statistics::Figures;
 use nearfar_bench::survey::{NotMeasured, Part, Survey};
 use nearfar_bench::transfer::{Nearness, SkippedTransfer, TransferMatrix, TransferPair};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_statistics::Figures;
 
 fn figures(median: f64) -> Figures {
     Figures::of([0.99, 1.0, 1.02, 0.995, 1.0, 1.01, 1.0].map(|factor| median * factor).to_vec()).unwrap()

@@ -1,0 +1,22 @@
+//! What samples say together, and when they cannot say.
+//!
+//! ```text
+//! samples ──► Summary     median, quartiles, how sure the median is, what stands apart
+//!         ──► Moments     mean, standard deviation, least and most
+//! pairs   ──► spearman    do both rank the same way?
+//! rows    ──► regression  how much of the time each migration cost, or why that cannot be told
+//! ```
+//!
+//! Pure: numbers in, numbers out. Nothing in here knows what was measured or draws.
+
+mod moments;
+mod rank;
+pub mod regression;
+mod summary;
+
+pub use moments::Moments;
+pub use rank::spearman;
+pub use summary::{Figures, Interval, Summary};
+
+/// How sure every confidence interval is.
+pub const CONFIDENCE: f64 = 0.95;
