@@ -1,1 +1,3 @@
 //! A preferred node without a kernel patch: tasks stay on their node while it has room, leave while it is full, and come back.
+
+pub mod near;
