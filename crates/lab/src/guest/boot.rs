@@ -35,8 +35,9 @@ const LAST_LINES: usize = 40;
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 impl Guest {
-    /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything, or in
-    /// which all vCPUs sleep for long, is tried once more: both happen, seldom, with machines that boot well otherwise.
+    /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything, or
+    /// that is stuck (its vCPUs sleep, its kernel complains of stalls and goes on no further, or it takes longer than any
+    /// should: `Progress`), is tried once more: all of that happens, seldom, with machines that boot well otherwise.
     ///
     /// # Errors
     /// [`LabError::Boot`] with the last that the console said when the guest dies or is not up in time; what is missing
@@ -53,20 +54,12 @@ impl Guest {
             let mut booting = Booting::start(request, &kernel, &archive)?;
             match booting.wait(cancel, deadline, again) {
                 Ok(()) => return Ok(booting.finish(token)),
-                Err(Ending::Silent | Ending::Stalled) if again => again = false,
+                Err(Ending::Silent | Ending::Stuck) if again => again = false,
                 Err(ending) => return Err(booting.error(ending, request.boot_timeout)),
             }
         }
     }
 }
-
-/// How the kernel complains of a CPU that does not get on.
-const STALLS: [&str; 3] = ["detected stalls", "detected expedited stalls", "self-detected stall"];
-/// How long a guest may go on after that: about 1 in 20 emulated x86 boots never came up again, on a busy host.
-const PATIENCE_WITH_STALLS: Duration = Duration::from_secs(40);
-
-/// How long the first try may take at all, while 64 vCPUs on a busy host took 130 s: a guest was seen to hang without a word.
-const FIRST_PATIENCE: Duration = Duration::from_secs(240);
 
 /// Why there is no guest.
 enum Ending {
@@ -74,8 +67,8 @@ enum Ending {
     Silent,
     /// QEMU ended.
     Ended,
-    /// All its CPUs sleep, or one does not get on.
-    Stalled,
+    /// It gets no further.
+    Stuck,
     /// It takes too long.
     Late,
     /// The user does not want it any more.
@@ -151,8 +144,7 @@ impl Booting {
 
     /// Waits for the agent's first word; with `impatient` also for signs that it never comes.
     fn wait(&mut self, cancel: &AtomicBool, deadline: Instant, impatient: bool) -> Result<(), Ending> {
-        let mut progress = Progress::of(self.guest.child.id());
-        let mut complaint = None;
+        let mut progress = Progress::of(self.guest.child.id(), self.started);
         loop {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Ending::Cancelled);
@@ -160,8 +152,8 @@ impl Booting {
             if Instant::now() > deadline {
                 return Err(Ending::Late);
             }
-            if impatient && (progress.stalled() || self.complained(&mut complaint)) {
-                return Err(Ending::Stalled);
+            if impatient && progress.stuck(&self.guest.console) {
+                return Err(Ending::Stuck);
             }
             let mut link = [PollFd::from_borrowed_fd(self.guest.link.descriptor(), PollFlags::IN)];
             match poll(&mut link, Some(&GLANCE)) {
@@ -177,15 +169,6 @@ impl Booting {
                 return Ok(());
             }
         }
-    }
-
-    /// Whether the kernel said some time ago that a CPU does not get on (kernel/rcu/tree_stall.h), and is still not up (slow
-    /// guests say so, too, and recover; `since` is when it was first seen), or the first try takes longer than any should.
-    fn complained(&self, since: &mut Option<Instant>) -> bool {
-        if since.is_none() && STALLS.iter().any(|words| self.guest.console.last_lines(LAST_LINES).contains(words)) {
-            *since = Some(Instant::now());
-        }
-        since.is_some_and(|since| since.elapsed() > PATIENCE_WITH_STALLS) || self.started.elapsed() > FIRST_PATIENCE
     }
 
     /// The guest, up. Delays begin now: they would only have made the boot longer.
@@ -209,7 +192,7 @@ impl Booting {
                 self.guest.console.bytes()
             ),
             Ending::Silent => "QEMU ended before the kernel said anything, twice".to_owned(),
-            Ending::Stalled => "its CPUs sleep or stall, twice".to_owned(),
+            Ending::Stuck => "it got no further, twice: its CPUs slept or stalled, or it took too long".to_owned(),
             Ending::Ended => "it ended while it booted".to_owned(),
         };
         LabError::Boot { problem, console: last_words(&self.guest.console, &self.guest.qemu_said) }
