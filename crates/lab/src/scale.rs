@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use nearfar_machine::{Known, Machine, Memory};
-use nearfar_sources::{fake, parse_size};
+use nearfar_sources::{fake, parse_size, render_size};
 
 use crate::design::fakes;
 use crate::error::LabError;
@@ -30,7 +30,7 @@ pub struct Scale {
 impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpus = self.cpus.map(|cpus| format!("cpus={cpus}"));
-        let memory = self.memory_bytes.map(|bytes| format!("memory={}M", bytes >> 20));
+        let memory = self.memory_bytes.map(|bytes| format!("memory={}", render_size(bytes)));
         let parts: Vec<String> = cpus.into_iter().chain(memory).collect();
         f.write_str(&parts.join(","))
     }

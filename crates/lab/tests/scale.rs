@@ -20,6 +20,13 @@ fn scales_as_people_write_them() {
 }
 
 #[test]
+fn a_scale_reads_back_as_it_is_written() {
+    for text in ["cpus=2,memory=512M", "cpus=1", "memory=1G", "memory=1537K", "memory=1048577", "memory=3T"] {
+        assert_eq!(scale(text).to_string(), text);
+    }
+}
+
+#[test]
 fn what_is_not_a_scale_is_named() {
     let bad = [
         ("", "\"\""),

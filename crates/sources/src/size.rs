@@ -28,7 +28,7 @@ pub(crate) fn unit(suffix: &str, bare: u64) -> Option<u64> {
 }
 
 /// Writes a size exactly, in the largest binary unit that divides it: `512M`, `1536K`, `1000`.
-pub(crate) fn render(bytes: u64) -> String {
+pub fn render(bytes: u64) -> String {
     let units = [("P", 50), ("T", 40), ("G", 30), ("M", 20), ("K", 10)];
     let fitting = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     match fitting {
