@@ -1,7 +1,7 @@
 //! Far memory that is far, end to end: a guest of four nodes in which distances are delays. Measured by `bench latency`, paid by a
 //! command whose memory is misplaced, and counted.
 //!
-//! Needs QEMU 8.2 or newer, a cached x86-64 kernel and the plugin that `cargo build` makes; without them it says so and passes.
+//! Needs QEMU 8.2.4 or newer, a cached x86-64 kernel and the plugin that `cargo build` makes; without them it says so and passes.
 //! `cargo test -p nearfar --test guest_delays -- --nocapture` prints the figures. Bounds are generous: docs/delays.md tells what
 //! a quiet host reaches.
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! QEMU's plugin interface as far as it is used here: `include/qemu/qemu-plugin.h` of QEMU 8.2 to 10.0.
+//! QEMU's plugin interface as far as it is used here: `include/qemu/qemu-plugin.h` of QEMU 8.2.4 to 10.0.
 //!
 //! | interface | QEMU | what changed for us |
 //! |---|---|---|
-//! | 2 | 8.2 | the oldest that is spoken |
+//! | 2 | 8.2.4 | the oldest that is spoken |
 //! | 3 | 9.0 | `qemu_plugin_insn_data` copies into a buffer instead of returning a pointer |
 //! | 4 | 9.1 to 10.0 | nothing |
 //!
@@ -181,7 +181,7 @@ fn symbol(name: &CStr) -> Result<*mut c_void, String> {
     match found.is_null() {
         false => Ok(found),
         true => {
-            Err(format!("{} is not there: this is not a QEMU of 8.2 or later with plugins", name.to_string_lossy()))
+            Err(format!("{} is not there: this is not a QEMU of 8.2.4 or later with plugins", name.to_string_lossy()))
         }
     }
 }

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::error::LabError;
-use crate::qemu::Qemu;
+use crate::qemu::{self, PLUGINS_SINCE, Qemu};
 
 const FILE: &str = "libnearfar_lab_delay.so";
 
@@ -14,11 +14,12 @@ const FILE: &str = "libnearfar_lab_delay.so";
 /// When this QEMU loads no plugins of our interface, or when the file is nowhere; both say what to do.
 pub fn find_plugin(qemu: &Qemu) -> Result<PathBuf, LabError> {
     if !qemu.plugins {
-        let (major, minor, patch) = qemu.version;
         return Err(LabError::Missing {
-            what: format!("plugin support in QEMU {major}.{minor}.{patch}"),
-            hint: "delays need QEMU 8.2 or later, built with plugins (Debian 12: bookworm-backports), or --delay off"
-                .to_owned(),
+            what: format!("plugin support in QEMU {}", qemu.version_text()),
+            hint: format!(
+                "delays need QEMU {} or later, built with plugins (Debian 12: bookworm-backports), or --delay off",
+                qemu::dotted(PLUGINS_SINCE)
+            ),
         });
     }
     let program = env::current_exe().map_err(|error| LabError::system("finding the running program", error))?;
