@@ -6,11 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_lab::cache::Cache;
-use nearfar_lab::design::Design;
-use nearfar_lab::guest::{Exec, Guest, GuestRequest, Input, Output, Root, Signals, Streams};
-use nearfar_lab::kernels;
-use nearfar_lab::qemu::{Acceleration, Qemu};
-use nearfar_lab::{Arch, LabError, foreign, scale};
+use nearfar_lab::guest::{Exec, Guest, GuestRequest, Input, Output, Signals, Streams};
+use nearfar_lab::order::Order;
+use nearfar_lab::qemu::Acceleration;
+use nearfar_lab::{Arch, LabError, foreign};
 use nearfar_sources::{Request, Want, read};
 use rustix::fs::{FlockOperation, flock};
 
@@ -27,40 +26,30 @@ pub fn request(machine: &str, arch: Arch) -> Option<GuestRequest> {
 
 fn try_request(machine: &str, arch: Arch) -> Result<GuestRequest, LabError> {
     let cache = Cache::of_user()?;
-    let qemu = Qemu::find(arch)?;
-    let kernel = kernels::find(None, arch)?;
-    let foreign = match Arch::host() == Some(arch) {
-        true => None,
-        false => Some(foreign::cached(&cache, arch).ok_or_else(|| LabError::Missing {
-            what: format!("the static programs for {arch}"),
-            hint: "nearfar lab kernels get fetches them".to_owned(),
-        })?),
-    };
-    let busybox = match &foreign {
-        Some(foreign) => foreign.busybox.clone(),
-        None => foreign::installed_busybox(arch).ok_or_else(|| LabError::Missing {
-            what: "a static busybox".to_owned(),
-            hint: "busybox-static".to_owned(),
-        })?,
-    };
+    fetches_nothing(&cache, arch)?;
     let described = read(&Request::source(machine, Want::all())).expect("a machine of the gallery");
-    let scaled = scale::scaled(&described, "cpus=2,memory=512M".parse().expect("a scale"))?;
-    Ok(GuestRequest {
-        design: Design::new(&scaled, arch)?,
-        kernel,
-        qemu,
-        acceleration: Acceleration::Tcg,
-        append: Vec::new(),
-        label: format!("test of process {}", std::process::id()),
-        delay: None,
-        root: Root::Overlay,
-        results: None,
-        foreign,
-        busybox,
+    let order = Order {
+        scale: "cpus=2,memory=512M".parse().expect("a scale"),
+        arch: Some(arch),
+        acceleration: Some(Acceleration::Tcg),
         boot_timeout: Duration::from_secs(240),
-        console: false,
-        notes: Vec::new(),
-    })
+        ..Order::new(described, machine)
+    };
+    // A name by which a test finds the processes of its guests.
+    let label = format!("test of process {}", std::process::id());
+    Ok(GuestRequest { label, ..order.prepare(&cache)? })
+}
+
+/// Fails where a guest would first fetch programs: a test asks no network.
+fn fetches_nothing(cache: &Cache, arch: Arch) -> Result<(), LabError> {
+    let missing = |what: String, hint: &str| LabError::Missing { what, hint: hint.to_owned() };
+    if Arch::host() == Some(arch) {
+        let installed = foreign::installed_busybox(arch).map(drop);
+        return installed.ok_or_else(|| missing("a static busybox".to_owned(), "install busybox-static"));
+    }
+    let hint = "`nearfar lab kernels get --all` and the first guest of that architecture fetch them";
+    let cached = foreign::cached(cache, arch).map(drop);
+    cached.ok_or_else(|| missing(format!("the static programs for {arch}"), hint))
 }
 
 /// Held while a test's guests run: guests of all test binaries share a few CPUs.
