@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nearfar_machine::{Known, NodeId};
-use nearfar_trace::migrations::{ClassCounts, Migrations, NodeTime, TaskMoves};
+use nearfar_trace::migrations::{ClassCounts, Migrations, NodeTime, NumaBalancing, TaskMoves};
 use nearfar_trace::nvme::{Namespace, NodeTraffic, NvmeAnswer, Submitter, Through};
 use nearfar_trace::{Ended, Traced};
 
@@ -169,11 +169,43 @@ pub fn migrations(traced: &Traced<Migrations>, style: &Style) -> String {
     for (place, text) in times(&found.time) {
         out.push_str(&item(style, &place, Role::Plain, &text));
     }
+    out.push_str(&heading(style, "NUMA balancing", "what it did meanwhile"));
+    out.push_str(&balancing(&found.numa_balancing, found.migrations.cross_node, style));
     let left_out = found.tasks.len().saturating_sub(NAMED);
     let remark = if left_out > 0 { format!("and {left_out} more, see JSON") } else { String::new() };
     out.push_str(&heading(style, "tasks", &remark));
     out.push_str(&of_tasks(&found.tasks, style));
     whole(out)
+}
+
+/// What it did to the tasks, and what the whole machine shows, which is not theirs alone.
+fn balancing(found: &NumaBalancing, cross_node: u64, style: &Style) -> String {
+    let pages = |pages: u64| count(pages as usize, "page");
+    let tasks = match &found.tasks {
+        Known::Yes(balanced) => (
+            Role::Plain,
+            format!(
+                "ordered {} of the {cross_node} cross-node migrations; moved {} to where they were used",
+                balanced.task_moves,
+                pages(balanced.pages_migrated)
+            ),
+        ),
+        Known::No { not_known_because } => (Role::Warning, format!("not known: {not_known_because}")),
+    };
+    let machine = match &found.machine {
+        Known::Yes(counts) => (
+            Role::Dim,
+            format!(
+                "{}, {} of them local; {} moved; {} marked for a hint fault",
+                count(counts.hint_faults as usize, "hint fault"),
+                counts.hint_faults_local,
+                pages(counts.pages_migrated),
+                pages(counts.pte_updates)
+            ),
+        ),
+        Known::No { not_known_because } => (Role::Warning, format!("not known: {not_known_because}")),
+    };
+    item(style, "these tasks", tasks.0, &tasks.1) + &item(style, "the whole machine", machine.0, &machine.1)
 }
 
 fn classes(counts: &ClassCounts, caches_known: bool, style: &Style) -> String {

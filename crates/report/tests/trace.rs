@@ -3,6 +3,7 @@
 mod samples;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Known, NodeId};
 use nearfar_placement::locality::{EffectiveNode, How};
@@ -10,20 +11,21 @@ use nearfar_placement::path::Standing;
 use nearfar_report::{Style, trace};
 use nearfar_trace::migrations::{Class, Event, Migrations, Moves, Sharing};
 use nearfar_trace::nvme::{ControllerView, Kinds, Namespace, NodeTraffic, NvmeAnswer, Submitter, Through, Unplaced};
-use nearfar_trace::{Ended, Losses, Traced};
+use nearfar_trace::{Ended, Finished, Losses, Traced};
 use unicode_width::UnicodeWidthStr as _;
 
 const PLAIN: Style = Style { colour: false, width: 100 };
 
 fn traced<T>(answer: T) -> Traced<T> {
-    Traced {
-        seconds: 2.04,
+    let finished = Finished {
+        elapsed: Duration::from_millis(2040),
         losses: Losses { occurred: 850, read: 850, ..Losses::default() },
         cpus_not_traced: CpuSet::new(),
-        emulated: Some("x86-case1, software emulation, no delays".to_owned()),
-        command: Some(Ended { command: vec!["fio".into(), "job.fio".into()], exit_code: Some(0), signal: None }),
-        answer,
-    }
+    };
+    let mut machine = samples::two_sockets();
+    machine.origin.emulated = Some("x86-case1, software emulation, no delays".to_owned());
+    let command = Ended { command: vec!["fio".into(), "job.fio".into()], exit_code: Some(0), signal: None };
+    Traced::new(finished, &machine, Some(command), answer)
 }
 
 fn reads(reads: u64) -> Kinds {
@@ -126,13 +128,13 @@ fn nearly_all_is_not_all() {
 fn walk(machine: &nearfar_machine::Machine, steps: usize) -> Migrations {
     let sharing = Sharing::new(machine);
     let cpus: Vec<CpuId> = machine.cpu_states.online.iter().collect();
-    let mut moves = Moves::new(sharing, true);
+    let mut moves = Moves::new(sharing, true, Known::Yes(()));
     moves.adopt(4711, "a rather long n", None, 0);
     for step in 0..steps {
         let (from, to) = (cpus[step * 7 % cpus.len()], cpus[(step + 1) * 7 % cpus.len()]);
         moves.take(step as u64 * 1_000_000, Event::Moved { tid: 4711, name: "probe".to_owned(), from, to });
     }
-    moves.finish(steps as u64 * 1_000_000)
+    moves.finish(steps as u64 * 1_000_000, Known::no("not read"))
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn main() -> Result<(), TraceError> {
     for round in 0..2 * ROUNDS {
         let traced = round % 2;
         let following = formats.following();
-        let mut session = Session::open(&Plan { cpus: &online, tracepoints: &following })?;
+        let mut session = Session::open(&Plan { cpus: &online, tracepoints: &following, names: false })?;
         if traced == 1 {
             session.enable()?;
         }

@@ -94,6 +94,35 @@ pub enum TraceError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// Events number tasks otherwise than this process does.
+    #[error("the kernel's events number tasks otherwise than this container does: trace migrations from outside of it")]
+    Container,
+    /// There is nothing to follow.
+    #[error("process {pid}: {source}")]
+    NoProcess {
+        /// The process.
+        pid: i32,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No such control group.
+    #[error("no control group {group}: give its directory, or its name below /sys/fs/cgroup as systemd-cgls shows it")]
+    NoCgroup {
+        /// As it was given.
+        group: String,
+    },
+    /// Nobody follows that process.
+    #[error("process {pid} is not followed, or its trace was collected already")]
+    NotFollowed {
+        /// The process.
+        pid: i32,
+    },
+    /// The thread that reads events has ended; the error before said why.
+    #[error("the trace has ended after an error")]
+    Ended,
+    /// A thread or what wakes it could not be made.
+    #[error("starting the thread that reads events: {0}")]
+    Thread(io::Error),
     /// Waiting for events failed.
     #[error("waiting for events: {0}")]
     Wait(io::Error),

@@ -26,6 +26,8 @@ pub struct Format {
     name: String,
     id: u16,
     fields: Vec<Field>,
+    /// How the kernel prints the event, with the names of what its fields may hold.
+    print: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,6 +97,16 @@ pub enum FormatError {
         /// What it should be.
         expected: &'static str,
     },
+    /// The kernel does not say which number stands for that.
+    #[error("field {field} of {event} does not say which number means {meaning}")]
+    NoMeaning {
+        /// The event.
+        event: String,
+        /// The field.
+        field: &'static str,
+        /// What one of its values should mean.
+        meaning: &'static str,
+    },
 }
 
 /// Where a number is within an event.
@@ -135,7 +147,7 @@ impl Format {
         for (index, line) in lines {
             match line.trim() {
                 "" => {}
-                rest if rest.starts_with("print fmt:") => return Ok(Self { name, id, fields }),
+                rest if rest.starts_with("print fmt:") => return Ok(Self { name, id, fields, print: rest.to_owned() }),
                 rest => {
                     let field = field(rest).ok_or_else(|| wrong(index, line, "field, offset, size and signed"))?;
                     if field.offset + field.size > MOST_BYTES {
@@ -188,6 +200,24 @@ impl Format {
             }
             Field { shape, offset, size, .. } => Ok(Text { shape, offset, size }),
         }
+    }
+
+    /// Which number of a field means this, by the table that the event is printed with:
+    /// `__print_symbolic(REC->reason, {5, "numa_misplaced"}, ...)`. Such numbers change between kernels.
+    ///
+    /// # Errors
+    /// When there is no such table or word.
+    pub fn number_meaning(&self, field: &'static str, meaning: &'static str) -> Result<i64, FormatError> {
+        let find = || {
+            let (_, rest) = self.print.split_once(&format!("__print_symbolic(REC->{field},"))?;
+            let (table, _) = rest.split_once(')')?;
+            let entry = |entry: &str| {
+                let (number, word) = entry.split_once('}')?.0.split_once(',')?;
+                (word.trim().trim_matches('"') == meaning).then(|| number.trim().parse().ok())?
+            };
+            table.split('{').skip(1).find_map(entry)
+        };
+        find().ok_or_else(|| FormatError::NoMeaning { event: self.name.clone(), field, meaning })
     }
 
     fn field(&self, name: &'static str) -> Result<&Field, FormatError> {

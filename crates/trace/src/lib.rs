@@ -8,6 +8,8 @@
 //!          ...                                                              ┘
 //! ```
 //!
+//! [`watch`] keeps one session open for a whole experiment, and answers for one process after the other.
+//!
 //! One ring buffer a CPU, as `perf record -a` has it: the kernel writes, this process reads, nothing is written twice.
 //! What the kernel could not write because a ring was full is counted ([`Losses`]) and travels with every answer.
 //! Topology comes from a [`Machine`](nearfar_machine::Machine) that somebody else has read.
@@ -15,18 +17,21 @@
 mod error;
 pub mod format;
 pub mod migrations;
+pub mod numa_balancing;
 pub mod nvme;
 mod open;
 mod order;
 pub mod records;
 mod ring;
 mod session;
+pub mod tasks;
 mod traced;
 mod tracefs;
+pub mod watch;
 
 pub use error::TraceError;
 pub use open::now_ns;
 pub use order::Ordered;
-pub use session::{Losses, Plan, Session};
+pub use session::{Finished, Losses, Plan, Session};
 pub use traced::{Ended, Traced};
 pub use tracefs::Tracefs;

@@ -8,16 +8,19 @@
 //! ```
 //!
 //! All four come from per-CPU events: a migration happens in the context of whoever moves the task, so an event attached to
-//! the task itself would stay silent. Task numbers are those of the kernel's first pid namespace
-//! ([`in_first_pid_namespace`]).
+//! the task itself, or to its control group (PERF_FLAG_PID_CGROUP), would stay silent. Task numbers are those of the
+//! kernel's first pid namespace ([`in_first_pid_namespace`]). Beside them, where the kernel has them, what NUMA balancing
+//! itself does ([`Balanced`]).
 
+mod balancing;
 mod class;
 mod moves;
 
+pub use balancing::Balanced;
 pub use class::{Class, Sharing};
-pub use moves::{ClassCounts, FromTo, Migrations, Moves, NodeTime, TaskMoves};
+pub use moves::{ClassCounts, FromTo, Migrations, Moves, NodeTime, NumaBalancing, TaskMoves};
 
-use nearfar_machine::CpuId;
+use nearfar_machine::{CpuId, Known};
 
 use crate::TraceError;
 use crate::format::{Format, FormatError, Number, Text};
@@ -63,18 +66,41 @@ pub enum Event {
         /// The name it had then.
         name: String,
     },
+    /// NUMA balancing decided to move it to another node; the migration, if it comes to that, is an event of its own.
+    Steered {
+        /// The task.
+        tid: i32,
+        /// The one it changes places with.
+        with: Option<i32>,
+    },
+    /// It came to nothing: what [`Event::Steered`] said last of these did not happen.
+    Stuck {
+        /// The task.
+        tid: i32,
+        /// The one it would have changed places with.
+        with: Option<i32>,
+    },
+    /// NUMA balancing moved memory to where the task runs.
+    PagesMoved {
+        /// The task, in whose page fault that was.
+        tid: i32,
+        /// How many pages of the smallest size.
+        pages: u64,
+    },
 }
 
-/// The four events as this kernel describes them.
+/// The events as this kernel describes them.
 #[derive(Clone, Debug)]
 pub struct Formats {
     migrate: Format,
     fork: Format,
     wakeup_new: Format,
     exit: Format,
+    /// Why not, where it cannot be told.
+    balancing: Result<(balancing::Formats, balancing::Decoder), String>,
 }
 
-/// Reads the four events.
+/// Reads the events.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
     /// In every event: the number of its kind, which stands first in each of those below.
@@ -83,34 +109,51 @@ pub struct Decoder {
     fork: (u16, Number, Number, Text),
     wakeup_new: (u16, Number, Number),
     exit: (u16, Number, Text),
+    balancing: Option<balancing::Decoder>,
 }
 
 impl Formats {
-    /// Reads the descriptions of the four events.
+    /// Reads the descriptions of the events.
     ///
     /// # Errors
-    /// When one is missing or cannot be read.
+    /// When one of the first four is missing or cannot be read.
     pub fn read(tracefs: &Tracefs) -> Result<Self, TraceError> {
         Ok(Self {
             migrate: tracefs.tracepoint(SYSTEM, "sched_migrate_task")?,
             fork: tracefs.tracepoint(SYSTEM, "sched_process_fork")?,
             wakeup_new: tracefs.tracepoint(SYSTEM, "sched_wakeup_new")?,
             exit: tracefs.tracepoint(SYSTEM, "sched_process_exit")?,
+            balancing: balancing::Formats::read(tracefs),
         })
     }
 
+    /// Whether what NUMA balancing does to single tasks can be told on this kernel, or why not.
+    pub fn balancing(&self) -> Known<()> {
+        self.balancing.as_ref().map_or_else(|why| Known::no(why.clone()), |_| Known::Yes(()))
+    }
+
     /// What a session has to trace to follow tasks and those they make.
-    pub fn following(&self) -> [(&Format, Option<String>); 4] {
-        [&self.migrate, &self.fork, &self.wakeup_new, &self.exit].map(|format| (format, None))
+    pub fn following(&self) -> Vec<(&Format, Option<String>)> {
+        let balancing = self.balancing.iter().flat_map(|(formats, _)| formats.all());
+        [&self.migrate, &self.fork, &self.wakeup_new, &self.exit]
+            .into_iter()
+            .chain(balancing)
+            .map(|f| (f, None))
+            .collect()
     }
 
     /// What a session has to trace for these tasks and no others, which the kernel sorts out itself: the least cost. `None`
     /// where they are more than a filter holds (a page, include/linux/perf_event.h and ftrace_profile_set_filter()).
-    pub fn only(&self, tids: &[i32]) -> Option<[(&Format, Option<String>); 2]> {
-        let filter: Vec<String> = tids.iter().map(|tid| format!("pid=={tid}")).collect();
-        let filter = filter.join("||");
-        (!tids.is_empty() && filter.len() < 4096)
-            .then(|| [(&self.migrate, Some(filter.clone())), (&self.exit, Some(filter))])
+    pub fn only(&self, tids: &[i32]) -> Option<Vec<(&Format, Option<String>)>> {
+        let any_of = |field: &str| {
+            let tids: Vec<String> = tids.iter().map(|tid| format!("{field}=={tid}")).collect();
+            tids.join("||")
+        };
+        let balancing = self.balancing.iter().flat_map(|(formats, _)| formats.only(any_of));
+        let own = [&self.migrate, &self.exit].map(|format| (format, Some(any_of("pid"))));
+        let tracepoints: Vec<_> = own.into_iter().chain(balancing).collect();
+        let fits = |filter: &Option<String>| filter.as_ref().is_some_and(|filter| filter.len() < 4096);
+        (!tids.is_empty() && tracepoints.iter().all(|(_, filter)| fits(filter))).then_some(tracepoints)
     }
 }
 
@@ -120,7 +163,7 @@ impl Decoder {
     /// # Errors
     /// When one is missing or is of another kind.
     pub fn new(formats: &Formats) -> Result<Self, FormatError> {
-        let Formats { migrate, fork, wakeup_new, exit } = formats;
+        let Formats { migrate, fork, wakeup_new, exit, balancing } = formats;
         Ok(Self {
             kind: migrate.number("common_type")?,
             migrate: (
@@ -133,10 +176,11 @@ impl Decoder {
             fork: (fork.id(), fork.number("parent_pid")?, fork.number("child_pid")?, fork.text("child_comm")?),
             wakeup_new: (wakeup_new.id(), wakeup_new.number("pid")?, wakeup_new.number("target_cpu")?),
             exit: (exit.id(), exit.number("pid")?, exit.text("comm")?),
+            balancing: balancing.as_ref().ok().map(|(_, decoder)| *decoder),
         })
     }
 
-    /// What an event says; `None` where its bytes hold none of the four.
+    /// What an event says; `None` where its bytes hold none of those above.
     pub fn decode(&self, event: &[u8]) -> Option<Event> {
         let kind = u16::try_from(self.kind.read(event)?).ok()?;
         let tid = |number: &Number| i32::try_from(number.read(event)?).ok();
@@ -159,7 +203,7 @@ impl Decoder {
                 Some(Event::Born { tid: tid(&self.wakeup_new.1)?, cpu: cpu(&self.wakeup_new.2)? })
             }
             _ if kind == self.exit.0 => Some(Event::Ended { tid: tid(&self.exit.1)?, name: name(&self.exit.2)? }),
-            _ => None,
+            _ => self.balancing.as_ref()?.decode(kind, event),
         }
     }
 }

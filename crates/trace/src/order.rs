@@ -35,9 +35,16 @@ impl<T> Ordered<T> {
         self.waiting.sort_by_key(|(time, _)| *time);
         let Some((newest, _)) = self.waiting.last() else { return };
         let newest = *newest;
-        let settled = self.waiting.partition_point(|(time, _)| *time <= self.newest_before);
-        self.waiting.drain(..settled).for_each(|(time, event)| visit(time, event));
+        self.until(self.newest_before, visit);
         self.newest_before = self.newest_before.max(newest);
+    }
+
+    /// Visits what happened up to that time, in order; the caller knows that every event so old has been taken in
+    /// ([`Session::settle`](crate::Session::settle)).
+    pub fn until(&mut self, time_ns: u64, visit: &mut dyn FnMut(u64, T)) {
+        self.waiting.sort_by_key(|(time, _)| *time);
+        let settled = self.waiting.partition_point(|(time, _)| *time <= time_ns);
+        self.waiting.drain(..settled).for_each(|(time, event)| visit(time, event));
     }
 
     /// Visits all that is left: nothing more will come.

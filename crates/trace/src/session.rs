@@ -33,6 +33,8 @@ pub struct Plan<'a> {
     /// These tracepoints, with the filter that each has in the kernel: `pid == 17 || pid == 18`
     /// (Documentation/trace/events.rst), at most a page.
     pub tracepoints: &'a [(&'a Format, Option<String>)],
+    /// Whether to remember the names that processes get meanwhile ([`Session::name_of`]): a few bytes each until the end.
+    pub names: bool,
 }
 
 /// An open trace. Finishing or dropping it closes its events: nothing of it stays in the kernel.
@@ -68,10 +70,32 @@ pub struct Losses {
     pub throttled: u64,
 }
 
+/// How a trace went.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finished {
+    /// How long events were counted.
+    pub elapsed: Duration,
+    /// Whether all were read.
+    pub losses: Losses,
+    /// CPUs that were offline when it began ([`Session::not_traced`]).
+    pub cpus_not_traced: CpuSet,
+}
+
 impl Losses {
     /// Whether every event was read.
     pub fn is_whole(&self) -> bool {
         self.lost == 0 && self.damaged == 0 && self.throttled == 0
+    }
+
+    /// What was counted after `earlier`, which is the same session's.
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            occurred: self.occurred.saturating_sub(earlier.occurred),
+            read: self.read.saturating_sub(earlier.read),
+            lost: self.lost.saturating_sub(earlier.lost),
+            damaged: self.damaged.saturating_sub(earlier.damaged),
+            throttled: self.throttled.saturating_sub(earlier.throttled),
+        }
     }
 
     /// The same with the kernel's own count, which is needed because it says that records were lost only with the next
@@ -181,12 +205,23 @@ impl Session {
         self.names.get(&pid).map(|(_, name)| name.clone()).or_else(now)
     }
 
-    /// Visits what is left until now, and says whether all was read and how long it took.
+    /// Visits what is left until now, and says whether all was read and how long it took. The trace is over.
     ///
     /// # Errors
     /// When the kernel does not say how often an event occurred.
-    pub fn finish(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<(Losses, Duration), TraceError> {
+    pub fn finish(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<Finished, TraceError> {
         let elapsed = self.enabled.take().map_or(Duration::ZERO, |since| since.elapsed());
+        let losses = self.settle(visit)?;
+        self.cpus.clear();
+        Ok(Finished { elapsed, losses, cpus_not_traced: self.not_traced.clone() })
+    }
+
+    /// Visits every event that occurred before this call, and maybe some that came since; says what has been counted, read
+    /// and lost since the trace began, which goes on.
+    ///
+    /// # Errors
+    /// When the kernel does not say how often an event occurred.
+    pub fn settle(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<Losses, TraceError> {
         let counts: Vec<u64> = self.cpus.iter().map(OnCpu::count).collect::<Result<_, _>>()?;
         // The kernel counts an event before it writes it; some were seen to be counted and never written when the event
         // was disabled at that moment (Linux 6.18). So events stay enabled until all that were counted are there.
@@ -200,10 +235,10 @@ impl Session {
             self.drain(visit);
         }
         let mut losses = Losses::default();
-        for (on_cpu, count) in self.cpus.drain(..).zip(counts) {
+        for (on_cpu, count) in self.cpus.iter().zip(counts) {
             losses.add(&on_cpu.losses.counted(count));
         }
-        Ok((losses, elapsed))
+        Ok(losses)
     }
 }
 
@@ -230,7 +265,7 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
     let mut events: Vec<Event> = Vec::new();
     let mut ring = None;
     for (format, filter) in plan.tracepoints {
-        let Some(event) = Event::open(format, cpu, events.is_empty())? else {
+        let Some(event) = Event::open(format, cpu, plan.names && events.is_empty())? else {
             return Ok(None);
         };
         if let Some(filter) = filter {

@@ -1,9 +1,9 @@
 //! What stands around the answer of every trace.
 
-use nearfar_machine::CpuSet;
+use nearfar_machine::{CpuSet, Machine};
 use serde::Serialize;
 
-use crate::Losses;
+use crate::{Finished, Losses};
 
 /// An answer with how it was obtained.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -23,6 +23,15 @@ pub struct Traced<T> {
     /// What was found.
     #[serde(flatten)]
     pub answer: T,
+}
+
+impl<T> Traced<T> {
+    /// An answer of a session on that machine, while that command ran.
+    pub fn new(finished: Finished, machine: &Machine, command: Option<Ended>, answer: T) -> Self {
+        let Finished { elapsed, losses, cpus_not_traced } = finished;
+        let emulated = machine.origin.emulated.clone();
+        Self { seconds: elapsed.as_secs_f64(), losses, cpus_not_traced, emulated, command, answer }
+    }
 }
 
 /// A command that has ended.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use nearfar_machine::{CpuId, CpuSet, Machine};
 use nearfar_sources::synthetic;
 use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
-use nearfar_trace::{Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns};
+use nearfar_trace::numa_balancing::MachineCounts;
+use nearfar_trace::{Finished, Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns};
 use rustix::thread::{CpuSet as Affinity, gettid, sched_getaffinity, sched_setaffinity};
 
 /// Two CPUs this test may use.
@@ -44,9 +45,9 @@ fn traced(machine: &Machine, only: Option<i32>, work: impl FnOnce(&mut Moves)) -
     let decoder = Decoder::new(&formats).unwrap();
     let filtered = only.map(|tid| formats.only(&[tid]).unwrap());
     let following = formats.following();
-    let tracepoints = filtered.as_ref().map_or(&following[..], |two| &two[..]);
-    let mut session = permitted(Session::open(&Plan { cpus: &online(), tracepoints }))?;
-    let mut moves = Moves::new(Sharing::new(machine), only.is_none());
+    let tracepoints = filtered.as_ref().unwrap_or(&following);
+    let mut session = permitted(Session::open(&Plan { cpus: &online(), tracepoints, names: false }))?;
+    let mut moves = Moves::new(Sharing::new(machine), only.is_none(), formats.balancing());
     let mut order = Ordered::default();
     session.enable().unwrap();
     work(&mut moves);
@@ -57,9 +58,9 @@ fn traced(machine: &Machine, only: Option<i32>, work: impl FnOnce(&mut Moves)) -
         }
     };
     session.drain(&mut take);
-    let (losses, _) = session.finish(&mut take).unwrap();
+    let Finished { losses, .. } = session.finish(&mut take).unwrap();
     order.finish(&mut |time, event| moves.take(time, event));
-    Some((moves.finish(now_ns()), losses))
+    Some((moves.finish(now_ns(), MachineCounts::read()), losses))
 }
 
 fn two_nodes() -> Machine {
@@ -129,7 +130,7 @@ fn what_does_not_fit_into_the_ring_is_counted() {
     let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
     let Some([a, b]) = two_cpus() else { return println!("skipped: there are no two CPUs to move between") };
     let following = formats.following();
-    let plan = Plan { cpus: &online(), tracepoints: &following[..1] };
+    let plan = Plan { cpus: &online(), tracepoints: &following[..1], names: false };
     let Some(mut session) = permitted(Session::open(&plan)) else { return };
     session.enable().unwrap();
     // More moves than both rings hold, on a thread of its own: the harness keeps its affinity.
@@ -143,7 +144,7 @@ fn what_does_not_fit_into_the_ring_is_counted() {
     .join()
     .unwrap();
     let mut seen = 0u64;
-    let (losses, elapsed) = session.finish(&mut |_, _| seen += 1).unwrap();
+    let Finished { losses, elapsed, .. } = session.finish(&mut |_, _| seen += 1).unwrap();
     assert!(losses.occurred + 2 >= moves, "{losses:?}");
     assert_eq!(losses.read, seen);
     assert!(seen > 1000 && losses.lost == losses.occurred - seen && losses.lost > 0, "{losses:?}");
@@ -161,7 +162,8 @@ fn an_event_that_this_kernel_does_not_have_is_named() {
 fn a_cpu_that_the_kernel_cannot_have_is_named() {
     let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
     let following = formats.following();
-    let error = Session::open(&Plan { cpus: &CpuSet::single(CpuId(65_000)), tracepoints: &following[..1] });
+    let error =
+        Session::open(&Plan { cpus: &CpuSet::single(CpuId(65_000)), tracepoints: &following[..1], names: false });
     match error.map(|_| ()).unwrap_err() {
         error @ TraceError::NotPermitted { .. } => println!("skipped: {error}"),
         error => assert!(error.to_string().contains("sched_migrate_task on CPU 65000"), "{error}"),

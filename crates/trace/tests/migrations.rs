@@ -88,7 +88,7 @@ fn without_caches_a_move_within_a_node_is_just_that() {
 /// ```
 #[test]
 fn lives_of_a_task_and_its_child() {
-    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
     moves.adopt(100, "probe", Some(CpuId(7)), 0);
     for (second, event) in [
         (1, moved(100, 0, 2)),
@@ -103,7 +103,7 @@ fn lives_of_a_task_and_its_child() {
         moves.take(second * SECOND, event);
     }
     assert!(moves.any_alive());
-    let found = moves.finish(10 * SECOND);
+    let found = moves.finish(10 * SECOND, Known::no("not read"));
     assert_eq!((found.migrations.total(), found.gaps), (4, 0));
     let counts = found.migrations;
     assert_eq!((counts.same_core, counts.same_cache, counts.same_node, counts.cross_node), (1, 1, 0, 2));
@@ -117,10 +117,10 @@ fn lives_of_a_task_and_its_child() {
 
 #[test]
 fn a_task_that_never_moves_is_where_it_was_seen() {
-    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
     moves.adopt(100, "probe", Some(CpuId(9)), SECOND);
     moves.adopt(200, "other", None, SECOND);
-    let found = moves.finish(3 * SECOND);
+    let found = moves.finish(3 * SECOND, Known::no("not read"));
     assert_eq!(seconds_on(&found, 100, 1), 2.0);
     let other = found.tasks.iter().find(|task| task.tid == 200).unwrap();
     assert_eq!((other.time[0].node, other.time[0].seconds), (None, 2.0), "nothing told where");
@@ -128,32 +128,32 @@ fn a_task_that_never_moves_is_where_it_was_seen() {
 
 #[test]
 fn a_thread_that_was_found_before_its_making_was_read_is_not_counted_twice() {
-    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
     moves.adopt(100, "probe", None, 0);
     moves.adopt(101, "probe", Some(CpuId(0)), 0);
     moves.take(SECOND, forked(100, 101));
     moves.take(2 * SECOND, born(101, 8));
-    let found = moves.finish(4 * SECOND);
+    let found = moves.finish(4 * SECOND, Known::no("not read"));
     assert_eq!(found.tasks.len(), 2);
     assert_eq!([seconds_on(&found, 101, 0), seconds_on(&found, 101, 1)], [0.0, 2.0]);
 }
 
 #[test]
 fn children_are_left_alone_where_that_was_asked() {
-    let mut moves = Moves::new(Sharing::new(&machine()), false);
+    let mut moves = Moves::new(Sharing::new(&machine()), false, Known::Yes(()));
     moves.adopt(100, "probe", None, 0);
     moves.take(SECOND, forked(100, 101));
     moves.take(SECOND, moved(101, 0, 8));
-    assert_eq!(moves.finish(2 * SECOND).tasks.len(), 1);
+    assert_eq!(moves.finish(2 * SECOND, Known::no("not read")).tasks.len(), 1);
 }
 
 #[test]
 fn a_move_that_does_not_begin_where_the_last_one_ended_is_a_gap() {
-    let mut moves = Moves::new(Sharing::new(&machine()), true);
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
     moves.adopt(100, "probe", None, 0);
     moves.take(SECOND, moved(100, 0, 2));
     moves.take(2 * SECOND, moved(100, 4, 8));
-    assert_eq!(moves.finish(3 * SECOND).gaps, 1);
+    assert_eq!(moves.finish(3 * SECOND, Known::no("not read")).gaps, 1);
 }
 
 proptest! {
@@ -161,7 +161,7 @@ proptest! {
     fn every_move_has_one_class_and_time_is_never_lost(
         steps in proptest::collection::vec((0i32..4, 0u32..20, 0u32..20, 0u64..1000), 0..100),
     ) {
-        let mut moves = Moves::new(Sharing::new(&machine()), true);
+        let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
         (0..3).for_each(|tid| moves.adopt(tid, "task", None, 0));
         let (mut now, mut followed) = (0, 0);
         for (tid, from, to, gap) in steps {
@@ -169,7 +169,7 @@ proptest! {
             followed += u64::from(tid < 3);
             moves.take(now, moved(tid, from, to));
         }
-        let found = moves.finish(now);
+        let found = moves.finish(now, Known::no("not read"));
         prop_assert_eq!(found.migrations.total(), followed);
         prop_assert_eq!(found.matrix.iter().map(|cell| cell.migrations).sum::<u64>(), followed);
         let cross: u64 = found.matrix.iter().filter(|c| c.from.is_some() && c.to.is_some() && c.from != c.to).map(|c| c.migrations).sum();

@@ -21,6 +21,7 @@ use crate::output;
 #[command(
     after_long_help = "Examples:\n  nearfar trace nvme --seconds 10\n  nearfar trace nvme --subsystem nvme-subsys0 -- fio job.fio\n  \
                        nearfar trace migrations --pid 4711 --seconds 30\n  \
+                       nearfar trace migrations --cgroup system.slice/redis.service --seconds 30\n  \
                        nearfar trace migrations --output moves.json --format json -- ./probe"
 )]
 pub struct Trace {
@@ -91,8 +92,7 @@ fn exit_code(ended: &Ended) -> u8 {
 
 /// The running system, with that much of it.
 fn read_machine(want: Want) -> Result<nearfar_machine::Machine, Failure> {
-    let request = Request { source: None, root: None, fake: None, want };
-    nearfar_sources::read(&request).map_err(Failure::input)
+    nearfar_sources::read(&Request::live(want)).map_err(Failure::input)
 }
 
 /// What the kernel does not permit, have or do.

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nearfar_machine::{CpuId, NodeId};
+use nearfar_machine::{CpuId, Known, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{Class, Event, Sharing};
+use super::{Balanced, Class, Event, Sharing};
+use crate::numa_balancing::MachineCounts;
 
 /// The lives of the followed tasks so far. Feed it events in order of time.
 #[derive(Clone, Debug)]
@@ -17,9 +18,11 @@ pub struct Moves {
     ended: Vec<TaskMoves>,
     matrix: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
     gaps: u64,
+    /// Whether events tell what NUMA balancing does.
+    balancing: Known<()>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Life {
     name: String,
     /// Where it is and since when; unknown until an event tells.
@@ -27,8 +30,12 @@ struct Life {
     /// Where it was once seen to be: where it is all along if no event ever tells.
     seen_on: Option<CpuId>,
     since_ns: u64,
+    followed_ns: u64,
     counts: ClassCounts,
     time_ns: BTreeMap<Option<NodeId>, u64>,
+    balanced: Balanced,
+    /// What was decided and then not done, which the kernel may say in this order or the other.
+    undone: u64,
 }
 
 /// Numbers of migrations by class.
@@ -72,7 +79,7 @@ impl ClassCounts {
 }
 
 /// What a trace of migrations found.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Migrations {
     /// Of all followed tasks.
     pub migrations: ClassCounts,
@@ -86,10 +93,21 @@ pub struct Migrations {
     pub tasks: Vec<TaskMoves>,
     /// Moves that did not begin where the task was last known to be: something in between was not seen.
     pub gaps: u64,
+    /// What NUMA balancing did meanwhile.
+    pub numa_balancing: NumaBalancing,
+}
+
+/// What NUMA balancing did while migrations were traced.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NumaBalancing {
+    /// To the followed tasks; not known where the kernel has no such tracepoints.
+    pub tasks: Known<Balanced>,
+    /// On the whole machine, whoever used the memory.
+    pub machine: Known<MachineCounts>,
 }
 
 /// Moves from one node to another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FromTo {
     /// From; `null` where the CPU's node is not known.
     pub from: Option<NodeId>,
@@ -100,7 +118,7 @@ pub struct FromTo {
 }
 
 /// Time on one node.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeTime {
     /// The node; `null` where the CPU, or its node, is not known.
     pub node: Option<NodeId>,
@@ -109,7 +127,7 @@ pub struct NodeTime {
 }
 
 /// One task's life as far as it was traced.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TaskMoves {
     /// The task (thread).
     pub tid: i32,
@@ -121,20 +139,24 @@ pub struct TaskMoves {
     pub migrations: ClassCounts,
     /// Where it was.
     pub time: Vec<NodeTime>,
+    /// What NUMA balancing did to it; `null` where that is not traced.
+    pub numa_balancing: Option<Balanced>,
 }
 
 impl Moves {
-    /// No task yet. With `follow`, tasks that a followed one makes are followed as well.
-    pub fn new(sharing: Sharing, follow: bool) -> Self {
-        Self { sharing, follow, living: HashMap::new(), ended: Vec::new(), matrix: BTreeMap::new(), gaps: 0 }
+    /// No task yet. With `follow`, tasks that a followed one makes are followed as well. `balancing` says whether the events
+    /// tell what NUMA balancing does ([`Formats::balancing`](super::Formats::balancing)).
+    pub fn new(sharing: Sharing, follow: bool, balancing: Known<()>) -> Self {
+        let (living, ended, matrix) = Default::default();
+        Self { sharing, follow, living, ended, matrix, gaps: 0, balancing }
     }
 
     /// Follows a task that is there since `since_ns`, the trace's beginning. `seen_on` is where it was seen to be at any
     /// time since then: it counts only if no event says otherwise, so it need not be in step with the events.
     pub fn adopt(&mut self, tid: i32, name: &str, seen_on: Option<CpuId>, since_ns: u64) {
         let name = name.to_owned();
-        let (counts, time_ns) = Default::default();
-        self.living.entry(tid).or_insert(Life { name, cpu: None, seen_on, since_ns, counts, time_ns });
+        let life = Life { name, seen_on, since_ns, followed_ns: since_ns, ..Life::default() };
+        self.living.entry(tid).or_insert(life);
     }
 
     /// Whether any followed task is alive.
@@ -142,11 +164,11 @@ impl Moves {
         !self.living.is_empty()
     }
 
-    /// Takes the next event.
+    /// Takes the next event. What happened to a task before it was followed is left out.
     pub fn take(&mut self, time_ns: u64, event: Event) {
         match event {
             Event::Forked { parent, child, name } => {
-                if self.follow && self.living.contains_key(&parent) {
+                if self.follow && self.life(parent, time_ns).is_some() {
                     // Either adopted before this event was read, or a number given out again after an end that was lost.
                     match self.living.remove(&child) {
                         Some(life) if life.cpu.is_some() => self.close(child, life, time_ns, false),
@@ -156,22 +178,41 @@ impl Moves {
                 }
             }
             Event::Born { tid, cpu } => {
-                if let Some(life) = self.living.get_mut(&tid) {
+                if let Some(life) = self.life(tid, time_ns) {
                     // From its making until here it was nowhere.
                     (life.cpu, life.since_ns) = (Some(cpu), time_ns);
                 }
             }
             Event::Moved { tid, name, from, to } => self.moved(time_ns, tid, name, from, to),
             Event::Ended { tid, name } => {
-                if let Some(life) = self.living.remove(&tid) {
+                if self.life(tid, time_ns).is_some()
+                    && let Some(life) = self.living.remove(&tid)
+                {
                     self.close(tid, Life { name, ..life }, time_ns, true);
                 }
+            }
+            Event::Steered { tid, with } => self.each(tid, with, time_ns, |life| life.balanced.task_moves += 1),
+            Event::Stuck { tid, with } => self.each(tid, with, time_ns, |life| life.undone += 1),
+            Event::PagesMoved { tid, pages } => {
+                self.each(tid, None, time_ns, |life| life.balanced.pages_migrated += pages);
             }
         }
     }
 
+    /// A task that was followed by then.
+    fn life(&mut self, tid: i32, time_ns: u64) -> Option<&mut Life> {
+        self.living.get_mut(&tid).filter(|life| time_ns >= life.followed_ns)
+    }
+
+    /// Something that NUMA balancing did to one or two of the followed tasks.
+    fn each(&mut self, tid: i32, with: Option<i32>, time_ns: u64, change: impl Fn(&mut Life)) {
+        [Some(tid), with].into_iter().flatten().for_each(|tid| {
+            self.life(tid, time_ns).map(&change);
+        });
+    }
+
     fn moved(&mut self, time_ns: u64, tid: i32, name: String, from: CpuId, to: CpuId) {
-        let Some(life) = self.living.get_mut(&tid) else { return };
+        let Some(life) = self.living.get_mut(&tid).filter(|life| time_ns >= life.followed_ns) else { return };
         self.gaps += u64::from(life.cpu.is_some_and(|cpu| cpu != from));
         // Where it was not known where the task is, this event tells it in hindsight.
         life.cpu = life.cpu.or(Some(from));
@@ -184,11 +225,12 @@ impl Moves {
     fn close(&mut self, tid: i32, mut life: Life, time_ns: u64, ended: bool) {
         life.cpu = life.cpu.or(life.seen_on);
         life.pass(time_ns, &self.sharing);
-        self.ended.push(life.told(tid, ended));
+        let traced = self.balancing.get().is_some();
+        self.ended.push(life.told(tid, ended, traced));
     }
 
-    /// The trace is over: what was found.
-    pub fn finish(mut self, time_ns: u64) -> Migrations {
+    /// The trace is over: what was found, and beside it what NUMA balancing did on the whole machine.
+    pub fn finish(mut self, time_ns: u64, machine: Known<MachineCounts>) -> Migrations {
         for (tid, life) in std::mem::take(&mut self.living) {
             self.close(tid, life, time_ns, false);
         }
@@ -199,7 +241,9 @@ impl Moves {
         });
         let mut migrations = ClassCounts::default();
         let mut time: BTreeMap<Option<NodeId>, f64> = BTreeMap::new();
+        let mut balanced = Balanced::default();
         for task in &tasks {
+            balanced.add(&task.numa_balancing.unwrap_or_default());
             migrations.add(&task.migrations);
             task.time.iter().for_each(|spent| *time.entry(spent.node).or_default() += spent.seconds);
         }
@@ -211,6 +255,7 @@ impl Moves {
             time: time.into_iter().map(|(node, seconds)| NodeTime { node, seconds }).collect(),
             tasks,
             gaps: self.gaps,
+            numa_balancing: NumaBalancing { tasks: self.balancing.map(|()| balanced), machine },
         }
     }
 }
@@ -223,9 +268,11 @@ impl Life {
         self.since_ns = self.since_ns.max(time_ns);
     }
 
-    fn told(self, tid: i32, ended: bool) -> TaskMoves {
+    fn told(self, tid: i32, ended: bool, traced: bool) -> TaskMoves {
         let time = self.time_ns.into_iter().filter(|(_, spent)| *spent > 0);
         let time = time.map(|(node, spent)| NodeTime { node, seconds: spent as f64 / 1e9 }).collect();
-        TaskMoves { tid, name: self.name, ended, migrations: self.counts, time }
+        let task_moves = self.balanced.task_moves.saturating_sub(self.undone);
+        let numa_balancing = traced.then_some(Balanced { task_moves, ..self.balanced });
+        TaskMoves { tid, name: self.name, ended, migrations: self.counts, time, numa_balancing }
     }
 }

@@ -45,7 +45,7 @@ impl Nvme {
         let tracefs = Tracefs::find().map_err(refused)?;
         let format = tracefs.tracepoint(nvme::SYSTEM, nvme::EVENT).map_err(refused)?;
         let decoder = Decoder::new(&format).map_err(Failure::refused)?;
-        let plan = Plan { cpus: &machine.cpu_states.online, tracepoints: &[(&format, None)] };
+        let plan = Plan { cpus: &machine.cpu_states.online, tracepoints: &[(&format, None)], names: true };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
         let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
@@ -55,17 +55,10 @@ impl Nvme {
             commands.name(|pid| session.name_of(pid));
             true
         })?;
-        let (losses, elapsed) = session.finish(&mut |cpu, sample| commands.take(cpu, sample)).map_err(refused)?;
+        let finished = session.finish(&mut |cpu, sample| commands.take(cpu, sample)).map_err(refused)?;
         commands.name(|pid| session.name_of(pid));
         let answer = nvme::answer(&commands, &machine, self.subsystem.as_deref()).map_err(Failure::input)?;
-        let traced = Traced {
-            seconds: elapsed.as_secs_f64(),
-            losses,
-            cpus_not_traced: session.not_traced().clone(),
-            emulated: machine.origin.emulated.clone(),
-            command,
-            answer,
-        };
+        let traced = Traced::new(finished, &machine, command, answer);
         self.answer.give("trace-nvme/1", &machine.origin, &traced, colour, nearfar_report::trace::nvme)
     }
 }

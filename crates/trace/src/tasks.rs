@@ -1,0 +1,105 @@
+//! Which threads there are: of a process, of a control group.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use nearfar_machine::CpuId;
+
+use crate::TraceError;
+
+/// Where control groups are found by name: the unified tree alone, or beside the ones of version 1.
+const GROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// A thread that is there already.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Thread {
+    /// Its number.
+    pub tid: i32,
+    /// The kernel's name of it.
+    pub name: String,
+    /// The CPU it is on, or was last.
+    pub cpu: Option<CpuId>,
+}
+
+/// The threads of a process, with what is known of them; one that ends meanwhile is left out.
+///
+/// # Errors
+/// When there is no such process.
+pub fn of_process(pid: i32) -> Result<Vec<Thread>, TraceError> {
+    let listed = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let listed = listed.map_err(|source| TraceError::NoProcess { pid, source })?;
+    let tids = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    Ok(tids.filter_map(thread).collect())
+}
+
+/// The threads in a control group and in those below it: a path, or a name relative to where control groups are mounted, as
+/// `systemctl status` shows it (`/system.slice/ssh.service`).
+///
+/// # Errors
+/// When there is no such group, or its threads cannot be read.
+pub fn of_cgroup(group: &str) -> Result<Vec<Thread>, TraceError> {
+    let mut directories = vec![find_cgroup(group)?];
+    let mut threads = Vec::new();
+    while let Some(directory) = directories.pop() {
+        // Version 2, else 1: both list threads.
+        let listed = ["cgroup.threads", "tasks"].into_iter().find_map(|file| {
+            match std::fs::read_to_string(directory.join(file)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                listed => Some(listed),
+            }
+        });
+        let unreadable = |source| TraceError::Unreadable { file: directory.display().to_string(), source };
+        match listed {
+            Some(Ok(text)) => threads.extend(text.lines().filter_map(|tid| thread(tid.parse().ok()?))),
+            // A group that has ended meanwhile has no tasks.
+            Some(Err(error)) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {}
+            Some(Err(source)) => return Err(unreadable(source)),
+            None => {}
+        }
+        let below = std::fs::read_dir(&directory).map_err(unreadable)?.filter_map(Result::ok);
+        directories.extend(below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+    }
+    Ok(threads)
+}
+
+/// The directory of a control group.
+fn find_cgroup(group: &str) -> Result<PathBuf, TraceError> {
+    let is_group = |path: &Path| path.join("cgroup.procs").is_file();
+    let given = Path::new(group);
+    if given.is_absolute() && is_group(given) {
+        return Ok(given.to_owned());
+    }
+    // A name leads down from the root of the groups, never out of it.
+    let below: PathBuf = given.components().filter(|part| !matches!(part, Component::RootDir)).collect();
+    let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
+    let found = GROUPS.iter().map(|root| Path::new(root).join(&below)).find(|path| plain && is_group(path));
+    found.ok_or_else(|| TraceError::NoCgroup { group: group.to_owned() })
+}
+
+fn thread(tid: i32) -> Option<Thread> {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    let (name, cpu) = name_and_cpu(&stat)?;
+    Some(Thread { tid, name: name.to_owned(), cpu })
+}
+
+/// `4711 (a name) S ...`: the name may hold anything, the CPU is the 39th field (proc_pid_stat(5)).
+fn name_and_cpu(stat: &str) -> Option<(&str, Option<CpuId>)> {
+    let (before, after) = stat.rsplit_once(") ")?;
+    let (_, name) = before.split_once(" (")?;
+    let cpu = after.split(' ').nth(36).and_then(|field| field.parse().ok()).map(CpuId);
+    Some((name, cpu))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_move_the_fields() {
+        let after =
+            "S 1 4711 4711 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 3 0 0 0";
+        let stat = format!("4711 (a) S (b c) {after}");
+        assert_eq!(name_and_cpu(&stat), Some(("a) S (b c", Some(CpuId(3)))));
+        assert_eq!(name_and_cpu("4711"), None);
+    }
+}
