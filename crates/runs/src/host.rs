@@ -1,0 +1,141 @@
+//! The system that a run is made on, and the process that makes it.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+/// The running system.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Kernel release, `6.12.0-1-amd64`.
+    pub kernel: String,
+    /// Version of the kernel's build (`uname -v`).
+    pub kernel_version: String,
+    /// The kernel's command line; empty where it cannot be read.
+    pub kernel_command_line: String,
+}
+
+impl Host {
+    /// The system this process runs on.
+    pub fn here() -> Self {
+        let uname = rustix::system::uname();
+        Self {
+            name: uname.nodename().to_string_lossy().into_owned(),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            kernel_version: uname.version().to_string_lossy().into_owned(),
+            kernel_command_line: fs::read_to_string("/proc/cmdline")
+                .map_or_else(|_| String::new(), |t| t.trim().to_owned()),
+        }
+    }
+}
+
+/// A process, told apart from every other that had or will have its number.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Owner {
+    /// The process number, as it sees it itself.
+    pub pid: i32,
+    /// When it started, in clock ticks after the boot (field 22 of `/proc/PID/stat`, proc_pid_stat(5)).
+    pub started_ticks: u64,
+    /// The boot (`/proc/sys/kernel/random/boot_id`).
+    pub boot: String,
+    /// The process number space (`/proc/self/ns/pid`), which differs between containers of one boot.
+    pub pid_namespace: String,
+}
+
+/// Whether a process is still there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Alive {
+    Yes,
+    No,
+    /// It is, or was, on another host or in another container.
+    CannotTell,
+}
+
+impl Owner {
+    /// This process.
+    pub fn this_process() -> Self {
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        Self { pid, started_ticks: started_ticks(pid).unwrap_or(0), boot: boot(), pid_namespace: pid_namespace() }
+    }
+
+    /// Whether that process still runs, seen from a host of this name.
+    pub(crate) fn alive(&self, its_host: &str, here: &Host) -> Alive {
+        if self.boot != boot() {
+            // The same name with another boot: restarted since. Another name: who knows.
+            return if its_host == here.name { Alive::No } else { Alive::CannotTell };
+        }
+        if self.pid_namespace != pid_namespace() {
+            return Alive::CannotTell;
+        }
+        match started_ticks(self.pid) {
+            Some(ticks) if ticks == self.started_ticks => Alive::Yes,
+            _ => Alive::No,
+        }
+    }
+}
+
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
+}
+
+fn pid_namespace() -> String {
+    fs::read_link("/proc/self/ns/pid").map_or_else(|_| String::new(), |link| link.to_string_lossy().into_owned())
+}
+
+/// When a process started; `None` when it is gone, or dead and only waited for.
+fn started_ticks(pid: i32) -> Option<u64> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Field 22 of a line of `/proc/PID/stat`, unless field 3 says that the process is dead. Field 2 is the command's
+/// name in parentheses, which may itself hold parentheses and spaces.
+fn parse_stat(line: &str) -> Option<u64> {
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_another_with_its_number_is_not() {
+        let here = Host::here();
+        let this = Owner::this_process();
+        assert_eq!(this.alive(&here.name, &here), Alive::Yes);
+        let earlier = Owner { started_ticks: this.started_ticks.wrapping_sub(1), ..this.clone() };
+        assert_eq!(earlier.alive(&here.name, &here), Alive::No);
+        let before_the_boot = Owner { boot: "another".into(), ..this.clone() };
+        assert_eq!(before_the_boot.alive(&here.name, &here), Alive::No);
+        assert_eq!(before_the_boot.alive("elsewhere", &here), Alive::CannotTell);
+        let in_a_container = Owner { pid_namespace: "pid:[1]".into(), ..this };
+        assert_eq!(in_a_container.alive(&here.name, &here), Alive::CannotTell);
+    }
+
+    #[test]
+    fn a_dead_process_that_is_waited_for_is_gone() {
+        let line = |state: &str| format!("7 (a) b) {state} {} 4711 0", "0 ".repeat(18).trim());
+        assert_eq!(parse_stat(&line("S")), Some(4711));
+        assert_eq!(parse_stat(&line("Z")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_makes_the_parser_panic(line in "\\PC*") {
+            let _ = parse_stat(&line);
+        }
+
+        #[test]
+        fn names_of_commands_do_not_mislead(name in "[ -~]{0,15}", ticks: u64) {
+            let line = format!("7 ({name}) R {} {ticks} 0", "1 ".repeat(18).trim());
+            prop_assert_eq!(parse_stat(&line), Some(ticks));
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! A run and its samples as values.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nearfar_machine::Machine;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cell::{Cell, Factor};
+use crate::host::{Host, Owner};
+
+/// The number of a run in its store: counted from 1, never given twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RunId(pub i64);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(number) if number > 0 => Ok(Self(number)),
+            _ => Err(format!("\"{text}\" is no run: give its number, as `nearfar runs list` shows it")),
+        }
+    }
+}
+
+/// What became of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunState {
+    /// Its process is at work.
+    Running,
+    /// Every sample that was wanted has been taken.
+    Complete,
+    /// It was interrupted, or its process is gone; what is missing can be taken later.
+    Interrupted,
+    /// It stopped with an error.
+    Failed,
+    /// It was begun on another host or in another container, whose processes cannot be seen from here.
+    OutOfSight,
+}
+
+impl fmt::Display for RunState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Running => "running",
+            Self::Complete => "complete",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+            Self::OutOfSight => "out of sight",
+        })
+    }
+}
+
+/// How a run ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// Every sample was taken.
+    Complete,
+    /// Somebody wanted it to stop.
+    Interrupted,
+    /// It could not go on, because of this.
+    Failed(String),
+}
+
+/// What is known of a run when it begins.
+#[derive(Clone, Debug)]
+pub struct NewRun<'a> {
+    /// The experiment's name, such as "probe".
+    pub experiment: &'a str,
+    /// A line that says what it is about.
+    pub title: &'a str,
+    /// What the user calls it.
+    pub label: Option<&'a str>,
+    /// Everything that decides what a sample is. Equal parameters on an equal machine can be continued.
+    pub parameters: &'a Value,
+    /// What is varied.
+    pub factors: &'a [Factor],
+    /// The combinations that are measured.
+    pub cells: &'a [Cell],
+    /// How many samples each cell is to get.
+    pub samples_per_cell: u32,
+    /// The seed of the order.
+    pub seed: u64,
+    /// Doubts about the whole run that are true as it begins.
+    pub warnings: &'a [String],
+    /// The machine it is made on.
+    pub machine: &'a Machine,
+    /// What two machines must have in common for samples of both to belong to one run.
+    pub fingerprint: &'a str,
+    /// The system it is made on.
+    pub host: &'a Host,
+}
+
+/// A stored run, without what is large: see [`Detail`], [`Sample`] and the machine.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// Its number in this store.
+    pub run: RunId,
+    /// Its name in every store: 32 random hexadecimal digits.
+    pub uid: String,
+    /// The experiment's name.
+    pub experiment: String,
+    /// What it is about.
+    pub title: String,
+    /// What the user calls it.
+    pub label: Option<String>,
+    /// What became of it.
+    pub state: RunState,
+    /// Why it failed.
+    pub failure: Option<String>,
+    /// When it was begun, in seconds since 1970.
+    pub started_at_s: f64,
+    /// When it ended; a resumed one: last. `None` while it runs and where its process was killed.
+    pub finished_at_s: Option<f64>,
+    /// How many samples there are, failed ones included.
+    pub samples: u64,
+    /// How many of them have doubts.
+    pub doubtful: u64,
+    /// How many of them failed.
+    pub failed: u64,
+    /// How many cells it measures.
+    pub cells: u64,
+    /// How many samples each cell is to get.
+    pub samples_per_cell: u32,
+    /// The host's name.
+    pub host: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// The label of an emulated machine, with its delays.
+    pub emulated: Option<String>,
+    /// The version of nearfar that began it.
+    pub nearfar: String,
+    /// What other machines must have in common with its own to continue it.
+    pub fingerprint: String,
+    /// The process that carries it out, or did last.
+    pub owner: Owner,
+}
+
+/// The rest of what is known of a run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Detail {
+    /// Everything that decides what a sample is.
+    pub parameters: Value,
+    /// What is varied, in the order of tables.
+    pub factors: Vec<Factor>,
+    /// The combinations that are measured, in the order of tables.
+    pub plan: Vec<Cell>,
+    /// The seed of the order.
+    pub seed: u64,
+    /// Doubts about the whole run.
+    pub warnings: Vec<String>,
+    /// Version of the kernel's build (`uname -v`).
+    pub kernel_version: String,
+    /// The kernel's command line; empty where it could not be read.
+    pub kernel_command_line: String,
+}
+
+/// What one attempt at a sample gave.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Taken {
+    /// A sample.
+    Sample {
+        /// The main value, in seconds.
+        seconds: f64,
+        /// What was wrong with it, in sentences.
+        doubts: Vec<String>,
+        /// All that the experiment keeps of it.
+        sample: Value,
+    },
+    /// Nothing, because of this.
+    Failed(String),
+}
+
+/// An attempt that is to be stored.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NewSample {
+    /// Which round it belongs to, from 1; a round has each cell once.
+    pub round: u32,
+    /// Its cell.
+    pub cell: Cell,
+    /// When it was begun, in seconds since 1970.
+    pub started_at_s: f64,
+    /// How long it took with all preparations, in seconds.
+    pub took_s: f64,
+    /// What it gave.
+    pub taken: Taken,
+}
+
+/// A stored sample.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which one of its run, from 1, in the order they were taken.
+    pub number: u64,
+    /// Which round it belongs to, from 1.
+    pub round: u32,
+    /// Its cell.
+    pub cell: Cell,
+    /// When it was begun, in seconds since 1970.
+    pub started_at_s: f64,
+    /// How long it took with all preparations.
+    pub took_s: f64,
+    /// The main value; `None` where it failed.
+    pub seconds: Option<f64>,
+    /// Why it failed.
+    pub failed: Option<String>,
+    /// What was wrong with it.
+    pub doubts: Vec<String>,
+    /// All that the experiment kept of it; `null` where it failed.
+    pub sample: Value,
+}
+
+/// Which runs are listed.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Filter {
+    /// Only those of this experiment.
+    pub experiment: Option<String>,
+    /// Only those with this label.
+    pub label: Option<String>,
+    /// Only those begun at or after this time, in seconds since 1970.
+    pub since_s: Option<f64>,
+    /// At most so many, the newest.
+    pub limit: Option<u32>,
+}
+
+/// The time now, in seconds since 1970.
+pub fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

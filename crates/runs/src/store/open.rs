@@ -1,0 +1,245 @@
+//! Opening the file: whose it is, which layout it has, and which journal its file system allows.
+//!
+//! ```text
+//!  header (100 bytes, read without SQLite) ── not ours? ──► Foreign, untouched
+//!     │
+//!     ▼            network file system (9p, NFS, SMB, FUSE ...), or WAL fails
+//!  journal: WAL ───────────────────────────────────────────────────────────────► rollback journal
+//!     │            the file or its directory cannot be written
+//!     └────────────────────────────────────────────────────────────────────────► read only
+//! ```
+
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::schema::{APPLICATION_ID, STEPS, upgrade, version};
+use super::{Store, at};
+use crate::error::StoreError;
+use crate::host::Host;
+
+/// How long a writer waits for another one.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a store keeps what is being written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Journal {
+    /// A write-ahead log: readers and a writer do not wait for each other.
+    WriteAhead,
+    /// A rollback journal, because this file system has no memory that processes of several systems could share:
+    /// readers and writers wait for each other.
+    Rollback,
+    /// None: the file cannot be written and is only read.
+    ReadOnly,
+}
+
+impl fmt::Display for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WriteAhead => "write-ahead log",
+            Self::Rollback => {
+                "rollback journal instead of a write-ahead log, which this file system cannot have; do not use the \
+                 file from two systems at once"
+            }
+            Self::ReadOnly => "read only: the file or its directory cannot be written",
+        })
+    }
+}
+
+impl Store {
+    /// Opens a store for writing, and makes one where there is no file, with its directory. An older layout is
+    /// upgraded.
+    ///
+    /// # Errors
+    /// What is not a store of runs is left untouched ([`StoreError::Foreign`], [`StoreError::Newer`]); a file that
+    /// cannot be written, or a directory that cannot be made.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            let failed = |error| StoreError::File { doing: "create", path: directory.to_owned(), error };
+            std::fs::create_dir_all(directory).map_err(failed)?;
+        }
+        look_at_header(path)?;
+        Self::open_for_writing(path)
+    }
+
+    /// Opens a store that is there, for writing where that is possible and else for reading.
+    ///
+    /// # Errors
+    /// As [`Store::open`], and [`StoreError::Absent`].
+    pub fn open_existing(path: &Path) -> Result<Self, StoreError> {
+        match look_at_header(path)? {
+            Header::Absent => Err(StoreError::Absent { path: path.to_owned() }),
+            Header::Ours if !writable(path) => Self::open_for_reading(path),
+            _ => Self::open_for_writing(path),
+        }
+    }
+
+    fn open_for_writing(path: &Path) -> Result<Self, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let sqlite = at(path);
+        let mut connection = Connection::open_with_flags(path, flags).map_err(&sqlite)?;
+        prepare(&connection).map_err(&sqlite)?;
+        let journal = journal(&connection, path).map_err(&sqlite)?;
+        let found = version(&connection).map_err(&sqlite)?;
+        check_version(path, found)?;
+        if found < STEPS.len() as i64 {
+            upgrade(&mut connection, STEPS).map_err(&sqlite)?;
+        }
+        Ok(Self { connection, path: path.to_owned(), journal, here: Host::here() })
+    }
+
+    fn open_for_reading(path: &Path) -> Result<Self, StoreError> {
+        let sqlite = at(path);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags).map_err(&sqlite)?;
+        if version(&connection).is_err() {
+            // A write-ahead log needs files beside the store, even to read. Without any of it the store is complete.
+            let mut log = path.as_os_str().to_owned();
+            log.push("-wal");
+            if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+                return Err(StoreError::ReadOnly { path: path.to_owned() });
+            }
+            let uri = immutable_uri(path);
+            connection = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI).map_err(&sqlite)?;
+        }
+        prepare(&connection).map_err(&sqlite)?;
+        let found = version(&connection).map_err(&sqlite)?;
+        check_version(path, found)?;
+        if found < STEPS.len() as i64 {
+            return Err(StoreError::OlderReadOnly { path: path.to_owned(), found });
+        }
+        Ok(Self { connection, path: path.to_owned(), journal: Journal::ReadOnly, here: Host::here() })
+    }
+}
+
+/// Settings of a connection. The file may come from anywhere: its schema is trusted with nothing.
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(PATIENCE)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "synchronous", "FULL")
+}
+
+/// Gives the file the journal that its file system allows.
+fn journal(connection: &Connection, path: &Path) -> rusqlite::Result<Journal> {
+    // Has to come before the first page is written; without effect later.
+    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    if is_shared_between_systems(path) {
+        return without_log(connection);
+    }
+    match set_journal(connection, "WAL").and_then(|mode| version(connection).map(|_| mode)) {
+        Ok(mode) if mode == "wal" => Ok(Journal::WriteAhead),
+        Ok(_) => Ok(Journal::Rollback),
+        Err(error) => match error.sqlite_error_code() {
+            // Another process has it open with the other journal, which serves as well.
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Ok(Journal::Rollback),
+            Some(rusqlite::ErrorCode::NotADatabase | rusqlite::ErrorCode::DatabaseCorrupt) => Err(error),
+            _ => without_log(connection),
+        },
+    }
+}
+
+/// A rollback journal. A file that has a log can be opened without shared memory only by one that locks out all others
+/// (<https://www.sqlite.org/wal.html>, "Use of WAL Without Shared-Memory"); thereafter it has none.
+fn without_log(connection: &Connection) -> rusqlite::Result<Journal> {
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    set_journal(connection, "TRUNCATE")?;
+    connection.pragma_update(None, "locking_mode", "NORMAL")?;
+    // The lock is given back by the next access.
+    version(connection)?;
+    Ok(Journal::Rollback)
+}
+
+fn set_journal(connection: &Connection, mode: &str) -> rusqlite::Result<String> {
+    connection.pragma_update_and_check(None, "journal_mode", mode, |row| row.get(0))
+}
+
+/// Whether other systems may see the same file: the log's index is shared memory, which they would not share
+/// (<https://www.sqlite.org/wal.html>: "WAL does not work over a network filesystem"). The numbers are those of
+/// linux/magic.h and statfs(2).
+fn is_shared_between_systems(path: &Path) -> bool {
+    const V9FS: u64 = 0x0102_1997;
+    const NFS: u64 = 0x6969;
+    const SMB: u64 = 0x517b;
+    const SMB2: u64 = 0xfe53_4d42;
+    const CIFS: u64 = 0xff53_4d42;
+    const FUSE: u64 = 0x6573_5546;
+    const CEPH: u64 = 0x00c3_6400;
+    const AFS: u64 = 0x6b41_4653;
+    const LUSTRE: u64 = 0x0bd0_0bd0;
+    const GFS2: u64 = 0x0116_1970;
+    const OCFS2: u64 = 0x7461_636f;
+    let Ok(found) = rustix::fs::statfs(path) else { return false };
+    // The type of f_type differs between architectures; the numbers have 32 bits.
+    let kind = (found.f_type as u64) & 0xffff_ffff;
+    [V9FS, NFS, SMB, SMB2, CIFS, FUSE, CEPH, AFS, LUSTRE, GFS2, OCFS2].contains(&kind)
+}
+
+/// What the first bytes of a file say.
+enum Header {
+    Absent,
+    /// Nothing was written yet.
+    Empty,
+    Ours,
+}
+
+/// Reads the header as <https://www.sqlite.org/fileformat2.html#the_database_header> describes it: a file that is not
+/// ours is not even opened by SQLite, which would take an empty journal beside it as a reason to write.
+fn look_at_header(path: &Path) -> Result<Header, StoreError> {
+    let failed = |error| StoreError::File { doing: "read", path: path.to_owned(), error };
+    let foreign = |what| StoreError::Foreign { path: path.to_owned(), what };
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Header::Absent),
+        Err(error) => return Err(failed(error)),
+        Ok(found) if found.is_dir() => return Err(foreign("a directory")),
+        Ok(found) if !found.is_file() => return Err(foreign("not a regular file")),
+        Ok(_) => {}
+    }
+    let mut header = Vec::new();
+    File::open(path).and_then(|file| file.take(100).read_to_end(&mut header)).map_err(failed)?;
+    if header.is_empty() {
+        return Ok(Header::Empty);
+    }
+    if !header.starts_with(b"SQLite format 3\0") {
+        return Err(foreign("not an SQLite file"));
+    }
+    match header.get(68..72) {
+        Some(id) if id == APPLICATION_ID.to_be_bytes() => Ok(Header::Ours),
+        _ => Err(foreign("an SQLite file of another program")),
+    }
+}
+
+fn check_version(path: &Path, found: i64) -> Result<(), StoreError> {
+    let known = STEPS.len() as i64;
+    match found {
+        _ if found > known => Err(StoreError::Newer { path: path.to_owned(), found, known }),
+        _ if found < 0 => Err(StoreError::Foreign { path: path.to_owned(), what: "an SQLite file of another program" }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the file and its directory can be written: SQLite keeps its journal beside the file.
+fn writable(path: &Path) -> bool {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let access = rustix::fs::Access::WRITE_OK;
+    rustix::fs::access(path, access).is_ok() && rustix::fs::access(directory, access).is_ok()
+}
+
+/// The file as a URI that promises that nobody changes it.
+fn immutable_uri(path: &Path) -> String {
+    use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut uri = "file:".to_owned();
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => uri.push(byte.into()),
+            _ => write!(uri, "%{byte:02x}").expect("a String takes all that is written"),
+        }
+    }
+    uri + "?immutable=1"
+}

@@ -1,0 +1,113 @@
+//! The layout of the file, and how an older one becomes the newest.
+//!
+//! A step is never changed once it was released: files of every version are out there. A new column or table is a new
+//! step at the end of [`STEPS`].
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// "nfar", so that `file` and this program tell a store from any other SQLite file.
+pub(super) const APPLICATION_ID: i32 = 0x6e66_6172;
+
+/// What leads from each version to the next: the first from an empty file to version 1.
+pub(super) const STEPS: &[&str] = &["
+    CREATE TABLE machine (
+        id INTEGER PRIMARY KEY,
+        sha256 BLOB NOT NULL UNIQUE,
+        json_zlib BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE run (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        uid TEXT NOT NULL UNIQUE,
+        experiment TEXT NOT NULL,
+        title TEXT NOT NULL,
+        label TEXT,
+        state TEXT NOT NULL CHECK (state IN ('running', 'complete', 'interrupted', 'failed')),
+        failure TEXT,
+        started_at_s REAL NOT NULL,
+        finished_at_s REAL,
+        samples INTEGER NOT NULL DEFAULT 0,
+        doubtful INTEGER NOT NULL DEFAULT 0,
+        failed INTEGER NOT NULL DEFAULT 0,
+        cells INTEGER NOT NULL,
+        samples_per_cell INTEGER NOT NULL,
+        host TEXT NOT NULL,
+        kernel TEXT NOT NULL,
+        emulated TEXT,
+        nearfar TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        started_ticks INTEGER NOT NULL,
+        boot TEXT NOT NULL,
+        pid_namespace TEXT NOT NULL,
+        machine INTEGER NOT NULL REFERENCES machine (id)
+    ) STRICT;
+    CREATE INDEX run_by_machine ON run (machine);
+    CREATE INDEX run_by_experiment ON run (experiment);
+    CREATE TABLE detail (
+        run INTEGER PRIMARY KEY REFERENCES run (id) ON DELETE CASCADE,
+        parameters TEXT NOT NULL,
+        factors TEXT NOT NULL,
+        plan TEXT NOT NULL,
+        seed INTEGER NOT NULL,
+        warnings TEXT NOT NULL,
+        kernel_version TEXT NOT NULL,
+        kernel_command_line TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE sample (
+        run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        round INTEGER NOT NULL,
+        cell TEXT NOT NULL,
+        started_at_s REAL NOT NULL,
+        took_s REAL NOT NULL,
+        seconds REAL,
+        failed TEXT,
+        doubts TEXT NOT NULL,
+        sample TEXT NOT NULL,
+        PRIMARY KEY (run, number)
+    ) STRICT, WITHOUT ROWID;
+"];
+
+/// The version of a file's layout; 0 for one that holds nothing yet.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Brings the layout up to the last of these steps. Another process that does the same waits, and then finds it done.
+pub(super) fn upgrade(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let from = usize::try_from(version(&transaction)?).unwrap_or(usize::MAX);
+    for step in steps.iter().skip(from) {
+        transaction.execute_batch(step)?;
+    }
+    if from < steps.len() {
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", steps.len() as i64)?;
+    }
+    transaction.commit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_taken_once_and_keeps_what_is_there() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, &["CREATE TABLE t (a); INSERT INTO t VALUES (1)"]).unwrap();
+        let later = ["CREATE TABLE t (a); INSERT INTO t VALUES (1)", "ALTER TABLE t ADD COLUMN b DEFAULT 7"];
+        upgrade(&mut connection, &later).unwrap();
+        upgrade(&mut connection, &later).unwrap();
+        assert_eq!(version(&connection).unwrap(), 2);
+        let row = connection.query_row("SELECT a, b FROM t", [], |row| Ok((row.get(0)?, row.get(1)?)));
+        assert_eq!(row.unwrap(), (1, 7));
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_file_as_it_was() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        assert!(upgrade(&mut connection, &["CREATE TABLE t (a)", "nonsense"]).is_err());
+        assert_eq!(version(&connection).unwrap(), 0);
+        assert!(connection.prepare("SELECT * FROM t").is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! Beginning, continuing, filling and ending runs.
+
+use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Store, machines};
+use crate::error::StoreError;
+use crate::host::Owner;
+use crate::run::{Detail, Ending, NewRun, NewSample, Run, RunId, RunState, Sample, Taken, now_s};
+
+impl Store {
+    /// Begins a run, which this process owns.
+    ///
+    /// # Errors
+    /// SQLite's answer.
+    pub fn begin(&mut self, new: &NewRun<'_>) -> Result<RunId, StoreError> {
+        let machine = serde_json::to_vec(new.machine).map_err(|error| self.damaged("the machine", error))?;
+        let run = Run {
+            run: RunId(0),
+            uid: random_uid(),
+            experiment: new.experiment.to_owned(),
+            title: new.title.to_owned(),
+            label: new.label.map(str::to_owned),
+            state: RunState::Running,
+            failure: None,
+            started_at_s: now_s(),
+            finished_at_s: None,
+            samples: 0,
+            doubtful: 0,
+            failed: 0,
+            cells: new.cells.len() as u64,
+            samples_per_cell: new.samples_per_cell,
+            host: new.host.name.clone(),
+            kernel: new.host.kernel.clone(),
+            emulated: new.machine.origin.emulated.clone(),
+            nearfar: env!("CARGO_PKG_VERSION").to_owned(),
+            fingerprint: new.fingerprint.to_owned(),
+            owner: Owner::this_process(),
+        };
+        let detail = Detail {
+            parameters: new.parameters.clone(),
+            factors: new.factors.to_vec(),
+            plan: new.cells.to_vec(),
+            seed: new.seed,
+            warnings: new.warnings.to_vec(),
+            kernel_version: new.host.kernel_version.clone(),
+            kernel_command_line: new.host.kernel_command_line.clone(),
+        };
+        self.insert(&run, &detail, &machine, &[])
+    }
+
+    /// Adds a whole run in one transaction; its number becomes the next free one.
+    pub(crate) fn insert(
+        &mut self,
+        run: &Run,
+        detail: &Detail,
+        machine: &[u8],
+        samples: &[Sample],
+    ) -> Result<RunId, StoreError> {
+        self.write(|transaction| {
+            let machine = machines::keep(transaction, machine)?;
+            insert_run(transaction, run, machine)?;
+            let id = RunId(transaction.last_insert_rowid());
+            insert_detail(transaction, id, detail)?;
+            samples.iter().try_for_each(|sample| insert_sample(transaction, id, sample))?;
+            Ok(id)
+        })
+    }
+
+    /// Takes an interrupted or failed run over, to continue it with this many samples a cell.
+    ///
+    /// # Errors
+    /// [`StoreError::NotOurs`] where it is complete or somebody is at it.
+    pub fn resume(&mut self, run: RunId, samples_per_cell: u32) -> Result<(), StoreError> {
+        let found = self.run(run)?;
+        match found.state {
+            RunState::Interrupted | RunState::Failed => {}
+            state => return Err(StoreError::NotOurs { run, why: format!("is {state}") }),
+        }
+        let (owner, before) = (Owner::this_process(), found.owner);
+        let sql = "UPDATE run SET state = 'running', failure = NULL, finished_at_s = NULL, samples_per_cell = ?2,
+                   pid = ?3, started_ticks = ?4, boot = ?5, pid_namespace = ?6
+                   WHERE id = ?1 AND state <> 'complete' AND pid = ?7 AND started_ticks = ?8 AND boot = ?9";
+        let taken = self.write(|transaction| {
+            let of_owner = params![
+                run.0,
+                samples_per_cell,
+                owner.pid,
+                owner.started_ticks as i64,
+                owner.boot,
+                owner.pid_namespace,
+                before.pid,
+                before.started_ticks as i64,
+                before.boot,
+            ];
+            transaction.execute(sql, of_owner)
+        })?;
+        match taken {
+            0 => Err(StoreError::NotOurs { run, why: "was taken over by another process".into() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a sample to a run of this process, durably, and gives its number.
+    ///
+    /// # Errors
+    /// [`StoreError::NotOurs`] when the run has ended or another process took it over; SQLite's answer.
+    pub fn add_sample(&mut self, run: RunId, new: &NewSample) -> Result<u64, StoreError> {
+        let (seconds, failed, doubts, sample) = match new.taken.clone() {
+            Taken::Sample { seconds, doubts, sample } => (Some(seconds), None, doubts, sample),
+            Taken::Failed(because) => (None, Some(because), Vec::new(), Value::Null),
+        };
+        let (is_doubtful, is_failed) = (!doubts.is_empty(), failed.is_some());
+        let mut sample = Sample {
+            number: 0,
+            round: new.round,
+            cell: new.cell.clone(),
+            started_at_s: new.started_at_s,
+            took_s: new.took_s,
+            // NaN and infinity are no values; SQLite would store NaN as NULL anyway.
+            seconds: seconds.filter(|seconds| seconds.is_finite()),
+            failed,
+            doubts,
+            sample,
+        };
+        let owner = Owner::this_process();
+        let sql = "UPDATE run SET samples = samples + 1, doubtful = doubtful + ?2, failed = failed + ?3
+                   WHERE id = ?1 AND state = 'running' AND pid = ?4 AND started_ticks = ?5 AND boot = ?6
+                   RETURNING samples";
+        let number = self.write(|transaction| {
+            let of_run = params![run.0, is_doubtful, is_failed, owner.pid, owner.started_ticks as i64, owner.boot];
+            let number: Option<i64> = transaction.query_row(sql, of_run, |row| row.get(0)).optional()?;
+            if let Some(number) = number {
+                sample.number = number as u64;
+                insert_sample(transaction, run, &sample)?;
+            }
+            Ok(number)
+        })?;
+        number.map(|number| number as u64).ok_or_else(|| self.not_ours(run))
+    }
+
+    /// Ends a run of this process.
+    ///
+    /// # Errors
+    /// As [`Store::add_sample`].
+    pub fn finish(&mut self, run: RunId, ending: &Ending) -> Result<(), StoreError> {
+        let (state, failure) = match ending {
+            Ending::Complete => ("complete", None),
+            Ending::Interrupted => ("interrupted", None),
+            Ending::Failed(because) => ("failed", Some(because)),
+        };
+        let owner = Owner::this_process();
+        let sql = "UPDATE run SET state = ?2, failure = ?3, finished_at_s = ?4
+                   WHERE id = ?1 AND state = 'running' AND pid = ?5 AND started_ticks = ?6 AND boot = ?7";
+        let ended = self.write(|transaction| {
+            let of_run = params![run.0, state, failure, now_s(), owner.pid, owner.started_ticks as i64, owner.boot];
+            transaction.execute(sql, of_run)
+        })?;
+        if ended == 0 { Err(self.not_ours(run)) } else { Ok(()) }
+    }
+
+    /// Why a run is none of this process: it ended, was removed, or was taken over.
+    fn not_ours(&self, run: RunId) -> StoreError {
+        match self.run(run) {
+            Err(error) => error,
+            Ok(found) => {
+                let why = match found.state {
+                    RunState::Running => format!("was taken over by process {}", found.owner.pid),
+                    state => format!("is {state}"),
+                };
+                StoreError::NotOurs { run, why }
+            }
+        }
+    }
+
+    /// One transaction that has the right to write from its start, so that it cannot fail for want of it later.
+    pub(super) fn write<T>(
+        &mut self,
+        what: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let sqlite = self.sqlite();
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&sqlite)?;
+        let answer = what(&transaction).map_err(&sqlite)?;
+        transaction.commit().map_err(&sqlite)?;
+        Ok(answer)
+    }
+}
+
+fn insert_run(transaction: &Transaction<'_>, run: &Run, machine: i64) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO run (uid, experiment, title, label, state, failure, started_at_s, finished_at_s, samples,
+               doubtful, failed, cells, samples_per_cell, host, kernel, emulated, nearfar, fingerprint, pid,
+               started_ticks, boot, pid_namespace, machine)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
+               ?22, ?23)";
+    let state = match run.state {
+        // Only ever true of a process that can be seen, so never stored.
+        RunState::Running | RunState::OutOfSight => "running",
+        RunState::Complete => "complete",
+        RunState::Interrupted => "interrupted",
+        RunState::Failed => "failed",
+    };
+    let values = params![
+        run.uid,
+        run.experiment,
+        run.title,
+        run.label,
+        state,
+        run.failure,
+        run.started_at_s,
+        run.finished_at_s,
+        run.samples as i64,
+        run.doubtful as i64,
+        run.failed as i64,
+        run.cells as i64,
+        run.samples_per_cell,
+        run.host,
+        run.kernel,
+        run.emulated,
+        run.nearfar,
+        run.fingerprint,
+        run.owner.pid,
+        run.owner.started_ticks as i64,
+        run.owner.boot,
+        run.owner.pid_namespace,
+        machine,
+    ];
+    transaction.execute(sql, values).map(|_| ())
+}
+
+fn insert_detail(transaction: &Transaction<'_>, run: RunId, detail: &Detail) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO detail (run, parameters, factors, plan, seed, warnings, kernel_version, kernel_command_line)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let values = params![
+        run.0,
+        text(&detail.parameters)?,
+        text(&detail.factors)?,
+        text(&detail.plan)?,
+        // SQLite's whole numbers are signed; the bits are what counts.
+        detail.seed as i64,
+        text(&detail.warnings)?,
+        detail.kernel_version,
+        detail.kernel_command_line,
+    ];
+    transaction.execute(sql, values).map(|_| ())
+}
+
+fn insert_sample(transaction: &Transaction<'_>, run: RunId, sample: &Sample) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO sample (run, number, round, cell, started_at_s, took_s, seconds, failed, doubts, sample)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+    let values = params![
+        run.0,
+        sample.number as i64,
+        sample.round,
+        text(&sample.cell)?,
+        sample.started_at_s,
+        sample.took_s,
+        sample.seconds,
+        sample.failed,
+        text(&sample.doubts)?,
+        text(&sample.sample)?,
+    ];
+    transaction.execute(sql, values).map(|_| ())
+}
+
+/// A value as JSON text.
+fn text<T: Serialize>(value: &T) -> rusqlite::Result<String> {
+    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}
+
+/// A name that no other run has in any store: 128 random bits.
+fn random_uid() -> String {
+    let mut bytes = [0u8; 16];
+    // Fails only where the kernel has no such call, which is older than any that nearfar runs on (3.17).
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
