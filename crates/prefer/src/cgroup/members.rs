@@ -1,0 +1,172 @@
+//! The tasks of a group and of the groups below it, and how long they ran and waited.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use nearfar_machine::{CpuId, CpuSet};
+
+use super::{CgroupError, file_error};
+
+/// A group and all below it, itself first.
+///
+/// # Errors
+/// When a directory cannot be read; one that has just gone is left out.
+pub fn below(group: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let mut found = vec![group.to_owned()];
+    let mut next = 0;
+    while let Some(directory) = found.get(next).cloned() {
+        next += 1;
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound && next > 1 => continue,
+            Err(error) => return Err(file_error(directory, &error)),
+        };
+        let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        found.extend(directories.map(|entry| entry.path()));
+    }
+    Ok(found)
+}
+
+/// The threads of a group and of all below it, of either version of control groups.
+///
+/// # Errors
+/// When the group itself cannot be read.
+pub fn threads(group: &Path) -> Result<Vec<i32>, CgroupError> {
+    listed(group, &["cgroup.threads", "tasks"])
+}
+
+/// The processes of a group and of all below it.
+///
+/// # Errors
+/// When the group itself cannot be read.
+pub fn processes(group: &Path) -> Result<Vec<i32>, CgroupError> {
+    listed(group, &["cgroup.procs"])
+}
+
+fn listed(group: &Path, files: &[&str]) -> Result<Vec<i32>, CgroupError> {
+    let mut numbers = Vec::new();
+    for directory in below(group)? {
+        let read = |file: &&str| std::fs::read_to_string(directory.join(file));
+        match files
+            .iter()
+            .map(|file| read(file))
+            .find(|read| !matches!(read, Err(error) if error.kind() == ErrorKind::NotFound))
+        {
+            Some(Ok(text)) => numbers.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
+            // The groups of a threaded subtree list processes only at its root.
+            Some(Err(error)) if error.raw_os_error() != Some(libc::EOPNOTSUPP) && directory == group => {
+                return Err(file_error(directory, &error));
+            }
+            _ => {}
+        }
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    Ok(numbers)
+}
+
+/// What the threads of a group did between two looks, in nanoseconds over all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// On a CPU.
+    pub run_ns: u64,
+    /// Ready to run, without a CPU.
+    pub wait_ns: u64,
+    /// On a CPU, by threads that were last seen on a CPU that is not home.
+    pub away_ns: u64,
+}
+
+impl Span {
+    /// The share of the time they wanted a CPU in which they had none; 0 where they wanted none.
+    pub fn share_waiting(&self) -> f64 {
+        match self.run_ns + self.wait_ns {
+            0 => 0.0,
+            wanted => self.wait_ns as f64 / wanted as f64,
+        }
+    }
+}
+
+/// Looks at the threads of a group again and again.
+#[derive(Debug, Default)]
+pub struct Look {
+    before: HashMap<i32, (u64, u64)>,
+}
+
+impl Look {
+    /// What the threads did since the last look. A thread that is new since then does not count yet.
+    ///
+    /// # Errors
+    /// When the group cannot be read.
+    pub fn again(&mut self, group: &Path, home: &CpuSet) -> Result<Span, CgroupError> {
+        let mut span = Span::default();
+        let mut now = HashMap::with_capacity(self.before.len());
+        for tid in threads(group)? {
+            let Some((run, wait)) = schedstat(tid) else { continue };
+            if let Some(&(run_before, wait_before)) = self.before.get(&tid) {
+                let ran = run.saturating_sub(run_before);
+                span.run_ns += ran;
+                span.wait_ns += wait.saturating_sub(wait_before);
+                if ran > 0 && last_cpu(tid).is_some_and(|cpu| !home.contains(cpu)) {
+                    span.away_ns += ran;
+                }
+            }
+            now.insert(tid, (run, wait));
+        }
+        self.before = now;
+        Ok(span)
+    }
+}
+
+/// Time on a CPU and time in a run queue, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+fn schedstat(tid: i32) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
+    let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// The CPU that a thread ran on last (proc_pid_stat(5), field 39).
+fn last_cpu(tid: i32) -> Option<CpuId> {
+    let text = std::fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let close = text.iter().rposition(|&byte| byte == b')')?;
+    let after = std::str::from_utf8(&text[close + 1..]).ok()?;
+    // The first word after the name is field 3.
+    Some(CpuId(after.split_ascii_whitespace().nth(36)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_below_count_and_each_task_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let nested = dir.path().join("a/b");
+        std::fs::create_dir_all(&nested).unwrap();
+        std::fs::write(dir.path().join("cgroup.threads"), "5\n7\n").unwrap();
+        std::fs::write(nested.join("cgroup.threads"), "7\n9\n").unwrap();
+        std::fs::write(nested.join("cgroup.procs"), "9\n").unwrap();
+        assert_eq!(threads(dir.path()).unwrap(), [5, 7, 9]);
+        assert_eq!(processes(dir.path()).unwrap(), [9]);
+        assert!(threads(&dir.path().join("gone")).is_err());
+    }
+
+    #[test]
+    fn shares_are_of_the_time_that_was_wanted() {
+        assert_eq!(Span::default().share_waiting(), 0.0);
+        assert_eq!(Span { run_ns: 60, wait_ns: 20, away_ns: 0 }.share_waiting(), 0.25);
+    }
+
+    #[test]
+    fn what_a_busy_thread_did_is_counted_from_the_second_look_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
+        std::fs::write(dir.path().join("tasks"), format!("{tid}\n")).unwrap();
+        let mut look = Look::default();
+        assert_eq!(look.again(dir.path(), &CpuSet::new()).unwrap(), Span::default());
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
+        while std::time::Instant::now() < until {}
+        let span = look.again(dir.path(), &CpuSet::new()).unwrap();
+        assert!(span.run_ns > 0 && span.away_ns == span.run_ns, "{span:?}");
+    }
+}
