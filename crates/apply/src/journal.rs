@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use read::{Contents, read};
+pub(crate) use read::{Contents, lines, read};
 pub(crate) use writes::{Progress, Written};
 
 use crate::error::ApplyError;
@@ -30,15 +30,15 @@ use crate::target::plain;
 
 pub(crate) const JOURNAL_FORMAT: u32 = 1;
 
-/// A line of the journal.
+/// A line of a journal: of a run's, or of a lease's.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct Line<R = Record> {
     /// Counted from 0.
     pub(crate) n: u64,
     /// Seconds since 1970.
     pub(crate) at_s: u64,
     #[serde(flatten)]
-    pub(crate) record: Record,
+    pub(crate) record: R,
 }
 
 /// What happened, or is about to.
@@ -147,7 +147,8 @@ impl Journal {
     }
 }
 
-fn render(line: &Line) -> io::Result<String> {
+/// The line's text, with its checksum and end.
+pub(crate) fn render<R: Serialize>(line: &Line<R>) -> io::Result<String> {
     let json = serde_json::to_string(line)?;
     Ok(format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes())))
 }

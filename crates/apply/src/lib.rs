@@ -17,12 +17,14 @@
 //! What is **not** defined here: two runs against one system with different state directories do not see each other's
 //! lock. Changes to sysfs and procfs do not survive a reboot; [`export`] writes what does.
 
+pub mod affinity;
 mod apply;
 mod check;
 mod error;
 pub mod export;
 mod history;
 mod journal;
+pub mod lease;
 mod lock;
 mod outcome;
 mod rebind;
@@ -32,6 +34,7 @@ mod setting;
 mod state;
 pub mod system;
 mod target;
+pub mod tasks;
 mod undo;
 
 pub use apply::{ApplyOptions, apply, apply_with};

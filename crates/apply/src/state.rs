@@ -49,16 +49,21 @@ impl StateDir {
 
     /// The numbers of all runs, oldest first.
     pub(crate) fn runs(&self) -> Result<Vec<RunId>, ApplyError> {
-        let read = || -> io::Result<Vec<RunId>> {
-            let mut runs = Vec::new();
-            for entry in Dir::read_from(&self.dir)? {
-                let entry = entry?;
-                runs.extend(entry.file_name().to_str().ok().and_then(run_of));
-            }
-            runs.sort_unstable();
-            Ok(runs)
-        };
-        read().map_err(|error| ApplyError::Unreadable { file: self.place.clone(), because: plain(&error) })
+        let names = self.names();
+        let names =
+            names.map_err(|error| ApplyError::Unreadable { file: self.place.clone(), because: plain(&error) })?;
+        let mut runs: Vec<RunId> = names.iter().filter_map(|name| run_of(name)).collect();
+        runs.sort_unstable();
+        Ok(runs)
+    }
+
+    /// The names in the directory that are text.
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.dir)? {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        Ok(names)
     }
 
     /// The path of a run's journal, for messages.
@@ -78,7 +83,11 @@ impl StateDir {
 
     /// Takes back a journal that could not be begun.
     pub(crate) fn remove(&self, run: RunId) -> io::Result<()> {
-        Ok(unlinkat(&self.dir, file_of(run), rustix::fs::AtFlags::empty())?)
+        self.remove_file(&file_of(run))
+    }
+
+    pub(crate) fn remove_file(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.dir, name, rustix::fs::AtFlags::empty())?)
     }
 
     pub(crate) fn open_journal(&self, run: RunId, to_append: bool) -> io::Result<File> {
@@ -90,7 +99,8 @@ impl StateDir {
         self.open_file("lock", OFlags::RDWR | OFlags::CREATE)
     }
 
-    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+    /// A regular file in the directory, never through a link.
+    pub(crate) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::from(openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)?);
         let regular = file.metadata()?.is_file();

@@ -41,6 +41,7 @@ pub enum Verb {
     Trace(verb::trace::Trace),
     Lab(verb::lab::Lab),
     Ab(verb::ab::Ab),
+    LeaseGuard(verb::lease_guard::LeaseGuard),
     Completions(verb::completions::Completions),
     Man(verb::man::Man),
 }
@@ -48,7 +49,12 @@ pub enum Verb {
 /// Runs what was typed.
 pub fn run(command: Command) -> Outcome {
     let colour: Colour = command.color;
+    // A guard undoes one owner's leases, when that has ended.
+    if !matches!(command.verb, Verb::LeaseGuard(_)) {
+        verb::lease_guard::recover();
+    }
     match command.verb {
+        Verb::LeaseGuard(verb) => verb.run(),
         Verb::Checkup(verb) => verb.run(colour),
         Verb::Topo(verb) => verb.run(colour),
         Verb::Snapshot(verb) => verb.run(),

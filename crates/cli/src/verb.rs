@@ -8,6 +8,7 @@ pub mod checkup;
 pub mod completions;
 pub mod history;
 pub mod lab;
+pub mod lease_guard;
 pub mod man;
 pub mod path;
 pub mod plan;

@@ -3,6 +3,8 @@
 
 use std::io::Read;
 
+use serde::de::DeserializeOwned;
+
 use super::writes::{Written, take};
 use super::{Header, JOURNAL_FORMAT, Line, Record};
 use crate::error::ApplyError;
@@ -64,10 +66,34 @@ pub(crate) struct BadLine {
     pub(crate) why: String,
 }
 
-/// Reads the text of a journal. Any bytes may come.
+/// Reads the text of a run's journal. Any bytes may come.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
     let mut contents =
         Contents { header: None, at_s: 0, writes: Vec::new(), finished: false, length: 0, records: 0, torn: false };
+    let extent = lines(bytes, &mut |line| take_line(&mut contents, line))?;
+    contents.length = extent.length;
+    contents.records = extent.records;
+    contents.torn = extent.torn;
+    Ok(contents)
+}
+
+/// How far the whole records of a journal go.
+#[derive(Default, Debug)]
+pub(crate) struct Extent {
+    /// Their bytes.
+    length: u64,
+    /// How many.
+    records: u64,
+    /// Whether a torn record follows them.
+    torn: bool,
+}
+
+/// Hands each whole record to `take`, which says what is wrong with it. Any bytes may come.
+pub(crate) fn lines<R: DeserializeOwned>(
+    bytes: &[u8],
+    take: &mut dyn FnMut(Line<R>) -> Result<(), String>,
+) -> Result<Extent, BadLine> {
+    let mut extent = Extent::default();
     let mut rest = bytes;
     for line in 1.. {
         if rest.is_empty() {
@@ -81,20 +107,24 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
         let parsed = after.ok_or_else(|| "it has no end".to_owned()).and_then(|_| parse_line(text));
         let parsed = match parsed {
             Err(_) if after.is_none_or(<[u8]>::is_empty) => {
-                contents.torn = true;
+                extent.torn = true;
                 break;
             }
             parsed => parsed.map_err(|why| BadLine { line, why })?,
         };
-        take_line(&mut contents, parsed).map_err(|why| BadLine { line, why })?;
-        contents.records += 1;
-        contents.length += text.len() as u64 + 1;
+        let in_turn = match parsed.n == extent.records {
+            true => take(parsed),
+            false => Err(format!("record {} where {} was due", parsed.n, extent.records)),
+        };
+        in_turn.map_err(|why| BadLine { line, why })?;
+        extent.records += 1;
+        extent.length += text.len() as u64 + 1;
         rest = after.unwrap_or_default();
     }
-    Ok(contents)
+    Ok(extent)
 }
 
-fn parse_line(text: &[u8]) -> Result<Line, String> {
+fn parse_line<R: DeserializeOwned>(text: &[u8]) -> Result<Line<R>, String> {
     let (sum, json) = text.split_at_checked(9).ok_or("it is too short for a record")?;
     let json = std::str::from_utf8(json).map_err(|_| "it is no text")?;
     if format!("{:08x} ", crc32fast::hash(json.as_bytes())).as_bytes() != sum {
@@ -104,11 +134,9 @@ fn parse_line(text: &[u8]) -> Result<Line, String> {
 }
 
 fn take_line(contents: &mut Contents, line: Line) -> Result<(), String> {
-    if line.n != contents.records {
-        return Err(format!("record {} where {} was due", line.n, contents.records));
-    }
+    let first = line.n == 0;
     match line.record {
-        Record::Run(header) if contents.records == 0 => {
+        Record::Run(header) if first => {
             if header.journal_format != JOURNAL_FORMAT {
                 return Err(format!(
                     "journal format {}, this version knows {JOURNAL_FORMAT}: roll back with the version that wrote it",
@@ -120,7 +148,7 @@ fn take_line(contents: &mut Contents, line: Line) -> Result<(), String> {
             Ok(())
         }
         Record::Run(_) => Err("a second run begins".to_owned()),
-        _ if contents.records == 0 => Err("the record that begins the run is missing".to_owned()),
+        _ if first => Err("the record that begins the run is missing".to_owned()),
         Record::Finished {} => {
             contents.finished = true;
             Ok(())

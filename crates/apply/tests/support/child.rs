@@ -1,4 +1,4 @@
-//! The example `in_tree` as a process that can be killed.
+//! The examples as processes that can be killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -6,20 +6,23 @@ use std::sync::OnceLock;
 
 use nearfar_placement::change::Plan;
 
-/// The example's binary; `cargo test --test kill` alone does not build it.
+/// The binary of `in_tree`; `cargo test --test kill` alone does not build it.
 pub fn in_tree() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let binary = test.parent().and_then(Path::parent).unwrap().join("examples/in_tree");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let build = ["build", "--quiet", "--package", "nearfar-apply", "--example", "in_tree"];
-        let built = Command::new(cargo).args(build).output();
-        // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
-        let good = built.is_ok_and(|it| it.status.success()) || binary.exists();
-        assert!(good, "cargo build --example in_tree does not make {}", binary.display());
-        binary
-    })
+    BINARY.get_or_init(|| example("in_tree"))
+}
+
+/// Builds an example.
+pub fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let binary = test.parent().and_then(Path::parent).unwrap().join("examples").join(name);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let build = ["build", "--quiet", "--package", "nearfar-apply", "--example", name];
+    let built = Command::new(cargo).args(build).output();
+    // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
+    let good = built.is_ok_and(|it| it.status.success()) || binary.exists();
+    assert!(good, "cargo build --example {name} does not make {}", binary.display());
+    binary
 }
 
 /// Writes the plan beside the tree, not into it.

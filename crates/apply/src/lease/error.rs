@@ -1,0 +1,76 @@
+//! What keeps a lease from being taken, kept or undone.
+
+use std::path::PathBuf;
+
+use crate::error::ApplyError;
+
+/// Why a temporary change was not made or not undone.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The directory cannot be used, or stays locked.
+    #[error(transparent)]
+    Directory(#[from] ApplyError),
+    /// Nowhere to keep a journal.
+    #[error("there is neither XDG_STATE_HOME nor HOME: set one of them, so that a change can be undone after a crash")]
+    NoHome,
+    /// Another lease holds the file.
+    #[error("{} is held by process {pid} ({what}): wait for it or end it", path.display())]
+    Held {
+        /// The file.
+        path: PathBuf,
+        /// The other lease's owner.
+        pid: u32,
+        /// What its lease is for.
+        what: String,
+    },
+    /// The file or the value is nothing that could be put back.
+    #[error("cannot change {} for a while: {because}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        because: String,
+    },
+    /// The kernel took something else than what was written.
+    #[error("{} says {reads:?} after {wrote:?} was written", path.display())]
+    ReadBack {
+        /// The file.
+        path: PathBuf,
+        /// What was written.
+        wrote: String,
+        /// What it says.
+        reads: String,
+    },
+    /// A thread's mask could not be set.
+    #[error("cannot confine thread {tid}: {because}")]
+    Affinity {
+        /// The thread.
+        tid: i32,
+        /// The system's answer.
+        because: String,
+    },
+    /// The journal could not be written; what it was to announce was not done.
+    #[error("cannot write {}: {because}; nothing was changed", file.display())]
+    Journal {
+        /// The journal of the lease.
+        file: PathBuf,
+        /// The system's answer.
+        because: String,
+    },
+    /// A journal of a dead owner cannot be read.
+    #[error("cannot undo what {file} says: {because}; look at it, put back what it names, and remove it")]
+    Unreadable {
+        /// The journal.
+        file: String,
+        /// What is wrong with it.
+        because: String,
+    },
+    /// Something could not be put back; the next nearfar tries again.
+    #[error("cannot put {subject} back: {because}; the next nearfar will try again")]
+    Undo {
+        /// The file or the threads.
+        subject: String,
+        /// The system's answer.
+        because: String,
+    },
+}

@@ -1,0 +1,104 @@
+//! Files of the kernel that are given another content for a while.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::{Fate, LeaseError, Undone};
+use crate::target::plain;
+
+/// A file that a lease holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Held {
+    pub(super) path: PathBuf,
+    /// What puts it back.
+    pub(super) old: String,
+    /// All that the lease wrote or made the kernel say, and may find there.
+    pub(super) ours: BTreeSet<String>,
+}
+
+/// The file by the name the kernel has for it, and the value as text.
+pub(super) fn checked(path: &Path, value: &[u8]) -> Result<(PathBuf, String), LeaseError> {
+    let bad = |because: String| LeaseError::File { path: path.to_owned(), because };
+    let new = std::str::from_utf8(value).map_err(|_| bad("the value is no text".to_owned()))?;
+    Ok((fs::canonicalize(path).map_err(|error| bad(plain(&error)))?, new.to_owned()))
+}
+
+impl Held {
+    /// A file as it is now.
+    pub(super) fn before(path: PathBuf) -> Result<Self, LeaseError> {
+        match read(&path) {
+            Ok(old) => Ok(Self { path, old, ours: BTreeSet::new() }),
+            Err(error) => Err(LeaseError::File { path, because: plain(&error) }),
+        }
+    }
+
+    /// Whether the lease can have made it say this.
+    pub(super) fn is_ours(&self, now: &str) -> bool {
+        self.ours.iter().any(|ours| ours.trim() == now.trim())
+    }
+
+    /// Writes, and says what it says then.
+    pub(super) fn write(&self, content: &str) -> Result<String, LeaseError> {
+        let now = write(&self.path, content).and_then(|()| read(&self.path));
+        now.map_err(|error| LeaseError::File { path: self.path.clone(), because: plain(&error) })
+    }
+
+    /// Puts it back, if it is as the lease left it.
+    pub(super) fn undo(&self, same_boot: bool) -> Undone {
+        Undone { subject: self.path.display().to_string(), fate: self.fate(same_boot) }
+    }
+
+    fn fate(&self, same_boot: bool) -> Fate {
+        // A reboot has put it back, and who has set it since then meant it.
+        if !same_boot && ["/proc", "/sys"].iter().any(|kernel| self.path.starts_with(kernel)) {
+            return Fate::Gone;
+        }
+        let failed = |error: &io::Error| Fate::Failed { because: plain(error) };
+        let now = match read(&self.path) {
+            Err(error) if is_gone(&error) => return Fate::Gone,
+            Err(error) => return failed(&error),
+            Ok(now) => now,
+        };
+        if now.trim() == self.old.trim() {
+            return Fate::AsBefore;
+        }
+        if !self.is_ours(&now) {
+            return Fate::NotOurs { now };
+        }
+        match write(&self.path, &self.old).and_then(|()| read(&self.path)) {
+            Ok(back) if back.trim() == self.old.trim() => Fate::PutBack,
+            Ok(back) => Fate::Failed { because: format!("it says {:?} after {:?} was written", back, self.old) },
+            Err(error) if is_gone(&error) => Fate::Gone,
+            Err(error) => failed(&error),
+        }
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// The content as it can be written again: of a choice (`always [madvise] never`) the chosen word.
+fn read(path: &Path) -> io::Result<String> {
+    let text = fs::read_to_string(path)?;
+    let chosen = |word: &'_ str| word.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
+    let mut chosen = text.split_ascii_whitespace().filter_map(chosen);
+    Ok(match (chosen.next(), chosen.next()) {
+        (Some(word), None) => word,
+        _ => text,
+    })
+}
+
+/// One write, as the kernel's files need it. Nothing is cut off before it: a kill in between would leave an empty file
+/// that is neither before nor ours.
+fn write(path: &Path, content: &str) -> io::Result<()> {
+    // A write of nothing does not reach the kernel's handler; an empty set of CPUs is an empty line.
+    let content = if content.is_empty() { "\n" } else { content };
+    let mut file = OpenOptions::new().write(true).open(path)?;
+    file.write_all(content.as_bytes())?;
+    // The rest of longer old content, in files that have any; the kernel's have no length.
+    let _ = file.set_len(content.len() as u64);
+    Ok(())
+}

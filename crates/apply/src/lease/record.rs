@@ -1,0 +1,191 @@
+//! The journal of a lease.
+//!
+//! ```text
+//! 0a1b2c3d {"n":0,"at_s":1763690000,"lease":{"lease_format":1,"pid":4711,"what":"bench probe",...}}
+//! 55667788 {"n":1,"at_s":1763690000,"old":{"path":"/proc/sys/kernel/numa_balancing","old":"1\n"}}
+//! 99aabbcc {"n":2,"at_s":1763690000,"new":{"path":"/proc/sys/kernel/numa_balancing","new":"0"}}
+//! ```
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::files::Held;
+use super::masks::{self, Masks};
+use super::{LeaseError, Recovered, claim};
+use crate::journal::{Line, lines, now_s, render};
+use crate::state::StateDir;
+use crate::target::{Target, plain};
+
+pub(super) const LEASE_FORMAT: u32 = 1;
+const LONGEST: u64 = 64 << 20;
+
+/// What happened, or is about to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Record {
+    /// The first line.
+    Lease(Header),
+    /// What a file holds before its first change.
+    Old { path: PathBuf, old: String },
+    /// What it is about to hold, or was found to hold after a write.
+    New { path: PathBuf, new: String },
+    /// Threads that are about to be confined.
+    Masks(Masks),
+}
+
+/// Whose lease, and for what.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Header {
+    pub(super) lease_format: u32,
+    pub(super) pid: u32,
+    pub(super) what: String,
+    pub(super) boot: Option<String>,
+    /// Clock ticks from boot to the begin of the lease.
+    pub(super) since: u64,
+    pub(super) tool_version: String,
+}
+
+impl Header {
+    pub(super) fn new(what: &str) -> Self {
+        Self {
+            lease_format: LEASE_FORMAT,
+            pid: std::process::id(),
+            what: what.to_owned(),
+            boot: boot(),
+            since: ticks_since_boot(),
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+fn boot() -> Option<String> {
+    let live = Target::live(None);
+    live.boot(&live.system().ok()?)
+}
+
+/// Rounded down, as the start of a task is (fs/proc/array.c).
+fn ticks_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    now.tv_sec.unsigned_abs() * per_second + now.tv_nsec.unsigned_abs() * per_second / 1_000_000_000
+}
+
+/// A journal that is being written; its owner is who holds this.
+pub(super) struct Journal {
+    file: File,
+    next: u64,
+}
+
+impl Journal {
+    /// Begins one, under the first name that is free. The directory's lock must be held.
+    pub(super) fn begin(state: &StateDir, header: &Header) -> Result<(String, Self), LeaseError> {
+        use rustix::fs::OFlags;
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
+        for number in 0_u32.. {
+            let name = name(header.pid, number);
+            let failed = |error: &io::Error| LeaseError::Journal { file: name.clone().into(), because: plain(error) };
+            let file = match state.open_file(&name, flags) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                opened => opened.map_err(|error| failed(&error))?,
+            };
+            let mut journal = Self { file, next: 0 };
+            let begun = claim(&journal.file).and_then(|_| journal.append(Record::Lease(header.clone())));
+            if let Err(error) = begun {
+                let _ = state.remove_file(&name);
+                return Err(failed(&error));
+            }
+            return Ok((name, journal));
+        }
+        unreachable!("there are fewer files than numbers")
+    }
+
+    /// Appends a record; on disk after [`Self::sync`]. After a failure the journal ends where it ended before.
+    pub(super) fn append(&mut self, record: Record) -> io::Result<()> {
+        let line = render(&Line { n: self.next, at_s: now_s(), record })?;
+        let length = self.file.metadata()?.len();
+        if let Err(error) = self.file.write_all(line.as_bytes()) {
+            self.file.set_len(length)?;
+            return Err(error);
+        }
+        self.next += 1;
+        Ok(())
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+}
+
+fn name(pid: u32, number: u32) -> String {
+    format!("lease-{pid}-{number}.journal")
+}
+
+/// The owner's number in the name of a journal.
+pub(super) fn owner(file: &str) -> Option<u32> {
+    let (pid, number) = file.strip_prefix("lease-")?.strip_suffix(".journal")?.split_once('-')?;
+    let pid = pid.parse().ok()?;
+    (name(pid, number.parse().ok()?) == file).then_some(pid)
+}
+
+/// What a lease holds.
+pub(super) struct Contents<'a> {
+    /// None where the owner died before it had written anything.
+    pub(super) header: Option<Header>,
+    pub(super) files: Cow<'a, [Held]>,
+    pub(super) masks: Cow<'a, [Masks]>,
+}
+
+impl Contents<'_> {
+    /// Undoes everything, newest first.
+    pub(super) fn undo(&self) -> Recovered {
+        let Some(header) = &self.header else {
+            return Recovered { what: String::new(), pid: 0, undone: Vec::new() };
+        };
+        let same_boot = header.boot == boot();
+        let mut undone = Vec::new();
+        if same_boot {
+            undone.extend(masks::undo(&self.masks, header));
+        }
+        undone.extend(self.files.iter().rev().map(|held| held.undo(same_boot)));
+        Recovered { what: header.what.clone(), pid: header.pid, undone }
+    }
+}
+
+/// Reads a journal. Any bytes may come.
+pub(super) fn read(file: &File) -> Result<Contents<'static>, String> {
+    let mut bytes = Vec::new();
+    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| plain(&error))?;
+    if bytes.len() as u64 > LONGEST {
+        return Err("it has more than 64 MiB".to_owned());
+    }
+    parse(&bytes)
+}
+
+fn parse(bytes: &[u8]) -> Result<Contents<'static>, String> {
+    let mut header = None;
+    let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
+    let read = lines(bytes, &mut |line: Line<Record>| {
+        match (line.record, line.n) {
+            (Record::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => header = Some(lease),
+            (Record::Lease(lease), 0) => {
+                return Err(format!("lease format {}, this version knows {LEASE_FORMAT}", lease.lease_format));
+            }
+            (Record::Lease(_), _) => return Err("a second lease begins".to_owned()),
+            (_, 0) => return Err("the record that begins the lease is missing".to_owned()),
+            (Record::Old { path, old }, _) => files.push(Held { path, old, ours: BTreeSet::new() }),
+            (Record::New { path, new }, _) => match files.iter_mut().find(|held| held.path == path) {
+                Some(held) => drop(held.ours.insert(new)),
+                None => return Err(format!("{} has no old content", path.display())),
+            },
+            (Record::Masks(group), _) => masks.push(group),
+        }
+        Ok(())
+    });
+    read.map_err(|bad| format!("line {}: {}", bad.line, bad.why))?;
+    Ok(Contents { header, files: files.into(), masks: masks.into() })
+}

@@ -1,0 +1,89 @@
+//! Leases of others: undone where their owner is dead, respected where it lives.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use super::{LeaseError, PATIENCE, Recovered, claim, record};
+use crate::lock::Lock;
+use crate::state::StateDir;
+use crate::target::{Target, plain};
+
+/// Undoes all whose owner is dead. A journal that cannot be read or undone stays, and keeps no other from being undone.
+pub(super) fn recover(target: &Target) -> Result<Vec<Recovered>, LeaseError> {
+    let Some(state) = StateDir::find(target)? else { return Ok(Vec::new()) };
+    if journals(&state)?.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lock = Lock::take(&state, Some(PATIENCE), None)?;
+    let mut recovered = Vec::new();
+    let mut bad = None;
+    for name in journals(&state)? {
+        match undo_if_dead(&state, &name) {
+            Ok(undone) => recovered.extend(undone),
+            Err(error) => bad = bad.or(Some(error)),
+        }
+    }
+    drop(lock);
+    bad.map_or(Ok(recovered), Err)
+}
+
+/// Fails where a living owner's lease, other than the one named, holds the file; undoes it where the owner is dead. The
+/// directory's lock must be held.
+pub(super) fn nobody_else_holds(state: &StateDir, mine: &str, path: &Path) -> Result<(), LeaseError> {
+    for name in journals(state)?.iter().filter(|name| *name != mine) {
+        undo_if_dead(state, name)?;
+        let Some(file) = open(state, name)? else { continue };
+        let contents = record::read(&file).map_err(|because| unreadable(state, name, because))?;
+        let header = contents.header.filter(|_| contents.files.iter().any(|held| held.path == path));
+        if let Some(header) = header {
+            return Err(LeaseError::Held { path: path.to_owned(), pid: header.pid, what: header.what });
+        }
+    }
+    Ok(())
+}
+
+/// Waits until this process has let go of its leases, then undoes what it left.
+pub(super) fn after(target: &Target, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
+    let Some(state) = StateDir::find(target)? else { return Ok(Vec::new()) };
+    for name in journals(&state)?.iter().filter(|name| record::owner(name) == Some(owner)) {
+        if let Some(file) = open(&state, name)? {
+            // The pipe ends a moment before the lock, in whatever order the kernel closes files.
+            let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared);
+        }
+    }
+    recover(target)
+}
+
+fn undo_if_dead(state: &StateDir, name: &str) -> Result<Option<Recovered>, LeaseError> {
+    let Some(file) = open(state, name)? else { return Ok(None) };
+    if !claim(&file).map_err(|error| unreadable(state, name, plain(&error)))? {
+        return Ok(None);
+    }
+    let contents = record::read(&file).map_err(|because| unreadable(state, name, because))?;
+    let recovered = contents.undo();
+    if let Some(failed) = recovered.failed() {
+        return Err(failed);
+    }
+    state.remove_file(name).map_err(|error| unreadable(state, name, plain(&error)))?;
+    Ok(Some(recovered).filter(|recovered| !recovered.undone.is_empty()))
+}
+
+/// None where its owner has just released it.
+fn open(state: &StateDir, name: &str) -> Result<Option<File>, LeaseError> {
+    match state.open_file(name, OFlags::RDWR) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).map_err(|error| unreadable(state, name, plain(&error))),
+    }
+}
+
+fn journals(state: &StateDir) -> Result<Vec<String>, LeaseError> {
+    let names = state.names().map_err(|error| unreadable(state, "", plain(&error)))?;
+    Ok(names.into_iter().filter(|name| record::owner(name).is_some()).collect())
+}
+
+fn unreadable(state: &StateDir, name: &str, because: String) -> LeaseError {
+    LeaseError::Unreadable { file: format!("{}/{name}", state.place), because }
+}

@@ -1,0 +1,118 @@
+//! Processes and threads as /proc shows them: who they are, whose they are, how long they ran and waited.
+
+use std::fs;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+/// A thread that cannot be mistaken for a later one with its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct TaskId {
+    /// Its number.
+    pub tid: i32,
+    /// When it began, in clock ticks since boot (proc_pid_stat(5), field 22).
+    pub start: u64,
+}
+
+/// What /proc/PID/stat says of a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Who it is.
+    pub id: TaskId,
+    /// The letter of its state: R, S, D, Z...
+    pub state: char,
+    /// The process that has to wait for it.
+    pub parent: i32,
+    /// Its process group.
+    pub group: i32,
+    /// Its session.
+    pub session: i32,
+}
+
+/// A thread by number, of whatever process.
+///
+/// # Errors
+/// When there is none, or /proc does not show it.
+pub fn stat(tid: i32) -> io::Result<Stat> {
+    parse(&fs::read(format!("/proc/{tid}/stat"))?).ok_or_else(|| io::Error::other("/proc/PID/stat cannot be read"))
+}
+
+/// `4711 (a name) S 1 4711 4711 ...`; the name may hold anything.
+fn parse(stat: &[u8]) -> Option<Stat> {
+    let open = stat.iter().position(|&byte| byte == b'(')?;
+    let close = stat.iter().rposition(|&byte| byte == b')')?;
+    let tid = std::str::from_utf8(&stat[..open]).ok()?.trim().parse().ok()?;
+    let after = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = after.split_ascii_whitespace().take(20).collect();
+    let number = |index: usize| fields.get(index)?.parse().ok();
+    Some(Stat {
+        id: TaskId { tid, start: fields.get(19)?.parse().ok()? },
+        state: fields.first()?.chars().next()?,
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+    })
+}
+
+/// The threads of a process.
+///
+/// # Errors
+/// When there is no such process.
+pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// The process that a thread belongs to.
+///
+/// # Errors
+/// When there is no such thread.
+pub fn process_of(tid: i32) -> io::Result<i32> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status"))?;
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+    process.ok_or_else(|| io::Error::other("/proc/PID/status names no process"))
+}
+
+/// All processes that /proc shows.
+///
+/// # Errors
+/// When there is no /proc.
+pub fn processes() -> io::Result<Vec<i32>> {
+    numbers("/proc")
+}
+
+/// The processes that a thread made and has to wait for; incomplete where they come and go meanwhile.
+///
+/// # Errors
+/// When the thread is gone, or the kernel was built without CONFIG_PROC_CHILDREN.
+pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
+    Ok(text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect())
+}
+
+fn numbers(directory: &str) -> io::Result<Vec<i32>> {
+    let entries = fs::read_dir(directory)?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_move_the_fields() {
+        let line = b"4711 (a) S (b c) R 12 13 14 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 815 6 7\n";
+        let stat = parse(line).unwrap();
+        let expected = Stat { id: TaskId { tid: 4711, start: 815 }, state: 'R', parent: 12, group: 13, session: 14 };
+        assert_eq!(stat, expected);
+        assert_eq!(parse(b"4711"), None);
+        assert_eq!(parse(b"1 )("), None);
+    }
+
+    #[test]
+    fn this_process_finds_itself_and_its_threads() {
+        let me = std::process::id().cast_signed();
+        assert_eq!(stat(me).unwrap().id.tid, me);
+        assert!(threads(me).unwrap().contains(&me));
+        assert!(processes().unwrap().contains(&me));
+    }
+}

@@ -1,0 +1,303 @@
+//! Temporary changes: undone at release, after SIGKILL by the guard, and without it by the next one who looks.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearfar_apply::lease::{Fate, LeaseError, Leases};
+use nearfar_apply::{affinity, tasks};
+use nearfar_machine::CpuSet;
+use support::child::example;
+use tempfile::TempDir;
+
+/// A directory for leases, and a file that is changed for a while.
+struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { directory: tempfile::tempdir().unwrap() };
+        fs::write(place.file(), "1\n").unwrap();
+        place
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.path().join("numa_balancing")
+    }
+
+    fn content(&self) -> String {
+        fs::read_to_string(self.file()).unwrap()
+    }
+
+    fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    fn leases(&self) -> Leases {
+        Leases::at(self.state())
+    }
+
+    fn journals(&self) -> usize {
+        let names = fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_str().unwrap().ends_with(".journal")).count()
+    }
+
+    /// A process that holds a lease.
+    fn owner(&self, words: &[&str], guarded: bool) -> Owner {
+        static BINARY: OnceLock<PathBuf> = OnceLock::new();
+        let mut command = Command::new(BINARY.get_or_init(|| example("hold_lease")));
+        command.arg(self.state()).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if guarded {
+            command.env("GUARDED", "1");
+        }
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "held\n");
+        Owner(child)
+    }
+
+    fn owner_of_file(&self, guarded: bool) -> Owner {
+        self.owner(&[self.file().to_str().unwrap(), "0"], guarded)
+    }
+}
+
+struct Owner(Child);
+
+impl Owner {
+    fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// As soon as it holds, within a second.
+#[track_caller]
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(1), "{what}: not within a second");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_released_lease_leaves_everything_as_it_was() {
+    let place = Place::new();
+    let mut lease = place.leases().take("a test").unwrap();
+    for value in ["0", "2", "0"] {
+        lease.set_file(&place.file(), value.as_bytes()).unwrap();
+        assert_eq!(place.content(), value);
+    }
+    let recovered = lease.release().unwrap();
+    assert_eq!(recovered.undone.iter().map(|undone| &undone.fate).collect::<Vec<_>>(), [&Fate::PutBack]);
+    assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0));
+}
+
+#[test]
+fn a_dropped_lease_is_released() {
+    let place = Place::new();
+    let mut lease = place.leases().take("a test").unwrap();
+    lease.set_file(&place.file(), b"0").unwrap();
+    drop(lease);
+    assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0));
+}
+
+#[test]
+fn the_guard_undoes_within_a_second_of_its_owners_death() {
+    let place = Place::new();
+    let owner = place.owner_of_file(true);
+    assert_eq!(place.content(), "0");
+    owner.kill();
+    soon("put back", || place.content() == "1\n" && place.journals() == 0);
+}
+
+#[test]
+fn without_a_guard_the_next_one_undoes() {
+    let place = Place::new();
+    let owner = place.owner_of_file(false);
+    assert_eq!(place.leases().recover().unwrap(), [], "its owner lives");
+    assert_eq!(place.content(), "0");
+    owner.kill();
+    assert_eq!(place.content(), "0");
+    let recovered = place.leases().recover().unwrap();
+    assert_eq!((recovered.len(), recovered[0].what.as_str()), (1, "a test"));
+    assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0));
+    assert_eq!(place.leases().recover().unwrap(), []);
+}
+
+#[test]
+fn with_guard_and_owner_killed_the_next_one_undoes() {
+    let place = Place::new();
+    let owner = place.owner_of_file(true);
+    let pid = owner.0.id().cast_signed();
+    let [guard] = tasks::children(pid, pid).unwrap()[..] else { panic!("not one guard") };
+    rustix::process::kill_process(rustix::process::Pid::from_raw(guard).unwrap(), rustix::process::Signal::KILL)
+        .unwrap();
+    owner.kill();
+    place.leases().recover().unwrap();
+    assert_eq!(place.content(), "1\n");
+}
+
+#[test]
+fn killed_at_any_moment_of_a_change_it_is_undone() {
+    let place = Place::new();
+    for moment in 0..15_u64 {
+        let owner = place.owner(&["--for-ever", place.file().to_str().unwrap(), "0", "2", "3"], false);
+        sleep(Duration::from_micros(moment * 797));
+        owner.kill();
+        place.leases().recover().unwrap();
+        assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0), "moment {moment}");
+    }
+}
+
+#[test]
+fn a_file_belongs_to_one_lease_and_the_second_is_told_whose() {
+    let place = Place::new();
+    let owner = place.owner_of_file(false);
+    let mut second = place.leases().take("another").unwrap();
+    match second.set_file(&place.file(), b"2") {
+        Err(LeaseError::Held { pid, what, .. }) => assert_eq!((pid, what.as_str()), (owner.0.id(), "a test")),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(place.content(), "0");
+    owner.kill();
+    // Of a dead owner it is undone first, so that the value before is kept and not the dead one's.
+    second.set_file(&place.file(), b"2").unwrap();
+    second.release().unwrap();
+    assert_eq!(place.content(), "1\n");
+}
+
+#[test]
+fn what_somebody_else_has_set_meanwhile_is_left() {
+    let place = Place::new();
+    let owner = place.owner_of_file(false);
+    fs::write(place.file(), "7\n").unwrap();
+    owner.kill();
+    let recovered = place.leases().recover().unwrap();
+    assert_eq!(recovered[0].undone[0].fate, Fate::NotOurs { now: "7\n".into() });
+    assert_eq!((place.content().as_str(), place.journals()), ("7\n", 0));
+}
+
+#[test]
+fn of_a_choice_the_chosen_word_is_put_back() {
+    let place = Place::new();
+    fs::write(place.file(), "always [madvise] never\n").unwrap();
+    let mut lease = place.leases().take("a test").unwrap();
+    lease.set_file(&place.file(), b"never").unwrap();
+    lease.release().unwrap();
+    assert_eq!(place.content(), "madvise");
+}
+
+#[test]
+fn a_directory_that_others_write_to_is_not_trusted() {
+    let place = Place::new();
+    fs::create_dir(place.state()).unwrap();
+    fs::set_permissions(place.state(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(place.leases().take("a test"), Err(LeaseError::Directory(_))));
+    assert!(matches!(place.leases().recover(), Err(LeaseError::Directory(_))));
+}
+
+#[test]
+fn a_damaged_journal_is_named_and_keeps_no_other_from_being_undone() {
+    let place = Place::new();
+    place.owner_of_file(false).kill();
+    fs::write(place.state().join("lease-1-0.journal"), "0 nonsense\nmore\nand more\n").unwrap();
+    let error = place.leases().recover().unwrap_err().to_string();
+    assert!(error.contains("lease-1-0.journal") && error.contains("line 1"), "{error}");
+    assert_eq!((place.content().as_str(), place.journals()), ("1\n", 1));
+}
+
+/// A shell with a child, both waiting, in a session of their own: orphans of other tests are no kin.
+fn family() -> (Owner, i32) {
+    let mut command = Command::new("setsid");
+    command.args(["sh", "-c", "sleep 60 & echo $!; wait"]).stdout(Stdio::piped());
+    let mut shell = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Owner(shell), line.trim().parse().unwrap())
+}
+
+fn one_of(own: &CpuSet) -> CpuSet {
+    own.lowest(1)
+}
+
+#[test]
+fn masks_are_put_back_where_they_are_still_ours() {
+    let own = affinity::get(0).unwrap();
+    if own.len() < 2 {
+        println!("skipped: one CPU has no narrower set");
+        return;
+    }
+    let place = Place::new();
+    let (shell, child) = family();
+    let tid = shell.0.id().to_string();
+    let owner = place.owner(&["--task", &tid, &one_of(&own).to_string()], true);
+    let shell_tid = shell.0.id().cast_signed();
+    assert_eq!(affinity::get(shell_tid).unwrap(), one_of(&own));
+    assert_eq!(affinity::get(child).unwrap(), own, "made before the lease");
+    owner.kill();
+    soon("put back", || affinity::get(shell_tid).unwrap() == own);
+    let _ = Command::new("kill").arg(child.to_string()).status();
+    shell.kill();
+}
+
+#[test]
+fn children_made_meanwhile_get_their_masks_back_and_those_that_chose_keep_theirs() {
+    let own = affinity::get(0).unwrap();
+    if own.len() < 2 {
+        println!("skipped: one CPU has no narrower set");
+        return;
+    }
+    let place = Place::new();
+    // Two children, of which one chooses for itself, and a grandchild that loses its parent at once.
+    let chosen = own.difference(&one_of(&own));
+    let script = format!(
+        "read go; sleep 61 & echo $!; taskset -c {chosen} sleep 62 & echo $!; sh -c 'sleep 63 & echo $!'; read end"
+    );
+    let mut command = Command::new("setsid");
+    command.args(["sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = command.spawn().unwrap();
+    let shell_tid = shell.id().cast_signed();
+    let owner = place.owner(&["--task", &shell_tid.to_string(), &one_of(&own).to_string()], false);
+    std::io::Write::write_all(shell.stdin.as_mut().unwrap(), b"go\n").unwrap();
+    let lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+    let made: Vec<i32> = lines.take(3).map(|line| line.unwrap().parse().unwrap()).collect();
+    soon("the one that chooses", || affinity::get(made[1]).unwrap() == chosen);
+    assert_eq!(affinity::get(made[0]).unwrap(), one_of(&own));
+    assert_eq!(affinity::get(made[2]).unwrap(), one_of(&own));
+    owner.kill();
+    place.leases().recover().unwrap();
+    assert_eq!(
+        [made[0], made[2], shell_tid].map(|tid| affinity::get(tid).unwrap()),
+        [&own, &own, &own].map(Clone::clone)
+    );
+    assert_eq!(affinity::get(made[1]).unwrap(), chosen);
+    for pid in made {
+        let _ = Command::new("kill").arg(pid.to_string()).status();
+    }
+    Owner(shell).kill();
+}
+
+#[test]
+fn a_thread_that_ended_is_no_reason_to_touch_another() {
+    let own = affinity::get(0).unwrap();
+    let place = Place::new();
+    let (shell, child) = family();
+    let owner = place.owner(&["--task", &shell.0.id().to_string(), &one_of(&own).to_string()], false);
+    let _ = Command::new("kill").arg(child.to_string()).status();
+    shell.kill();
+    owner.kill();
+    let recovered = place.leases().recover().unwrap();
+    assert!(recovered.iter().all(|lease| lease.undone.is_empty()), "{recovered:?}");
+    assert_eq!(place.journals(), 0);
+    assert!(Path::new(&place.state()).exists());
+}

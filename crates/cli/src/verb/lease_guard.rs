@@ -1,0 +1,52 @@
+//! What is to be undone after a nearfar that was killed: by its guard at once, else by the next one.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use nearfar_apply::lease::{self, Fate, Recovered};
+
+use crate::failure::{Failure, Outcome};
+
+/// Wait on standard input for the end of another nearfar, then undo its temporary changes
+#[derive(Args)]
+#[command(hide = true)]
+pub struct LeaseGuard {
+    /// The directory of its leases
+    directory: PathBuf,
+    /// Its number
+    owner: u32,
+}
+
+impl LeaseGuard {
+    /// Stands guard.
+    pub fn run(self) -> Outcome {
+        lease::guard(&self.directory, self.owner).map(drop).map_err(Failure::refused)
+    }
+}
+
+/// Puts back what a nearfar that was killed had changed for a while, and lets this one have guards. Does not keep a verb
+/// from running: what cannot be put back is said.
+pub fn recover() {
+    if let Ok(program) = std::env::current_exe() {
+        lease::guard_with(program);
+    }
+    match lease::recover() {
+        Ok(recovered) => recovered.iter().for_each(say),
+        // Nobody's home, nobody's leases.
+        Err(lease::LeaseError::NoHome) => {}
+        Err(error) => anstream::eprintln!("nearfar: {error}"),
+    }
+}
+
+fn say(recovered: &Recovered) {
+    let Recovered { what, pid, undone } = recovered;
+    for undone in undone {
+        let fate = match &undone.fate {
+            Fate::PutBack => "put back".to_owned(),
+            Fate::AsBefore | Fate::Gone => continue,
+            Fate::NotOurs { now } => format!("left as somebody else has set it since ({})", now.trim()),
+            Fate::Failed { because } => format!("not put back: {because}"),
+        };
+        anstream::eprintln!("nearfar: process {pid} ({what}) was killed: {} {fate}", undone.subject);
+    }
+}
