@@ -12,7 +12,7 @@
 //! memory moves more than a `write` shows. Figures are sums over threads; 1 GB is 10^9 bytes.
 
 mod crew;
-mod kernels;
+pub(crate) mod kernels;
 mod run;
 
 use nearfar_machine::{CpuSet, Distance, NodeId};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuId, Machine};
+use nearfar_machine::{CpuId, CpuSet, Machine};
 
 use crate::warning::Warning;
 
@@ -47,6 +47,14 @@ impl Ticks {
         Self { cpus: cpus.collect(), own_s }
     }
 
+    /// Seconds stolen from these CPUs since `before`, and all their time since then; `None` where nobody counts.
+    pub(crate) fn stolen_seconds_since(&self, before: &Self, cpus: &CpuSet) -> Option<(f64, f64)> {
+        let ticks = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+        let both = cpus.iter().filter_map(|cpu| Some((self.cpus.get(&cpu)?, before.cpus.get(&cpu)?)));
+        let since = both.map(|(now, then)| (now.stolen.saturating_sub(then.stolen), now.all.saturating_sub(then.all)));
+        since.map(|(stolen, all)| (ticks(stolen), ticks(all))).reduce(|sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1))
+    }
+
     /// A warning when one of these CPUs lost more than a percent of its time since `before`.
     pub(crate) fn stolen_since(&self, before: &Self, cpus: impl IntoIterator<Item = CpuId>) -> Option<Warning> {
         let shares = cpus.into_iter().filter_map(|cpu| {
@@ -87,7 +95,7 @@ fn own_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-fn usage_of(whom: libc::c_int) -> libc::rusage {
+pub(crate) fn usage_of(whom: libc::c_int) -> libc::rusage {
     // SAFETY: rusage is a struct of integers, for which zeroes are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel fills in the struct it is given; a refusal leaves it as it is.

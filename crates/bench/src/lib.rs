@@ -5,19 +5,25 @@
 //! bandwidth  bytes a second       all CPUs of each node, each node's memory
 //! transfer   ns a round trip      a cache line handed over between two CPUs and back
 //! survey     all three within one budget, on the same buffers
+//! probe      seconds a run        a process of its own, bound or floating, near its memory or far
+//! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
 //! ```
 //!
 //! Below them: [`options`] says what can be asked for, `subjects` which CPUs and nodes there are, `room` how large
 //! buffers should be, `placed` and `mapping` put them where they belong, `pinning` holds threads where they belong,
-//! `conditions` watches what else the machine did, [`warning`] holds the doubts; `nearfar_statistics` sums samples up.
+//! `child` talks to the processes of probe and load, `conditions` watches what else the machine did, [`warning`] holds
+//! the doubts; `nearfar_statistics` sums samples up.
 
 pub mod bandwidth;
+mod child;
 mod conditions;
 pub mod latency;
+pub mod load;
 mod mapping;
 pub mod options;
 mod pinning;
 mod placed;
+pub mod probe;
 mod random;
 mod room;
 mod subjects;

@@ -174,8 +174,15 @@ impl Mapping {
 
     /// The share of its pages that are not on `node`, from pages spread evenly over it.
     pub(crate) fn share_elsewhere(&self, node: NodeId) -> io::Result<f64> {
+        let nodes = self.nodes_of_pages(PAGES_ASKED)?;
+        let elsewhere = nodes.iter().filter(|&&place| place != Some(node)).count();
+        Ok(elsewhere as f64 / nodes.len().max(1) as f64)
+    }
+
+    /// The nodes of about `most` of its pages, spread evenly over it, by move_pages(2); none for a page that is not there.
+    pub(crate) fn nodes_of_pages(&self, most: usize) -> io::Result<Vec<Option<NodeId>>> {
         let page = rustix::param::page_size();
-        let step = (self.bytes / PAGES_ASKED).max(page);
+        let step = self.bytes.div_ceil(most.max(1)).next_multiple_of(page);
         let mut pages: Vec<*mut u8> =
             (0..self.bytes).step_by(step).map(|offset| self.base().wrapping_add(offset)).collect();
         let mut status: Vec<libc::c_int> = vec![0; pages.len()];
@@ -196,8 +203,8 @@ impl Mapping {
         if result != 0 {
             return Err(io::Error::last_os_error());
         }
-        let elsewhere = status.iter().filter(|&&status| u32::try_from(status) != Ok(node.0)).count();
-        Ok(elsewhere as f64 / status.len().max(1) as f64)
+        // What is no node is an error's number, below 0.
+        Ok(status.iter().map(|&status| u32::try_from(status).ok().map(NodeId)).collect())
     }
 
     /// What its pages are, as `/proc/self/smaps` counts them.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nearfar_machine::{Machine, NodeId, NodeSet, SourceKind};
+use serde::{Deserialize, Serialize};
 
 /// How to measure.
 #[derive(Clone, Debug)]
@@ -50,7 +51,8 @@ impl ProbeOptions {
 }
 
 /// Which pages to use for buffers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum HugePages {
     /// The node's pool where it has enough free pages, else transparent ones, else base pages.
     #[default]

@@ -27,9 +27,16 @@ pub(crate) fn allowed() -> io::Result<CpuSet> {
 
 /// Confines the calling thread to one CPU; the thread runs there when this returns, which is verified.
 pub(crate) fn pin(cpu: CpuId) -> io::Result<()> {
-    let mut words: Vec<libc::c_ulong> = vec![0; (cpu.0 / WORD_BITS) as usize + 1];
-    if let Some(word) = words.last_mut() {
-        *word = 1 << (cpu.0 % WORD_BITS);
+    confine(&CpuSet::single(cpu))
+}
+
+/// Confines the calling thread to those of these CPUs that are online; it runs on one of them when this returns, which
+/// is verified. The kernel refuses with EINVAL when none of them is online and in the cpuset.
+pub(crate) fn confine(cpus: &CpuSet) -> io::Result<()> {
+    let last = cpus.last().map_or(0, |cpu| cpu.0);
+    let mut words: Vec<libc::c_ulong> = vec![0; (last / WORD_BITS) as usize + 1];
+    for cpu in cpus.iter() {
+        words[(cpu.0 / WORD_BITS) as usize] |= 1 << (cpu.0 % WORD_BITS);
     }
     let this_thread: libc::pid_t = 0;
     // SAFETY: the kernel reads as many bytes as the buffer has.
@@ -40,7 +47,7 @@ pub(crate) fn pin(cpu: CpuId) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     // A sandbox may pretend to have done what it was asked.
-    match rustix::thread::sched_getcpu() == cpu.0 as usize {
+    match u32::try_from(rustix::thread::sched_getcpu()).is_ok_and(|cpu| cpus.contains(CpuId(cpu))) {
         true => Ok(()),
         false => Err(io::Error::other("the thread does not run where it was pinned to")),
     }

@@ -21,6 +21,11 @@ impl Random {
         ((u128::from(number) * bound as u128) >> 64) as usize
     }
 
+    /// A number from 0 to below 1.
+    pub(crate) fn fraction(&mut self) -> f64 {
+        self.below(1 << 32) as f64 / (1u64 << 32) as f64
+    }
+
     /// Puts the items into random order (Fisher and Yates).
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {

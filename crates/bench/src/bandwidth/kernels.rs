@@ -60,7 +60,7 @@ macro_rules! vectorised {
     ($(#[$doc:meta])* $name:ident, $wide:ident, ($($argument:ident: $type:ty),*) $(-> $result:ty)?, $body:block) => {
         $(#[$doc])*
         #[inline(never)]
-        fn $name($($argument: $type),*) $(-> $result)? {
+        pub(crate) fn $name($($argument: $type),*) $(-> $result)? {
             #[cfg(target_arch = "x86_64")]
             if std::arch::is_x86_feature_detected!("avx2") {
                 // SAFETY: the processor has the instructions, as just asked.
@@ -107,6 +107,15 @@ vectorised!(
     }
 );
 
+vectorised!(
+    /// Every word read, and written back with one more.
+    increment, increment_avx2, (words: &mut [u64]), {
+        for word in words {
+            *word = word.wrapping_add(1);
+        }
+    }
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +138,8 @@ mod tests {
         assert!(target.iter().zip(1..).all(|(&word, expected)| word == expected));
         write(&mut target, 7);
         assert!(target.iter().all(|&word| word == 7));
+        increment(&mut target[1..]);
+        assert_eq!((target[0], target[1..].iter().all(|&word| word == 8)), (7, true));
     }
 
     #[test]

@@ -21,7 +21,7 @@ const LINES_A_LOOK: usize = 1 << 16;
 
 /// The successor of each of `lines` lines, such that following it from any line visits all of them (Sattolo's
 /// algorithm: like a shuffle, but no item may stay where it is, which leaves exactly one cycle). `None` when cancelled.
-pub(super) fn cycle(lines: u32, random: &mut Random, cancel: &AtomicBool) -> Option<Vec<u32>> {
+pub(crate) fn cycle(lines: u32, random: &mut Random, cancel: &AtomicBool) -> Option<Vec<u32>> {
     let mut next: Vec<u32> = (0..lines).collect();
     for last in (1..next.len()).rev() {
         if last.is_multiple_of(LINES_A_LOOK) && cancel.load(Ordering::Relaxed) {
@@ -51,7 +51,7 @@ pub(super) fn cycle_in_blocks(lines: u32, block: u32, random: &mut Random, cance
 
 /// Writes the cycle into a buffer whose lines are `stride` words long. Writing goes from front to back, so a buffer
 /// costs its bandwidth and not a cache miss a line. Stops early when cancelled.
-pub(super) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &AtomicBool) {
+pub(crate) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &AtomicBool) {
     for (words, next) in words.chunks_mut(stride * LINES_A_LOOK).zip(next.chunks(LINES_A_LOOK)) {
         for (line, &next) in words.chunks_exact_mut(stride).zip(next) {
             line[0] = u64::from(next) * stride as u64;

@@ -1,5 +1,6 @@
 //! `nearfar bench`: experiments. What is measured and how is in the crate of that name.
 
+mod child;
 mod latency;
 
 use clap::{Args, Subcommand};
@@ -18,6 +19,8 @@ pub struct Bench {
 #[derive(Subcommand)]
 enum Experiment {
     Latency(latency::Latency),
+    #[command(hide = true)]
+    Child(child::Child),
 }
 
 impl Bench {
@@ -25,6 +28,7 @@ impl Bench {
     pub fn run(self, colour: Colour) -> Outcome {
         match self.experiment {
             Experiment::Latency(experiment) => experiment.run(colour),
+            Experiment::Child(child) => child.run(),
         }
     }
 }

@@ -1,0 +1,82 @@
+//! What is asked of a load on one CPU, and what it achieved.
+
+use nearfar_machine::CpuId;
+use serde::{Deserialize, Serialize};
+
+/// What one process of the load is told.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadSpec {
+    /// The CPU to burn.
+    pub cpu: CpuId,
+    /// How much of it, 0 to 99.
+    pub percent: f64,
+    /// Seconds a period.
+    #[serde(default = "usual_period")]
+    pub period_s: f64,
+    /// Of phase and lengths; processes with different seeds do not march in step.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// Ten milliseconds: long against a wake-up, short against what a load balancer averages over.
+fn usual_period() -> f64 {
+    0.01
+}
+
+impl LoadSpec {
+    /// A load with the usual period and a seed of its own.
+    pub(super) fn new(cpu: CpuId, percent: f64) -> Self {
+        Self { cpu, percent, period_s: usual_period(), seed: u64::from(cpu.0) + 1 }
+    }
+
+    /// Why this is no load, if it is none.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match () {
+            // A number that is none is in no range.
+            () if !(0.0..=99.0).contains(&self.percent) => {
+                Err(format!("a load of {} % cannot be had: give 0 to 99", self.percent))
+            }
+            () if !(0.0005..=1.0).contains(&self.period_s) => {
+                Err(format!("a period of {} s is too short or too long: give 0.0005 to 1", self.period_s))
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+/// What the load on each CPU achieved.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// What was asked for, in percent of each CPU.
+    pub percent: f64,
+    /// By CPU, ascending.
+    pub cpus: Vec<LoadOnCpu>,
+}
+
+impl LoadReport {
+    /// The CPU whose share over the whole time is farthest from what was asked for.
+    pub fn farthest(&self) -> Option<&LoadOnCpu> {
+        let off = |load: &LoadOnCpu| (load.achieved_percent - self.percent).abs();
+        self.cpus.iter().max_by(|a, b| off(a).total_cmp(&off(b)))
+    }
+}
+
+/// What the load on one CPU achieved.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LoadOnCpu {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// Its process.
+    pub pid: i32,
+    /// Seconds it ran for.
+    pub seconds: f64,
+    /// CPU time it had in that time, in percent of it.
+    pub achieved_percent: f64,
+    /// Whole seconds that were looked at one by one.
+    pub whole_seconds: u32,
+    /// How far the worst of them was from what was asked for, in percent of a CPU; `None` before one is over.
+    pub worst_second_off: Option<f64>,
+    /// Seconds of CPU time it gave up on, because the CPU was taken.
+    pub given_up_s: f64,
+}

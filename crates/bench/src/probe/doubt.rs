@@ -1,0 +1,139 @@
+//! What was wrong with a sample, each with what probably happened and what to do about it.
+
+use std::fmt;
+
+use nearfar_machine::{CpuSet, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// A reason to trust one run of the probe less.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Doubt {
+    /// A hypervisor gave the CPUs to somebody else.
+    Stolen {
+        /// How much of the time of the CPUs in use, in percent.
+        percent: f64,
+    },
+    /// The processor slowed down for heat.
+    Throttled {
+        /// How often.
+        times: u64,
+    },
+    /// The control group's CPU quota stopped the probe.
+    Quota {
+        /// How often.
+        times: u64,
+    },
+    /// Page faults in the timed part that NUMA balancing does not explain.
+    Faults {
+        /// Without I/O.
+        minor: u64,
+        /// With I/O.
+        major: u64,
+    },
+    /// The probe waited for something in the timed part.
+    Waited {
+        /// How often.
+        times: u64,
+    },
+    /// Far more involuntary switches than a competing load explains.
+    Switched {
+        /// Switches a second.
+        per_second: f64,
+    },
+    /// Pages of bound memory were on another node when the timed part began.
+    Elsewhere {
+        /// The node asked for.
+        node: NodeId,
+        /// How many of the pages that were looked at, in percent.
+        percent: f64,
+    },
+    /// Pages of bound memory left their node in the timed part.
+    Moved {
+        /// The node asked for.
+        node: NodeId,
+        /// How many of the pages that were looked at, in percent.
+        percent: f64,
+    },
+    /// The kernel refused to bind the memory; all of it is on its node nevertheless.
+    BindRefused {
+        /// The node asked for.
+        node: NodeId,
+        /// What the kernel said.
+        error: String,
+    },
+    /// Where bound pages are could not be asked.
+    Unverified {
+        /// The node asked for.
+        node: NodeId,
+        /// What the kernel said.
+        error: String,
+    },
+    /// CPUs that the probe might use went offline, or came back, in the timed part.
+    Offline {
+        /// Those that were online only before or only after.
+        cpus: CpuSet,
+    },
+    /// Somebody changed where the probe may run, although its CPUs are bound.
+    Rebound {
+        /// Where it could run at the end.
+        cpus: CpuSet,
+    },
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stolen { percent } => write!(
+                f,
+                "the hypervisor took {percent:.1} % of the CPUs' time: the run may have taken longer for it; repeat when \
+                 the host is quiet"
+            ),
+            Self::Throttled { times } => {
+                write!(f, "the processor throttled for heat {times} times: its clock was low; let it cool down")
+            }
+            Self::Quota { times } => write!(
+                f,
+                "the control group's CPU quota stopped the probe {times} times: measure in a group without cpu.max"
+            ),
+            Self::Faults { minor, major } => write!(
+                f,
+                "{minor} minor and {major} major page faults fell into the timed part: pages were swapped out, merged or \
+                 moved by the kernel; memory may be short"
+            ),
+            Self::Waited { times } => {
+                write!(
+                    f,
+                    "the probe waited {times} times in the timed part: something stopped it, such as a debugger or SIGSTOP"
+                )
+            }
+            Self::Switched { per_second } => write!(
+                f,
+                "{per_second:.0} involuntary context switches a second: more than a load explains; something else wakes \
+                 up very often on these CPUs"
+            ),
+            Self::Elsewhere { node, percent } => write!(
+                f,
+                "{percent:.1} % of the pages were not on node {node}, which they are bound to: the node is short of memory"
+            ),
+            Self::Moved { node, percent } => write!(
+                f,
+                "{percent:.1} % of the pages left node {node} in the timed part, although they are bound to it: somebody \
+                 moved them (migratepages, a cpuset with memory_migrate)"
+            ),
+            Self::BindRefused { node, error } => write!(
+                f,
+                "the memory could not be bound to node {node} ({error}; containers often forbid mbind): it is there, but \
+                 may be moved"
+            ),
+            Self::Unverified { node, error } => {
+                write!(f, "whether the memory is on node {node} could not be checked (move_pages: {error})")
+            }
+            Self::Offline { cpus } => write!(f, "CPUs {cpus} went offline or came back during the run"),
+            Self::Rebound { cpus } => write!(
+                f,
+                "somebody changed the probe's affinity to CPUs {cpus} although it is bound: a daemon or a cpuset"
+            ),
+        }
+    }
+}

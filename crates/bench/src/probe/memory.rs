@@ -1,0 +1,212 @@
+//! The probe's buffer: mapped, put where the spec says, filled, and looked at.
+
+use std::fs;
+use std::io;
+use std::sync::atomic::AtomicBool;
+
+use nearfar_machine::{Known, NodeId, NodeSet};
+
+use super::doubt::Doubt;
+use super::result::{NodePages, PagesByNode};
+use super::spec::{Pattern, ProbeSpec, Where};
+use crate::child::ServeError;
+use crate::latency::chase;
+use crate::mapping::{Backing, Mapping};
+use crate::options::HugePages;
+use crate::random::{Random, SEED};
+use crate::room;
+
+const NODES: &str = "/sys/devices/system/node";
+/// Most pages that are asked for their node: all of 64 MiB of base pages.
+const PAGES_ASKED: usize = 16 << 10;
+/// Distance of a chain's stops, in words: a cache line of 64 bytes.
+const LINE_WORDS: usize = 8;
+/// `MPOL_DEFAULT` of include/uapi/linux/mempolicy.h.
+const MPOL_DEFAULT: libc::c_ulong = 0;
+
+/// The buffer, and what is doubtful about it.
+pub(super) struct Buffer {
+    pub(super) memory: Mapping,
+    pub(super) doubts: Vec<Doubt>,
+}
+
+/// Makes the buffer that `spec` asks for. All its pages are there when this returns, in a chain's case linked.
+pub(super) fn prepare(spec: &ProbeSpec) -> Result<Buffer, ServeError> {
+    check_room(spec)?;
+    default_policy();
+    let memory = map(spec)?;
+    let refused = match spec.memory {
+        Where::Node(node) => memory.bind(node).err().map(|error| (node, error)),
+        Where::Floating => None,
+    };
+    if matches!(spec.huge_pages, HugePages::Pool) {
+        let what = format!("taking {} bytes of huge pages from the pool (fill it: nr_hugepages)", spec.bytes);
+        memory.populate().map_err(|error| ServeError::refused(what, error))?;
+    }
+    let mut buffer = Buffer { memory, doubts: Vec::new() };
+    let bytes = buffer.memory.bytes();
+    buffer.memory.touch(0..bytes);
+    if let Where::Node(node) = spec.memory {
+        buffer.verify(node, refused.map(|(_, error)| error))?;
+    }
+    if spec.pattern == Pattern::Chain {
+        buffer.link()?;
+    }
+    Ok(buffer)
+}
+
+impl Buffer {
+    /// Where its pages are.
+    pub(super) fn pages(&self) -> Known<PagesByNode> {
+        match self.memory.nodes_of_pages(PAGES_ASKED) {
+            Ok(nodes) => Known::Yes(sum_up(&nodes)),
+            Err(error) => Known::no(format!("move_pages: {error}")),
+        }
+    }
+
+    /// Looks whether bound memory is where it should be. A refusal to bind it is forgiven where it is there anyway.
+    fn verify(&mut self, node: NodeId, refused: Option<io::Error>) -> Result<(), ServeError> {
+        let pages = self.memory.nodes_of_pages(PAGES_ASKED).map(|nodes| sum_up(&nodes));
+        let (share, error) = match &pages {
+            Ok(pages) => (pages.share_on(node), None),
+            Err(error) => (if is_only_node(node) { 1.0 } else { 0.0 }, Some(error.to_string())),
+        };
+        match (refused, error) {
+            (Some(error), _) if share < 1.0 => {
+                return Err(ServeError::refused(format!("binding memory to node {node} (mbind)"), error));
+            }
+            (Some(error), None) => self.doubts.push(Doubt::BindRefused { node, error: error.to_string() }),
+            // On the only node there is, memory is nowhere else.
+            (_, Some(error)) if share < 1.0 => self.doubts.push(Doubt::Unverified { node, error }),
+            (None, None) if share < 1.0 => {
+                self.doubts.push(Doubt::Elsewhere { node, percent: 100.0 * (1.0 - share) });
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Links its lines into one random cycle.
+    fn link(&mut self) -> Result<(), ServeError> {
+        let lines = self.memory.words().len() / LINE_WORDS;
+        let lines = u32::try_from(lines)
+            .map_err(|_| ServeError::BadSpec(format!("a chain has at most {} lines of 64 bytes", u32::MAX)))?;
+        let go_on = AtomicBool::new(false);
+        if let Some(next) = chase::cycle(lines, &mut Random::new(SEED), &go_on) {
+            chase::link(self.memory.words_mut(), &next, LINE_WORDS, &go_on);
+        }
+        Ok(())
+    }
+}
+
+fn map(spec: &ProbeSpec) -> Result<Mapping, ServeError> {
+    let backing = match spec.huge_pages {
+        HugePages::Auto | HugePages::Off => Backing::Base,
+        HugePages::Transparent => Backing::Transparent,
+        HugePages::Pool => Backing::Pool { page_bytes: pool_page_bytes()? },
+    };
+    let bytes = usize::try_from(spec.bytes).unwrap_or(usize::MAX);
+    Mapping::new(bytes, backing).map_err(|error| ServeError::refused(format!("mapping {bytes} bytes"), error))
+}
+
+/// Has the memory of this process come from wherever it runs: a caller under numactl would hand its policy down.
+fn default_policy() {
+    let no_nodes: *const libc::c_ulong = std::ptr::null();
+    // SAFETY: the default policy takes no nodes; nothing is read or written. Where the call is forbidden, it was to
+    // whoever could have set another policy.
+    unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, no_nodes, 0 as libc::c_ulong) };
+}
+
+/// The size of pages of the default pool, `Hugepagesize` of `/proc/meminfo`.
+fn pool_page_bytes() -> Result<u64, ServeError> {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let bytes = kilobytes(&meminfo, "Hugepagesize:").filter(|bytes| bytes.is_power_of_two());
+    bytes.ok_or_else(|| ServeError::BadSpec("this kernel has no pool of huge pages (hugetlb)".to_owned()))
+}
+
+/// That the memory can be had without getting anybody killed: the kernel's out-of-memory killer does not ask.
+fn check_room(spec: &ProbeSpec) -> Result<(), ServeError> {
+    if spec.huge_pages == HugePages::Pool {
+        return Ok(());
+    }
+    let too_much = |has: u64, who: &str| {
+        ServeError::BadSpec(format!(
+            "a buffer of {} MiB is too large: {who} has {} MiB left",
+            spec.bytes >> 20,
+            has >> 20
+        ))
+    };
+    if let Some(spare) = room::spare_memory().filter(|&spare| spare < spec.bytes) {
+        return Err(too_much(spare, "this process"));
+    }
+    let Where::Node(node) = spec.memory else { return Ok(()) };
+    check_node(node, "has_memory", "memory")?;
+    let meminfo = fs::read_to_string(format!("{NODES}/node{node}/meminfo")).unwrap_or_default();
+    // "Node 0 MemFree: 123 kB"; what files hold can be dropped.
+    let of = |key| kilobytes(&meminfo, key).unwrap_or(0);
+    match of("MemFree:") + of("Active(file):") + of("Inactive(file):") + of("SReclaimable:") {
+        left if !meminfo.is_empty() && left < spec.bytes => Err(too_much(left, &format!("node {node}"))),
+        _ => Ok(()),
+    }
+}
+
+/// That a node is online and listed in this file, where the kernel lists them.
+pub(super) fn check_node(node: NodeId, list: &str, of_what: &str) -> Result<(), ServeError> {
+    let read = |list: &str| fs::read_to_string(format!("{NODES}/{list}")).ok()?.trim().parse::<NodeSet>().ok();
+    // Kernels without NUMA have no such folder, and one node.
+    let online = read("online").unwrap_or_else(|| NodeSet::single(NodeId(0)));
+    if !online.contains(node) {
+        return Err(ServeError::BadSpec(format!("there is no node {node}: online are {online}")));
+    }
+    match read(list).filter(|nodes| !nodes.contains(node)) {
+        Some(nodes) => Err(ServeError::BadSpec(format!("node {node} has no {of_what}; nodes with {of_what}: {nodes}"))),
+        None => Ok(()),
+    }
+}
+
+fn is_only_node(node: NodeId) -> bool {
+    let online = fs::read_to_string(format!("{NODES}/online"));
+    online.map_or(node == NodeId(0), |online| online.trim() == node.to_string())
+}
+
+/// The number behind a key of a meminfo file, in bytes.
+fn kilobytes(meminfo: &str, key: &str) -> Option<u64> {
+    let (_, behind) = meminfo.lines().find_map(|line| line.split_once(key))?;
+    behind.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn sum_up(nodes: &[Option<NodeId>]) -> PagesByNode {
+    let mut counts = std::collections::BTreeMap::new();
+    for node in nodes.iter().flatten() {
+        *counts.entry(*node).or_insert(0u64) += 1;
+    }
+    PagesByNode {
+        looked_at: nodes.len() as u64,
+        nowhere: nodes.len() as u64 - counts.values().sum::<u64>(),
+        by_node: counts.into_iter().map(|(node, pages)| NodePages { node, pages }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_meminfo_are_found_with_and_without_a_node_before_them() {
+        let text = "Node 0 MemTotal:       24683892 kB\nNode 0 Active(file):     50 kB\nHugepagesize:       2048 kB\n";
+        assert_eq!(kilobytes(text, "Hugepagesize:"), Some(2 << 20));
+        assert_eq!(kilobytes(text, "Active(file):"), Some(50 << 10));
+        assert_eq!(kilobytes(text, "MemFree:"), None);
+        assert_eq!(kilobytes("MemFree: 99999999999999999 kB", "MemFree:"), None);
+    }
+
+    #[test]
+    fn pages_are_counted_by_node_in_ascending_order() {
+        let (zero, one) = (Some(NodeId(0)), Some(NodeId(1)));
+        let pages = sum_up(&[one, zero, one, None]);
+        assert_eq!((pages.looked_at, pages.nowhere), (4, 1));
+        let (zero, one) = (NodePages { node: NodeId(0), pages: 1 }, NodePages { node: NodeId(1), pages: 2 });
+        assert_eq!(pages.by_node, [zero, one]);
+        assert_eq!((pages.share_on(NodeId(1)), pages.share_on(NodeId(7))), (0.5, 0.0));
+    }
+}

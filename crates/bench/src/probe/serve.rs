@@ -1,0 +1,240 @@
+//! The child: prepares, waits for its caller, runs, answers.
+
+use std::fs;
+use std::time::Instant;
+
+use nearfar_machine::{CpuSet, Known, NodeId};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::counters::Counters;
+use super::doubt::Doubt;
+use super::loops::Loop;
+use super::memory::{self, Buffer};
+use super::result::{PagesByNode, ProbeResult, Ready};
+use super::spec::{ProbeSpec, Where};
+use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
+use crate::pinning;
+
+/// Most figures of rounds that are kept.
+const MOST_FIGURES: u32 = 1000;
+/// Accesses before anybody times: the loop's instructions and the stack are there then.
+const WARM_UP_STEPS: u64 = 4096;
+/// Clocks that are read without a system call (the files named vclock or vdso of the architectures).
+const CLOCKS_WITHOUT_CALL: [&str; 8] = [
+    "tsc",
+    "kvm-clock",
+    "hyperv_clocksource_tsc_page",
+    "arch_sys_counter",
+    "timebase",
+    "riscv_clocksource",
+    "tod",
+    "stable counter",
+];
+
+/// Does what `nearfar bench child probe` is for: one run of the probe, described and started over standard input.
+///
+/// # Errors
+/// When what standard input describes cannot be run here, or the system refuses what it needs.
+pub fn serve() -> Result<(), ServeError> {
+    let mut caller = Conversation::open("probe");
+    let spec: ProbeSpec = caller.spec()?;
+    spec.check().map_err(ServeError::BadSpec)?;
+    let bound_cpus = cpus_to_bind(&spec)?;
+    let buffer = memory::prepare(&spec)?;
+    // Only now: floating memory is where the process happened to be.
+    if let Some(cpus) = &bound_cpus {
+        bind(cpus)?;
+    }
+    let mut prepared = Prepared { spec, bound_cpus, buffer };
+    let ready = prepared.ready()?;
+    caller.answer(&ReadyLine { ready: &ready })?;
+    caller.wait_for("go")?;
+    let done = prepared.run(ready)?;
+    caller.answer(&DoneLine { done })
+}
+
+/// The CPUs to bind to; none when they float.
+fn cpus_to_bind(spec: &ProbeSpec) -> Result<Option<CpuSet>, ServeError> {
+    let Where::Node(node) = spec.cpus else { return Ok(None) };
+    memory::check_node(node, "has_cpu", "CPUs")?;
+    match &spec.cpu_set {
+        Some(cpus) => Ok(Some(cpus.clone())),
+        None => cpus_of(node).map(Some),
+    }
+}
+
+fn cpus_of(node: NodeId) -> Result<CpuSet, ServeError> {
+    let file = format!("/sys/devices/system/node/node{node}/cpulist");
+    match fs::read_to_string(&file) {
+        Ok(list) => list.trim().parse().map_err(|error| ServeError::BadSpec(format!("{file}: {error}"))),
+        // A kernel without NUMA has no such file: its only node is the whole machine.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => allowed(),
+        Err(error) => Err(ServeError::refused(file, error)),
+    }
+}
+
+fn allowed() -> Result<CpuSet, ServeError> {
+    pinning::allowed().map_err(|error| ServeError::refused("asking where this process may run", error))
+}
+
+/// Confines this process to these CPUs, which is verified.
+fn bind(cpus: &CpuSet) -> Result<(), ServeError> {
+    pinning::confine(cpus).map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => ServeError::BadSpec(format!(
+            "none of the CPUs {cpus} can be used: they are not there, not online, or not in this process's cpuset"
+        )),
+        _ => ServeError::refused(format!("binding the probe to CPUs {cpus}"), error),
+    })?;
+    match allowed()? {
+        got if got.is_subset(cpus) => Ok(()),
+        got => Err(ServeError::BadSpec(format!("bound to CPUs {cpus}, the process may nevertheless run on {got}"))),
+    }
+}
+
+/// A probe that can start at once.
+struct Prepared {
+    spec: ProbeSpec,
+    bound_cpus: Option<CpuSet>,
+    buffer: Buffer,
+}
+
+/// The timed part: from when to when, and the ends of its figures.
+struct Timed {
+    start: Instant,
+    end: Instant,
+    figure_ends: Vec<Instant>,
+    rounds_a_figure: u32,
+}
+
+impl Prepared {
+    fn ready(&self) -> Result<Ready, ServeError> {
+        Ok(Ready {
+            pid: i32::try_from(std::process::id()).unwrap_or(i32::MAX),
+            cpus: allowed()?,
+            buffer_bytes: self.buffer.memory.bytes() as u64,
+            page_kind: self.buffer.memory.page_kind(),
+            pages: self.buffer.pages(),
+        })
+    }
+
+    fn run(&mut self, ready: Ready) -> Result<ProbeResult, ServeError> {
+        // A keeper may have narrowed the affinity since: what counts is where a floating probe could be.
+        let counted = ready.cpus.union(&allowed()?);
+        let numa_balancing = numa_balancing();
+        let pages_before = self.buffer.pages();
+        let mut way = Loop::new(self.spec.pattern);
+        way.round(self.buffer.memory.words_mut(), WARM_UP_STEPS);
+        let (before, timed) = self.time(&mut way, &counted);
+        let after = Counters::after(&counted);
+        let elapsed_life_s = life_until(timed.end);
+        let difference = after.since(&before, &counted);
+        let seconds = timed.seconds();
+        let (pages_after, cpus) = (self.buffer.pages(), allowed()?);
+        let mut doubts = std::mem::take(&mut self.buffer.doubts);
+        doubts.extend(difference.doubts(seconds, numa_balancing.get() == Some(&true)));
+        doubts.extend(self.moved(&pages_before, &pages_after));
+        doubts.extend(self.rebound(&ready.cpus, &cpus));
+        Ok(ProbeResult {
+            seconds,
+            on_cpu_s: difference.on_cpu_s,
+            waited_s: difference.waited_s,
+            elapsed_life_s,
+            counts: self.spec.counts,
+            steps: self.spec.steps,
+            round_s: timed.round_s(self.spec.counts),
+            rounds_a_figure: timed.rounds_a_figure,
+            faults: difference.faults,
+            switches: difference.switches,
+            stolen_s: difference.stolen_s,
+            throttled: difference.throttled,
+            numa_balancing,
+            cpus,
+            buffer_bytes: ready.buffer_bytes,
+            page_kind: ready.page_kind,
+            pages_before,
+            pages_after,
+            doubts,
+        })
+    }
+
+    /// The timed part, and what was counted before it.
+    fn time(&mut self, way: &mut Loop, cpus: &CpuSet) -> (Counters, Timed) {
+        let (counts, steps) = (self.spec.counts, self.spec.steps);
+        let words = self.buffer.memory.words_mut();
+        let rounds_a_figure = if clock_needs_no_call() { counts.div_ceil(MOST_FIGURES) } else { counts };
+        // Written to, so that its pages are there.
+        let mut figure_ends = vec![Instant::now(); counts.div_ceil(rounds_a_figure) as usize];
+        let before = Counters::before(cpus);
+        let start = Instant::now();
+        let mut left = counts;
+        for end in &mut figure_ends {
+            let rounds = rounds_a_figure.min(left);
+            for _ in 0..rounds {
+                way.round(words, steps);
+            }
+            left -= rounds;
+            *end = Instant::now();
+        }
+        let end = figure_ends.last().copied().unwrap_or(start);
+        (before, Timed { start, end, figure_ends, rounds_a_figure })
+    }
+
+    /// Whether bound pages left their node.
+    fn moved(&self, before: &Known<PagesByNode>, after: &Known<PagesByNode>) -> Option<Doubt> {
+        let node = self.spec.memory.node()?;
+        let lost = before.get()?.share_on(node) - after.get()?.share_on(node);
+        (lost > 0.0).then_some(Doubt::Moved { node, percent: 100.0 * lost })
+    }
+
+    /// Whether bound CPUs are others now.
+    fn rebound(&self, before: &CpuSet, after: &CpuSet) -> Option<Doubt> {
+        (self.bound_cpus.is_some() && before != after).then(|| Doubt::Rebound { cpus: after.clone() })
+    }
+}
+
+impl Timed {
+    fn seconds(&self) -> f64 {
+        self.end.duration_since(self.start).as_secs_f64()
+    }
+
+    /// Seconds a round, figure by figure; none where there is but one figure for all rounds.
+    fn round_s(&self, counts: u32) -> Vec<f64> {
+        if self.figure_ends.len() < 2 && counts > 1 {
+            return Vec::new();
+        }
+        let starts = std::iter::once(&self.start).chain(&self.figure_ends);
+        let whole = counts / self.rounds_a_figure;
+        let rounds = (0..).map(|figure| match figure < whole {
+            true => self.rounds_a_figure,
+            false => counts - whole * self.rounds_a_figure,
+        });
+        let spans = starts.zip(&self.figure_ends).map(|(start, end)| end.duration_since(*start).as_secs_f64());
+        spans.zip(rounds).map(|(span, rounds)| span / f64::from(rounds)).collect()
+    }
+}
+
+/// Whether automatic NUMA balancing is on (Documentation/admin-guide/sysctl/kernel.rst: a bit set; 0 is off).
+fn numa_balancing() -> Known<bool> {
+    match fs::read_to_string("/proc/sys/kernel/numa_balancing") {
+        Ok(text) => Known::Yes(text.trim() != "0"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Known::Yes(false),
+        Err(error) => Known::no(format!("/proc/sys/kernel/numa_balancing: {error}")),
+    }
+}
+
+fn clock_needs_no_call() -> bool {
+    let clock = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    clock.is_ok_and(|clock| CLOCKS_WITHOUT_CALL.contains(&clock.trim()))
+}
+
+/// Seconds from the fork of this process to `end`. The kernel remembers the fork in clock ticks since boot (proc_pid_stat(5),
+/// field 22, behind the name in parentheses).
+fn life_until(end: Instant) -> f64 {
+    let since_end = end.elapsed().as_secs_f64();
+    let now = clock_gettime(ClockId::Boottime);
+    let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let forked = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(19)?.parse::<f64>().ok());
+    let forked = forked.map_or(now, |ticks| ticks / rustix::param::clock_ticks_per_second() as f64);
+    (now - forked - since_end).max(0.0)
+}
