@@ -1,1 +1,34 @@
-//! The frame of every experiment: an experiment declares its factors, one run and its samples; the frame does the rest.
+//! The frame of every experiment: an experiment declares what it varies and how one sample is taken, the frame does
+//! the rest.
+//!
+//! ```text
+//!                 round 1              round 2         every cell once a round, each round in a fresh random order:
+//!  cells A B C    B  A  C       C  B  A  ...           what disturbs the machine for a while disturbs all cells
+//!                 │
+//!                 ├─ settings of the cell, where they are not so already (a lease: undone whatever happens)
+//!                 ├─ Experiment::run ─► sample, or why there is none
+//!                 ├─ Store::add_sample: on disk before the next one begins
+//!                 └─ progress, with an estimate from what samples took so far
+//! ```
+//!
+//! An interrupted run is found again by its experiment, parameters and machine, and continued with what is missing.
+//! Knows nothing of what is measured, and draws nothing but its progress.
+
+mod carry_out;
+mod error;
+mod estimate;
+mod experiment;
+mod fingerprint;
+mod order;
+mod outcome;
+pub mod progress;
+mod resume;
+mod settings;
+
+pub use carry_out::{Options, carry_out, carry_out_with};
+pub use error::ExperimentError;
+pub use experiment::{BoxError, Experiment};
+pub use fingerprint::fingerprint;
+pub use nearfar_runs::{Cell, CellSummary, Factor, Level, RunId};
+pub use outcome::{Ended, Outcome, Sampled};
+pub use settings::{Leased, Setting, Settings};

@@ -1,0 +1,303 @@
+//! Carrying an experiment out: begin or continue, sample by sample, and put everything back.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use nearfar_machine::Machine;
+use nearfar_runs::{Cell, Ending, Host, NewRun, NewSample, RunId, Sample, Store, Taken, now_s, summarise};
+
+use crate::error::ExperimentError;
+use crate::estimate::Estimate;
+use crate::experiment::Experiment;
+use crate::fingerprint::fingerprint;
+use crate::order::{self, Slot};
+use crate::outcome::{Ended, Outcome, Sampled};
+use crate::progress::{Begun, Progress, Silent, Step};
+use crate::resume;
+use crate::settings::{Cells, Leased, Setting, Settings};
+
+/// How an experiment is carried out.
+pub struct Options {
+    /// How many samples each cell gets.
+    pub samples: u32,
+    /// The seed of the order; `None` takes a random one. A continued run keeps its own.
+    pub seed: Option<u64>,
+    /// Whether the newest run of the same is continued, where it was interrupted.
+    pub resume: bool,
+    /// What the user calls the run.
+    pub label: Option<String>,
+    /// Doubts about the whole run that are true as it begins.
+    pub warnings: Vec<String>,
+    /// How many samples may fail one after the other before the run stops.
+    pub failures_in_a_row: u32,
+    /// Who is told how far it is.
+    pub progress: Box<dyn Progress>,
+}
+
+impl Options {
+    /// So many samples a cell; an interrupted run is continued, three failures in a row stop it, nobody is told.
+    pub fn new(samples: u32) -> Self {
+        Self {
+            samples,
+            seed: None,
+            resume: true,
+            label: None,
+            warnings: Vec::new(),
+            failures_in_a_row: 3,
+            progress: Box::new(Silent),
+        }
+    }
+}
+
+/// Carries an experiment out on the running system. `machine` is what a source saw of it; a set `cancel` ends the run at
+/// the next occasion, to be continued later.
+///
+/// # Errors
+/// What stopped the run. Its samples are stored and its settings are put back, also then.
+pub fn carry_out<E: Experiment>(
+    experiment: &mut E,
+    options: Options,
+    store: &mut Store,
+    machine: &Machine,
+    cancel: &AtomicBool,
+) -> Result<Outcome<E::Sample>, ExperimentError> {
+    let mut settings = Leased::new(format!("experiment {}", experiment.name()));
+    carry_out_with(experiment, options, store, machine, cancel, &mut settings)
+}
+
+/// The same with settings made elsewhere.
+///
+/// # Errors
+/// As [`carry_out`].
+pub fn carry_out_with<E: Experiment>(
+    experiment: &mut E,
+    mut options: Options,
+    store: &mut Store,
+    machine: &Machine,
+    cancel: &AtomicBool,
+    settings: &mut dyn Settings,
+) -> Result<Outcome<E::Sample>, ExperimentError> {
+    let begun = begin(experiment, &options, store, machine)?;
+    let run = begun.run;
+    let already = begun.samples.len();
+    let total = (begun.plan.len() as u64) * u64::from(options.samples);
+    let title = experiment.title();
+    options.progress.begin(&Begun { run, title, total: total.max(already as u64), already: already as u64 });
+    let mut work = Work {
+        experiment,
+        options: &mut options,
+        store,
+        cancel,
+        settings: Cells::new(settings),
+        estimate: begun.estimate(),
+        failed: 0,
+        in_a_row: 0,
+        begun,
+    };
+    let ended = work.rounds();
+    let restored = work.settings.restore();
+    work.options.progress.end();
+    let ended = match ended {
+        Ok(ended) => {
+            let ending = if ended == Ended::Complete { Ending::Complete } else { Ending::Interrupted };
+            work.store.finish(run, &ending)?;
+            ended
+        }
+        Err(error) => {
+            // The error that stopped the run says more than one about noting it.
+            let _ = work.store.finish(run, &Ending::Failed(error.to_string()));
+            return Err(error);
+        }
+    };
+    restored.map_err(|error| ExperimentError::Restore { run, error })?;
+    let Work { begun, store, .. } = work;
+    let stored = store.samples(run)?;
+    let cells = summarise(&begun.plan, &stored);
+    let failed = stored.iter().filter(|sample| sample.failed.is_some()).count();
+    Ok(Outcome { run, ended, already, samples: begun.samples, failed, cells })
+}
+
+/// A run that was begun or is continued.
+struct BegunRun<S> {
+    run: RunId,
+    seed: u64,
+    plan: Vec<Cell>,
+    taken: BTreeSet<Slot>,
+    samples: Vec<Sampled<S>>,
+    stored: Vec<Sample>,
+}
+
+impl<S> BegunRun<S> {
+    /// What samples took so far.
+    fn estimate(&self) -> Estimate {
+        let mut estimate = Estimate::new(self.plan.len());
+        for sample in &self.stored {
+            if let Some(cell) = self.plan.iter().position(|cell| *cell == sample.cell) {
+                estimate.add(cell, sample.took_s);
+            }
+        }
+        estimate
+    }
+}
+
+fn begin<E: Experiment>(
+    experiment: &E,
+    options: &Options,
+    store: &mut Store,
+    machine: &Machine,
+) -> Result<BegunRun<E::Sample>, ExperimentError> {
+    let plan = experiment.cells();
+    let wrong = match plan.iter().collect::<BTreeSet<_>>().len() {
+        0 => Some("no cells"),
+        different if different < plan.len() => Some("a cell twice"),
+        _ => None,
+    };
+    if let Some(what) = wrong {
+        return Err(ExperimentError::Plan { experiment: experiment.name().to_owned(), what });
+    }
+    let (host, parameters) = (Host::here(), experiment.parameters());
+    let fingerprint = fingerprint(machine, &host);
+    let same = resume::Same {
+        experiment: experiment.name(),
+        parameters: &parameters,
+        plan: &plan,
+        fingerprint: &fingerprint,
+        label: options.label.as_deref(),
+        seed: options.seed,
+    };
+    if options.resume
+        && let Some((run, detail)) = resume::find(store, &same)?
+    {
+        let stored = store.samples(run.run)?;
+        let (taken, samples) = (resume::taken(&plan, &stored), resume::read(&run, &stored)?);
+        store.resume(run.run, options.samples)?;
+        return Ok(BegunRun { run: run.run, seed: detail.seed, plan, taken, samples, stored });
+    }
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));
+    let run = store.begin(&NewRun {
+        experiment: experiment.name(),
+        title: &experiment.title(),
+        label: options.label.as_deref(),
+        parameters: &parameters,
+        factors: &experiment.factors(),
+        cells: &plan,
+        samples_per_cell: options.samples,
+        seed,
+        warnings: &options.warnings,
+        machine,
+        fingerprint: &fingerprint,
+        host: &host,
+    })?;
+    Ok(BegunRun { run, seed, plan, taken: BTreeSet::new(), samples: Vec::new(), stored: Vec::new() })
+}
+
+/// A run at work.
+struct Work<'a, E: Experiment> {
+    experiment: &'a mut E,
+    options: &'a mut Options,
+    store: &'a mut Store,
+    cancel: &'a AtomicBool,
+    settings: Cells<'a>,
+    estimate: Estimate,
+    begun: BegunRun<E::Sample>,
+    /// Attempts of this process that failed, and how many since the last one that did not.
+    failed: u64,
+    in_a_row: u32,
+}
+
+impl<E: Experiment> Work<'_, E> {
+    fn rounds(&mut self) -> Result<Ended, ExperimentError> {
+        let cells = self.begun.plan.len();
+        let mut missing: Vec<u32> = vec![self.options.samples; cells];
+        let within = self.begun.taken.iter().filter(|slot| slot.round <= self.options.samples);
+        within.for_each(|slot| missing[slot.cell] -= 1);
+        for round in 1..=self.options.samples {
+            for slot in order::round(self.begun.seed, round, cells) {
+                if self.begun.taken.contains(&slot) {
+                    continue;
+                }
+                self.tell(Some(slot.cell), &missing);
+                if self.cancel.load(Ordering::Relaxed) || !self.sample(slot)? {
+                    return Ok(Ended::Interrupted);
+                }
+                missing[slot.cell] -= 1;
+            }
+        }
+        self.tell(None, &missing);
+        Ok(Ended::Complete)
+    }
+
+    /// One attempt; whether it was made to its end.
+    fn sample(&mut self, slot: Slot) -> Result<bool, ExperimentError> {
+        let cell = self.begun.plan[slot.cell].clone();
+        let wanted = self.experiment.settings(&cell);
+        self.set(&wanted)?;
+        let (started_at_s, started) = (now_s(), Instant::now());
+        let answer = self.experiment.run(&cell, self.cancel);
+        let took_s = started.elapsed().as_secs_f64();
+        let new = |taken| NewSample { round: slot.round, cell: cell.clone(), started_at_s, took_s, taken };
+        let sample = match answer {
+            // Abandoned because somebody wanted an end, which is no fault of the cell.
+            Err(_) if self.cancel.load(Ordering::Relaxed) => return Ok(false),
+            Err(error) => return self.failure(&new(Taken::Failed(whole(&*error)))).map(|()| true),
+            Ok(sample) => sample,
+        };
+        let value = E::value(&sample);
+        if !value.is_finite() {
+            let because = format!("its value is {value}, which is no time");
+            return self.failure(&new(Taken::Failed(because))).map(|()| true);
+        }
+        let doubts = [E::doubts(&sample), self.settings.changed(&wanted)].concat();
+        let unwritable = |error| ExperimentError::Sample { experiment: self.experiment.name().to_owned(), error };
+        let json = serde_json::to_value(&sample).map_err(unwritable)?;
+        let taken = Taken::Sample { seconds: value, doubts: doubts.clone(), sample: json };
+        let number = self.store.add_sample(self.begun.run, &new(taken))?;
+        self.in_a_row = 0;
+        self.estimate.add(slot.cell, took_s);
+        self.begun.samples.push(Sampled { number, round: slot.round, cell, seconds: value, doubts, sample });
+        Ok(true)
+    }
+
+    fn set(&mut self, wanted: &[Setting]) -> Result<(), ExperimentError> {
+        let run = self.begun.run;
+        self.settings.make(wanted).map_err(|(path, error)| ExperimentError::Setting { run, path, error })
+    }
+
+    fn failure(&mut self, new: &NewSample) -> Result<(), ExperimentError> {
+        self.store.add_sample(self.begun.run, new)?;
+        self.failed += 1;
+        self.in_a_row += 1;
+        match &new.taken {
+            Taken::Failed(last) if self.in_a_row >= self.options.failures_in_a_row => {
+                let (run, count) = (self.begun.run, self.in_a_row);
+                Err(ExperimentError::Failures { run, count, last: last.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn tell(&mut self, next: Option<usize>, missing: &[u32]) {
+        let step = Step {
+            done: self.begun.samples.len() as u64,
+            failed: self.failed,
+            left: self.estimate.of(missing),
+            next: next.map(|cell| &self.begun.plan[cell]),
+        };
+        self.options.progress.step(&step);
+    }
+}
+
+/// An error with its causes, each said once.
+fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text += &format!(": {said}");
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,75 @@
+//! Why a run could not be begun, or stopped.
+
+use std::path::PathBuf;
+
+use nearfar_runs::{RunId, StoreError};
+
+use crate::experiment::BoxError;
+
+/// What can go wrong with a run as a whole.
+#[derive(Debug, thiserror::Error)]
+pub enum ExperimentError {
+    /// The experiment declares nothing to measure, or a cell twice.
+    #[error("the experiment {experiment} has {what}: nothing was run")]
+    Plan {
+        /// Its name.
+        experiment: String,
+        /// What is wrong with its cells.
+        what: &'static str,
+    },
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What was stored of an interrupted run cannot be read back.
+    #[error("run {run} cannot be continued: its sample {number} reads otherwise ({error}); begin a new run instead")]
+    Stored {
+        /// The run.
+        run: RunId,
+        /// The sample's number.
+        number: u64,
+        /// What is wrong.
+        #[source]
+        error: serde_json::Error,
+    },
+    /// A sample cannot be written as JSON.
+    #[error("a sample of {experiment} cannot be stored: {error}")]
+    Sample {
+        /// The experiment's name.
+        experiment: String,
+        /// What is wrong.
+        #[source]
+        error: serde_json::Error,
+    },
+    /// A setting could not be made.
+    #[error("run {run} stopped: cannot set {}: {error}; the same command continues it", path.display())]
+    Setting {
+        /// The run.
+        run: RunId,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        error: BoxError,
+    },
+    /// Too many samples failed one after the other.
+    #[error(
+        "run {run} stopped: {count} samples failed one after the other, the last one: {last}; the same command continues it"
+    )]
+    Failures {
+        /// The run.
+        run: RunId,
+        /// How many.
+        count: u32,
+        /// Why the last one did.
+        last: String,
+    },
+    /// Settings could not be put back. All samples are stored.
+    #[error("run {run} is stored, but not every setting could be put back: {error}; the next nearfar tries again")]
+    Restore {
+        /// The run.
+        run: RunId,
+        /// The system's answer.
+        #[source]
+        error: BoxError,
+    },
+}

@@ -1,0 +1,62 @@
+//! What an experiment declares.
+
+use std::error::Error;
+use std::sync::atomic::AtomicBool;
+
+use nearfar_runs::{Cell, Factor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::settings::Setting;
+
+/// Why a sample could not be taken.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// An experiment: what is varied, and how one sample is taken.
+pub trait Experiment {
+    /// All that is kept of one sample; stored as JSON, and read back when a run is continued.
+    type Sample: Serialize + DeserializeOwned;
+
+    /// Its name in lists of runs, such as "probe".
+    fn name(&self) -> &str;
+
+    /// A line that says what it is about.
+    fn title(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// Everything that decides what a sample is, and is the same in all cells: a run is continued only by an
+    /// experiment with equal parameters.
+    fn parameters(&self) -> Value;
+
+    /// What is varied.
+    fn factors(&self) -> Vec<Factor>;
+
+    /// The combinations that are measured, in the order of tables: all of them unless some make no sense.
+    fn cells(&self) -> Vec<Cell> {
+        Cell::all(&self.factors())
+    }
+
+    /// What has to be set in the system for a cell. What another cell sets and this one does not name is put back to
+    /// what it was before the run.
+    fn settings(&self, cell: &Cell) -> Vec<Setting> {
+        let _ = cell;
+        Vec::new()
+    }
+
+    /// Takes one sample. Looks at `cancel` now and then; once it is set, an error means that the sample was abandoned.
+    ///
+    /// # Errors
+    /// Why there is no sample. It is stored, and the run goes on, unless too many fail one after the other.
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError>;
+
+    /// The main value of a sample, in seconds.
+    fn value(sample: &Self::Sample) -> f64;
+
+    /// What was wrong with a sample, in sentences.
+    fn doubts(sample: &Self::Sample) -> Vec<String> {
+        let _ = sample;
+        Vec::new()
+    }
+}

@@ -1,0 +1,72 @@
+//! Finding the run that was interrupted, and what it already has.
+
+use std::collections::BTreeSet;
+
+use nearfar_runs::{Cell, Detail, Filter, Run, RunState, Sample, Store};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::ExperimentError;
+use crate::order::Slot;
+use crate::outcome::Sampled;
+
+/// What a run has to have in common with the experiment for its samples to count.
+pub(crate) struct Same<'a> {
+    pub experiment: &'a str,
+    pub parameters: &'a Value,
+    pub plan: &'a [Cell],
+    pub fingerprint: &'a str,
+    pub label: Option<&'a str>,
+    /// Where the user wants a certain one.
+    pub seed: Option<u64>,
+}
+
+/// The newest run of the same, where it was interrupted or failed. One that is complete, or still going on, means that
+/// nothing is to be continued.
+pub(crate) fn find(store: &Store, same: &Same<'_>) -> Result<Option<(Run, Detail)>, ExperimentError> {
+    let filter = Filter {
+        experiment: Some(same.experiment.to_owned()),
+        label: same.label.map(str::to_owned),
+        ..Filter::default()
+    };
+    for run in store.list(&filter)? {
+        if run.fingerprint != same.fingerprint || run.label.as_deref() != same.label {
+            continue;
+        }
+        let detail = store.detail(run.run)?;
+        let is_same = detail.parameters == *same.parameters
+            && detail.plan == same.plan
+            && same.seed.is_none_or(|seed| seed == detail.seed);
+        if is_same {
+            let can_go_on = matches!(run.state, RunState::Interrupted | RunState::Failed);
+            return Ok(can_go_on.then_some((run, detail)));
+        }
+    }
+    Ok(None)
+}
+
+/// The places in the order for which there is a sample. A failed one leaves its place open, to be tried again.
+pub(crate) fn taken(plan: &[Cell], samples: &[Sample]) -> BTreeSet<Slot> {
+    let place = |sample: &Sample| {
+        let cell = plan.iter().position(|cell| *cell == sample.cell)?;
+        Some(Slot { round: sample.round, cell })
+    };
+    samples.iter().filter(|sample| sample.failed.is_none()).filter_map(place).collect()
+}
+
+/// Stored samples as the experiment's own.
+pub(crate) fn read<S: DeserializeOwned>(run: &Run, samples: &[Sample]) -> Result<Vec<Sampled<S>>, ExperimentError> {
+    let one = |stored: &Sample| {
+        let seconds = stored.seconds?;
+        let unreadable = |error| ExperimentError::Stored { run: run.run, number: stored.number, error };
+        Some(serde_json::from_value(stored.sample.clone()).map_err(unreadable).map(|sample| Sampled {
+            number: stored.number,
+            round: stored.round,
+            cell: stored.cell.clone(),
+            seconds,
+            doubts: stored.doubts.clone(),
+            sample,
+        }))
+    };
+    samples.iter().filter_map(one).collect()
+}
