@@ -1,5 +1,7 @@
 //! What `lab` and `ab` say to wrong usage, before any guest is made. None of this needs QEMU.
 
+mod keys;
+
 use std::process::{Command, Output};
 
 fn nearfar(words: &[&str]) -> Output {
@@ -68,4 +70,15 @@ fn the_doctor_names_every_part_with_a_state() {
             "a consequence for what is not well, and only for that: {item}"
         );
     }
+}
+
+#[test]
+fn every_key_of_the_labs_answers_is_documented() {
+    let answers = ["kernels", "doctor", "machines"].map(|verb| {
+        let list: &[&str] = if verb == "kernels" { &["list"] } else { &[] };
+        let output = nearfar(&[&["lab", verb], list, &["--format", "json"]].concat());
+        assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    });
+    keys::documented(&answers);
 }

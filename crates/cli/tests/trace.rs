@@ -1,6 +1,8 @@
 //! `nearfar trace` as a command: what it says when it cannot trace, and, where this kernel and user permit it, what it
 //! traces.
 
+mod keys;
+
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -114,21 +116,6 @@ fn without_the_driver_the_missing_tracepoint_is_named() {
 
 #[test]
 fn every_key_of_a_trace_of_migrations_is_documented() {
-    let page = include_str!("../../../docs/json.md");
     let Some((_, answer)) = traced(&["migrations", "--", "sh", "-c", "true & true; wait"]) else { return };
-    let mut keys = std::collections::BTreeSet::new();
-    collect(&answer, &mut keys);
-    let missing: Vec<_> = keys.iter().filter(|key| !page.contains(&format!("`{key}`"))).collect();
-    assert!(keys.len() > 15 && missing.is_empty(), "docs/json.md does not name {missing:?}");
-}
-
-fn collect(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
-    match value {
-        Value::Object(members) => members.iter().for_each(|(key, member)| {
-            keys.insert(key.clone());
-            collect(member, keys);
-        }),
-        Value::Array(members) => members.iter().for_each(|member| collect(member, keys)),
-        _ => {}
-    }
+    assert!(keys::documented([&answer]).len() > 15, "{answer}");
 }
