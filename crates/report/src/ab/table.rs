@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::values::{Change, Value, Verdict};
+use super::values::{Change, Value, Verdict, range};
 use super::{Comparison, Line, LineDiff, Side};
 use crate::layout::{Cell, Grid, Side as Align, heading, paragraph, whole};
 use crate::style::{Role, Style};
@@ -139,9 +139,7 @@ fn shown(runs: &[Json]) -> String {
     match (distinct.as_slice(), numbers.as_deref().and_then(nearfar_statistics::Summary::of)) {
         ([one], _) => one.clone(),
         (_, Some(summary)) => {
-            let numbers = numbers.unwrap_or_default();
-            let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
-            let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let (least, most) = range(&numbers.unwrap_or_default());
             format!("{} ({} to {})", number(summary.median), number(least), number(most))
         }
         _ => distinct.join(", "),

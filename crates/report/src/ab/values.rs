@@ -1,7 +1,6 @@
 //! The values of JSON answers, each under its path, and what two sets of samples of one value say.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use nearfar_statistics::Summary;
 use serde::Serialize;
@@ -81,17 +80,21 @@ impl Change {
 
 impl Verdict {
     fn of(a: &[f64], b: &[f64]) -> Self {
-        let least = |side: &[f64]| side.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = |side: &[f64]| side.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let constant = least(a) == most(a) && least(b) == most(b);
+        let ((a_least, a_most), (b_least, b_most)) = (range(a), range(b));
+        let constant = a_least == a_most && b_least == b_most;
         match () {
-            () if constant && least(a) == least(b) => Self::Equal,
+            () if constant && a_least == b_least => Self::Equal,
             () if constant && a.len() > 1 && b.len() > 1 => Self::Exact,
             () if a.len() < FEWEST_RUNS || b.len() < FEWEST_RUNS => Self::TooFewRuns,
-            () if most(a) < least(b) || most(b) < least(a) => Self::Clear,
+            () if a_most < b_least || b_most < a_least => Self::Clear,
             () => Self::Overlap,
         }
     }
+}
+
+/// The least and the most of some numbers; infinite the wrong way round where there is none.
+pub(super) fn range(numbers: &[f64]) -> (f64, f64) {
+    numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &it| (least.min(it), most.max(it)))
 }
 
 /// Which values are shown: paths in which `*` stands for any part, `nodes[*].online`.
@@ -112,14 +115,6 @@ impl Selection {
 
     fn takes(&self, path: &str) -> bool {
         self.patterns.iter().any(|pattern| matches(pattern, path))
-    }
-}
-
-impl FromStr for Selection {
-    type Err = std::convert::Infallible;
-
-    fn from_str(pattern: &str) -> Result<Self, Self::Err> {
-        Ok(Self::new(vec![pattern.to_owned()]))
     }
 }
 
