@@ -40,8 +40,8 @@ impl Lab {
     pub fn run(self, colour: Colour) -> Outcome {
         match self.verb {
             LabVerb::Machines(format) => machines::list(&format),
-            LabVerb::Run(verb) => verb.run(colour),
-            LabVerb::Shell(verb) => verb.run(colour),
+            LabVerb::Run(verb) => verb.run(),
+            LabVerb::Shell(verb) => verb.run(),
             LabVerb::Kernels(verb) => verb.run(colour),
             LabVerb::Doctor(verb) => verb.run(colour),
         }

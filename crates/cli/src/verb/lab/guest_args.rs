@@ -82,8 +82,7 @@ impl GuestArgs {
 
     /// The order for the lab.
     pub fn order(&self) -> Result<Order, Failure> {
-        let request = Request { source: Some(self.machine.clone()), root: None, fake: None, want: Want::all() };
-        let machine = nearfar_sources::read(&request).map_err(Failure::input)?;
+        let machine = nearfar_sources::read(&Request::source(&self.machine, Want::all())).map_err(Failure::input)?;
         let name = self.machine.rsplit('/').next().unwrap_or(&self.machine).to_owned();
         Ok(Order {
             scale: self.scale.unwrap_or_default(),

@@ -9,7 +9,6 @@ use nearfar_lab::guest::{Exec, Guest, GuestRequest, Signals, Streams, command_li
 
 use super::counts;
 use super::guest_args::{GuestArgs, failure};
-use crate::args::Colour;
 use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
 
@@ -49,23 +48,23 @@ pub struct Shell {
 
 impl Run {
     /// Boots, runs, powers off.
-    pub fn run(self, colour: Colour) -> Outcome {
+    pub fn run(self) -> Outcome {
         let request = prepare(&self.guest)?;
         if self.show_command {
             return output::print(&quoted(&command_line(&request)));
         }
         let exec = Exec { command: self.command, ..Exec::default() };
-        inside(&request, &exec, self.counts, colour)
+        inside(&request, &exec, self.counts)
     }
 }
 
 impl Shell {
     /// Boots, hands the terminal over, powers off.
-    pub fn run(self, colour: Colour) -> Outcome {
+    pub fn run(self) -> Outcome {
         let request = prepare(&self.guest)?;
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
         let exec = Exec { command: vec![shell], terminal: true, ..Exec::default() };
-        inside(&request, &exec, None, colour)
+        inside(&request, &exec, None)
     }
 }
 
@@ -80,7 +79,7 @@ fn prepare(guest: &GuestArgs) -> Result<GuestRequest, Failure> {
 }
 
 /// Runs a command in a guest with this process's streams.
-fn inside(request: &GuestRequest, exec: &Exec, counts: Option<PathBuf>, _colour: Colour) -> Outcome {
+fn inside(request: &GuestRequest, exec: &Exec, counts: Option<PathBuf>) -> Outcome {
     let cancel = signals::cancel_flag();
     let mut guest = Guest::boot(request, &cancel).map_err(failure)?;
     let streams = Streams::inherited().map_err(Failure::refused)?;
