@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use nearfar_sources::{Request, TaskScope, Want};
+use nearfar_sources::{Request, TaskScope, Want, parse_size};
 
 /// When to use colour.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -76,6 +76,26 @@ impl TaskArgs {
             (true, _) => TaskScope::None,
             (false, true) => TaskScope::All,
             (false, false) => TaskScope::Of(self.pid.clone()),
+        }
+    }
+}
+
+/// A size in bytes above 0, as an option takes it: powers of 1024, with the units of [`parse_size`].
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size(text, 1)
+        .filter(|&bytes| bytes > 0)
+        .ok_or_else(|| "a size is a number of bytes above 0, or one with K, M, G, T or P behind it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_kernels_suffixes() {
+        assert_eq!(["4096", "512k", "256M", "2G"].map(size), [4096, 512 << 10, 256 << 20, 2 << 30].map(Ok));
+        for wrong in ["", "0", "0M", "M", "1.5G", "-1", "16X", "99999999999999G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -8,7 +8,7 @@ use nearfar_bench::survey::{self, Part, SurveyOptions};
 use nearfar_machine::NodeSet;
 use nearfar_sources::{Request, Want};
 
-use crate::args::Colour;
+use crate::args::{Colour, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
@@ -149,32 +149,5 @@ impl Latency {
             all_cpus: self.all_cpus,
             probe,
         })
-    }
-}
-
-/// A size in bytes, with K, M or G behind it (powers of 1024, as in the kernel's own parameters).
-fn size(text: &str) -> Result<u64, String> {
-    let shift = match text.chars().last() {
-        Some('K' | 'k') => 10,
-        Some('M' | 'm') => 20,
-        Some('G' | 'g') => 30,
-        _ => 0,
-    };
-    let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
-    let number: Option<u64> = digits.parse().ok();
-    let bytes = number.and_then(|number| number.checked_mul(1 << shift)).filter(|&bytes| bytes > 0);
-    bytes.ok_or_else(|| "a size is a number of bytes above 0, or one with K, M or G behind it".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_the_kernels_suffixes() {
-        assert_eq!(["4096", "512k", "256M", "2G"].map(size), [4096, 512 << 10, 256 << 20, 2 << 30].map(Ok));
-        for wrong in ["", "0", "M", "1.5G", "-1", "16T", "99999999999999G"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
     }
 }
