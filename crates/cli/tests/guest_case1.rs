@@ -4,14 +4,17 @@
 //! Needs QEMU, a cached kernel (`nearfar lab kernels get 6.1`) and a static busybox; without them it says so and passes.
 //! `cargo test -p nearfar --test guest_case1 -- --nocapture` prints the conversation that docs/case-1.md shows.
 
+mod guests;
+
+use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_lab::cache::Cache;
-use nearfar_lab::design::Design;
-use nearfar_lab::guest::{Guest, GuestRequest, Root};
-use nearfar_lab::qemu::{Acceleration, Qemu};
-use nearfar_lab::{Arch, LabError, foreign, kernels};
+use nearfar_lab::guest::{Guest, GuestRequest};
+use nearfar_lab::order::Order;
+use nearfar_lab::qemu::Acceleration;
+use nearfar_lab::{Arch, LabError};
 use nearfar_sources::{Request, Want};
 use serde_json::Value;
 
@@ -37,35 +40,28 @@ const NODE_FILES: &str = "cat /sys/bus/pci/drivers/nvme/0000:*/numa_node";
 
 /// The guest, or why it cannot be had here.
 fn request(machine: &str, kernel: &str) -> Result<GuestRequest, LabError> {
-    let source = Request { source: Some(machine.to_owned()), root: None, fake: None, want: Want::all() };
-    let described = nearfar_sources::read(&source).unwrap();
-    let cache = Cache::of_user()?;
-    let kernel = kernels::find_in(&cache, Some(kernel), Arch::X86_64)?;
-    Ok(GuestRequest {
-        design: Design::new(&described, Arch::X86_64)?,
-        qemu: Qemu::find(Arch::X86_64)?,
-        acceleration: Acceleration::Tcg,
-        append: Vec::new(),
-        label: format!("emulated machine {machine}, Linux {}, software emulation", kernel.release),
-        kernel,
-        delay: None,
-        root: Root::Overlay,
-        results: None,
-        foreign: None,
-        busybox: foreign::busybox(&cache, Arch::X86_64)?,
+    let described = nearfar_sources::read(&Request::source(machine, Want::all())).unwrap();
+    let order = Order {
+        arch: Some(Arch::X86_64),
+        kernel: Some(kernel.to_owned()),
+        acceleration: Some(Acceleration::Tcg),
         boot_timeout: Duration::from_secs(300),
-        console: false,
-        notes: Vec::new(),
-    })
+        ..Order::new(described, machine)
+    };
+    order.prepare(&Cache::of_user()?)
 }
 
-fn boot(machine: &str, kernel: &str) -> Option<Guest> {
+/// The guest, and the turn that it takes.
+fn boot(machine: &str, kernel: &str) -> Option<(File, Guest)> {
     if Arch::host() != Some(Arch::X86_64) {
         println!("skipped: the guest runs this machine's own programs, which are not x86-64's");
         return None;
     }
     match request(machine, kernel) {
-        Ok(request) => Some(Guest::boot(&request, &AtomicBool::new(false)).unwrap()),
+        Ok(request) => {
+            let turn = guests::turn();
+            Some((turn, Guest::boot(&request, &AtomicBool::new(false)).unwrap()))
+        }
         Err(error) => {
             println!("skipped: {error}");
             None
@@ -83,7 +79,7 @@ fn run(guest: &mut Guest, command: &str) -> String {
 }
 
 fn nearfar(guest: &mut Guest, arguments: &str) -> String {
-    run(guest, &format!("{} {arguments}", env!("CARGO_BIN_EXE_nearfar")))
+    run(guest, &format!("{} {arguments}", guests::NEARFAR))
 }
 
 /// The share of each node's commands that took its nearest path, after checking that every command of the load is there.
@@ -103,7 +99,7 @@ fn shares(guest: &mut Guest) -> Vec<f64> {
 
 #[test]
 fn a_controller_on_a_node_that_is_not_online_is_found_mended_and_put_back() {
-    let Some(mut guest) = boot("x86-case1", "6.1") else { return };
+    let Some((_turn, mut guest)) = boot("x86-case1", "6.1") else { return };
     run(&mut guest, &format!("modprobe nvme; {BOTH_PATHS}"));
     run(&mut guest, FAR_ONE_FIRST);
     run(&mut guest, BOTH_PATHS);

@@ -8,11 +8,12 @@
 //! Needs QEMU, a cached kernel and a static busybox of the machine's architecture; a machine for which one of them is missing
 //! is named and passed over. `cargo test -p nearfar --test guest_gallery -- --nocapture` prints how long each took.
 
-use std::fs::File;
-use std::path::Path;
+mod guests;
+
 use std::process::{Command, Output};
 use std::time::Instant;
 
+use guests::{NEARFAR, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::design::compare::differences;
 use nearfar_lab::guest::GuestRequest;
@@ -20,10 +21,7 @@ use nearfar_lab::order::Order;
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::Machine;
 use nearfar_sources::{Request, Want};
-use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
-
-const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 
 /// Small enough for emulation on two cores. Kernels of other architectures need more on the node they start from.
 fn scale(machine: &str, arch: Arch) -> &'static str {
@@ -32,14 +30,6 @@ fn scale(machine: &str, arch: Arch) -> &'static str {
         (_, Arch::X86_64) => "cpus=2,memory=256M",
         _ => "cpus=2,memory=512M",
     }
-}
-
-/// Held while a guest runs: guests of all test binaries share a few CPUs.
-fn turn() -> File {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(path).expect("a lock file");
-    flock(&file, FlockOperation::LockExclusive).expect("a lock");
-    file
 }
 
 fn nearfar(arguments: &[&str]) -> Output {

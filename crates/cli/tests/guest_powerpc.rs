@@ -1,18 +1,17 @@
 //! Case 1 as published, on Power: the same machine under the kernel before the change and under one after it.
 //!
-//! Needs QEMU for ppc64, both cached kernels and the static programs for powerpc64le (`nearfar lab kernels get 6.1 --arch
-//! powerpc64le`, and 6.12); says so and passes where they are not there. `cargo test -p nearfar --test guest_powerpc --
+//! Needs QEMU for ppc64, both cached kernels and the static programs for powerpc64le (`nearfar lab kernels get
+//! --all` fetches all of them); says so and passes where they are not there. `cargo test -p nearfar --test guest_powerpc --
 //! --nocapture` prints what docs/case-1.md shows.
 
-use std::fs::File;
-use std::path::Path;
+mod guests;
+
 use std::process::Command;
 
+use guests::{NEARFAR, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::{Arch, foreign, kernels};
-use rustix::fs::{FlockOperation, flock};
 
-const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// What the kernel says, from its own files. Built-in commands only: under two emulations each process takes seconds.
 const ASK: &str = "cd /sys/devices/system/node; read nodes < online; echo nodes online $nodes; \
     if read distances < node2/distance; then \
@@ -35,14 +34,6 @@ fn missing() -> Option<String> {
         foreign::cached(&cache, Arch::Powerpc64le).ok_or_else(|| "no static programs for powerpc64le".to_owned())
     });
     all.err()
-}
-
-/// Held while a guest runs: guests of all test binaries share a few CPUs.
-fn turn() -> File {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(path).expect("a lock file");
-    flock(&file, FlockOperation::LockExclusive).expect("a lock");
-    file
 }
 
 #[test]
