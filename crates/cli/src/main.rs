@@ -16,9 +16,14 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+use crate::verb::bench::child::Child;
+
 fn main() -> ExitCode {
-    let command = command::Command::parse();
-    match command::run(command) {
+    let outcome = match Child::asked_for(std::env::args_os()) {
+        Some(child) => child.run(),
+        None => command::run(command::Command::parse()),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

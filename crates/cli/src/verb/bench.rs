@@ -1,6 +1,6 @@
 //! `nearfar bench`: experiments. What is measured and how is in the crate of that name.
 
-mod child;
+pub mod child;
 mod latency;
 
 use clap::{Args, Subcommand};
@@ -19,8 +19,6 @@ pub struct Bench {
 #[derive(Subcommand)]
 enum Experiment {
     Latency(latency::Latency),
-    #[command(hide = true)]
-    Child(child::Child),
 }
 
 impl Bench {
@@ -28,7 +26,6 @@ impl Bench {
     pub fn run(self, colour: Colour) -> Outcome {
         match self.experiment {
             Experiment::Latency(experiment) => experiment.run(colour),
-            Experiment::Child(child) => child.run(),
         }
     }
 }
