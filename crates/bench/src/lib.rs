@@ -17,9 +17,11 @@
 pub mod bandwidth;
 mod child;
 mod conditions;
+pub mod floating;
 pub mod latency;
 pub mod load;
 mod mapping;
+pub mod matrix;
 pub mod options;
 mod pinning;
 mod placed;

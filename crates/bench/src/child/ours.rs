@@ -35,6 +35,13 @@ pub(crate) struct Child {
 impl Child {
     /// Starts `program bench child WHAT` and tells it what to do.
     pub(crate) fn start(program: &Path, what: &'static str, spec: &impl Serialize) -> Result<Self, ChildError> {
+        let mut child = Self::untold(program, what)?;
+        child.tell(spec)?;
+        Ok(child)
+    }
+
+    /// Starts `program bench child WHAT`, which waits until it is told what to do.
+    pub(crate) fn untold(program: &Path, what: &'static str) -> Result<Self, ChildError> {
         let start = |source| ChildError::Start { program: program.to_owned(), source };
         let mut process = Command::new(program)
             .args(["bench", "child", what].map(OsStr::new))
@@ -47,11 +54,13 @@ impl Child {
             return Err(start(io::Error::other("its pipes are missing")));
         };
         let stays = PhantomData;
-        let mut child =
-            Self { what, process, input: Some(input), output, heard: Vec::new(), _stays_on_its_thread: stays };
-        let line = serde_json::to_string(spec).map_err(|source| ChildError::Nonsense { what, source })?;
-        child.say(&line)?;
-        Ok(child)
+        Ok(Self { what, process, input: Some(input), output, heard: Vec::new(), _stays_on_its_thread: stays })
+    }
+
+    /// Tells it what to do.
+    pub(crate) fn tell(&mut self, spec: &impl Serialize) -> Result<(), ChildError> {
+        let line = serde_json::to_string(spec).map_err(|source| ChildError::Nonsense { what: self.what, source })?;
+        self.say(&line)
     }
 
     /// Its process number.

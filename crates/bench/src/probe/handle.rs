@@ -21,7 +21,17 @@ impl Probe {
     /// # Errors
     /// When the program cannot be started, the spec is impossible, or the system refuses memory or CPUs.
     pub fn prepare(program: &Path, spec: &ProbeSpec) -> Result<Self, ChildError> {
-        let mut child = Child::start(program, "probe", spec)?;
+        Self::prepare_under(program, spec, |_| ())
+    }
+
+    /// The same, with something done to the child's pid before it touches any memory: attaching a keeper, say.
+    ///
+    /// # Errors
+    /// As [`prepare`](Self::prepare).
+    pub fn prepare_under(program: &Path, spec: &ProbeSpec, before: impl FnOnce(i32)) -> Result<Self, ChildError> {
+        let mut child = Child::untold(program, "probe")?;
+        before(child.pid());
+        child.tell(spec)?;
         let ReadyLine { ready } = child.listen(&AtomicBool::new(false))?;
         Ok(Self { child, ready })
     }

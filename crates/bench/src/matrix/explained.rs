@@ -1,0 +1,124 @@
+//! The step that was manual: run time explained by cross-node migrations and by the share of far accesses.
+//!
+//! Least squares over all samples: seconds = what its round took + a x migrations from node to node + b x share of far
+//! accesses. Each round, apart for NUMA balancing on and off, has a level of its own, so that neither drift nor the cost of
+//! hint faults looks like a cost of being far.
+
+use nearfar_machine::Known;
+use nearfar_statistics::regression::{Baseline, CannotTell, Fit, Row, fit};
+use nearfar_statistics::{Interval, Moments};
+use serde::{Deserialize, Serialize};
+
+use super::sample::Taken;
+
+const MIGRATIONS: &str = "the number of cross-node migrations";
+const FAR: &str = "the share of far accesses";
+
+/// What makes a run long.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    /// Seconds that each cross-node migration cost; or why the data cannot tell.
+    pub migration_s: Known<Estimate>,
+    /// How much longer a run takes that is far all the time than one that never is, as a share of the latter; or why the
+    /// data cannot tell.
+    pub far_share: Known<Estimate>,
+    /// The share of the variation of run times within rounds that both explain together, 0 to 1.
+    pub r2: Option<f64>,
+    /// Samples that went in.
+    pub samples: usize,
+}
+
+/// A figure with its 95 % confidence interval.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The estimate.
+    pub value: f64,
+    /// The interval.
+    pub confidence: Interval,
+}
+
+impl Estimate {
+    /// Whether the interval leaves no doubt that it is not 0.
+    pub fn is_told(&self) -> bool {
+        self.confidence.low > 0.0 || self.confidence.high < 0.0
+    }
+
+    fn of(fit: &Fit, name: &str, unit: f64) -> Option<Self> {
+        let found = fit.coefficients.iter().find(|coefficient| coefficient.name == name)?;
+        let confidence = Interval { low: found.low / unit, high: found.high / unit };
+        Some(Self { value: found.value / unit, confidence })
+    }
+}
+
+/// Explains the run times, as far as the samples allow.
+pub fn explain(taken: &[Taken]) -> Explained {
+    let rows = rows(taken);
+    if rows.is_empty() {
+        let because = "no sample has both a trace of its migrations and the places of its pages";
+        return Explained { migration_s: Known::no(because), far_share: Known::no(because), r2: None, samples: 0 };
+    }
+    match in_rounds([MIGRATIONS, FAR], &rows) {
+        Ok(fit) => of_fit(&fit, &rows, None),
+        // One of the two never changes: the other one may still be told, and alone.
+        Err(CannotTell::NoVariation { column, baseline }) => {
+            let (kept, index) = if column == MIGRATIONS { (FAR, 1) } else { (MIGRATIONS, 0) };
+            let alone: Vec<Row<1>> = rows
+                .iter()
+                .map(|row| Row { group: row.group, outcome: row.outcome, columns: [row.columns[index]] })
+                .collect();
+            let because = CannotTell::NoVariation { column, baseline }.to_string();
+            match in_rounds([kept], &alone) {
+                Ok(fit) => of_fit(&fit, &rows, Some(&because)),
+                Err(error) => nothing(&error.to_string(), rows.len()),
+            }
+        }
+        Err(error) => nothing(&error.to_string(), rows.len()),
+    }
+}
+
+fn rows(taken: &[Taken]) -> Vec<Row<2>> {
+    let row = |taken: &Taken| {
+        let sample = taken.good()?;
+        let group = taken.round * 2 + u32::from(taken.cell.policy.numa_balancing);
+        let columns = [sample.cross_node()? as f64, *sample.far_share().get()?];
+        Some(Row { group, outcome: sample.probe.seconds, columns })
+    };
+    taken.iter().filter_map(row).collect()
+}
+
+/// With a level for each round; with one for all where the rounds are too small for that.
+fn in_rounds<const N: usize>(names: [&str; N], rows: &[Row<N>]) -> Result<Fit, CannotTell> {
+    match fit(names, rows, Baseline::PerGroup) {
+        Err(CannotTell::TooFew { .. }) => fit(names, rows, Baseline::Common),
+        answer => answer,
+    }
+}
+
+fn of_fit(fit: &Fit, rows: &[Row<2>], why_not_both: Option<&str>) -> Explained {
+    let because = || Known::no(why_not_both.unwrap_or("it was not estimated").to_owned());
+    let or_because = |estimate: Option<Estimate>| estimate.map_or_else(because, Known::Yes);
+    let cost = |name| fit.coefficients.iter().find(|found| found.name == name).map_or(0.0, |found| found.value);
+    let (migration, far) = (cost(MIGRATIONS), cost(FAR));
+    // What the runs would have taken without any migration and always near: the measure of "24 % longer".
+    let near: Vec<f64> =
+        rows.iter().map(|row| row.outcome - migration * row.columns[0] - far * row.columns[1]).collect();
+    let near = Moments::of(&near).map_or(f64::NAN, |moments| moments.mean);
+    Explained {
+        migration_s: or_because(Estimate::of(fit, MIGRATIONS, 1.0)),
+        far_share: match near > 0.0 {
+            true => or_because(Estimate::of(fit, FAR, near)),
+            false => Known::no("the fit leaves no time for runs that are near"),
+        },
+        r2: Some(fit.r2),
+        samples: fit.samples,
+    }
+}
+
+fn nothing(because: &str, samples: usize) -> Explained {
+    Explained {
+        migration_s: Known::no(because.to_owned()),
+        far_share: Known::no(because.to_owned()),
+        r2: None,
+        samples,
+    }
+}

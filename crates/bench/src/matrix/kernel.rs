@@ -1,0 +1,99 @@
+//! What the kernel lets be set: NUMA balancing, how often it scans, how soon a task counts as cache-hot.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use nearfar_machine::Machine;
+
+use super::answer::KernelSetting;
+use super::choose::Balancing;
+
+/// Documentation/admin-guide/sysctl/kernel.rst, numa_balancing.
+const NUMA_BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+/// Since 5.13; before that the same names with a prefix among the sysctls (kernel/sched/debug.c).
+const DEBUG: &str = "/sys/kernel/debug/sched";
+const SYSCTL: &str = "/proc/sys/kernel";
+/// The kernel's own proportion of the longest scan period to the shortest: 60 s to 1 s (kernel/sched/fair.c).
+const LONGEST_PERIODS: u32 = 60;
+
+/// Where NUMA balancing is switched.
+pub(super) fn balancing_file() -> PathBuf {
+    NUMA_BALANCING.into()
+}
+
+/// Whether NUMA balancing can be on here, and can be set by this user.
+pub fn balancing(machine: &Machine) -> Balancing {
+    let with_memory = machine.online_nodes().filter(|node| node.has_memory() != Some(false)).count();
+    if with_memory < 2 {
+        let because = "this machine has one node with memory: NUMA balancing has nothing to do".to_owned();
+        return Balancing::Stays { on: false, because };
+    }
+    let now = match std::fs::read_to_string(NUMA_BALANCING) {
+        Ok(now) => now,
+        Err(error) => return Balancing::Stays { on: false, because: format!("{NUMA_BALANCING}: {error}") },
+    };
+    match writable(Path::new(NUMA_BALANCING)) {
+        Ok(()) => Balancing::Settable,
+        Err(error) => {
+            let on = now.trim() != "0";
+            Balancing::Stays { on, because: format!("{NUMA_BALANCING}: {error} (root may set it)") }
+        }
+    }
+}
+
+/// What was asked to be set for the whole run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tuning {
+    /// The shortest time between two scans of NUMA balancing, and the time before the first, in milliseconds; the longest
+    /// is 60 times that, as in the kernel. For runs that are shorter than the published ones, of which the first scan came
+    /// after less than a hundredth.
+    pub scan_period_ms: Option<u32>,
+    /// How long after it last ran a task counts as cache-hot, in nanoseconds (500000 in the kernel).
+    pub migration_cost_ns: Option<u64>,
+}
+
+impl Tuning {
+    /// The files to set and what to, or why that cannot be done.
+    ///
+    /// # Errors
+    /// The file that is not there or cannot be written, and the reason, as a sentence.
+    pub fn settings(&self) -> Result<Vec<KernelSetting>, String> {
+        let mut settings = Vec::new();
+        if let Some(period) = self.scan_period_ms {
+            let longest = period.saturating_mul(LONGEST_PERIODS);
+            for (name, value) in [
+                ("scan_delay_ms", period),
+                // Before the shortest: the kernel refuses neither order, but never shall the shortest be the longer one.
+                ("scan_period_max_ms", longest),
+                ("scan_period_min_ms", period),
+            ] {
+                let path = found(&format!("numa_balancing/{name}"), &format!("numa_balancing_{name}"))?;
+                settings.push(KernelSetting { path, value: value.to_string() });
+            }
+        }
+        if let Some(cost) = self.migration_cost_ns {
+            let path = found("migration_cost_ns", "sched_migration_cost_ns")?;
+            settings.push(KernelSetting { path, value: cost.to_string() });
+        }
+        Ok(settings)
+    }
+}
+
+/// The file in debugfs, or the sysctl of older kernels.
+fn found(debug: &str, sysctl: &str) -> Result<String, String> {
+    let path = [format!("{DEBUG}/{debug}"), format!("{SYSCTL}/{sysctl}")];
+    let there = path.iter().find(|path| Path::new(path).exists());
+    let there = there.ok_or_else(|| {
+        format!(
+            "there is neither {} nor {}: debugfs has to be mounted, by root (mount -t debugfs none /sys/kernel/debug), \
+                 and the kernel to have NUMA balancing",
+            path[0], path[1]
+        )
+    })?;
+    writable(Path::new(there)).map_err(|error| format!("{there} cannot be written: {error}"))?;
+    Ok(there.clone())
+}
+
+fn writable(path: &Path) -> std::io::Result<()> {
+    OpenOptions::new().write(true).open(path).map(|_| ())
+}

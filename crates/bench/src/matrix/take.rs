@@ -1,0 +1,179 @@
+//! Taking the matrix's samples: one run of the probe in one cell, as the frame of experiments asks for it.
+//!
+//! ```text
+//! load on every CPU ════════════════════════════════════════════════════════  started once, kept up
+//! probe   started ── spec: memory touched, bound ── ready ── go ── timed part ── done
+//! keeper     └── attached (cells with a preferred node) ──────────────────────────┴ stopped
+//! trace                                               └── followed ───────────────┴ collected
+//! ```
+//!
+//! The keeper comes before memory is touched: a task with a preferred node has it from its first page on. Everything stays
+//! on the calling thread, with which the children end.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Setting};
+use nearfar_machine::{CpuSet, Known, Machine};
+use nearfar_trace::watch::{Watch, Watched};
+
+use super::answer::Parameters;
+use super::cell::MatrixCell;
+use super::choose::{Balancing, Places};
+use super::frame::{self, EXPERIMENT, from_stored};
+use super::kernel;
+use super::loading::Loading;
+use super::preferring::Preferring;
+use super::sample::Sample;
+use crate::options::HugePages;
+use crate::pinning;
+use crate::probe::{Probe, ProbeSpec, Where};
+
+/// The matrix as an experiment.
+pub struct Matrix<'a> {
+    machine: &'a Machine,
+    program: PathBuf,
+    parameters: Parameters,
+    /// Whether NUMA balancing can be set; if not the cells are all as it is.
+    sets_balancing: bool,
+    loading: Loading,
+    /// Opened once for the whole run; or why there is none.
+    watch: Result<Watch, String>,
+}
+
+impl<'a> Matrix<'a> {
+    /// Prepares a run with these parameters. `program` is one that answers `bench child probe|load`: `/proc/self/exe`
+    /// from within nearfar. What this user may not trace is not traced, and every sample says why.
+    pub fn new(machine: &'a Machine, program: PathBuf, parameters: Parameters) -> Self {
+        let cpus = cpus(machine);
+        let loading = Loading::new(program.clone(), cpus, parameters.load_percent);
+        let watch = Watch::open(machine).map_err(|error| error.to_string());
+        let sets_balancing = kernel::balancing(machine) == Balancing::Settable;
+        Self { machine, program, parameters, sets_balancing, loading, watch }
+    }
+
+    /// The parameters.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Why migrations are not traced, where they are not.
+    pub fn not_traced_because(&self) -> Option<&str> {
+        self.watch.as_ref().err().map(String::as_str)
+    }
+
+    fn spec(&self, cell: &MatrixCell) -> ProbeSpec {
+        spec(&self.parameters, cell)
+    }
+
+    /// One run of the probe.
+    pub(super) fn sample(&mut self, cell: &MatrixCell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
+        self.loading.keep_up()?;
+        let mut preferring = Ok(None);
+        let probe = Probe::prepare_under(&self.program, &self.spec(cell), |pid| {
+            preferring = cell.policy.preferred.map(|node| Preferring::start(pid, node, self.machine)).transpose();
+        })?;
+        let preferring = preferring?;
+        let pid = probe.pid();
+        let followed = self.follow(pid);
+        let mark = self.loading.mark();
+        let result = probe.run(cancel);
+        let load_percent = self.loading.percent_since(&mark);
+        // Also after a failure: what is followed and kept must not pile up.
+        let trace = match followed.and_then(|()| self.collect(pid)) {
+            Ok(watched) => Known::Yes(watched),
+            Err(because) => Known::no(because),
+        };
+        let kept = preferring.map(Preferring::stop).transpose()?;
+        Ok(Sample { probe: result?, trace, kept, load_percent })
+    }
+}
+
+impl Matrix<'_> {
+    fn follow(&mut self, pid: i32) -> Result<(), String> {
+        self.watch.as_mut().map_err(|because| because.clone())?.follow(pid).map_err(|error| error.to_string())
+    }
+
+    fn collect(&mut self, pid: i32) -> Result<Watched, String> {
+        self.watch.as_mut().map_err(|because| because.clone())?.collect(pid).map_err(|error| error.to_string())
+    }
+}
+
+/// What the probe of a cell is asked for.
+pub(super) fn spec(parameters: &Parameters, cell: &MatrixCell) -> ProbeSpec {
+    ProbeSpec {
+        pattern: parameters.pattern,
+        bytes: parameters.bytes,
+        counts: parameters.counts,
+        steps: parameters.steps,
+        memory: cell.memory,
+        cpus: cell.cpus,
+        cpu_set: None,
+        huge_pages: if parameters.huge_pages { HugePages::Transparent } else { HugePages::Off },
+    }
+}
+
+/// The CPUs that this process may use: the load runs on each of them.
+pub(super) fn cpus(machine: &Machine) -> CpuSet {
+    let online = machine.cpu_states.online.clone();
+    pinning::allowed().map_or(online.clone(), |allowed| allowed.intersection(&online))
+}
+
+/// Where this process may bind a probe to.
+pub fn places(machine: &Machine) -> Places {
+    Places::of(machine, &cpus(machine))
+}
+
+impl Experiment for Matrix<'_> {
+    type Sample = Sample;
+
+    fn name(&self) -> &str {
+        EXPERIMENT
+    }
+
+    fn title(&self) -> String {
+        let Parameters { pattern, load_percent, cells, .. } = &self.parameters;
+        format!("{pattern}, {} cells, load {load_percent} %", cells.len())
+    }
+
+    fn parameters(&self) -> serde_json::Value {
+        // Numbers, texts and lists of them always are JSON.
+        serde_json::to_value(&self.parameters).unwrap_or_default()
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        frame::factors(&self.parameters.cells)
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        self.parameters.cells.iter().map(Cell::from).collect()
+    }
+
+    fn settings(&self, cell: &Cell) -> Vec<Setting> {
+        let of_run = self.parameters.settings.iter().map(|setting| Setting::new(&setting.path, setting.value.as_str()));
+        let balancing = from_stored(cell)
+            .filter(|_| self.sets_balancing)
+            .map(|cell| Setting::new(kernel::balancing_file(), if cell.policy.numa_balancing { "1" } else { "0" }));
+        of_run.chain(balancing).collect()
+    }
+
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
+        let cell = from_stored(cell).ok_or_else(|| format!("{cell} is no cell of the matrix"))?;
+        self.sample(&cell, cancel)
+    }
+
+    fn value(sample: &Sample) -> f64 {
+        sample.probe.seconds
+    }
+
+    fn doubts(sample: &Sample) -> Vec<String> {
+        sample.doubts()
+    }
+}
+
+/// The cell that says most about how fast the probe is: bound to one node, without NUMA balancing.
+pub(super) fn plainest(cells: &[MatrixCell]) -> Option<MatrixCell> {
+    let bound = |cell: &&MatrixCell| cell.is_same_node() && cell.policy.preferred.is_none();
+    let found = cells.iter().find(bound).or_else(|| cells.iter().find(|cell| cell.cpus != Where::Floating));
+    found.or_else(|| cells.first()).copied()
+}

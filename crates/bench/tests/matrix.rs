@@ -1,0 +1,186 @@
+//! The matrix's answer over made-up samples whose truth is known, including samples that cannot tell.
+
+use nearfar_bench::matrix::{
+    Balancing, Contrast, MatrixCell, Places, Question, Sample, Selection, Taken, choose, findings, rows,
+};
+use nearfar_bench::probe::Where;
+use nearfar_machine::{Known, NodeId};
+use serde_json::json;
+
+/// Seconds of a run that is near and never moves.
+const NEAR_S: f64 = 10.0;
+/// What a run costs that is far all the time.
+const FAR: f64 = 0.24;
+/// What each migration from node to node costs.
+const MIGRATION_S: f64 = 0.0128;
+
+fn two_nodes() -> Vec<MatrixCell> {
+    let nodes = vec![NodeId(0), NodeId(1)];
+    let places = Places { memory: nodes.clone(), cpus: nodes };
+    choose(&places, &Balancing::Settable, &Selection::default()).unwrap().cells
+}
+
+/// What happens to a run of a cell in this world: the share of its time on node 1, and its migrations.
+fn fate(cell: &MatrixCell, chance: f64) -> (f64, f64) {
+    let at_home = cell.policy.preferred.filter(|_| cell.cpus == Where::Floating);
+    match (cell.cpus, at_home) {
+        (Where::Node(node), _) => (f64::from(node.0), 0.0),
+        (_, Some(node)) => (f64::from(node.0), 2.0),
+        (Where::Floating, None) => (chance, (100.0 + 80.0 * (0.5 - chance)).round()),
+    }
+}
+
+/// A number between 0 and 1 that looks random and is the same in every run of the tests.
+fn chance(cell: usize, round: u32) -> f64 {
+    let mixed =
+        (cell as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(round).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) as f64 / u64::MAX as f64
+}
+
+/// A sample of a run with memory on node 0 or 1 (floating: on node 0), drifting with the rounds by a quarter.
+fn taken(number: usize, cell: MatrixCell, round: u32, noise: f64) -> Taken {
+    let chance = chance(number, round);
+    let (on_one, migrations) = fate(&cell, chance);
+    let home = cell.memory.node().unwrap_or(NodeId(0));
+    let far = if home == NodeId(0) { on_one } else { 1.0 - on_one };
+    let drift = 1.0 + 0.25 * f64::from(round) / 20.0;
+    let seconds = (NEAR_S * (1.0 + FAR * far) + MIGRATION_S * migrations) * drift * (1.0 + noise * (chance - 0.5));
+    Taken { cell, round, sample: Ok(sample(seconds, home, on_one, migrations as u64)) }
+}
+
+fn sample(seconds: f64, home: NodeId, on_one: f64, cross_node: u64) -> Sample {
+    let pages = json!({"looked_at": 100, "by_node": [{"node": home, "pages": 100}], "nowhere": 0});
+    let sample = json!({
+        "probe": {
+            "seconds": seconds, "on_cpu_s": seconds, "waited_s": 0.0, "elapsed_life_s": seconds, "counts": 1, "steps": 1,
+            "round_s": [], "rounds_a_figure": 1, "faults": {"minor": 0, "major": 0},
+            "switches": {"voluntary": 0, "involuntary": 0}, "stolen_s": 0.0, "throttled": 0, "numa_balancing": false,
+            "cpus": "0-3", "buffer_bytes": 4096, "page_kind": "base", "pages_before": pages, "pages_after": pages,
+            "doubts": [],
+        },
+        "trace": {
+            "seconds": seconds,
+            "losses": {"occurred": cross_node, "read": cross_node, "lost": 0, "damaged": 0, "throttled": 0},
+            "numa_balancing_of_task": {"not_known_because": "made up"},
+            "migrations": {"same_core": 0, "same_cache": 1, "same_node": 2, "cross_node": cross_node, "unknown": 0},
+            "caches_known": true, "matrix": [],
+            "time": [{"node": 0, "seconds": seconds * (1.0 - on_one)}, {"node": 1, "seconds": seconds * on_one}],
+            "tasks": [], "gaps": 0,
+            "numa_balancing": {"tasks": {"not_known_because": "made up"}, "machine": {"not_known_because": "made up"}},
+        },
+    });
+    serde_json::from_value(sample).unwrap()
+}
+
+fn world(cells: &[MatrixCell], rounds: u32, noise: f64) -> Vec<Taken> {
+    let of_round = |round| cells.iter().enumerate().map(move |(number, &cell)| taken(number, cell, round, noise));
+    (0..rounds).flat_map(of_round).collect()
+}
+
+fn answer(contrasts: &[Contrast], question: Question) -> &Contrast {
+    contrasts.iter().find(|contrast| contrast.question == question).unwrap()
+}
+
+#[test]
+fn every_question_gets_the_answer_that_the_samples_were_made_with() {
+    let cells = two_nodes();
+    let found = findings(&cells, &world(&cells, 20, 0.0));
+    let ratio = |question| *answer(&found.contrasts, question).ratio.get().unwrap();
+    assert_eq!(found.contrasts.len(), 7);
+    let other = ratio(Question::OtherNode);
+    assert!((other.median - 1.24).abs() < 1e-9 && other.is_told(), "drift is no effect: {other:?}");
+    assert!(ratio(Question::FloatingCpus).confidence.unwrap().low > 1.1);
+    let preferred = ratio(Question::PreferredToBound);
+    assert!((preferred.median - 1.00256).abs() < 1e-9, "two migrations cost a quarter of a percent: {preferred:?}");
+    assert!(ratio(Question::PreferredToNone).confidence.unwrap().high < 0.95);
+}
+
+#[test]
+fn the_cost_of_a_migration_and_of_being_far_are_found_within_their_intervals() {
+    let cells = two_nodes();
+    let found = findings(&cells, &world(&cells, 20, 0.01)).explained;
+    let (migration, far) = (found.migration_s.get().unwrap(), found.far_share.get().unwrap());
+    assert!(migration.is_told() && far.is_told(), "{found:?}");
+    // The made-up drift stretches both costs with the rounds, by an eighth in the middle.
+    let middle = 1.0 + 0.25 * 9.5 / 20.0;
+    assert!((migration.value / (MIGRATION_S * middle) - 1.0).abs() < 0.05, "{found:?}");
+    assert!((far.value / FAR - 1.0).abs() < 0.05, "{found:?}");
+    assert!(found.r2.unwrap() > 0.95);
+}
+
+#[test]
+fn no_difference_is_told_where_there_is_none() {
+    let cells: Vec<MatrixCell> = two_nodes().into_iter().take(9).collect();
+    // The same place for every cell: only noise is left.
+    let mut taken = world(&cells, 15, 0.0);
+    for (number, taken) in taken.iter_mut().enumerate() {
+        let seconds = NEAR_S * (1.0 + 0.02 * (chance(number, 77) - 0.5));
+        taken.sample = Ok(sample(seconds, NodeId(0), chance(number, 3), (chance(number, 5) * 100.0) as u64));
+    }
+    let found = findings(&cells, &taken);
+    let told = found.contrasts.iter().filter(|contrast| contrast.ratio.get().unwrap().is_told()).count();
+    assert_eq!(told, 0, "{:?}", found.contrasts);
+    assert!(found.explained.migration_s.get().is_none_or(|cost| !cost.is_told()), "{:?}", found.explained);
+}
+
+#[test]
+fn what_never_varies_is_not_explained_and_the_other_is() {
+    let bound: Vec<MatrixCell> =
+        two_nodes().into_iter().take(9).filter(|cell| cell.is_same_node() || cell.is_other_node()).collect();
+    let found = findings(&bound, &world(&bound, 10, 0.01)).explained;
+    assert!(found.migration_s.why_not().unwrap().contains("same in every sample"), "{found:?}");
+    assert!((found.far_share.get().unwrap().value - FAR).abs() < 0.02, "{found:?}");
+}
+
+#[test]
+fn five_rounds_give_a_ratio_without_an_interval_and_none_gives_nothing() {
+    let cells = two_nodes();
+    let found = findings(&cells, &world(&cells, 5, 0.0));
+    let ratio = answer(&found.contrasts, Question::OtherNode).ratio.get().unwrap();
+    assert_eq!((ratio.rounds, ratio.confidence), (5, None));
+    let found = findings(&cells, &[]);
+    assert!(answer(&found.contrasts, Question::OtherNode).ratio.why_not().is_some());
+    assert!(found.explained.far_share.why_not().is_some());
+}
+
+#[test]
+fn a_round_with_a_failed_run_is_left_out_of_the_ratios_that_need_it() {
+    let cells = two_nodes();
+    let mut taken = world(&cells, 8, 0.0);
+    let failing = taken.iter_mut().find(|taken| taken.round == 3 && taken.cell.is_other_node()).unwrap();
+    failing.sample = Err("out of memory".to_owned());
+    let failing = failing.cell;
+    let found = findings(&cells, &taken);
+    assert_eq!(answer(&found.contrasts, Question::OtherNode).ratio.get().unwrap().rounds, 7);
+    assert_eq!(answer(&found.contrasts, Question::FloatingCpus).ratio.get().unwrap().rounds, 8);
+    let rows = rows(&cells, &taken);
+    let row = rows.iter().find(|row| row.cell == failing).unwrap();
+    assert_eq!((row.seconds.as_ref().unwrap().samples.len(), row.failed[0].samples), (7, 1));
+    assert_eq!(row.failed[0].what, "out of memory");
+}
+
+#[test]
+fn a_subset_asks_only_what_its_cells_can_answer() {
+    let parse = |texts: &[&str]| -> Vec<MatrixCell> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+    let asked = |texts: &[&str]| -> Vec<Question> {
+        findings(&parse(texts), &[]).contrasts.iter().map(|contrast| contrast.question).collect()
+    };
+    assert_eq!(asked(&["pnid=-1,nb=0,mem=0,cpu=F"]), []);
+    assert_eq!(asked(&["pnid=-1,nb=1,mem=0,cpu=0", "pnid=-1,nb=1,mem=0,cpu=1"]), [Question::OtherNode]);
+    assert_eq!(asked(&["pnid=0,nb=0,mem=0,cpu=F", "pnid=-1,nb=0,mem=0,cpu=0"]), [Question::PreferredToBound]);
+    let wrong_node = asked(&["pnid=1,nb=0,mem=0,cpu=F", "pnid=-1,nb=0,mem=0,cpu=0"]);
+    assert_eq!(wrong_node, [], "a preferred node away from the memory is no answer to whether preferring helps");
+}
+
+#[test]
+fn rows_have_the_published_columns_and_their_medians() {
+    let cells = two_nodes();
+    let rows = rows(&cells, &world(&cells, 7, 0.0));
+    assert_eq!(rows.len(), 36);
+    let row = &rows[8];
+    assert_eq!((row.row, row.cell.to_string().as_str()), (8, "pnid=-1,nb=0,mem=F,cpu=F"));
+    let moments = row.moments.unwrap();
+    assert!(moments.min < moments.mean && moments.mean < moments.max && moments.stdev.is_some());
+    assert!(row.migrations.get().unwrap().cross_node > 50.0);
+    assert!(matches!(row.far_share, Known::Yes(share) if share > 0.0 && share < 1.0));
+}
