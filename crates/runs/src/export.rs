@@ -1,1 +1,20 @@
-//! x
+//! Runs for other programs.
+//!
+//! ```text
+//!                 ┌─► Table: a row a sample, a column a factor and a column each scalar of a sample ─► CSV, Parquet
+//!  Store ─► Whole ┤
+//!                 └─► JSON with everything, the machine as well ─► Store::import elsewhere
+//! ```
+
+mod csv;
+mod flat;
+mod import;
+mod parquet;
+mod table;
+mod whole;
+
+pub use csv::write as write_csv;
+pub use import::{ImportError, Imported, SCHEMA};
+pub use parquet::write as write_parquet;
+pub use table::{Column, Table, TooWide, Values};
+pub use whole::Whole;

@@ -15,7 +15,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::schema::{APPLICATION_ID, STEPS, upgrade, version};
 use super::{Store, at};
@@ -83,12 +83,19 @@ impl Store {
         let sqlite = at(path);
         let mut connection = Connection::open_with_flags(path, flags).map_err(&sqlite)?;
         prepare(&connection).map_err(&sqlite)?;
-        let journal = journal(&connection, path).map_err(&sqlite)?;
+        // Has to come before the first page is written; without effect later.
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(&sqlite)?;
+        let without_log = is_shared_between_systems(path) || version(&connection).is_err();
+        if without_log {
+            set_rollback_journal(&connection).map_err(&sqlite)?;
+        }
         let found = version(&connection).map_err(&sqlite)?;
         check_version(path, found)?;
         if found < STEPS.len() as i64 {
+            // Before there is a log: with its first page the file says whose it is, whenever this process is killed.
             upgrade(&mut connection, STEPS).map_err(&sqlite)?;
         }
+        let journal = if without_log { Journal::Rollback } else { write_ahead(&connection).map_err(&sqlite)? };
         Ok(Self { connection, path: path.to_owned(), journal, here: Host::here() })
     }
 
@@ -125,34 +132,28 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "synchronous", "FULL")
 }
 
-/// Gives the file the journal that its file system allows.
-fn journal(connection: &Connection, path: &Path) -> rusqlite::Result<Journal> {
-    // Has to come before the first page is written; without effect later.
-    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
-    if is_shared_between_systems(path) {
-        return without_log(connection);
-    }
+/// A write-ahead log, or the other journal where this file system does not allow it.
+fn write_ahead(connection: &Connection) -> rusqlite::Result<Journal> {
     match set_journal(connection, "WAL").and_then(|mode| version(connection).map(|_| mode)) {
         Ok(mode) if mode == "wal" => Ok(Journal::WriteAhead),
         Ok(_) => Ok(Journal::Rollback),
         Err(error) => match error.sqlite_error_code() {
             // Another process has it open with the other journal, which serves as well.
-            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Ok(Journal::Rollback),
-            Some(rusqlite::ErrorCode::NotADatabase | rusqlite::ErrorCode::DatabaseCorrupt) => Err(error),
-            _ => without_log(connection),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Ok(Journal::Rollback),
+            Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => Err(error),
+            _ => set_rollback_journal(connection).map(|()| Journal::Rollback),
         },
     }
 }
 
 /// A rollback journal. A file that has a log can be opened without shared memory only by one that locks out all others
 /// (<https://www.sqlite.org/wal.html>, "Use of WAL Without Shared-Memory"); thereafter it has none.
-fn without_log(connection: &Connection) -> rusqlite::Result<Journal> {
+fn set_rollback_journal(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     set_journal(connection, "TRUNCATE")?;
     connection.pragma_update(None, "locking_mode", "NORMAL")?;
     // The lock is given back by the next access.
-    version(connection)?;
-    Ok(Journal::Rollback)
+    version(connection).map(|_| ())
 }
 
 fn set_journal(connection: &Connection, mode: &str) -> rusqlite::Result<String> {
@@ -208,10 +209,13 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
     if !header.starts_with(b"SQLite format 3\0") {
         return Err(foreign("not an SQLite file"));
     }
-    match header.get(68..72) {
-        Some(id) if id == APPLICATION_ID.to_be_bytes() => Ok(Header::Ours),
-        _ => Err(foreign("an SQLite file of another program")),
+    if header.get(68..72) != Some(&APPLICATION_ID.to_be_bytes()[..]) {
+        return Err(foreign("an SQLite file of another program"));
     }
+    // The newest version may still be in the log; it is looked at again when that has been read.
+    let written: Option<[u8; 4]> = header.get(60..64).and_then(|bytes| bytes.try_into().ok());
+    check_version(path, written.map_or(0, i32::from_be_bytes).into())?;
+    Ok(Header::Ours)
 }
 
 fn check_version(path: &Path, found: i64) -> Result<(), StoreError> {

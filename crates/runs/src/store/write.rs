@@ -108,6 +108,10 @@ impl Store {
     /// [`StoreError::NotOurs`] when the run has ended or another process took it over; SQLite's answer.
     pub fn add_sample(&mut self, run: RunId, new: &NewSample) -> Result<u64, StoreError> {
         let (seconds, failed, doubts, sample) = match new.taken.clone() {
+            // SQLite would store it as NULL, or JSON would have no word for it.
+            Taken::Sample { seconds, .. } if !seconds.is_finite() => {
+                (None, Some(format!("its value is {seconds}, which is no time")), Vec::new(), Value::Null)
+            }
             Taken::Sample { seconds, doubts, sample } => (Some(seconds), None, doubts, sample),
             Taken::Failed(because) => (None, Some(because), Vec::new(), Value::Null),
         };
@@ -118,8 +122,7 @@ impl Store {
             cell: new.cell.clone(),
             started_at_s: new.started_at_s,
             took_s: new.took_s,
-            // NaN and infinity are no values; SQLite would store NaN as NULL anyway.
-            seconds: seconds.filter(|seconds| seconds.is_finite()),
+            seconds,
             failed,
             doubts,
             sample,

@@ -1,0 +1,227 @@
+//! Samples of one or several runs as columns of one type each.
+//!
+//! ```text
+//!  run label experiment host kernel emulated sample round started_at seconds failed doubts │ memory cpus │ faults_minor ...
+//!  ─────────────────────────── of every run ────────────────────────────────────────────── │ ─ factors ─ │ ─ of samples ─
+//! ```
+//!
+//! Runs of different shapes get the columns of all of them, with nothing where a run has no such value. A column that
+//! holds whole numbers here and fractions there holds fractions; any other mixture is text.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use super::{Whole, flat};
+use crate::cell::Level;
+
+/// The most columns a table may have: more is a mistake in what the samples hold, and would take all memory.
+const MOST_COLUMNS: usize = 4096;
+
+/// The samples have more different values than a table has columns.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the samples have more than {MOST_COLUMNS} different values, too many for columns; export them as JSON")]
+pub struct TooWide;
+
+/// The values of a column, one a row.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Values {
+    /// Whole numbers.
+    Whole(Vec<Option<i64>>),
+    /// Numbers.
+    Real(Vec<Option<f64>>),
+    /// Off or on.
+    Switch(Vec<Option<bool>>),
+    /// Text.
+    Text(Vec<Option<String>>),
+}
+
+/// A column.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Column {
+    /// Its name, which no other has, also without regard to upper and lower case.
+    pub name: String,
+    /// Its values.
+    pub values: Values,
+}
+
+/// Columns of equal length.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Table {
+    /// The columns.
+    pub columns: Vec<Column>,
+    /// How many values each has.
+    pub rows: usize,
+}
+
+/// What a column is of, which decides its place: columns of all runs, then factors, then values of samples by path.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Key {
+    OfRun(usize),
+    Factor(usize, String),
+    Sample(Vec<String>),
+}
+
+/// The columns of every run, in their order.
+const OF_RUN: [&str; 12] = [
+    "run",
+    "label",
+    "experiment",
+    "host",
+    "kernel",
+    "emulated",
+    "sample",
+    "round",
+    "started_at",
+    "seconds",
+    "failed",
+    "doubts",
+];
+
+impl Table {
+    /// The samples of these runs, in the order of the runs and then as they were taken.
+    ///
+    /// # Errors
+    /// [`TooWide`].
+    pub fn of(runs: &[Whole]) -> Result<Self, TooWide> {
+        let mut cells: HashMap<Key, Vec<(usize, Value)>> = HashMap::new();
+        for index in 0..OF_RUN.len() {
+            cells.insert(Key::OfRun(index), Vec::new());
+        }
+        let factors = places_of_factors(runs);
+        let mut row = 0;
+        for whole in runs {
+            for sample in &whole.taken {
+                let mut put = |key: Key, value: Value| cells.entry(key).or_default().push((row, value));
+                for (index, value) in of_run(whole, sample).into_iter().enumerate() {
+                    put(Key::OfRun(index), value);
+                }
+                for (factor, level) in sample.cell.levels() {
+                    let place = factors.get(factor).copied().unwrap_or(usize::MAX);
+                    put(Key::Factor(place, factor.to_owned()), of_level(level));
+                }
+                flat::leaves(&sample.sample, &mut |path, value| put(Key::Sample(path.to_vec()), value));
+                if cells.len() > MOST_COLUMNS {
+                    return Err(TooWide);
+                }
+                row += 1;
+            }
+        }
+        let mut in_order: Vec<(Key, Vec<(usize, Value)>)> = cells.into_iter().collect();
+        in_order.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut names = Names::default();
+        let columns =
+            in_order.into_iter().map(|(key, values)| Column { name: names.of(&key), values: values_of(values, row) });
+        Ok(Self { columns: columns.collect(), rows: row })
+    }
+
+    /// The column of that name.
+    pub fn column(&self, name: &str) -> Option<&Values> {
+        self.columns.iter().find(|column| column.name == name).map(|column| &column.values)
+    }
+}
+
+/// The place of each factor among the factors: as the first run that has it declares them.
+fn places_of_factors(runs: &[Whole]) -> BTreeMap<&str, usize> {
+    let mut places = BTreeMap::new();
+    for factor in runs.iter().flat_map(|whole| &whole.detail.factors) {
+        let next = places.len();
+        places.entry(factor.name.as_str()).or_insert(next);
+    }
+    places
+}
+
+fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
+    let run = &whole.run;
+    let doubts = (!sample.doubts.is_empty()).then(|| sample.doubts.join("; "));
+    [
+        run.run.0.into(),
+        run.label.clone().into(),
+        run.experiment.clone().into(),
+        run.host.clone().into(),
+        run.kernel.clone().into(),
+        run.emulated.clone().into(),
+        sample.number.into(),
+        sample.round.into(),
+        sample.started_at_s.into(),
+        sample.seconds.into(),
+        sample.failed.clone().into(),
+        doubts.into(),
+    ]
+}
+
+fn of_level(level: &Level) -> Value {
+    match level {
+        Level::Switch(on) => Value::Bool(*on),
+        Level::Number(number) => (*number).into(),
+        Level::Name(name) => Value::String(name.clone()),
+    }
+}
+
+/// Names that were given. Programs that read tables do not tell upper from lower case, so neither does this.
+#[derive(Default)]
+struct Names(BTreeSet<String>);
+
+impl Names {
+    fn of(&mut self, key: &Key) -> String {
+        let (name, otherwise) = match key {
+            Key::OfRun(index) => (OF_RUN[*index].to_owned(), ""),
+            Key::Factor(_, name) => (name.clone(), "factor_"),
+            Key::Sample(path) if path.is_empty() => ("value".to_owned(), "sample_"),
+            Key::Sample(path) => (path.join("_").replace('.', "_"), "sample_"),
+        };
+        let prefixed = format!("{otherwise}{name}");
+        let numbered = (2..).map(|number| format!("{prefixed}_{number}"));
+        let free = |name: &String| !name.is_empty() && !self.0.contains(&name.to_lowercase());
+        let name = [name, prefixed.clone()].into_iter().chain(numbered).find(free).unwrap_or_default();
+        self.0.insert(name.to_lowercase());
+        name
+    }
+}
+
+/// What a value can be kept as without loss.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Switch,
+    Whole,
+    Real,
+    Text,
+}
+
+fn kind_of(value: &Value) -> Option<Kind> {
+    match value {
+        Value::Null => None,
+        Value::Bool(_) => Some(Kind::Switch),
+        Value::Number(number) if number.is_i64() => Some(Kind::Whole),
+        Value::Number(_) => Some(Kind::Real),
+        _ => Some(Kind::Text),
+    }
+}
+
+fn values_of(values: Vec<(usize, Value)>, rows: usize) -> Values {
+    let kinds = values.iter().filter_map(|(_, value)| kind_of(value));
+    let kind = kinds.reduce(|one, other| match (one, other) {
+        _ if one == other => one,
+        (Kind::Whole, Kind::Real) | (Kind::Real, Kind::Whole) => Kind::Real,
+        _ => Kind::Text,
+    });
+    match kind {
+        Some(Kind::Switch) => Values::Switch(spread(values, rows, |value| value.as_bool())),
+        Some(Kind::Whole) => Values::Whole(spread(values, rows, |value| value.as_i64())),
+        Some(Kind::Real) => Values::Real(spread(values, rows, |value| value.as_f64())),
+        // A column of which no row has anything is text as well: it needs some type.
+        Some(Kind::Text) | None => Values::Text(spread(values, rows, |value| match value {
+            Value::Null => None,
+            Value::String(text) => Some(text),
+            other => Some(other.to_string()),
+        })),
+    }
+}
+
+fn spread<T: Clone>(values: Vec<(usize, Value)>, rows: usize, of: impl Fn(Value) -> Option<T>) -> Vec<Option<T>> {
+    let mut column = vec![None; rows];
+    for (row, value) in values {
+        column[row] = of(value);
+    }
+    column
+}

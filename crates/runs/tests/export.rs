@@ -1,0 +1,226 @@
+//! Exports: what other programs read, and what comes back.
+
+mod given;
+
+use nearfar_runs::export::{Table, Values, Whole, write_csv, write_parquet};
+use nearfar_runs::{Cell, NewSample, Sample, Store, Taken};
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Field;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use given::{Given, failure, sample};
+
+fn two_shapes(given: &Given) -> Vec<Whole> {
+    let mut store = given.store();
+    let first = given.begin(&mut store, "probe", Some("a, \"quoted\" label"));
+    store.add_sample(first, &sample(1, "0", 1.5)).unwrap();
+    store.add_sample(first, &failure(1, "1")).unwrap();
+    let second = given.begin(&mut store, "io", None);
+    let taken = Taken::Sample {
+        seconds: 2.0,
+        doubts: vec![],
+        sample: json!({"faults": {"minor": 0.5}, "seconds": 7, "done": true, "pages": [1, 2], "long": vec![0; 17]}),
+    };
+    let cell = Cell::new().with("Depth", 32u32).with("memory", 0u32);
+    store.add_sample(second, &NewSample { round: 1, cell, started_at_s: 2.0, took_s: 2.0, taken }).unwrap();
+    [first, second].map(|run| store.whole(run).unwrap()).into()
+}
+
+#[test]
+fn columns_of_different_runs_are_put_together() {
+    let given = Given::new();
+    let table = Table::of(&two_shapes(&given)).unwrap();
+    let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    let of_all = "run label experiment host kernel emulated sample round started_at seconds failed doubts";
+    let expected = format!("{of_all} memory Depth done faults_minor long pages_0 pages_1 sample_seconds");
+    assert_eq!(names.join(" "), expected);
+    assert_eq!(table.rows, 3);
+    assert_eq!(table.column("seconds"), Some(&Values::Real(vec![Some(1.5), None, Some(2.0)])));
+    assert_eq!(table.column("sample_seconds"), Some(&Values::Whole(vec![None, None, Some(7)])));
+    assert_eq!(table.column("faults_minor"), Some(&Values::Real(vec![Some(3.0), None, Some(0.5)])));
+    let memory = ["0", "1", "0"].map(|level| Some(level.to_owned()));
+    assert_eq!(table.column("memory"), Some(&Values::Text(memory.into())), "numbers beside names are text");
+    assert_eq!(table.column("done"), Some(&Values::Switch(vec![None, None, Some(true)])));
+    assert_eq!(table.column("emulated"), Some(&Values::Text(vec![None; 3])));
+}
+
+#[test]
+fn csv_quotes_what_needs_it() {
+    let given = Given::new();
+    let mut out = Vec::new();
+    write_csv(&Table::of(&two_shapes(&given)).unwrap(), &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4);
+    assert!(lines[1].starts_with("1,\"a, \"\"quoted\"\" label\",probe,"), "{text}");
+    assert!(lines[1].contains(",,1,1,1250000000.0,1.5,,somebody else ran,0,"), "{text}");
+    assert!(lines[2].contains(",,it died,,1,"), "{text}");
+}
+
+/// The rows of a Parquet file as its own crate reads them.
+fn rows(bytes: Vec<u8>) -> Vec<Vec<(String, Field)>> {
+    let reader = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+    let rows = reader.get_row_iter(None).unwrap();
+    rows.map(|row| row.unwrap().into_columns()).collect()
+}
+
+#[test]
+fn parquet_holds_the_table_with_types_and_gaps() {
+    let given = Given::new();
+    let table = Table::of(&two_shapes(&given)).unwrap();
+    let mut out = Vec::new();
+    write_parquet(&table, &mut out).unwrap();
+    let rows = rows(out);
+    assert_eq!(rows.len(), 3);
+    let of = |row: usize, name: &str| rows[row].iter().find(|(of, _)| of == name).map(|(_, field)| field.clone());
+    assert_eq!(of(0, "run"), Some(Field::Long(1)));
+    assert_eq!(of(0, "label"), Some(Field::Str("a, \"quoted\" label".into())));
+    assert_eq!(of(1, "seconds"), Some(Field::Null));
+    assert_eq!(of(2, "done"), Some(Field::Bool(true)));
+    assert_eq!(of(2, "faults_minor"), Some(Field::Double(0.5)));
+}
+
+#[test]
+fn a_run_without_samples_is_a_table_without_rows() {
+    let given = Given::new();
+    let mut store = given.store();
+    let run = given.begin(&mut store, "probe", None);
+    let table = Table::of(&[store.whole(run).unwrap()]).unwrap();
+    assert_eq!((table.rows, table.columns.len()), (0, 12));
+    let mut out = Vec::new();
+    write_parquet(&table, &mut out).unwrap();
+    assert!(rows(out).is_empty());
+}
+
+#[test]
+fn samples_with_endless_values_are_no_table() {
+    let given = Given::new();
+    let mut store = given.store();
+    let run = given.begin(&mut store, "probe", None);
+    let many: serde_json::Map<String, Value> = (0..5000).map(|n| (format!("v{n}"), n.into())).collect();
+    let taken = Taken::Sample { seconds: 1.0, doubts: vec![], sample: many.into() };
+    store.add_sample(run, &NewSample { taken, ..sample(1, "0", 1.0) }).unwrap();
+    assert!(Table::of(&[store.whole(run).unwrap()]).is_err());
+}
+
+fn exported(runs: &[Whole]) -> Vec<u8> {
+    serde_json::to_vec(&json!({"schema": "runs-export/1", "nearfar": "0.1.0", "runs": runs})).unwrap()
+}
+
+#[test]
+fn what_was_exported_is_the_same_after_it_was_imported() {
+    let given = Given::new();
+    let runs = two_shapes(&given);
+    let elsewhere = Given::new();
+    let mut store = elsewhere.store();
+    elsewhere.finished(&mut store, "probe", None);
+    let imported = store.import(&exported(&runs)).unwrap();
+    assert_eq!((imported.runs.len(), imported.already.len()), (2, 0));
+    for (before, &number) in runs.iter().zip(&imported.runs) {
+        let mut after = store.whole(number).unwrap();
+        assert_eq!(after.run.run.0, before.run.run.0 + 1, "it has the next free number here");
+        after.run.run = before.run.run;
+        assert_eq!(&after, before);
+    }
+    let again = store.import(&exported(&runs)).unwrap();
+    assert_eq!((again.runs.len(), again.already), (0, imported.runs));
+}
+
+#[test]
+fn an_import_that_contradicts_itself_changes_nothing() {
+    let given = Given::new();
+    let runs = two_shapes(&given);
+    let elsewhere = Given::new();
+    let mut store = elsewhere.store();
+    let mut refused = |change: fn(&mut Whole)| {
+        let mut runs = runs.clone();
+        change(&mut runs[1]);
+        let error = store.import(&exported(&runs)).unwrap_err().to_string();
+        assert!(store.list(&nearfar_runs::Filter::default()).unwrap().is_empty(), "{error}");
+        error
+    };
+    assert!(refused(|whole| whole.taken[0].number = 2).contains("numbered"));
+    assert!(refused(|whole| whole.taken.push(whole.taken[0].clone())).contains("two samples 1"));
+    assert!(refused(|whole| whole.taken[0].failed = Some("no".into())).contains("both failed and did not"));
+    assert!(refused(|whole| whole.run.uid = "../etc".into()).contains("uid"));
+    let other = store.import(br#"{"schema": "topo/1"}"#).unwrap_err().to_string();
+    assert!(other.contains("topo/1") && other.contains("runs export"), "{other}");
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        (-1e300..1e300f64).prop_map(Value::from),
+        "\\PC{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
+            prop::collection::btree_map("[aA._]{0,3}|run|seconds|memory", inner, 0..6)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+fn whole_with(samples: Vec<Value>) -> Whole {
+    let given = Given::new();
+    let mut store = Store::open(&given.path).unwrap();
+    let run = given.begin(&mut store, "probe", None);
+    let mut whole = store.whole(run).unwrap();
+    whole.taken = samples.into_iter().zip(1..).map(|(value, number)| of(number, value)).collect();
+    whole
+}
+
+fn of(number: u64, sample: Value) -> Sample {
+    Sample {
+        number,
+        round: 1,
+        cell: Cell::new().with("memory", "0"),
+        started_at_s: 0.0,
+        took_s: 1.0,
+        seconds: Some(1.0),
+        failed: None,
+        doubts: vec![],
+        sample,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever samples hold, names of columns differ also without regard to case, and Parquet reads back row by row.
+    #[test]
+    fn any_samples_make_a_table(samples in prop::collection::vec(any_json(), 0..6)) {
+        let table = Table::of(&[whole_with(samples.clone())]).unwrap();
+        let names: std::collections::BTreeSet<String> =
+            table.columns.iter().map(|column| column.name.to_lowercase()).collect();
+        prop_assert_eq!(names.len(), table.columns.len());
+        prop_assert_eq!(table.rows, samples.len());
+        let (mut csv, mut parquet) = (Vec::new(), Vec::new());
+        write_csv(&table, &mut csv).unwrap();
+        write_parquet(&table, &mut parquet).unwrap();
+        let rows = rows(parquet);
+        prop_assert_eq!(rows.len(), samples.len());
+        for (index, column) in table.columns.iter().enumerate() {
+            for (row, fields) in rows.iter().enumerate() {
+                let expected = match &column.values {
+                    Values::Whole(values) => values[row].map(Field::Long),
+                    Values::Real(values) => values[row].map(Field::Double),
+                    Values::Switch(values) => values[row].map(Field::Bool),
+                    Values::Text(values) => values[row].clone().map(Field::Str),
+                };
+                prop_assert_eq!(&fields[index].1, &expected.unwrap_or(Field::Null), "{}", column.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_makes_an_import_panic(text in "\\PC{0,60}") {
+        let given = Given::new();
+        prop_assert!(given.store().import(text.as_bytes()).is_err());
+    }
+}
