@@ -34,12 +34,31 @@ pub fn get(tid: i32) -> io::Result<CpuSet> {
 /// `ESRCH` where there is no such thread, `EPERM` where it is somebody else's, `EINVAL` where none of the CPUs is in its
 /// cpuset and online.
 pub fn set(tid: i32, cpus: &CpuSet) -> io::Result<()> {
-    let last = cpus.last().map_or(0, |cpu| cpu.0);
-    let mut words: Vec<libc::c_ulong> = vec![0; (last / WORD_BITS) as usize + 1];
-    for cpu in cpus.iter() {
-        words[(cpu.0 / WORD_BITS) as usize] |= 1 << (cpu.0 % WORD_BITS);
+    set_words(tid, &Confinement::to(cpus).0)
+}
+
+/// CPUs in the form the kernel takes: setting them takes no memory, so it may stand between fork and exec.
+#[derive(Clone, Debug)]
+pub struct Confinement(Vec<libc::c_ulong>);
+
+impl Confinement {
+    /// To these CPUs.
+    pub fn to(cpus: &CpuSet) -> Self {
+        let last = cpus.last().map_or(0, |cpu| cpu.0);
+        let mut words: Vec<libc::c_ulong> = vec![0; (last / WORD_BITS) as usize + 1];
+        for cpu in cpus.iter() {
+            words[(cpu.0 / WORD_BITS) as usize] |= 1 << (cpu.0 % WORD_BITS);
+        }
+        Self(words)
     }
-    set_words(tid, &words)
+
+    /// Of the calling thread.
+    ///
+    /// # Errors
+    /// As [`set`].
+    pub fn calling_thread(&self) -> io::Result<()> {
+        set_words(0, &self.0)
+    }
 }
 
 /// Lets a thread run wherever its cpuset lets it, also on CPUs that come online later: what a thread has that nobody

@@ -184,6 +184,11 @@ impl Lease {
         self.guard.is_some()
     }
 
+    /// When it began, in clock ticks since boot as in [`TaskId`].
+    pub fn since(&self) -> u64 {
+        self.header.since
+    }
+
     /// Gives a file this content and reads it back; what it holds is on disk before. For the kernel's files: text, written
     /// with one write. Where the kernel shows a choice (`always [madvise] never`) the chosen word is the content.
     ///

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 
+use nearfar_machine::CpuId;
 use serde::{Deserialize, Serialize};
 
 /// A thread that cannot be mistaken for a later one with its number.
@@ -27,6 +28,8 @@ pub struct Stat {
     pub group: i32,
     /// Its session.
     pub session: i32,
+    /// The CPU it runs on or ran on last (field 39).
+    pub cpu: CpuId,
 }
 
 /// A thread by number, of whatever process.
@@ -43,7 +46,7 @@ fn parse(stat: &[u8]) -> Option<Stat> {
     let close = stat.iter().rposition(|&byte| byte == b')')?;
     let tid = std::str::from_utf8(&stat[..open]).ok()?.trim().parse().ok()?;
     let after = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
-    let fields: Vec<&str> = after.split_ascii_whitespace().take(20).collect();
+    let fields: Vec<&str> = after.split_ascii_whitespace().take(37).collect();
     let number = |index: usize| fields.get(index)?.parse().ok();
     Some(Stat {
         id: TaskId { tid, start: fields.get(19)?.parse().ok()? },
@@ -51,6 +54,7 @@ fn parse(stat: &[u8]) -> Option<Stat> {
         parent: number(1)?,
         group: number(2)?,
         session: number(3)?,
+        cpu: CpuId(fields.get(36)?.parse().ok()?),
     })
 }
 
@@ -89,6 +93,18 @@ pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
     Ok(text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect())
 }
 
+/// How long a thread ran and how long it waited for a CPU, in nanoseconds (Documentation/scheduler/sched-stats.rst). A
+/// wait counts when it is over.
+///
+/// # Errors
+/// When the thread is gone, or the kernel was built without CONFIG_SCHED_INFO.
+pub fn run_and_wait(tid: i32) -> io::Result<(u64, u64)> {
+    let text = fs::read_to_string(format!("/proc/{tid}/schedstat"))?;
+    let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    let both = numbers.next().zip(numbers.next());
+    both.ok_or_else(|| io::Error::other("/proc/PID/schedstat cannot be read"))
+}
+
 fn numbers(directory: &str) -> io::Result<Vec<i32>> {
     let entries = fs::read_dir(directory)?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
@@ -100,9 +116,16 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_and_spaces_does_not_move_the_fields() {
-        let line = b"4711 (a) S (b c) R 12 13 14 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 815 6 7\n";
+        let line = b"4711 (a) S (b c) R 12 13 14 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 815 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 3 0 0\n";
         let stat = parse(line).unwrap();
-        let expected = Stat { id: TaskId { tid: 4711, start: 815 }, state: 'R', parent: 12, group: 13, session: 14 };
+        let expected = Stat {
+            id: TaskId { tid: 4711, start: 815 },
+            state: 'R',
+            parent: 12,
+            group: 13,
+            session: 14,
+            cpu: CpuId(3),
+        };
         assert_eq!(stat, expected);
         assert_eq!(parse(b"4711"), None);
         assert_eq!(parse(b"1 )("), None);

@@ -12,7 +12,7 @@
 //! their first instruction. It needs the cpuset controller, and moves the group as one. Where that does not fit its threads
 //! are kept one by one instead.
 
-//KEEPER
+pub mod keeper;
 pub mod members;
 
 use std::io;
@@ -158,7 +158,7 @@ impl Group {
         if !self.directory.join("cpuset.cpus").exists() {
             return threads(self.how_to_enable());
         }
-        if !release_of(&release).is_some_and(|release| release >= KEEPS_AFFINITIES) {
+        if release_of(&release).is_none_or(|release| release < KEEPS_AFFINITIES) {
             return threads(format!("on Linux {release} a change of a cpuset overwrites the affinities of its tasks"));
         }
         let partition = self.read("cpuset.cpus.partition").unwrap_or_default();

@@ -17,8 +17,10 @@ use std::time::Duration;
 
 use glob::Pattern;
 use nearfar_machine::NodeId;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use toml::Spanned;
+
+use crate::keeper::Memory;
 
 /// How often new tasks are looked for unless the file says otherwise.
 pub const SCAN: Duration = Duration::from_millis(500);
@@ -82,17 +84,6 @@ pub struct Tasks {
     pub command: Option<Pattern>,
 }
 
-/// What becomes of the memory of a rule's tasks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Memory {
-    /// Stays where it is, under the policies it has.
-    #[default]
-    Untouched,
-    /// Its pages are moved to the node.
-    Follow,
-}
-
 /// What is wrong with a configuration, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{place}:{line}: {problem}")]
@@ -123,7 +114,15 @@ struct RawRule {
     unit: Option<Spanned<String>>,
     command: Option<Spanned<String>>,
     #[serde(default)]
-    memory: Memory,
+    memory: RawMemory,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RawMemory {
+    #[default]
+    Untouched,
+    Follow,
 }
 
 /// A problem and where in the text.
@@ -189,7 +188,11 @@ fn rule(raw: RawRule, span: Range<usize>, line: usize) -> Result<Rule, Fault> {
     if tasks == Tasks::default() {
         return Err((span, "which tasks? give cgroup, unit or command (all that are given must match)".to_owned()));
     }
-    Ok(Rule { name: name.into_inner(), place, tasks, memory: raw.memory, line })
+    let memory = match raw.memory {
+        RawMemory::Untouched => Memory::Untouched,
+        RawMemory::Follow => Memory::Follow,
+    };
+    Ok(Rule { name: name.into_inner(), place, tasks, memory, line })
 }
 
 fn place(node: Option<Spanned<i64>>, near: Option<Spanned<String>>, rule: &Range<usize>) -> Result<Place, Fault> {

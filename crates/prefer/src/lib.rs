@@ -2,6 +2,12 @@
 
 pub mod cgroup;
 pub mod config;
+pub mod idle;
+pub mod keeper;
 pub mod matching;
 pub mod near;
 pub mod psi;
+pub mod rule;
+pub mod service;
+
+pub use keeper::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use nearfar_machine::NodeId;
-use nearfar_prefer::config::{Memory, Place, parse};
+use nearfar_prefer::Memory;
+use nearfar_prefer::config::{Place, parse};
 use proptest::prelude::*;
 
 fn problem(text: &str) -> String {

@@ -171,14 +171,15 @@ impl Kin {
                 }
             }
         }
-        let owner = lease.pid.cast_signed();
+        let session_of: HashMap<i32, i32> = alive.iter().map(|stat| (stat.id.tid, stat.session)).collect();
         for stat in alive.iter().filter(|stat| stat.id.start >= lease.since) {
             if kin.get(&stat.id.tid).is_some_and(|groups| !groups.is_empty()) {
                 continue;
             }
             let of_parent = kin.get(&stat.parent).filter(|groups| !groups.is_empty()).cloned();
             let groups = of_parent.or_else(|| {
-                let orphan = stat.parent == 1 || stat.parent == owner;
+                // Nobody but the one that takes in orphans has a child in a session that is neither its own nor the child's.
+                let orphan = stat.session != stat.id.tid && session_of.get(&stat.parent) != Some(&stat.session);
                 sessions.get(&stat.session).filter(|_| orphan).cloned()
             });
             kin.extend(groups.map(|groups| (stat.id.tid, groups)));

@@ -1,7 +1,7 @@
 //! The tasks of a group and of the groups below it, and how long they ran and waited.
 
 use std::collections::HashMap;
-use std::io::ErrorKind;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use nearfar_machine::{CpuId, CpuSet};
@@ -19,7 +19,7 @@ pub fn below(group: &Path) -> Result<Vec<PathBuf>, CgroupError> {
         next += 1;
         let entries = match std::fs::read_dir(&directory) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound && next > 1 => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && next > 1 => continue,
             Err(error) => return Err(file_error(directory, &error)),
         };
         let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -47,23 +47,30 @@ pub fn processes(group: &Path) -> Result<Vec<i32>, CgroupError> {
 fn listed(group: &Path, files: &[&str]) -> Result<Vec<i32>, CgroupError> {
     let mut numbers = Vec::new();
     for directory in below(group)? {
-        let read = |file: &&str| std::fs::read_to_string(directory.join(file));
-        match files
-            .iter()
-            .map(|file| read(file))
-            .find(|read| !matches!(read, Err(error) if error.kind() == ErrorKind::NotFound))
-        {
-            Some(Ok(text)) => numbers.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
-            // The groups of a threaded subtree list processes only at its root.
-            Some(Err(error)) if error.raw_os_error() != Some(libc::EOPNOTSUPP) && directory == group => {
+        match first_there(&directory, files) {
+            Ok(text) => numbers.extend(text.lines().filter_map(|line| line.parse::<i32>().ok())),
+            // A group below may be gone by now, and those of a threaded subtree list processes only at its root.
+            Err(error) if directory == group && error.raw_os_error() != Some(libc::EOPNOTSUPP) => {
                 return Err(file_error(directory, &error));
             }
-            _ => {}
+            Err(_) => {}
         }
     }
     numbers.sort_unstable();
     numbers.dedup();
     Ok(numbers)
+}
+
+/// The content of the first of these files that there is.
+fn first_there(directory: &Path, files: &[&str]) -> io::Result<String> {
+    let mut answer = Err(io::ErrorKind::NotFound.into());
+    for file in files {
+        answer = std::fs::read_to_string(directory.join(file));
+        if !matches!(&answer, Err(error) if error.kind() == io::ErrorKind::NotFound) {
+            break;
+        }
+    }
+    answer
 }
 
 /// What the threads of a group did between two looks, in nanoseconds over all of them.
@@ -144,10 +151,11 @@ mod tests {
         let nested = dir.path().join("a/b");
         std::fs::create_dir_all(&nested).unwrap();
         std::fs::write(dir.path().join("cgroup.threads"), "5\n7\n").unwrap();
+        std::fs::write(dir.path().join("cgroup.procs"), "5\n").unwrap();
         std::fs::write(nested.join("cgroup.threads"), "7\n9\n").unwrap();
         std::fs::write(nested.join("cgroup.procs"), "9\n").unwrap();
         assert_eq!(threads(dir.path()).unwrap(), [5, 7, 9]);
-        assert_eq!(processes(dir.path()).unwrap(), [9]);
+        assert_eq!(processes(dir.path()).unwrap(), [5, 9]);
         assert!(threads(&dir.path().join("gone")).is_err());
     }
 

@@ -1,0 +1,309 @@
+//! Who is kept: masks, threads, processes, and how they come in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use nearfar_apply::lease::{Lease, Leases, Masks, Member};
+use nearfar_apply::{affinity, tasks};
+use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet};
+
+use super::report::{KeeperReport, LISTED, LeftInPeace};
+use super::{KeeperError, KeeperOptions, Memory, Mover, Targets, home_of};
+use crate::cgroup::members;
+use crate::idle::IdleTime;
+use crate::rule::{House, Place};
+
+/// A thread, and what it had done at the last look.
+pub(super) struct Thread {
+    pub(super) process: i32,
+    /// Which masks; none for one that is left in peace.
+    pub(super) group: Option<usize>,
+    pub(super) before: Option<(u64, u64)>,
+}
+
+/// Everybody who is kept.
+pub(super) struct Kept {
+    pub(super) options: KeeperOptions,
+    pub(super) home: CpuSet,
+    pub(super) threads: BTreeMap<i32, Thread>,
+    /// With the begin of each, in clock ticks since boot, and the groups of masks its threads were seen with.
+    pub(super) processes: BTreeMap<i32, Process>,
+    pub(super) groups: Vec<Masks>,
+    pub(super) house: House,
+    pub(super) idle: IdleTime,
+    pub(super) begun: Instant,
+    pub(super) last_look: Instant,
+    pub(super) said: KeeperReport,
+    pub(super) mover: Option<Mover>,
+    pub(super) cgroup: Option<PathBuf>,
+    /// Children of this very process that are not kept: there before the keeper, or somebody's business.
+    pub(super) orphans_except: Option<BTreeSet<i32>>,
+    /// Processes that were looked at and are not kept.
+    pub(super) strangers: BTreeSet<i32>,
+    /// Processes made earlier were not made by who is kept; in clock ticks since boot.
+    pub(super) since: u64,
+    lease: Lease,
+    /// Members noted in the lease's journal; far more than there are now means that it is written anew.
+    noted: usize,
+}
+
+pub(super) struct Process {
+    pub(super) start: u64,
+    /// Those its threads can have inherited.
+    pub(super) groups: BTreeSet<usize>,
+}
+
+impl Kept {
+    pub(super) fn new(node: NodeId, machine: &Machine, options: KeeperOptions) -> Result<Self, KeeperError> {
+        let home = home_of(node, machine)?;
+        counts_waits()?;
+        let leases = match &options.leases {
+            Some(leases) => leases.clone(),
+            None => Leases::of_user()?,
+        };
+        let lease = leases.take(&format!("prefer node {node}"))?;
+        let others: NodeSet = machine.online_nodes().map(|node| node.id).filter(|&id| id != node).collect();
+        let mover = (options.memory == Memory::Follow && !others.is_empty()).then(|| Mover::start(&others, node));
+        let now = Instant::now();
+        Ok(Self {
+            house: House::new(options.rule),
+            said: nothing_yet(node, &home, lease.is_guarded()),
+            options,
+            home,
+            threads: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            groups: Vec::new(),
+            idle: IdleTime::default(),
+            begun: now,
+            last_look: now,
+            mover,
+            cgroup: None,
+            orphans_except: None,
+            strangers: BTreeSet::new(),
+            since: lease.since(),
+            lease,
+            noted: 0,
+        })
+    }
+
+    pub(super) fn adopt_targets(&mut self, targets: Targets) -> Result<(), KeeperError> {
+        match targets {
+            Targets::Pids(pids) => pids.into_iter().try_for_each(|pid| self.adopt(pid)),
+            Targets::Cgroup(group) => {
+                for pid in members::processes(&group)? {
+                    // Who ends meanwhile, or is confined elsewhere, keeps nobody else from being kept.
+                    let _ = self.adopt(pid);
+                }
+                self.cgroup = Some(group);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes in a process with all its threads, and narrows them.
+    pub(super) fn adopt(&mut self, pid: i32) -> Result<(), KeeperError> {
+        let failed = |error: io::Error| KeeperError::Process { pid, because: plain(&error) };
+        let stat = tasks::stat(pid).map_err(failed)?;
+        if self.processes.get(&pid).is_some_and(|process| process.start == stat.id.start) {
+            return Ok(());
+        }
+        let process = Process { start: stat.id.start, groups: BTreeSet::new() };
+        self.processes.insert(pid, process);
+        let adopted = self.adopt_threads(pid);
+        if adopted.is_err() || !self.threads.values().any(|thread| thread.process == pid) {
+            self.processes.remove(&pid);
+        } else {
+            self.said.processes += 1;
+            self.follow_home(pid);
+        }
+        adopted
+    }
+
+    /// Until no thread is found that a thread not narrowed yet has made.
+    fn adopt_threads(&mut self, pid: i32) -> Result<(), KeeperError> {
+        let mut elsewhere = None;
+        loop {
+            let tids = tasks::threads(pid);
+            let tids = tids.map_err(|error| KeeperError::Process { pid, because: plain(&error) })?;
+            let new: Vec<i32> = tids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            for tid in new {
+                match self.adopt_thread(pid, tid) {
+                    Err(KeeperError::Elsewhere { own, .. }) => {
+                        self.leave_in_peace(tid, pid, own.clone());
+                        elsewhere = Some(own);
+                    }
+                    adopted => adopted?,
+                }
+            }
+        }
+        let kept = self.threads.values().any(|thread| thread.process == pid && thread.group.is_some());
+        match elsewhere {
+            Some(own) if !kept => {
+                self.threads.retain(|_, thread| thread.process != pid);
+                Err(self.elsewhere(format!("process {pid}"), own))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn elsewhere(&self, who: String, own: CpuSet) -> KeeperError {
+        KeeperError::Elsewhere { who, own, node: self.said.node, home: self.home.clone() }
+    }
+
+    /// Narrows a thread that is kept from now on.
+    fn adopt_thread(&mut self, pid: i32, tid: i32) -> Result<(), KeeperError> {
+        let failed = |error: &io::Error| KeeperError::Process { pid, because: plain(error) };
+        let own = match affinity::get(tid) {
+            Err(error) if is_gone(&error) => return Ok(()),
+            own => own.map_err(|error| failed(&error))?,
+        };
+        // What a command was started with, or a thread made by one that is narrow already.
+        let inherited = self.groups.iter().position(|group| group.own != group.narrow && group.is_narrow(&own));
+        let group = match inherited {
+            Some(group) => group,
+            None => self.group_of(&own).ok_or_else(|| self.elsewhere(format!("thread {tid}"), own.clone()))?,
+        };
+        self.note(group, tid)?;
+        if inherited.is_none() && self.groups[group].own != self.groups[group].narrow {
+            match affinity::set(tid, &self.groups[group].narrow) {
+                Err(error) if is_gone(&error) => return Ok(()),
+                set => set.map_err(|error| failed(&error))?,
+            }
+            self.said.narrowed += 1;
+        }
+        self.keep(pid, tid, group, Place::Home);
+        Ok(())
+    }
+
+    /// The masks of threads that may run on these CPUs; none where none of them is the node's.
+    pub(super) fn group_of(&mut self, own: &CpuSet) -> Option<usize> {
+        let narrow = own.intersection(&self.home);
+        if narrow.is_empty() {
+            return None;
+        }
+        Some(self.groups.iter().position(|group| group.own == *own).unwrap_or_else(|| {
+            self.groups.push(Masks::new(own.clone(), narrow, Vec::new()));
+            self.groups.len() - 1
+        }))
+    }
+
+    /// Notes a thread's masks in the lease, before they change. Who is gone needs no note.
+    pub(super) fn note(&mut self, group: usize, tid: i32) -> Result<(), KeeperError> {
+        if let Ok(member) = Member::find(tid) {
+            let Masks { own, narrow, unconfined, .. } = self.groups[group].clone();
+            self.lease.hold_masks(Masks { own, narrow, unconfined, members: vec![member] })?;
+            self.noted += 1;
+        }
+        Ok(())
+    }
+
+    /// From now on this thread is kept.
+    pub(super) fn keep(&mut self, pid: i32, tid: i32, group: usize, place: Place) {
+        let before = tasks::run_and_wait(tid).ok();
+        self.threads.insert(tid, Thread { process: pid, group: Some(group), before });
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.groups.insert(group);
+        }
+        self.said.threads += 1;
+        if self.groups[group].own != self.groups[group].narrow {
+            self.house.put(tid, place);
+        }
+    }
+
+    /// From now on this thread is not.
+    pub(super) fn leave_in_peace(&mut self, tid: i32, pid: i32, cpus: CpuSet) {
+        self.house.remove(tid);
+        self.threads.insert(tid, Thread { process: pid, group: None, before: None });
+        self.said.left_in_peace_count += 1;
+        if self.said.left_in_peace.len() < LISTED {
+            let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
+            self.said.left_in_peace.push(LeftInPeace { tid, pid, name: name.trim_end().to_owned(), cpus });
+        }
+    }
+
+    pub(super) fn follow_home(&self, pid: i32) {
+        if let Some(mover) = &self.mover {
+            mover.follow(pid);
+        }
+    }
+
+    /// Writes the journal anew where most that it names have ended.
+    pub(super) fn tidy(&mut self) {
+        if self.noted < 4096 || self.noted < 4 * self.threads.len() {
+            return;
+        }
+        let mut masks = self.groups.clone();
+        for (&tid, thread) in &self.threads {
+            let Some(group) = thread.group else { continue };
+            masks[group].members.extend(Member::find(tid));
+        }
+        self.noted = masks.iter().map(|group| group.members.len()).sum();
+        // Where it cannot be written the old one goes on to count.
+        let _ = self.lease.rewrite_masks(masks);
+    }
+
+    pub(super) fn report(&self) -> KeeperReport {
+        let mut report = self.said.clone();
+        report.seconds = self.begun.elapsed().as_secs_f64();
+        let kept = || self.threads.iter().filter(|(_, thread)| thread.group.is_some());
+        report.threads_now = kept().count() as u64;
+        report.out_now = kept().filter(|(tid, _)| self.house.place(**tid) == Some(Place::Anywhere)).count() as u64;
+        report.nothing_to_narrow = !self.groups.is_empty() && self.groups.iter().all(|group| group.own == group.narrow);
+        report.memory = self.mover.as_ref().map(Mover::moved);
+        report
+    }
+
+    /// Puts every mask back.
+    pub(super) fn end(self) -> Result<KeeperReport, KeeperError> {
+        let report = self.report();
+        self.lease.release()?;
+        Ok(report)
+    }
+}
+
+fn nothing_yet(node: NodeId, home: &CpuSet, guarded: bool) -> KeeperReport {
+    KeeperReport {
+        node,
+        cpus: home.clone(),
+        nothing_to_narrow: false,
+        seconds: 0.0,
+        cpu_s: 0.0,
+        looks: 0,
+        longest_pause_s: 0.0,
+        processes: 0,
+        threads: 0,
+        threads_now: 0,
+        narrowed: 0,
+        widened: 0,
+        out_now: 0,
+        left_in_peace: Vec::new(),
+        left_in_peace_count: 0,
+        guarded,
+        memory: None,
+    }
+}
+
+/// The calling thread has run, so it cannot have run for 0 ns.
+fn counts_waits() -> Result<(), KeeperError> {
+    let tid = rustix::thread::gettid().as_raw_nonzero().get();
+    match tasks::run_and_wait(tid) {
+        Ok((0, _)) => Err(KeeperError::NoWaits { because: "it says that this thread never ran".to_owned() }),
+        Ok(_) => Ok(()),
+        Err(error) => Err(KeeperError::NoWaits { because: plain(&error) }),
+    }
+}
+
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// The system's own words, without Rust's "(os error 3)".
+pub(super) fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
+}

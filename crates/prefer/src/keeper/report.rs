@@ -1,0 +1,100 @@
+//! What a keeper did.
+
+use std::fmt;
+use std::time::Duration;
+
+use nearfar_machine::{CpuSet, NodeId};
+use serde::Serialize;
+
+/// What a keeper did so far, or in its whole life.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct KeeperReport {
+    /// The preferred node.
+    pub node: NodeId,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+    /// Whether everybody kept may run on no other node anyway: nothing was narrowed.
+    pub nothing_to_narrow: bool,
+    /// How long it kept.
+    pub seconds: f64,
+    /// CPU time its looks took.
+    pub cpu_s: f64,
+    /// How often it looked.
+    pub looks: u64,
+    /// The longest time between two looks that it chose, so as not to cost more.
+    pub longest_pause_s: f64,
+    /// Processes that were kept.
+    pub processes: u64,
+    /// Threads that were seen; one that lived between two looks was kept too, but not seen.
+    pub threads: u64,
+    /// Threads that are kept now.
+    pub threads_now: u64,
+    /// How often a thread was confined to the node, at the begin and when it came back.
+    pub narrowed: u64,
+    /// How often a thread was let out.
+    pub widened: u64,
+    /// Threads that run anywhere now.
+    pub out_now: u64,
+    /// Threads that set their own affinity, or had it set, and were left in peace from then on.
+    pub left_in_peace: Vec<LeftInPeace>,
+    /// The same in numbers; the list holds the first hundred.
+    pub left_in_peace_count: u64,
+    /// Whether a guard stands by that puts the masks back at once if the keeper is killed.
+    pub guarded: bool,
+    /// Memory that followed, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MovedMemory>,
+}
+
+/// A thread that has chosen for itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct LeftInPeace {
+    /// Its number.
+    pub tid: i32,
+    /// Its process.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// The CPUs it has now.
+    pub cpus: CpuSet,
+}
+
+/// Memory that followed its tasks.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+pub struct MovedMemory {
+    /// How often a process's pages were moved home.
+    pub moves: u64,
+    /// Pages that could not be moved, over all moves.
+    pub pages_left: u64,
+    /// The last refusal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// As many are listed.
+pub(super) const LISTED: usize = 100;
+
+/// CPU time of the calling thread.
+pub(super) fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// One line, for a log.
+impl fmt::Display for KeeperReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { threads, processes, seconds, widened, left_in_peace_count, .. } = self;
+        write!(f, "{threads} threads of {processes} processes in {seconds:.0} s, let out {widened} times")?;
+        if *left_in_peace_count > 0 {
+            write!(f, ", {left_in_peace_count} left in peace with a mask of their own")?;
+        }
+        write!(f, "; {:.2} % of a CPU for it", 100.0 * self.cpu_share())
+    }
+}
+
+impl KeeperReport {
+    /// The keeper's own CPU time as a share of the time it kept.
+    pub fn cpu_share(&self) -> f64 {
+        if self.seconds > 0.0 { self.cpu_s / self.seconds } else { 0.0 }
+    }
+}

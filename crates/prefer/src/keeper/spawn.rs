@@ -1,0 +1,60 @@
+//! A command that is at home from its first instruction on.
+
+use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+
+use nearfar_apply::{affinity, tasks};
+use nearfar_machine::{Machine, NodeId, NodeSet};
+
+use super::kept::{Kept, plain};
+use super::{Keeper, KeeperError, KeeperOptions, MemoryPolicy, memory};
+
+impl Keeper {
+    /// Starts a command on its node's CPUs and keeps it. What the command makes is kept too, also where its maker has ended
+    /// before it was seen: this process becomes the parent of such orphans (PR_SET_CHILD_SUBREAPER).
+    ///
+    /// # Errors
+    /// As [`Keeper::start`], and when the command cannot be started.
+    pub fn spawn(
+        mut command: Command,
+        policy: Option<MemoryPolicy>,
+        node: NodeId,
+        machine: &Machine,
+        options: KeeperOptions,
+    ) -> Result<(Self, Child), KeeperError> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let failed = |error: &std::io::Error| KeeperError::Spawn { program: program.clone(), because: plain(error) };
+        let mut kept = Kept::new(node, machine, options)?;
+        let own = affinity::get(0).map_err(|error| failed(&error))?;
+        let group = kept.group_of(&own).ok_or_else(|| kept.elsewhere(program.clone(), own.clone()))?;
+        // On record before there is anybody: a child of this thread's process with the narrow mask is ours.
+        kept.note(group, rustix::thread::gettid().as_raw_nonzero().get())?;
+        let narrow = kept.groups[group].narrow.clone();
+        let confine = affinity::Confinement::to(&narrow);
+        let nodes = memory::words(&NodeSet::single(node));
+        // SAFETY: between fork and exec only system calls are made, on memory that was prepared before.
+        unsafe {
+            command.pre_exec(move || {
+                confine.calling_thread()?;
+                policy.map_or(Ok(()), |policy| policy.set(&nodes))
+            });
+        }
+        kept.orphans_except = Some(own_children());
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        let child = command.spawn().map_err(|error| failed(&error))?;
+        kept.said.narrowed += u64::from(own != narrow);
+        let adopted = kept.adopt(child.id().cast_signed());
+        // A command that has ended already was kept all its life.
+        match adopted {
+            Ok(()) | Err(KeeperError::Process { .. }) => Ok((Self::of(kept), child)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn own_children() -> BTreeSet<i32> {
+    let me = std::process::id().cast_signed();
+    let threads = tasks::threads(me).unwrap_or_default();
+    threads.into_iter().flat_map(|tid| tasks::children(me, tid).unwrap_or_default()).collect()
+}

@@ -1,0 +1,54 @@
+//! When a task leaves its node and when it comes back: numbers in, decisions out, no system.
+//!
+//! ```text
+//!             waits for a CPU, and home offers none, twice in a row
+//!   at home ────────────────────────────────────────────────────────► let out
+//!  (narrow) ◄──────────────────────────────────────────────────────── (its own mask)
+//!             home offers what it needs, twice in a row, and its pause is over
+//! ```
+//!
+//! *Waits* is its own run-queue delay as a share of the time it wanted to run. *Home offers* is the time the node's CPUs
+//! were idle. A task that waits beside an idle CPU is let out by no rule: the kernel's balancing within the node takes
+//! milliseconds, and a wait that a rule by wait alone sees (a burst of load under emulation) is no reason to go far.
+//!
+//! Of those that wait only the surplus leaves, the one that suffers most first: [`House`] adds up how many CPUs' worth of
+//! waiting there is, lets out so many, and looks anew when that has had its effect. Who comes back and has to leave
+//! again at once pauses for twice as long each time.
+
+mod house;
+mod single;
+
+pub use house::{House, Look, Sample};
+pub use single::{Decision, Place, Rule};
+
+use std::time::Duration;
+
+/// The thresholds. The defaults were measured, see docs/prefer.md.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RuleOptions {
+    /// Waiting above this share of the time it wanted to run is a reason to leave. 0 to 1.
+    pub waiting: f64,
+    /// Looks in a row that must agree.
+    pub looks: u32,
+    /// Having to leave again within this time after coming back makes the next return later.
+    pub too_soon: Duration,
+    /// The longest time before a return is tried again.
+    pub longest_pause: Duration,
+}
+
+impl Default for RuleOptions {
+    fn default() -> Self {
+        Self { waiting: 0.25, looks: 2, too_soon: Duration::from_secs(2), longest_pause: Duration::from_secs(32) }
+    }
+}
+
+/// What CPUs that were idle for these shares of the time offer to one more task, in CPUs. A CPU that is idle for a sliver
+/// offers nothing: a hundred of them together are no CPU for a task that always runs.
+pub fn offer(idle_shares: impl IntoIterator<Item = f64>) -> f64 {
+    idle_shares.into_iter().map(|idle| (idle - SLIVER).max(0.0)).sum()
+}
+
+const SLIVER: f64 = 0.1;
+
+/// An offer of so many CPUs takes any task that waits.
+pub(crate) const FULL: f64 = 0.5;

@@ -1,0 +1,141 @@
+//! The rule for all threads of one keeper: they share a node, so only as many leave as are too many.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Decision, FULL, Place, Rule, RuleOptions};
+
+/// What was seen of one thread since the last look.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// How long it ran, in CPUs (1 is all the time).
+    pub ran: f64,
+    /// How long it waited for a CPU, in CPUs.
+    pub waited: f64,
+    /// Whether it was last seen on another node's CPU.
+    pub away: bool,
+}
+
+/// What was seen since the last look.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Look {
+    /// Since an arbitrary moment, the same for all looks.
+    pub now: Duration,
+    /// What the node's idle CPUs offer ([`super::offer`]); none where nobody has looked.
+    pub offer: Option<f64>,
+    /// By thread.
+    pub samples: BTreeMap<i32, Sample>,
+}
+
+/// What is remembered of all threads.
+#[derive(Clone, PartialEq, Debug)]
+pub struct House {
+    options: RuleOptions,
+    rules: BTreeMap<i32, Rule>,
+}
+
+impl Sample {
+    /// Of the time it wanted to run. 0 where it did not.
+    fn waiting(&self) -> f64 {
+        let wanted = self.ran + self.waited;
+        if wanted > 0.0 { self.waited / wanted } else { 0.0 }
+    }
+}
+
+impl House {
+    /// Without threads.
+    pub fn new(options: RuleOptions) -> Self {
+        Self { options, rules: BTreeMap::new() }
+    }
+
+    /// A thread that is there from now on, or is somewhere else than was decided.
+    pub fn put(&mut self, tid: i32, place: Place) {
+        self.rules.insert(tid, Rule::new(self.options, place));
+    }
+
+    /// A thread that has ended, or is left in peace.
+    pub fn remove(&mut self, tid: i32) {
+        self.rules.remove(&tid);
+    }
+
+    /// Where it may run by what was decided.
+    pub fn place(&self, tid: i32) -> Option<Place> {
+        self.rules.get(&tid).map(Rule::place)
+    }
+
+    /// Whether what the node offers would matter for these samples: it costs something to find out.
+    pub fn needs_offer(&self, samples: &BTreeMap<i32, Sample>) -> bool {
+        self.rules.iter().any(|(tid, rule)| match rule.place() {
+            Place::Anywhere => true,
+            Place::Home => samples.get(tid).is_some_and(|sample| self.suffers(sample)),
+        })
+    }
+
+    /// A wait that matters: a few per cent of a task that hardly runs cost nothing.
+    fn suffers(&self, sample: &Sample) -> bool {
+        sample.waiting() > self.options.waiting && sample.waited > TRIFLE
+    }
+
+    /// Takes a look and decides.
+    pub fn step(&mut self, look: &Look) -> Vec<(i32, Decision)> {
+        let Some(offer) = look.offer else { return Vec::new() };
+        let leave = self.surplus(look, offer);
+        let decisions = if leave.is_empty() { self.returning(look, offer) } else { leave };
+        for &(tid, decision) in &decisions {
+            if let Some(rule) = self.rules.get_mut(&tid) {
+                rule.done(look.now, decision);
+            }
+        }
+        if !decisions.is_empty() {
+            // Its effect has to show before the next one.
+            self.rules.values_mut().for_each(Rule::look_anew);
+        }
+        decisions
+    }
+
+    /// Those at home that have to leave, most suffering first, as many as are too many.
+    fn surplus(&mut self, look: &Look, offer: f64) -> Vec<(i32, Decision)> {
+        let mut suffering = Vec::new();
+        let at_home = self.rules.iter_mut().filter(|(_, rule)| rule.place() == Place::Home);
+        let at_home: Vec<_> = at_home.filter_map(|(&tid, rule)| Some((tid, rule, look.samples.get(&tid)?))).collect();
+        let waited: f64 = at_home.iter().map(|(_, _, sample)| sample.waited).sum();
+        // The kernel's balancing will find it: an idle CPU, or less where less is waited for.
+        let room = offer >= waited.clamp(SCRAP, FULL);
+        for (tid, rule, sample) in at_home {
+            let waiting = if sample.waited > TRIFLE { sample.waiting() } else { 0.0 };
+            if let Some(decision) = rule.wants(look.now, waiting, room) {
+                suffering.push((tid, decision, waiting));
+            }
+        }
+        suffering.sort_by(|one, other| other.2.total_cmp(&one.2));
+        // One that suffers is too many, however the sum is rounded.
+        let surplus = (waited - offer).round().max(1.0) as usize;
+        suffering.into_iter().take(surplus).map(|(tid, decision, _)| (tid, decision)).collect()
+    }
+
+    /// Those let out that home can take, one after the other.
+    fn returning(&mut self, look: &Look, mut offer: f64) -> Vec<(i32, Decision)> {
+        let mut coming = Vec::new();
+        for (&tid, rule) in self.rules.iter_mut().filter(|(_, rule)| rule.place() == Place::Anywhere) {
+            let Some(sample) = look.samples.get(&tid) else { continue };
+            let (room, takes) = match sample.away {
+                // One that sleeps takes nothing now; that it finds a place when it wakes up is all that can be asked.
+                true => (offer >= FULL.max(sample.ran + sample.waited - SPARE), sample.ran + sample.waited),
+                // It runs at home already and would go on as it does.
+                false => (sample.waiting() <= self.options.waiting / 2.0, 0.0),
+            };
+            if let Some(decision) = rule.wants(look.now, sample.waiting(), room) {
+                offer -= takes;
+                coming.push((tid, decision));
+            }
+        }
+        coming
+    }
+}
+
+/// Less than this is no offer, in CPUs.
+const SCRAP: f64 = 0.1;
+/// In CPUs, see [`House::suffers`].
+const TRIFLE: f64 = 0.02;
+/// A task that always runs finds its place on a CPU that does a little else: in CPUs, what may lack.
+const SPARE: f64 = 0.2;

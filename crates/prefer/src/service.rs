@@ -1,0 +1,336 @@
+//! The service: rules from a file, tasks as they come, keepers that hold them.
+//!
+//! ```text
+//! prefer.toml ──► rules ──┐                          ┌─► keeper of rule 1 (node 1)
+//!                         ├─► roster ──► new tasks ──┼─► keeper of rule 2 (node 0)
+//! /proc, now and then ────┘                          └─► ...
+//! SIGHUP: the file is read again        SIGTERM: every keeper ends, and leaves its tasks as they were
+//! ```
+//!
+//! What happens is said in plain lines to whoever runs this; nothing is printed here.
+
+pub mod manager;
+pub mod roster;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nearfar_machine::{Machine, NodeId};
+use serde::Serialize;
+
+use crate::config::{Config, ConfigError, Place, Rule};
+use crate::keeper::{Keeper, KeeperError, KeeperOptions, Targets};
+use crate::near;
+use crate::psi;
+use manager::{NotAlone, Only, notify};
+use roster::{Found, Roster};
+
+/// How long a rule whose node or device is not there waits until it is looked for again.
+const AGAIN: Duration = Duration::from_secs(60);
+/// The configuration is a file that people write.
+const LARGEST: u64 = 1 << 20;
+
+/// Why a service does not begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// The configuration cannot be read.
+    #[error("{}: {because}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        because: std::io::Error,
+    },
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is one already.
+    #[error(transparent)]
+    NotAlone(#[from] NotAlone),
+    /// /proc cannot be read, or waiting failed.
+    #[error("looking for tasks: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// How a running service is told what to do: flags that signals set, and a pipe that they wake it with.
+#[derive(Debug)]
+pub struct Control {
+    /// End, and leave everything as it was.
+    pub stop: Arc<AtomicBool>,
+    /// Read the configuration again.
+    pub reload: Arc<AtomicBool>,
+    /// Can be read once one of them is set.
+    pub wake: OwnedFd,
+}
+
+/// What a service needs from the program that runs it.
+pub struct Surroundings<'a> {
+    /// Reads the running system, with its devices.
+    pub machine: &'a dyn Fn() -> Result<Machine, String>,
+    /// Takes a line about what happens.
+    pub log: &'a mut dyn FnMut(&str),
+}
+
+/// A rule with the node that it means on a machine.
+#[derive(Debug)]
+pub struct Resolved<'a> {
+    /// The rule.
+    pub rule: &'a Rule,
+    /// Its node with how that is known, or why there is none.
+    pub node: Result<(NodeId, String), String>,
+}
+
+/// A rule and the processes it would have now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Checked {
+    /// The rule's name.
+    pub rule: String,
+    /// Where its table begins in the file.
+    pub line: usize,
+    /// As in the file: `node 1`, `near eth0`.
+    pub place: String,
+    /// The node that means here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// How the node is known, or why there is none.
+    pub located: String,
+    /// The processes it would have.
+    pub tasks: Vec<CheckedTask>,
+}
+
+/// A process that a rule would have.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct CheckedTask {
+    /// Its number.
+    pub pid: i32,
+    /// The kernel's name for it.
+    pub name: String,
+    /// Rules that match it as well, and come too late.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
+}
+
+/// Reads and checks a configuration file.
+///
+/// # Errors
+/// When it cannot be read, or something in it is wrong.
+pub fn load(file: &std::path::Path) -> Result<Config, ServiceError> {
+    let unreadable = |because| ServiceError::Unreadable { file: file.to_owned(), because };
+    if std::fs::metadata(file).map_err(unreadable)?.len() > LARGEST {
+        return Err(unreadable(std::io::Error::other("larger than a mebibyte, which no configuration is")));
+    }
+    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    Ok(crate::config::parse(&text, &file.display().to_string())?)
+}
+
+/// The node that a rule means on this machine, and how that is known.
+///
+/// # Errors
+/// In words, when there is no such node or device, or it is not known where that is.
+pub fn resolve(machine: &Machine, place: &Place) -> Result<(NodeId, String), String> {
+    match place {
+        Place::Node(node) => near::node(machine, *node).map(|node| (node, format!("node {node}"))),
+        Place::Near(device) => {
+            let home = near::find(machine, std::path::Path::new("/sys"), device).map_err(|error| error.to_string())?;
+            Ok((home.node, format!("near {device}: {home}")))
+        }
+    }
+}
+
+/// What each rule would have now. Nothing is changed.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn check(config: &Config, machine: &Machine) -> Result<Vec<Checked>, ServiceError> {
+    let checked = |rule: &Rule| {
+        let (node, located) = match resolve(machine, &rule.place) {
+            Ok((node, located)) => (Some(node), located),
+            Err(because) => (None, because),
+        };
+        let (name, place) = (rule.name.clone(), rule.place.to_string());
+        Checked { rule: name, line: rule.line, place, node, located, tasks: Vec::new() }
+    };
+    let mut answer: Vec<_> = config.rules.iter().map(checked).collect();
+    for Found { pid, name, rule, also } in Roster::default().round(&config.rules)? {
+        let also = also.into_iter().map(|rule| config.rules[rule].name.clone()).collect();
+        answer[rule].tasks.push(CheckedTask { pid, name, also });
+    }
+    for rule in &mut answer {
+        rule.tasks.sort_by_key(|task| task.pid);
+    }
+    Ok(answer)
+}
+
+/// Runs until it is told to stop, and leaves every task as it was.
+///
+/// # Errors
+/// When it cannot begin: the configuration is wrong, or there is another service. Later faults are logged.
+pub fn run(file: &std::path::Path, control: &Control, surroundings: &mut Surroundings<'_>) -> Result<(), ServiceError> {
+    let config = load(file)?;
+    let _only = Only::take(&Only::directory())?;
+    let mut shift = Shift::begin(config, surroundings);
+    notify("READY=1");
+    while !control.stop.load(Ordering::Relaxed) {
+        if control.reload.swap(false, Ordering::Relaxed) {
+            shift = reload(shift, file, surroundings);
+        }
+        shift.round(surroundings)?;
+        wait(control, shift.config.scan)?;
+    }
+    notify("STOPPING=1");
+    shift.end(surroundings);
+    Ok(())
+}
+
+/// Until something is to be done or the time is over.
+fn wait(control: &Control, limit: Duration) -> Result<(), ServiceError> {
+    if psi::wait(None, control.wake.as_fd(), Some(limit))? == psi::Woken::ByOther {
+        // The flags say what was meant; only one byte, so that one signal more is one round more.
+        let _ = rustix::io::read(&control.wake, &mut [0; 1]);
+    }
+    Ok(())
+}
+
+/// The configuration as it is now; the old one stays where that is wrong.
+fn reload(shift: Shift, file: &std::path::Path, surroundings: &mut Surroundings<'_>) -> Shift {
+    match load(file) {
+        Err(error) => {
+            (surroundings.log)(&format!("the configuration stays as it was: {error}"));
+            shift
+        }
+        Ok(config) if config == shift.config => {
+            (surroundings.log)("the configuration is the same");
+            shift
+        }
+        Ok(config) => {
+            shift.end(surroundings);
+            (surroundings.log)(&format!("{} read again", file.display()));
+            Shift::begin(config, surroundings)
+        }
+    }
+}
+
+/// The time under one configuration.
+struct Shift {
+    config: Config,
+    roster: Roster,
+    posts: Vec<Post>,
+    machine: Option<Machine>,
+    looked: Instant,
+}
+
+/// What became of a rule.
+enum Post {
+    /// Its node is not known yet.
+    Waiting,
+    /// It has a node, and no task so far.
+    Idle(NodeId),
+    /// It has tasks.
+    Busy(NodeId, Keeper),
+}
+
+impl Shift {
+    fn begin(config: Config, surroundings: &mut Surroundings<'_>) -> Self {
+        let posts = config.rules.iter().map(|_| Post::Waiting).collect();
+        let mut shift = Self { config, roster: Roster::default(), posts, machine: None, looked: Instant::now() };
+        let scan = shift.config.scan;
+        (surroundings.log)(&format!("{} rules, new tasks are looked for every {scan:?}", shift.config.rules.len()));
+        shift.place(surroundings, true);
+        shift
+    }
+
+    /// Finds the nodes of rules that have none.
+    fn place(&mut self, surroundings: &mut Surroundings<'_>, say: bool) {
+        self.looked = Instant::now();
+        let machine = match (surroundings.machine)() {
+            Ok(machine) => machine,
+            Err(because) => return (surroundings.log)(&format!("the machine cannot be read: {because}")),
+        };
+        for (index, (rule, post)) in self.config.rules.iter().zip(&mut self.posts).enumerate() {
+            if !matches!(post, Post::Waiting) {
+                continue;
+            }
+            match resolve(&machine, &rule.place) {
+                Ok((node, located)) => {
+                    (surroundings.log)(&format!("{}: {located}", rule.name));
+                    *post = Post::Idle(node);
+                    // Tasks that it could not take so far.
+                    self.roster.forget(index);
+                }
+                Err(because) if say => {
+                    let seconds = AGAIN.as_secs();
+                    (surroundings.log)(&format!("{}: {because}; looked for again every {seconds} s", rule.name));
+                }
+                Err(_) => {}
+            }
+        }
+        self.machine = Some(machine);
+    }
+
+    fn round(&mut self, surroundings: &mut Surroundings<'_>) -> Result<(), ServiceError> {
+        let waiting = self.posts.iter().any(|post| matches!(post, Post::Waiting));
+        if waiting && self.looked.elapsed() >= AGAIN {
+            self.place(surroundings, false);
+        }
+        for found in self.roster.round(&self.config.rules)? {
+            self.take(&found, surroundings);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, found: &Found, surroundings: &mut Surroundings<'_>) {
+        let rule = &self.config.rules[found.rule];
+        let Some(machine) = &self.machine else { return };
+        let who = format!("{}: {} (process {})", rule.name, found.name, found.pid);
+        let taken = self.posts[found.rule].take(found.pid, rule, machine);
+        match taken {
+            Ok(Some(node)) => {
+                let late = found.also.iter().map(|&rule| self.config.rules[rule].name.as_str()).collect::<Vec<_>>();
+                let late = if late.is_empty() { String::new() } else { format!("; {} came too late", late.join(", ")) };
+                (surroundings.log)(&format!("{who} prefers node {node}{late}"));
+            }
+            Ok(None) => {}
+            Err(because) => (surroundings.log)(&format!("{who} is left as it is: {because}")),
+        }
+    }
+
+    /// Ends every keeper: the tasks are as they were.
+    fn end(self, surroundings: &mut Surroundings<'_>) {
+        for (rule, post) in self.config.rules.iter().zip(self.posts) {
+            let Post::Busy(_, keeper) = post else { continue };
+            match keeper.stop() {
+                Ok(report) => {
+                    let (processes, out, cpu) = (report.processes, report.widened, report.cpu_s);
+                    let did =
+                        format!("{processes} processes kept, threads let out {out} times, {cpu:.3} s of CPU time");
+                    (surroundings.log)(&format!("{}: given back ({did})", rule.name));
+                }
+                Err(error) => (surroundings.log)(&format!("{}: {error}", rule.name)),
+            }
+        }
+    }
+}
+
+impl Post {
+    /// Has the rule's keeper take a process; the node, or nothing where the rule has none.
+    fn take(&mut self, pid: i32, rule: &Rule, machine: &Machine) -> Result<Option<NodeId>, KeeperError> {
+        match self {
+            Self::Waiting => Ok(None),
+            Self::Busy(node, keeper) => keeper.add(pid).map(|()| Some(*node)),
+            Self::Idle(node) => {
+                let node = *node;
+                *self = Self::Busy(node, Keeper::start(Targets::Pids(vec![pid]), node, machine, options_of(rule))?);
+                Ok(Some(node))
+            }
+        }
+    }
+}
+
+/// What a rule asks of its keeper. Processes that a kept one makes are found by the roster, and may have another rule.
+fn options_of(rule: &Rule) -> KeeperOptions {
+    KeeperOptions { children: false, memory: rule.memory, ..KeeperOptions::default() }
+}

@@ -1,0 +1,238 @@
+//! The processes of the system, and which rule has which.
+//!
+//! ```text
+//! every round   names in /proc ──► new ones, for their first rounds     (a shell becomes the command it starts)
+//!                             └─► one in sixteen of the others, in turn (commands that change, numbers used again)
+//! ```
+//!
+//! So a round costs a directory, and a few files for each process looked at. A process that a rule has stays with it until
+//! it ends.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+use crate::config::Rule;
+use crate::matching::{Looks, matching};
+
+/// Rounds in which a process is looked at every time.
+const YOUNG: u64 = 4;
+/// After that once in as many rounds.
+const TURN: u64 = 16;
+/// A kernel thread, in the flags of /proc/PID/stat (`PF_KTHREAD`, include/linux/sched.h).
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
+/// Who is there, as of the last round.
+#[derive(Debug, Default)]
+pub struct Roster {
+    known: HashMap<i32, Entry>,
+    round: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    start: u64,
+    since: u64,
+    seen: u64,
+    rule: Option<usize>,
+}
+
+/// A process that a rule has from now on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Its number.
+    pub pid: i32,
+    /// The kernel's name for it.
+    pub name: String,
+    /// The rule, as its place among the rules.
+    pub rule: usize,
+    /// Rules that would have matched as well and came too late.
+    pub also: Vec<usize>,
+}
+
+/// What one look at a process told.
+struct Seen {
+    start: u64,
+    looks: Looks,
+}
+
+impl Roster {
+    /// One round: the processes that a rule has now and had not before.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn round(&mut self, rules: &[Rule]) -> io::Result<Vec<Found>> {
+        self.round += 1;
+        let round = self.round;
+        let mut found = Vec::new();
+        for pid in nearfar_apply::tasks::processes()? {
+            if let Some(entry) = self.known.get_mut(&pid) {
+                entry.seen = round;
+                let in_turn = (round + u64::from(pid.unsigned_abs())).is_multiple_of(TURN);
+                if round - entry.since >= YOUNG && !in_turn {
+                    continue;
+                }
+            }
+            // One that ended meanwhile is nobody's.
+            let Some(seen) = look(pid, rules) else { continue };
+            let entry =
+                self.known.entry(pid).or_insert(Entry { start: seen.start, since: round, seen: round, rule: None });
+            if entry.start != seen.start {
+                *entry = Entry { start: seen.start, since: round, seen: round, rule: None };
+            }
+            if entry.rule.is_some() {
+                continue;
+            }
+            let mut matching = matching(rules, &seen.looks).into_iter();
+            if let Some(rule) = matching.next() {
+                entry.rule = Some(rule);
+                found.push(Found { pid, name: seen.looks.name, rule, also: matching.collect() });
+            }
+        }
+        self.known.retain(|_, entry| entry.seen == round);
+        Ok(found)
+    }
+
+    /// Takes its processes from a rule: the next round finds them anew.
+    pub fn forget(&mut self, rule: usize) {
+        self.known.retain(|_, entry| entry.rule != Some(rule));
+    }
+
+    /// How many processes the last round saw.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether it saw none.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+}
+
+/// A process as the rules need to see it; nothing for one that is gone, ending, or a part of the kernel, and for nearfar
+/// itself.
+fn look(pid: i32, rules: &[Rule]) -> Option<Seen> {
+    let directory = format!("/proc/{pid}");
+    let directory = Path::new(&directory);
+    let stat = Stat::parse(&std::fs::read(directory.join("stat")).ok()?)?;
+    let me = std::process::id().cast_signed();
+    let passed_over = stat.state == 'Z' || stat.flags & KERNEL_THREAD != 0 || pid == me || stat.parent == me;
+    let mut looks = Looks { name: stat.name, ..Looks::default() };
+    if !passed_over && rules.iter().any(|rule| rule.tasks.command.is_some()) {
+        looks.executable = std::fs::read_link(directory.join("exe")).ok().map(|path| executable(&path));
+    }
+    if !passed_over && rules.iter().any(|rule| rule.tasks.cgroup.is_some() || rule.tasks.unit.is_some()) {
+        looks.groups = groups(&std::fs::read_to_string(directory.join("cgroup")).unwrap_or_default());
+    }
+    if passed_over {
+        // Seen, so that it is not looked at in every round, and like nothing that a rule can match.
+        looks = Looks::default();
+    }
+    Some(Seen { start: stat.start, looks })
+}
+
+/// The path of an executable, also of one that was replaced while it runs (an upgrade).
+fn executable(link: &Path) -> String {
+    let path = link.to_string_lossy();
+    path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned()
+}
+
+/// The paths in /proc/PID/cgroup: `0::/system.slice/nginx.service`, `3:cpuset:/a`.
+fn groups(text: &str) -> Vec<String> {
+    let mut paths: Vec<_> = text.lines().filter_map(|line| Some(line.splitn(3, ':').nth(2)?.to_owned())).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// What rules need of /proc/PID/stat (proc_pid_stat(5)).
+#[derive(PartialEq, Eq, Debug)]
+struct Stat {
+    name: String,
+    state: char,
+    parent: i32,
+    flags: u32,
+    start: u64,
+}
+
+impl Stat {
+    fn parse(stat: &[u8]) -> Option<Self> {
+        let open = stat.iter().position(|&byte| byte == b'(')?;
+        let close = stat.iter().rposition(|&byte| byte == b')').filter(|&close| close > open)?;
+        let after = std::str::from_utf8(&stat[close + 1..]).ok()?;
+        let fields: Vec<_> = after.split_ascii_whitespace().take(20).collect();
+        Some(Self {
+            name: String::from_utf8_lossy(&stat[open + 1..close]).into_owned(),
+            state: fields.first()?.chars().next()?,
+            parent: fields.get(1)?.parse().ok()?,
+            flags: fields.get(6)?.parse().ok()?,
+            start: fields.get(19)?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use crate::config;
+
+    /// A process that waits for its standard input to end.
+    fn waiting(command: &str) -> Child {
+        Command::new(command).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    fn rules(text: &str) -> Vec<Rule> {
+        config::parse(text, "test").unwrap().rules
+    }
+
+    fn ended(mut child: Child) {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn children_of_the_service_itself_are_passed_over() {
+        let child = waiting("cat");
+        let found = Roster::default().round(&rules("[[prefer]]\nname='c'\nnode=0\ncommand='/*/cat'")).unwrap();
+        assert!(found.iter().all(|found| found.pid != child.id().cast_signed()), "{found:?}");
+        ended(child);
+    }
+
+    #[test]
+    fn a_process_is_found_once_and_by_the_first_rule() {
+        // A shell in between, so that the process is not this one's child.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "exec 3<&0; cat <&3 & echo $!; wait"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let mut line = String::new();
+        io::BufRead::read_line(&mut io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
+        let pid: i32 = line.trim().parse().unwrap();
+        let rules = rules(
+            "[[prefer]]\nname='cat'\nnode=0\ncommand='ca[t]'\n[[prefer]]\nname='path'\nnode=0\ncommand='/*/*/cat'\n\
+             [[prefer]]\nname='short'\nnode=0\ncommand='/*/cat'",
+        );
+        let mut roster = Roster::default();
+        let mut mine = || roster.round(&rules).unwrap().into_iter().find(|found| found.pid == pid);
+        // Just forked, it may still be the shell: the first rounds look again.
+        let found = (0..1000).find_map(|_| mine()).expect("found while it is young");
+        assert_eq!((found.name.as_str(), found.rule, found.also.len()), ("cat", 0, 1), "{found:?}");
+        assert_eq!((0..40).find_map(|_| mine()), None);
+        ended(shell);
+    }
+
+    #[test]
+    fn groups_of_all_hierarchies_are_read() {
+        assert_eq!(groups("1:name=systemd:/a:b\n0::/c\n3:cpuset:/c\n"), ["/a:b", "/c"]);
+    }
+
+    #[test]
+    fn kernel_threads_are_told_by_their_flag() {
+        let line = b"17 (kworker/0:1 (x)) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 77 0";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!((stat.name.as_str(), stat.state, stat.parent, stat.start), ("kworker/0:1 (x)", 'I', 2, 77));
+        assert_ne!(stat.flags & KERNEL_THREAD, 0);
+        assert_eq!(Stat::parse(b"17 )("), None);
+    }
+}
