@@ -1,24 +1,33 @@
 //! One watch over several processes of the machine that runs the tests, where its kernel permits that.
 
+use std::io::Read as _;
+use std::os::fd::FromRawFd as _;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use nearfar_machine::{CpuId, Machine, NodeId};
-use nearfar_sources::synthetic;
+use nearfar_machine::{CpuId, NodeId};
+use nearfar_sources::{Request, Want, synthetic};
 use nearfar_trace::watch::Watch;
 use nearfar_trace::{TraceError, tasks};
-use rustix::process::Pid;
+use perf_event_open_sys::bindings::{PERF_COUNT_SW_CPU_MIGRATIONS, PERF_TYPE_SOFTWARE, perf_event_attr};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
 
+/// The CPUs this test may use.
+fn cpus() -> Vec<u32> {
+    let allowed = sched_getaffinity(None).unwrap();
+    (0..Affinity::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).map(|cpu| cpu as u32).collect()
+}
+
 /// Two CPUs as nodes of their own, and a watch; or why not here.
-fn open() -> Option<(Machine, Watch)> {
-    let allowed = sched_getaffinity(None).ok()?;
-    if !(allowed.is_set(0) && allowed.is_set(1)) {
+fn open() -> Option<Watch> {
+    if !cpus().starts_with(&[0, 1]) {
         println!("skipped: CPUs 0 and 1 are not there to move between");
         return None;
     }
     let machine = synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap();
     match Watch::open(&machine) {
-        Ok(watch) => Some((machine, watch)),
+        Ok(watch) => Some(watch),
         Err(error) => {
             println!("skipped: {error}");
             None
@@ -35,6 +44,10 @@ fn pid(child: &Child) -> i32 {
     child.id().cast_signed()
 }
 
+fn number(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
 /// A sleeping task is moved when it is woken next: moving it by its affinity alone is no migration yet. So it is kept busy.
 fn busy() -> Child {
     Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap()
@@ -43,7 +56,7 @@ fn busy() -> Child {
 fn move_to(child: &Child, cpu: u32) {
     let mut set = Affinity::new();
     set.set(cpu as usize);
-    sched_setaffinity(Pid::from_raw(pid(child)), &set).unwrap();
+    sched_setaffinity(Some(number(child)), &set).unwrap();
     // The kernel has moved it when the call returns.
 }
 
@@ -54,7 +67,7 @@ fn end(mut child: Child) {
 
 #[test]
 fn each_process_gets_its_own_moves_from_follow_to_collect_and_no_others() {
-    let Some((_, mut watch)) = open() else { return };
+    let Some(mut watch) = open() else { return };
     let (first, second) = (busy(), busy());
     move_to(&first, 0);
     move_to(&second, 0);
@@ -82,9 +95,90 @@ fn each_process_gets_its_own_moves_from_follow_to_collect_and_no_others() {
     end(second);
 }
 
+/// Two counts of the kernel's own: `nr_migrations` of /proc/PID/sched, which it adds to where it moves a task, and the
+/// software event `cpu-migrations`, which counts at the task's next run and so takes two moves in between for one.
+#[test]
+fn a_watch_counts_what_the_kernel_itself_counts() {
+    let machine = nearfar_sources::read(&Request::live(Want::topology())).unwrap();
+    // The first and the last: on different nodes, where there are such.
+    let cpus = cpus();
+    let [a, .., b] = cpus[..] else { return println!("skipped: there are no two CPUs to move between") };
+    let mut watch = match Watch::open(&machine) {
+        Ok(watch) => watch,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let child = busy();
+    stop(&child);
+    let Some(before) = kernels_count(&child) else {
+        end(child);
+        return println!("skipped: this kernel has no /proc/PID/sched");
+    };
+    let counter = Counter::open(pid(&child));
+    watch.follow(pid(&child)).unwrap();
+    kill_process(number(&child), Signal::CONT).unwrap();
+    // More that want to run than there are CPUs: the kernel moves them about.
+    let others: Vec<Child> = machine.cpu_states.online.iter().map(|_| busy()).collect();
+    std::thread::sleep(Duration::from_secs(2));
+    for cpu in [a, b, a, b, a] {
+        move_to(&child, cpu);
+    }
+    stop(&child);
+    let after = kernels_count(&child).unwrap();
+    let found = watch.collect(pid(&child)).unwrap();
+    others.into_iter().chain([child]).for_each(end);
+    let found_of = &found.found.migrations;
+    println!("{found_of:?}; the kernel: {}, counter {:?}", after - before, counter.as_ref().map(Counter::count));
+    assert!(found.losses.is_whole() && found.found.gaps == 0, "{found:?}");
+    assert_eq!(found_of.total(), after - before);
+    assert!(found_of.total() >= 4);
+    if let Some(counter) = counter {
+        assert!(counter.count() <= found_of.total() && counter.count() > 0, "{}", counter.count());
+    }
+    let cross: u64 = found.found.matrix.iter().filter(|cell| cell.from != cell.to).map(|cell| cell.migrations).sum();
+    assert_eq!(found_of.cross_node, cross);
+}
+
+/// Stops a process and waits until it has: from then on it is not moved.
+fn stop(child: &Child) {
+    kill_process(number(child), Signal::STOP).unwrap();
+    let status = || std::fs::read_to_string(format!("/proc/{}/stat", pid(child))).unwrap();
+    while !status().rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
+        std::thread::yield_now();
+    }
+}
+
+fn kernels_count(child: &Child) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/sched", pid(child))).ok()?;
+    text.lines().find(|line| line.starts_with("se.nr_migrations"))?.rsplit(' ').next()?.parse().ok()
+}
+
+/// The kernel's software event `cpu-migrations` of a process.
+struct Counter(std::fs::File);
+
+impl Counter {
+    fn open(pid: i32) -> Option<Self> {
+        let mut attributes = perf_event_attr {
+            type_: PERF_TYPE_SOFTWARE,
+            size: size_of::<perf_event_attr>() as u32,
+            config: u64::from(PERF_COUNT_SW_CPU_MIGRATIONS),
+            ..Default::default()
+        };
+        // SAFETY: the attributes are a whole, initialised `perf_event_attr` and live through the call.
+        let fd = unsafe { perf_event_open_sys::perf_event_open(&raw mut attributes, pid, -1, -1, 0) };
+        // SAFETY: the kernel has just given out this descriptor, and nobody else knows it.
+        (fd >= 0).then(|| Self(unsafe { std::fs::File::from_raw_fd(fd) }))
+    }
+
+    fn count(&self) -> u64 {
+        let mut count = [0; 8];
+        (&self.0).read_exact(&mut count).unwrap();
+        u64::from_ne_bytes(count)
+    }
+}
+
 #[test]
 fn a_process_that_has_ended_is_still_told_of() {
-    let Some((_, mut watch)) = open() else { return };
+    let Some(mut watch) = open() else { return };
     for round in 0..3 {
         let child = busy();
         move_to(&child, 0);
@@ -101,7 +195,7 @@ fn a_process_that_has_ended_is_still_told_of() {
 
 #[test]
 fn children_of_a_followed_process_are_followed() {
-    let Some((_, mut watch)) = open() else { return };
+    let Some(mut watch) = open() else { return };
     let mut shell =
         Command::new("sh").args(["-c", "read go; true; (true); true"]).stdin(Stdio::piped()).spawn().unwrap();
     watch.follow(pid(&shell)).unwrap();
@@ -114,7 +208,7 @@ fn children_of_a_followed_process_are_followed() {
 
 #[test]
 fn what_cannot_be_followed_or_is_not_followed_is_said_and_the_watch_goes_on() {
-    let Some((_, mut watch)) = open() else { return };
+    let Some(mut watch) = open() else { return };
     assert!(matches!(watch.follow(999_999_999), Err(TraceError::NoProcess { pid: 999_999_999, .. })));
     assert!(matches!(watch.collect(999_999_999), Err(TraceError::NotFollowed { .. })));
     let child = waiting();
@@ -126,7 +220,7 @@ fn what_cannot_be_followed_or_is_not_followed_is_said_and_the_watch_goes_on() {
 
 #[test]
 fn a_watched_process_becomes_json_and_back() {
-    let Some((_, mut watch)) = open() else { return };
+    let Some(mut watch) = open() else { return };
     let child = waiting();
     watch.follow(pid(&child)).unwrap();
     let found = watch.collect(pid(&child)).unwrap();

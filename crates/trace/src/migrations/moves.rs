@@ -212,6 +212,10 @@ impl Moves {
     }
 
     fn moved(&mut self, time_ns: u64, tid: i32, name: String, from: CpuId, to: CpuId) {
+        // set_task_cpu() in kernel/sched/core.c says this before it looks whether there is anything to do.
+        if from == to {
+            return;
+        }
         let Some(life) = self.living.get_mut(&tid).filter(|life| time_ns >= life.followed_ns) else { return };
         self.gaps += u64::from(life.cpu.is_some_and(|cpu| cpu != from));
         // Where it was not known where the task is, this event tells it in hindsight.
