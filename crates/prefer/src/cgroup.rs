@@ -12,6 +12,7 @@
 //! their first instruction. It needs the cpuset controller, and moves the group as one. Where that does not fit its threads
 //! are kept one by one instead.
 
+mod either;
 pub mod keeper;
 pub mod members;
 
@@ -19,6 +20,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use nearfar_machine::CpuSet;
+
+pub use either::{KeptGroup, KeptGroupError, KeptGroupReport};
 
 /// A group of the unified hierarchy (version 2), or a directory of a version 1 hierarchy.
 #[derive(Clone, PartialEq, Eq, Debug)]
