@@ -21,6 +21,7 @@ mod memory;
 mod result;
 mod serve;
 mod spec;
+mod timed;
 
 use nearfar_machine::{Machine, NodeId};
 

@@ -12,25 +12,12 @@ use super::loops::Loop;
 use super::memory::{self, Buffer};
 use super::result::{PagesByNode, ProbeResult, Ready};
 use super::spec::{ProbeSpec, Where};
+use super::timed::Timed;
 use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
 use crate::pinning;
 
-/// Most figures of rounds that are kept.
-const MOST_FIGURES: u32 = 1000;
 /// Accesses before anybody times: the loop's instructions and the stack are there then.
 const WARM_UP_STEPS: u64 = 4096;
-/// Clocks that are read without a system call (the files named vclock or vdso of the architectures).
-const CLOCKS_WITHOUT_CALL: [&str; 8] = [
-    "tsc",
-    "kvm-clock",
-    "hyperv_clocksource_tsc_page",
-    "arch_sys_counter",
-    "timebase",
-    "riscv_clocksource",
-    "tod",
-    "stable counter",
-];
-
 /// Does what `nearfar bench child probe` is for: one run of the probe, described and started over standard input.
 ///
 /// # Errors
@@ -98,14 +85,6 @@ struct Prepared {
     buffer: Buffer,
 }
 
-/// The timed part: from when to when, and the ends of its figures.
-struct Timed {
-    start: Instant,
-    end: Instant,
-    figure_ends: Vec<Instant>,
-    rounds_a_figure: u32,
-}
-
 impl Prepared {
     fn ready(&self) -> Result<Ready, ServeError> {
         Ok(Ready {
@@ -122,11 +101,14 @@ impl Prepared {
         let counted = ready.cpus.union(&allowed()?);
         let numa_balancing = numa_balancing();
         let pages_before = self.buffer.pages();
-        let mut way = Loop::new(self.spec.pattern);
-        way.round(self.buffer.memory.words_mut(), WARM_UP_STEPS);
-        let (before, timed) = self.time(&mut way, &counted);
+        let (mut way, steps) = (Loop::new(self.spec.pattern), self.spec.steps);
+        let mut timed = Timed::prepare(self.spec.counts);
+        let words = self.buffer.memory.words_mut();
+        way.round(words, WARM_UP_STEPS);
+        let before = Counters::before(&counted);
+        timed.run(&mut way, words, steps);
         let after = Counters::after(&counted);
-        let elapsed_life_s = life_until(timed.end);
+        let elapsed_life_s = life_until(timed.end());
         let difference = after.since(&before, &counted);
         let seconds = timed.seconds();
         let (pages_after, cpus) = (self.buffer.pages(), allowed()?);
@@ -140,9 +122,9 @@ impl Prepared {
             waited_s: difference.waited_s,
             elapsed_life_s,
             counts: self.spec.counts,
-            steps: self.spec.steps,
-            round_s: timed.round_s(self.spec.counts),
-            rounds_a_figure: timed.rounds_a_figure,
+            steps,
+            round_s: timed.round_s(),
+            rounds_a_figure: timed.rounds_a_figure(),
             faults: difference.faults,
             switches: difference.switches,
             stolen_s: difference.stolen_s,
@@ -155,28 +137,6 @@ impl Prepared {
             pages_after,
             doubts,
         })
-    }
-
-    /// The timed part, and what was counted before it.
-    fn time(&mut self, way: &mut Loop, cpus: &CpuSet) -> (Counters, Timed) {
-        let (counts, steps) = (self.spec.counts, self.spec.steps);
-        let words = self.buffer.memory.words_mut();
-        let rounds_a_figure = if clock_needs_no_call() { counts.div_ceil(MOST_FIGURES) } else { counts };
-        // Written to, so that its pages are there.
-        let mut figure_ends = vec![Instant::now(); counts.div_ceil(rounds_a_figure) as usize];
-        let before = Counters::before(cpus);
-        let start = Instant::now();
-        let mut left = counts;
-        for end in &mut figure_ends {
-            let rounds = rounds_a_figure.min(left);
-            for _ in 0..rounds {
-                way.round(words, steps);
-            }
-            left -= rounds;
-            *end = Instant::now();
-        }
-        let end = figure_ends.last().copied().unwrap_or(start);
-        (before, Timed { start, end, figure_ends, rounds_a_figure })
     }
 
     /// Whether bound pages left their node.
@@ -192,27 +152,6 @@ impl Prepared {
     }
 }
 
-impl Timed {
-    fn seconds(&self) -> f64 {
-        self.end.duration_since(self.start).as_secs_f64()
-    }
-
-    /// Seconds a round, figure by figure; none where there is but one figure for all rounds.
-    fn round_s(&self, counts: u32) -> Vec<f64> {
-        if self.figure_ends.len() < 2 && counts > 1 {
-            return Vec::new();
-        }
-        let starts = std::iter::once(&self.start).chain(&self.figure_ends);
-        let whole = counts / self.rounds_a_figure;
-        let rounds = (0..).map(|figure| match figure < whole {
-            true => self.rounds_a_figure,
-            false => counts - whole * self.rounds_a_figure,
-        });
-        let spans = starts.zip(&self.figure_ends).map(|(start, end)| end.duration_since(*start).as_secs_f64());
-        spans.zip(rounds).map(|(span, rounds)| span / f64::from(rounds)).collect()
-    }
-}
-
 /// Whether automatic NUMA balancing is on (Documentation/admin-guide/sysctl/kernel.rst: a bit set; 0 is off).
 fn numa_balancing() -> Known<bool> {
     match fs::read_to_string("/proc/sys/kernel/numa_balancing") {
@@ -220,11 +159,6 @@ fn numa_balancing() -> Known<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Known::Yes(false),
         Err(error) => Known::no(format!("/proc/sys/kernel/numa_balancing: {error}")),
     }
-}
-
-fn clock_needs_no_call() -> bool {
-    let clock = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
-    clock.is_ok_and(|clock| CLOCKS_WITHOUT_CALL.contains(&clock.trim()))
 }
 
 /// Seconds from the fork of this process to `end`. The kernel remembers the fork in clock ticks since boot (proc_pid_stat(5),
