@@ -1,0 +1,106 @@
+//! Taking the runs: calibration, then rounds until the budget is spent.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use nearfar_machine::{Known, Machine, NodeId};
+
+use super::answer::{Floated, Floating};
+use super::budget::{self, MOST_ROUNDS};
+use super::{FloatingError, FloatingOptions};
+use crate::matrix::{self, Matrix, MatrixCell, Parameters, Policy, Taken, calibrate};
+use crate::probe::{self, Pattern, Where};
+use crate::random::{Random, SEED};
+
+/// Largest buffer: a checkup takes no more of a busy machine's memory than this.
+const MOST_BYTES: u64 = 512 << 20;
+/// Rounds of accesses in one run of the probe.
+const COUNTS: u32 = 100;
+/// What a run is first calibrated to; what that shows of preparing decides how long runs are.
+const FIRST_RUN_S: f64 = 1.0;
+
+/// Runs the probe bound to these nodes and floating in turn under a little load until the budget is spent. Sets nothing, and
+/// leaves nothing behind. On one node floating costs nothing, which is what it then finds.
+///
+/// # Errors
+/// When there is too little time, a child fails while calibrating, or `cancel` is set.
+pub fn measure(machine: &Machine, homes: &[NodeId], options: &FloatingOptions) -> Result<Floating, FloatingError> {
+    let started = Instant::now();
+    let left_s = || options.budget.saturating_sub(started.elapsed()).as_secs_f64();
+    let numa_balancing = balancing(machine);
+    let mut parameters = parameters(machine, homes, options, numa_balancing.get() == Some(&true));
+    let calibrated = calibrate(machine, &options.program, &parameters, FIRST_RUN_S, &options.cancel)?;
+    let run_s = budget::run_seconds(left_s(), parameters.cells.len(), calibrated.preparing.as_secs_f64())?;
+    parameters.steps = ((calibrated.steps as f64 * run_s / FIRST_RUN_S) as u64).max(1);
+    parameters.calibrated_to_s = Some(run_s);
+    let taken = rounds(&mut Matrix::new(machine, options.program.clone(), parameters.clone()), options, &left_s)?;
+    Ok(Floating {
+        contrasts: Floated::of(&parameters.cells, &taken),
+        rows: matrix::rows(&parameters.cells, &taken),
+        doubts: matrix::doubts(&taken),
+        parameters,
+        load_cpus: matrix::load_cpus(machine),
+        numa_balancing,
+        elapsed_s: started.elapsed().as_secs_f64(),
+        emulated: machine.origin.emulated.clone(),
+    })
+}
+
+/// Rounds until another one would not fit.
+fn rounds(
+    matrix: &mut Matrix<'_>,
+    options: &FloatingOptions,
+    left_s: &dyn Fn() -> f64,
+) -> Result<Vec<Taken>, FloatingError> {
+    let (mut random, mut taken, mut longest_s) = (Random::new(SEED), Vec::new(), 0.0_f64);
+    let mut order = matrix.parameters().cells.clone();
+    for round in 0..MOST_ROUNDS {
+        if round > 0 && left_s() < longest_s {
+            break;
+        }
+        let before = Instant::now();
+        random.shuffle(&mut order);
+        for &cell in &order {
+            let sample = matrix.once(&cell, &options.cancel).map_err(|error| error.to_string());
+            if options.cancel.load(Ordering::Relaxed) {
+                return Err(FloatingError::Cancelled);
+            }
+            taken.push(Taken { cell, round, sample });
+        }
+        longest_s = longest_s.max(before.elapsed().as_secs_f64());
+    }
+    Ok(taken)
+}
+
+fn parameters(machine: &Machine, homes: &[NodeId], options: &FloatingOptions, numa_balancing: bool) -> Parameters {
+    let (bytes, _) = probe::default_buffer_bytes(machine, homes);
+    Parameters {
+        pattern: Pattern::RandomReadWrite,
+        bytes: bytes.min(MOST_BYTES),
+        counts: COUNTS,
+        steps: 1,
+        calibrated_to_s: None,
+        load_percent: options.load_percent,
+        huge_pages: false,
+        settings: Vec::new(),
+        nodes: homes.to_vec(),
+        cells: cells(homes, numa_balancing),
+        left_out: Vec::new(),
+    }
+}
+
+/// Each node with CPUs bound to it and floating, and all floating.
+fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
+    let policy = Policy { preferred: None, numa_balancing };
+    let of_node = |&node: &NodeId| [Where::Node(node), Where::Floating].map(|cpus| (Where::Node(node), cpus));
+    let places = nodes.iter().flat_map(of_node).chain([(Where::Floating, Where::Floating)]);
+    places.map(|(memory, cpus)| MatrixCell { policy, memory, cpus }).collect()
+}
+
+/// Whether NUMA balancing moves pages between nodes: bit 0 of `kernel.numa_balancing` (bit 1 is for memory tiers).
+fn balancing(machine: &Machine) -> Known<bool> {
+    match &machine.settings.numa_balancing {
+        Known::Yes(mode) => Known::Yes(mode & 1 == 1),
+        Known::No { not_known_because } => Known::no(not_known_because.clone()),
+    }
+}
