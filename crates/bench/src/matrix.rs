@@ -31,6 +31,6 @@ pub use explained::{Estimate, Explained, explain};
 pub use findings::{Contrast, Findings, Question, Ratio, findings};
 pub use frame::EXPERIMENT;
 pub use kernel::{Tuning, balancing};
-pub use sample::{Kept, Sample, Taken};
+pub use sample::{Kept, KeptBy, Sample, Taken};
 pub use summary::{Counted, Migrated, Row, doubts, rows};
-pub use take::{Matrix, places};
+pub use take::{Matrix, load_cpus, places};

@@ -8,7 +8,7 @@ use nearfar_machine::Machine;
 
 use super::answer::Parameters;
 use super::loading::Loading;
-use super::take::{cpus, plainest, spec};
+use super::take::{load_cpus, plainest, spec};
 use crate::probe::{ChildError, Probe};
 
 /// Accesses of the first try: milliseconds on hardware, some hundred under emulation.
@@ -37,7 +37,7 @@ pub fn calibrate(
     seconds: f64,
     cancel: &AtomicBool,
 ) -> Result<Calibrated, ChildError> {
-    let mut loading = Loading::new(program.to_owned(), cpus(machine), parameters.load_percent);
+    let mut loading = Loading::new(program.to_owned(), load_cpus(machine), parameters.load_percent);
     loading.keep_up()?;
     let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec { because: "no cells".to_owned() })?;
     let mut steps = FIRST_STEPS;

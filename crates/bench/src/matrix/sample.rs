@@ -24,12 +24,24 @@ pub struct Sample {
 /// What a preferred node took.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Kept {
-    /// Who did it: nearfar's keeper, or the kernel's own interface.
-    pub by: String,
-    /// Seconds of CPU time it used; not known where the kernel did it.
+    /// Who did it.
+    pub by: KeptBy,
+    /// Seconds of CPU time that took.
     pub cpu_s: Known<f64>,
+    /// How long it kept, in seconds.
+    pub seconds: f64,
     /// How often the probe was let out of its node, because that was full.
     pub widened: u64,
+}
+
+/// What made a probe prefer its node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeptBy {
+    /// nearfar's keeper.
+    Keeper,
+    /// Its CPUs were bound to that node anyway.
+    Binding,
 }
 
 impl Sample {

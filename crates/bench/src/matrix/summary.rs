@@ -72,7 +72,8 @@ fn of_cell(row: usize, cell: MatrixCell, taken: &[&Taken]) -> Row {
     let seconds: Vec<f64> = good.iter().map(|sample| sample.probe.seconds).collect();
     let kept: Vec<f64> = good
         .iter()
-        .filter_map(|sample| Some(sample.kept.as_ref()?.cpu_s.get()? / sample.probe.elapsed_life_s.max(1e-9)))
+        .filter_map(|sample| sample.kept.as_ref())
+        .filter_map(|kept| Some(kept.cpu_s.get()? / kept.seconds.max(1e-9)))
         .collect();
     Row {
         row,

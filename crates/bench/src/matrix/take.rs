@@ -45,8 +45,7 @@ impl<'a> Matrix<'a> {
     /// Prepares a run with these parameters. `program` is one that answers `bench child probe|load`: `/proc/self/exe`
     /// from within nearfar. What this user may not trace is not traced, and every sample says why.
     pub fn new(machine: &'a Machine, program: PathBuf, parameters: Parameters) -> Self {
-        let cpus = cpus(machine);
-        let loading = Loading::new(program.clone(), cpus, parameters.load_percent);
+        let loading = Loading::new(program.clone(), load_cpus(machine), parameters.load_percent);
         let watch = Watch::open(machine).map_err(|error| error.to_string());
         let sets_balancing = kernel::balancing(machine) == Balancing::Settable;
         Self { machine, program, parameters, sets_balancing, loading, watch }
@@ -66,12 +65,15 @@ impl<'a> Matrix<'a> {
         spec(&self.parameters, cell)
     }
 
-    /// One run of the probe.
-    pub(super) fn sample(&mut self, cell: &MatrixCell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
+    /// One run of the probe in one cell, under the load, without setting anything.
+    ///
+    /// # Errors
+    /// When a child cannot be started, the cell cannot be had here, or `cancel` is set.
+    pub fn once(&mut self, cell: &MatrixCell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
         self.loading.keep_up()?;
         let mut preferring = Ok(None);
         let probe = Probe::prepare_under(&self.program, &self.spec(cell), |pid| {
-            preferring = cell.policy.preferred.map(|node| Preferring::start(pid, node, self.machine)).transpose();
+            preferring = Preferring::start(pid, cell, self.machine);
         })?;
         let preferring = preferring?;
         let pid = probe.pid();
@@ -113,8 +115,14 @@ pub(super) fn spec(parameters: &Parameters, cell: &MatrixCell) -> ProbeSpec {
     }
 }
 
-/// The CPUs that this process may use: the load runs on each of them.
-pub(super) fn cpus(machine: &Machine) -> CpuSet {
+/// The CPUs that the load runs on: those that this process may use and that are not kept free of everything but what is
+/// bound to them. Nothing floats to those, and who keeps them free wants no load there.
+pub fn load_cpus(machine: &Machine) -> CpuSet {
+    machine.cpu_states.housekeeping().intersection(&cpus(machine))
+}
+
+/// The CPUs that this process may use.
+fn cpus(machine: &Machine) -> CpuSet {
     let online = machine.cpu_states.online.clone();
     pinning::allowed().map_or(online.clone(), |allowed| allowed.intersection(&online))
 }
@@ -159,7 +167,7 @@ impl Experiment for Matrix<'_> {
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
         let cell = from_stored(cell).ok_or_else(|| format!("{cell} is no cell of the matrix"))?;
-        self.sample(&cell, cancel)
+        self.once(&cell, cancel)
     }
 
     fn value(sample: &Sample) -> f64 {
