@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use nearfar_runs::{Journal, Store, StoreError};
 use nearfar_sources::{Request, TaskScope, Want, parse_size};
+
+use crate::failure::Failure;
 
 /// When to use colour.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -52,9 +55,56 @@ pub struct SourceArgs {
 
 impl SourceArgs {
     /// Reads what is wanted of the machine.
-    pub fn read(&self, want: Want) -> Result<nearfar_machine::Machine, crate::failure::Failure> {
+    pub fn read(&self, want: Want) -> Result<nearfar_machine::Machine, Failure> {
         let Self { source, root, fake } = self.clone();
-        nearfar_sources::read(&Request { source, root, fake, want }).map_err(crate::failure::Failure::input)
+        nearfar_sources::read(&Request { source, root, fake, want }).map_err(Failure::input)
+    }
+}
+
+/// Where runs are kept.
+#[derive(Args, Clone)]
+pub struct StoreArgs {
+    /// The file that runs are kept in [default: NEARFAR_STORE, else nearfar/runs.db in XDG_DATA_HOME or
+    /// ~/.local/share]
+    #[arg(long, value_name = "FILE")]
+    store: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    /// The file.
+    pub fn path(&self) -> Result<PathBuf, Failure> {
+        let from_environment =
+            || std::env::var_os("NEARFAR_STORE").filter(|value| !value.is_empty()).map(PathBuf::from);
+        match self.store.clone().or_else(from_environment) {
+            Some(path) => Ok(path),
+            None => nearfar_runs::default_path().map_err(of_store),
+        }
+    }
+
+    /// The store, made where there is none; says on standard error where it cannot be kept the usual way.
+    pub fn open(&self) -> Result<Store, Failure> {
+        let store = Store::open(&self.path()?).map_err(of_store)?;
+        if store.journal() != Journal::WriteAhead {
+            anstream::eprintln!("nearfar: {}: {}", store.path().display(), store.journal());
+        }
+        Ok(store)
+    }
+
+    /// The store, for looking at what it has.
+    pub fn open_existing(&self) -> Result<Store, Failure> {
+        Store::open_existing(&self.path()?).map_err(of_store)
+    }
+}
+
+/// A store's answer by who has to act: what was named wrongly, or what the system refuses.
+pub fn of_store(error: StoreError) -> Failure {
+    match error {
+        StoreError::File { .. }
+        | StoreError::ReadOnly { .. }
+        | StoreError::Sqlite { .. }
+        | StoreError::StillRunning { .. }
+        | StoreError::NotOurs { .. } => Failure::refused(error),
+        _ => Failure::input(error),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod man;
 pub mod path;
 pub mod plan;
 pub mod rollback;
+pub mod runs;
 pub mod snapshot;
 pub mod spread;
 pub mod topo;

@@ -1,0 +1,88 @@
+//! `nearfar runs export`.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use anyhow::anyhow;
+use clap::{Args, ValueEnum};
+use nearfar_runs::export::{SCHEMA, Table, Whole, write_csv, write_parquet};
+use serde::Serialize;
+
+use super::Which;
+use crate::args::{StoreArgs, of_store};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Write stored runs for other programs
+///
+/// JSON has everything, the machine as well, and `runs import` reads it. CSV and Parquet have a row a sample: what is said of
+/// the run, a column a factor, and a column each value of the samples; several runs of different shapes have the
+/// columns of all of them.
+#[derive(Args)]
+pub struct Export {
+    /// Their numbers, or "last"
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<Which>,
+    /// What is written
+    #[arg(long, value_enum, default_value_t = Kind::Json, value_name = "FORMAT")]
+    format: Kind,
+    /// Where to [default: standard output]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+/// The formats.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Everything; documented in docs/json.md.
+    Json,
+    /// For spreadsheets.
+    Csv,
+    /// For DuckDB, pandas, Polars, Spark.
+    Parquet,
+}
+
+#[derive(Serialize)]
+struct Exported {
+    runs: Vec<Whole>,
+}
+
+impl Export {
+    /// Reads and writes.
+    pub fn run(self) -> Outcome {
+        let store = self.store.open_existing()?;
+        let whole = |which: &Which| store.whole(which.find(&store)?).map_err(of_store);
+        let runs = self.runs.iter().map(whole).collect::<Result<Vec<Whole>, Failure>>()?;
+        let mut bytes = Vec::new();
+        match self.format {
+            Kind::Json => {
+                bytes = output::json(SCHEMA, None, &Exported { runs })?.into_bytes();
+                bytes.push(b'\n');
+            }
+            Kind::Csv => write_csv(&Table::of(&runs).map_err(Failure::input)?, &mut bytes).map_err(Failure::refused)?,
+            Kind::Parquet => {
+                let table = Table::of(&runs).map_err(Failure::input)?;
+                write_parquet(&table, &mut bytes).map_err(Failure::refused)?;
+            }
+        }
+        match &self.output {
+            Some(path) => output::write_file(path, &bytes),
+            None if self.format == Kind::Parquet => to_pipe(&bytes),
+            None => output::print(&String::from_utf8_lossy(&bytes)),
+        }
+    }
+}
+
+/// Bytes that no terminal should see.
+fn to_pipe(bytes: &[u8]) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    if out.is_terminal() {
+        return Err(Failure::Input(anyhow!("Parquet is not for a terminal: name a file with -o FILE")));
+    }
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
+        written => written.map_err(Failure::refused),
+    }
+}

@@ -1,0 +1,222 @@
+//! Stored runs: a list of them, and one with what its samples say by cell.
+
+use std::collections::BTreeMap;
+
+use nearfar_machine::Machine;
+use nearfar_runs::export::Imported;
+use nearfar_runs::{CellSummary, Detail, Removed, Run, RunState, Sample};
+use serde_json::Value;
+
+use crate::amount::{count, moment};
+use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
+use crate::style::{Role, Style};
+use crate::summary::Summary;
+
+/// Most different doubts that are shown.
+const MOST_DOUBTS: usize = 8;
+
+/// A line a run, newest first.
+pub fn list(runs: &[Run], style: &Style) -> String {
+    if runs.is_empty() {
+        return whole(heading(style, "No runs", "none is stored that was asked for"));
+    }
+    let mut grid = Grid::new(&[
+        ("run", Side::Right),
+        ("begun", Side::Left),
+        ("experiment", Side::Left),
+        ("label", Side::Left),
+        ("samples", Side::Right),
+        ("state", Side::Left),
+        ("host", Side::Left),
+        ("kernel", Side::Left),
+        ("", Side::Left),
+    ])
+    .indent(0);
+    for run in runs {
+        grid.row(vec![
+            Cell::new(Role::Subject, run.run.to_string()),
+            Cell::from(moment(run.started_at_s.max(0.0) as u64)),
+            Cell::from(&run.experiment),
+            Cell::from(run.label.as_deref().unwrap_or("")),
+            Cell::from(samples_of(run)),
+            Cell::new(role_of(run.state), run.state.to_string()),
+            Cell::new(Role::Dim, &run.host),
+            Cell::new(Role::Dim, &run.kernel),
+            Cell::new(Role::Dim, if run.emulated.is_some() { "emulated" } else { "" }),
+        ]);
+    }
+    grid.render(style)
+}
+
+/// `36 of 2304`, or the number alone when there are as many as were wanted.
+fn samples_of(run: &Run) -> String {
+    let good = run.samples - run.failed.min(run.samples);
+    let wanted = run.cells.saturating_mul(u64::from(run.samples_per_cell));
+    if good == wanted { good.to_string() } else { format!("{good} of {wanted}") }
+}
+
+fn role_of(state: RunState) -> Role {
+    match state {
+        RunState::Complete => Role::Local,
+        RunState::Running => Role::Notice,
+        RunState::Interrupted | RunState::OutOfSight => Role::Warning,
+        RunState::Failed => Role::Critical,
+    }
+}
+
+/// One run: where and how it was made, and each cell's samples summed up. `machine` is left out where an older or newer
+/// program's description of it cannot be read.
+pub fn show(
+    run: &Run,
+    detail: &Detail,
+    machine: Option<&Machine>,
+    cells: &[CellSummary],
+    samples: &[Sample],
+    style: &Style,
+) -> String {
+    let mut out = header(run, detail, machine, style);
+    out.push_str(&heading(style, "Cells", "seconds; confidence: 95 % interval of the median"));
+    out.push_str(&table_of(detail, cells, style));
+    out.push_str(&doubts(samples, style));
+    whole(out)
+}
+
+/// Where and how a run was made.
+pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Style) -> String {
+    let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]);
+    let mut line = |name: &str, role: Role, text: &str| {
+        if !text.is_empty() {
+            grid.row(vec![Cell::new(Role::Dim, name), Cell::new(role, text)]);
+        }
+    };
+    line("label", Role::Subject, run.label.as_deref().unwrap_or(""));
+    let state = match &run.failure {
+        Some(because) => format!("{}: {because}", run.state),
+        None => run.state.to_string(),
+    };
+    line("state", role_of(run.state), &state);
+    let when = |at_s: f64| moment(at_s.max(0.0) as u64);
+    let ended = run.finished_at_s.map(|at_s| format!(" to {}", when(at_s))).unwrap_or_default();
+    line("made", Role::Plain, &format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar));
+    line("host", Role::Plain, &format!("{}, {} {}", run.host, run.kernel, detail.kernel_version));
+    line("machine", Role::Plain, &machine.map_or_else(String::new, |machine| Summary::of(machine).line()));
+    line("emulated", Role::Warning, run.emulated.as_deref().unwrap_or(""));
+    let attempts = format!("{} in {}, seed {}", samples_of(run), count(detail.plan.len(), "cell"), detail.seed);
+    line("samples", Role::Plain, &format!("{attempts}, {} with doubts, {} failed", run.doubtful, run.failed));
+    line("parameters", Role::Plain, &parameters(&detail.parameters));
+    let mut out = heading(style, &format!("Run {}", run.run), &run.title);
+    out.push_str(&grid.render(style));
+    for warning in &detail.warnings {
+        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, warning));
+    }
+    out
+}
+
+/// `bytes=1073741824 load=60`, by name.
+fn parameters(parameters: &Value) -> String {
+    let Value::Object(members) = parameters else { return parameters.to_string() };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    members.iter().map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>().join(" ")
+}
+
+fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
+    let figures = ["avg", "max", "min", "stdev", "median", "confidence", "samples", "doubts", "failed"];
+    let factors = detail.factors.iter().map(|factor| (factor.name.as_str(), Side::Left));
+    let columns: Vec<_> = factors.chain(figures.map(|name| (name, Side::Right))).collect();
+    let mut grid = Grid::new(&columns);
+    let largest = cells.iter().filter_map(|cell| cell.moments).map(|moments| moments.max.abs()).fold(0.0, f64::max);
+    let decimals = decimals(largest);
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.decimals$}"));
+    let unless_zero = |number: usize| if number == 0 { String::new() } else { number.to_string() };
+    for cell in cells {
+        let level = |name: &str| cell.cell.level(name).map_or_else(String::new, ToString::to_string);
+        let mut row: Vec<Cell> =
+            detail.factors.iter().map(|factor| Cell::new(Role::Subject, level(&factor.name))).collect();
+        let moments = cell.moments;
+        row.extend([
+            Cell::from(number(moments.map(|moments| moments.mean))),
+            Cell::from(number(moments.map(|moments| moments.max))),
+            Cell::from(number(moments.map(|moments| moments.min))),
+            Cell::from(number(moments.and_then(|moments| moments.stdev))),
+            Cell::from(number(cell.median)),
+            Cell::from(
+                cell.confidence
+                    .map_or_else(String::new, |range| format!("{:.decimals$} to {:.decimals$}", range.low, range.high)),
+            ),
+            Cell::from(cell.samples.to_string()),
+            Cell::new(Role::Warning, unless_zero(cell.doubtful)),
+            Cell::new(Role::Critical, unless_zero(cell.failed)),
+        ]);
+        grid.row(row);
+    }
+    grid.render(style)
+}
+
+/// Digits behind the point so that the largest figure of a table has four that mean something.
+fn decimals(largest: f64) -> usize {
+    if largest <= 0.0 {
+        return 3;
+    }
+    (3 - largest.log10().floor() as i32).clamp(0, 9) as usize
+}
+
+/// What was wrong with samples, the most frequent first, and why some failed.
+fn doubts(samples: &[Sample], style: &Style) -> String {
+    let mut counted: BTreeMap<(bool, &str), usize> = BTreeMap::new();
+    for sample in samples {
+        sample.doubts.iter().for_each(|doubt| *counted.entry((false, doubt)).or_default() += 1);
+        sample.failed.iter().for_each(|because| *counted.entry((true, because)).or_default() += 1);
+    }
+    if counted.is_empty() {
+        return String::new();
+    }
+    let mut counted: Vec<_> = counted.into_iter().collect();
+    counted.sort_by_key(|&((failed, _), times)| (!failed, std::cmp::Reverse(times)));
+    let mut out = heading(style, "Doubts", "");
+    for ((failed, text), times) in counted.iter().take(MOST_DOUBTS) {
+        let what = format!("{} {}: ", count(*times, "sample"), if *failed { "failed" } else { "doubtful" });
+        let role = if *failed { Role::Critical } else { Role::Warning };
+        out.push_str(&paragraph(style, 2, (role, &what), Role::Plain, text));
+    }
+    if let Some(more) = counted.len().checked_sub(MOST_DOUBTS).filter(|&more| more > 0) {
+        let text = format!("and {more} more; `nearfar runs export` has all of them");
+        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &text));
+    }
+    out
+}
+
+/// What was removed.
+pub fn removed(removed: &Removed, style: &Style) -> String {
+    let mut out = String::new();
+    for run in &removed.runs {
+        let label = run.label.as_ref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+        let text = format!(
+            "removed run {}: {}{label} of {}, {}",
+            run.run,
+            run.experiment,
+            moment(run.started_at_s.max(0.0) as u64),
+            count(usize::try_from(run.samples).unwrap_or(usize::MAX), "sample")
+        );
+        out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &text));
+    }
+    out
+}
+
+/// What an import added.
+pub fn imported(imported: &Imported, style: &Style) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &text));
+    imported.runs.iter().for_each(|run| line(format!("imported as run {run}")));
+    imported.already.iter().for_each(|run| line(format!("already here as run {run}")));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_four_digits_that_mean_something() {
+        assert_eq!([21.41, 0.002, 1234.0, 5e-7, 0.0].map(decimals), [2, 6, 0, 9, 3]);
+    }
+}
