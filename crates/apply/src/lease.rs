@@ -32,7 +32,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 pub use error::LeaseError;
-pub use guard::{guard, guard_with};
+pub use guard::{GUARD, guard, guard_with};
 pub use masks::{Masks, Member};
 
 use files::Held;

@@ -17,11 +17,13 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use crate::verb::bench::child::Child;
+use crate::verb::lease_guard::LeaseGuard;
 
 fn main() -> ExitCode {
-    let outcome = match Child::asked_for(std::env::args_os()) {
-        Some(child) => child.run(),
-        None => command::run(command::Command::parse()),
+    let outcome = match (Child::asked_for(std::env::args_os()), LeaseGuard::asked_for(std::env::args_os())) {
+        (Some(child), _) => child.run(),
+        (None, Some(guard)) => guard.run(),
+        (None, None) => command::run(command::Command::parse()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,8 +14,8 @@ use crate::target::Target;
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 static RUNNING: Mutex<Vec<(PathBuf, Weak<Guard>)>> = Mutex::new(Vec::new());
 
-/// The hidden verb.
-const VERB: &str = "lease-guard";
+/// The first argument of a guard.
+pub const GUARD: &str = "lease-guard";
 
 /// Says which program stands guard: one that calls [`guard`] when it is started as `PROGRAM lease-guard DIRECTORY OWNER`.
 /// Before this is called leases have no guards.
@@ -61,7 +61,7 @@ impl Guard {
 
     fn start(program: &Path, directory: &Path) -> Option<Self> {
         let mut command = Command::new(program);
-        command.arg(VERB).arg(directory).arg(std::process::id().to_string());
+        command.arg(GUARD).arg(directory).arg(std::process::id().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut guard = Self(command.spawn().ok()?);
         let mut ready = [0];

@@ -1,23 +1,34 @@
 //! What is to be undone after a nearfar that was killed: by its guard at once, else by the next one.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::Args;
 use nearfar_apply::lease::{self, Fate, Recovered};
 
 use crate::failure::{Failure, Outcome};
 
-/// Wait on standard input for the end of another nearfar, then undo its temporary changes
-#[derive(Args)]
-#[command(hide = true)]
+/// `nearfar lease-guard DIRECTORY OWNER`: what nearfar starts itself as, to outlive its own death by a moment. Nobody types
+/// it, see [`super::bench::child`].
+#[derive(Clone, PartialEq, Debug)]
 pub struct LeaseGuard {
-    /// The directory of its leases
+    /// Where its owner's leases are.
     directory: PathBuf,
-    /// Its number
+    /// Its owner's number.
     owner: u32,
 }
 
 impl LeaseGuard {
+    /// The guard that this process was started as, by its arguments (its own name first); mostly none.
+    pub fn asked_for(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let arguments: Vec<OsString> = arguments.into_iter().skip(1).take(4).collect();
+        match &arguments[..] {
+            [verb, directory, owner] if verb == lease::GUARD => {
+                Some(Self { directory: directory.into(), owner: owner.to_str()?.parse().ok()? })
+            }
+            _ => None,
+        }
+    }
+
     /// Stands guard.
     pub fn run(self) -> Outcome {
         lease::guard(&self.directory, self.owner).map(drop).map_err(Failure::refused)

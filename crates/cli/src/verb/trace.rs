@@ -85,7 +85,7 @@ impl AnswerArgs {
 }
 
 /// As shells have it: the code, or 128 and the signal.
-fn exit_code(ended: &Ended) -> u8 {
+pub(super) fn exit_code(ended: &Ended) -> u8 {
     let code = ended.exit_code.or(ended.signal.map(|signal| 128 + signal)).unwrap_or(255);
     u8::try_from(code).unwrap_or(255)
 }

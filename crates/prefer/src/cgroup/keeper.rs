@@ -51,6 +51,8 @@ pub struct GroupKeeper {
 /// What a keeper of a group did.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct GroupReport {
+    /// The CPUs at home that it was confined to.
+    pub cpus: CpuSet,
     /// How long it kept the group, in seconds.
     pub seconds: f64,
     /// CPU time that it took, in seconds.
@@ -98,7 +100,7 @@ impl GroupKeeper {
             look: Look::default(),
             idle: IdleTime::default(),
             looked: None,
-            report: GroupReport::default(),
+            report: GroupReport { cpus: narrow, ..GroupReport::default() },
         };
         let run = move || keeping.run(&stopped);
         let thread = std::thread::Builder::new().name("nearfar-group".to_owned()).spawn(run);

@@ -135,6 +135,10 @@ impl Kept {
     /// A process made by a kept one; whether it is kept.
     fn inherit(&mut self, parent: i32, child: i32) -> bool {
         let (Ok(stat), Ok(mask)) = (tasks::stat(child), affinity::get(child)) else { return true };
+        if stat.state == 'Z' {
+            self.reap(parent, child);
+            return true;
+        }
         // An orphan may be anybody's.
         let groups = match self.processes.get(&parent) {
             Some(process) => process.groups.clone(),
@@ -142,7 +146,7 @@ impl Kept {
         };
         let ours = |&&index: &&usize| self.groups[index].is_narrow(&mask) || self.groups[index].is_own(&mask);
         let Some(&group) = groups.iter().find(ours) else { return false };
-        if stat.state == 'Z' || stat.id.start < self.since {
+        if stat.id.start < self.since {
             return false;
         }
         self.processes.insert(child, Process { start: stat.id.start, groups });
@@ -161,6 +165,14 @@ impl Kept {
         let mine = tasks::threads(me).unwrap_or_default();
         let children = mine.into_iter().flat_map(|tid| tasks::children(me, tid).unwrap_or_default());
         children.filter(|child| !except.contains(child)).map(|child| (me, child)).collect()
+    }
+
+    /// An orphan that has ended has nobody else to wait for it.
+    fn reap(&self, parent: i32, child: i32) {
+        let mine = parent == std::process::id().cast_signed();
+        if let Some(pid) = rustix::process::Pid::from_raw(child).filter(|_| mine) {
+            let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+        }
     }
 
     /// What each kept thread did since the last look, as parts of the time. Who set its own mask is left in peace here.

@@ -43,6 +43,8 @@ impl Keeper {
         kept.orphans_except = Some(own_children());
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let child = command.spawn().map_err(|error| failed(&error))?;
+        // Whoever started it waits for it.
+        kept.orphans_except.get_or_insert_default().insert(child.id().cast_signed());
         kept.said.narrowed += u64::from(own != narrow);
         let adopted = kept.adopt(child.id().cast_signed());
         // A command that has ended already was kept all its life.

@@ -73,7 +73,7 @@ impl House {
 
     /// A wait that matters: a few per cent of a task that hardly runs cost nothing.
     fn suffers(&self, sample: &Sample) -> bool {
-        sample.waiting() > self.options.waiting && sample.waited > TRIFLE
+        sample.waiting() > TOGETHER * self.options.waiting && sample.waited > TRIFLE
     }
 
     /// Takes a look and decides.
@@ -101,8 +101,10 @@ impl House {
         let waited: f64 = at_home.iter().map(|(_, _, sample)| sample.waited).sum();
         // The kernel's balancing will find it: an idle CPU, or less where less is waited for.
         let room = offer >= waited.clamp(SCRAP, FULL);
+        // Where all of them together lack a CPU, a smaller share of each is reason enough.
+        let weight = if waited - offer >= SURPLUS { 1.0 / TOGETHER } else { 1.0 };
         for (tid, rule, sample) in at_home {
-            let waiting = if sample.waited > TRIFLE { sample.waiting() } else { 0.0 };
+            let waiting = if sample.waited > TRIFLE { weight * sample.waiting() } else { 0.0 };
             if let Some(decision) = rule.wants(look.now, waiting, room) {
                 suffering.push((tid, decision, waiting));
             }
@@ -135,6 +137,10 @@ impl House {
 
 /// Less than this is no offer, in CPUs.
 const SCRAP: f64 = 0.1;
+/// In CPUs, what is waited for beyond what is offered: more than half a task.
+const SURPLUS: f64 = 0.5;
+/// What part of the threshold counts then.
+const TOGETHER: f64 = 0.5;
 /// In CPUs, see [`House::suffers`].
 const TRIFLE: f64 = 0.02;
 /// A task that always runs finds its place on a CPU that does a little else: in CPUs, what may lack.

@@ -1,0 +1,98 @@
+//! What a keeper did.
+
+pub mod check;
+pub mod group;
+
+use nearfar_prefer::KeeperReport;
+
+use crate::amount::count;
+use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
+use crate::style::{Role, Style};
+
+/// Who was kept where, how often somebody was let out, who was left in peace, and what it cost.
+pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, style: &Style) -> String {
+    let remark = format!("CPUs {}; {:.1} s", report.cpus, report.seconds);
+    let mut out = heading(style, &format!("Preferred node {}", report.node), &remark);
+    let mut say = |role: Role, text: &str| out.push_str(&paragraph(style, 2, (role, ""), role, text));
+    if let Some(near) = near {
+        say(Role::Plain, &format!("near: {near}"));
+    }
+    if report.nothing_to_narrow {
+        say(Role::Plain, "Whoever was kept may run on this node's CPUs only: there was nothing to narrow.");
+    }
+    let (threads, processes) = (report.threads as usize, report.processes as usize);
+    say(
+        Role::Plain,
+        &format!(
+            "kept {} of {}",
+            count(threads, "thread"),
+            if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
+        ),
+    );
+    let out_now = match report.out_now {
+        0 => String::new(),
+        now => format!("; {now} still out at the end, for want of room"),
+    };
+    let widened = match report.widened {
+        0 => "nobody had to be let out".to_owned(),
+        often => format!("let out {} while the node was full{out_now}", times(often)),
+    };
+    say(Role::Plain, &widened);
+    say(
+        Role::Dim,
+        &format!(
+            "the keeper took {:.2} % of a CPU: {}{}",
+            100.0 * report.cpu_share(),
+            count(report.looks as usize, "look"),
+            if report.longest_pause_s > 0.15 {
+                format!(", up to {:.2} s apart so as not to cost more", report.longest_pause_s)
+            } else {
+                String::new()
+            }
+        ),
+    );
+    if let Some(memory) = &report.memory {
+        let refused = memory.refused.as_ref().map_or(String::new(), |why| format!("; refused: {why}"));
+        let text = format!("memory moved home {}, {} left{refused}", times(memory.moves), memory.pages_left);
+        say(Role::Plain, &text);
+    }
+    if !report.guarded {
+        say(Role::Warning, "There was no guard: had this been killed, the next nearfar would have put masks back.");
+    }
+    out.push_str(&in_peace(report, style));
+    if let Some(emulated) = emulated {
+        out.push_str(&paragraph(style, 2, (Role::Warning, ""), Role::Warning, emulated));
+    }
+    whole(out)
+}
+
+fn in_peace(report: &KeeperReport, style: &Style) -> String {
+    if report.left_in_peace.is_empty() {
+        return String::new();
+    }
+    let remark = "set their own affinity, or had it set, while they were kept";
+    let mut out = heading(style, "Left in peace", remark);
+    let mut grid =
+        Grid::new(&[("thread", Side::Right), ("process", Side::Right), ("name", Side::Left), ("CPUs", Side::Left)]);
+    for left in &report.left_in_peace {
+        grid.row(vec![
+            left.tid.to_string().into(),
+            left.pid.to_string().into(),
+            Cell::new(Role::Subject, &left.name),
+            left.cpus.to_string().into(),
+        ]);
+    }
+    out.push_str(&grid.render(style));
+    let more = report.left_in_peace_count - report.left_in_peace.len() as u64;
+    if more > 0 {
+        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &format!("and {more} more")));
+    }
+    out
+}
+
+fn times(often: u64) -> String {
+    match often {
+        1 => "once".to_owned(),
+        often => format!("{often} times"),
+    }
+}
