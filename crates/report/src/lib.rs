@@ -24,6 +24,7 @@ mod layout;
 pub mod outcome;
 pub mod path;
 pub mod plan;
+pub mod prefer;
 pub mod runs;
 pub mod spread;
 
