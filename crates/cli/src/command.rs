@@ -37,12 +37,12 @@ pub enum Verb {
     Apply(verb::apply::Apply),
     Rollback(verb::rollback::Rollback),
     History(verb::history::History),
+    Prefer(verb::prefer::Prefer),
     Bench(verb::bench::Bench),
     Trace(verb::trace::Trace),
     Runs(verb::runs::Runs),
     Lab(verb::lab::Lab),
     Ab(verb::ab::Ab),
-    LeaseGuard(verb::lease_guard::LeaseGuard),
     Completions(verb::completions::Completions),
     Man(verb::man::Man),
 }
@@ -50,12 +50,8 @@ pub enum Verb {
 /// Runs what was typed.
 pub fn run(command: Command) -> Outcome {
     let colour: Colour = command.color;
-    // A guard undoes one owner's leases, when that has ended.
-    if !matches!(command.verb, Verb::LeaseGuard(_)) {
-        verb::lease_guard::recover();
-    }
+    verb::lease_guard::recover();
     match command.verb {
-        Verb::LeaseGuard(verb) => verb.run(),
         Verb::Checkup(verb) => verb.run(colour),
         Verb::Topo(verb) => verb.run(colour),
         Verb::Snapshot(verb) => verb.run(),
@@ -66,6 +62,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Apply(verb) => verb.run(colour),
         Verb::Rollback(verb) => verb.run(colour),
         Verb::History(verb) => verb.run(colour),
+        Verb::Prefer(verb) => verb.run(colour),
         Verb::Bench(verb) => verb.run(colour),
         Verb::Trace(verb) => verb.run(colour),
         Verb::Runs(verb) => verb.run(colour),

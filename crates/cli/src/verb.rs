@@ -12,6 +12,7 @@ pub mod lease_guard;
 pub mod man;
 pub mod path;
 pub mod plan;
+pub mod prefer;
 pub mod rollback;
 pub mod runs;
 pub mod snapshot;
