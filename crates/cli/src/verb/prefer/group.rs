@@ -1,0 +1,95 @@
+//! `--cgroup`: a control group as a whole.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nearfar_machine::{Machine, NodeId};
+use nearfar_prefer::KeeperOptions;
+use nearfar_prefer::cgroup::{CgroupError, Group, KeptGroup, KeptGroupError, KeptGroupReport};
+use nearfar_prefer::near::Home;
+use nearfar_report::Style;
+use serde::Serialize;
+
+use super::LOOK;
+use crate::args::Format;
+use crate::failure::Failure;
+use crate::output;
+
+/// What was done to a group.
+#[derive(Serialize)]
+pub struct Kept {
+    /// How the node was found, with --near.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    near: Option<Home>,
+    /// Its path below the root of its hierarchy.
+    group: String,
+    /// How it was kept, in a sentence.
+    how: String,
+    /// What was done.
+    kept: KeptGroupReport,
+}
+
+impl Kept {
+    /// The report.
+    pub fn text(
+        mut self,
+        format: Format,
+        machine: &Machine,
+        near: Option<&Home>,
+        style: &Style,
+    ) -> Result<String, Failure> {
+        self.near = near.cloned();
+        let near = near.map(ToString::to_string);
+        let near = near.as_deref();
+        Ok(match (format, &self.kept) {
+            (Format::Json, _) => output::json("prefer-group/1", Some(&machine.origin), &self)? + "\n",
+            (Format::Table, KeptGroupReport::Cpuset(report)) => {
+                let emulated = machine.origin.emulated.as_deref();
+                nearfar_report::prefer::group::table(&self.group, &self.how, near, report, emulated, style)
+            }
+            (Format::Table, KeptGroupReport::Threads(report)) => {
+                let how = format!("control group {}, {}\n", self.group, self.how);
+                how + &nearfar_report::prefer::table(report, near, machine.origin.emulated.as_deref(), style)
+            }
+        })
+    }
+}
+
+/// Keeps a group until the time is over, Ctrl-C, or it can be kept no longer.
+pub fn keep(
+    name: &str,
+    node: NodeId,
+    machine: &Machine,
+    options: KeeperOptions,
+    limit: Option<Duration>,
+    cancel: &AtomicBool,
+) -> Result<Kept, Failure> {
+    let group = Group::find(name).map_err(|error| failure(error.into()))?;
+    let keeper = KeptGroup::start(&group, node, machine, options).map_err(failure)?;
+    let how = keeper.how();
+    let begun = Instant::now();
+    while !cancel.load(Ordering::Relaxed) && keeper.is_running() {
+        let left = limit.map_or(LOOK, |limit| limit.saturating_sub(begun.elapsed()));
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(LOOK));
+    }
+    let kept = keeper.stop().map_err(failure)?;
+    Ok(Kept { near: None, group: group.name().to_owned(), how, kept })
+}
+
+/// What was asked for wrongly, and what the system refused.
+fn failure(error: KeptGroupError) -> Failure {
+    match error {
+        KeptGroupError::Threads(error) => super::failure(error),
+        KeptGroupError::Node(_)
+        | KeptGroupError::Group(
+            CgroupError::NoHierarchy
+            | CgroupError::NoSuchGroup { .. }
+            | CgroupError::Root { .. }
+            | CgroupError::Elsewhere { .. },
+        ) => Failure::input(error),
+        error => Failure::refused(error),
+    }
+}
