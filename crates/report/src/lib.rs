@@ -3,7 +3,8 @@
 //! ```text
 //! Machine ──► topo::{table, dot, svg}        Audit ──► audit::table        LatencyMatrix ──► latency::table
 //! Vec<Slot> ► spread::{table, list, mask}    Plan ──► plan::table          Outcome, Run ──► outcome, history
-//! runs of A and B ──► ab::table
+//! runs of A and B ──► ab::table                        matrix::Answer ──► probe::matrix
+//! KeeperReport ──► prefer::table
 //!                  Machine + Audit + LatencyMatrix ──► checkup::{screen, page}
 //! ```
 //!
@@ -16,6 +17,7 @@ pub mod audit;
 mod change;
 pub mod checkup;
 pub mod doctor;
+mod floating;
 mod heat;
 pub mod history;
 pub mod kernels;
@@ -25,6 +27,7 @@ pub mod outcome;
 pub mod path;
 pub mod plan;
 pub mod prefer;
+pub mod probe;
 pub mod runs;
 pub mod spread;
 

@@ -41,7 +41,7 @@ pub enum Balancing {
     Stays {
         /// How it is.
         on: bool,
-        /// Why it cannot be set; a fragment that reads well after "because ".
+        /// Why it cannot be set; reads well after "because it is off, and ".
         because: String,
     },
 }
@@ -170,7 +170,7 @@ fn check_policy(places: &Places, balancing: &Balancing, policy: Policy) -> Resul
     }
     match balancing {
         Balancing::Stays { on, because } if *on != policy.numa_balancing => {
-            Err(format!("NUMA balancing is {} and stays so, because {because}", if *on { "on" } else { "off" }))
+            Err(format!("NUMA balancing is {}, and {because}", if *on { "on" } else { "off" }))
         }
         _ => Ok(()),
     }
@@ -198,6 +198,10 @@ fn policies(
         let state = if policy.numa_balancing { "on" } else { "off" };
         Some(LeftOut { what: format!("all cells with NUMA balancing {state}"), because })
     }));
+    if places.memory.len() < 2 && places.cpus.len() < 2 {
+        let because = "this machine has one node: no memory is far from any CPU".to_owned();
+        left_out.push(LeftOut { what: "all cells with CPUs on another node than the memory".to_owned(), because });
+    }
     if places.cpus.len() < 2 {
         let because = "only one node has CPUs: there is nowhere else to run".to_owned();
         left_out.push(LeftOut { what: "all cells with a preferred node".to_owned(), because });
@@ -268,11 +272,12 @@ mod tests {
 
     #[test]
     fn one_node_has_four_cells_and_says_what_it_lacks() {
-        let stays = Balancing::Stays { on: false, because: "the kernel has no NUMA balancing".to_owned() };
+        let stays = Balancing::Stays { on: false, because: "the kernel has none".to_owned() };
         let chosen = choose(&places(&[0], &[0]), &stays, &Selection::default()).unwrap();
         assert_eq!(chosen.cells.len(), 4);
         let said: Vec<&str> = chosen.left_out.iter().map(|left| left.what.as_str()).collect();
-        assert_eq!(said, ["all cells with NUMA balancing on", "all cells with a preferred node"]);
+        let other_node = "all cells with CPUs on another node than the memory";
+        assert_eq!(said, ["all cells with NUMA balancing on", other_node, "all cells with a preferred node"]);
     }
 
     #[test]

@@ -25,18 +25,23 @@ pub(super) fn balancing_file() -> PathBuf {
 pub fn balancing(machine: &Machine) -> Balancing {
     let with_memory = machine.online_nodes().filter(|node| node.has_memory() != Some(false)).count();
     if with_memory < 2 {
-        let because = "this machine has one node with memory: NUMA balancing has nothing to do".to_owned();
+        let because = "one node with memory leaves it nothing to do".to_owned();
         return Balancing::Stays { on: false, because };
     }
     let now = match std::fs::read_to_string(NUMA_BALANCING) {
         Ok(now) => now,
-        Err(error) => return Balancing::Stays { on: false, because: format!("{NUMA_BALANCING}: {error}") },
+        Err(error) => {
+            return Balancing::Stays {
+                on: false,
+                because: format!("this kernel cannot do it ({NUMA_BALANCING}: {error})"),
+            };
+        }
     };
     match writable(Path::new(NUMA_BALANCING)) {
         Ok(()) => Balancing::Settable,
         Err(error) => {
             let on = now.trim() != "0";
-            Balancing::Stays { on, because: format!("{NUMA_BALANCING}: {error} (root may set it)") }
+            Balancing::Stays { on, because: format!("{NUMA_BALANCING} cannot be written ({error}): root may") }
         }
     }
 }

@@ -2,13 +2,14 @@
 
 pub mod child;
 mod latency;
+mod probe;
 
 use clap::{Args, Subcommand};
 
 use crate::args::Colour;
 use crate::failure::Outcome;
 
-/// Measure: what far memory costs on this machine
+/// Measure: what far memory costs on this machine, and what the scheduler makes of it
 #[derive(Args)]
 pub struct Bench {
     #[command(subcommand)]
@@ -19,6 +20,7 @@ pub struct Bench {
 #[derive(Subcommand)]
 enum Experiment {
     Latency(latency::Latency),
+    Probe(probe::Probe),
 }
 
 impl Bench {
@@ -26,6 +28,7 @@ impl Bench {
     pub fn run(self, colour: Colour) -> Outcome {
         match self.experiment {
             Experiment::Latency(experiment) => experiment.run(colour),
+            Experiment::Probe(experiment) => experiment.run(colour),
         }
     }
 }

@@ -1,0 +1,141 @@
+//! The matrix of the probe as tables and sentences.
+//!
+//! ```text
+//! Answer ──► head        what was run, on what machine
+//!        ──► run times   the published table's columns, median and its interval
+//!        ──► migrations  medians a run by class, far share, what NUMA balancing moved
+//!        ──► findings    a sentence a question, with its interval or why the data cannot tell
+//!        ──► remarks     what was left out, what was wrong with samples
+//! ```
+
+mod sentences;
+mod tables;
+
+use nearfar_bench::matrix::{Answer, Counted, MatrixCell, Parameters, Sample};
+
+use nearfar_bench::probe::Where;
+use nearfar_machine::Known;
+
+use crate::Style;
+use crate::amount::{bytes, count};
+use crate::layout::{heading, paragraph, whole};
+use crate::style::Role;
+
+/// All of it.
+pub fn matrix(answer: &Answer, style: &Style) -> String {
+    let mut out = heading(style, "Probe matrix", answer.emulated.as_deref().unwrap_or(""));
+    for text in setup(answer) {
+        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text));
+    }
+    out.push_str(&heading(style, "Run times", "seconds; PNID: preferred node; F: floating"));
+    out.push_str(&tables::times(&answer.rows, style));
+    out.push_str(&heading(style, "Migrations", "of the probe, medians a run; far: share of accesses to another node"));
+    out.push_str(&tables::migrations(&answer.rows, style));
+    out.push_str(&heading(style, "Findings", "with 95 % intervals; ratios within rounds"));
+    for (role, text) in sentences::of(answer) {
+        out.push_str(&paragraph(style, 2, (Role::Plain, ""), role, &text));
+    }
+    out.push_str(&remarks(answer, style));
+    whole(out)
+}
+
+/// One run of one cell.
+pub fn once(
+    cell: &MatrixCell,
+    parameters: &Parameters,
+    sample: &Sample,
+    warnings: &[String],
+    emulated: Option<&str>,
+    style: &Style,
+) -> String {
+    let mut out = heading(style, "Probe", emulated.unwrap_or(""));
+    let plain = |text: &str| paragraph(style, 2, (Role::Plain, ""), Role::Plain, text);
+    out.push_str(&plain(&what(parameters)));
+    out.push_str(&plain(&load(parameters.load_percent)));
+    let probe = &sample.probe;
+    let memory = place("memory", cell.memory);
+    let cpus = place("CPUs", cell.cpus);
+    out.push_str(&plain(&format!(
+        "{memory}, {cpus}: {:.3} s, {:.1} ns an access",
+        probe.seconds,
+        probe.ns_an_access()
+    )));
+    if let Some(share) = sample.far_share().get() {
+        out.push_str(&plain(&format!("{:.1} % of the accesses went to another node", share * 100.0)));
+    }
+    out.push_str(&plain(&match &sample.trace {
+        Known::Yes(watched) => {
+            let moves = &watched.found.migrations;
+            format!("{}, {} of them to another node", count(moves.total() as usize, "migration"), moves.cross_node)
+        }
+        Known::No { not_known_because } => format!("migrations are not known: {not_known_because}"),
+    }));
+    for text in warnings.iter().cloned().chain(sample.doubts()) {
+        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Warning, &text));
+    }
+    whole(out)
+}
+
+fn place(of: &str, place: Where) -> String {
+    match place {
+        Where::Node(node) => format!("{of} bound to node {node}"),
+        Where::Floating => format!("{of} floating"),
+    }
+}
+
+/// What the probe does.
+fn what(parameters: &Parameters) -> String {
+    let Parameters { pattern, bytes: size, counts, steps, huge_pages, .. } = parameters;
+    let pages = if *huge_pages { ", huge pages" } else { "" };
+    format!("{pattern} over {}{pages}; {counts} rounds of {steps} accesses a run", bytes(*size))
+}
+
+fn load(percent: f64) -> String {
+    match percent > 0.0 {
+        true => format!("load: one pinned process on each CPU, {percent} % of it"),
+        false => "no load: alone on an idle machine the probe says little about scheduling".to_owned(),
+    }
+}
+
+/// What was run, in sentences.
+fn setup(answer: &Answer) -> Vec<String> {
+    let mut said = vec![what(&answer.parameters), load(answer.parameters.load_percent)];
+    let (there, wanted) = answer.progress();
+    let cells = count(answer.rows.len(), "cell");
+    said.push(match there == wanted {
+        true => format!(
+            "{cells}, {} each, in random order within each round",
+            count(answer.samples_wanted as usize, "sample")
+        ),
+        false => format!("{cells}; {there} of {wanted} samples are there"),
+    });
+    said.extend(
+        answer
+            .parameters
+            .settings
+            .iter()
+            .map(|setting| format!("set for the run: {} = {}", setting.path, setting.value)),
+    );
+    said.extend(answer.run.iter().map(|run| format!("stored as run {run}")));
+    said
+}
+
+/// What was left out and what was wrong.
+fn remarks(answer: &Answer, style: &Style) -> String {
+    let left_out =
+        answer.parameters.left_out.iter().map(|left| format!("not measured: {}, because {}", left.what, left.because));
+    let samples = |counted: &Counted| count(counted.samples, "sample");
+    let doubts = answer.doubts.iter().map(|doubt| format!("{}: {}", samples(doubt), doubt.what));
+    let failed = answer.rows.iter().flat_map(|row| {
+        row.failed.iter().map(|failed| format!("{} of cell {} failed: {}", samples(failed), row.cell, failed.what))
+    });
+    let said: Vec<String> = left_out.chain(failed).chain(doubts).collect();
+    if said.is_empty() {
+        return String::new();
+    }
+    let mut out = heading(style, "Remarks", "");
+    for text in said {
+        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Warning, &text));
+    }
+    out
+}
