@@ -1,0 +1,220 @@
+//! `nearfar prefer service` on the machine that tests run on: it starts, finds tasks, reads its file again, and ends. What it
+//! does to tasks where there are nodes to choose from is in guest_prefer_service.rs.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
+
+/// A service with a directory of its own: its configuration, lock, leases and the socket of its manager.
+struct Served {
+    child: Child,
+    lines: BufReader<ChildStderr>,
+    said: String,
+    dir: TempDir,
+}
+
+fn command(dir: &Path) -> Command {
+    let mut command = Command::new(NEARFAR);
+    command.args(["prefer", "service", "--config"]).arg(dir.join("prefer.toml"));
+    command.env("RUNTIME_DIRECTORY", dir).env("XDG_STATE_HOME", dir.join("state"));
+    command
+}
+
+fn directory(config: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("prefer.toml"), config).unwrap();
+    dir
+}
+
+/// A rule for an executable that only one test has.
+fn rule(name: &str, program: &Path) -> String {
+    format!("scan_seconds = 0.1\n[[prefer]]\nname = \"{name}\"\nnode = {}\ncommand = \"{}\"\n", node(), program.display())
+}
+
+/// A node with CPUs.
+fn node() -> u32 {
+    let online = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap_or_else(|_| "0".to_owned());
+    online.split([',', '-', '\n']).next().and_then(|first| first.parse().ok()).unwrap_or(0)
+}
+
+impl Served {
+    /// Starts it, and waits until it is ready.
+    fn start(config: &str) -> Self {
+        let dir = directory(config);
+        let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        let mut command = command(dir.path());
+        command.env("NOTIFY_SOCKET", dir.path().join("notify")).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut word = [0; 64];
+        let length = socket.recv(&mut word).expect("the service says that it is ready");
+        assert_eq!(&word[..length], b"READY=1");
+        Self { child, lines, said: String::new(), dir }
+    }
+
+    /// Reads what it says up to a line with this in it.
+    fn wait_for(&mut self, part: &str) {
+        loop {
+            let begin = self.said.len();
+            let read = self.lines.read_line(&mut self.said).unwrap();
+            assert_ne!(read, 0, "it ended without {part:?}:\n{}", self.said);
+            if self.said[begin..].contains(part) {
+                return;
+            }
+        }
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
+    }
+
+    /// Ends it as a service manager does; all that it said.
+    fn end(mut self) -> String {
+        self.signal(libc::SIGTERM);
+        self.lines.read_to_string(&mut self.said).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}\n{}", self.said);
+        std::mem::take(&mut self.said)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A process with an executable of its own that waits until it is dropped.
+struct Waiting(Child);
+
+impl Waiting {
+    fn start(program: &Path) -> Self {
+        if !program.exists() {
+            fs::copy("/bin/cat", program).unwrap();
+        }
+        Self(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn allowed(&self) -> String {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn check(dir: &Path, options: &[&str]) -> (Output, String) {
+    let output = command(dir).arg("--check").args(options).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output, text)
+}
+
+#[test]
+fn tasks_are_found_as_they_come_and_given_back_at_the_end() {
+    let bin = tempfile::tempdir().unwrap();
+    let program = bin.path().join("preferred");
+    let early = Waiting::start(&program);
+    let before = early.allowed();
+    let mut served = Served::start(&rule("test", &program));
+    served.wait_for(&format!("test: preferred (process {}) prefers node {}", early.0.id(), node()));
+    let late = Waiting::start(&program);
+    served.wait_for(&format!("(process {}) prefers", late.0.id()));
+    let said = served.end();
+    assert!(said.contains("test: given back (2 processes kept"), "{said}");
+    assert_eq!(early.allowed(), before);
+    assert_eq!(late.allowed(), before);
+}
+
+#[test]
+fn a_changed_file_is_read_again_and_one_with_a_fault_changes_nothing() {
+    let bin = tempfile::tempdir().unwrap();
+    let (one, other) = (bin.path().join("one"), bin.path().join("other"));
+    let (first, second) = (Waiting::start(&one), Waiting::start(&other));
+    let mut served = Served::start(&rule("first", &one));
+    served.wait_for(&format!("(process {}) prefers", first.0.id()));
+    let file = served.dir.path().join("prefer.toml");
+
+    fs::write(&file, "[[prefer]]\nname = 1\n").unwrap();
+    served.signal(libc::SIGHUP);
+    served.wait_for("the configuration stays as it was");
+    assert!(served.said.contains("prefer.toml:2: invalid type"), "{}", served.said);
+
+    fs::write(&file, rule("second", &other)).unwrap();
+    served.signal(libc::SIGHUP);
+    served.wait_for("first: given back");
+    served.wait_for("read again");
+    served.wait_for(&format!("second: other (process {}) prefers", second.0.id()));
+
+    served.signal(libc::SIGHUP);
+    served.wait_for("the configuration is the same");
+    served.end();
+}
+
+#[test]
+fn a_second_service_is_refused() {
+    let served = Served::start(&rule("only", Path::new("/nowhere/at/all")));
+    let output = command(served.dir.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains(&format!("process {} is a nearfar prefer service already", served.child.id())), "{text}");
+    served.end();
+}
+
+#[test]
+fn a_rule_without_its_device_waits_while_the_others_serve() {
+    let bin = tempfile::tempdir().unwrap();
+    let program = bin.path().join("served");
+    let task = Waiting::start(&program);
+    let waiting = "\n[[prefer]]\nname = \"waits\"\nnear = \"eth77\"\ncommand = \"whatever\"\n";
+    let mut served = Served::start(&(rule("serves", &program) + waiting));
+    served.wait_for("waits: there is no device \"eth77\" here");
+    served.wait_for(&format!("serves: served (process {}) prefers", task.0.id()));
+    served.end();
+}
+
+#[test]
+fn check_shows_what_would_match_and_changes_nothing() {
+    let bin = tempfile::tempdir().unwrap();
+    let program = bin.path().join("checked");
+    let task = Waiting::start(&program);
+    let before = task.allowed();
+    let dir = directory(&rule("shown", &program));
+    let (output, text) = check(dir.path(), &[]);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("shown") && text.contains(&format!("checked {}", task.0.id())), "{text}");
+    let (_, text) = check(dir.path(), &["--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["schema"], "prefer-service-check/1");
+    assert_eq!(json["rules"][0]["tasks"][0]["pid"], task.0.id());
+    assert_eq!(task.allowed(), before);
+    assert!(!dir.path().join("prefer-service.lock").exists());
+}
+
+#[test]
+fn check_says_where_a_file_is_wrong_and_which_rule_has_no_node() {
+    let dir = directory("[[prefer]]\nname = \"a\"\nnode = 0\ncomand = \"x\"\n");
+    let (output, text) = check(dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("prefer.toml:4: unknown field `comand`"), "{text}");
+    fs::write(dir.path().join("prefer.toml"), "[[prefer]]\nname = \"a\"\nnode = 1000\ncommand = \"x\"\n").unwrap();
+    let (output, text) = check(dir.path(), &[]);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("prefer.toml:1: a: there is no node 1000"), "{text}");
+    let missing = command(&dir.path().join("gone")).output().unwrap();
+    assert_eq!(missing.status.code(), Some(2));
+}
