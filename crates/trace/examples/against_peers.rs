@@ -7,7 +7,8 @@
 //! the tracer runs it and traces its migrations from all CPUs. A round is each way once, in an order of its own, so what else
 //! the machine does falls on all. Printed are the medians of the ratios of a way to nothing within a round, with the
 //! median's 95 % confidence interval and the quartiles: of the CPU time, which tells of the events' own cost, and of the
-//! elapsed time, in which the tracer's use of a CPU shows as well. Needs root, CPUs 0 and 1 and a mounted tracefs.
+//! elapsed time, in which the tracer's use of a CPU shows as well. Needs root, CPUs 0 and 1 and a mounted tracefs. NEARFAR
+//! names another build of nearfar than the one beside this.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -62,7 +63,8 @@ fn main() {
 fn ways(scratch: &Path) -> Vec<(&'static str, Vec<String>)> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect();
     let file = |name: &str| scratch.join(name).display().to_string();
-    let own: PathBuf = std::env::current_exe().expect("this program").parent().expect("a folder").join("../nearfar");
+    let beside = || std::env::current_exe().expect("this program").parent().expect("a folder").join("../nearfar");
+    let own = std::env::var_os("NEARFAR").map_or_else(beside, PathBuf::from);
     vec![
         ("nothing", Vec::new()),
         ("nearfar trace", words(format!("{} trace migrations --output {} --", own.display(), file("nearfar")))),

@@ -5,7 +5,7 @@ use std::os::fd::FromRawFd as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nearfar_machine::{CpuId, NodeId};
+use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_sources::{Request, Want, synthetic};
 use nearfar_trace::watch::Watch;
 use nearfar_trace::{TraceError, tasks};
@@ -19,13 +19,20 @@ fn cpus() -> Vec<u32> {
     (0..Affinity::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).map(|cpu| cpu as u32).collect()
 }
 
+/// The CPUs of the machine that runs this.
+fn online() -> CpuSet {
+    std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().parse().unwrap()
+}
+
 /// Two CPUs as nodes of their own, and a watch; or why not here.
 fn open() -> Option<Watch> {
     if !cpus().starts_with(&[0, 1]) {
         println!("skipped: CPUs 0 and 1 are not there to move between");
         return None;
     }
-    let machine = synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap();
+    let mut machine = synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap();
+    // Whoever moves a task may be on any CPU.
+    machine.cpu_states.online = online();
     match Watch::open(&machine) {
         Ok(watch) => Some(watch),
         Err(error) => {
@@ -50,7 +57,11 @@ fn number(child: &Child) -> Pid {
 
 /// A sleeping task is moved when it is woken next: moving it by its affinity alone is no migration yet. So it is kept busy.
 fn busy() -> Child {
-    Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap()
+    let mut child =
+        Command::new("sh").args(["-c", "echo; while :; do :; done"]).stdout(Stdio::piped()).spawn().unwrap();
+    // Until then it may sleep, waiting for its program to be read.
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    child
 }
 
 fn move_to(child: &Child, cpu: u32) {
