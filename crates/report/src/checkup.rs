@@ -3,6 +3,7 @@
 mod page;
 mod screen;
 
+use nearfar_bench::floating::Floating;
 use nearfar_bench::latency::LatencyMatrix;
 use nearfar_machine::{Known, Machine};
 use nearfar_placement::audit::Audit;
@@ -22,6 +23,8 @@ pub struct Checkup {
     pub audit: Audit,
     /// How long loads take; not known where nothing could or should be measured, with the reason.
     pub probe: Known<LatencyMatrix>,
+    /// Whether the scheduler hurts floating tasks; not known where that could or should not be probed, with the reason.
+    pub floating: Known<Floating>,
 }
 
 /// How a checkup was made, for the reader of a page that was passed on.
@@ -39,5 +42,10 @@ impl Checkup {
     /// Whether the machine has a single node, on which nothing can be far.
     pub(crate) fn is_one_node(&self) -> bool {
         self.machine.online_nodes().count() <= 1
+    }
+
+    /// Why floating tasks were not probed, where the reason is not that nothing was measured at all.
+    pub(crate) fn not_floated(&self) -> Option<&str> {
+        self.floating.why_not().filter(|because| self.probe.why_not() != Some(*because))
     }
 }

@@ -104,6 +104,30 @@ fn a_page_says_what_was_not_measured_and_why() {
 }
 
 #[test]
+fn a_page_says_what_floating_costs_with_its_interval_and_under_which_load() {
+    let mut checkup = samples::checkup(samples::two_sockets(), 1);
+    let page = checkup::page(&checkup);
+    for part in [
+        "<b>CPUs float</b>: 9.0 % slower (4.0 to 13 %) than bound; 31 cross-node migrations in 12 s",
+        "<b>all floats</b>: no difference that this could show (-3.0 to 2.0 %)",
+        "migrations of floating tasks were not counted: ",
+        "each had a load of 5 %",
+        "Nothing was set: NUMA balancing was off",
+        "2 runs doubtful: something else ran",
+    ] {
+        assert!(page.contains(part), "{part:?} is missing");
+    }
+    let rows = page.split("<table class=\"runs\">").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+    assert_eq!(rows.matches("<tr>").count(), 1 + 5);
+    assert!(rows.contains("<td>node 0</td><td>floating</td><td>9</td>"), "{rows}");
+    checkup.floating = Known::no("only <one> node");
+    assert!(checkup::page(&checkup).contains("Not probed: only &lt;one&gt; node"));
+    // What was not measured for the same reason as everything else is said once.
+    checkup.probe = Known::no("only <one> node");
+    assert!(!checkup::page(&checkup).contains("Floating tasks"));
+}
+
+#[test]
 fn one_node_is_said_plainly() {
     let page = checkup::page(&samples::checkup(samples::laptop(), 0));
     assert!(page.contains("one node") && page.contains("nearfar lab"));

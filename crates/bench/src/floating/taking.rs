@@ -99,8 +99,5 @@ fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
 
 /// Whether NUMA balancing moves pages between nodes: bit 0 of `kernel.numa_balancing` (bit 1 is for memory tiers).
 fn balancing(machine: &Machine) -> Known<bool> {
-    match &machine.settings.numa_balancing {
-        Known::Yes(mode) => Known::Yes(mode & 1 == 1),
-        Known::No { not_known_because } => Known::no(not_known_because.clone()),
-    }
+    machine.settings.numa_balancing.as_ref().map(|mode| mode & 1 == 1)
 }

@@ -1,11 +1,15 @@
 //! `nearfar checkup`: the main job. Topology, audit, a short probe; one screen and one page.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use nearfar_bench::floating::{self, Floating, FloatingError, FloatingOptions};
 use nearfar_bench::latency::{self, LatencyMatrix, LatencyOptions};
-use nearfar_machine::{Known, Machine};
+use nearfar_machine::{Known, Machine, SourceKind};
 use nearfar_placement::audit::{self, AuditOptions};
 use nearfar_report::checkup::Made;
 use nearfar_sources::Want;
@@ -15,10 +19,20 @@ use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
 
+/// The most that latencies get of the time.
+const LATENCY_BUDGET: Duration = Duration::from_secs(5);
+/// The load on each CPU while floating tasks are probed: little enough for a server at work, enough to make its scheduler
+/// move things.
+const LOAD_PERCENT: f64 = 5.0;
+
 /// Check the machine up: what it is, what is far on it, how much slower far memory is
 ///
-/// Asks for nothing and changes nothing. Prints one screen and writes one HTML page that needs no network. The probe
-/// measures memory latency for some seconds, which only makes sense on the running system.
+/// Asks for nothing and changes nothing. Prints one screen and writes one HTML page that needs no network.
+///
+/// On the running system it measures for half a minute: memory latency for 5 s, then, where there are several nodes, whether
+/// the scheduler hurts tasks that are not bound. For that a load of 5 % runs on each CPU meanwhile, because a scheduler without
+/// anything to do moves nothing; on a server that must not be disturbed, leave it out with --probe 5, or everything with
+/// --probe 0. Ctrl-C ends it at once, and load and all with it.
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar checkup\n  nearfar checkup --html /var/www/this-server.html\n  nearfar \
@@ -35,8 +49,9 @@ pub struct Checkup {
     /// Write no page
     #[arg(long, conflicts_with = "html")]
     no_html: bool,
-    /// How long to measure memory latency, in seconds; 0 for not at all
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    /// How long to measure, in seconds: latency first, for at most 5, then floating tasks under a load of 5 % on each CPU; 0
+    /// for not at all
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     probe: f64,
     #[command(flatten)]
     format: FormatArgs,
@@ -48,12 +63,9 @@ impl Checkup {
         let budget = Duration::try_from_secs_f64(self.probe).ok().filter(|budget| budget.as_secs() <= 3600);
         let budget = budget.ok_or_else(|| Failure::Input(anyhow::anyhow!("--probe takes 0 to 3600 seconds")))?;
         let machine = self.source.read(Want { tasks: self.tasks.scope(), names: true, ..Want::all() })?;
-        let checkup = nearfar_report::checkup::Checkup {
-            audit: audit::audit(&machine, &AuditOptions::default()),
-            probe: probe(&machine, budget)?,
-            made: made(),
-            machine,
-        };
+        let (probe, floating) = measured(&machine, budget)?;
+        let audit = audit::audit(&machine, &AuditOptions::default());
+        let checkup = nearfar_report::checkup::Checkup { made: made(), machine, audit, probe, floating };
         if !self.no_html {
             output::write_file(&self.html, nearfar_report::checkup::page(&checkup).as_bytes())?;
         }
@@ -82,14 +94,48 @@ fn made() -> Made {
 }
 
 /// Measures where that makes sense, and says why where it does not.
-fn probe(machine: &Machine, budget: Duration) -> Result<Known<LatencyMatrix>, Failure> {
+fn measured(machine: &Machine, budget: Duration) -> Result<(Known<LatencyMatrix>, Known<Floating>), Failure> {
     if budget.is_zero() {
-        return Ok(Known::no("--probe 0 asked for no measurement"));
+        const BECAUSE: &str = "--probe 0 asked for no measurement";
+        return Ok((Known::no(BECAUSE), Known::no(BECAUSE)));
     }
+    let started = Instant::now();
     let cancel = signals::cancel_flag();
+    let homes = floating::homes(machine);
+    announce(machine, budget, homes.is_ok());
+    let probe = latencies(machine, budget.min(LATENCY_BUDGET), Arc::clone(&cancel))?;
+    let left = budget.saturating_sub(started.elapsed());
+    let floating = homes.and_then(|homes| {
+        let program = PathBuf::from("/proc/self/exe");
+        floating::measure(
+            machine,
+            &homes,
+            &FloatingOptions { program, budget: left, load_percent: LOAD_PERCENT, cancel },
+        )
+    });
+    match floating {
+        Ok(floating) => Ok((probe, Known::Yes(floating))),
+        Err(error @ FloatingError::Cancelled) => Err(Failure::refused(error)),
+        Err(error) => Ok((probe, Known::no(error.to_string()))),
+    }
+}
+
+/// Tells who waits what for, on a terminal.
+fn announce(machine: &Machine, budget: Duration, floats: bool) {
+    if machine.origin.kind != SourceKind::Live || !std::io::stderr().is_terminal() {
+        return;
+    }
+    let (load, budget) = match floats && budget > LATENCY_BUDGET {
+        true => (format!(", the most of it with a load of {LOAD_PERCENT} % on each CPU"), budget),
+        false => (String::new(), budget.min(LATENCY_BUDGET)),
+    };
+    anstream::eprintln!("measuring for {} s{load} (--probe SECONDS; Ctrl-C ends it)", budget.as_secs_f64().ceil());
+}
+
+fn latencies(machine: &Machine, budget: Duration, cancel: Arc<AtomicBool>) -> Result<Known<LatencyMatrix>, Failure> {
     match latency::measure(machine, &LatencyOptions { budget, cancel, ..LatencyOptions::default() }) {
         Ok(matrix) => Ok(Known::Yes(matrix)),
-        Err(latency::ProbeError::Cancelled) => Err(Failure::refused(latency::ProbeError::Cancelled)),
+        Err(error @ latency::ProbeError::Cancelled) => Err(Failure::refused(error)),
         Err(error) => Ok(Known::no(error.to_string())),
     }
 }

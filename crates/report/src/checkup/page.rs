@@ -1,6 +1,7 @@
 //! One page that stands alone: no network, no script, legible on light, dark and paper.
 
 mod findings;
+mod floating;
 mod matrices;
 mod method;
 
@@ -40,6 +41,7 @@ pub fn page(checkup: &Checkup) -> String {
                     (machine(checkup))
                     (findings::section(&checkup.audit))
                     (matrices::section(checkup))
+                    (floating::section(checkup))
                     (findings::not_checked(&checkup.audit, &checkup.machine))
                     (diagnostics(&checkup.machine))
                     (method::section(checkup))
@@ -130,7 +132,7 @@ fn machine(checkup: &Checkup) -> Markup {
             @if checkup.is_one_node() {
                 p.note {
                     "This machine has one node: every CPU has the same distance to all of the memory, so nothing can be far. "
-                    "Emulated machines with far memory come with " code { "nearfar lab" } " in a later version."
+                    code { "nearfar lab" } " boots machines with far memory as guests."
                 }
             }
             figure.map { (topo::drawing(&checkup.machine, topo::Surroundings::Page)) }

@@ -6,6 +6,7 @@ use nearfar_machine::{Distance, Machine, Node, NodeId, NodeSet};
 use super::Checkup;
 use crate::amount::{bytes, count, nanoseconds};
 use crate::audit;
+use crate::floating;
 use crate::heat::Scale;
 use crate::latency;
 use crate::layout::{Cell, Grid, Side, heading, paragraph};
@@ -19,7 +20,7 @@ const MOST_NODES: usize = 8;
 const MOST_RULES: usize = 9;
 /// Most reasons for which something was not checked.
 const MOST_REASONS: usize = 3;
-/// Most doubts shown, about the input and about the measurement each.
+/// Most doubts shown, about the input and about the measurement each; one where the screen is full.
 const MOST_DOUBTS: usize = 2;
 
 /// The checkup on one screen.
@@ -27,11 +28,17 @@ pub fn screen(checkup: &Checkup, style: &Style) -> String {
     let mut out = topo::head(&checkup.machine, style);
     out.push_str(&nodes(&checkup.machine, style));
     out.push_str(&distances(checkup, style));
+    out.push_str(&floating(checkup, style));
     out.push_str(&findings(checkup, style));
     out.push_str(&not_checked(checkup, style));
     out.push_str(&doubts(checkup, style));
     out.push_str(&next(checkup, style));
     out
+}
+
+/// Whether nodes and their matrix alone take most of a screen.
+fn is_tall(checkup: &Checkup) -> bool {
+    checkup.machine.nodes.len() > 4
 }
 
 /// A line a node, or a line a kind of node where there are many.
@@ -119,8 +126,8 @@ fn distances(checkup: &Checkup, style: &Style) -> String {
 
 fn one_node(checkup: &Checkup, style: &Style) -> String {
     let mut out = heading(style, "One node", "");
-    let text = "Every CPU has the same distance to all of the memory: nothing can be far here. Emulated machines with \
-                far memory come with `nearfar lab` in a later version.";
+    let text = "Every CPU has the same distance to all of the memory: nothing can be far here. `nearfar lab` boots \
+                machines with far memory as guests.";
     out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, text));
     let measured = match (&checkup.probe.get(), checkup.probe.why_not()) {
         (Some(matrix), _) => match matrix.pairs.first() {
@@ -191,13 +198,32 @@ fn extreme_line(label: &str, pairs: &[(f64, NodeId, NodeId)], unit: &str, style:
     paragraph(style, 2, (Role::Dim, &format!("{label:<9} ")), Role::Plain, &text)
 }
 
+/// Whether the scheduler hurts floating tasks.
+fn floating(checkup: &Checkup, style: &Style) -> String {
+    let title = "Floating tasks";
+    match (checkup.floating.get(), checkup.not_floated()) {
+        (Some(found), _) => {
+            let mut out = heading(style, title, &floating::remark(found));
+            for verdict in floating::verdicts(found) {
+                let first = format!("{:<12}", verdict.what);
+                out.push_str(&paragraph(style, 2, (Role::Dim, &first), verdict.role, &verdict.text));
+            }
+            out
+        }
+        (None, Some(because)) => {
+            heading(style, title, "not probed") + &paragraph(style, 2, (Role::Dim, ""), Role::Dim, because)
+        }
+        (None, None) => String::new(),
+    }
+}
+
 fn findings(checkup: &Checkup, style: &Style) -> String {
     let mut out = heading(style, "Findings", &audit::counts(&checkup.audit));
     let groups = audit::groups(&checkup.audit);
     let mut grid = Grid::new(&[("", Side::Left), ("", Side::Right), ("", Side::Left), ("", Side::Left)]);
     let widest = groups.iter().take(MOST_RULES).map(|group| group.rule.len()).max().unwrap_or(0);
     // Few findings have room to say more.
-    let lines = if groups.len() <= 4 { 2 } else { 1 };
+    let lines = if groups.len() <= 4 && !is_tall(checkup) { 2 } else { 1 };
     let room = style.columns().saturating_sub(widest + 22) * lines;
     for group in groups.iter().take(MOST_RULES) {
         let first = group.findings.first();
@@ -240,18 +266,21 @@ fn not_checked(checkup: &Checkup, style: &Style) -> String {
 fn doubts(checkup: &Checkup, style: &Style) -> String {
     let of_input: Vec<String> = checkup.machine.diagnostics.iter().map(ToString::to_string).collect();
     let of_probe = checkup.probe.get().map_or(&[][..], |matrix| &matrix.warnings);
-    let of_probe: Vec<String> = of_probe.iter().map(ToString::to_string).collect();
+    let of_probe = of_probe.iter().map(ToString::to_string);
+    let of_probe: Vec<String> = of_probe.chain(checkup.floating.get().into_iter().flat_map(floating::doubts)).collect();
     if of_input.is_empty() && of_probe.is_empty() {
         return String::new();
     }
     let mut out = heading(style, "Doubts", "");
+    let room = style.columns() - 4;
+    let (most, room) = if is_tall(checkup) { (1, room) } else { (MOST_DOUBTS, room * 2 - 12) };
     for all in [of_probe, of_input] {
-        for text in all.iter().take(MOST_DOUBTS) {
-            let line = cut(&clean(text), (style.columns() - 4) * 2 - 12);
+        for text in all.iter().take(most) {
+            let line = cut(&clean(text), room);
             out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &line));
         }
-        if all.len() > MOST_DOUBTS {
-            let more = format!("and {} more; the page has them", all.len() - MOST_DOUBTS);
+        if all.len() > most {
+            let more = format!("and {} more; the page has them", all.len() - most);
             out.push_str(&paragraph(style, 4, (Role::Dim, ""), Role::Dim, &more));
         }
     }
@@ -268,6 +297,9 @@ fn next(checkup: &Checkup, style: &Style) -> String {
     }
     if checkup.audit.findings.iter().any(|finding| finding.mend.is_some()) {
         line("nearfar plan", "the changes that mend them; nothing is changed before nearfar apply");
+    }
+    if checkup.floating.get().is_some_and(floating::hurts) {
+        line("nearfar prefer", "keeps a task on its node, and lets it out while that is full");
     }
     line("nearfar topo", "the whole machine");
     out.push_str(&grid.render(style));

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Each test binary uses another part.
 
 pub mod findings;
+pub mod floating;
 pub mod surveys;
 
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair, PageKind, SkippedPair, Warning};
@@ -309,7 +310,7 @@ pub fn checkup(machine: Machine, far: u32) -> Checkup {
         (_, Some(host)) if host.contains('<') => findings::hostile(),
         _ => findings::audit(far),
     };
-    Checkup { made, probe: Known::Yes(latencies(&machine)), audit, machine }
+    Checkup { made, probe: Known::Yes(latencies(&machine)), floating: floating::of(&machine), audit, machine }
 }
 
 /// All of them, by name.

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::Checkup;
+use crate::floating;
 use crate::latency;
 use crate::summary;
 use crate::topo::distances::remark;
@@ -32,6 +33,10 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
                         dt { "CPUs" }
                         dd { "one of each node, such as CPU " (pair.cpu) " of node " (pair.cpu_node) "; memory bound to its node, pages touched before" }
                     }
+                }
+                @if let Some(found) = checkup.floating.get() {
+                    dt { "Floating tasks" }
+                    dd { (clean(&floating::method(found))) }
                 }
                 dt { "Findings" }
                 dd { @if checkup.audit.checked.is_empty() { "no rule was checked" } @else { "rules checked: " } @for rule in &checkup.audit.checked { code { (clean(rule)) } " " } }

@@ -1,0 +1,81 @@
+//! Probes of floating tasks, made up.
+
+use nearfar_bench::floating::{Floated, Floating};
+use nearfar_bench::matrix::{Counted, MatrixCell, Migrated, Parameters, Policy, Question, Ratio, Row};
+use nearfar_bench::probe::{Pattern, Where};
+use nearfar_machine::*;
+use nearfar_statistics::{Figures, Interval, Moments};
+
+/// Of a machine's first two nodes, on which floating costs something.
+pub fn of(machine: &Machine) -> Known<Floating> {
+    let nodes: Vec<NodeId> = machine.online_nodes().map(|node| node.id).take(2).collect();
+    let [first, second] = nodes[..] else { return Known::no("only one node has CPUs") };
+    let (near, float) = (Where::Node, Where::Floating);
+    let places =
+        [(near(first), near(first)), (near(first), float), (near(second), near(second)), (near(second), float)];
+    let cells = places.into_iter().chain([(float, float)]).map(|(memory, cpus)| cell(memory, cpus));
+    let cells: Vec<MatrixCell> = cells.collect();
+    let host = machine.origin.host.clone().unwrap_or_default();
+    let doubt = Counted { what: format!("something else ran on {host}"), samples: 2 };
+    Known::Yes(Floating {
+        parameters: parameters(nodes, cells.clone()),
+        contrasts: vec![
+            floated(Question::FloatingCpus, ratio(1.09, Some((1.04, 1.13))), Known::Yes(31)),
+            floated(Question::AllFloating, ratio(1.001, Some((0.97, 1.0204))), Known::no(host)),
+        ],
+        rows: cells.into_iter().enumerate().map(|(row, cell)| figures(row, cell)).collect(),
+        doubts: vec![doubt],
+        load_cpus: machine.cpu_states.online.clone(),
+        numa_balancing: Known::Yes(false),
+        elapsed_s: 24.7,
+        emulated: machine.origin.emulated.clone(),
+    })
+}
+
+/// A contrast with nothing else around it.
+pub fn floated(question: Question, ratio: Known<Ratio>, cross_node: Known<u64>) -> Floated {
+    Floated { question, ratio, cross_node, seconds: 12.3 }
+}
+
+/// A ratio of nine rounds.
+pub fn ratio(median: f64, interval: Option<(f64, f64)>) -> Known<Ratio> {
+    let confidence = interval.map(|(low, high)| Interval { low, high });
+    Known::Yes(Ratio { median, confidence, rounds: if interval.is_some() { 9 } else { 3 } })
+}
+
+fn cell(memory: Where, cpus: Where) -> MatrixCell {
+    MatrixCell { policy: Policy { preferred: None, numa_balancing: false }, memory, cpus }
+}
+
+fn parameters(nodes: Vec<NodeId>, cells: Vec<MatrixCell>) -> Parameters {
+    Parameters {
+        pattern: Pattern::RandomReadWrite,
+        bytes: 128 << 20,
+        counts: 100,
+        steps: 90_000,
+        calibrated_to_s: Some(0.51),
+        load_percent: 5.0,
+        huge_pages: false,
+        settings: Vec::new(),
+        nodes,
+        cells,
+        left_out: Vec::new(),
+    }
+}
+
+fn figures(row: usize, cell: MatrixCell) -> Row {
+    let seconds: Vec<f64> = (0..9).map(|run| 0.5 + 0.02 * row as f64 + 0.001 * f64::from(run)).collect();
+    let migrated = Migrated { same_core: 0.0, same_cache: 1.0, same_node: 2.0, cross_node: 3.0 };
+    Row {
+        row,
+        cell,
+        moments: Moments::of(&seconds),
+        seconds: Figures::of(seconds),
+        migrations: Known::Yes(migrated),
+        far_share: Known::Yes(0.1),
+        pages_migrated: Known::Yes(0.0),
+        keeper_cpu_share: None,
+        doubtful: 0,
+        failed: Vec::new(),
+    }
+}
