@@ -67,9 +67,8 @@ fn percent(ratio: f64) -> String {
 /// What was done to find out, for the one line above the verdicts.
 pub(crate) fn remark(floating: &Floating) -> String {
     let rounds = floating.contrasts.iter().filter_map(|floated| Some(floated.ratio.get()?.rounds)).max().unwrap_or(0);
-    let label = floating.emulated.as_ref().map(|label| format!(", {label}")).unwrap_or_default();
     format!(
-        "{} in {:.0} s under {} % load on {}, NUMA balancing {}{label}",
+        "{} in {:.0} s under {} % load on {}, NUMA balancing {}",
         count(rounds, "round"),
         floating.elapsed_s,
         floating.parameters.load_percent,
@@ -113,4 +112,29 @@ pub(crate) fn doubts(floating: &Floating) -> Vec<String> {
     let doubtful = floating.doubts.iter().map(|doubt| ("doubtful", doubt));
     let runs = failed.chain(doubtful).map(|(how, it)| format!("{} {how}: {}", count(it.samples, "run"), it.what));
     runs.chain(uncounted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_statistics::Interval;
+
+    use super::*;
+
+    fn said(median: f64, interval: Option<(f64, f64)>, cross_node: Known<u64>) -> String {
+        let confidence = interval.map(|(low, high)| Interval { low, high });
+        let ratio = Known::Yes(Ratio { median, confidence, rounds: 3 });
+        verdict(&Floated { question: Question::AllFloating, ratio, cross_node, seconds: 12.3 }).text
+    }
+
+    #[test]
+    fn what_is_said_depends_on_where_the_interval_lies() {
+        let uncounted = || Known::no("no tracefs");
+        let slower = said(1.09, Some((1.04, 1.131)), Known::Yes(31));
+        assert_eq!(slower, "9.0 % slower (4.0 to 13 %) than bound; 31 cross-node migrations in 12 s");
+        let faster = said(0.9, Some((0.8, 0.95)), Known::Yes(1));
+        assert_eq!(faster, "10 % faster (5.0 to 20 %) than bound; 1 cross-node migration in 12 s");
+        assert_eq!(said(1.05, Some((0.99, 1.2)), uncounted()), "no difference that this could show (-1.0 to 20 %)");
+        assert_eq!(said(1.5, None, uncounted()), "50 % slower than bound in the median of 3 rounds: too few to tell");
+        assert_eq!(said(0.99999, Some((0.9999, 1.0001)), uncounted()), "no difference that this could show (0 to 0 %)");
+    }
 }

@@ -20,8 +20,8 @@ pub fn of(machine: &Machine) -> Known<Floating> {
     Known::Yes(Floating {
         parameters: parameters(nodes, cells.clone()),
         contrasts: vec![
-            floated(Question::FloatingCpus, ratio(1.09, Some((1.04, 1.13))), Known::Yes(31)),
-            floated(Question::AllFloating, ratio(1.001, Some((0.97, 1.0204))), Known::no(host)),
+            floated(Question::FloatingCpus, 1.09, (1.04, 1.13), 31),
+            floated(Question::AllFloating, 1.001, (0.97, 1.0204), 7),
         ],
         rows: cells.into_iter().enumerate().map(|(row, cell)| figures(row, cell)).collect(),
         doubts: vec![doubt],
@@ -32,15 +32,9 @@ pub fn of(machine: &Machine) -> Known<Floating> {
     })
 }
 
-/// A contrast with nothing else around it.
-pub fn floated(question: Question, ratio: Known<Ratio>, cross_node: Known<u64>) -> Floated {
-    Floated { question, ratio, cross_node, seconds: 12.3 }
-}
-
-/// A ratio of nine rounds.
-pub fn ratio(median: f64, interval: Option<(f64, f64)>) -> Known<Ratio> {
-    let confidence = interval.map(|(low, high)| Interval { low, high });
-    Known::Yes(Ratio { median, confidence, rounds: if interval.is_some() { 9 } else { 3 } })
+fn floated(question: Question, median: f64, (low, high): (f64, f64), cross_node: u64) -> Floated {
+    let ratio = Ratio { median, confidence: Some(Interval { low, high }), rounds: 9 };
+    Floated { question, ratio: Known::Yes(ratio), cross_node: Known::Yes(cross_node), seconds: 12.3 }
 }
 
 fn cell(memory: Where, cpus: Where) -> MatrixCell {
