@@ -3,6 +3,7 @@
 use std::fs;
 
 use nearfar_machine::{CpuSet, Known};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::doubt::Doubt;
 use super::result::{Faults, Switches};
@@ -21,14 +22,16 @@ pub(super) struct Counters {
     online: Option<CpuSet>,
     throttled: Option<u64>,
     quota: Option<u64>,
-    /// Nanoseconds on a CPU and waiting for one.
-    schedule: Option<(u64, u64)>,
+    /// Seconds on a CPU.
+    on_cpu_s: f64,
+    /// Nanoseconds waiting for one.
+    waited_ns: Option<u64>,
     usage: libc::rusage,
 }
 
 /// What happened between two moments.
 pub(super) struct Difference {
-    pub(super) on_cpu_s: Known<f64>,
+    pub(super) on_cpu_s: f64,
     pub(super) waited_s: Known<f64>,
     pub(super) faults: Faults,
     pub(super) switches: Switches,
@@ -44,15 +47,17 @@ impl Counters {
     /// Before the timed part: the process' own counters last.
     pub(super) fn before(cpus: &CpuSet) -> Self {
         let (ticks, online, throttled, quota) = (Ticks::now(), online(), throttled(cpus), quota());
-        let schedule = schedule();
-        Self { ticks, online, throttled, quota, schedule, usage: conditions::usage_of(libc::RUSAGE_THREAD) }
+        let (waited_ns, on_cpu_s) = (waited_ns(), on_cpu_s());
+        let usage = conditions::usage_of(libc::RUSAGE_THREAD);
+        Self { ticks, online, throttled, quota, waited_ns, on_cpu_s, usage }
     }
 
     /// After the timed part: the process' own counters first.
     pub(super) fn after(cpus: &CpuSet) -> Self {
         let usage = conditions::usage_of(libc::RUSAGE_THREAD);
-        let schedule = schedule();
-        Self { ticks: Ticks::now(), online: online(), throttled: throttled(cpus), quota: quota(), schedule, usage }
+        let (on_cpu_s, waited_ns) = (on_cpu_s(), waited_ns());
+        let (ticks, online, throttled, quota) = (Ticks::now(), online(), throttled(cpus), quota());
+        Self { ticks, online, throttled, quota, waited_ns, on_cpu_s, usage }
     }
 
     /// What happened since `before` on these CPUs.
@@ -60,16 +65,15 @@ impl Counters {
         let usage = |of: fn(&libc::rusage) -> libc::c_long| {
             u64::try_from(of(&self.usage).saturating_sub(of(&before.usage))).unwrap_or(0)
         };
-        let waits = |of: fn((u64, u64)) -> u64| match (self.schedule, before.schedule) {
-            (Some(after), Some(before)) => Known::Yes(of(after).saturating_sub(of(before)) as f64 / 1e9),
-            _ => Known::no("/proc/thread-self/schedstat cannot be read (the kernel needs CONFIG_SCHED_INFO)"),
-        };
         let stolen = self.ticks.stolen_seconds_since(&before.ticks, cpus);
         let nothing = CpuSet::new();
         let (then, now) = (before.online.as_ref().unwrap_or(&nothing), self.online.as_ref().unwrap_or(&nothing));
         Difference {
-            on_cpu_s: waits(|(ran, _)| ran),
-            waited_s: waits(|(_, waited)| waited),
+            on_cpu_s: self.on_cpu_s - before.on_cpu_s,
+            waited_s: match (self.waited_ns, before.waited_ns) {
+                (Some(after), Some(before)) => Known::Yes(after.saturating_sub(before) as f64 / 1e9),
+                _ => Known::no("/proc/thread-self/schedstat cannot be read (the kernel needs CONFIG_SCHED_INFO)"),
+            },
             faults: Faults { minor: usage(|usage| usage.ru_minflt), major: usage(|usage| usage.ru_majflt) },
             switches: Switches {
                 voluntary: usage(|usage| usage.ru_nvcsw),
@@ -146,11 +150,16 @@ fn quota() -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix("nr_throttled "))?.trim().parse().ok()
 }
 
-/// Nanoseconds this thread ran, and waited to run (Documentation/scheduler/sched-stats.rst).
-fn schedule() -> Option<(u64, u64)> {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    let mut numbers = text.split_whitespace().map(str::parse::<u64>);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+/// Seconds this thread has run. Its clock is brought up to date when it is read, unlike the other accounts, which the
+/// kernel keeps from tick to tick.
+fn on_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Nanoseconds this thread waited to run (Documentation/scheduler/sched-stats.rst).
+fn waited_ns() -> Option<u64> {
+    fs::read_to_string("/proc/thread-self/schedstat").ok()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -161,7 +170,7 @@ mod tests {
 
     fn quiet() -> Difference {
         Difference {
-            on_cpu_s: Known::Yes(1.0),
+            on_cpu_s: 1.0,
             waited_s: Known::Yes(0.0),
             faults: Faults::default(),
             switches: Switches::default(),
@@ -206,7 +215,7 @@ mod tests {
         let start = std::time::Instant::now();
         while start.elapsed().as_millis() < 20 {}
         let difference = Counters::after(&cpus).since(&before, &cpus);
-        assert!(difference.on_cpu_s.get().is_none_or(|&ran| ran > 0.0));
+        assert!(difference.on_cpu_s > 0.01);
         assert_eq!(difference.online_changed, CpuSet::new());
     }
 }

@@ -26,8 +26,8 @@ pub struct Ready {
 pub struct ProbeResult {
     /// The timed part, in seconds on the wall.
     pub seconds: f64,
-    /// Seconds of it that the process was on a CPU, by the scheduler's account.
-    pub on_cpu_s: Known<f64>,
+    /// Seconds of it that the process was on a CPU, by its own clock.
+    pub on_cpu_s: f64,
     /// Seconds of it that the process waited for a CPU while it could have run.
     pub waited_s: Known<f64>,
     /// Seconds from the fork to the end of the timed part; exact to one clock tick (usually 10 ms).
