@@ -35,7 +35,11 @@ fn directory(config: &str) -> TempDir {
 
 /// A rule for an executable that only one test has.
 fn rule(name: &str, program: &Path) -> String {
-    format!("scan_seconds = 0.1\n[[prefer]]\nname = \"{name}\"\nnode = {}\ncommand = \"{}\"\n", node(), program.display())
+    format!(
+        "scan_seconds = 0.1\n[[prefer]]\nname = \"{name}\"\nnode = {}\ncommand = \"{}\"\n",
+        node(),
+        program.display()
+    )
 }
 
 /// A node with CPUs.

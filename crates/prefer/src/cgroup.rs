@@ -21,7 +21,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nearfar_machine::CpuSet;
 
-pub use either::{KeptGroup, KeptGroupError, KeptGroupReport};
+pub use either::{KeptGroup, KeptGroupError, KeptGroupReport, Through};
 
 /// A group of the unified hierarchy (version 2), or a directory of a version 1 hierarchy.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,6 +88,9 @@ pub enum CgroupError {
 pub enum Means {
     /// Its cpuset.
     Cpuset,
+    /// Its cpuset, which is empty now and cannot be so again while the group has tasks (`validate_change()` in
+    /// kernel/cgroup/cpuset.c says ENOSPC): it would be left with all CPUs, which to its tasks is the same.
+    EmptyCpuset,
     /// Its threads one by one, since the cpuset does not serve.
     Threads {
         /// Why not, and what would help.
@@ -175,7 +178,8 @@ impl Group {
         let confined = |tid: &i32| nearfar_apply::affinity::get(*tid).is_ok_and(|own| own != allowed);
         match members::threads(&self.directory)?.into_iter().find(confined) {
             Some(tid) => threads(format!("its thread {tid} has chosen CPUs of its own")),
-            None => Ok(Means::Cpuset),
+            None if has_own_cpus(&self.directory) => Ok(Means::Cpuset),
+            None => Ok(Means::EmptyCpuset),
         }
     }
 

@@ -30,6 +30,7 @@ use nearfar_machine::{CpuSet, Machine, NodeId};
 
 pub use error::KeeperError;
 pub use memory::MemoryPolicy;
+pub(crate) use report::cpu_time;
 pub use report::{KeeperReport, LeftInPeace, MovedMemory};
 
 use kept::Kept;

@@ -48,9 +48,8 @@ pub struct Prefer {
     /// Keep this process (may be repeated), until it has ended or Ctrl-C
     #[arg(long, value_name = "PID")]
     pid: Vec<i32>,
-    /// Keep the tasks of this control group and of those below it, by its path as in /proc/PID/cgroup
-    #[arg(long, value_name = "GROUP")]
-    cgroup: Option<String>,
+    #[command(flatten)]
+    group: group::GroupArgs,
     /// Keep so long
     #[arg(long, value_name = "N", conflicts_with = "command")]
     seconds: Option<f64>,
@@ -110,8 +109,8 @@ impl Prefer {
         let (node, near) = self.home(&machine)?;
         let memory = if self.memory == Some(MemoryArg::Follow) { Memory::Follow } else { Memory::Untouched };
         let options = KeeperOptions { memory, ..KeeperOptions::default() };
-        if let Some(name) = &self.cgroup {
-            let kept = group::keep(name, node, &machine, options, self.limit()?, &signals::cancel_flag())?;
+        if let Some(name) = &self.group.cgroup {
+            let kept = group::keep(name, &self.group, node, &machine, options, self.limit()?, &signals::cancel_flag())?;
             return self.write(&kept.text(self.format.format, &machine, near.as_ref(), &self.style(colour))?);
         }
         let (kept, ended) = if self.command.is_empty() {

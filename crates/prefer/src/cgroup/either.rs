@@ -8,10 +8,24 @@ use super::{CgroupError, Group, Means};
 use crate::keeper::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
 use crate::near;
 
+/// Through what a group is to be kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Through {
+    /// Its cpuset; refused where that does not serve.
+    Cpuset,
+    /// Its threads one by one.
+    Threads,
+}
+
 /// A group that is kept.
 pub enum KeptGroup {
     /// Through its cpuset.
-    Cpuset(GroupKeeper),
+    Cpuset {
+        /// Who does it.
+        keeper: GroupKeeper,
+        /// Whether the cpuset was empty, and will not be so again.
+        was_empty: bool,
+    },
     /// Its threads one by one.
     Threads {
         /// Who does it.
@@ -44,32 +58,36 @@ pub enum KeptGroupError {
     /// The node.
     #[error("{0}")]
     Node(String),
+    /// The cpuset was asked for and does not serve.
+    #[error("not through its cpuset: {0}")]
+    Cpuset(String),
 }
 
 impl KeptGroup {
-    /// Keeps a group on a node from now on, in a thread of this process.
+    /// Keeps a group on a node from now on, in a thread of this process; through whatever leaves nothing behind unless
+    /// something is asked for.
     ///
     /// # Errors
-    /// When the node has no CPUs, none of them is the group's, or the system refuses.
+    /// When the node has no CPUs, none of them is the group's, what is asked for does not serve, or the system refuses.
     pub fn start(
         group: &Group,
         node: NodeId,
         machine: &Machine,
+        through: Option<Through>,
         options: KeeperOptions,
     ) -> Result<Self, KeptGroupError> {
         let node = near::node(machine, node).map_err(KeptGroupError::Node)?;
-        let means = match options.memory {
-            Memory::Untouched => group.means()?,
-            Memory::Follow => Means::Threads { because: "its memory is to follow, process by process".to_owned() },
-        };
-        match means {
-            Means::Cpuset => {
-                let cpus = machine.node(node).map(|node| node.cpus.intersection(&machine.cpu_states.online));
-                Ok(Self::Cpuset(GroupKeeper::start(group, &cpus.unwrap_or_default(), options.rule)?))
-            }
+        match chosen(group, through, options.memory)? {
             Means::Threads { because } => {
                 let targets = Targets::Cgroup(group.directory().to_owned());
                 Ok(Self::Threads { keeper: Keeper::start(targets, node, machine, options)?, because })
+            }
+            means => {
+                let online = &machine.cpu_states.online;
+                let home = machine.node(node).map(|node| node.cpus.intersection(online)).unwrap_or_default();
+                let possible = machine.cpu_states.possible.get().unwrap_or(online);
+                let keeper = GroupKeeper::start(group, &home, possible, options.rule)?;
+                Ok(Self::Cpuset { keeper, was_empty: means == Means::EmptyCpuset })
             }
         }
     }
@@ -77,16 +95,25 @@ impl KeptGroup {
     /// How it is kept, as a sentence for people.
     pub fn how(&self) -> String {
         match self {
-            Self::Cpuset(keeper) if keeper.is_by_pressure() => "through its cpuset, by its pressure (PSI)".to_owned(),
-            Self::Cpuset(_) => "through its cpuset; the kernel has no PSI for it, so its tasks are watched".to_owned(),
-            Self::Threads { because, .. } => format!("thread by thread, not through its cpuset: {because}"),
+            Self::Cpuset { keeper, was_empty } => {
+                let by = match keeper.is_by_pressure() {
+                    true => "by its pressure (PSI)",
+                    false => "and its tasks watched all the time, since the kernel has no PSI for it",
+                };
+                let left = match was_empty {
+                    true => "; it was empty and is left with all CPUs, for an empty one is not taken back",
+                    false => "",
+                };
+                format!("through its cpuset, {by}{left}")
+            }
+            Self::Threads { because, .. } => format!("thread by thread: {because}"),
         }
     }
 
     /// Whether it is kept still: the group may be gone, or somebody else may have set its CPUs.
     pub fn is_running(&self) -> bool {
         match self {
-            Self::Cpuset(keeper) => keeper.is_running(),
+            Self::Cpuset { keeper, .. } => keeper.is_running(),
             Self::Threads { keeper, .. } => keeper.report().is_ok(),
         }
     }
@@ -97,8 +124,27 @@ impl KeptGroup {
     /// When something could not be put back; the next nearfar tries again.
     pub fn stop(self) -> Result<KeptGroupReport, KeptGroupError> {
         match self {
-            Self::Cpuset(keeper) => Ok(KeptGroupReport::Cpuset(keeper.stop().map_err(CgroupError::from)?)),
+            Self::Cpuset { keeper, .. } => Ok(KeptGroupReport::Cpuset(keeper.stop().map_err(CgroupError::from)?)),
             Self::Threads { keeper, .. } => Ok(KeptGroupReport::Threads(keeper.stop()?)),
         }
+    }
+}
+
+/// What is asked for where that serves; otherwise what leaves nothing behind.
+fn chosen(group: &Group, through: Option<Through>, memory: Memory) -> Result<Means, KeptGroupError> {
+    let threads = |because: &str| Means::Threads { because: because.to_owned() };
+    if through == Some(Through::Threads) {
+        return Ok(threads("as asked"));
+    }
+    let means = match memory {
+        Memory::Untouched => group.means()?,
+        Memory::Follow => threads("its memory is to follow, process by process"),
+    };
+    match (through, means) {
+        (Some(_), Means::Threads { because }) => Err(KeptGroupError::Cpuset(because)),
+        (None, Means::EmptyCpuset) => {
+            Ok(threads("its cpuset is empty, and the kernel takes no empty one back while it has tasks"))
+        }
+        (_, means) => Ok(means),
     }
 }

@@ -24,6 +24,7 @@ use serde::Serialize;
 use super::members::Look;
 use super::{CgroupError, Group};
 use crate::idle::IdleTime;
+use crate::keeper::cpu_time;
 use crate::psi::{Trigger, Woken, wait};
 use crate::rule::{Decision, FULL, Place, Rule, RuleOptions, offer};
 
@@ -37,6 +38,8 @@ const WINDOW: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 5;
 /// In CPUs, what may lack: a task that always runs finds its place on a CPU that does a little else.
 const SPARE: f64 = 0.2;
+/// Looks cost at most this part of a CPU: with many tasks they become rarer, not dearer.
+const DEAREST: u32 = 120;
 /// Where there is no bell, a look every so often.
 const WITHOUT_BELL: Duration = Duration::from_millis(250);
 
@@ -70,11 +73,12 @@ pub struct GroupReport {
 
 impl GroupKeeper {
     /// Narrows the group's cpuset to those of its CPUs that are at home, and keeps it from then on in a thread of this
-    /// process. The lease puts the cpuset back if the process dies.
+    /// process. The lease puts the cpuset back if the process dies. An empty cpuset is given all `possible` CPUs first, and
+    /// has these at the end: it cannot be empty again.
     ///
     /// # Errors
     /// When none of the group's CPUs is at home, another keeper has the group, or its cpuset cannot be written.
-    pub fn start(group: &Group, home: &CpuSet, options: RuleOptions) -> Result<Self, CgroupError> {
+    pub fn start(group: &Group, home: &CpuSet, possible: &CpuSet, options: RuleOptions) -> Result<Self, CgroupError> {
         let allowed = group.allowed()?;
         let narrow = allowed.intersection(home);
         if narrow.is_empty() {
@@ -82,7 +86,13 @@ impl GroupKeeper {
             return Err(CgroupError::Elsewhere { name: group.name().to_owned(), allowed, home });
         }
         let file = group.directory().join("cpuset.cpus");
-        let wide = std::fs::read_to_string(&file).map_err(|error| super::file_error(&file, &error))?;
+        let unreadable = |error: std::io::Error| super::file_error(&file, &error);
+        let mut wide = std::fs::read_to_string(&file).map_err(unreadable)?;
+        if wide.trim().is_empty() {
+            // Before the lease: whatever happens then, it finds something that it can put back.
+            wide = possible.to_string();
+            std::fs::write(&file, &wide).map_err(unreadable)?;
+        }
         let mut lease = Lease::take(&format!("prefer a node for the control group {}", group.name()))?;
         lease.set_file(&file, narrow.to_string().as_bytes())?;
         let trigger = Trigger::arm(&group.directory().join("cpu.pressure"), STALL, WINDOW).ok();
@@ -158,12 +168,12 @@ enum State {
 impl Keeping {
     fn run(mut self, stop: &OwnedFd) -> Result<GroupReport, LeaseError> {
         let begun = Instant::now();
-        let mut state = State::Quiet;
+        let (mut state, mut pause) = (State::Quiet, SAMPLE);
         let ended = loop {
             let woken = match (state, &self.trigger) {
                 (State::Quiet, Some(trigger)) => trigger.wait(stop.as_fd(), None),
-                (State::Quiet, None) => wait(None, stop.as_fd(), Some(WITHOUT_BELL)),
-                _ => wait(None, stop.as_fd(), Some(SAMPLE)),
+                (State::Quiet, None) => wait(None, stop.as_fd(), Some(pause.max(WITHOUT_BELL))),
+                _ => wait(None, stop.as_fd(), Some(pause)),
             };
             match woken {
                 Ok(Woken::ByOther) => break None,
@@ -171,16 +181,17 @@ impl Keeping {
                 Ok(Woken::ByPressure | Woken::ByTime) => {}
                 Err(error) => break Some(format!("waiting for its pressure: {error}")),
             }
+            let before = cpu_time();
             match self.step(state, begun) {
                 Ok(next) => state = next,
                 Err(because) => break Some(because),
             }
+            pause = SAMPLE.max(cpu_time().saturating_sub(before) * DEAREST);
         };
         if let State::Wide(since) = state {
             self.report.wide_s += since.elapsed().as_secs_f64();
         }
-        let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        self.report.cpu_s = cpu.tv_sec as f64 + cpu.tv_nsec as f64 * 1e-9;
+        self.report.cpu_s = cpu_time().as_secs_f64();
         self.report.seconds = begun.elapsed().as_secs_f64();
         self.report.ended = ended;
         let Self { lease, report, .. } = self;

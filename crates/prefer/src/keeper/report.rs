@@ -75,7 +75,7 @@ pub struct MovedMemory {
 pub(super) const LISTED: usize = 100;
 
 /// CPU time of the calling thread.
-pub(super) fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::{Args, ValueEnum};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_prefer::KeeperOptions;
-use nearfar_prefer::cgroup::{CgroupError, Group, KeptGroup, KeptGroupError, KeptGroupReport};
+use nearfar_prefer::cgroup::{CgroupError, Group, KeptGroup, KeptGroupError, KeptGroupReport, Through};
 use nearfar_prefer::near::Home;
 use nearfar_report::Style;
 use serde::Serialize;
@@ -14,6 +15,26 @@ use super::LOOK;
 use crate::args::Format;
 use crate::failure::Failure;
 use crate::output;
+
+/// `--cgroup` and what belongs to it.
+#[derive(Args)]
+pub struct GroupArgs {
+    /// Keep the tasks of this control group and of those below it, by its path as in /proc/PID/cgroup
+    #[arg(long, value_name = "GROUP")]
+    pub cgroup: Option<String>,
+    /// Keep the group through this instead of through its cpuset where that can be put back, else its threads
+    #[arg(long, value_enum, value_name = "MEANS", requires = "cgroup")]
+    through: Option<ThroughArg>,
+}
+
+/// `--through`.
+#[derive(Clone, Copy, ValueEnum)]
+enum ThroughArg {
+    /// Its cpuset, as one; one that was empty is left with all CPUs
+    Cpuset,
+    /// The affinities of its threads, one by one
+    Threads,
+}
 
 /// What was done to a group.
 #[derive(Serialize)]
@@ -58,6 +79,7 @@ impl Kept {
 /// Keeps a group until the time is over, Ctrl-C, or it can be kept no longer.
 pub fn keep(
     name: &str,
+    arguments: &GroupArgs,
     node: NodeId,
     machine: &Machine,
     options: KeeperOptions,
@@ -65,7 +87,11 @@ pub fn keep(
     cancel: &AtomicBool,
 ) -> Result<Kept, Failure> {
     let group = Group::find(name).map_err(|error| failure(error.into()))?;
-    let keeper = KeptGroup::start(&group, node, machine, options).map_err(failure)?;
+    let through = arguments.through.map(|through| match through {
+        ThroughArg::Cpuset => Through::Cpuset,
+        ThroughArg::Threads => Through::Threads,
+    });
+    let keeper = KeptGroup::start(&group, node, machine, through, options).map_err(failure)?;
     let how = keeper.how();
     let begun = Instant::now();
     while !cancel.load(Ordering::Relaxed) && keeper.is_running() {
@@ -84,6 +110,7 @@ fn failure(error: KeptGroupError) -> Failure {
     match error {
         KeptGroupError::Threads(error) => super::failure(error),
         KeptGroupError::Node(_)
+        | KeptGroupError::Cpuset(_)
         | KeptGroupError::Group(
             CgroupError::NoHierarchy
             | CgroupError::NoSuchGroup { .. }
