@@ -58,6 +58,7 @@ fn sample(seconds: f64, home: NodeId, on_one: f64, cross_node: u64) -> Sample {
             "cpus": "0-3", "buffer_bytes": 4096, "page_kind": "base", "pages_before": pages, "pages_after": pages,
             "doubts": [],
         },
+        "load_percent": 60.0,
         "trace": {
             "seconds": seconds,
             "losses": {"occurred": cross_node, "read": cross_node, "lost": 0, "damaged": 0, "throttled": 0},

@@ -2,7 +2,8 @@
 //!
 //! Least squares over all samples: seconds = what its round took + a x migrations from node to node + b x share of far
 //! accesses. Each round, apart for NUMA balancing on and off, has a level of its own, so that neither drift nor the cost of
-//! hint faults looks like a cost of being far.
+//! hint faults looks like a cost of being far. Runs whose memory NUMA balancing may move are left out: moving it costs time
+//! that neither of the two explains, and how long it was far is not known exactly.
 
 use nearfar_machine::Known;
 use nearfar_statistics::regression::{Baseline, CannotTell, Fit, Row, fit};
@@ -10,6 +11,7 @@ use nearfar_statistics::{Interval, Moments};
 use serde::{Deserialize, Serialize};
 
 use super::sample::Taken;
+use crate::probe::Where;
 
 const MIGRATIONS: &str = "the number of cross-node migrations";
 const FAR: &str = "the share of far accesses";
@@ -78,8 +80,9 @@ pub fn explain(taken: &[Taken]) -> Explained {
 
 fn rows(taken: &[Taken]) -> Vec<Row<2>> {
     let row = |taken: &Taken| {
-        let sample = taken.good()?;
-        let group = taken.round * 2 + u32::from(taken.cell.policy.numa_balancing);
+        let cell = taken.cell;
+        let sample = taken.good().filter(|_| !cell.policy.numa_balancing || cell.memory != Where::Floating)?;
+        let group = taken.round * 2 + u32::from(cell.policy.numa_balancing);
         let columns = [sample.cross_node()? as f64, *sample.far_share().get()?];
         Some(Row { group, outcome: sample.probe.seconds, columns })
     };

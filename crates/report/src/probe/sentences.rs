@@ -4,6 +4,7 @@ use nearfar_bench::matrix::{Answer, Contrast, Estimate, Question, Ratio};
 use nearfar_machine::Known;
 use nearfar_statistics::Interval;
 
+use crate::amount::count;
 use crate::style::Role;
 
 /// The published machine's ratio of other-node to same-node binding, for comparison.
@@ -49,11 +50,8 @@ fn contrast(contrast: &Contrast) -> (Role, String) {
 fn compared(subject: &str, object: &str, ratio: &Ratio) -> (Role, String) {
     let median = ratio.median;
     let Some(Interval { low, high }) = ratio.confidence else {
-        let rounds = ratio.rounds;
-        let text = format!(
-            "{subject}: {median:.3} times the time of {object}; whether that means anything cannot be told from {rounds} \
-             complete rounds, six are needed"
-        );
+        let rounds = count(ratio.rounds, "round");
+        let text = format!("{subject}: {median:.3} times the time of {object} in {rounds}; six would give an interval");
         return (Role::Dim, text);
     };
     let interval = format!("({low:.3} to {high:.3})");

@@ -58,13 +58,13 @@ pub(super) fn migrations(rows: &[Row], style: &Style) -> String {
         ("NB", Side::Right),
         ("Mem", Side::Right),
         ("CPU", Side::Right),
-        ("same core", Side::Right),
-        ("same cache", Side::Right),
-        ("same node", Side::Right),
+        ("core", Side::Right),
+        ("cache", Side::Right),
+        ("node", Side::Right),
         ("cross node", Side::Right),
         ("far %", Side::Right),
-        ("pages by NB", Side::Right),
-        ("keeper CPU %", Side::Right),
+        ("NB pages", Side::Right),
+        ("keeper %", Side::Right),
     ];
     let mut grid = Grid::new(&columns);
     let unknown = || Cell::new(Role::Dim, "?");
