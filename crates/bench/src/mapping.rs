@@ -12,6 +12,8 @@ mod smaps;
 
 /// `MPOL_BIND` of include/uapi/linux/mempolicy.h: take pages from these nodes and no others.
 const MPOL_BIND: libc::c_ulong = 2;
+/// `MPOL_DEFAULT` of the same file: take pages from where the thread runs.
+const MPOL_DEFAULT: libc::c_ulong = 0;
 /// `MAP_HUGE_SHIFT` of include/uapi/asm-generic/hugetlb_encode.h: the flags above it hold the page size's logarithm.
 const MAP_HUGE_SHIFT: u32 = 26;
 /// How many pages of a mapping are asked for their node.
@@ -137,13 +139,7 @@ impl Mapping {
 
     /// Binds the memory to a node. Pages follow when they are touched.
     pub(crate) fn bind(&self, node: NodeId) -> io::Result<()> {
-        let bits = libc::c_ulong::BITS;
-        let mut mask: Vec<libc::c_ulong> = vec![0; (node.0 / bits) as usize + 1];
-        if let Some(word) = mask.last_mut() {
-            *word = 1 << (node.0 % bits);
-        }
-        // The kernel reads one bit less than it is told (get_nodes in mm/mempolicy.c).
-        let longest = mask.len() as libc::c_ulong * libc::c_ulong::from(bits) + 1;
+        let (mask, longest) = only(node);
         let (flags, length) = (0 as libc::c_ulong, self.bytes as libc::c_ulong);
         // SAFETY: the address range is this mapping's; the mask outlives the call and is as long as said.
         let result =
@@ -224,6 +220,30 @@ impl Mapping {
             Some(_) => PageKind::Mixed,
         }
     }
+}
+
+/// Has all memory of the calling thread that has no policy of its own come from this node, or, with none, from wherever
+/// it runs, whatever its caller had it do.
+pub(crate) fn set_policy(node: Option<NodeId>) -> io::Result<()> {
+    let (mode, (mask, longest)) = match node {
+        Some(node) => (MPOL_BIND, only(node)),
+        None => (MPOL_DEFAULT, (Vec::new(), 0)),
+    };
+    // SAFETY: the mask outlives the call and is as long as said.
+    let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), longest) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A node mask with one node in it, and the length that is to be said of it.
+fn only(node: NodeId) -> (Vec<libc::c_ulong>, libc::c_ulong) {
+    let bits = libc::c_ulong::BITS;
+    let mut mask: Vec<libc::c_ulong> = vec![0; (node.0 / bits) as usize + 1];
+    if let Some(word) = mask.last_mut() {
+        *word = 1 << (node.0 % bits);
+    }
+    // The kernel reads one bit less than it is told (get_nodes in mm/mempolicy.c).
+    let longest = mask.len() as libc::c_ulong * libc::c_ulong::from(bits) + 1;
+    (mask, longest)
 }
 
 impl Drop for Mapping {

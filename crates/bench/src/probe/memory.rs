@@ -11,7 +11,7 @@ use super::result::{NodePages, PagesByNode};
 use super::spec::{Pattern, ProbeSpec, Where};
 use crate::child::ServeError;
 use crate::latency::chase;
-use crate::mapping::{Backing, Mapping};
+use crate::mapping::{self, Backing, Mapping};
 use crate::options::HugePages;
 use crate::random::{Random, SEED};
 use crate::room;
@@ -21,8 +21,6 @@ const NODES: &str = "/sys/devices/system/node";
 const PAGES_ASKED: usize = 16 << 10;
 /// Distance of a chain's stops, in words: a cache line of 64 bytes.
 const LINE_WORDS: usize = 8;
-/// `MPOL_DEFAULT` of include/uapi/linux/mempolicy.h.
-const MPOL_DEFAULT: libc::c_ulong = 0;
 
 /// The buffer, and what is doubtful about it.
 pub(super) struct Buffer {
@@ -33,7 +31,10 @@ pub(super) struct Buffer {
 /// Makes the buffer that `spec` asks for. All its pages are there when this returns, in a chain's case linked.
 pub(super) fn prepare(spec: &ProbeSpec) -> Result<Buffer, ServeError> {
     check_room(spec)?;
-    default_policy();
+    // Bound memory means all of the process, as under numactl --membind: were only the buffer bound, NUMA balancing would
+    // still scan stack and data, and settle the process on the node of a handful of their pages. A caller's own policy is
+    // not inherited. What refuses this refuses to bind the buffer too, and that is looked into.
+    let _ = mapping::set_policy(spec.memory.node());
     let memory = map(spec)?;
     let refused = match spec.memory {
         Where::Node(node) => memory.bind(node).err().map(|error| (node, error)),
@@ -107,14 +108,6 @@ fn map(spec: &ProbeSpec) -> Result<Mapping, ServeError> {
     };
     let bytes = usize::try_from(spec.bytes).unwrap_or(usize::MAX);
     Mapping::new(bytes, backing).map_err(|error| ServeError::refused(format!("mapping {bytes} bytes"), error))
-}
-
-/// Has the memory of this process come from wherever it runs: a caller under numactl would hand its policy down.
-fn default_policy() {
-    let no_nodes: *const libc::c_ulong = std::ptr::null();
-    // SAFETY: the default policy takes no nodes; nothing is read or written. Where the call is forbidden, it was to
-    // whoever could have set another policy.
-    unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, no_nodes, 0 as libc::c_ulong) };
 }
 
 /// The size of pages of the default pool, `Hugepagesize` of `/proc/meminfo`.
