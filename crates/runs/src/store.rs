@@ -13,6 +13,7 @@ mod open;
 mod read;
 mod remove;
 mod schema;
+mod shared;
 mod write;
 
 use std::path::{Path, PathBuf};

@@ -129,11 +129,16 @@ fn what_is_not_a_store_is_refused_and_left_untouched() {
     let directory = given.directory.path();
     let other = directory.join("other.db");
     rusqlite::Connection::open(&other).unwrap().execute_batch("CREATE TABLE mail (text)").unwrap();
+    let logged = directory.join("logged.db");
+    // Its tables are only in the log yet: another process has it open.
+    let open = rusqlite::Connection::open(&logged).unwrap();
+    open.pragma_update(None, "journal_mode", "WAL").unwrap();
+    open.execute_batch("CREATE TABLE mail (text)").unwrap();
     let text = directory.join("notes.txt");
     fs::write(&text, "short").unwrap();
     let long = directory.join("long.txt");
     fs::write(&long, "SQLite format 4 ".repeat(100)).unwrap();
-    for path in [&other, &text, &long] {
+    for path in [&other, &logged, &text, &long] {
         let before = fs::read(path).unwrap();
         for store in [Store::open(path), Store::open_existing(path)] {
             let error = store.unwrap_err();
@@ -144,8 +149,9 @@ fn what_is_not_a_store_is_refused_and_left_untouched() {
     }
     assert!(matches!(Store::open(directory), Err(StoreError::Foreign { what: "a directory", .. })));
     assert!(matches!(Store::open(&text.join("below")), Err(StoreError::File { .. })));
+    drop(open);
     let names = fs::read_dir(directory).unwrap().count();
-    assert_eq!(names, 3, "nothing was laid beside them");
+    assert_eq!(names, 4, "nothing was laid beside them");
 }
 
 #[test]

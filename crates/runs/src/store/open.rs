@@ -18,12 +18,13 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::schema::{APPLICATION_ID, STEPS, upgrade, version};
-use super::{Store, at};
+use super::{Store, at, shared};
 use crate::error::StoreError;
 use crate::host::Host;
 
 /// How long a writer waits for another one.
 const PATIENCE: Duration = Duration::from_secs(30);
+const OF_ANOTHER_PROGRAM: &str = "an SQLite file of another program";
 
 /// How a store keeps what is being written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,15 +86,17 @@ impl Store {
         prepare(&connection).map_err(&sqlite)?;
         // Has to come before the first page is written; without effect later.
         connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(&sqlite)?;
-        let without_log = is_shared_between_systems(path) || version(&connection).is_err();
+        let without_log = shared::between_systems(path) || version(&connection).is_err();
         if without_log {
             set_rollback_journal(&connection).map_err(&sqlite)?;
         }
         let found = version(&connection).map_err(&sqlite)?;
         check_version(path, found)?;
         if found < STEPS.len() as i64 {
-            // Before there is a log: with its first page the file says whose it is, whenever this process is killed.
-            upgrade(&mut connection, STEPS).map_err(&sqlite)?;
+            // Before there is a log: with its first table the file says whose it is, whenever this process is killed.
+            if !upgrade(&mut connection, STEPS).map_err(&sqlite)? {
+                return Err(StoreError::Foreign { path: path.to_owned(), what: OF_ANOTHER_PROGRAM });
+            }
         }
         let journal = if without_log { Journal::Rollback } else { write_ahead(&connection).map_err(&sqlite)? };
         Ok(Self { connection, path: path.to_owned(), journal, here: Host::here() })
@@ -160,27 +163,6 @@ fn set_journal(connection: &Connection, mode: &str) -> rusqlite::Result<String> 
     connection.pragma_update_and_check(None, "journal_mode", mode, |row| row.get(0))
 }
 
-/// Whether other systems may see the same file: the log's index is shared memory, which they would not share
-/// (<https://www.sqlite.org/wal.html>: "WAL does not work over a network filesystem"). The numbers are those of
-/// linux/magic.h and statfs(2).
-fn is_shared_between_systems(path: &Path) -> bool {
-    const V9FS: u64 = 0x0102_1997;
-    const NFS: u64 = 0x6969;
-    const SMB: u64 = 0x517b;
-    const SMB2: u64 = 0xfe53_4d42;
-    const CIFS: u64 = 0xff53_4d42;
-    const FUSE: u64 = 0x6573_5546;
-    const CEPH: u64 = 0x00c3_6400;
-    const AFS: u64 = 0x6b41_4653;
-    const LUSTRE: u64 = 0x0bd0_0bd0;
-    const GFS2: u64 = 0x0116_1970;
-    const OCFS2: u64 = 0x7461_636f;
-    let Ok(found) = rustix::fs::statfs(path) else { return false };
-    // The type of f_type differs between architectures; the numbers have 32 bits.
-    let kind = (found.f_type as u64) & 0xffff_ffff;
-    [V9FS, NFS, SMB, SMB2, CIFS, FUSE, CEPH, AFS, LUSTRE, GFS2, OCFS2].contains(&kind)
-}
-
 /// What the first bytes of a file say.
 enum Header {
     Absent,
@@ -209,8 +191,13 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
     if !header.starts_with(b"SQLite format 3\0") {
         return Err(foreign("not an SQLite file"));
     }
-    if header.get(68..72) != Some(&APPLICATION_ID.to_be_bytes()[..]) {
-        return Err(foreign("an SQLite file of another program"));
+    // The number changes with each change of the tables: at 0 there never was one, or it is in a log, where it is looked
+    // for later. A store that is just being made looks so, too.
+    let without_tables = header.get(40..44) == Some(&[0; 4]);
+    match header.get(68..72) {
+        Some(id) if id == APPLICATION_ID.to_be_bytes() => {}
+        Some([0, 0, 0, 0]) if without_tables => return Ok(Header::Empty),
+        _ => return Err(foreign(OF_ANOTHER_PROGRAM)),
     }
     // The newest version may still be in the log; it is looked at again when that has been read.
     let written: Option<[u8; 4]> = header.get(60..64).and_then(|bytes| bytes.try_into().ok());
@@ -222,7 +209,7 @@ fn check_version(path: &Path, found: i64) -> Result<(), StoreError> {
     let known = STEPS.len() as i64;
     match found {
         _ if found > known => Err(StoreError::Newer { path: path.to_owned(), found, known }),
-        _ if found < 0 => Err(StoreError::Foreign { path: path.to_owned(), what: "an SQLite file of another program" }),
+        _ if found < 0 => Err(StoreError::Foreign { path: path.to_owned(), what: OF_ANOTHER_PROGRAM }),
         _ => Ok(()),
     }
 }

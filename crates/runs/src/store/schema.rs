@@ -74,9 +74,14 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Brings the layout up to the last of these steps. Another process that does the same waits, and then finds it done.
-pub(super) fn upgrade(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<()> {
+/// Gives false, and leaves the file alone, where it has no version but somebody's tables.
+pub(super) fn upgrade(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<bool> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let from = usize::try_from(version(&transaction)?).unwrap_or(usize::MAX);
+    let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if from == 0 && tables > 0 {
+        return Ok(false);
+    }
     for step in steps.iter().skip(from) {
         transaction.execute_batch(step)?;
     }
@@ -84,7 +89,8 @@ pub(super) fn upgrade(connection: &mut Connection, steps: &[&str]) -> rusqlite::
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         transaction.pragma_update(None, "user_version", steps.len() as i64)?;
     }
-    transaction.commit()
+    transaction.commit()?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -94,7 +100,7 @@ mod tests {
     #[test]
     fn each_step_is_taken_once_and_keeps_what_is_there() {
         let mut connection = Connection::open_in_memory().unwrap();
-        upgrade(&mut connection, &["CREATE TABLE t (a); INSERT INTO t VALUES (1)"]).unwrap();
+        assert!(upgrade(&mut connection, &["CREATE TABLE t (a); INSERT INTO t VALUES (1)"]).unwrap());
         let later = ["CREATE TABLE t (a); INSERT INTO t VALUES (1)", "ALTER TABLE t ADD COLUMN b DEFAULT 7"];
         upgrade(&mut connection, &later).unwrap();
         upgrade(&mut connection, &later).unwrap();
@@ -108,6 +114,14 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         assert!(upgrade(&mut connection, &["CREATE TABLE t (a)", "nonsense"]).is_err());
         assert_eq!(version(&connection).unwrap(), 0);
+        assert!(connection.prepare("SELECT * FROM t").is_err());
+    }
+
+    #[test]
+    fn tables_of_somebody_else_are_left_alone() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("CREATE TABLE mail (text)").unwrap();
+        assert!(!upgrade(&mut connection, &["CREATE TABLE t (a)"]).unwrap());
         assert!(connection.prepare("SELECT * FROM t").is_err());
     }
 }
