@@ -29,11 +29,7 @@ pub fn matrix(answer: &Answer, style: &Style) -> String {
     }
     out.push_str(&heading(style, "Run times", "seconds; PNID: preferred node; F: floating"));
     out.push_str(&tables::times(&answer.rows, style));
-    out.push_str(&heading(
-        style,
-        "Migrations",
-        "medians a run, within a core, cache or node and across; far: accesses to another node; keeper: of a CPU",
-    ));
+    out.push_str(&heading(style, "Migrations", "medians a run; far: accesses to another node; keeper: of a CPU"));
     out.push_str(&tables::migrations(&answer.rows, style));
     out.push_str(&heading(style, "Findings", "with 95 % intervals; ratios within rounds"));
     for (role, text) in sentences::of(answer) {

@@ -32,6 +32,7 @@ pub struct Parameters {
     /// Nodes that have CPUs: the load runs on these.
     pub nodes: Vec<NodeId>,
     /// The cells.
+    #[serde(default)]
     pub cells: Vec<MatrixCell>,
     /// What the matrix lacks on this machine, or with what this user may do.
     pub left_out: Vec<LeftOut>,

@@ -39,8 +39,10 @@ pub fn parameters(run: &Run, detail: &Detail) -> Result<Parameters, NoAnswer> {
     if run.experiment != EXPERIMENT {
         return Err(NoAnswer::OtherExperiment { run: run.run, experiment: run.experiment.clone() });
     }
-    let read = serde_json::from_value(detail.parameters.clone());
-    read.map_err(|source| unreadable("the list of parameters".to_owned(), run, source))
+    let read: Result<Parameters, _> = serde_json::from_value(detail.parameters.clone());
+    let mut parameters = read.map_err(|source| unreadable("the list of parameters".to_owned(), run, source))?;
+    parameters.cells = detail.plan.iter().filter_map(from_stored).collect();
+    Ok(parameters)
 }
 
 /// The answer of a stored run, complete or not.

@@ -141,12 +141,15 @@ impl Experiment for Matrix<'_> {
 
     fn title(&self) -> String {
         let Parameters { pattern, load_percent, cells, .. } = &self.parameters;
-        format!("{pattern}, {} cells, load {load_percent} %", cells.len())
+        let cells = if cells.len() == 1 { "1 cell".to_owned() } else { format!("{} cells", cells.len()) };
+        format!("{pattern}, {cells}, load {load_percent} %")
     }
 
     fn parameters(&self) -> serde_json::Value {
-        // Numbers, texts and lists of them always are JSON.
-        serde_json::to_value(&self.parameters).unwrap_or_default()
+        // Numbers, texts and lists of them always are JSON. The cells are the run's plan, which the store has anyway.
+        let mut parameters = serde_json::to_value(&self.parameters).unwrap_or_default();
+        parameters.as_object_mut().map(|parameters| parameters.remove("cells"));
+        parameters
     }
 
     fn factors(&self) -> Vec<Factor> {

@@ -1,12 +1,13 @@
 //! `nearfar runs show`.
 
 use clap::Args;
+use nearfar_bench::matrix;
 use nearfar_runs::{CellSummary, Detail, Run, summarise};
 use serde::Serialize;
 
 use super::Which;
 use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 
 /// Show a stored run: where and how it was made, and what its samples say cell by cell
@@ -44,6 +45,11 @@ impl Show {
         }
         let style = output::style(colour);
         let machine = store.machine(id).ok();
+        if run.experiment == matrix::EXPERIMENT {
+            let answer = matrix::stored::answer(&run, &detail, &samples).map_err(Failure::input)?;
+            let header = nearfar_report::runs::header(&run, &detail, machine.as_ref(), &style);
+            return output::print(&format!("{header}\n{}", nearfar_report::probe::matrix(&answer, &style)));
+        }
         let shown = nearfar_report::runs::show(&run, &detail, machine.as_ref(), &summary, &samples, &style);
         output::print(&shown)
     }
