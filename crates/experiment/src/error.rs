@@ -41,7 +41,7 @@ pub enum ExperimentError {
         error: serde_json::Error,
     },
     /// A setting could not be made.
-    #[error("run {run} stopped: cannot set {}: {error}; the same command continues it", path.display())]
+    #[error("run {run} stopped: cannot set {}: {error}; its samples are kept, and it can be continued", path.display())]
     Setting {
         /// The run.
         run: RunId,
@@ -53,7 +53,7 @@ pub enum ExperimentError {
     },
     /// Too many samples failed one after the other.
     #[error(
-        "run {run} stopped: {count} samples failed one after the other, the last one: {last}; the same command continues it"
+        "run {run} stopped: {count} samples failed one after the other, the last one: {last}; its samples are kept, and it can be continued"
     )]
     Failures {
         /// The run.

@@ -225,7 +225,8 @@ fn only_a_run_of_the_same_is_continued() {
     };
     let first = place.carry_out(&mut interrupted(), Options::new(2)).unwrap();
     assert_eq!((first.ended, first.samples.len()), (Ended::Interrupted, 3), "the sample at hand is finished");
-    let others: [(fn(&mut Fake), Options); 5] = [
+    type Change = fn(&mut Fake);
+    let others: [(Change, Options); 5] = [
         (|fake| fake.parameters = json!({"load": 1}), Options::new(2)),
         (|fake| fake.memory = 3, Options::new(2)),
         (|_| {}, Options { label: Some("other".into()), ..Options::new(2) }),
