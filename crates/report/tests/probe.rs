@@ -1,0 +1,84 @@
+//! The probe's matrix as text, over made-up samples whose truth is known: published columns, sentences, honesty.
+
+#[path = "../../bench/tests/made_up/mod.rs"]
+mod made_up;
+
+use made_up::{two_nodes, world};
+use nearfar_bench::matrix::{Answer, LeftOut, MatrixCell, Parameters, Taken};
+use nearfar_bench::probe::Pattern;
+use nearfar_machine::NodeId;
+use nearfar_report::{Style, probe};
+
+fn parameters(cells: &[MatrixCell]) -> Parameters {
+    Parameters {
+        pattern: Pattern::RandomReadWrite,
+        bytes: 64 << 20,
+        counts: 100,
+        steps: 1_000_000,
+        calibrated_to_s: Some(10.0),
+        load_percent: 60.0,
+        huge_pages: false,
+        settings: Vec::new(),
+        nodes: vec![NodeId(0), NodeId(1)],
+        cells: cells.to_vec(),
+        left_out: vec![LeftOut { what: "all cells on the moon".to_owned(), because: "nobody is there".to_owned() }],
+    }
+}
+
+fn text(cells: &[MatrixCell], taken: &[Taken], wanted: u32, emulated: Option<&str>) -> String {
+    let answer = Answer::new(parameters(cells), taken, wanted, emulated.map(str::to_owned));
+    let text = probe::matrix(&answer, &Style::default());
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    text
+}
+
+/// The text without its line breaks, for sentences that are wrapped.
+fn flowing(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_whole_matrix_as_it_is_shown() {
+    let cells = two_nodes();
+    let label = Some("two-node as a guest: software emulation, delays 10: 400 ns, 21: 800 ns");
+    insta::assert_snapshot!(text(&cells, &world(&cells, 16, 0.01), 16, label));
+}
+
+#[test]
+fn findings_are_sentences_with_their_intervals() {
+    let cells = two_nodes();
+    let said = flowing(&text(&cells, &world(&cells, 16, 0.01), 16, None));
+    for sentence in [
+        "CPUs bound to another node than the memory: 1.2",
+        "published for a two-socket Xeon Platinum 8167M under 60 % load: 1.24",
+        "each cross-node migration cost 13.9 ms (13.7 to 14.2)",
+        "running far all the time cost 24.0 % (23.9 to 24.2)",
+        "not measured: all cells on the moon, because nobody is there",
+        "36 cells, 16 samples each",
+    ] {
+        assert!(said.contains(sentence), "{sentence}\n{said}");
+    }
+}
+
+#[test]
+fn nothing_is_claimed_from_a_few_samples() {
+    let cells = two_nodes();
+    let said = flowing(&text(&cells, &world(&cells, 5, 0.01), 64, None));
+    assert!(said.contains("in 5 rounds; six would give an interval"), "{said}");
+    assert!(said.contains("180 of 2304 samples are there"), "{said}");
+    let said = flowing(&text(&cells, &[], 64, None));
+    assert!(said.contains("cannot tell, because no round has a sample of every cell it takes"), "{said}");
+    assert!(!said.contains("NaN"), "{said}");
+}
+
+#[test]
+fn a_run_that_failed_is_counted_and_named() {
+    let cells: Vec<MatrixCell> = two_nodes().into_iter().take(4).collect();
+    let mut taken = world(&cells, 6, 0.01);
+    for taken in taken.iter_mut().filter(|taken| taken.cell == cells[1]) {
+        taken.sample = Err("out of memory \u{1b}[31m".to_owned());
+    }
+    let said = flowing(&text(&cells, &taken, 6, None));
+    assert!(said.contains("6 samples of cell pnid=-1,nb=0,mem=0,cpu=1 failed: out of memory"), "{said}");
+    assert!(!said.contains('\u{1b}'));
+}
