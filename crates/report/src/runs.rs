@@ -112,11 +112,15 @@ pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Sty
     out
 }
 
-/// `bytes=1073741824 load=60`, by name.
+/// `bytes=1073741824 load=60`, by name; what is no single value is left to JSON.
 fn parameters(parameters: &Value) -> String {
     let Value::Object(members) = parameters else { return parameters.to_string() };
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    members.iter().map(|(name, value)| format!("{name}={}", text(value))).collect::<Vec<_>>().join(" ")
+    let one = |(name, value): (&String, &Value)| match value {
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+        Value::String(text) => Some(format!("{name}={text}")),
+        scalar => Some(format!("{name}={scalar}")),
+    };
+    members.iter().filter_map(one).collect::<Vec<_>>().join(" ")
 }
 
 fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
