@@ -38,8 +38,9 @@ const WINDOW: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 5;
 /// In CPUs, what may lack: a task that always runs finds its place on a CPU that does a little else.
 const SPARE: f64 = 0.2;
-/// Looks cost at most this part of a CPU: with many tasks they become rarer, not dearer.
-const DEAREST: u32 = 120;
+/// Looks cost at most this part of a CPU: with many tasks they become rarer, not dearer. The first is for the moment after
+/// the bell, in which tasks wait; the second for as long as the group is out, or where there is no bell.
+const DEAREST: (u32, u32) = (30, 120);
 /// Where there is no bell, a look every so often.
 const WITHOUT_BELL: Duration = Duration::from_millis(250);
 
@@ -97,7 +98,8 @@ impl GroupKeeper {
         lease.set_file(&file, narrow.to_string().as_bytes())?;
         let trigger = Trigger::arm(&group.directory().join("cpu.pressure"), STALL, WINDOW).ok();
         let by_pressure = trigger.is_some();
-        let (stopped, stop) = rustix::pipe::pipe().map_err(|error| super::file_error("pipe", &error.into()))?;
+        let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+            .map_err(|error| super::file_error("pipe", &error.into()))?;
         let keeping = Keeping {
             directory: group.directory().to_owned(),
             file,
@@ -186,7 +188,8 @@ impl Keeping {
                 Ok(next) => state = next,
                 Err(because) => break Some(because),
             }
-            pause = SAMPLE.max(cpu_time().saturating_sub(before) * DEAREST);
+            let dearest = if matches!(state, State::Listening(_)) { DEAREST.0 } else { DEAREST.1 };
+            pause = SAMPLE.max(cpu_time().saturating_sub(before) * dearest);
         };
         if let State::Wide(since) = state {
             self.report.wide_s += since.elapsed().as_secs_f64();
@@ -201,7 +204,10 @@ impl Keeping {
 
     /// One look, and what follows from it.
     fn step(&mut self, state: State, begun: Instant) -> Result<State, String> {
-        let span = self.look.again(&self.directory, &self.home).map_err(|error| error.to_string())?;
+        let span = self
+            .look
+            .again(&self.directory, matches!(state, State::Wide(_)).then_some(&self.home))
+            .map_err(|error| error.to_string())?;
         let shares = self.idle.since_last(&self.home);
         if state == State::Quiet && self.trigger.is_some() {
             // What was before the bell says nothing of now.

@@ -101,11 +101,12 @@ pub struct Look {
 }
 
 impl Look {
-    /// What the threads did since the last look. A thread that is new since then does not count yet.
+    /// What the threads did since the last look, and with a `home` also how much of it away from there. A thread that is
+    /// new since then does not count yet.
     ///
     /// # Errors
     /// When the group cannot be read.
-    pub fn again(&mut self, group: &Path, home: &CpuSet) -> Result<Span, CgroupError> {
+    pub fn again(&mut self, group: &Path, home: Option<&CpuSet>) -> Result<Span, CgroupError> {
         let mut span = Span::default();
         let mut now = HashMap::with_capacity(self.before.len());
         for tid in threads(group)? {
@@ -114,7 +115,8 @@ impl Look {
                 let ran = run.saturating_sub(run_before);
                 span.run_ns += ran;
                 span.wait_ns += wait.saturating_sub(wait_before);
-                if ran > 0 && last_cpu(tid).is_some_and(|cpu| !home.contains(cpu)) {
+                let is_away = |home: &CpuSet| last_cpu(tid).is_some_and(|cpu| !home.contains(cpu));
+                if ran > 0 && home.is_some_and(is_away) {
                     span.away_ns += ran;
                 }
             }
@@ -171,10 +173,10 @@ mod tests {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         std::fs::write(dir.path().join("tasks"), format!("{tid}\n")).unwrap();
         let mut look = Look::default();
-        assert_eq!(look.again(dir.path(), &CpuSet::new()).unwrap(), Span::default());
+        assert_eq!(look.again(dir.path(), Some(&CpuSet::new())).unwrap(), Span::default());
         let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
         while std::time::Instant::now() < until {}
-        let span = look.again(dir.path(), &CpuSet::new()).unwrap();
+        let span = look.again(dir.path(), Some(&CpuSet::new())).unwrap();
         assert!(span.run_ns > 0 && span.away_ns == span.run_ns, "{span:?}");
     }
 }
