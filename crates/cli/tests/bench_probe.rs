@@ -1,5 +1,7 @@
 //! `nearfar bench probe` as it is typed: a tiny matrix on whatever machine this is, interrupted, resumed, killed.
 
+mod keys;
+
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -62,6 +64,7 @@ fn the_cells_that_exist_are_measured_and_the_others_are_said() {
     assert_eq!((&found["rows"][0]["row"], &found["rows"][0]["preferred"]), (&Value::from(0), &Value::Null));
     assert!(found["rows"][0]["moments"]["mean"].as_f64().unwrap() > 0.0);
     assert_eq!(found["run"], "1");
+    keys::documented([&found]);
     let nodes = found["parameters"]["nodes"].as_array().unwrap().len();
     let whole = answer(&store, &[&TINY[..], &["--samples", "1", "--memory", "0", "--cpus", "F"]].concat());
     assert!(nodes > 1 || !whole["parameters"]["left_out"].as_array().unwrap().is_empty(), "{whole}");
@@ -139,6 +142,7 @@ fn one_probe_says_how_long_it_took_and_where_it_was() {
     assert_eq!(found["schema"], "bench-probe-once/1");
     assert_eq!((&found["memory"], &found["cpus"]), (&Value::from("floating"), &Value::from(0)));
     assert!(found["probe"]["seconds"].as_f64().unwrap() > 0.0);
+    keys::documented([&found]);
     assert!(!store.exists(), "one probe is not stored");
     let table = probe(&store, &[&TINY[..], &["--once"]].concat()).output().unwrap();
     let table = String::from_utf8_lossy(&table.stdout).into_owned();

@@ -49,8 +49,10 @@ pub fn balancing(machine: &Machine) -> Balancing {
 /// What was asked to be set for the whole run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tuning {
-    /// The shortest time between two scans of NUMA balancing, and the time before the first, in milliseconds; the longest
-    /// is 60 times that, as in the kernel. For runs that are shorter than the published ones, of which the first scan came
+    /// How long a process has run before NUMA balancing scans it first, in milliseconds; as `scan_period_ms` where only that is
+    /// given. It should outlast the start of the probe's process, which otherwise says where the probe belongs.
+    pub scan_delay_ms: Option<u32>,
+    /// The shortest time between two scans, in milliseconds; the longest is 60 times that, as in the kernel. For runs that are shorter than the published ones, of which the first scan came
     /// after less than a hundredth.
     pub scan_period_ms: Option<u32>,
     /// How long after it last ran a task counts as cache-hot, in nanoseconds (500000 in the kernel).
@@ -64,17 +66,16 @@ impl Tuning {
     /// The file that is not there or cannot be written, and the reason, as a sentence.
     pub fn settings(&self) -> Result<Vec<KernelSetting>, String> {
         let mut settings = Vec::new();
-        if let Some(period) = self.scan_period_ms {
-            let longest = period.saturating_mul(LONGEST_PERIODS);
-            for (name, value) in [
-                ("scan_delay_ms", period),
-                // Before the shortest: the kernel refuses neither order, but never shall the shortest be the longer one.
-                ("scan_period_max_ms", longest),
-                ("scan_period_min_ms", period),
-            ] {
-                let path = found(&format!("numa_balancing/{name}"), &format!("numa_balancing_{name}"))?;
-                settings.push(KernelSetting { path, value: value.to_string() });
-            }
+        // The longest period before the shortest, which so never is the longer of the two.
+        let longest = self.scan_period_ms.map(|period| period.saturating_mul(LONGEST_PERIODS));
+        let scans = [
+            ("scan_delay_ms", self.scan_delay_ms.or(self.scan_period_ms)),
+            ("scan_period_max_ms", longest),
+            ("scan_period_min_ms", self.scan_period_ms),
+        ];
+        for (name, value) in scans.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+            let path = found(&format!("numa_balancing/{name}"), &format!("numa_balancing_{name}"))?;
+            settings.push(KernelSetting { path, value: value.to_string() });
         }
         if let Some(cost) = self.migration_cost_ns {
             let path = found("migration_cost_ns", "sched_migration_cost_ns")?;

@@ -84,7 +84,7 @@ struct RunArgs {
     samples: u32,
     /// Go on with the newest interrupted run on this machine, with its cells and parameters
     #[arg(long, conflicts_with_all = ["all", "policies", "memory", "cpus", "cell", "counts", "bytes", "steps", "seconds",
-        "load", "pattern", "huge", "scan_period_ms", "migration_cost_ns", "seed", "once", "no_store"])]
+        "load", "pattern", "huge", "scan_period_ms", "scan_delay_ms", "migration_cost_ns", "seed", "once", "no_store"])]
     resume: bool,
     /// Seed of the order [default: a random one, which is stored]
     #[arg(long, value_name = "N")]
@@ -128,9 +128,19 @@ struct SetupArgs {
     /// Have NUMA balancing scan at least this often (1000 in the kernel), for runs shorter than the published 140 s
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     scan_period_ms: Option<u32>,
+    /// Have NUMA balancing scan a process for the first time after it has run for so long [default: as --scan-period-ms]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
+    scan_delay_ms: Option<u32>,
     /// Let the load balancer take a task for cache-hot for this long after it ran (500000 in the kernel)
     #[arg(long, value_name = "NS")]
     migration_cost_ns: Option<u64>,
+}
+
+impl SetupArgs {
+    fn tuning(&self) -> Tuning {
+        let Self { scan_period_ms, scan_delay_ms, migration_cost_ns, .. } = *self;
+        Tuning { scan_delay_ms, scan_period_ms, migration_cost_ns }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -226,9 +236,8 @@ impl Probe {
         cells: Vec<MatrixCell>,
         left_out: Vec<LeftOut>,
     ) -> Result<(Parameters, Vec<String>), Failure> {
-        let SetupArgs { pattern, bytes, counts, seconds, steps, huge, load, scan_period_ms, migration_cost_ns } =
-            &self.setup;
-        let tuning = Tuning { scan_period_ms: *scan_period_ms, migration_cost_ns: *migration_cost_ns };
+        let SetupArgs { pattern, bytes, counts, seconds, steps, huge, load, .. } = &self.setup;
+        let tuning = self.setup.tuning();
         let settings = tuning.settings().map_err(|because| Failure::Refused(anyhow::Error::msg(because)))?;
         let (bytes, warnings) = match bytes {
             Some(bytes) => (*bytes, Vec::new()),
