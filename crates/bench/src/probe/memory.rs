@@ -119,6 +119,10 @@ fn pool_page_bytes() -> Result<u64, ServeError> {
 
 /// That the memory can be had without getting anybody killed: the kernel's out-of-memory killer does not ask.
 fn check_room(spec: &ProbeSpec) -> Result<(), ServeError> {
+    if let Where::Node(node) = spec.memory {
+        check_node(node, "has_memory", "memory")?;
+    }
+    // Those are set aside, and refused one by one.
     if spec.huge_pages == HugePages::Pool {
         return Ok(());
     }
@@ -133,7 +137,6 @@ fn check_room(spec: &ProbeSpec) -> Result<(), ServeError> {
         return Err(too_much(spare, "this process"));
     }
     let Where::Node(node) = spec.memory else { return Ok(()) };
-    check_node(node, "has_memory", "memory")?;
     let meminfo = fs::read_to_string(format!("{NODES}/node{node}/meminfo")).unwrap_or_default();
     // "Node 0 MemFree: 123 kB"; what files hold can be dropped.
     let of = |key| kilobytes(&meminfo, key).unwrap_or(0);
