@@ -1,0 +1,51 @@
+//! Keeps a process or a command on node 0 of a made-up machine whose nodes have one CPU each; for tests without NUMA.
+//!
+//! ```text
+//! keep LEASES PID...                   until standard input ends
+//! keep LEASES -- COMMAND...
+//! keep lease-guard LEASES OWNER        the guard, where GUARDED is set
+//! ```
+
+use std::error::Error;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nearfar_apply::lease::{self, Leases};
+use nearfar_machine::NodeId;
+use nearfar_prefer::{Keeper, KeeperOptions, Targets};
+use nearfar_sources::{Request, Want};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let ["lease-guard", directory, owner] = words[..] {
+        lease::guard(Path::new(directory), owner.parse()?)?;
+        return Ok(());
+    }
+    if std::env::var_os("GUARDED").is_some() {
+        lease::guard_with(std::env::current_exe()?);
+    }
+    let source = Some("node:2 core:1 pu:1".to_owned());
+    let machine = nearfar_sources::read(&Request { source, root: None, fake: None, want: Want::topology() })?;
+    let [directory, rest @ ..] = &words[..] else { return Err("no directory".into()) };
+    let options = KeeperOptions { leases: Some(Leases::at(PathBuf::from(directory))), ..KeeperOptions::default() };
+    let report = match rest {
+        ["--", program, arguments @ ..] => {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            let (keeper, mut child) = Keeper::spawn(command, None, NodeId(0), &machine, options)?;
+            child.wait()?;
+            keeper.stop()?
+        }
+        pids => {
+            let pids: Result<Vec<i32>, _> = pids.iter().map(|pid| pid.parse()).collect();
+            let keeper = Keeper::start(Targets::Pids(pids?), NodeId(0), &machine, options)?;
+            println!("kept");
+            std::io::stdin().read_to_end(&mut Vec::new())?;
+            keeper.stop()?
+        }
+    };
+    eprintln!("{report}");
+    Ok(())
+}
