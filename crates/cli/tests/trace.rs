@@ -3,6 +3,7 @@
 
 mod keys;
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
@@ -80,10 +81,45 @@ fn a_process_that_runs_already_is_traced_for_the_time_asked_for() {
 }
 
 #[test]
+fn tasks_of_a_control_group_and_of_those_below_it_are_traced() {
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let Some(root) = roots.into_iter().find(|root| root.join("cgroup.procs").exists()) else {
+        return println!("skipped: no control groups of version 2 here");
+    };
+    let name = format!("nearfar-test-{}", std::process::id());
+    let group = root.join(&name);
+    let below = group.join("below");
+    if let Err(error) = std::fs::create_dir_all(&below) {
+        return println!("skipped: no control group can be made: {error}");
+    }
+    let mut waiting = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let pid = waiting.id().to_string();
+    let joined = std::fs::write(below.join("cgroup.procs"), &pid);
+    let by_name = joined.as_ref().ok().and_then(|()| traced(&["migrations", "--seconds", "0.1", "--cgroup", &name]));
+    let path = below.to_str().unwrap();
+    let by_path =
+        joined.ok().and_then(|()| traced(&["migrations", "--no-follow", "--seconds", "0.1", "--cgroup", path]));
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    let empty = nearfar(&["trace", "migrations", "--seconds", "0.1", "--cgroup", &name]);
+    std::fs::remove_dir(&below).and_then(|()| std::fs::remove_dir(&group)).unwrap();
+    for (_, answer) in [by_name, by_path].into_iter().flatten() {
+        let tids: Vec<String> =
+            answer["tasks"].as_array().unwrap().iter().map(|task| task["tid"].to_string()).collect();
+        assert_eq!(tids, [pid.as_str()], "{answer}");
+    }
+    if empty.status.code() != Some(3) {
+        assert_eq!(empty.status.code(), Some(2));
+        assert!(errors(&empty).contains("no task is in it"), "{}", errors(&empty));
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_with_what_to_do_and_an_exit_code_of_its_own() {
-    let cases: [(&[&str], i32, &str); 5] = [
+    let cases: [(&[&str], i32, &str); 6] = [
         (&["trace", "migrations", "--pid", "999999999"], 2, "process 999999999"),
         (&["trace", "migrations"], 2, "--pid"),
+        (&["trace", "migrations", "--cgroup", "no-such-group"], 2, "/sys/fs/cgroup"),
         (&["trace", "migrations", "--", "/no/such/program"], 2, "/no/such/program"),
         (&["trace", "nvme", "--seconds", "1", "--", "true"], 2, "cannot be used with"),
         (&["trace", "nvme", "--subsystem", "nvme-subsys99"], 2, "nvme-subsys99"),
