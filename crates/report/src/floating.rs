@@ -85,12 +85,13 @@ fn balancing(floating: &Floating) -> &'static str {
     }
 }
 
-/// How the figures were made.
+/// How the figures were made; on an emulated machine behind its label.
 pub(crate) fn method(floating: &Floating) -> String {
     let parameters = &floating.parameters;
+    let label = floating.emulated.as_ref().map(|label| format!("{label}: ")).unwrap_or_default();
     let nodes: Vec<String> = parameters.nodes.iter().map(ToString::to_string).collect();
     format!(
-        "a process reads and writes back {} words at random places of {}, {:.2} s a run, bound to node {} in turn, with its \
+        "{label}a process reads and writes back {} words at random places of {}, {:.2} s a run, bound to node {} in turn, with its \
          CPUs floating, and with all floating, in random order; while that ran, CPUs {} each had a load of {} %, without \
          which a scheduler has nothing to do. Ratios are taken within a round; the median of them and its 95 % interval. \
          Nothing was set: NUMA balancing was {}",
