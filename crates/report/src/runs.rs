@@ -22,7 +22,7 @@ pub fn list(runs: &[Run], style: &Style) -> String {
     }
     let mut grid = Grid::new(&[
         ("run", Side::Right),
-        ("begun", Side::Left),
+        ("begun (UTC)", Side::Left),
         ("experiment", Side::Left),
         ("label", Side::Left),
         ("samples", Side::Right),
@@ -35,7 +35,8 @@ pub fn list(runs: &[Run], style: &Style) -> String {
     for run in runs {
         grid.row(vec![
             Cell::new(Role::Subject, run.run.to_string()),
-            Cell::from(moment(run.started_at_s.max(0.0) as u64)),
+            // The heading says it once: the column has to leave room for names of kernels.
+            Cell::from(moment(run.started_at_s.max(0.0) as u64).trim_end_matches(" UTC")),
             Cell::from(&run.experiment),
             Cell::from(run.label.as_deref().unwrap_or("")),
             Cell::from(samples_of(run)),
