@@ -11,7 +11,8 @@
 //! thread makes inherits its mask, so it needs no work to be kept; it is found at the next look. A mask that is neither was
 //! set by the program or its operator, and the thread is left in peace from then on.
 //!
-//! Looks cost at most one part in a hundred and twenty of a CPU's time: with many threads they become rarer, not dearer.
+//! Looks cost about one part in a hundred and twenty of a CPU's time at most: with many threads they become rarer, not dearer, until they
+//! are two seconds apart.
 
 mod error;
 mod kept;
@@ -166,11 +167,14 @@ impl Drop for Keeper {
     }
 }
 
-/// Looks cost at most this part of a CPU.
+/// Looks cost about this part of a CPU at most, while they cost less than a sixtieth of a second.
 const DEAREST: u32 = 120;
+/// Whoever looks more rarely keeps nobody.
+const LONGEST: Duration = Duration::from_secs(2);
 
 fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperError> {
     let mut due = Instant::now() + kept.options.interval;
+    let mut costs = [Duration::MAX; 4];
     loop {
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(Order::Add(pid, answer)) => {
@@ -183,8 +187,12 @@ fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperE
             Err(RecvTimeoutError::Timeout) => {
                 let before = report::cpu_time();
                 kept.look();
-                let cost = report::cpu_time().saturating_sub(before);
-                let pause = kept.options.interval.max(cost * DEAREST);
+                costs.rotate_left(1);
+                costs[3] = report::cpu_time().saturating_sub(before);
+                // The cheapest of the last: one that was dear by accident (the first touch of code, a CPU taken away by
+                // a hypervisor) must not blind the keeper.
+                let cost = costs.iter().copied().min().unwrap_or_default();
+                let pause = kept.options.interval.max((cost * DEAREST).min(LONGEST));
                 kept.paused(pause);
                 due = Instant::now() + pause;
             }
