@@ -6,9 +6,10 @@
 //! The task is a probe-like loop (random read, then write, in 32 MiB) that moves itself between CPUs 0 and 1 MOVES times;
 //! the tracer runs it and traces its migrations from all CPUs. A round is each way once, in an order of its own, so what else
 //! the machine does falls on all. Printed are the medians of the ratios of a way to nothing within a round, with the
-//! median's 95 % confidence interval and the quartiles: of the CPU time, which tells of the events' own cost, and of the
-//! elapsed time, in which the tracer's use of a CPU shows as well. Needs root, CPUs 0 and 1 and a mounted tracefs. NEARFAR
-//! names another build of nearfar than the one beside this.
+//! median's 95 % confidence interval and the quartiles: of the task's CPU time, and of the elapsed time, in which what the
+//! mover pays for an event (it happens in the kernel's migration thread here) and the tracer's use of a CPU show as well, and
+//! on a busy machine much else. What one event costs, `cost` beside this tells better. Needs root, CPUs 0 and 1 and a mounted
+//! tracefs. NEARFAR names another build of nearfar than the one beside this.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
