@@ -1,0 +1,20 @@
+# Run in a guest of the machine two-node as `sh -c SCRIPT NEARFAR OPTIONS`: `bench probe OPTIONS`, its answer as JSON, and in the folder
+# of results the store, the table and the samples as Parquet.
+#
+# A scheduling domain of n CPUs balances every n ms (kernel/sched/topology.c, sd_init): the node level of the published machine, of 104
+# CPUs, does so 26 times as seldom as that of these 4. It keeps a task that it takes for cache-hot, or that would leave the node NUMA
+# balancing prefers, for cache_nice_tries attempts: 26 times as many here keep it for as long as there.
+set -e
+sched=/sys/kernel/debug/sched
+[ -e $sched ] || mount -t debugfs none /sys/kernel/debug
+# The domains' files are there only then.
+echo Y > $sched/verbose
+for domain in $sched/domains/cpu*/domain*; do
+	[ "$(cat "$domain/name")" != NUMA ] || echo 52 > "$domain/cache_nice_tries"
+done
+# MiB a scan: the buffer takes several, as that of the published runs did of 256 MiB each.
+echo 1 > $sched/numa_balancing/scan_size_mb
+store=$NEARFAR_RESULTS/runs.db
+"$0" bench probe --store "$store" --format json "$@"
+"$0" runs show last --store "$store" > "$NEARFAR_RESULTS/table.txt"
+"$0" runs export last --store "$store" --format parquet -o "$NEARFAR_RESULTS/run.parquet"
