@@ -153,7 +153,7 @@ fn one_probe_says_how_long_it_took_and_where_it_was() {
 fn what_is_not_here_is_refused_with_what_is() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("runs.db");
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["--memory", "4000"], "--memory 4000"),
         (&["--cell", "pnid=-1,nb=0,mem=0,cpu=4000"], "cpu=4000"),
         (&["--cell", "pnid=-1,mem=0"], "pnid=0,nb=1,mem=F,cpu=0"),
@@ -161,6 +161,8 @@ fn what_is_not_here_is_refused_with_what_is() {
         (&["--load", "100"], "0 to 99"),
         (&["--once", "--memory", "0,F"], "--memory"),
         (&["--resume", "--counts", "3"], "--counts"),
+        (&["--resume", "--samples", "3"], "--samples"),
+        (&["--once", "--migration-cost-ns", "3"], "--migration-cost-ns"),
     ];
     for (arguments, names) in cases {
         let (code, message) = failure(&store, arguments);

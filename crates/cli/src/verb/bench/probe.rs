@@ -84,7 +84,7 @@ struct RunArgs {
     samples: u32,
     /// Go on with the newest interrupted run on this machine, with its cells and parameters
     #[arg(long, conflicts_with_all = ["all", "policies", "memory", "cpus", "cell", "counts", "bytes", "steps", "seconds",
-        "load", "pattern", "huge", "scan_period_ms", "scan_delay_ms", "migration_cost_ns", "seed", "once", "no_store"])]
+        "load", "pattern", "huge", "scan_period_ms", "scan_delay_ms", "migration_cost_ns", "samples", "seed", "once", "no_store"])]
     resume: bool,
     /// Seed of the order [default: a random one, which is stored]
     #[arg(long, value_name = "N")]
@@ -96,7 +96,8 @@ struct RunArgs {
     #[arg(long)]
     no_store: bool,
     /// One run of one cell, without the matrix
-    #[arg(long, conflicts_with_all = ["all", "policies", "cell", "samples", "seed", "label", "no_store"])]
+    #[arg(long, conflicts_with_all = ["all", "policies", "cell", "samples", "seed", "label", "no_store", "scan_period_ms",
+        "scan_delay_ms", "migration_cost_ns"])]
     once: bool,
 }
 
