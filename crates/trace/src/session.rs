@@ -25,6 +25,9 @@ const ALL_RINGS: usize = 256 << 20;
 /// How long an event that was counted may take until it is written; microseconds, unless its CPU is taken away meanwhile: on
 /// a busy virtual machine some were seen to take more than 50 ms.
 const LATEST: Duration = Duration::from_secs(1);
+/// The same after that was waited for in vain several times: some events are counted and never written (sched_migrate_task
+/// under Linux 6.18, one in ten at times), and an experiment that settles twice a run must not wait a second each time.
+const SOONEST: Duration = Duration::from_millis(20);
 
 /// What to trace.
 #[derive(Clone, Debug)]
@@ -46,6 +49,9 @@ pub struct Session {
     /// The last name that each process got, and when.
     names: HashMap<i32, (u64, String)>,
     enabled: Option<Instant>,
+    /// How long [`Self::settle`] waits for events that were counted and not written: [`LATEST`], a quarter of that after each
+    /// time in vain, and all of it again after waiting helped.
+    patience: Duration,
 }
 
 struct OnCpu {
@@ -135,6 +141,7 @@ impl Session {
             scratch: Vec::new(),
             names: HashMap::new(),
             enabled: None,
+            patience: LATEST,
         };
         for cpu in plan.cpus.iter() {
             match open_on(plan, cpu, size)? {
@@ -234,9 +241,16 @@ impl Session {
         let begin = Instant::now();
         let missing = |cpus: &[OnCpu]| cpus.iter().zip(&counts).any(|(cpu, count)| cpu.missing(*count) > cpu.given_up);
         self.drain(visit);
-        while missing(&self.cpus) && begin.elapsed() < LATEST {
+        let mut waited = false;
+        while missing(&self.cpus) && begin.elapsed() < self.patience {
             self.wait(Duration::from_millis(1), &[])?;
             self.drain(visit);
+            waited = true;
+        }
+        match missing(&self.cpus) {
+            true => self.patience = (self.patience / 4).max(SOONEST),
+            false if waited => self.patience = LATEST,
+            false => {}
         }
         let mut losses = Losses::default();
         for (on_cpu, count) in self.cpus.iter_mut().zip(counts) {
