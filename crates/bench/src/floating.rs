@@ -104,6 +104,9 @@ pub enum FloatingError {
     /// A child failed.
     #[error(transparent)]
     Child(ChildError),
+    /// A run failed.
+    #[error("a run failed: {0}")]
+    Run(String),
     /// The cancel flag was set.
     #[error("the probe of floating tasks was cancelled")]
     Cancelled,

@@ -37,7 +37,7 @@ fn measured(seconds: f64) -> Option<Floating> {
     let (machine, node) = this_machine();
     match measure(&machine, &[node], &options(seconds, &Arc::default())) {
         Ok(found) => Some(found),
-        Err(error @ (FloatingError::TooLittleTime { .. } | FloatingError::Child(_))) => {
+        Err(error @ (FloatingError::TooLittleTime { .. } | FloatingError::Child(_) | FloatingError::Run(_))) => {
             println!("skipped: {error}");
             None
         }

@@ -16,8 +16,8 @@ use crate::random::{Random, SEED};
 const MOST_BYTES: u64 = 512 << 20;
 /// Rounds of accesses in one run of the probe.
 const COUNTS: u32 = 100;
-/// What a run is first calibrated to; what that shows of preparing decides how long runs are.
-const FIRST_RUN_S: f64 = 1.0;
+/// What a run is first calibrated to; what such runs take beside that decides how long runs are.
+const FIRST_RUN_S: f64 = 0.3;
 
 /// Runs the probe bound to these nodes and floating in turn under a little load until the budget is spent. Sets nothing, and
 /// leaves nothing behind. On one node floating costs nothing, which is what it then finds.
@@ -29,11 +29,16 @@ pub fn measure(machine: &Machine, homes: &[NodeId], options: &FloatingOptions) -
     let left_s = || options.budget.saturating_sub(started.elapsed()).as_secs_f64();
     let numa_balancing = balancing(machine);
     let mut parameters = parameters(machine, homes, options, numa_balancing.get() == Some(&true));
-    let calibrated = calibrate(machine, &options.program, &parameters, FIRST_RUN_S, &options.cancel)?;
-    let run_s = budget::run_seconds(left_s(), parameters.cells.len(), calibrated.preparing.as_secs_f64())?;
-    parameters.steps = ((calibrated.steps as f64 * run_s / FIRST_RUN_S) as u64).max(1);
+    parameters.steps = calibrate(machine, &options.program, &parameters, FIRST_RUN_S, &options.cancel)?.steps;
+    let mut matrix = Matrix::new(machine, options.program.clone(), parameters.clone());
+    // What does not fit even if nothing is lost beside the runs need not be tried.
+    budget::run_seconds(left_s(), parameters.cells.len(), 0.0)?;
+    let overhead_s = overhead(&mut matrix, options)?;
+    let run_s = budget::run_seconds(left_s(), parameters.cells.len(), overhead_s)?;
+    parameters.steps = ((parameters.steps as f64 * run_s / FIRST_RUN_S) as u64).max(1);
     parameters.calibrated_to_s = Some(run_s);
-    let taken = rounds(&mut Matrix::new(machine, options.program.clone(), parameters.clone()), options, &left_s)?;
+    matrix.set_steps(parameters.steps);
+    let taken = rounds(&mut matrix, options, &left_s)?;
     Ok(Floating {
         contrasts: Floated::of(&parameters.cells, &taken),
         rows: matrix::rows(&parameters.cells, &taken),
@@ -44,6 +49,21 @@ pub fn measure(machine: &Machine, homes: &[NodeId], options: &FloatingOptions) -
         elapsed_s: started.elapsed().as_secs_f64(),
         emulated: machine.origin.emulated.clone(),
     })
+}
+
+/// Seconds that a run takes beside its timed part: preparing, tracing, ending. The lesser of two: the first starts the load.
+fn overhead(matrix: &mut Matrix<'_>, options: &FloatingOptions) -> Result<f64, FloatingError> {
+    let mut least_s = f64::INFINITY;
+    for cell in matrix.parameters().cells.clone().into_iter().take(2) {
+        let before = Instant::now();
+        let run = matrix.once(&cell, &options.cancel);
+        match run {
+            _ if options.cancel.load(Ordering::Relaxed) => return Err(FloatingError::Cancelled),
+            Ok(sample) => least_s = least_s.min(before.elapsed().as_secs_f64() - sample.probe.seconds),
+            Err(error) => return Err(FloatingError::Run(error.to_string())),
+        }
+    }
+    Ok(least_s)
 }
 
 /// Rounds until another one would not fit.
