@@ -5,7 +5,7 @@
 //!  Probe::prepare ── spec, one line ────► maps, touches, binds, verifies, warms up
 //!                 ◄─ {"ready": ..} ──────  waits                     (attach a tracer or a keeper to its pid now)
 //!  Probe::run     ── go ────────────────► counters ─ clock ─ rounds of steps ─ clock ─ counters
-//!                 ◄─ {"done": ..} ───────  ends
+//!                 ◄─ {"done": ..} ───────  sleeps, so that its tracer can ask the kernel about it; ends when dropped
 //! ```
 //!
 //! The child has one thread, so that tracing its pid traces all of it. Between the two clocks it does nothing but its

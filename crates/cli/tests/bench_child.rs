@@ -66,11 +66,13 @@ fn ends(pid: i32) -> bool {
 #[test]
 fn every_pattern_runs_and_the_kernel_counts_no_fault_in_its_timed_part() {
     for pattern in Pattern::ALL {
-        let probe = Probe::prepare(nearfar(), &spec(pattern)).unwrap();
+        let mut probe = Probe::prepare(nearfar(), &spec(pattern)).unwrap();
         let tasks = std::fs::read_dir(format!("/proc/{}/task", probe.pid())).unwrap().count();
         assert_eq!(tasks, 1, "tracing its pid must be enough");
         assert_eq!(probe.ready().pid, probe.pid());
         let result = probe.run(&GO_ON).unwrap();
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", probe.pid())).unwrap();
+        assert_eq!(name, "nearfar-probe\n", "it can be asked about until it is dropped, and has a name in top");
         assert!(result.seconds > 0.0 && result.elapsed_life_s >= result.seconds - 0.02, "{result:?}");
         assert_eq!((result.counts, result.steps, result.buffer_bytes), (20, 10_000, 8 << 20));
         if !result.round_s.is_empty() {
@@ -101,7 +103,7 @@ fn bound_memory_and_cpus_are_where_they_should_be() {
         cpu_set: Some(CpuSet::single(cpu)),
         ..spec(Pattern::RandomReadWrite)
     };
-    let probe = match Probe::prepare(nearfar(), &bound) {
+    let mut probe = match Probe::prepare(nearfar(), &bound) {
         Err(ChildError::Refused { because }) if because.contains("mbind") => return println!("skipped: {because}"),
         // A container that shows only some nodes.
         Err(ChildError::BadSpec { because }) if because.contains("no node 0") => return println!("skipped: {because}"),
@@ -168,10 +170,11 @@ fn a_program_that_is_no_nearfar_is_recognised() {
 #[test]
 fn a_probe_that_is_cancelled_or_dropped_leaves_no_process_behind() {
     let endless = ProbeSpec { counts: u32::MAX, ..spec(Pattern::RandomRead) };
-    let probe = Probe::prepare(nearfar(), &endless).unwrap();
+    let mut probe = Probe::prepare(nearfar(), &endless).unwrap();
     let pid = probe.pid();
     let cancelled = probe.run(&AtomicBool::new(true)).unwrap_err();
     assert!(matches!(cancelled, ChildError::Cancelled { .. }), "{cancelled}");
+    drop(probe);
     assert!(!lives(pid));
     let probe = Probe::prepare(nearfar(), &endless).unwrap();
     let pid = probe.pid();
@@ -181,7 +184,7 @@ fn a_probe_that_is_cancelled_or_dropped_leaves_no_process_behind() {
 
 #[test]
 fn a_probe_killed_in_its_timed_part_is_an_error_that_says_so() {
-    let probe = Probe::prepare(nearfar(), &ProbeSpec { counts: u32::MAX, ..spec(Pattern::Chain) }).unwrap();
+    let mut probe = Probe::prepare(nearfar(), &ProbeSpec { counts: u32::MAX, ..spec(Pattern::Chain) }).unwrap();
     let pid = probe.pid();
     let killer = std::thread::spawn(move || {
         // SAFETY: sends a signal to a child that this test started and has not reaped.

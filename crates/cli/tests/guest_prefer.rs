@@ -86,7 +86,7 @@ fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut 
         cpu_set: None,
         huge_pages: Default::default(),
     };
-    let probe = Probe::prepare(Path::new(guests::NEARFAR), &spec).unwrap();
+    let mut probe = Probe::prepare(Path::new(guests::NEARFAR), &spec).unwrap();
     let pid = probe.pid();
     let keep = || Keeper::start(Targets::Pids(vec![pid]), HOME, machine, KeeperOptions::default()).unwrap();
     let keeper = (way == Way::Kept).then(keep);

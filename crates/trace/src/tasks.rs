@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use nearfar_machine::CpuId;
+use nearfar_machine::{CpuId, Known};
 
 use crate::TraceError;
 
@@ -62,6 +62,21 @@ pub fn of_cgroup(group: &str) -> Result<Vec<Thread>, TraceError> {
     Ok(threads)
 }
 
+/// How often the kernel has moved a thread that is alive from CPU to CPU since it began: `se.nr_migrations` of its `sched` file
+/// (kernel/sched/debug.c; with CONFIG_SCHED_DEBUG).
+pub fn moves_by_kernel(tid: i32) -> Known<u64> {
+    let file = format!("/proc/{tid}/sched");
+    match std::fs::read_to_string(&file) {
+        Ok(text) => moves_in(&text).map_or_else(|| Known::no(format!("{file} has no count of moves")), Known::Yes),
+        Err(error) => Known::no(format!("{file}: {error}; it takes CONFIG_SCHED_DEBUG and a task that is alive")),
+    }
+}
+
+fn moves_in(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("se.nr_migrations"))?;
+    line.trim_start().strip_prefix(':')?.trim().parse().ok()
+}
+
 /// The directory of a control group.
 fn find_cgroup(group: &str) -> Result<PathBuf, TraceError> {
     let is_group = |path: &Path| path.join("cgroup.procs").is_file();
@@ -93,6 +108,14 @@ fn name_and_cpu(stat: &str) -> Option<(&str, Option<CpuId>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernels_count_of_moves_is_found_by_its_name() {
+        let text = "sh (7, #threads: 1)\nse.sum_exec_runtime : 1.5\nse.nr_migrations                    :        12\n";
+        assert_eq!(moves_in(text), Some(12));
+        assert_eq!(moves_in("se.nr_migrations_cold : 3\nnr_switches : 4"), None);
+        assert_eq!(moves_in("se.nr_migrations : -1"), None);
+    }
 
     #[test]
     fn a_name_with_brackets_and_spaces_does_not_move_the_fields() {

@@ -46,9 +46,18 @@ pub struct Watched {
     pub losses: Losses,
     /// Where NUMA balancing saw the process' memory when this was collected; not known when it had ended by then.
     pub numa_balancing_of_task: Known<TaskCounts>,
+    /// How often the kernel itself says that it moved the process' first thread meanwhile; not known when that had ended by then.
+    /// Where it is as many as were found, no move of that thread was among the events that were lost.
+    #[serde(default = "not_asked")]
+    pub moves_by_kernel: Known<u64>,
     /// Its migrations, its time on each node, what NUMA balancing did.
     #[serde(flatten)]
     pub found: Migrations,
+}
+
+/// What is not in samples that were stored before it was asked for.
+fn not_asked() -> Known<u64> {
+    Known::no("it was not asked for")
 }
 
 impl Watch {

@@ -5,7 +5,7 @@ use std::os::fd::FromRawFd as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use nearfar_machine::{CpuId, CpuSet, NodeId};
+use nearfar_machine::{CpuId, CpuSet, Known, NodeId};
 use nearfar_sources::{Request, Want, synthetic};
 use nearfar_trace::watch::Watch;
 use nearfar_trace::{TraceError, tasks};
@@ -141,6 +141,7 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
     println!("{found_of:?}; the kernel: {}, counter {:?}", after - before, counter.as_ref().map(Counter::count));
     assert!(found.losses.is_whole() && found.found.gaps == 0, "{found:?}");
     assert_eq!(found_of.total(), after - before);
+    assert_eq!(found.moves_by_kernel, Known::Yes(after - before), "the watch asks for that count itself");
     assert!(found_of.total() >= 4);
     if let Some(counter) = counter {
         assert!(counter.count() <= found_of.total() && counter.count() > 0, "{}", counter.count());

@@ -1,5 +1,6 @@
 //! The child's side: a spec is read, words are waited for, answers are written.
 
+use std::ffi::CString;
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -45,8 +46,12 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Opens it, and has the kernel end this process when its parent ends.
+    /// Opens it, names this process after what it is for, and has the kernel end it when its parent ends.
     pub(crate) fn open(what: &'static str) -> Self {
+        // In top, ps and traces it would be called as /proc/self/exe is: exe.
+        if let Ok(name) = CString::new(format!("nearfar-{what}")) {
+            let _ = rustix::thread::set_name(&name);
+        }
         // Where the kernel refuses, the end of standard input still tells of the parent's end.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         Self { what, input: BufReader::new(io::stdin()) }
@@ -69,6 +74,12 @@ impl Conversation {
             Some(line) => Err(ServeError::BadSpec(format!("the {} waits for \"{word}\", not \"{line}\"", self.what))),
             None => Err(ServeError::BadSpec(format!("standard input ended before it said \"{word}\""))),
         }
+    }
+
+    /// Waits until the caller hangs up.
+    pub(crate) fn wait_for_end(&mut self) -> Result<(), ServeError> {
+        while self.line()?.is_some() {}
+        Ok(())
     }
 
     /// Whether standard input has something to say, its end included; waits for it no longer than `patience`.

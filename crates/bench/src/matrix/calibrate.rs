@@ -51,7 +51,7 @@ pub fn calibrate(
         let mut spec = spec(parameters, &cell);
         (spec.counts, spec.steps) = (1, steps);
         let started = Instant::now();
-        let probe = Probe::prepare(program, &spec)?;
+        let mut probe = Probe::prepare(program, &spec)?;
         let preparing = started.elapsed();
         let result = probe.run(cancel)?;
         if result.seconds >= enough {

@@ -74,10 +74,16 @@ impl Sample {
 
     /// What was wrong with it, in words.
     pub fn doubts(&self) -> Vec<String> {
-        let lost = self.trace.get().filter(|watched| !watched.losses.is_whole());
-        let lost = lost.map(|_| "events were lost while it was traced: migrations are missing".to_owned());
+        let lost = self.trace.get().filter(|watched| !watched.losses.is_whole() && !has_all_moves(watched));
+        let lost = lost.map(|_| "events were lost while it was traced: migrations may be missing".to_owned());
         self.probe.doubts.iter().map(ToString::to_string).chain(lost).collect()
     }
+}
+
+/// Whether the kernel moved the probe, which has one thread, exactly as often as was seen: then the events that were lost were of
+/// other tasks.
+fn has_all_moves(watched: &Watched) -> bool {
+    watched.moves_by_kernel.get() == Some(&watched.found.migrations.total())
 }
 
 fn far_share(time: &[(Option<NodeId>, f64)], before: &PagesByNode, after: &PagesByNode) -> Option<f64> {

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! load on every CPU ════════════════════════════════════════════════════════  started once, kept up
-//! probe   started ── spec: memory touched, bound ── ready ── go ── timed part ── done
-//! keeper     └── attached (cells with a preferred node) ──────────────────────────┴ stopped
-//! trace                                               └── followed ───────────────┴ collected
+//! probe   started ── spec: memory touched, bound ── ready ── go ── timed part ── done ─────────── ended
+//! keeper     └── attached (cells with a preferred node) ──────────────────────────────── stopped ─┘
+//! trace                                               └── followed ──────────── collected
 //! ```
 //!
 //! The keeper comes before memory is touched: a task with a preferred node has it from its first page on. Everything stays
@@ -61,6 +61,11 @@ impl<'a> Matrix<'a> {
         self.watch.as_ref().err().map(String::as_str)
     }
 
+    /// From now on runs make so many accesses in each round.
+    pub(crate) fn set_steps(&mut self, steps: u64) {
+        self.parameters.steps = steps;
+    }
+
     fn spec(&self, cell: &MatrixCell) -> ProbeSpec {
         spec(&self.parameters, cell)
     }
@@ -72,7 +77,7 @@ impl<'a> Matrix<'a> {
     pub fn once(&mut self, cell: &MatrixCell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
         self.loading.keep_up()?;
         let mut preferring = Ok(None);
-        let probe = Probe::prepare_under(&self.program, &self.spec(cell), |pid| {
+        let mut probe = Probe::prepare_under(&self.program, &self.spec(cell), |pid| {
             preferring = Preferring::start(pid, cell, self.machine);
         })?;
         let preferring = preferring?;
@@ -81,7 +86,8 @@ impl<'a> Matrix<'a> {
         let mark = self.loading.mark();
         let result = probe.run(cancel);
         let load_percent = self.loading.percent_since(&mark);
-        // Also after a failure: what is followed and kept must not pile up.
+        // While it is alive, as the kernel then still has its counts. Also after a failure: what is followed and kept must not pile
+        // up.
         let trace = match followed.and_then(|()| self.collect(pid)) {
             Ok(watched) => Known::Yes(watched),
             Err(because) => Known::no(because),

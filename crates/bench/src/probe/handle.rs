@@ -46,11 +46,12 @@ impl Probe {
         &self.ready
     }
 
-    /// Lets it run, and waits for the result. The child has ended when this returns.
+    /// Lets it run once, and waits for the result. The child then sleeps until it is dropped, so that what the kernel counted for
+    /// it can still be asked for.
     ///
     /// # Errors
     /// When the child is killed, or `cancel` becomes true meanwhile.
-    pub fn run(mut self, cancel: &AtomicBool) -> Result<ProbeResult, ChildError> {
+    pub fn run(&mut self, cancel: &AtomicBool) -> Result<ProbeResult, ChildError> {
         self.child.say("go")?;
         let DoneLine { done } = self.child.listen(cancel)?;
         Ok(done)

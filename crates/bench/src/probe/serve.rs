@@ -18,6 +18,7 @@ use crate::pinning;
 
 /// Accesses before anybody times: the loop's instructions and the stack are there then.
 const WARM_UP_STEPS: u64 = 4096;
+
 /// Does what `nearfar bench child probe` is for: one run of the probe, described and started over standard input.
 ///
 /// # Errors
@@ -37,7 +38,9 @@ pub fn serve() -> Result<(), ServeError> {
     caller.answer(&ReadyLine { ready: &ready })?;
     caller.wait_for("go")?;
     let done = prepared.run(ready)?;
-    caller.answer(&DoneLine { done })
+    caller.answer(&DoneLine { done })?;
+    // What the kernel counted for this process goes with it: the caller may still want to ask.
+    caller.wait_for_end()
 }
 
 /// The CPUs to bind to; none when they float.

@@ -56,7 +56,9 @@ pub struct ClassCounts {
 impl ClassCounts {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.same_core + self.same_cache + self.same_node + self.cross_node + self.unknown
+        // Counts that were stored come from files, which may hold anything.
+        let classes = [self.same_core, self.same_cache, self.same_node, self.cross_node, self.unknown];
+        classes.into_iter().fold(0, u64::saturating_add)
     }
 
     fn of(&mut self, class: Class) -> &mut u64 {

@@ -43,6 +43,7 @@ struct Followed {
     since_ns: u64,
     losses: Losses,
     machine: Known<MachineCounts>,
+    moves_by_kernel: Known<u64>,
 }
 
 /// Makes the thread look at its questions.
@@ -105,7 +106,8 @@ impl Reader {
         for thread in tasks::of_process(pid)? {
             moves.adopt(thread.tid, &thread.name, thread.cpu, since_ns);
         }
-        self.followed.insert(pid, Followed { moves, since_ns, losses, machine });
+        let moves_by_kernel = tasks::moves_by_kernel(pid);
+        self.followed.insert(pid, Followed { moves, since_ns, losses, machine, moves_by_kernel });
         Ok(())
     }
 
@@ -123,6 +125,10 @@ impl Reader {
             seconds: now.saturating_sub(followed.since_ns) as f64 / 1e9,
             losses: losses.since(&followed.losses),
             numa_balancing_of_task: TaskCounts::read(pid),
+            moves_by_kernel: match (followed.moves_by_kernel, tasks::moves_by_kernel(pid)) {
+                (Known::Yes(before), Known::Yes(now)) => Known::Yes(now.saturating_sub(before)),
+                (unknown @ Known::No { .. }, _) | (_, unknown) => unknown,
+            },
             found: followed.moves.finish(now, MachineCounts::since_then(followed.machine)),
         })
     }
