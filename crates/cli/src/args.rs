@@ -67,7 +67,7 @@ pub struct StoreArgs {
     /// The file that runs are kept in [default: NEARFAR_STORE, else nearfar/runs.db in XDG_DATA_HOME or
     /// ~/.local/share]
     #[arg(long, value_name = "FILE")]
-    store: Option<PathBuf>,
+    pub store: Option<PathBuf>,
 }
 
 impl StoreArgs {

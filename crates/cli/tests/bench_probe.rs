@@ -2,6 +2,7 @@
 
 mod keys;
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -96,9 +97,14 @@ fn an_interrupted_run_is_completed_with_exactly_what_it_lacks() {
     signal(&child, libc::SIGINT);
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    assert!(errors.contains("--resume"), "{errors}");
+    assert_eq!(output.status.code(), Some(3), "a script must not take it for the whole matrix: {errors}");
     let before = stored();
+    assert!(
+        errors.contains(&format!("{before} of 80 samples are kept in run 1; `nearfar bench probe --resume`")),
+        "{errors}"
+    );
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains(&format!("{before} of 80 samples are there")), "{printed}");
     assert!(before < 80, "it was interrupted before its end");
     let resumed = answer(&store, &["--resume"]);
     assert_eq!(samples(&resumed), [40, 40]);
@@ -106,6 +112,25 @@ fn an_interrupted_run_is_completed_with_exactly_what_it_lacks() {
     let (code, message) = failure(&store, &["--resume"]);
     assert_eq!(code, Some(2), "{message}");
     assert!(message.contains("nothing to resume"), "{message}");
+}
+
+#[test]
+fn an_interrupted_run_that_is_not_stored_does_not_promise_to_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("runs.db");
+    let many =
+        [&TINY[..], &["--samples", "4000", "--policies", "off", "--memory", "F", "--cpus", "F", "--no-store"]].concat();
+    let mut child = probe(&store, &many).spawn().unwrap();
+    // Its last words before the first sample; from then on a signal is an interruption.
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("run 1: ") {
+        assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
+    }
+    signal(&child, libc::SIGTERM);
+    errors.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(3), "{said}");
+    assert!(said.contains("nothing is kept") && !said.contains("--resume"), "{said}");
 }
 
 /// How many samples the store's first run has.
@@ -141,6 +166,8 @@ fn one_probe_says_how_long_it_took_and_where_it_was() {
     let found = answer(&store, &[&TINY[..], &["--once", "--cpus", "0"]].concat());
     assert_eq!(found["schema"], "bench-probe-once/1");
     assert_eq!((&found["memory"], &found["cpus"]), (&Value::from("floating"), &Value::from(0)));
+    let late = found["trace"]["numa_balancing_of_task"]["not_known_because"].as_str();
+    assert!(!late.is_some_and(|because| because.contains("No such file")), "the child was asked too late: {late:?}");
     assert!(found["probe"]["seconds"].as_f64().unwrap() > 0.0);
     keys::documented([&found]);
     assert!(!store.exists(), "one probe is not stored");
@@ -153,13 +180,14 @@ fn one_probe_says_how_long_it_took_and_where_it_was() {
 fn what_is_not_here_is_refused_with_what_is() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("runs.db");
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--memory", "4000"], "--memory 4000"),
         (&["--cell", "pnid=-1,nb=0,mem=0,cpu=4000"], "cpu=4000"),
         (&["--cell", "pnid=-1,mem=0"], "pnid=0,nb=1,mem=F,cpu=0"),
         (&["--policies", "sometimes"], "sometimes"),
         (&["--load", "100"], "0 to 99"),
         (&["--once", "--memory", "0,F"], "--memory"),
+        (&["--once", "--steps", "1", "--memory", "4000"], "no node 4000"),
         (&["--resume", "--counts", "3"], "--counts"),
         (&["--resume", "--samples", "3"], "--samples"),
         (&["--once", "--migration-cost-ns", "3"], "--migration-cost-ns"),

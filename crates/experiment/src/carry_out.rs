@@ -17,14 +17,25 @@ use crate::progress::{Begun, Progress, Silent, Step};
 use crate::resume;
 use crate::settings::{Cells, Leased, Setting, Settings};
 
+/// Which run is gone on with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resume {
+    /// None: a new one is begun.
+    Nothing,
+    /// The newest of the same, where it was interrupted or failed; else a new one is begun.
+    Newest,
+    /// This one, and no other: that it cannot be gone on with is an error.
+    Run(RunId),
+}
+
 /// How an experiment is carried out.
 pub struct Options {
     /// How many samples each cell gets.
     pub samples: u32,
     /// The seed of the order; `None` takes a random one. A continued run keeps its own.
     pub seed: Option<u64>,
-    /// Whether the newest run of the same is continued, where it was interrupted.
-    pub resume: bool,
+    /// Whether an earlier run is continued.
+    pub resume: Resume,
     /// What the user calls the run.
     pub label: Option<String>,
     /// Doubts about the whole run that are true as it begins.
@@ -41,7 +52,7 @@ impl Options {
         Self {
             samples,
             seed: None,
-            resume: true,
+            resume: Resume::Newest,
             label: None,
             warnings: Vec::new(),
             failures_in_a_row: 3,
@@ -166,12 +177,16 @@ fn begin<E: Experiment>(
         label: options.label.as_deref(),
         seed: options.seed,
     };
-    if options.resume
-        && let Some((run, detail)) = resume::find(store, &same)?
-    {
+    let earlier = match options.resume {
+        Resume::Nothing => None,
+        Resume::Newest => resume::find(store, &same)?,
+        Resume::Run(run) => Some(resume::this(store, run, &same)?),
+    };
+    if let Some((run, detail)) = earlier {
+        // Taken over before it is read: until then another process may add to it.
+        store.resume(run.run, options.samples)?;
         let stored = store.samples(run.run)?;
         let (taken, samples) = (resume::taken(&plan, &stored), resume::read(&run, &stored)?);
-        store.resume(run.run, options.samples)?;
         return Ok(BegunRun { run: run.run, seed: detail.seed, plan, taken, samples, stored });
     }
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));
@@ -210,7 +225,8 @@ impl<E: Experiment> Work<'_, E> {
     fn rounds(&mut self) -> Result<Ended, ExperimentError> {
         let cells = self.begun.plan.len();
         let mut missing: Vec<u32> = vec![self.options.samples; cells];
-        let within = self.begun.taken.iter().filter(|slot| slot.round <= self.options.samples);
+        // Rounds are counted from 1, but stored ones come from a file.
+        let within = self.begun.taken.iter().filter(|slot| (1..=self.options.samples).contains(&slot.round));
         within.for_each(|slot| missing[slot.cell] -= 1);
         for round in 1..=self.options.samples {
             for slot in order::round(self.begun.seed, round, cells) {

@@ -20,6 +20,12 @@ pub enum ExperimentError {
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The run that was to be continued is of another experiment, machine, label, or has other parameters.
+    #[error("run {run} is not of this experiment with these parameters on this machine, so it cannot be continued")]
+    Other {
+        /// The run.
+        run: RunId,
+    },
     /// What was stored of an interrupted run cannot be read back.
     #[error("run {run} cannot be continued: its sample {number} reads otherwise ({error}); begin a new run instead")]
     Stored {

@@ -25,7 +25,7 @@ pub mod progress;
 mod resume;
 mod settings;
 
-pub use carry_out::{Options, carry_out, carry_out_with};
+pub use carry_out::{Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
 pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;

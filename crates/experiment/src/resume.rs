@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_runs::{Cell, Detail, Filter, Run, RunState, Sample, Store};
+use nearfar_runs::{Cell, Detail, Filter, Run, RunId, RunState, Sample, Store};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -21,6 +21,17 @@ pub(crate) struct Same<'a> {
     pub seed: Option<u64>,
 }
 
+impl Same<'_> {
+    fn is(&self, run: &Run, detail: &Detail) -> bool {
+        run.experiment == self.experiment
+            && run.fingerprint == self.fingerprint
+            && run.label.as_deref() == self.label
+            && detail.parameters == *self.parameters
+            && detail.plan == self.plan
+            && self.seed.is_none_or(|seed| seed == detail.seed)
+    }
+}
+
 /// The newest run of the same, where it was interrupted or failed. One that is complete, or still going on, means that
 /// nothing is to be continued.
 pub(crate) fn find(store: &Store, same: &Same<'_>) -> Result<Option<(Run, Detail)>, ExperimentError> {
@@ -30,19 +41,23 @@ pub(crate) fn find(store: &Store, same: &Same<'_>) -> Result<Option<(Run, Detail
         ..Filter::default()
     };
     for run in store.list(&filter)? {
-        if run.fingerprint != same.fingerprint || run.label.as_deref() != same.label {
+        // Its detail costs a look into the file, which most runs of a long list are not worth.
+        if run.fingerprint != same.fingerprint {
             continue;
         }
         let detail = store.detail(run.run)?;
-        let is_same = detail.parameters == *same.parameters
-            && detail.plan == same.plan
-            && same.seed.is_none_or(|seed| seed == detail.seed);
-        if is_same {
+        if same.is(&run, &detail) {
             let can_go_on = matches!(run.state, RunState::Interrupted | RunState::Failed);
             return Ok(can_go_on.then_some((run, detail)));
         }
     }
     Ok(None)
+}
+
+/// This run, if it is of the same. Whether it may be continued now is the store's to say, which lets only one process.
+pub(crate) fn this(store: &Store, run: RunId, same: &Same<'_>) -> Result<(Run, Detail), ExperimentError> {
+    let (found, detail) = (store.run(run)?, store.detail(run)?);
+    if same.is(&found, &detail) { Ok((found, detail)) } else { Err(ExperimentError::Other { run }) }
 }
 
 /// The places in the order for which there is a sample. A failed one leaves its place open, to be tried again.

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Options, Outcome, Setting, Settings, carry_out_with,
+    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Options, Outcome, Resume, Setting, Settings,
+    carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Filter, RunState, Store};
@@ -230,7 +231,7 @@ fn only_a_run_of_the_same_is_continued() {
         (|fake| fake.parameters = json!({"load": 1}), Options::new(2)),
         (|fake| fake.memory = 3, Options::new(2)),
         (|_| {}, Options { label: Some("other".into()), ..Options::new(2) }),
-        (|_| {}, Options { resume: false, ..Options::new(2) }),
+        (|_| {}, Options { resume: Resume::Nothing, ..Options::new(2) }),
         (|_| {}, seeded(2, 12345)),
     ];
     for (index, (change, options)) in others.into_iter().enumerate() {
@@ -244,6 +245,43 @@ fn only_a_run_of_the_same_is_continued() {
     assert_eq!((last.already, last.samples.len(), place.runs()), (3, 8, 6));
     let complete = place.carry_out(&mut Fake::easy(2), Options::new(2)).unwrap();
     assert_eq!((complete.already, place.runs()), (0, 7), "a complete run is not continued");
+}
+
+#[test]
+fn a_run_that_is_asked_for_by_number_is_continued_or_refused_and_never_begun_anew() {
+    let mut place = Place::new();
+    let mut interrupted = Fake::new(2, |attempt, _, cancel| {
+        cancel.store(attempt == 2, Ordering::Relaxed);
+        Ok(1.0)
+    });
+    let first = place.carry_out(&mut interrupted, seeded(2, 1)).unwrap().run;
+    // A newer one of the same is complete: "the newest" would begin a third.
+    let second = place.carry_out(&mut Fake::easy(2), Options { resume: Resume::Nothing, ..seeded(2, 1) }).unwrap().run;
+    let by_number = |run| Options { resume: Resume::Run(run), ..seeded(2, 1) };
+    let error = place.carry_out(&mut Fake::easy(3), by_number(first)).unwrap_err();
+    assert!(matches!(error, ExperimentError::Other { .. }), "other cells: {error}");
+    let outcome = place.carry_out(&mut Fake::easy(2), by_number(first)).unwrap();
+    assert_eq!((outcome.run, outcome.already, outcome.samples.len()), (first, 3, 8));
+    for run in [first, second] {
+        let error = place.carry_out(&mut Fake::easy(2), by_number(run)).unwrap_err().to_string();
+        assert!(error.contains("is complete"), "{error}");
+    }
+    assert_eq!(place.runs(), 2);
+}
+
+/// What a foreign file may hold: a sample before the first round.
+#[test]
+fn samples_of_rounds_that_do_not_exist_are_not_counted() {
+    let mut place = Place::new();
+    let mut interrupted = Fake::new(2, |attempt, _, cancel| {
+        cancel.store(attempt == 2, Ordering::Relaxed);
+        Ok(1.0)
+    });
+    let run = place.carry_out(&mut interrupted, seeded(2, 1)).unwrap().run;
+    let file = place.store.path().to_owned();
+    rusqlite::Connection::open(file).unwrap().execute_batch("UPDATE sample SET round = 0 WHERE number = 1").unwrap();
+    let outcome = place.carry_out(&mut Fake::easy(2), seeded(2, 1)).unwrap();
+    assert_eq!((outcome.run, outcome.samples.len()), (run, 9), "all eight, and the one of no round");
 }
 
 #[test]

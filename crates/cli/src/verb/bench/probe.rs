@@ -12,12 +12,12 @@ use nearfar_bench::matrix::{
     stored,
 };
 use nearfar_bench::probe::{ChildError, Pattern, Where, default_buffer_bytes};
-use nearfar_experiment::{Ended, Options, carry_out, fingerprint, progress};
+use nearfar_experiment::{Ended, Options, Resume, carry_out, fingerprint, progress};
 use nearfar_machine::Machine;
 use nearfar_runs::{Detail, Filter, Host, Run, RunState, Store};
 use nearfar_sources::{Request, Want};
 
-use crate::args::{Colour, Format, FormatArgs, StoreArgs, size};
+use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
@@ -197,18 +197,38 @@ impl Probe {
         // The frame keeps every sample in a store; one that nobody asked for goes with its directory.
         let temporary = tempfile::tempdir().map_err(Failure::refused)?;
         let mut store = match self.run.no_store {
-            true => Store::open(&temporary.path().join("runs.db")).map_err(Failure::refused)?,
+            true => Store::open(&temporary.path().join("runs.db")).map_err(of_store)?,
             false => self.store.open()?,
         };
         let plan = match self.run.resume {
             true => Plan::of_interrupted(&store, &machine, &self)?,
             false => self.plan(&machine, &cancel)?,
         };
-        let mut answer = plan.carry_out(&mut store, &machine, &cancel)?;
+        plan.announce(self.run.no_store);
+        let (ended, mut answer) = plan.carry_out(&mut store, &machine, &cancel)?;
         if self.run.no_store {
             answer.run = None;
         }
-        self.print(&answer, &machine, colour)
+        self.print(&answer, &machine, colour)?;
+        match ended {
+            Ended::Complete => Ok(()),
+            Ended::Interrupted => Err(Failure::Refused(self.interrupted(&answer))),
+        }
+    }
+
+    /// What an interruption left, and how to go on.
+    fn interrupted(&self, answer: &Answer) -> anyhow::Error {
+        let (there, wanted) = answer.progress();
+        match &answer.run {
+            None => anyhow::anyhow!("interrupted: {there} of {wanted} samples were taken, and nothing is kept"),
+            Some(run) => {
+                let store = self.store.store.as_ref().map(|file| format!(" --store {}", file.display()));
+                anyhow::anyhow!(
+                    "interrupted: {there} of {wanted} samples are kept in run {run}; `nearfar bench probe --resume{}` goes on",
+                    store.unwrap_or_default()
+                )
+            }
+        }
     }
 
     /// A new run as it was asked for.
@@ -226,7 +246,8 @@ impl Probe {
             estimate = Some(preparing + Duration::from_secs_f64(seconds));
         }
         let RunArgs { samples, seed, label, .. } = &self.run;
-        Ok(Plan { parameters, samples: *samples, seed: *seed, label: label.clone(), resume: false, estimate, warnings })
+        let (seed, label, resume) = (*seed, label.clone(), Resume::Nothing);
+        Ok(Plan { parameters, samples: *samples, seed, label, resume, estimate, warnings })
     }
 
     /// What is the same for all cells, with the number of steps still open unless it was given; and doubts about it.
@@ -287,7 +308,7 @@ struct Plan {
     samples: u32,
     seed: Option<u64>,
     label: Option<String>,
-    resume: bool,
+    resume: Resume,
     /// What a sample will take, where that was found out.
     estimate: Option<Duration>,
     warnings: Vec<String>,
@@ -299,7 +320,7 @@ impl Plan {
         let filter =
             Filter { experiment: Some(EXPERIMENT.to_owned()), label: asked.run.label.clone(), ..Filter::default() };
         let here = fingerprint(machine, &Host::here());
-        let runs = store.list(&filter).map_err(Failure::refused)?;
+        let runs = store.list(&filter).map_err(of_store)?;
         let can_go_on =
             |run: &Run| run.fingerprint == here && matches!(run.state, RunState::Interrupted | RunState::Failed);
         let run = runs.into_iter().find(can_go_on).ok_or_else(|| {
@@ -308,21 +329,20 @@ impl Plan {
                 "there is nothing to resume: {place} has no interrupted run of the probe on this machine (nearfar runs list)"
             ))
         })?;
-        let detail: Detail = store.detail(run.run).map_err(Failure::refused)?;
+        let detail: Detail = store.detail(run.run).map_err(of_store)?;
         let parameters = stored::parameters(&run, &detail).map_err(Failure::input)?;
         Ok(Self {
             parameters,
             samples: run.samples_per_cell,
             seed: Some(detail.seed),
             label: run.label,
-            resume: true,
+            resume: Resume::Run(run.run),
             estimate: None,
             warnings: Vec::new(),
         })
     }
 
-    fn carry_out(self, store: &mut Store, machine: &Machine, cancel: &AtomicBool) -> Result<Answer, Failure> {
-        self.announce();
+    fn carry_out(self, store: &mut Store, machine: &Machine, cancel: &AtomicBool) -> Result<(Ended, Answer), Failure> {
         let mut matrix = Matrix::new(machine, PathBuf::from(PROGRAM), self.parameters);
         let mut options = Options::new(self.samples);
         (options.seed, options.resume, options.label) = (self.seed, self.resume, self.label);
@@ -330,37 +350,34 @@ impl Plan {
         options.progress = progress::on_standard_error();
         if let Some(because) = matrix.not_traced_because() {
             let warning = format!("migrations are not traced: {because}");
-            eprintln!("{warning}");
+            anstream::eprintln!("{warning}");
             options.warnings.push(warning);
         }
         let outcome = carry_out(&mut matrix, options, store, machine, cancel).map_err(Failure::refused)?;
-        if outcome.ended == Ended::Interrupted {
-            eprintln!(
-                "interrupted: {} samples are kept; `nearfar bench probe --resume` goes on",
-                outcome.samples.len()
-            );
-        }
-        let read =
-            |store: &Store| Ok((store.run(outcome.run)?, store.detail(outcome.run)?, store.samples(outcome.run)?));
-        let (run, detail, samples) = read(store).map_err(|error: nearfar_runs::StoreError| Failure::refused(error))?;
-        stored::answer(&run, &detail, &samples).map_err(Failure::input)
+        let id = outcome.run;
+        let read = |store: &Store| Ok((store.run(id)?, store.detail(id)?, store.samples(id)?));
+        let (run, detail, samples) = read(store).map_err(of_store)?;
+        Ok((outcome.ended, stored::answer(&run, &detail, &samples).map_err(Failure::input)?))
     }
 
     /// What is about to happen and how long it may take, on standard error.
-    fn announce(&self) {
+    fn announce(&self, keeps_nothing: bool) {
         let Parameters { cells, left_out, .. } = &self.parameters;
         for left in left_out {
-            eprintln!("not measured: {}, because {}", left.what, left.because);
+            anstream::eprintln!("not measured: {}, because {}", left.what, left.because);
+        }
+        for warning in &self.warnings {
+            anstream::eprintln!("{warning}");
         }
         let runs = cells.len() as u64 * u64::from(self.samples);
         let about = self.estimate.map_or_else(String::new, |each| {
             format!(" of about {:.1} s, {}", each.as_secs_f64(), rough(each.mul_f64(runs as f64)))
         });
-        eprintln!(
-            "{} cells x {} samples{about}; Ctrl-C keeps what is there, --resume goes on",
-            cells.len(),
-            self.samples
-        );
+        let interrupted = match keeps_nothing {
+            true => "Ctrl-C shows what is there, nothing is kept",
+            false => "Ctrl-C keeps what is there, --resume goes on",
+        };
+        anstream::eprintln!("{} cells x {} samples{about}; {interrupted}", cells.len(), self.samples);
     }
 }
 

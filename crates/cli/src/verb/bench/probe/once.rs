@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use nearfar_bench::matrix::{self, Matrix, MatrixCell, Policy, Sample};
-use nearfar_bench::probe::Where;
+use nearfar_bench::probe::{ChildError, Where};
 use nearfar_machine::Machine;
 use serde::Serialize;
 
@@ -41,7 +41,10 @@ impl Probe {
         }
         let mut matrix = Matrix::new(machine, PathBuf::from(PROGRAM), parameters);
         let taken = matrix.once(&cell, cancel);
-        let sample = taken.map_err(|error| Failure::Refused(anyhow::Error::from_boxed(error)))?;
+        let sample = taken.map_err(|error| match error.downcast::<ChildError>() {
+            Ok(error) => refusal(*error),
+            Err(error) => Failure::Refused(anyhow::Error::from_boxed(error)),
+        })?;
         let emulated = machine.origin.emulated.as_deref();
         output::print(&match self.format.format {
             Format::Table => {
