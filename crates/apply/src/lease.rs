@@ -125,13 +125,13 @@ impl Leases {
     /// ~/.local/state/nearfar/leases for others (XDG Base Directory Specification).
     ///
     /// # Errors
-    /// When there is neither XDG_STATE_HOME nor HOME.
+    /// When there is neither XDG_STATE_HOME nor a directory HOME: services often have one that does not exist.
     pub fn of_user() -> Result<Self, LeaseError> {
         if rustix::process::geteuid().is_root() {
             return Ok(Self::at(Path::new(STATE_DIR).join("leases")));
         }
         let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = || absolute("HOME").map(|home| home.join(".local/state"));
+        let home = || absolute("HOME").filter(|home| home.is_dir()).map(|home| home.join(".local/state"));
         let base = absolute("XDG_STATE_HOME").or_else(home).ok_or(LeaseError::NoHome)?;
         Ok(Self::at(base.join("nearfar/leases")))
     }
@@ -189,14 +189,14 @@ impl Lease {
         self.header.since
     }
 
-    /// Gives a file this content and reads it back; what it holds is on disk before. For the kernel's files: text, written
-    /// with one write. Where the kernel shows a choice (`always [madvise] never`) the chosen word is the content.
+    /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that are
+    /// listed in `lease/files.rs` (and files beside the journals, for tests): text, written with one write. Where the kernel shows a choice (`always [madvise] never`) the chosen word is the content.
     ///
     /// # Errors
-    /// When another lease holds the file, when it cannot be read or written, or reads back as something else. It is as
-    /// before then, or undone with the lease.
+    /// When it is none of these files, when another lease holds it, when it cannot be read or written, or reads back as
+    /// something else. It is as before then, or undone with the lease.
     pub fn set_file(&mut self, path: &Path, value: &[u8]) -> Result<(), LeaseError> {
-        let (path, new) = files::checked(path, value)?;
+        let (path, new) = files::checked(path, value, &self.leases.directory)?;
         let known = self.files.iter().position(|held| held.path == path);
         let index = match known {
             Some(index) => index,

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
-use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat, openat2, unlinkat};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat, openat2, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::ApplyError;
@@ -99,13 +99,25 @@ impl StateDir {
         self.open_file("lock", OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// A regular file in the directory, never through a link.
+    /// A regular file in the directory, never through a link, and not of another user: what they wrote is not to be
+    /// acted on.
     pub(crate) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::from(openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)?);
-        let regular = file.metadata()?.is_file();
-        if regular { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+        let stat = fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        if !is_trusted(stat.st_uid) {
+            return Err(io::Error::other(format!("it belongs to user {}", stat.st_uid)));
+        }
+        Ok(file)
     }
+}
+
+/// Whether what this user wrote may be acted on.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 fn file_of(run: RunId) -> String {
@@ -184,11 +196,12 @@ impl Way {
     fn open_state(&self) -> Result<StateDir, ApplyError> {
         let dir = self.open(self.names.len()).map_err(|error| self.refused(&error))?;
         let stat = fstat(&dir).map_err(|error| self.refused(&error.into()))?;
-        let me = rustix::process::geteuid().as_raw();
-        let because = if stat.st_uid != me && stat.st_uid != 0 {
+        let because = if !is_trusted(stat.st_uid) {
+            let me = rustix::process::geteuid();
             format!(
-                "it belongs to user {}, and this is user {me}: run as that user, or give another directory",
-                stat.st_uid
+                "it belongs to user {}, and this is user {}: run as that user, or give another directory",
+                stat.st_uid,
+                me.as_raw()
             )
         } else if stat.st_mode & 0o022 != 0 {
             "others may write there: chmod go-w it after looking at what is in it".to_owned()

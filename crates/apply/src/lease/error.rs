@@ -11,7 +11,9 @@ pub enum LeaseError {
     #[error(transparent)]
     Directory(#[from] ApplyError),
     /// Nowhere to keep a journal.
-    #[error("there is neither XDG_STATE_HOME nor HOME: set one of them, so that a change can be undone after a crash")]
+    #[error(
+        "there is neither XDG_STATE_HOME nor a directory HOME: set one of them, so that a change can be undone after a crash"
+    )]
     NoHome,
     /// Another lease holds the file.
     #[error("{} is held by process {pid} ({what}): wait for it or end it", path.display())]
@@ -23,7 +25,7 @@ pub enum LeaseError {
         /// What its lease is for.
         what: String,
     },
-    /// The file or the value is nothing that could be put back.
+    /// The file is none that a lease may set, or it or the value is nothing that could be put back.
     #[error("cannot change {} for a while: {because}", path.display())]
     File {
         /// The file.

@@ -1,12 +1,32 @@
 //! Files of the kernel that are given another content for a while.
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::{Fate, LeaseError, Undone};
 use crate::target::plain;
+
+/// The files that are set for a while. Undoing does what a journal says, with the rights of whoever finds it: what is not
+/// named here is neither read nor written, whatever the journal says.
+const FILES: &[&str] = &[
+    "/proc/sys/kernel/numa_balancing",
+    // Linux before 5.13; later kernels have them in debugfs (kernel/sched/debug.c).
+    "/proc/sys/kernel/numa_balancing_scan_delay_ms",
+    "/proc/sys/kernel/numa_balancing_scan_period_max_ms",
+    "/proc/sys/kernel/numa_balancing_scan_period_min_ms",
+    "/proc/sys/kernel/sched_migration_cost_ns",
+    "/sys/kernel/debug/sched/numa_balancing/scan_delay_ms",
+    "/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms",
+    "/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms",
+    "/sys/kernel/debug/sched/migration_cost_ns",
+];
+/// And this one of any control group, wherever the groups are mounted.
+const OF_GROUPS: &str = "cpuset.cpus";
+/// CGROUP2_SUPER_MAGIC (include/uapi/linux/magic.h).
+const GROUPS_MAGIC: i64 = 0x6367_7270;
 
 /// A file that a lease holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,11 +38,21 @@ pub(super) struct Held {
     pub(super) ours: BTreeSet<String>,
 }
 
-/// The file by the name the kernel has for it, and the value as text.
-pub(super) fn checked(path: &Path, value: &[u8]) -> Result<(PathBuf, String), LeaseError> {
+/// The file by the name the kernel has for it, and the value as text. `leases` is the directory of the leases.
+pub(super) fn checked(path: &Path, value: &[u8], leases: &Path) -> Result<(PathBuf, String), LeaseError> {
     let bad = |because: String| LeaseError::File { path: path.to_owned(), because };
     let new = std::str::from_utf8(value).map_err(|_| bad("the value is no text".to_owned()))?;
-    Ok((fs::canonicalize(path).map_err(|error| bad(plain(&error)))?, new.to_owned()))
+    let path = fs::canonicalize(path).map_err(|error| bad(plain(&error)))?;
+    may_be_set(&path, leases).map_err(bad)?;
+    Ok((path, new.to_owned()))
+}
+
+/// Whether a lease may set this. Who can write a file of the leases' own directory needs no lease for it; tests do.
+pub(super) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
+    let of_group = path.is_absolute() && path.file_name().is_some_and(|name| name == OF_GROUPS);
+    let beside = || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
+    let may = FILES.iter().any(|file| path.as_os_str() == *file) || of_group || beside();
+    may.then_some(()).ok_or_else(|| format!("{} is none of the files that nearfar sets for a while", path.display()))
 }
 
 impl Held {
@@ -82,7 +112,8 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// The content as it can be written again: of a choice (`always [madvise] never`) the chosen word.
 fn read(path: &Path) -> io::Result<String> {
-    let text = fs::read_to_string(path)?;
+    let mut text = String::new();
+    open(path, OpenOptions::new().read(true))?.read_to_string(&mut text)?;
     let chosen = |word: &'_ str| word.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
     let mut chosen = text.split_ascii_whitespace().filter_map(chosen);
     Ok(match (chosen.next(), chosen.next()) {
@@ -96,9 +127,23 @@ fn read(path: &Path) -> io::Result<String> {
 fn write(path: &Path, content: &str) -> io::Result<()> {
     // A write of nothing does not reach the kernel's handler; an empty set of CPUs is an empty line.
     let content = if content.is_empty() { "\n" } else { content };
-    let mut file = OpenOptions::new().write(true).open(path)?;
+    let mut file = open(path, OpenOptions::new().write(true))?;
     file.write_all(content.as_bytes())?;
     // The rest of longer old content, in files that have any; the kernel's have no length.
     let _ = file.set_len(content.len() as u64);
     Ok(())
+}
+
+/// A file that [`may_be_set`], and nothing that only has its name: no link, FIFO or device, and a group's file only where
+/// groups are.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let of_group = path.file_name().is_some_and(|name| name == OF_GROUPS);
+    if of_group && rustix::fs::fstatfs(&file)?.f_type != GROUPS_MAGIC {
+        return Err(io::Error::other("it is in no control group"));
+    }
+    Ok(file)
 }

@@ -148,7 +148,7 @@ impl Kin {
     fn find(groups: &[Masks], lease: &Header) -> Self {
         let processes = tasks::processes().unwrap_or_default();
         let mut alive: Vec<Stat> = processes.iter().filter_map(|&pid| tasks::stat(pid).ok()).collect();
-        // Parents before children, so that one pass finds all descendants.
+        // Parents before children, so that going through them finds all descendants.
         alive.sort_by_key(|stat| stat.id);
         alive.sort_by_key(|stat| stat.id.start);
         let mut kin: HashMap<i32, Vec<usize>> = HashMap::new();
@@ -172,7 +172,9 @@ impl Kin {
             }
         }
         let session_of: HashMap<i32, i32> = alive.iter().map(|stat| (stat.id.tid, stat.session)).collect();
-        for stat in alive.iter().filter(|stat| stat.id.start >= lease.since) {
+        let made_since = || alive.iter().filter(|stat| stat.id.start >= lease.since);
+        // Twice: numbers wrap around, so among those of one clock tick a child may stand before its maker.
+        for stat in made_since().chain(made_since()) {
             if kin.get(&stat.id.tid).is_some_and(|groups| !groups.is_empty()) {
                 continue;
             }

@@ -10,11 +10,11 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::Held;
+use super::files::{Held, may_be_set};
 use super::masks::{self, Masks};
 use super::{LeaseError, Recovered, claim};
 use crate::journal::{Line, lines, now_s, render};
@@ -156,17 +156,17 @@ impl Contents<'_> {
     }
 }
 
-/// Reads a journal. Any bytes may come.
-pub(super) fn read(file: &File) -> Result<Contents<'static>, String> {
+/// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error.
+pub(super) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, String> {
     let mut bytes = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| plain(&error))?;
     if bytes.len() as u64 > LONGEST {
         return Err("it has more than 64 MiB".to_owned());
     }
-    parse(&bytes)
+    parse(&bytes, leases)
 }
 
-fn parse(bytes: &[u8]) -> Result<Contents<'static>, String> {
+fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
     let mut header = None;
     let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
     let read = lines(bytes, &mut |line: Line<Record>| {
@@ -177,7 +177,10 @@ fn parse(bytes: &[u8]) -> Result<Contents<'static>, String> {
             }
             (Record::Lease(_), _) => return Err("a second lease begins".to_owned()),
             (_, 0) => return Err("the record that begins the lease is missing".to_owned()),
-            (Record::Old { path, old }, _) => files.push(Held { path, old, ours: BTreeSet::new() }),
+            (Record::Old { path, old }, _) => {
+                may_be_set(&path, leases)?;
+                files.push(Held { path, old, ours: BTreeSet::new() });
+            }
             (Record::New { path, new }, _) => match files.iter_mut().find(|held| held.path == path) {
                 Some(held) => drop(held.ours.insert(new)),
                 None => return Err(format!("{} has no old content", path.display())),

@@ -36,7 +36,8 @@ pub(super) fn nobody_else_holds(state: &StateDir, mine: &str, path: &Path) -> Re
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         undo_if_dead(state, name)?;
         let Some(file) = open(state, name)? else { continue };
-        let contents = record::read(&file).map_err(|because| unreadable(state, name, because))?;
+        let contents =
+            record::read(&file, Path::new(&state.place)).map_err(|because| unreadable(state, name, because))?;
         let header = contents.header.filter(|_| contents.files.iter().any(|held| held.path == path));
         if let Some(header) = header {
             return Err(LeaseError::Held { path: path.to_owned(), pid: header.pid, what: header.what });
@@ -62,7 +63,7 @@ fn undo_if_dead(state: &StateDir, name: &str) -> Result<Option<Recovered>, Lease
     if !claim(&file).map_err(|error| unreadable(state, name, plain(&error)))? {
         return Ok(None);
     }
-    let contents = record::read(&file).map_err(|because| unreadable(state, name, because))?;
+    let contents = record::read(&file, Path::new(&state.place)).map_err(|because| unreadable(state, name, because))?;
     let recovered = contents.undo();
     if let Some(failed) = recovered.failed() {
         return Err(failed);
