@@ -7,6 +7,10 @@ mod guests;
 
 use guests::{script, skipped, turn};
 
+/// Seconds for what takes less than one: a round of the service's scanning, or its guard. Emulated on a busy host a look at a mask
+/// alone may take one.
+const SOON: f64 = 15.0;
+
 const SCALE: &[&str] = &["--scale", "cpus=2,memory=512M"];
 
 /// What the scripts share. `$0` is nearfar.
@@ -72,11 +76,11 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         echo "at last $(mask $early) $(mask $late)"
         kill $early $late
     "#);
-    assert!(seconds(&text, "late", "2-3") < 3.0, "{text}");
+    assert!(seconds(&text, "late", "2-3") < SOON, "{text}");
     for (what, expected) in [("before", "0-3"), ("early", "2-3"), ("reloaded", "0-1"), ("again", "2-3")] {
         seconds(&text, what, expected);
     }
-    assert!(seconds(&text, "killed", "0-3") < 3.0 && seconds(&text, "killed-late", "0-3") < 3.0, "{text}");
+    assert!(seconds(&text, "killed", "0-3") < SOON && seconds(&text, "killed-late", "0-3") < SOON, "{text}");
     assert!(text.contains("late runs on 2\n") || text.contains("late runs on 3\n"), "{text}");
     assert!(text.contains("ended with 0\nat last 0-3 0-3\n"), "{text}");
 }
