@@ -14,21 +14,48 @@ const WORD_BITS: u32 = libc::c_ulong::BITS;
 /// # Errors
 /// `ESRCH` where there is no such thread.
 pub fn get(tid: i32) -> io::Result<CpuSet> {
-    let mut words: Vec<libc::c_ulong> = vec![0; (MAX_NUMBER / WORD_BITS) as usize + 1];
-    // SAFETY: the kernel writes at most as many bytes as it is told the buffer has.
-    let written = unsafe {
-        libc::syscall(libc::SYS_sched_getaffinity, tid, std::mem::size_of_val(&words[..]), words.as_mut_ptr())
-    };
-    if written < 0 {
-        return Err(io::Error::last_os_error());
+    Ok(cpus_of(Asker::default().ask(tid)?))
+}
+
+/// Asks for the CPUs of many threads, many times.
+#[derive(Debug)]
+pub struct Asker {
+    words: Vec<libc::c_ulong>,
+}
+
+impl Default for Asker {
+    fn default() -> Self {
+        Self { words: vec![0; (MAX_NUMBER / WORD_BITS) as usize + 1] }
     }
-    // A keeper asks ten times a second: the kernel says how much it wrote, and most of that is zero.
-    let size = usize::try_from(written).unwrap_or(0) / size_of::<libc::c_ulong>();
-    let some = (0..).zip(&words[..size.min(words.len())]).filter(|(_, word)| **word != 0);
+}
+
+impl Asker {
+    /// As [`get`], as the kernel gives it: a bit for each CPU ([`cpus_of`]). Two threads with the same CPUs get the same words.
+    ///
+    /// # Errors
+    /// As [`get`].
+    pub fn ask(&mut self, tid: i32) -> io::Result<&[libc::c_ulong]> {
+        let words = &mut self.words;
+        // SAFETY: the kernel writes at most as many bytes as it is told the buffer has.
+        let written = unsafe {
+            libc::syscall(libc::SYS_sched_getaffinity, tid, std::mem::size_of_val(&words[..]), words.as_mut_ptr())
+        };
+        if written < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // The kernel says how much it wrote.
+        let size = usize::try_from(written).unwrap_or(0) / size_of::<libc::c_ulong>();
+        Ok(&words[..size.min(words.len())])
+    }
+}
+
+/// The CPUs whose bits are set.
+pub fn cpus_of(words: &[libc::c_ulong]) -> CpuSet {
+    let some = (0..).zip(words).filter(|(_, word)| **word != 0);
     let cpus = some.flat_map(|(index, &word)| {
         (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| CpuId(index * WORD_BITS + bit))
     });
-    Ok(cpus.collect())
+    cpus.collect()
 }
 
 /// Lets a thread run on these CPUs and no others. 0 is the calling thread.

@@ -1,10 +1,14 @@
 //! Processes and threads as /proc shows them: who they are, whose they are, how long they ran and waited.
 
+mod open;
+
 use std::fs;
 use std::io;
 
 use nearfar_machine::CpuId;
 use serde::{Deserialize, Serialize};
+
+pub use open::{Births, OpenTask};
 
 /// A thread that cannot be mistaken for a later one with its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -37,7 +41,11 @@ pub struct Stat {
 /// # Errors
 /// When there is none, or /proc does not show it.
 pub fn stat(tid: i32) -> io::Result<Stat> {
-    parse(&fs::read(format!("/proc/{tid}/stat"))?).ok_or_else(|| io::Error::other("/proc/PID/stat cannot be read"))
+    parse(&fs::read(format!("/proc/{tid}/stat"))?).ok_or_else(no_stat)
+}
+
+fn no_stat() -> io::Error {
+    io::Error::other("/proc/PID/stat cannot be read")
 }
 
 /// `4711 (a name) S 1 4711 4711 ...`; the name may hold anything.
@@ -89,20 +97,22 @@ pub fn processes() -> io::Result<Vec<i32>> {
 /// # Errors
 /// When the thread is gone, or the kernel was built without CONFIG_PROC_CHILDREN.
 pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
-    Ok(text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect())
+    Ok(numbers_in(&fs::read(format!("/proc/{pid}/task/{tid}/children"))?))
 }
 
-/// How long a thread ran and how long it waited for a CPU, in nanoseconds (Documentation/scheduler/sched-stats.rst). A
-/// wait counts when it is over.
-///
-/// # Errors
-/// When the thread is gone, or the kernel was built without CONFIG_SCHED_INFO.
-pub fn run_and_wait(tid: i32) -> io::Result<(u64, u64)> {
-    let text = fs::read_to_string(format!("/proc/{tid}/schedstat"))?;
-    let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
-    let both = numbers.next().zip(numbers.next());
-    both.ok_or_else(|| io::Error::other("/proc/PID/schedstat cannot be read"))
+fn numbers_in(text: &[u8]) -> Vec<i32> {
+    let words = text.split(u8::is_ascii_whitespace);
+    words.filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect()
+}
+
+/// The first two numbers of /proc/PID/schedstat.
+fn two_numbers(text: &[u8]) -> Option<(u64, u64)> {
+    let mut numbers = std::str::from_utf8(text).ok()?.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    numbers.next().zip(numbers.next())
+}
+
+fn no_schedstat() -> io::Error {
+    io::Error::other("/proc/PID/schedstat cannot be read")
 }
 
 fn numbers(directory: &str) -> io::Result<Vec<i32>> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  start ─► lease (own masks on record, guard) ─► narrow ─► a thread of its own:
-//!                                                            every 100 ms   who is there, how long did each run and wait
+//!                                                            every 100 ms   how long did each run and wait; who came and went
 //!                                                            rule           who leaves, who comes back
 //!  stop  ─► own masks back ─► report
 //! ```
@@ -11,15 +11,17 @@
 //! thread makes inherits its mask, so it needs no work to be kept; it is found at the next look. A mask that is neither was
 //! set by the program or its operator, and the thread is left in peace from then on.
 //!
-//! Looks cost about one part in a hundred and twenty of a CPU's time at most: with many threads they become rarer, not dearer, until they
-//! are two seconds apart.
+//! Looks cost about one part in a hundred and twenty of a CPU's time at most (`pace.rs`): with many threads they become rarer, not
+//! dearer, until they are two seconds apart.
 
 mod error;
 mod kept;
 mod look;
 mod memory;
+mod pace;
 mod report;
 mod spawn;
+mod walk;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -36,6 +38,7 @@ pub use report::{KeeperReport, LeftInPeace, MovedMemory};
 
 use kept::Kept;
 use memory::Mover;
+use pace::Pace;
 
 use crate::rule::RuleOptions;
 
@@ -167,14 +170,9 @@ impl Drop for Keeper {
     }
 }
 
-/// Looks cost about this part of a CPU at most, while they cost less than a sixtieth of a second.
-const DEAREST: u32 = 120;
-/// Whoever looks more rarely keeps nobody.
-const LONGEST: Duration = Duration::from_secs(2);
-
 fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperError> {
-    let mut due = Instant::now() + kept.options.interval;
-    let mut costs = [Duration::MAX; 4];
+    let mut pace = Pace::new(kept.options.interval);
+    let (mut due, mut last) = (Instant::now() + kept.options.interval, Instant::now());
     loop {
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(Order::Add(pid, answer)) => {
@@ -185,16 +183,11 @@ fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperE
             }
             Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return kept.end(),
             Err(RecvTimeoutError::Timeout) => {
-                let before = report::cpu_time();
-                kept.look();
-                costs.rotate_left(1);
-                costs[3] = report::cpu_time().saturating_sub(before);
-                // The cheapest of the last: one that was dear by accident (the first touch of code, a CPU taken away by
-                // a hypervisor) must not blind the keeper.
-                let cost = costs.iter().copied().min().unwrap_or_default();
-                let pause = kept.options.interval.max((cost * DEAREST).min(LONGEST));
+                let mood = kept.look();
+                let now = Instant::now();
+                let pause = pace.after(mood, now.duration_since(last), kept.spent());
                 kept.paused(pause);
-                due = Instant::now() + pause;
+                (due, last) = (now + pause, now);
             }
         }
     }

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nearfar_apply::lease::{Lease, Leases, Masks, Member};
+use nearfar_apply::tasks::{Births, OpenTask};
 use nearfar_apply::{affinity, tasks};
 use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet};
 
-use super::report::{KeeperReport, LISTED, LeftInPeace};
+use super::report::{KeeperReport, LISTED, LeftInPeace, cpu_time};
 use super::{KeeperError, KeeperOptions, Memory, Mover, Targets, home_of};
 use crate::cgroup::members;
 use crate::idle::IdleTime;
@@ -21,6 +22,20 @@ pub(super) struct Thread {
     /// Which masks; none for one that is left in peace.
     pub(super) group: Option<usize>,
     pub(super) before: Option<(u64, u64)>,
+    /// Whether it ran between the last two looks.
+    pub(super) moving: bool,
+    /// How long it had run when its children were read: who has not run since has made none.
+    pub(super) children_at: Option<u64>,
+    pub(super) files: OpenTask,
+}
+
+impl Thread {
+    pub(super) fn new(process: i32, tid: i32, group: Option<usize>) -> Self {
+        let files = OpenTask::new(process, tid);
+        let mut thread = Self { process, group, before: None, moving: true, children_at: None, files };
+        thread.before = thread.files.run_and_wait().ok();
+        thread
+    }
 }
 
 /// Everybody who is kept.
@@ -28,7 +43,6 @@ pub(super) struct Kept {
     pub(super) options: KeeperOptions,
     pub(super) home: CpuSet,
     pub(super) threads: BTreeMap<i32, Thread>,
-    /// With the begin of each, in clock ticks since boot, and the groups of masks its threads were seen with.
     pub(super) processes: BTreeMap<i32, Process>,
     pub(super) groups: Vec<Masks>,
     pub(super) house: House,
@@ -42,15 +56,27 @@ pub(super) struct Kept {
     pub(super) orphans_except: Option<BTreeSet<i32>>,
     /// Processes that were looked at and are not kept.
     pub(super) strangers: BTreeSet<i32>,
+    pub(super) births: Births,
+    /// Whether the next look lists processes and threads though nobody was made since this one.
+    pub(super) unsettled: bool,
+    /// This very process, for the orphans it is given.
+    pub(super) me: OpenTask,
+    pub(super) asker: affinity::Asker,
+    /// By group and place, the mask that was found to be ours at the last look, as the kernel gives it.
+    pub(super) ours: BTreeMap<(usize, bool), Vec<libc::c_ulong>>,
     /// Processes made earlier were not made by who is kept; in clock ticks since boot.
     pub(super) since: u64,
+    spent: Duration,
     lease: Lease,
     /// Members noted in the lease's journal; far more than there are now means that it is written anew.
     noted: usize,
 }
 
+/// A process that is kept.
 pub(super) struct Process {
+    /// When it began, in clock ticks since boot.
     pub(super) start: u64,
+    pub(super) threads: BTreeSet<i32>,
     /// Those its threads can have inherited.
     pub(super) groups: BTreeSet<usize>,
 }
@@ -67,6 +93,7 @@ impl Kept {
         let others: NodeSet = machine.online_nodes().map(|node| node.id).filter(|&id| id != node).collect();
         let mover = (options.memory == Memory::Follow && !others.is_empty()).then(|| Mover::start(&others, node));
         let now = Instant::now();
+        let me = std::process::id().cast_signed();
         Ok(Self {
             house: House::new(options.rule),
             said: nothing_yet(node, &home, lease.is_guarded()),
@@ -82,7 +109,13 @@ impl Kept {
             cgroup: None,
             orphans_except: None,
             strangers: BTreeSet::new(),
+            births: Births::default(),
+            unsettled: true,
+            me: OpenTask::new(me, me),
+            asker: affinity::Asker::default(),
+            ours: BTreeMap::new(),
             since: lease.since(),
+            spent: Duration::ZERO,
             lease,
             noted: 0,
         })
@@ -92,11 +125,10 @@ impl Kept {
         match targets {
             Targets::Pids(pids) => pids.into_iter().try_for_each(|pid| self.adopt(pid)),
             Targets::Cgroup(group) => {
-                for pid in members::processes(&group)? {
-                    // Who ends meanwhile, or is confined elsewhere, keeps nobody else from being kept.
-                    let _ = self.adopt(pid);
-                }
+                let pids = members::processes(&group)?;
                 self.cgroup = Some(group);
+                // Who ends meanwhile, or is confined elsewhere, keeps nobody else from being kept.
+                pids.into_iter().for_each(|pid| drop(self.adopt(pid)));
                 Ok(())
             }
         }
@@ -109,10 +141,18 @@ impl Kept {
         if self.processes.get(&pid).is_some_and(|process| process.start == stat.id.start) {
             return Ok(());
         }
-        let process = Process { start: stat.id.start, groups: BTreeSet::new() };
+        let process = Process { start: stat.id.start, threads: BTreeSet::new(), groups: BTreeSet::new() };
         self.processes.insert(pid, process);
+        self.strangers.remove(&pid);
+        if self.options.children && self.cgroup.is_none() && self.orphans_except.is_none() {
+            // Whoever is there already was not made by one that is kept; the clock of starts is too coarse to tell.
+            let tids = tasks::threads(pid).unwrap_or_default();
+            let children = tids.into_iter().flat_map(|tid| tasks::children(pid, tid).unwrap_or_default());
+            self.strangers.extend(children.filter(|child| !self.processes.contains_key(child)));
+        }
         let adopted = self.adopt_threads(pid);
-        if adopted.is_err() || !self.threads.values().any(|thread| thread.process == pid) {
+        self.unsettled = true;
+        if adopted.is_err() || self.processes[&pid].threads.is_empty() {
             self.processes.remove(&pid);
         } else {
             self.said.processes += 1;
@@ -141,10 +181,11 @@ impl Kept {
                 }
             }
         }
-        let kept = self.threads.values().any(|thread| thread.process == pid && thread.group.is_some());
+        let threads = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
+        let kept = threads.iter().any(|tid| self.threads.get(tid).is_some_and(|thread| thread.group.is_some()));
         match elsewhere {
             Some(own) if !kept => {
-                self.threads.retain(|_, thread| thread.process != pid);
+                threads.iter().for_each(|tid| drop(self.threads.remove(tid)));
                 Err(self.elsewhere(format!("process {pid}"), own))
             }
             _ => Ok(()),
@@ -204,10 +245,10 @@ impl Kept {
 
     /// From now on this thread is kept.
     pub(super) fn keep(&mut self, pid: i32, tid: i32, group: usize, place: Place) {
-        let before = tasks::run_and_wait(tid).ok();
-        self.threads.insert(tid, Thread { process: pid, group: Some(group), before });
+        self.threads.insert(tid, Thread::new(pid, tid, Some(group)));
         if let Some(process) = self.processes.get_mut(&pid) {
             process.groups.insert(group);
+            process.threads.insert(tid);
         }
         self.said.threads += 1;
         if self.groups[group].own != self.groups[group].narrow {
@@ -218,12 +259,26 @@ impl Kept {
     /// From now on this thread is not.
     pub(super) fn leave_in_peace(&mut self, tid: i32, pid: i32, cpus: CpuSet) {
         self.house.remove(tid);
-        self.threads.insert(tid, Thread { process: pid, group: None, before: None });
+        self.threads.insert(tid, Thread::new(pid, tid, None));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.threads.insert(tid);
+        }
         self.said.left_in_peace_count += 1;
         if self.said.left_in_peace.len() < LISTED {
             let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
             self.said.left_in_peace.push(LeftInPeace { tid, pid, name: name.trim_end().to_owned(), cpus });
         }
+    }
+
+    pub(super) fn paused(&mut self, pause: Duration) {
+        self.said.longest_pause_s = self.said.longest_pause_s.max(pause.as_secs_f64());
+    }
+
+    /// The CPU time that the calling thread, which does nothing but keep, took since this was asked for last.
+    pub(super) fn spent(&mut self) -> Duration {
+        let spent = cpu_time();
+        self.said.cpu_s = spent.as_secs_f64();
+        spent.saturating_sub(std::mem::replace(&mut self.spent, spent))
     }
 
     pub(super) fn follow_home(&self, pid: i32) {

@@ -17,7 +17,7 @@ pub struct KeeperReport {
     pub nothing_to_narrow: bool,
     /// How long it kept.
     pub seconds: f64,
-    /// CPU time its looks took.
+    /// CPU time that its thread took.
     pub cpu_s: f64,
     /// How often it looked.
     pub looks: u64,

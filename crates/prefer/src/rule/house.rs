@@ -63,12 +63,15 @@ impl House {
         self.rules.get(&tid).map(Rule::place)
     }
 
-    /// Whether what the node offers would matter for these samples: it costs something to find out.
-    pub fn needs_offer(&self, samples: &BTreeMap<i32, Sample>) -> bool {
-        self.rules.iter().any(|(tid, rule)| match rule.place() {
-            Place::Anywhere => true,
-            Place::Home => samples.get(tid).is_some_and(|sample| self.suffers(sample)),
-        })
+    /// Whether somebody at home waits so much that what the node offers matters: it costs something to find out.
+    pub fn suffer(&self, samples: &BTreeMap<i32, Sample>) -> bool {
+        let at_home = self.rules.iter().filter(|(_, rule)| rule.place() == Place::Home);
+        at_home.filter_map(|(tid, _)| samples.get(tid)).any(|sample| self.suffers(sample))
+    }
+
+    /// Whether somebody was let out. What the node offers matters then, too.
+    pub fn is_anybody_out(&self) -> bool {
+        self.rules.values().any(|rule| rule.place() == Place::Anywhere)
     }
 
     /// A wait that matters: a few per cent of a task that hardly runs cost nothing.

@@ -1,0 +1,103 @@
+//! When to look again: often where somebody waits, seldom where all is calm, and never dearer than a small part of a CPU.
+//!
+//! ```text
+//!  credit (CPU time)  ▲ a part of all time that passes, up to a little more than the first looks cost
+//!                     ▼ what each look took
+//!  in debt ──► no look until it is paid, two seconds at most
+//! ```
+
+use std::time::Duration;
+
+/// What a look found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mood {
+    /// All at home, nobody waits.
+    Calm,
+    /// Somebody was let out, and may come home.
+    Out,
+    /// Somebody waits, and may have to leave.
+    Waiting,
+}
+
+/// When looks are due.
+#[derive(Debug)]
+pub(super) struct Pace {
+    interval: Duration,
+    /// CPU time, in seconds.
+    credit: f64,
+    calm: u32,
+    waiting: u32,
+}
+
+/// The part of a CPU that looks may take.
+const PART: f64 = 1.0 / 120.0;
+/// The same in the seconds in which it matters most.
+const HURRIED: f64 = 1.0 / 30.0;
+/// The first looks are dear, and now and then one is by accident (a hypervisor takes the CPU away): in seconds.
+const SPARED: f64 = 0.03;
+/// So many calm looks, and they become rarer.
+const CALM: u32 = 10;
+/// After so many looks that found somebody waiting, haste has not helped.
+const HASTE: u32 = 20;
+/// Whoever looks more rarely keeps nobody.
+pub(super) const LONGEST: Duration = Duration::from_secs(2);
+
+impl Pace {
+    /// Looks that are cheap are so far apart, and twice as far where all is calm.
+    pub(super) fn new(interval: Duration) -> Self {
+        Self { interval, credit: SPARED, calm: 0, waiting: 0 }
+    }
+
+    /// How long to wait after a look that took `cost` of CPU time and began `passed` after the one before.
+    pub(super) fn after(&mut self, mood: Mood, passed: Duration, cost: Duration) -> Duration {
+        self.calm = if mood == Mood::Calm { self.calm.saturating_add(1) } else { 0 };
+        self.waiting = if mood == Mood::Waiting { self.waiting.saturating_add(1) } else { 0 };
+        let part = if (1..=HASTE).contains(&self.waiting) { HURRIED } else { PART };
+        self.credit = (self.credit + passed.as_secs_f64() * part).min(SPARED) - cost.as_secs_f64();
+        let interval = if self.calm > CALM { 2 * self.interval } else { self.interval };
+        let paid = Duration::try_from_secs_f64(-self.credit / part).unwrap_or_default();
+        interval.max(paid.min(LONGEST))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn cheap_looks_keep_to_the_interval_and_calm_ones_to_twice_as_much() {
+        let mut pace = Pace::new(INTERVAL);
+        let look = |pace: &mut Pace, mood| pace.after(mood, INTERVAL, Duration::from_micros(100));
+        assert_eq!((0..10).map(|_| look(&mut pace, Mood::Calm)).max(), Some(INTERVAL));
+        assert_eq!(look(&mut pace, Mood::Calm), 2 * INTERVAL);
+        assert_eq!(look(&mut pace, Mood::Waiting), INTERVAL);
+    }
+
+    #[test]
+    fn one_dear_look_is_spared() {
+        let mut pace = Pace::new(INTERVAL);
+        assert_eq!(pace.after(Mood::Calm, INTERVAL, Duration::from_millis(25)), INTERVAL);
+    }
+
+    proptest! {
+        #[test]
+        fn looks_never_take_more_than_their_part(costs in prop::collection::vec(0_u64..16_000, 100..200), mood in 0..3_u8) {
+            let mood = [Mood::Calm, Mood::Out, Mood::Waiting][usize::from(mood)];
+            let mut pace = Pace::new(INTERVAL);
+            let (mut passed, mut all, mut spent) = (INTERVAL, Duration::ZERO, Duration::ZERO);
+            for cost in costs.iter().map(|&cost| Duration::from_micros(cost)) {
+                all += passed;
+                spent += cost;
+                passed = pace.after(mood, passed, cost);
+                prop_assert!(passed >= INTERVAL && passed <= LONGEST.max(2 * INTERVAL));
+            }
+            let hurried = if mood == Mood::Waiting { f64::from(HASTE) * 0.5 * HURRIED } else { 0.0 };
+            let most = (all + passed).as_secs_f64() * PART + SPARED + hurried;
+            prop_assert!(spent.as_secs_f64() <= most + 1e-6, "{spent:?} of {all:?}");
+        }
+    }
+}
