@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Access, FlockOperation, flock};
 use serde::Serialize;
 
 pub use error::LeaseError;
@@ -125,13 +125,14 @@ impl Leases {
     /// ~/.local/state/nearfar/leases for others (XDG Base Directory Specification).
     ///
     /// # Errors
-    /// When there is neither XDG_STATE_HOME nor a directory HOME: services often have one that does not exist.
+    /// When there is neither XDG_STATE_HOME nor a directory HOME that this user may enter: services often have none, or root's.
     pub fn of_user() -> Result<Self, LeaseError> {
         if rustix::process::geteuid().is_root() {
             return Ok(Self::at(Path::new(STATE_DIR).join("leases")));
         }
         let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = || absolute("HOME").filter(|home| home.is_dir()).map(|home| home.join(".local/state"));
+        let enter = |home: &PathBuf| rustix::fs::access(home.join("."), Access::EXEC_OK).is_ok();
+        let home = || absolute("HOME").filter(enter).map(|home| home.join(".local/state"));
         let base = absolute("XDG_STATE_HOME").or_else(home).ok_or(LeaseError::NoHome)?;
         Ok(Self::at(base.join("nearfar/leases")))
     }
@@ -189,8 +190,9 @@ impl Lease {
         self.header.since
     }
 
-    /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that are
-    /// listed in `lease/files.rs` (and files beside the journals, for tests): text, written with one write. Where the kernel shows a choice (`always [madvise] never`) the chosen word is the content.
+    /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that
+    /// `lease/files.rs` lists (and, for tests, files beside the journals): text, written with one write. Where the kernel
+    /// shows a choice (`always [madvise] never`) the chosen word is the content.
     ///
     /// # Errors
     /// When it is none of these files, when another lease holds it, when it cannot be read or written, or reads back as

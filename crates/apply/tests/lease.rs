@@ -142,6 +142,19 @@ fn without_a_guard_the_next_one_undoes() {
 }
 
 #[test]
+fn of_several_that_look_at_once_one_undoes() {
+    let place = Place::new();
+    place.owner_of_file(false).kill();
+    let undone: Vec<usize> = std::thread::scope(|scope| {
+        let look = || place.leases().recover().unwrap().len();
+        let lookers = [0; 6].map(|_| scope.spawn(look));
+        lookers.map(|looker| looker.join().unwrap()).to_vec()
+    });
+    assert_eq!(undone.iter().sum::<usize>(), 1, "{undone:?}");
+    assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0));
+}
+
+#[test]
 fn with_guard_and_owner_killed_the_next_one_undoes() {
     let place = Place::new();
     let owner = place.owner_of_file(true);

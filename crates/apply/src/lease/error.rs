@@ -12,7 +12,7 @@ pub enum LeaseError {
     Directory(#[from] ApplyError),
     /// Nowhere to keep a journal.
     #[error(
-        "there is neither XDG_STATE_HOME nor a directory HOME: set one of them, so that a change can be undone after a crash"
+        "there is neither XDG_STATE_HOME nor a HOME to be entered: set one of them, so that a change can be undone after a crash"
     )]
     NoHome,
     /// Another lease holds the file.
