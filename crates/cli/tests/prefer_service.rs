@@ -1,6 +1,8 @@
 //! `nearfar prefer service` on the machine that tests run on: it starts, finds tasks, reads its file again, and ends. What it
 //! does to tasks where there are nodes to choose from is in guest_prefer_service.rs.
 
+mod keys;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::net::UnixDatagram;
@@ -205,6 +207,7 @@ fn check_shows_what_would_match_and_changes_nothing() {
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["schema"], "prefer-service-check/1");
     assert_eq!(json["rules"][0]["tasks"][0]["pid"], task.0.id());
+    keys::documented([&json]);
     assert_eq!(task.allowed(), before);
     assert!(!dir.path().join("prefer-service.lock").exists());
 }
