@@ -48,6 +48,8 @@ impl Failure {
                 message += &cause;
             }
         }
+        // Messages quote foreign files, which may hold what a terminal obeys.
+        let message = message.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
         anstream::eprintln!("{red}nearfar:{red:#} {message}", red = anstyle::AnsiColor::Red.on_default().bold());
         ExitCode::from(code)
     }

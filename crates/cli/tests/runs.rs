@@ -138,13 +138,38 @@ fn what_is_exported_can_be_imported_elsewhere() {
     let imported = place.answer(&["import", &json, "--store", &other]);
     assert_eq!(imported, "imported as run 1\nimported as run 2\n");
     assert_eq!(place.answer(&["import", &json, "--store", &other]), "already here as run 1\nalready here as run 2\n");
-    let csv = place.answer(&["export", "last", "--format", "csv", "--store", &other]);
+    let csv = place.answer(&["export", "last", "2", "--format", "csv", "--store", &other]);
     assert_eq!(csv.lines().count(), 5);
     assert!(csv.lines().next().unwrap().ends_with(",seconds,failed,doubts,memory,faults_minor"), "{csv}");
     let parquet = place.nearfar(&["export", "1", "--format", "parquet"]).stdout;
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
     assert!(place.refused(&["import", &place.file("runs.db")], 2).contains("runs.db"));
     assert!(place.refused(&["import", "/nonexistent.json"], 2).contains("/nonexistent.json"));
+    let evil = place.file("evil.json");
+    std::fs::write(&evil, r#"{"schema": "\u001b[2J\u0007"}"#).unwrap();
+    let message = place.refused(&["import", &evil, "--store", &other], 2);
+    assert!(message.contains("[2J") && !message.contains(['\x1b', '\x07']), "{message:?}");
+    let third = place.nearfar(&["import", &json, "/nonexistent.json", "--store", &place.file("third.db")]);
+    assert_eq!(third.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8(third.stdout).unwrap(),
+        "imported as run 1\nimported as run 2\n",
+        "what is in is said"
+    );
+}
+
+/// As after a newer nearfar: the experiment's own part of a sample says something else.
+#[test]
+fn a_matrix_that_this_version_does_not_understand_is_shown_as_any_run() {
+    let place = Place::new();
+    let exported = place.answer(&["export", "1"]).replace("\"experiment\": \"fake\"", "\"experiment\": \"probe\"");
+    let (json, other) = (place.file("newer.json"), place.file("other.db"));
+    std::fs::write(&json, exported).unwrap();
+    place.answer(&["import", &json, "--store", &other]);
+    let shown = place.nearfar(&["show", "1", "--store", &other]);
+    let errors = String::from_utf8(shown.stderr).unwrap();
+    assert!(errors.contains("parameters of run 1") && errors.contains("shown as a run of any experiment"), "{errors}");
+    assert!(String::from_utf8(shown.stdout).unwrap().contains("median"));
 }
 
 #[test]

@@ -21,7 +21,9 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 pub use open::Journal;
+pub(crate) use read::by_uid;
 pub use remove::Removed;
+pub(crate) use write::insert;
 
 use crate::error::StoreError;
 use crate::host::Host;

@@ -2,8 +2,8 @@
 
 mod given;
 
-use nearfar_runs::export::{Table, Values, Whole, write_csv, write_parquet};
-use nearfar_runs::{Cell, NewSample, Sample, Store, Taken};
+use nearfar_runs::export::{ImportError, Table, Values, Whole, write_csv, write_parquet};
+use nearfar_runs::{Cell, Filter, NewSample, Sample, Store, Taken};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use proptest::prelude::*;
@@ -137,15 +137,46 @@ fn an_import_that_contradicts_itself_changes_nothing() {
         let mut runs = runs.clone();
         change(&mut runs[1]);
         let error = store.import(&exported(&runs)).unwrap_err().to_string();
-        assert!(store.list(&nearfar_runs::Filter::default()).unwrap().is_empty(), "{error}");
+        assert!(store.list(&Filter::default()).unwrap().is_empty(), "{error}");
         error
     };
     assert!(refused(|whole| whole.taken[0].number = 2).contains("numbered"));
     assert!(refused(|whole| whole.taken.push(whole.taken[0].clone())).contains("two samples 1"));
     assert!(refused(|whole| whole.taken[0].failed = Some("no".into())).contains("both failed and did not"));
+    assert!(refused(|whole| whole.taken[0].round = 0).contains("round 0"));
     assert!(refused(|whole| whole.run.uid = "../etc".into()).contains("uid"));
     let other = store.import(br#"{"schema": "topo/1"}"#).unwrap_err().to_string();
     assert!(other.contains("topo/1") && other.contains("runs export"), "{other}");
+}
+
+#[test]
+fn a_file_with_a_run_twice_or_cut_short_changes_nothing() {
+    let given = Given::new();
+    let mut runs = two_shapes(&given);
+    let elsewhere = Given::new();
+    let mut store = elsewhere.store();
+    let text = exported(&runs);
+    for cut in [0, 1, text.len() / 2, text.len() - 1] {
+        assert!(matches!(store.import(&text[..cut]), Err(ImportError::NotAnExport(_))), "{cut}");
+    }
+    runs.push(runs[0].clone());
+    assert!(store.import(&exported(&runs)).unwrap_err().to_string().contains("twice"));
+    assert!(store.list(&Filter::default()).unwrap().is_empty());
+}
+
+/// The first run of the file is already written when the second one is refused, by a file that only looks like a store.
+#[test]
+fn an_import_that_the_store_refuses_midway_leaves_nothing_behind() {
+    let given = Given::new();
+    let runs = two_shapes(&given);
+    let elsewhere = Given::new();
+    let mut store = elsewhere.store();
+    elsewhere.sql(
+        "CREATE TRIGGER no BEFORE INSERT ON run WHEN NEW.experiment = 'io' BEGIN SELECT RAISE(ABORT, 'no room'); END",
+    );
+    let error = store.import(&exported(&runs)).unwrap_err().to_string();
+    assert!(error.contains("no room"), "{error}");
+    assert!(store.list(&Filter::default()).unwrap().is_empty());
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

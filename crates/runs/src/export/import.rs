@@ -1,13 +1,13 @@
 //! Runs that were exported as JSON elsewhere, in a guest for example, come into this store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::Whole;
 use crate::error::StoreError;
-use crate::run::{RunId, Sample};
-use crate::store::Store;
+use crate::run::{Run, RunId, Sample};
+use crate::store::{Store, by_uid, insert};
 
 /// The shape of the JSON that is read and written: `"schema": "runs-export/1"`.
 pub const SCHEMA: &str = "runs-export/1";
@@ -21,7 +21,7 @@ pub struct Imported {
     pub already: Vec<RunId>,
 }
 
-/// Why nothing was imported.
+/// Why nothing of a file was imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file is no export.
@@ -58,52 +58,70 @@ struct Exported {
 }
 
 impl Store {
-    /// Adds the runs of an export, each under a new number. Those that are here already, by their uid, are left alone.
+    /// Adds the runs of an export, each under a new number, all of them or none. Those that are here already, by their uid,
+    /// are left alone.
     ///
     /// # Errors
-    /// When the text is no export or a run contradicts itself: nothing is imported then. When the store refuses: the runs
-    /// before that one are there.
+    /// When the text is no export, a run contradicts itself, or the store refuses.
     pub fn import(&mut self, json: &[u8]) -> Result<Imported, ImportError> {
         let Schema { schema } = serde_json::from_slice(json)?;
         if schema.as_deref() != Some(SCHEMA) {
             return Err(ImportError::OtherSchema { found: schema.unwrap_or_else(|| "no schema".to_owned()) });
         }
         let Exported { runs } = serde_json::from_slice(json)?;
-        for run in &runs {
-            check(run).map_err(|what| ImportError::Contradicts { uid: run.run.uid.clone(), what })?;
-        }
-        let mut imported = Imported::default();
-        for whole in runs {
-            match self.by_uid(&whole.run.uid)? {
-                Some(here) => imported.already.push(here),
-                None => {
-                    // Counted anew rather than believed.
-                    let mut run = whole.run;
-                    run.samples = whole.taken.len() as u64;
-                    run.cells = whole.detail.plan.len() as u64;
-                    run.failed = whole.taken.iter().filter(|sample| sample.failed.is_some()).count() as u64;
-                    run.doubtful = whole.taken.iter().filter(|sample| !sample.doubts.is_empty()).count() as u64;
-                    let machine = whole.machine.to_string();
-                    imported.runs.push(self.insert(&run, &whole.detail, machine.as_bytes(), &whole.taken)?);
-                }
+        let mut names = BTreeSet::new();
+        for Whole { run, taken, .. } in &runs {
+            let contradicts = |what| ImportError::Contradicts { uid: run.uid.clone(), what };
+            check(&run.uid, taken).map_err(contradicts)?;
+            if !names.insert(run.uid.as_str()) {
+                return Err(contradicts("it is there twice".to_owned()));
             }
         }
-        Ok(imported)
+        let imported = self.write(|transaction| {
+            let mut imported = Imported::default();
+            for whole in &runs {
+                match by_uid(transaction, &whole.run.uid)? {
+                    Some(here) => imported.already.push(here),
+                    None => {
+                        let machine = whole.machine.to_string();
+                        let run = counted_anew(whole);
+                        imported.runs.push(insert(transaction, &run, &whole.detail, machine.as_bytes(), &whole.taken)?);
+                    }
+                }
+            }
+            Ok(imported)
+        });
+        Ok(imported?)
     }
 }
 
-fn check(whole: &Whole) -> Result<(), String> {
-    let well_named = whole.run.uid.len() == 32 && whole.run.uid.bytes().all(|byte| byte.is_ascii_hexdigit());
+/// What lists show of a run, counted rather than believed.
+fn counted_anew(whole: &Whole) -> Run {
+    let count = |is: fn(&&Sample) -> bool| whole.taken.iter().filter(is).count() as u64;
+    Run {
+        samples: whole.taken.len() as u64,
+        cells: whole.detail.plan.len() as u64,
+        failed: count(|sample| sample.failed.is_some()),
+        doubtful: count(|sample| !sample.doubts.is_empty()),
+        ..whole.run.clone()
+    }
+}
+
+fn check(uid: &str, taken: &[Sample]) -> Result<(), String> {
+    let well_named = uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !well_named {
         return Err("its uid is not 32 hexadecimal digits".to_owned());
     }
     let mut numbers: BTreeMap<u64, &Sample> = BTreeMap::new();
-    for sample in &whole.taken {
+    for sample in taken {
         if numbers.insert(sample.number, sample).is_some() {
             return Err(format!("it has two samples {}", sample.number));
         }
         if sample.seconds.is_some() == sample.failed.is_some() {
             return Err(format!("sample {} both failed and did not", sample.number));
+        }
+        if sample.round == 0 {
+            return Err(format!("sample {} is of round 0: they are counted from 1", sample.number));
         }
     }
     let contiguous = numbers.keys().copied().eq(1..=numbers.len() as u64);

@@ -1,7 +1,7 @@
 //! Listing and reading runs.
 
 use rusqlite::types::Value as Sql;
-use rusqlite::{OptionalExtension as _, Row};
+use rusqlite::{Connection, OptionalExtension as _, Row};
 use serde::de::DeserializeOwned;
 
 use super::Store;
@@ -12,6 +12,11 @@ use crate::run::{Detail, Filter, Run, RunId, RunState, Sample};
 const RUN: &str = "SELECT id, uid, experiment, title, label, state, failure, started_at_s, finished_at_s, samples,
     doubtful, failed, cells, samples_per_cell, host, kernel, emulated, nearfar, fingerprint, pid, started_ticks, boot,
     pid_namespace FROM run";
+
+/// The run of that name, which is the same in every store.
+pub(crate) fn by_uid(connection: &Connection, uid: &str) -> rusqlite::Result<Option<RunId>> {
+    connection.query_row("SELECT id FROM run WHERE uid = ?1", [uid], |row| row.get(0).map(RunId)).optional()
+}
 
 impl Store {
     /// The runs that pass a filter, newest first. Neither machines nor samples are read for it.
@@ -45,15 +50,6 @@ impl Store {
         let found = self.connection.query_row(&format!("{RUN} WHERE id = ?1"), [run.0], |row| self.run_of(row));
         let found = found.optional().map_err(self.sqlite())?;
         found.ok_or_else(|| StoreError::NoSuchRun { path: self.path.clone(), run })
-    }
-
-    /// The run of that name, which is the same in every store.
-    ///
-    /// # Errors
-    /// SQLite's answer.
-    pub fn by_uid(&self, uid: &str) -> Result<Option<RunId>, StoreError> {
-        let sql = "SELECT id FROM run WHERE uid = ?1";
-        self.connection.query_row(sql, [uid], |row| row.get(0).map(RunId)).optional().map_err(self.sqlite())
     }
 
     /// The rest of what is known of a run.

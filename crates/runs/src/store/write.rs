@@ -47,25 +47,7 @@ impl Store {
             kernel_version: new.host.kernel_version.clone(),
             kernel_command_line: new.host.kernel_command_line.clone(),
         };
-        self.insert(&run, &detail, &machine, &[])
-    }
-
-    /// Adds a whole run in one transaction; its number becomes the next free one.
-    pub(crate) fn insert(
-        &mut self,
-        run: &Run,
-        detail: &Detail,
-        machine: &[u8],
-        samples: &[Sample],
-    ) -> Result<RunId, StoreError> {
-        self.write(|transaction| {
-            let machine = machines::keep(transaction, machine)?;
-            insert_run(transaction, run, machine)?;
-            let id = RunId(transaction.last_insert_rowid());
-            insert_detail(transaction, id, detail)?;
-            samples.iter().try_for_each(|sample| insert_sample(transaction, id, sample))?;
-            Ok(id)
-        })
+        self.write(|transaction| insert(transaction, &run, &detail, &machine, &[]))
     }
 
     /// Takes an interrupted or failed run over, to continue it with this many samples a cell.
@@ -178,7 +160,7 @@ impl Store {
     }
 
     /// One transaction that has the right to write from its start, so that it cannot fail for want of it later.
-    pub(super) fn write<T>(
+    pub(crate) fn write<T>(
         &mut self,
         what: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
@@ -188,6 +170,22 @@ impl Store {
         transaction.commit().map_err(&sqlite)?;
         Ok(answer)
     }
+}
+
+/// Adds a whole run; its number becomes the next free one. `machine` is its JSON.
+pub(crate) fn insert(
+    transaction: &Transaction<'_>,
+    run: &Run,
+    detail: &Detail,
+    machine: &[u8],
+    samples: &[Sample],
+) -> rusqlite::Result<RunId> {
+    let machine = machines::keep(transaction, machine)?;
+    insert_run(transaction, run, machine)?;
+    let id = RunId(transaction.last_insert_rowid());
+    insert_detail(transaction, id, detail)?;
+    samples.iter().try_for_each(|sample| insert_sample(transaction, id, sample))?;
+    Ok(id)
 }
 
 fn insert_run(transaction: &Transaction<'_>, run: &Run, machine: i64) -> rusqlite::Result<()> {

@@ -1,5 +1,6 @@
 //! `nearfar runs export`.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
@@ -53,8 +54,12 @@ impl Export {
     /// Reads and writes.
     pub fn run(self) -> Outcome {
         let store = self.store.open_existing()?;
-        let whole = |which: &Which| store.whole(which.find(&store)?).map_err(of_store);
-        let runs = self.runs.iter().map(whole).collect::<Result<Vec<Whole>, Failure>>()?;
+        let mut numbers = self.runs.iter().map(|which| which.find(&store)).collect::<Result<Vec<_>, _>>()?;
+        // A run that is named twice is written once: its samples would else count double.
+        let mut known = BTreeSet::new();
+        numbers.retain(|number| known.insert(*number));
+        let whole = numbers.into_iter().map(|number| store.whole(number).map_err(of_store));
+        let runs = whole.collect::<Result<Vec<Whole>, Failure>>()?;
         let mut bytes = Vec::new();
         match self.format {
             Kind::Json => {

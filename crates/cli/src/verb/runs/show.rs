@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::Which;
 use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::output;
 
 /// Show a stored run: where and how it was made, and what its samples say cell by cell
@@ -46,9 +46,14 @@ impl Show {
         let style = output::style(colour);
         let machine = store.machine(id).ok();
         if run.experiment == matrix::EXPERIMENT {
-            let answer = matrix::stored::answer(&run, &detail, &samples).map_err(Failure::input)?;
-            let header = nearfar_report::runs::header(&run, &detail, machine.as_ref(), &style);
-            return output::print(&format!("{header}\n{}", nearfar_report::probe::matrix(&answer, &style)));
+            match matrix::stored::answer(&run, &detail, &samples) {
+                Ok(answer) => {
+                    let header = nearfar_report::runs::header(&run, &detail, machine.as_ref(), &style);
+                    return output::print(&format!("{header}\n{}", nearfar_report::probe::matrix(&answer, &style)));
+                }
+                // Of a newer nearfar, say: what the runs of all experiments have can be shown all the same.
+                Err(error) => anstream::eprintln!("nearfar: {error}; shown as a run of any experiment"),
+            }
         }
         let shown = nearfar_report::runs::show(&run, &detail, machine.as_ref(), &summary, &samples, &style);
         output::print(&shown)
