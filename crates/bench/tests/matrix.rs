@@ -62,6 +62,15 @@ fn what_never_varies_is_not_explained_and_the_other_is() {
 }
 
 #[test]
+fn each_cost_that_cannot_be_told_has_its_own_reason() {
+    let bound: Vec<MatrixCell> = two_nodes().into_iter().take(9).filter(MatrixCell::is_same_node).collect();
+    let found = findings(&bound, &world(&bound, 10, 0.01)).explained;
+    let reasons = [found.migration_s.why_not().unwrap(), found.far_share.why_not().unwrap()];
+    assert!(reasons[0].starts_with("the number of cross-node migrations is the same"), "{reasons:?}");
+    assert!(reasons[1].starts_with("the share of far accesses is the same"), "{reasons:?}");
+}
+
+#[test]
 fn five_rounds_give_a_ratio_without_an_interval_and_none_gives_nothing() {
     let cells = two_nodes();
     let found = findings(&cells, &world(&cells, 5, 0.0));

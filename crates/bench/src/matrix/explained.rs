@@ -56,8 +56,8 @@ impl Estimate {
 pub fn explain(taken: &[Taken]) -> Explained {
     let rows = rows(taken);
     if rows.is_empty() {
-        let because = "no sample has both a trace of its migrations and the places of its pages";
-        return Explained { migration_s: Known::no(because), far_share: Known::no(because), r2: None, samples: 0 };
+        let because = "no sample has both a trace of its migrations and the places of its pages".to_owned();
+        return nothing(because.clone(), because, 0);
     }
     match in_rounds([MIGRATIONS, FAR], &rows) {
         Ok(fit) => of_fit(&fit, &rows, None),
@@ -68,13 +68,24 @@ pub fn explain(taken: &[Taken]) -> Explained {
                 .iter()
                 .map(|row| Row { group: row.group, outcome: row.outcome, columns: [row.columns[index]] })
                 .collect();
-            let because = CannotTell::NoVariation { column, baseline }.to_string();
+            let because = in_words(CannotTell::NoVariation { column, baseline });
             match in_rounds([kept], &alone) {
                 Ok(fit) => of_fit(&fit, &rows, Some(&because)),
-                Err(error) => nothing(&error.to_string(), rows.len()),
+                Err(error) if kept == FAR => nothing(because, in_words(error), rows.len()),
+                Err(error) => nothing(in_words(error), because, rows.len()),
             }
         }
-        Err(error) => nothing(&error.to_string(), rows.len()),
+        Err(error) => nothing(in_words(error.clone()), in_words(error), rows.len()),
+    }
+}
+
+/// Why not, in the words of a matrix: its groups are rounds.
+fn in_words(error: CannotTell) -> String {
+    match error {
+        CannotTell::NoVariation { column, baseline: Baseline::PerGroup } => {
+            format!("{column} is the same in every sample of a round")
+        }
+        error => error.to_string(),
     }
 }
 
@@ -82,7 +93,8 @@ fn rows(taken: &[Taken]) -> Vec<Row<2>> {
     let row = |taken: &Taken| {
         let cell = taken.cell;
         let sample = taken.good().filter(|_| !cell.policy.numa_balancing || cell.memory != Where::Floating)?;
-        let group = taken.round * 2 + u32::from(cell.policy.numa_balancing);
+        // Rounds are few; one that a foreign file makes up must not be too large to double.
+        let group = taken.round.wrapping_mul(2).wrapping_add(cell.policy.numa_balancing.into());
         let columns = [sample.cross_node()? as f64, *sample.far_share().get()?];
         Some(Row { group, outcome: sample.probe.seconds, columns })
     };
@@ -117,11 +129,6 @@ fn of_fit(fit: &Fit, rows: &[Row<2>], why_not_both: Option<&str>) -> Explained {
     }
 }
 
-fn nothing(because: &str, samples: usize) -> Explained {
-    Explained {
-        migration_s: Known::no(because.to_owned()),
-        far_share: Known::no(because.to_owned()),
-        r2: None,
-        samples,
-    }
+fn nothing(why_not_migrations: String, why_not_far: String, samples: usize) -> Explained {
+    Explained { migration_s: Known::no(why_not_migrations), far_share: Known::no(why_not_far), r2: None, samples }
 }

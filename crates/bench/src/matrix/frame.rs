@@ -1,6 +1,7 @@
 //! The matrix in the words of the frame of experiments: a cell as levels of factors, and back.
 
 use nearfar_experiment::{Cell, Factor, Level};
+use nearfar_machine::{MAX_NUMBER, NodeId};
 
 use super::cell::{MatrixCell, Policy};
 use crate::probe::Where;
@@ -31,7 +32,7 @@ pub fn from_stored(cell: &Cell) -> Option<MatrixCell> {
     let place = |factor| -> Option<Where> { cell.level(factor)?.to_string().parse().ok() };
     let preferred = match number(PNID)? {
         -1 => None,
-        node => Some(Where::Node(nearfar_machine::NodeId(u32::try_from(node).ok()?)).node()?),
+        node => Some(NodeId(u32::try_from(node).ok().filter(|&node| node <= MAX_NUMBER)?)),
     };
     let policy = Policy { preferred, numa_balancing: number(NB)? != 0 };
     Some(MatrixCell { policy, memory: place(MEMORY)?, cpus: place(CPUS)? })
@@ -59,6 +60,9 @@ mod tests {
             assert_eq!(from_stored(&Cell::from(&cell)), Some(cell));
         }
         assert_eq!(from_stored(&Cell::new().with("queue_depth", 4u32)), None);
+        let node = |pnid: i64| Cell::new().with("pnid", pnid).with("nb", 1i64).with("mem", "F").with("cpu", "F");
+        assert!(from_stored(&node(1)).is_some());
+        assert_eq!([-2, 1 << 30, i64::MAX].map(|pnid| from_stored(&node(pnid))), [None; 3]);
     }
 
     #[test]

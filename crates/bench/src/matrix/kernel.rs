@@ -40,7 +40,8 @@ pub fn balancing(machine: &Machine) -> Balancing {
     match writable(Path::new(NUMA_BALANCING)) {
         Ok(()) => Balancing::Settable,
         Err(error) => {
-            let on = now.trim() != "0";
+            // Bit 0 moves pages between nodes; bit 1 alone is for memory tiers.
+            let on = now.trim().parse::<u32>().is_ok_and(|mode| mode & 1 == 1);
             Balancing::Stays { on, because: format!("{NUMA_BALANCING} cannot be written ({error}): root may") }
         }
     }
@@ -52,8 +53,8 @@ pub struct Tuning {
     /// How long a process has run before NUMA balancing scans it first, in milliseconds; as `scan_period_ms` where only that is
     /// given. It should outlast the start of the probe's process, which otherwise says where the probe belongs.
     pub scan_delay_ms: Option<u32>,
-    /// The shortest time between two scans, in milliseconds; the longest is 60 times that, as in the kernel. For runs that are shorter than the published ones, of which the first scan came
-    /// after less than a hundredth.
+    /// The shortest time between two scans, in milliseconds; the longest is 60 times that, as in the kernel. For runs that are
+    /// shorter than the published ones, of which the first scan came after less than a hundredth.
     pub scan_period_ms: Option<u32>,
     /// How long after it last ran a task counts as cache-hot, in nanoseconds (500000 in the kernel).
     pub migration_cost_ns: Option<u64>,

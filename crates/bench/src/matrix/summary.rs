@@ -91,20 +91,14 @@ fn of_cell(row: usize, cell: MatrixCell, taken: &[&Taken]) -> Row {
 
 fn pages_migrated(sample: &Sample) -> Known<f64> {
     match &sample.trace {
-        Known::Yes(watched) => match &watched.found.numa_balancing.tasks {
-            Known::Yes(balanced) => Known::Yes(balanced.pages_migrated as f64),
-            Known::No { not_known_because } => Known::no(not_known_because.clone()),
-        },
+        Known::Yes(watched) => watched.found.numa_balancing.tasks.as_ref().map(|found| found.pages_migrated as f64),
         Known::No { not_known_because } => Known::no(not_known_because.clone()),
     }
 }
 
 fn migrated(good: &[&Sample]) -> Known<Migrated> {
     let of = |count: fn(&nearfar_trace::migrations::ClassCounts) -> u64| {
-        median_of(good, |sample| match &sample.trace {
-            Known::Yes(watched) => Known::Yes(count(&watched.found.migrations) as f64),
-            Known::No { not_known_because } => Known::no(not_known_because.clone()),
-        })
+        median_of(good, |sample| sample.trace.as_ref().map(|watched| count(&watched.found.migrations) as f64))
     };
     let [same_core, same_cache, same_node, cross_node] =
         [of(|c| c.same_core), of(|c| c.same_cache), of(|c| c.same_node), of(|c| c.cross_node)];

@@ -32,7 +32,8 @@ impl Probe {
         };
         let memory = place(&self.cells.memory, "--memory")?;
         let cpus = place(&self.cells.cpus, "--cpus")?;
-        let numa_balancing = machine.settings.numa_balancing.get().is_some_and(|mode| *mode != 0);
+        // Bit 0 moves pages between nodes; bit 1 alone is for memory tiers.
+        let numa_balancing = machine.settings.numa_balancing.get().is_some_and(|mode| mode & 1 == 1);
         let cell = MatrixCell { policy: Policy { preferred: None, numa_balancing }, memory, cpus };
         let (mut parameters, warnings) = self.parameters(&matrix::places(machine), machine, vec![cell], Vec::new())?;
         if self.setup.steps.is_none() {
