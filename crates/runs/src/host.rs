@@ -60,13 +60,13 @@ impl Owner {
         Self { pid, started_ticks: started_ticks(pid).unwrap_or(0), boot: boot(), pid_namespace: pid_namespace() }
     }
 
-    /// Whether that process still runs, seen from a host of this name.
-    pub(crate) fn alive(&self, its_host: &str, here: &Host) -> Alive {
-        if self.boot != boot() {
+    /// Whether that process, of a host of this name, still runs, seen from `here` by `us`.
+    pub(crate) fn alive(&self, its_host: &str, here: &Host, us: &Self) -> Alive {
+        if self.boot != us.boot {
             // The same name with another boot: restarted since. Another name: who knows.
             return if its_host == here.name { Alive::No } else { Alive::CannotTell };
         }
-        if self.pid_namespace != pid_namespace() {
+        if self.pid_namespace != us.pid_namespace {
             return Alive::CannotTell;
         }
         match started_ticks(self.pid) {
@@ -109,14 +109,15 @@ mod tests {
     fn this_process_is_alive_and_another_with_its_number_is_not() {
         let here = Host::here();
         let this = Owner::this_process();
-        assert_eq!(this.alive(&here.name, &here), Alive::Yes);
+        let us = this.clone();
+        assert_eq!(this.alive(&here.name, &here, &us), Alive::Yes);
         let earlier = Owner { started_ticks: this.started_ticks.wrapping_sub(1), ..this.clone() };
-        assert_eq!(earlier.alive(&here.name, &here), Alive::No);
+        assert_eq!(earlier.alive(&here.name, &here, &us), Alive::No);
         let before_the_boot = Owner { boot: "another".into(), ..this.clone() };
-        assert_eq!(before_the_boot.alive(&here.name, &here), Alive::No);
-        assert_eq!(before_the_boot.alive("elsewhere", &here), Alive::CannotTell);
+        assert_eq!(before_the_boot.alive(&here.name, &here, &us), Alive::No);
+        assert_eq!(before_the_boot.alive("elsewhere", &here, &us), Alive::CannotTell);
         let in_a_container = Owner { pid_namespace: "pid:[1]".into(), ..this };
-        assert_eq!(in_a_container.alive(&here.name, &here), Alive::CannotTell);
+        assert_eq!(in_a_container.alive(&here.name, &here, &us), Alive::CannotTell);
     }
 
     #[test]

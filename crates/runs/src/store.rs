@@ -26,7 +26,7 @@ pub use remove::Removed;
 pub(crate) use write::insert;
 
 use crate::error::StoreError;
-use crate::host::Host;
+use crate::host::{Host, Owner};
 
 /// An open store.
 #[derive(Debug)]
@@ -34,8 +34,9 @@ pub struct Store {
     connection: Connection,
     path: PathBuf,
     journal: Journal,
-    /// This system, seen once: whether another run's process is alive depends on it.
+    /// This system and this process, looked at once: a list asks for each run whether its process is alive.
     here: Host,
+    us: Owner,
 }
 
 impl Store {

@@ -53,6 +53,27 @@ fn a_machine_is_kept_once_for_all_its_runs_and_goes_with_the_last_one() {
 }
 
 #[test]
+fn the_room_of_removed_runs_goes_back_to_the_file_system() {
+    let given = Given::new();
+    let size = || fs::metadata(&given.path).unwrap().len();
+    let runs: Vec<RunId> = {
+        let mut store = given.store();
+        let large = || {
+            let run = given.begin(&mut store, "probe", None);
+            let taken = Taken::Sample { seconds: 1.0, doubts: vec![], sample: json!({"text": "x".repeat(500_000)}) };
+            store.add_sample(run, &NewSample { taken, ..sample(1, "0", 1.0) }).unwrap();
+            store.finish(run, &Ending::Complete).unwrap();
+            run
+        };
+        std::iter::repeat_with(large).take(4).collect()
+    };
+    let before = size();
+    assert!(before > 2_000_000, "{before}");
+    given.store().remove(&runs[..3]).unwrap();
+    assert!(size() < before / 2, "{before} bytes before, {} after", size());
+}
+
+#[test]
 fn removing_is_all_or_nothing_and_spares_what_is_going_on() {
     let given = Given::new();
     let mut store = given.store();

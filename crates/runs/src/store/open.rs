@@ -20,7 +20,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::schema::{APPLICATION_ID, STEPS, upgrade, version};
 use super::{Store, at, shared};
 use crate::error::StoreError;
-use crate::host::Host;
+use crate::host::{Host, Owner};
 
 /// How long a writer waits for another one.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -99,7 +99,7 @@ impl Store {
             }
         }
         let journal = if without_log { Journal::Rollback } else { write_ahead(&connection).map_err(&sqlite)? };
-        Ok(Self { connection, path: path.to_owned(), journal, here: Host::here() })
+        Ok(Self { connection, path: path.to_owned(), journal, here: Host::here(), us: Owner::this_process() })
     }
 
     fn open_for_reading(path: &Path) -> Result<Self, StoreError> {
@@ -122,7 +122,13 @@ impl Store {
         if found < STEPS.len() as i64 {
             return Err(StoreError::OlderReadOnly { path: path.to_owned(), found });
         }
-        Ok(Self { connection, path: path.to_owned(), journal: Journal::ReadOnly, here: Host::here() })
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+            journal: Journal::ReadOnly,
+            here: Host::here(),
+            us: Owner::this_process(),
+        })
     }
 }
 

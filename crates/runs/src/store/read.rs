@@ -119,7 +119,7 @@ impl Store {
             "complete" => RunState::Complete,
             "interrupted" => RunState::Interrupted,
             "failed" => RunState::Failed,
-            _ => match owner.alive(&host, &self.here) {
+            _ => match owner.alive(&host, &self.here, &self.us) {
                 Alive::Yes => RunState::Running,
                 Alive::No => RunState::Interrupted,
                 Alive::CannotTell => RunState::OutOfSight,

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::{Store, machines};
 use crate::error::StoreError;
-use crate::host::Owner;
 use crate::run::{Detail, Ending, NewRun, NewSample, Run, RunId, RunState, Sample, Taken, now_s};
 
 impl Store {
@@ -36,7 +35,7 @@ impl Store {
             emulated: new.machine.origin.emulated.clone(),
             nearfar: env!("CARGO_PKG_VERSION").to_owned(),
             fingerprint: new.fingerprint.to_owned(),
-            owner: Owner::this_process(),
+            owner: self.us.clone(),
         };
         let detail = Detail {
             parameters: new.parameters.clone(),
@@ -60,7 +59,7 @@ impl Store {
             RunState::Interrupted | RunState::Failed => {}
             state => return Err(StoreError::NotOurs { run, why: format!("is {state}") }),
         }
-        let (owner, before) = (Owner::this_process(), found.owner);
+        let (owner, before) = (self.us.clone(), found.owner);
         let sql = "UPDATE run SET state = 'running', failure = NULL, finished_at_s = NULL, samples_per_cell = ?2,
                    pid = ?3, started_ticks = ?4, boot = ?5, pid_namespace = ?6
                    WHERE id = ?1 AND state <> 'complete' AND pid = ?7 AND started_ticks = ?8 AND boot = ?9";
@@ -109,7 +108,7 @@ impl Store {
             doubts,
             sample,
         };
-        let owner = Owner::this_process();
+        let owner = self.us.clone();
         let sql = "UPDATE run SET samples = samples + 1, doubtful = doubtful + ?2, failed = failed + ?3
                    WHERE id = ?1 AND state = 'running' AND pid = ?4 AND started_ticks = ?5 AND boot = ?6
                    RETURNING samples";
@@ -135,7 +134,7 @@ impl Store {
             Ending::Interrupted => ("interrupted", None),
             Ending::Failed(because) => ("failed", Some(because)),
         };
-        let owner = Owner::this_process();
+        let owner = self.us.clone();
         let sql = "UPDATE run SET state = ?2, failure = ?3, finished_at_s = ?4
                    WHERE id = ?1 AND state = 'running' AND pid = ?5 AND started_ticks = ?6 AND boot = ?7";
         let ended = self.write(|transaction| {
