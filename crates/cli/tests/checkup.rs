@@ -84,7 +84,7 @@ fn cancelled() {
     let ended = measure(&machine, &[node], &options(600.0, &cancel));
     canceller.join().unwrap();
     assert!(matches!(ended, Err(FloatingError::Cancelled)), "{ended:?}");
-    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(120), "{:?}", started.elapsed());
     assert_eq!(children(), Vec::<String>::new(), "nothing goes on after it was cancelled");
 }
 
