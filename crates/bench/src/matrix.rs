@@ -30,7 +30,7 @@ pub use choose::{Balancing, Chosen, LeftOut, NoCells, Places, Selection, choose}
 pub use explained::{Estimate, Explained, explain};
 pub use findings::{Contrast, Findings, Question, Ratio, findings};
 pub use frame::EXPERIMENT;
-pub use kernel::{Tuning, balancing};
+pub use kernel::{Tuning, balancing, is_balancing};
 pub use sample::{Kept, KeptBy, Sample, Taken};
 pub use summary::{Counted, Migrated, Row, doubts, rows};
 pub use take::{Matrix, load_cpus, places};

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use nearfar_machine::{Known, Machine, NodeId};
+use nearfar_machine::{Machine, NodeId};
 
 use super::answer::{Floated, Floating};
 use super::budget::{self, MOST_ROUNDS};
@@ -27,7 +27,7 @@ const FIRST_RUN_S: f64 = 0.3;
 pub fn measure(machine: &Machine, homes: &[NodeId], options: &FloatingOptions) -> Result<Floating, FloatingError> {
     let started = Instant::now();
     let left_s = || options.budget.saturating_sub(started.elapsed()).as_secs_f64();
-    let numa_balancing = balancing(machine);
+    let numa_balancing = matrix::is_balancing(machine);
     let mut parameters = parameters(machine, homes, options, numa_balancing.get() == Some(&true));
     parameters.steps = calibrate(machine, &options.program, &parameters, FIRST_RUN_S, &options.cancel)?.steps;
     let mut matrix = Matrix::new(machine, options.program.clone(), parameters.clone());
@@ -115,9 +115,4 @@ fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
     let of_node = |&node: &NodeId| [Where::Node(node), Where::Floating].map(|cpus| (Where::Node(node), cpus));
     let places = nodes.iter().flat_map(of_node).chain([(Where::Floating, Where::Floating)]);
     places.map(|(memory, cpus)| MatrixCell { policy, memory, cpus }).collect()
-}
-
-/// Whether NUMA balancing moves pages between nodes: bit 0 of `kernel.numa_balancing` (bit 1 is for memory tiers).
-fn balancing(machine: &Machine) -> Known<bool> {
-    machine.settings.numa_balancing.as_ref().map(|mode| mode & 1 == 1)
 }

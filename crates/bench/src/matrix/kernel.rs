@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::Machine;
+use nearfar_machine::{Known, Machine};
 
 use super::answer::KernelSetting;
 use super::choose::Balancing;
@@ -21,6 +21,11 @@ pub(super) fn balancing_file() -> PathBuf {
     NUMA_BALANCING.into()
 }
 
+/// Whether NUMA balancing moves pages between nodes: bit 0 of `kernel.numa_balancing` (bit 1 is for memory tiers).
+pub fn is_balancing(machine: &Machine) -> Known<bool> {
+    machine.settings.numa_balancing.as_ref().map(|mode| mode & 1 == 1)
+}
+
 /// Whether NUMA balancing can be on here, and can be set by this user.
 pub fn balancing(machine: &Machine) -> Balancing {
     let with_memory = machine.online_nodes().filter(|node| node.has_memory() != Some(false)).count();
@@ -28,21 +33,13 @@ pub fn balancing(machine: &Machine) -> Balancing {
         let because = "one node with memory leaves it nothing to do".to_owned();
         return Balancing::Stays { on: false, because };
     }
-    let now = match std::fs::read_to_string(NUMA_BALANCING) {
-        Ok(now) => now,
-        Err(error) => {
-            return Balancing::Stays {
-                on: false,
-                because: format!("this kernel cannot do it ({NUMA_BALANCING}: {error})"),
-            };
-        }
-    };
-    match writable(Path::new(NUMA_BALANCING)) {
-        Ok(()) => Balancing::Settable,
-        Err(error) => {
-            // Bit 0 moves pages between nodes; bit 1 alone is for memory tiers.
-            let on = now.trim().parse::<u32>().is_ok_and(|mode| mode & 1 == 1);
+    match (is_balancing(machine), writable(Path::new(NUMA_BALANCING))) {
+        (Known::Yes(_), Ok(())) => Balancing::Settable,
+        (Known::Yes(on), Err(error)) => {
             Balancing::Stays { on, because: format!("{NUMA_BALANCING} cannot be written ({error}): root may") }
+        }
+        (Known::No { not_known_because }, _) => {
+            Balancing::Stays { on: false, because: format!("this kernel cannot do it ({not_known_because})") }
         }
     }
 }

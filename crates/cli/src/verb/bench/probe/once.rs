@@ -32,8 +32,7 @@ impl Probe {
         };
         let memory = place(&self.cells.memory, "--memory")?;
         let cpus = place(&self.cells.cpus, "--cpus")?;
-        // Bit 0 moves pages between nodes; bit 1 alone is for memory tiers.
-        let numa_balancing = machine.settings.numa_balancing.get().is_some_and(|mode| mode & 1 == 1);
+        let numa_balancing = matrix::is_balancing(machine).known() == Some(true);
         let cell = MatrixCell { policy: Policy { preferred: None, numa_balancing }, memory, cpus };
         let (mut parameters, warnings) = self.parameters(&matrix::places(machine), machine, vec![cell], Vec::new())?;
         if self.setup.steps.is_none() {
