@@ -44,7 +44,7 @@ pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, 
             "the keeper took {:.2} % of a CPU: {}{}",
             100.0 * report.cpu_share(),
             count(report.looks as usize, "look"),
-            if report.longest_pause_s > 0.15 {
+            if report.longest_pause_s > 0.25 {
                 format!(", up to {:.2} s apart so as not to cost more", report.longest_pause_s)
             } else {
                 String::new()

@@ -25,14 +25,16 @@ impl Kept {
         // Before anybody is looked at: who is made later is found by the next look.
         let births = self.births.any();
         let samples = self.samples(passed);
+        let known = self.said.threads;
         self.newcomers(births);
         let mood = match (self.house.suffer(&samples), self.house.is_anybody_out()) {
             (true, _) => Mood::Waiting,
             (false, true) => Mood::Out,
             (false, false) => Mood::Calm,
         };
-        let offer = if mood == Mood::Calm {
-            // What was idle before now says nothing of the time in which it will matter.
+        let offer = if mood == Mood::Calm && known == self.said.threads {
+            // What was idle before now says nothing of the time in which it will matter: when somebody waits, or may at
+            // the next look because somebody is new.
             self.idle.begin_anew();
             None
         } else {

@@ -89,6 +89,8 @@ impl Kept {
     pub(super) fn gone(&mut self, pid: i32) {
         let ended = self.processes.remove(&pid).map(|process| process.threads).unwrap_or_default();
         ended.into_iter().for_each(|tid| self.forget(tid));
+        // It may have left orphans, or have to be waited for.
+        self.unsettled = true;
     }
 
     fn forget(&mut self, tid: i32) {
