@@ -169,19 +169,24 @@ fn the_surplus_of_a_full_node_is_let_out_and_comes_back() {
     assert_eq!(mask(busy), own);
 }
 
-fn example() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
+/// The examples of this crate, built.
+fn examples() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
-        let binary = test.parent().and_then(Path::parent).unwrap().join("examples/keep");
+        let directory = test.parent().and_then(Path::parent).unwrap().join("examples");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let build = ["build", "--quiet", "--package", "nearfar-prefer", "--example", "keep"];
-        let built = Command::new(cargo).args(build).output();
+        let built =
+            Command::new(cargo).args(["build", "--quiet", "--package", "nearfar-prefer", "--examples"]).output();
         // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
-        let good = built.is_ok_and(|it| it.status.success()) || binary.exists();
-        assert!(good, "cargo build --example keep does not make {}", binary.display());
-        binary
+        let there = ["keep", "short_threads"].iter().all(|name| directory.join(name).exists());
+        assert!(built.is_ok_and(|it| it.status.success()) || there, "cargo build --examples makes no examples");
+        directory
     })
+}
+
+fn example() -> PathBuf {
+    examples().join("keep")
 }
 
 /// All processes of a session, with their threads.
@@ -261,4 +266,25 @@ fn orphans_of_a_command_are_kept_and_reaped() {
     child.wait().unwrap();
     keeper.stop().unwrap();
     assert_eq!(affinity::get(0).unwrap(), own);
+}
+
+#[test]
+fn a_thousand_short_lived_threads_a_second_are_at_home() {
+    let Some(own) = own() else { return };
+    let mut command = Command::new(examples().join("short_threads"));
+    command.args(["1000", "3"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut maker = Family::of(command);
+    assert_eq!(maker.lines.next().unwrap().unwrap(), "ready");
+    let keeper = maker.keeper();
+    maker.say("go");
+    let line = maker.lines.next().unwrap().unwrap();
+    let report = keeper.stop().unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    let [made, elsewhere] = [0, 1].map(|word: usize| words[word].parse::<u64>().unwrap());
+    println!("{made} threads, {elsewhere} with other CPUs than {}; {report}, {} looks", words[2], report.looks);
+    assert_eq!((words[2], own.len() > 1), ("0", true));
+    assert!(made > 1000, "{line}");
+    // Where others have CPU 0, a thread may be let out, and what it makes with it.
+    assert!(elsewhere == 0 || report.widened > 0, "{line}; {report}");
+    assert!(report.threads > 1 && report.left_in_peace_count == 0, "{report:?}");
 }

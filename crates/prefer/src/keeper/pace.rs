@@ -25,6 +25,7 @@ pub(super) struct Pace {
     interval: Duration,
     /// CPU time, in seconds.
     credit: f64,
+    looks: u32,
     calm: u32,
     waiting: u32,
 }
@@ -35,9 +36,11 @@ const PART: f64 = 1.0 / 120.0;
 const HURRIED: f64 = 1.0 / 30.0;
 /// Now and then a look is dear by accident (a hypervisor takes the CPU away): in seconds.
 const SPARED: f64 = 0.03;
-/// The first looks are, and they matter: who is too many at the start leaves after the fourth. An emulated guest of four CPUs
-/// on a busy host of two took this much for them, hardware takes a hundredth of it. In seconds.
-const GIVEN: f64 = 0.2;
+/// The first looks are, and they matter: who is too many at the start leaves after the fourth. In an emulated guest of four
+/// busy CPUs on a host of two they took more than 0.2 s together, on hardware a hundredth of that. In seconds.
+const GIVEN: f64 = 0.5;
+/// So many are the first.
+const FIRST: u32 = 20;
 /// So many calm looks, and they become rarer.
 const CALM: u32 = 10;
 /// After so many looks that found somebody waiting, haste has not helped.
@@ -48,7 +51,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(2);
 impl Pace {
     /// Looks that are cheap are so far apart, and twice as far where all is calm.
     pub(super) fn new(interval: Duration) -> Self {
-        Self { interval, credit: GIVEN, calm: 0, waiting: 0 }
+        Self { interval, credit: GIVEN, looks: 0, calm: 0, waiting: 0 }
     }
 
     /// How long to wait after a look that took `cost` of CPU time and began `passed` after the one before.
@@ -56,6 +59,10 @@ impl Pace {
         self.calm = if mood == Mood::Calm { self.calm.saturating_add(1) } else { 0 };
         self.waiting = if mood == Mood::Waiting { self.waiting.saturating_add(1) } else { 0 };
         let part = if (1..=HASTE).contains(&self.waiting) { HURRIED } else { PART };
+        self.looks = self.looks.saturating_add(1);
+        if self.looks == FIRST {
+            self.credit = self.credit.min(SPARED);
+        }
         let earned = (passed.as_secs_f64() * part).min((SPARED - self.credit).max(0.0));
         self.credit += earned - cost.as_secs_f64();
         let interval = if self.calm > CALM { 2 * self.interval } else { self.interval };
@@ -84,7 +91,7 @@ mod tests {
     #[test]
     fn dear_looks_at_the_start_and_one_by_accident_are_spared() {
         let mut pace = Pace::new(INTERVAL);
-        for _ in 0..4 {
+        for _ in 0..9 {
             assert_eq!(pace.after(Mood::Waiting, INTERVAL, Duration::from_millis(50)), INTERVAL);
         }
         for _ in 0..1000 {
