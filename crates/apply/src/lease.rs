@@ -162,10 +162,10 @@ impl Leases {
         Ok(Lease { state, leases, header, name, journal, files, masks, named: false, released: false, guard })
     }
 
-    /// As [`recover`], of this directory.
+    /// As [`recover()`], of this directory.
     ///
     /// # Errors
-    /// As [`recover`].
+    /// As [`recover()`].
     pub fn recover(&self) -> Result<Vec<Recovered>, LeaseError> {
         recover::recover(&self.target())
     }
@@ -290,7 +290,7 @@ impl Lease {
     /// Undoes everything, newest first, and ends the lease. Says what became of each change.
     ///
     /// # Errors
-    /// When something could not be put back; the journal then stays for [`recover`].
+    /// When something could not be put back; the journal then stays for [`recover()`].
     pub fn release(mut self) -> Result<Recovered, LeaseError> {
         self.end()
     }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Nothing is set: NUMA balancing stays as it is, and no node is preferred. Load and probe are children that end with their
-//! handles. Runs are taken and judged as those of the [`matrix`](crate::matrix), whose cells these are; they are not stored.
+//! handles. Runs are taken and judged as those of the [`crate::matrix`], whose cells these are; they are not stored.
 
 mod answer;
 mod budget;

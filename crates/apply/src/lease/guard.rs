@@ -26,7 +26,7 @@ pub fn guard_with(program: PathBuf) {
 /// Stands guard: returns when the owner of standard input's other end is gone and its leases are undone.
 ///
 /// # Errors
-/// As [`recover`](super::recover).
+/// As [`super::recover()`].
 pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
     // Ctrl-C and a service manager's SIGTERM are for the owner. In a session of its own the terminal does not reach it.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
