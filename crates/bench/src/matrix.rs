@@ -32,5 +32,5 @@ pub use findings::{Contrast, Findings, Question, Ratio, findings};
 pub use frame::EXPERIMENT;
 pub use kernel::{Tuning, balancing, is_balancing};
 pub use sample::{Kept, KeptBy, Sample, Taken};
-pub use summary::{Counted, Migrated, Row, doubts, rows};
+pub use summary::{Migrated, Row, doubts, rows};
 pub use take::{Matrix, load_cpus, places};

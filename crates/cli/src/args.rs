@@ -7,6 +7,7 @@ use nearfar_runs::{Journal, Store, StoreError};
 use nearfar_sources::{Request, TaskScope, Want, parse_size};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// When to use colour.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -85,7 +86,7 @@ impl StoreArgs {
     pub fn open(&self) -> Result<Store, Failure> {
         let store = Store::open(&self.path()?).map_err(of_store)?;
         if store.journal() != Journal::WriteAhead {
-            anstream::eprintln!("nearfar: {}: {}", store.path().display(), store.journal());
+            output::say!("nearfar: {}: {}", store.path().display(), store.journal());
         }
         Ok(store)
     }

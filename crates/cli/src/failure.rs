@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::output;
+
 /// What went wrong, by who has to act.
 #[derive(Debug)]
 pub enum Failure {
@@ -50,7 +52,7 @@ impl Failure {
         }
         // Messages quote foreign files, which may hold what a terminal obeys.
         let message = message.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
-        anstream::eprintln!("{red}nearfar:{red:#} {message}", red = anstyle::AnsiColor::Red.on_default().bold());
+        output::say!("{red}nearfar:{red:#} {message}", red = anstyle::AnsiColor::Red.on_default().bold());
         ExitCode::from(code)
     }
 }

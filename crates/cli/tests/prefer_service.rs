@@ -106,7 +106,10 @@ struct Waiting(Child);
 impl Waiting {
     fn start(program: &Path) -> Self {
         if !program.exists() {
-            fs::copy("/bin/cat", program).unwrap();
+            // Not copied by this process: a child that another test forks meanwhile would hold the copy open for
+            // writing until it executes its own program, and the kernel runs no program that is open for writing.
+            let copied = Command::new("cp").arg("/bin/cat").arg(program).status().unwrap();
+            assert!(copied.success());
         }
         Self(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
     }

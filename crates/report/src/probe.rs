@@ -11,10 +11,11 @@
 mod sentences;
 mod tables;
 
-use nearfar_bench::matrix::{Answer, Counted, MatrixCell, Parameters, Sample};
+use nearfar_bench::matrix::{Answer, MatrixCell, Parameters, Sample};
 
 use nearfar_bench::probe::Where;
 use nearfar_machine::Known;
+use nearfar_runs::Counted;
 
 use crate::Style;
 use crate::amount::{bytes, count};
@@ -27,7 +28,19 @@ pub fn matrix(answer: &Answer, style: &Style) -> String {
     for text in setup(answer) {
         out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text));
     }
-    out.push_str(&heading(style, "Run times", "seconds; PNID: preferred node; F: floating"));
+    out.push_str(&results(answer, style));
+    whole(out)
+}
+
+/// A whole matrix below the header of its stored run ([`crate::runs::header`]), which says how it was made.
+pub fn stored(answer: &Answer, style: &Style) -> String {
+    let plain = |text: String| paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text);
+    let settings: String = settings(answer).map(plain).collect();
+    whole(settings + &results(answer, style))
+}
+
+fn results(answer: &Answer, style: &Style) -> String {
+    let mut out = heading(style, "Run times", "seconds; PNID: preferred node; F: floating");
     out.push_str(&tables::times(&answer.rows, style));
     out.push_str(&heading(style, "Migrations", "medians a run; far: accesses to another node; keeper: of a CPU"));
     out.push_str(&tables::migrations(&answer.rows, style));
@@ -36,7 +49,7 @@ pub fn matrix(answer: &Answer, style: &Style) -> String {
         out.push_str(&paragraph(style, 2, (Role::Plain, ""), role, &text));
     }
     out.push_str(&remarks(answer, style));
-    whole(out)
+    out
 }
 
 /// One run of one cell.
@@ -109,15 +122,14 @@ fn setup(answer: &Answer) -> Vec<String> {
         ),
         false => format!("{cells}; {there} of {wanted} samples are there"),
     });
-    said.extend(
-        answer
-            .parameters
-            .settings
-            .iter()
-            .map(|setting| format!("set for the run: {} = {}", setting.path, setting.value)),
-    );
+    said.extend(settings(answer));
     said.extend(answer.run.iter().map(|run| format!("stored as run {run}")));
     said
+}
+
+fn settings(answer: &Answer) -> impl Iterator<Item = String> {
+    let settings = answer.parameters.settings.iter();
+    settings.map(|setting| format!("set for the run: {} = {}", setting.path, setting.value))
 }
 
 /// What was left out and what was wrong.

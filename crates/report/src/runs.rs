@@ -1,10 +1,8 @@
 //! Stored runs: a list of them, and one with what its samples say by cell.
 
-use std::collections::BTreeMap;
-
 use nearfar_machine::Machine;
 use nearfar_runs::export::Imported;
-use nearfar_runs::{CellSummary, Detail, Removed, Run, RunState, Sample};
+use nearfar_runs::{CellSummary, Detail, Removed, Run, RunState, Sample, counted};
 use serde_json::Value;
 
 use crate::amount::{count, moment};
@@ -167,23 +165,19 @@ fn decimals(largest: f64) -> usize {
 
 /// What was wrong with samples, the most frequent first, and why some failed.
 fn doubts(samples: &[Sample], style: &Style) -> String {
-    let mut counted: BTreeMap<(bool, &str), usize> = BTreeMap::new();
-    for sample in samples {
-        sample.doubts.iter().for_each(|doubt| *counted.entry((false, doubt)).or_default() += 1);
-        sample.failed.iter().for_each(|because| *counted.entry((true, because)).or_default() += 1);
-    }
-    if counted.is_empty() {
+    let failed = counted(samples.iter().filter_map(|sample| sample.failed.as_deref()));
+    let doubtful = counted(samples.iter().flat_map(|sample| &sample.doubts).map(String::as_str));
+    if failed.is_empty() && doubtful.is_empty() {
         return String::new();
     }
-    let mut counted: Vec<_> = counted.into_iter().collect();
-    counted.sort_by_key(|&((failed, _), times)| (!failed, std::cmp::Reverse(times)));
     let mut out = heading(style, "Doubts", "");
-    for ((failed, text), times) in counted.iter().take(MOST_DOUBTS) {
-        let what = format!("{} {}: ", count(*times, "sample"), if *failed { "failed" } else { "doubtful" });
-        let role = if *failed { Role::Critical } else { Role::Warning };
-        out.push_str(&paragraph(style, 2, (role, &what), Role::Plain, text));
+    let failed = failed.iter().map(|counted| (Role::Critical, "failed", counted));
+    let said: Vec<_> = failed.chain(doubtful.iter().map(|counted| (Role::Warning, "doubtful", counted))).collect();
+    for (role, how, counted) in said.iter().take(MOST_DOUBTS) {
+        let lead = format!("{} {how}: ", count(counted.samples, "sample"));
+        out.push_str(&paragraph(style, 2, (*role, &lead), Role::Plain, &counted.what));
     }
-    if let Some(more) = counted.len().checked_sub(MOST_DOUBTS).filter(|&more| more > 0) {
+    if let Some(more) = said.len().checked_sub(MOST_DOUBTS).filter(|&more| more > 0) {
         let text = format!("and {more} more; `nearfar runs export` has all of them");
         out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &text));
     }

@@ -1,7 +1,9 @@
 //! A run's samples by cell: how many there are, and where they lie.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
 use nearfar_statistics::{Interval, Moments, Summary};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cell::Cell;
 use crate::run::Sample;
@@ -25,14 +27,39 @@ pub struct CellSummary {
     pub confidence: Option<Interval>,
 }
 
+/// Something that was said of several samples.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Counted {
+    /// What, as it was said first.
+    pub what: String,
+    /// Of how many samples.
+    pub samples: usize,
+}
+
+/// How often each thing was said, the most frequent first; what differs only in its figures is one thing.
+pub fn counted(said: impl IntoIterator<Item = impl Into<String>>) -> Vec<Counted> {
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut found: Vec<Counted> = Vec::new();
+    for what in said.into_iter().map(Into::into) {
+        let kind = what.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect();
+        let place = *places.entry(kind).or_insert(found.len());
+        match found.get_mut(place) {
+            Some(known) => known.samples += 1,
+            None => found.push(Counted { what, samples: 1 }),
+        }
+    }
+    found.sort_by_key(|counted| std::cmp::Reverse(counted.samples));
+    found
+}
+
 /// Sums a run's samples up by cell, in the order of the plan; cells that are only in samples come last.
 pub fn summarise(plan: &[Cell], samples: &[Sample]) -> Vec<CellSummary> {
     let mut cells: Vec<&Cell> = plan.iter().collect();
-    let planned: std::collections::BTreeSet<&Cell> = plan.iter().collect();
-    let others: std::collections::BTreeSet<&Cell> =
+    let planned: BTreeSet<&Cell> = plan.iter().collect();
+    let others: BTreeSet<&Cell> =
         samples.iter().map(|sample| &sample.cell).filter(|cell| !planned.contains(cell)).collect();
     cells.extend(others);
-    let mut by_cell: std::collections::BTreeMap<&Cell, Vec<&Sample>> = std::collections::BTreeMap::new();
+    let mut by_cell: BTreeMap<&Cell, Vec<&Sample>> = BTreeMap::new();
     for sample in samples {
         by_cell.entry(&sample.cell).or_default().push(sample);
     }

@@ -1,9 +1,10 @@
 //! What the runs say.
 
 use nearfar_machine::{CpuSet, Known};
+use nearfar_runs::Counted;
 use serde::{Deserialize, Serialize};
 
-use crate::matrix::{Contrast, Counted, MatrixCell, Parameters, Question, Ratio, Row, Taken, findings};
+use crate::matrix::{Contrast, MatrixCell, Parameters, Question, Ratio, Row, Taken, findings};
 
 /// What a probe of floating tasks found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -1,13 +1,14 @@
 //! The answer of a run: a pure function of its parameters and of the samples that were kept.
 
 use nearfar_machine::NodeId;
+use nearfar_runs::Counted;
 use serde::{Deserialize, Serialize};
 
 use super::cell::MatrixCell;
 use super::choose::LeftOut;
 use super::findings::{Findings, findings};
 use super::sample::Taken;
-use super::summary::{Counted, Row, doubts, rows};
+use super::summary::{Row, doubts, rows};
 use crate::probe::Pattern;
 
 /// What is the same for all cells of a run. A run can only be continued with the same.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::Known;
+use nearfar_runs::{Counted, counted};
 use nearfar_statistics::{Figures, Moments, Summary};
 use serde::{Deserialize, Serialize};
 
@@ -47,15 +48,6 @@ pub struct Migrated {
     pub same_node: f64,
     /// To another node.
     pub cross_node: f64,
-}
-
-/// Something that was said of several samples.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Counted {
-    /// What, as it was said first.
-    pub what: String,
-    /// Of how many samples.
-    pub samples: usize,
 }
 
 /// The rows of a run, in the published order.
@@ -125,16 +117,4 @@ fn median_of(good: &[&Sample], figure: impl Fn(&Sample) -> Known<f64>) -> Known<
 /// What was wrong with samples of a run: what differs only in its figures counts as one.
 pub fn doubts(taken: &[Taken]) -> Vec<Counted> {
     counted(taken.iter().filter_map(Taken::good).flat_map(Sample::doubts))
-}
-
-fn counted(texts: impl Iterator<Item = String>) -> Vec<Counted> {
-    let mut found: Vec<(String, Counted)> = Vec::new();
-    for text in texts {
-        let kind: String = text.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect();
-        match found.iter_mut().find(|(known, _)| *known == kind) {
-            Some((_, counted)) => counted.samples += 1,
-            None => found.push((kind, Counted { what: text, samples: 1 })),
-        }
-    }
-    found.into_iter().map(|(_, counted)| counted).collect()
 }

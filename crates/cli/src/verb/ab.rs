@@ -58,11 +58,11 @@ impl Ab {
         let (request_a, request_b) = (prepare(&mut a, &guest_a)?, prepare(&mut b, &guest_b)?);
         for note in request_a.notes.iter().chain(request_b.notes.iter().filter(|note| !request_a.notes.contains(note)))
         {
-            anstream::eprintln!("note: {note}");
+            output::say!("note: {note}");
         }
         for (number, side_b) in turns(self.runs).into_iter().enumerate() {
             let (side, request) = if side_b { (&mut b, &request_b) } else { (&mut a, &request_a) };
-            anstream::eprintln!("run {} of {}: {}", number + 1, 2 * self.runs, side.name());
+            output::say!("run {} of {}: {}", number + 1, 2 * self.runs, side.name());
             side.runs.push(self.once(request, &cancel)?);
         }
         let comparison = Comparison::of(self.command, a, b, &Selection::new(self.value));

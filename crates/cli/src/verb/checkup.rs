@@ -129,7 +129,7 @@ fn announce(machine: &Machine, budget: Duration, floats: bool) {
         true => (format!(", the most of it with a load of {LOAD_PERCENT} % on each CPU"), budget),
         false => (String::new(), budget.min(LATENCY_BUDGET)),
     };
-    anstream::eprintln!("measuring for {} s{load} (--probe SECONDS; Ctrl-C ends it)", budget.as_secs_f64().ceil());
+    output::say!("measuring for {} s{load} (--probe SECONDS; Ctrl-C ends it)", budget.as_secs_f64().ceil());
 }
 
 fn latencies(machine: &Machine, budget: Duration, cancel: Arc<AtomicBool>) -> Result<Known<LatencyMatrix>, Failure> {

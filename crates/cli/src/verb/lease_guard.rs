@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use nearfar_apply::lease::{self, Fate, Recovered};
 
 use crate::failure::{Failure, Outcome};
+use crate::output;
 
 /// `nearfar lease-guard DIRECTORY OWNER`: what nearfar starts itself as, to outlive its own death by a moment. Nobody types
 /// it, see [`super::bench::child`].
@@ -45,7 +46,7 @@ pub fn recover() {
         Ok(recovered) => recovered.iter().for_each(say),
         // Nobody's home, nobody's leases.
         Err(lease::LeaseError::NoHome) => {}
-        Err(error) => anstream::eprintln!("nearfar: {error}"),
+        Err(error) => output::say!("nearfar: {error}"),
     }
 }
 
@@ -58,6 +59,6 @@ fn say(recovered: &Recovered) {
             Fate::NotOurs { now } => format!("left as somebody else has set it since ({})", now.trim()),
             Fate::Failed { because } => format!("not put back: {because}"),
         };
-        anstream::eprintln!("nearfar: process {pid} ({what}) was killed: {} {fate}", undone.subject);
+        output::say!("nearfar: process {pid} ({what}) was killed: {} {fate}", undone.subject);
     }
 }

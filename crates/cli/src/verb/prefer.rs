@@ -199,7 +199,7 @@ impl Prefer {
         match &self.output {
             Some(file) => output::write_file(file, text.as_bytes()),
             None => {
-                anstream::eprint!("{text}");
+                output::say_part!("{text}");
                 Ok(())
             }
         }

@@ -1,9 +1,10 @@
 //! Probes of floating tasks, made up.
 
 use nearfar_bench::floating::{Floated, Floating};
-use nearfar_bench::matrix::{Counted, MatrixCell, Migrated, Parameters, Policy, Question, Ratio, Row};
+use nearfar_bench::matrix::{MatrixCell, Migrated, Parameters, Policy, Question, Ratio, Row};
 use nearfar_bench::probe::{Pattern, Where};
 use nearfar_machine::*;
+use nearfar_runs::Counted;
 use nearfar_statistics::{Figures, Interval, Moments};
 
 /// Of a machine's first two nodes, on which floating costs something.

@@ -350,7 +350,7 @@ impl Plan {
         options.progress = progress::on_standard_error();
         if let Some(because) = matrix.not_traced_because() {
             let warning = format!("migrations are not traced: {because}");
-            anstream::eprintln!("{warning}");
+            output::say!("{warning}");
             options.warnings.push(warning);
         }
         let outcome = carry_out(&mut matrix, options, store, machine, cancel).map_err(Failure::refused)?;
@@ -364,10 +364,10 @@ impl Plan {
     fn announce(&self, keeps_nothing: bool) {
         let Parameters { cells, left_out, .. } = &self.parameters;
         for left in left_out {
-            anstream::eprintln!("not measured: {}, because {}", left.what, left.because);
+            output::say!("not measured: {}, because {}", left.what, left.because);
         }
         for warning in &self.warnings {
-            anstream::eprintln!("{warning}");
+            output::say!("{warning}");
         }
         let runs = cells.len() as u64 * u64::from(self.samples);
         let about = self.estimate.map_or_else(String::new, |each| {
@@ -377,7 +377,7 @@ impl Plan {
             true => "Ctrl-C shows what is there, nothing is kept",
             false => "Ctrl-C keeps what is there, --resume goes on",
         };
-        anstream::eprintln!("{} cells x {} samples{about}; {interrupted}", cells.len(), self.samples);
+        output::say!("{} cells x {} samples{about}; {interrupted}", cells.len(), self.samples);
     }
 }
 

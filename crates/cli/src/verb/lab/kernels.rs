@@ -93,7 +93,7 @@ impl Get {
 fn all(cache: &Cache) -> Outcome {
     let mut missing = Vec::new();
     let mut note = |what: String, error: LabError| {
-        anstream::eprintln!("{what}: {error}");
+        output::say!("{what}: {error}");
         missing.push(what);
     };
     for (series, arch) in KNOWN {
@@ -154,13 +154,13 @@ fn told(what: &str) -> impl FnMut(Progress<'_>) + use<> {
             _ => String::new(),
         };
         if terminal {
-            anstream::eprint!("\r\x1b[K{what}: {step}{percent}");
+            output::say_part!("\r\x1b[K{what}: {step}{percent}");
             let end = if matches!(progress, Progress::Preparing(_)) { "\n" } else { "" };
-            anstream::eprint!("{end}");
+            output::say_part!("{end}");
             // A progress line that cannot be shown stops nothing.
             let _ = std::io::stderr().flush();
         } else if step != last {
-            anstream::eprintln!("{what}: {step}");
+            output::say!("{what}: {step}");
         }
         last = step;
     }

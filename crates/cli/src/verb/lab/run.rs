@@ -73,7 +73,7 @@ fn prepare(guest: &GuestArgs) -> Result<GuestRequest, Failure> {
     let order = guest.order()?;
     let request = Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?;
     for note in &request.notes {
-        anstream::eprintln!("note: {note}");
+        output::say!("note: {note}");
     }
     Ok(request)
 }

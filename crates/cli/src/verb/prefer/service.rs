@@ -57,7 +57,7 @@ impl Service {
         }
         let control = control().map_err(Failure::refused)?;
         let machine = || nearfar_sources::read(&Request::live(want())).map_err(|error| error.to_string());
-        let mut log = |line: &str| anstream::eprintln!("{line}");
+        let mut log = |line: &str| output::say!("{line}");
         let mut surroundings = Surroundings { machine: &machine, log: &mut log };
         service::run(&self.config, &control, &mut surroundings).map_err(failure)
     }

@@ -49,10 +49,10 @@ impl Show {
             match matrix::stored::answer(&run, &detail, &samples) {
                 Ok(answer) => {
                     let header = nearfar_report::runs::header(&run, &detail, machine.as_ref(), &style);
-                    return output::print(&format!("{header}\n{}", nearfar_report::probe::matrix(&answer, &style)));
+                    return output::print(&format!("{header}\n{}", nearfar_report::probe::stored(&answer, &style)));
                 }
                 // Of a newer nearfar, say: what the runs of all experiments have can be shown all the same.
-                Err(error) => anstream::eprintln!("nearfar: {error}; shown as a run of any experiment"),
+                Err(error) => output::say!("nearfar: {error}; shown as a run of any experiment"),
             }
         }
         let shown = nearfar_report::runs::show(&run, &detail, machine.as_ref(), &summary, &samples, &style);
