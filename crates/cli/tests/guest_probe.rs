@@ -2,8 +2,8 @@
 //!
 //! Needs QEMU 8.2.4 or newer with its delay plugin, a cached kernel (`nearfar lab kernels get 6.12`) and a static busybox; without them
 //! it says so and passes. `cargo test -p nearfar --test guest_probe -- --nocapture` prints the figures. NEARFAR_CASE2_SAMPLES=16 takes as
-//! many of each cell instead of 5, and NEARFAR_CASE2_KEEP=FOLDER keeps the store, the table and the samples: so the run of
-//! docs/case-2.md was made.
+//! many of each cell instead of 5, NEARFAR_CASE2_COUNTS=250 makes each as long as in the run of docs/case-2.md, and
+//! NEARFAR_CASE2_KEEP=FOLDER keeps the store, the table and the samples.
 
 mod guests;
 
@@ -17,10 +17,10 @@ use serde_json::Value;
 
 /// docs/case-2.md says where each figure comes from: bound to the other node the probe takes 1.24 times as long; a line that was changed
 /// on the other node is what makes a migration dear.
-const DELAYS: &str = "near=400,far=507,cache=384K/16,transfer=100/6000";
+const DELAYS: &str = "near=400,far=507,cache=384K/16,transfer=100/5000";
 /// The probe, the load, and NUMA balancing's clock: its first scan when the probe has certainly started, which takes 0.15 to
 /// 0.3 s here, then one every fiftieth of a second, for runs that are a hundredth of the published ones.
-const PROBE: &str = "--bytes 1M --counts 100 --steps 30000 --load 10 --scan-delay-ms 400 --scan-period-ms 20";
+const PROBE: &str = "--bytes 1M --steps 30000 --load 10 --scan-delay-ms 400 --scan-period-ms 20";
 
 /// The published averages without NUMA balancing and without a preferred node, in seconds, by memory and CPUs: "How effective is
 /// numa_preferred_nid w.r.t. NUMA performance?" (RFC, linux-kernel, December 2023).
@@ -122,15 +122,24 @@ impl Matrix {
     }
 }
 
+/// What this variable says, or else that.
+fn unless_set(variable: &str, otherwise: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| otherwise.to_owned())
+}
+
 /// Takes the matrix in a guest; its answer. The store, the table and the samples go to `results`.
-fn measure(results: &Path, samples: &str) -> Value {
+fn measure(results: &Path) -> Value {
+    let [samples, counts] = [("SAMPLES", "5"), ("COUNTS", "150")]
+        .map(|(what, otherwise)| unless_set(&format!("NEARFAR_CASE2_{what}"), otherwise));
     let scale = ["--scale", "cpus=2,memory=512M", "--delay", DELAYS, "--results"];
     let options: Vec<&str> = scale.into_iter().chain([results.to_str().unwrap()]).collect();
     let mut command = guests::lab_run("two-node", &options);
-    command
-        .args(["sh", "-c", include_str!("scripts/case2.sh"), guests::NEARFAR])
-        .args(PROBE.split(' '))
-        .args(["--samples", samples]);
+    command.args(["sh", "-c", include_str!("scripts/case2.sh"), guests::NEARFAR]).args(PROBE.split(' ')).args([
+        "--samples",
+        &samples,
+        "--counts",
+        &counts,
+    ]);
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", output.status);
@@ -222,11 +231,10 @@ fn the_published_findings_hold_in_a_guest() {
         return;
     }
     let _turn = guests::turn();
-    let samples = std::env::var("NEARFAR_CASE2_SAMPLES").unwrap_or_else(|_| "5".to_owned());
     let temporary = tempfile::tempdir().unwrap();
     let kept = std::env::var_os("NEARFAR_CASE2_KEEP").map(PathBuf::from);
     let results = kept.as_deref().unwrap_or(temporary.path());
-    let answer = measure(results, &samples);
+    let answer = measure(results);
 
     assert!(answer["emulated"].as_str().unwrap().contains("delays"), "{}", answer["emulated"]);
     let matrix = Matrix(answer["rows"].as_array().unwrap().iter().map(Row::read).collect());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nearfar_machine::{CpuId, CpuSet, Known, NodeId};
 use nearfar_sources::{Request, Want, synthetic};
-use nearfar_trace::watch::Watch;
+use nearfar_trace::watch::{Watch, Watched};
 use nearfar_trace::{TraceError, tasks};
 use perf_event_open_sys::bindings::{PERF_COUNT_SW_CPU_MIGRATIONS, PERF_TYPE_SOFTWARE, perf_event_attr};
 use rustix::process::{Pid, Signal, kill_process};
@@ -94,16 +94,28 @@ fn each_process_gets_its_own_moves_from_follow_to_collect_and_no_others() {
     }
     let found = watch.collect(pid(&first)).unwrap();
     move_to(&first, 1);
-    // Not that none was lost: Linux 6.18 counts events of others that it never writes.
-    assert_eq!((found.found.migrations.total(), found.found.migrations.cross_node, found.found.gaps), (20, 20, 0));
-    let matrix: Vec<_> = found.found.matrix.iter().map(|cell| (cell.from, cell.to, cell.migrations)).collect();
-    assert_eq!(matrix, [(Some(NodeId(0)), Some(NodeId(1)), 10), (Some(NodeId(1)), Some(NodeId(0)), 10)]);
+    check_moves(&found, 20);
+    let matrix: Vec<_> = found.found.matrix.iter().map(|cell| (cell.from, cell.to)).collect();
+    assert_eq!(matrix, [(Some(NodeId(0)), Some(NodeId(1))), (Some(NodeId(1)), Some(NodeId(0)))]);
     let spent: f64 = found.found.time.iter().map(|spent| spent.seconds).sum();
     assert!((spent - found.seconds).abs() < 1e-6 && found.seconds > 0.0, "{found:?}");
     let other = watch.collect(pid(&second)).unwrap();
-    assert_eq!(other.found.migrations.total(), 1, "moving it where it is moves nothing");
+    // Moving it where it is moves nothing.
+    check_moves(&other, 1);
     end(first);
     end(second);
+}
+
+/// So many moves, all from node to node, were found, or are said to be lost. Linux 6.18 counts events that it never writes.
+fn check_moves(found: &Watched, made: u64) {
+    assert_eq!(found.found.migrations.total(), found.found.migrations.cross_node);
+    check_lost(found, made);
+}
+
+/// What is missing of so many moves was reported.
+fn check_lost(found: &Watched, made: u64) {
+    let missing = made.checked_sub(found.found.migrations.total()).expect("a move that was not made");
+    assert!(missing <= found.losses.lost && found.found.gaps <= missing, "{found:?}");
 }
 
 /// Two counts of the kernel's own: `nr_migrations` of /proc/PID/sched, which it adds to where it moves a task, and the
@@ -138,13 +150,13 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
     let found = watch.collect(pid(&child)).unwrap();
     others.into_iter().chain([child]).for_each(end);
     let found_of = &found.found.migrations;
-    println!("{found_of:?}; the kernel: {}, counter {:?}", after - before, counter.as_ref().map(Counter::count));
-    assert_eq!(found.found.gaps, 0, "{found:?}");
-    assert_eq!(found_of.total(), after - before);
-    assert_eq!(found.moves_by_kernel, Known::Yes(after - before), "the watch asks for that count itself");
-    assert!(found_of.total() >= 4);
+    let kernels = after - before;
+    println!("{found_of:?}; the kernel: {kernels}, counter {:?}", counter.as_ref().map(Counter::count));
+    check_lost(&found, kernels);
+    assert_eq!(found.moves_by_kernel, Known::Yes(kernels), "the watch asks for that count itself");
+    assert!(kernels >= 4);
     if let Some(counter) = counter {
-        assert!(counter.count() <= found_of.total() && counter.count() > 0, "{}", counter.count());
+        assert!(counter.count() <= kernels && counter.count() > 0, "{}", counter.count());
     }
     let cross: u64 = found.found.matrix.iter().filter(|cell| cell.from != cell.to).map(|cell| cell.migrations).sum();
     assert_eq!(found_of.cross_node, cross);

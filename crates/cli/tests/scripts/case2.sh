@@ -12,7 +12,7 @@ echo Y > $sched/verbose
 for domain in $sched/domains/cpu*/domain*; do
 	[ "$(cat "$domain/name")" != NUMA ] || echo 52 > "$domain/cache_nice_tries"
 done
-# MiB a scan: the buffer takes several, as that of the published runs did of 256 MiB each.
+# MiB a scan, the least there is: what the probe holds besides its buffer is scanned in its turn, as in the published runs.
 echo 1 > $sched/numa_balancing/scan_size_mb
 store=$NEARFAR_RESULTS/runs.db
 "$0" bench probe --store "$store" --format json "$@"
