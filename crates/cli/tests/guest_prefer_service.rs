@@ -142,58 +142,6 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
     assert!(text.contains("has chosen CPUs of its own") && text.contains("refused with 2\n"), "{text}");
 }
 
-/// The unit that `make install` installs, under a systemd that is the first process of a pid namespace of the guest. It is the whole
-/// of it: what the unit forbids the service does not need.
-#[test]
-fn the_unit_works_under_systemd_with_everything_that_it_forbids() {
-    if skipped() {
-        return;
-    }
-    if !std::path::Path::new("/lib/systemd/systemd").exists() {
-        return println!("skipped: there is no systemd on this machine, whose files the guest sees");
-    }
-    let _turn = turn();
-    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/systemd/nearfar-prefer.service");
-    let text = run(&r#"
-        mkdir -p /etc/nearfar /usr/local/bin; cp "$0" /usr/local/bin/nearfar; cp UNIT /etc/systemd/system/
-        rule() { printf '[[prefer]]\nname = "work"\nnode = %s\nunit = "work.service"\n' "$1" >/etc/nearfar/prefer.toml; }
-        rule 1
-        printf '[Service]\nExecStart=/run/burner -c "%s"\n' "$burn" >/etc/systemd/system/work.service
-        printf '[Unit]\nDefaultDependencies=no\n' >/etc/systemd/system/bare.target
-        grep -q " /sys/fs/cgroup cgroup2" /proc/mounts || mount -t cgroup2 none /sys/fs/cgroup
-        env container=other unshare --pid --fork --mount-proc \
-            /lib/systemd/systemd --system --unit=bare.target --log-target=console & outer=$!
-        left=120; until [ -S /run/systemd/private ] || [ $((left -= 1)) = 0 ]; do sleep 0.5; done
-        init=$(pgrep -P $outer)
-        there() { nsenter -t "$init" -m -p "$@"; }
-        work() { mask "$(pgrep -x burner)"; }
-        there systemctl start work.service
-        until_says before 0-3 work
-        there systemctl start nearfar-prefer.service; echo "start $?"
-        until_says kept 2-3 work
-        rule 0; there systemctl reload nearfar-prefer.service
-        until_says reloaded 0-1 work
-        there systemctl kill --kill-who=main -s KILL nearfar-prefer.service
-        until_says killed 0-3 work
-        until_says restarted 0-1 work
-        there systemctl stop nearfar-prefer.service; echo "stop $?"
-        until_says stopped 0-3 work
-        there systemctl --no-pager status nearfar-prefer.service
-        kill -KILL $outer
-    "#.replace("UNIT", unit));
-    for (what, expected) in [
-        ("before", "0-3"),
-        ("kept", "2-3"),
-        ("reloaded", "0-1"),
-        ("killed", "0-3"),
-        ("restarted", "0-1"),
-        ("stopped", "0-3"),
-    ] {
-        seconds(&text, what, expected);
-    }
-    assert!(text.contains("start 0\n") && text.contains("stop 0\n"), "{text}");
-}
-
 /// Case 1's machine: an NVMe controller on node 0, and one whose node the firmware knows and the kernel does not.
 #[test]
 fn near_a_device_without_a_node_is_the_node_nearest_to_the_firmwares() {
