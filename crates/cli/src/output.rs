@@ -24,21 +24,18 @@ pub fn print(text: &str) -> Outcome {
     })
 }
 
-/// Says a line on standard error. It may be a pipe that nobody reads any more; std's and anstream's `eprintln!` panic
-/// there, and a keeper that is to give back what it took must not end for want of a listener.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(anstream::stderr(), $($text)*);
-    }};
-}
-
-/// The same without the end of the line.
+/// Says something on standard error, without an end of the line. It may be a pipe that nobody reads any more; std's and
+/// anstream's `eprint!` panic there, and a keeper that is to give back what it took must not end for want of a listener.
 macro_rules! say_part {
     ($($text:tt)*) => {{
         use std::io::Write as _;
         let _ = write!(anstream::stderr(), $($text)*);
     }};
+}
+
+/// Says a line on standard error.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::output::say_part!("{}\n", format_args!($($text)*)) };
 }
 pub(crate) use {say, say_part};
 

@@ -98,11 +98,11 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
     let text = run(r#"
         g=/sys/fs/cgroup; grep -q " $g cgroup2" /proc/mounts || mount -t cgroup2 none $g
         echo +cpuset >$g/cgroup.subtree_control
-        mkdir -p $g/work/inner; echo 0-3 >$g/work/cpuset.cpus
+        mkdir -p $g/jobs/inner; echo 0-3 >$g/jobs/cpuset.cpus
         # One task: what polls in here takes from the room at home, too.
-        /run/burner -c "$burn" & task=$!; echo $task >$g/work/inner/cgroup.procs
-        cpus() { cat $g/work/cpuset.cpus; }
-        "$0" prefer --node 1 --cgroup /work & keeper=$!
+        /run/burner -c "$burn" & task=$!; echo $task >$g/jobs/inner/cgroup.procs
+        cpus() { cat $g/jobs/cpuset.cpus; }
+        "$0" prefer --node 1 --cgroup /jobs & keeper=$!
         until_says narrow 2-3 cpus
         echo "nested $(mask $task)"
         for cpu in 2 3; do taskset -c $cpu /run/hog -c "$burn" & hogs="${hogs-} $!"; done
@@ -111,7 +111,7 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
         until_says room 2-3 cpus
         kill -TERM $keeper; wait $keeper
         echo "given back $(cpus) $(mask $task)"
-        "$0" prefer --node 1 --cgroup /work & keeper=$!
+        "$0" prefer --node 1 --cgroup /jobs & keeper=$!
         until_says narrow-again 2-3 cpus
         kill -KILL $keeper
         until_says killed 0-3 cpus

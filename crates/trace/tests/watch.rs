@@ -97,6 +97,10 @@ fn each_process_gets_its_own_moves_from_follow_to_collect_and_no_others() {
     check_moves(&found, 20);
     let matrix: Vec<_> = found.found.matrix.iter().map(|cell| (cell.from, cell.to)).collect();
     assert_eq!(matrix, [(Some(NodeId(0)), Some(NodeId(1))), (Some(NodeId(1)), Some(NodeId(0)))]);
+    // Ten each way, but for what was lost.
+    let counts: Vec<u64> = found.found.matrix.iter().map(|cell| cell.migrations).collect();
+    assert_eq!(counts.iter().sum::<u64>(), found.found.migrations.total());
+    assert!(counts.iter().all(|&count| count <= 10), "{counts:?}");
     let spent: f64 = found.found.time.iter().map(|spent| spent.seconds).sum();
     assert!((spent - found.seconds).abs() < 1e-6 && found.seconds > 0.0, "{found:?}");
     let other = watch.collect(pid(&second)).unwrap();

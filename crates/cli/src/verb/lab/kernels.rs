@@ -1,6 +1,6 @@
 //! `nearfar lab kernels`: kernels for guests, in a cache.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 
 use clap::{Args, Subcommand};
 use nearfar_lab::cache::Cache;
@@ -154,11 +154,8 @@ fn told(what: &str) -> impl FnMut(Progress<'_>) + use<> {
             _ => String::new(),
         };
         if terminal {
-            output::say_part!("\r\x1b[K{what}: {step}{percent}");
             let end = if matches!(progress, Progress::Preparing(_)) { "\n" } else { "" };
-            output::say_part!("{end}");
-            // A progress line that cannot be shown stops nothing.
-            let _ = std::io::stderr().flush();
+            output::say_part!("\r\x1b[K{what}: {step}{percent}{end}");
         } else if step != last {
             output::say!("{what}: {step}");
         }
