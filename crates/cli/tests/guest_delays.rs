@@ -5,16 +5,18 @@
 //! `cargo test -p nearfar --test guest_delays -- --nocapture` prints the figures. Bounds are generous: docs/delays.md tells what
 //! a quiet host reaches.
 
+mod guests;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use guests::{NEARFAR, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::qemu::Qemu;
 use nearfar_lab::{Arch, LabError, delay, foreign, kernels};
 use serde_json::Value;
 
-const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// What `--delay auto` makes of the distances of the machine `kunpeng`, and of transfers within a node and between nodes.
 const ASKED_NS: [(u64, f64); 5] = [(10, 400.0), (16, 640.0), (25, 1000.0), (32, 1280.0), (33, 1320.0)];
 const DISTANCES: [[u64; 4]; 4] = [[10, 16, 32, 33], [16, 10, 25, 32], [32, 25, 10, 16], [33, 32, 16, 10]];
@@ -42,7 +44,7 @@ fn in_guest(script: &str, counts: &Path) -> String {
     let guest = ["lab", "run", "--machine", "kunpeng", "--arch", "x86_64", "--scale", "cpus=2,memory=512M"];
     let mut command = Command::new(NEARFAR);
     command.args(guest).args(["--delay", "auto", "--counts"]).arg(counts).args(["--", "sh", "-c", script]);
-    let output = command.output().unwrap();
+    let output = guests::output(&mut command);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     String::from_utf8(output.stdout).unwrap()
@@ -113,6 +115,7 @@ fn distances_are_delays_that_are_measured_paid_and_counted() {
         println!("skipped: {because}");
         return;
     }
+    let _turn = turn();
     let folder = tempfile::tempdir().unwrap();
     let counts = folder.path().join("counts.json");
     let bench = format!("{NEARFAR} bench latency --what latency --samples 25 --budget 20 --format json");

@@ -33,7 +33,7 @@ fn scale(machine: &str, arch: Arch) -> &'static str {
 }
 
 fn nearfar(arguments: &[&str]) -> Output {
-    Command::new(NEARFAR).args(arguments).output().unwrap()
+    guests::output(Command::new(NEARFAR).args(arguments))
 }
 
 /// The guest that `nearfar lab run` makes of the same words.

@@ -29,7 +29,7 @@ fn inside(part: &str) -> String {
     let me = std::env::current_exe().unwrap();
     let mut command = guests::lab_run("two-node", &GUEST);
     command.arg(me).args(["--exact", part, "--ignored", "--nocapture"]);
-    let output = command.output().unwrap();
+    let output = guests::output(&mut command);
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{text}{errors}");
     assert!(output.status.success(), "{}: {errors}", output.status);

@@ -17,6 +17,7 @@ mod archive;
 mod arguments;
 mod boot;
 mod console;
+mod crash;
 mod initramfs;
 mod link;
 mod marks;
@@ -165,6 +166,7 @@ pub struct Guest {
     token: String,
     commands: u64,
     boot_seconds: f64,
+    failed_boots: Vec<&'static str>,
 }
 
 /// How long QEMU may take to end by itself.
@@ -185,6 +187,11 @@ impl Guest {
     /// Seconds from starting QEMU to the agent's first word.
     pub fn boot_seconds(&self) -> f64 {
         self.boot_seconds
+    }
+
+    /// Boots that failed by chance before this one, each with what was seen.
+    pub fn failed_boots(&self) -> &[&'static str] {
+        &self.failed_boots
     }
 
     /// The end of what the kernel's console said.
@@ -229,7 +236,11 @@ impl Guest {
 
     /// The error of a guest that is gone, with what it said last.
     fn died(&self, problem: &str) -> LabError {
-        LabError::Died { problem: problem.to_owned(), console: boot::last_words(&self.console, &self.qemu_said) }
+        let problem = match crash::Crash::shown(&self.console) {
+            Some(crash) => format!("{problem}: {}", crash.words()),
+            None => problem.to_owned(),
+        };
+        LabError::Died { problem, console: boot::last_words(&self.console, &self.qemu_said) }
     }
 }
 

@@ -126,7 +126,10 @@ fn a_qemu_that_refuses_its_arguments_is_quoted() {
     let Some(mut request) = request("two-node", Arch::X86_64) else { return };
     request.kernel.image = "/dev/null".into();
     match Guest::boot(&request, &AtomicBool::new(false)) {
-        Err(LabError::Boot { problem, console }) => assert!(console.contains("QEMU said last"), "{problem} {console}"),
+        Err(LabError::Boot { problem, console }) => {
+            assert!(console.contains("QEMU said last"), "{problem} {console}");
+            assert!(problem.contains("the last of 3 times"), "{problem}");
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -7,14 +7,14 @@ use std::time::Instant;
 use clap::Args;
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, Guest, GuestRequest, Input, Signals, Streams};
+use nearfar_lab::guest::{Exec, GuestRequest, Input, Signals, Streams};
 use nearfar_report::ab::{Comparison, Run, Selection, Side};
 
 use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
-use crate::verb::lab::guest_args::{GuestArgs, failure};
+use crate::verb::lab::guest_args::{GuestArgs, booted, failure};
 
 /// Run a command in two guests that differ in one thing, in turns, and show the answers side by side
 #[derive(Args)]
@@ -94,7 +94,7 @@ impl Ab {
 
     /// Boots a guest and runs the command in it once.
     fn once(&self, request: &GuestRequest, cancel: &AtomicBool) -> Result<Run, Failure> {
-        let mut guest = Guest::boot(request, cancel).map_err(failure)?;
+        let mut guest = booted(request, cancel)?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let streams = Streams { input: Input::Nothing, output: Box::new(&mut stdout), errors: Box::new(&mut stderr) };
         let signals = Signals::of_process().map_err(failure)?;

@@ -78,7 +78,10 @@ pub fn arguments(request: &GuestRequest, kernel: &Path, number: &dyn Fn(&Part) -
 /// The kernel's command line. A later word wins over an earlier one, so the user's come last.
 pub fn kernel_words(request: &GuestRequest) -> Vec<String> {
     let console = console_device(request.design.arch);
-    let mut words = vec![format!("console={console}"), "panic=-1".to_owned(), "printk.devkmsg=on".to_owned()];
+    // What a kernel prints that has met an exception is no measurement any more, and some such kernels hang: it ends there.
+    let fixed = ["oops=panic", "panic=-1", "printk.devkmsg=on"].map(str::to_owned);
+    let mut words = vec![format!("console={console}")];
+    words.extend(fixed);
     if !request.console {
         words.push("quiet".to_owned());
     }

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::arguments::{self, PORTS, Part};
 use super::console::Console;
+use super::crash::Crash;
 use super::link::{Link, Said};
 use super::modules::Modules;
 use super::process::{self, Start};
@@ -31,13 +32,17 @@ use crate::error::LabError;
 /// Lines of the console in an error message.
 const LAST_LINES: usize = 40;
 
+/// How often a boot is tried that failed by chance. Up to 1 in 20 boots did on a busy host: of some hundred guests, one has two in a row.
+pub const ATTEMPTS: usize = 3;
+
 /// How often the request to cancel is looked at.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 impl Guest {
-    /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything, or
-    /// that is stuck (its vCPUs sleep, its kernel complains of stalls and goes on no further, or it takes longer than any
-    /// should: `Progress`), is tried once more: all of that happens, seldom, with machines that boot well otherwise.
+    /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything,
+    /// whose kernel crashes (`Crash`), or that is stuck (its vCPUs sleep, its kernel complains of stalls and goes on no
+    /// further, or it takes longer than any should: `Progress`), is tried again, [`ATTEMPTS`] times in all: each of that
+    /// happens, seldom, with machines that boot well otherwise. [`Self::failed_boots`] tells of it.
     ///
     /// # Errors
     /// [`LabError::Boot`] with the last that the console said when the guest dies or is not up in time; what is missing
@@ -49,13 +54,16 @@ impl Guest {
         let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
         let archive = initramfs::build(request, &modules, &token)?;
         let deadline = Instant::now() + request.boot_timeout;
-        let mut again = true;
+        let mut failed = Vec::new();
         loop {
             let mut booting = Booting::start(request, &kernel, &archive)?;
-            match booting.wait(cancel, deadline, again) {
-                Ok(()) => return Ok(booting.finish(token)),
-                Err(Ending::Silent | Ending::Stuck) if again => again = false,
-                Err(ending) => return Err(booting.error(ending, request.boot_timeout)),
+            let last = failed.len() + 1 == ATTEMPTS;
+            match booting.wait(cancel, deadline, !last) {
+                Ok(()) => return Ok(booting.finish(token, failed)),
+                Err(ending) => match ending.by_chance() {
+                    Some(words) if !last => failed.push(words),
+                    _ => return Err(booting.error(ending, failed.len() + 1, request.boot_timeout)),
+                },
             }
         }
     }
@@ -65,6 +73,8 @@ impl Guest {
 enum Ending {
     /// QEMU ended, and the guest had not said a word.
     Silent,
+    /// The guest's kernel crashed, and QEMU ended.
+    Crashed(Crash),
     /// QEMU ended.
     Ended,
     /// It gets no further.
@@ -75,6 +85,18 @@ enum Ending {
     Cancelled,
     /// The system refused.
     Refused(LabError),
+}
+
+impl Ending {
+    /// What happened, where it may go well the next time.
+    fn by_chance(&self) -> Option<&'static str> {
+        match self {
+            Self::Silent => Some("QEMU ended before its kernel said anything"),
+            Self::Stuck => Some("it got no further: its CPUs slept or stalled, or it took too long"),
+            Self::Crashed(crash) => Some(crash.words()),
+            Self::Ended | Self::Late | Self::Cancelled | Self::Refused(_) => None,
+        }
+    }
 }
 
 /// A guest on its way up.
@@ -138,6 +160,7 @@ impl Booting {
             token: String::new(),
             commands: 0,
             boot_seconds: 0.0,
+            failed_boots: Vec::new(),
         };
         Ok(Self { guest, started })
     }
@@ -163,7 +186,7 @@ impl Booting {
             }
             if !self.guest.link.read() {
                 drop(self.guest.child.wait());
-                return Err(if self.guest.console.bytes() == 0 { Ending::Silent } else { Ending::Ended });
+                return Err(self.ended());
             }
             if self.guest.link.next() == Some(Said::Ready) {
                 return Ok(());
@@ -171,18 +194,28 @@ impl Booting {
         }
     }
 
+    /// Why QEMU is gone.
+    fn ended(&self) -> Ending {
+        match Crash::shown(&self.guest.console) {
+            Some(crash) => Ending::Crashed(crash),
+            None if self.guest.console.bytes() == 0 => Ending::Silent,
+            None => Ending::Ended,
+        }
+    }
+
     /// The guest, up. Delays begin now: they would only have made the boot longer.
-    fn finish(self, token: String) -> Guest {
+    fn finish(self, token: String, failed: Vec<&'static str>) -> Guest {
         let Self { mut guest, started } = self;
         guest.boot_seconds = started.elapsed().as_secs_f64();
         guest.token = token;
+        guest.failed_boots = failed;
         if let Some(delays) = &guest.delays {
             delays.open();
         }
         guest
     }
 
-    fn error(&self, ending: Ending, allowed: Duration) -> LabError {
+    fn error(&self, ending: Ending, attempts: usize, allowed: Duration) -> LabError {
         let problem = match ending {
             Ending::Refused(error) => return error,
             Ending::Cancelled => return LabError::Interrupted,
@@ -191,9 +224,10 @@ impl Booting {
                 allowed.as_secs(),
                 self.guest.console.bytes()
             ),
-            Ending::Silent => "QEMU ended before the kernel said anything, twice".to_owned(),
-            Ending::Stuck => "it got no further, twice: its CPUs slept or stalled, or it took too long".to_owned(),
             Ending::Ended => "it ended while it booted".to_owned(),
+            Ending::Silent | Ending::Stuck | Ending::Crashed(_) => {
+                format!("{}, the last of {attempts} times", ending.by_chance().unwrap_or_default())
+            }
         };
         LabError::Boot { problem, console: last_words(&self.guest.console, &self.guest.qemu_said) }
     }

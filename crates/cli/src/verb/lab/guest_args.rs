@@ -1,11 +1,12 @@
 //! Which guest: the options that `lab run`, `lab shell` and `ab` share.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nearfar_lab::delay::DelaySpec;
-use nearfar_lab::guest::Root;
+use nearfar_lab::guest::{Guest, GuestRequest, Root};
 use nearfar_lab::order::Order;
 use nearfar_lab::qemu::Acceleration;
 use nearfar_lab::scale::Scale;
@@ -13,6 +14,7 @@ use nearfar_lab::{Arch, LabError};
 use nearfar_sources::{Request, Want};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// The guest to boot.
 #[derive(Args, Clone, Debug)]
@@ -102,6 +104,15 @@ impl GuestArgs {
             ..Order::new(machine, name)
         })
     }
+}
+
+/// Boots a guest; says on standard error of boots that failed by chance before.
+pub fn booted(request: &GuestRequest, cancel: &AtomicBool) -> Result<Guest, Failure> {
+    let guest = Guest::boot(request, cancel).map_err(failure)?;
+    for why in guest.failed_boots() {
+        output::say!("note: the guest was booted again: {why}");
+    }
+    Ok(guest)
 }
 
 /// What the caller has to mend is wrong input; the rest the system refused.

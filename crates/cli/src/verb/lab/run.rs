@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, Guest, GuestRequest, Signals, Streams, command_line};
+use nearfar_lab::guest::{Exec, GuestRequest, Signals, Streams, command_line};
 
 use super::counts;
-use super::guest_args::{GuestArgs, failure};
+use super::guest_args::{GuestArgs, booted, failure};
 use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
 
@@ -81,7 +81,7 @@ fn prepare(guest: &GuestArgs) -> Result<GuestRequest, Failure> {
 /// Runs a command in a guest with this process's streams.
 fn inside(request: &GuestRequest, exec: &Exec, counts: Option<PathBuf>) -> Outcome {
     let cancel = signals::cancel_flag();
-    let mut guest = Guest::boot(request, &cancel).map_err(failure)?;
+    let mut guest = booted(request, &cancel)?;
     let streams = Streams::inherited().map_err(Failure::refused)?;
     let signals = Signals::of_process().map_err(failure)?;
     let watch = counts
