@@ -296,6 +296,9 @@ fn head<T>(traced: &Traced<T>, style: &Style) -> String {
     }
     if !losses.is_whole() {
         let mut text = format!("{} of {events} are missing", losses.lost);
+        if let Some(unwritten @ 1..) = losses.unwritten {
+            text += &format!(", {unwritten} of them not for want of room (this kernel counted and did not write them)");
+        }
         if losses.damaged + losses.throttled > 0 {
             text += &format!("; {} damaged, paused {} times by the kernel", losses.damaged, losses.throttled);
         }

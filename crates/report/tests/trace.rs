@@ -103,7 +103,12 @@ fn what_is_missing_stands_at_the_top() {
     for says in ["50 of 900 events are missing", "offline: CPUs 3", "ended by signal 9"] {
         assert!(text.contains(says), "{says:?} is not in\n{text}");
     }
-    assert!(!text.contains("none lost"));
+    assert!(!text.contains("none lost") && !text.contains("want of room"), "nobody said why:\n{text}");
+    lossy.losses.unwritten = Some(0);
+    assert!(!trace::nvme(&lossy, &PLAIN).contains("want of room"), "all for want of room");
+    lossy.losses.unwritten = Some(3);
+    let text = trace::nvme(&lossy, &PLAIN).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("50 of 900 events are missing, 3 of them not for want of room (this kernel"), "{text}");
 }
 
 #[test]

@@ -11,11 +11,13 @@
 //! [`watch`] keeps one session open for a whole experiment, and answers for one process after the other.
 //!
 //! One ring buffer a CPU, as `perf record -a` has it: the kernel writes, this process reads, nothing is written twice.
-//! What the kernel could not write because a ring was full is counted ([`Losses`]) and travels with every answer.
+//! What the kernel counted and did not write, because a ring was full or otherwise, is counted ([`Losses`]) and travels
+//! with every answer.
 //! Topology comes from a [`Machine`](nearfar_machine::Machine) that somebody else has read.
 
 mod error;
 pub mod format;
+mod losses;
 pub mod migrations;
 pub mod numa_balancing;
 pub mod nvme;
@@ -30,8 +32,9 @@ mod tracefs;
 pub mod watch;
 
 pub use error::TraceError;
+pub use losses::Losses;
 pub use open::now_ns;
 pub use order::Ordered;
-pub use session::{Finished, Losses, Plan, Session};
+pub use session::{Finished, Plan, Session};
 pub use traced::{Ended, Traced};
 pub use tracefs::Tracefs;

@@ -11,12 +11,14 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use nearfar_machine::{CpuId, Known};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::{
-    PERF_FLAG_FD_CLOEXEC, PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_TRACEPOINT, perf_event_attr,
+    PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_LOST, PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_TRACEPOINT,
+    perf_event_attr,
 };
 use rustix::time::ClockId;
 
 use crate::TraceError;
 use crate::format::Format;
+use crate::losses::Count;
 
 /// One clock for all CPUs, the same as the caller's: events of several CPUs are put in order by it.
 const CLOCK: ClockId = ClockId::Monotonic;
@@ -42,15 +44,16 @@ impl Event {
         attributes.set_disabled(1);
         attributes.set_comm(with_names.into());
         attributes.set_sample_id_all(1);
-        let cpu_number = cpu.0.cast_signed();
-        // SAFETY: the attributes are a whole, initialised `perf_event_attr` with its size, and live through the call, which
-        // keeps no pointer to them.
-        let fd = unsafe { sys::perf_event_open(&raw mut attributes, -1, cpu_number, -1, PERF_FLAG_FD_CLOEXEC.into()) };
-        if fd < 0 {
-            return refusal(format, cpu, io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just given out this descriptor, and nobody else knows it.
-        Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) })))
+        // Since Linux 6.0; one before refuses a format it does not know, and is asked for the count alone.
+        attributes.read_format = u64::from(PERF_FORMAT_LOST);
+        let opened = open_on(&mut attributes, cpu).or_else(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => {
+                attributes.read_format = 0;
+                open_on(&mut attributes, cpu)
+            }
+            _ => Err(error),
+        });
+        opened.map_or_else(|error| refusal(format, cpu, error), |fd| Ok(Some(Self(fd))))
     }
 
     /// Sends this event's records into another's ring, which must be on the same CPU.
@@ -73,19 +76,41 @@ impl Event {
         done(unsafe { sys::ioctls::ENABLE(self.0.as_raw_fd(), 0) })
     }
 
-    /// How often it occurred while it was enabled and passed its filter, whether or not the ring had room.
-    pub(crate) fn count(&self) -> io::Result<u64> {
-        let mut count = [0; 8];
-        match rustix::io::read(&self.0, &mut count)? {
-            8 => Ok(u64::from_ne_bytes(count)),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
+    /// How often it occurred while it was enabled and passed its filter, and for how many of those the ring had no room.
+    pub(crate) fn count(&self) -> io::Result<Count> {
+        let mut bytes = [0; 16];
+        let read = rustix::io::read(&self.0, &mut bytes)?;
+        counted(&bytes[..read]).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }
 
 impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+fn open_on(attributes: &mut perf_event_attr, cpu: CpuId) -> io::Result<OwnedFd> {
+    let cpu = cpu.0.cast_signed();
+    // SAFETY: the attributes are a whole, initialised `perf_event_attr` with its size, and live through the call, which keeps
+    // no pointer to them.
+    let fd = unsafe { sys::perf_event_open(&raw mut *attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC.into()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given out this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What reading an event gives (perf_event_open(2), "Reading results"): its count and, if asked for, how many were lost.
+fn counted(read: &[u8]) -> Option<Count> {
+    let (numbers, []) = read.as_chunks() else { return None };
+    match *numbers {
+        [occurred] => Some(Count { occurred: u64::from_ne_bytes(occurred), no_room: None }),
+        [occurred, lost] => {
+            Some(Count { occurred: u64::from_ne_bytes(occurred), no_room: Some(u64::from_ne_bytes(lost)) })
+        }
+        _ => None,
     }
 }
 
@@ -115,4 +140,17 @@ fn done(result: i32) -> io::Result<()> {
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(CLOCK);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_read_with_and_without_what_was_lost() {
+        let bytes = [5u64.to_ne_bytes(), 2u64.to_ne_bytes()].concat();
+        assert_eq!(counted(&bytes), Some(Count { occurred: 5, no_room: Some(2) }));
+        assert_eq!(counted(&bytes[..8]), Some(Count { occurred: 5, no_room: None }));
+        assert_eq!([&bytes[..0], &bytes[..12]].map(counted), [None, None]);
+    }
 }

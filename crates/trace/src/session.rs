@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use nearfar_machine::{CpuId, CpuSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::{Deserialize, Serialize};
 
 use crate::TraceError;
 use crate::format::Format;
+use crate::losses::{Count, Losses};
 use crate::open::Event;
 use crate::records::{Record, Sample};
 use crate::ring::Ring;
@@ -25,8 +25,8 @@ const ALL_RINGS: usize = 256 << 20;
 /// How long an event that was counted may take until it is written; microseconds, unless its CPU is taken away meanwhile: on
 /// a busy virtual machine some were seen to take more than 50 ms.
 const LATEST: Duration = Duration::from_secs(1);
-/// The same after that was waited for in vain several times: some events are counted and never written (sched_migrate_task
-/// under Linux 6.18, one in ten at times), and an experiment that settles twice a run must not wait a second each time.
+/// The same after that was waited for in vain several times: some kernels never write some of the events that they count
+/// ([`Losses::unwritten`]), and an experiment that settles twice a run must not wait a second each time.
 const SOONEST: Duration = Duration::from_millis(20);
 
 /// What to trace.
@@ -64,21 +64,6 @@ struct OnCpu {
     given_up: u64,
 }
 
-/// Whether the trace is whole.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Losses {
-    /// Events that the kernel counted, whether or not it could write them.
-    pub occurred: u64,
-    /// Events that were read.
-    pub read: u64,
-    /// Events that occurred and were not read: a ring was full.
-    pub lost: u64,
-    /// Records that made no sense; none are known from any kernel.
-    pub damaged: u64,
-    /// How often the kernel paused an event for being too frequent.
-    pub throttled: u64,
-}
-
 /// How a trace went.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {
@@ -88,43 +73,6 @@ pub struct Finished {
     pub losses: Losses,
     /// CPUs that were offline when it began ([`Session::not_traced`]).
     pub cpus_not_traced: CpuSet,
-}
-
-impl Losses {
-    /// Whether every event was read.
-    pub fn is_whole(&self) -> bool {
-        self.lost == 0 && self.damaged == 0 && self.throttled == 0
-    }
-
-    /// What was counted after `earlier`, which is the same session's.
-    pub fn since(&self, earlier: &Self) -> Self {
-        let read = self.read.saturating_sub(earlier.read);
-        let lost = self.lost.saturating_sub(earlier.lost);
-        Self {
-            // What was given up for lost by then and came after all is among those read.
-            occurred: self.occurred.saturating_sub(earlier.occurred).max(read + lost),
-            read,
-            lost,
-            damaged: self.damaged.saturating_sub(earlier.damaged),
-            throttled: self.throttled.saturating_sub(earlier.throttled),
-        }
-    }
-
-    /// The same with the kernel's own count, which is needed because it says that records were lost only with the next
-    /// one that fits: after the last event of a trace it says nothing more.
-    fn counted(self, occurred: u64) -> Self {
-        let lost = self.lost.max(occurred.saturating_sub(self.read));
-        // Events may have been read that came after the count.
-        Self { occurred: occurred.max(self.read + lost), lost, ..self }
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.occurred += other.occurred;
-        self.read += other.read;
-        self.lost += other.lost;
-        self.damaged += other.damaged;
-        self.throttled += other.throttled;
-    }
 }
 
 impl Session {
@@ -235,11 +183,14 @@ impl Session {
     /// # Errors
     /// When the kernel does not say how often an event occurred.
     pub fn settle(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<Losses, TraceError> {
-        let counts: Vec<u64> = self.cpus.iter().map(OnCpu::count).collect::<Result<_, _>>()?;
-        // The kernel counts an event before it writes it; some were seen to be counted and never written when the event
-        // was disabled at that moment (Linux 6.18). So events stay enabled until all that were counted are there.
+        let counts: Vec<Count> = self.cpus.iter().map(OnCpu::count).collect::<Result<_, _>>()?;
+        // The kernel counts an event before it writes it, and does not write it when it was disabled in between: the mend of a
+        // race in perf_swevent_event(), kernel/events/core.c. So events stay enabled until all that were counted are there.
         let begin = Instant::now();
-        let missing = |cpus: &[OnCpu]| cpus.iter().zip(&counts).any(|(cpu, count)| cpu.missing(*count) > cpu.given_up);
+        let missing = |cpus: &[OnCpu]| {
+            let mut each = cpus.iter().zip(&counts);
+            each.any(|(on_cpu, count)| on_cpu.losses.missing(count) > on_cpu.given_up)
+        };
         self.drain(visit);
         let mut waited = false;
         while missing(&self.cpus) && begin.elapsed() < self.patience {
@@ -252,12 +203,10 @@ impl Session {
             false if waited => self.patience = LATEST,
             false => {}
         }
-        let mut losses = Losses::default();
-        for (on_cpu, count) in self.cpus.iter_mut().zip(counts) {
-            on_cpu.given_up = on_cpu.missing(count);
-            losses.add(&on_cpu.losses.counted(count));
-        }
-        Ok(losses)
+        Ok(Losses::of_all(self.cpus.iter_mut().zip(counts).map(|(on_cpu, count)| {
+            on_cpu.given_up = on_cpu.losses.missing(&count);
+            on_cpu.losses.counted(&count)
+        })))
     }
 }
 
@@ -267,19 +216,14 @@ impl OnCpu {
         self.events.iter().try_for_each(|event| f(event).map_err(|source| TraceError::Step { step, cpu, source }))
     }
 
-    /// How many of so many events were neither read nor reported lost.
-    fn missing(&self, count: u64) -> u64 {
-        count.saturating_sub(self.losses.read + self.losses.lost)
-    }
-
     /// How often its events occurred.
-    fn count(&self) -> Result<u64, TraceError> {
-        let mut sum = 0;
+    fn count(&self) -> Result<Count, TraceError> {
+        let mut counts = Vec::with_capacity(self.events.len());
         self.each("reading an event's count", |event| {
-            sum += event.count()?;
+            counts.push(event.count()?);
             Ok(())
         })?;
-        Ok(sum)
+        Ok(counts.into_iter().sum())
     }
 }
 
@@ -328,19 +272,5 @@ mod tests {
     #[test]
     fn rings_are_powers_of_two_and_smaller_the_more_cpus_there_are() {
         assert_eq!([1, 64, 65, 512, 8192, 1 << 20].map(|cpus| ring_size(cpus) >> 10), [4096, 4096, 2048, 512, 64, 64]);
-    }
-
-    #[test]
-    fn events_that_were_counted_and_not_read_are_lost_even_when_no_record_says_so() {
-        let losses = Losses { read: 7, lost: 2, ..Losses::default() };
-        assert_eq!(losses.counted(10).lost, 3);
-        assert_eq!(losses.counted(8).lost, 2, "the kernel said so");
-        assert!(!losses.counted(10).is_whole());
-        assert!(Losses { read: 7, ..Losses::default() }.counted(7).is_whole());
-        let (early, late) = (losses.counted(12), Losses { read: 12, ..Losses::default() }.counted(12));
-        assert_eq!(early.lost, 5);
-        let between = late.since(&early);
-        assert_eq!((between.occurred, between.read, between.lost), (5, 5, 0), "those given up came after all");
-        assert_eq!(Losses { read: 9, ..Losses::default() }.counted(7).occurred, 9, "two came after the count");
     }
 }

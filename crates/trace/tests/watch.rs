@@ -110,7 +110,8 @@ fn each_process_gets_its_own_moves_from_follow_to_collect_and_no_others() {
     end(second);
 }
 
-/// So many moves, all from node to node, were found, or are said to be lost. Linux 6.18 counts events that it never writes.
+/// So many moves, all from node to node, were found, or are said to be lost: a kernel may write nothing of what some tasks
+/// do, and these may be who moved it (docs/trace.md).
 fn check_moves(found: &Watched, made: u64) {
     assert_eq!(found.found.migrations.total(), found.found.migrations.cross_node);
     check_lost(found, made);
