@@ -100,6 +100,7 @@ impl StoreArgs {
 /// A store's answer by who has to act: what was named wrongly, or what the system refuses.
 pub fn of_store(error: StoreError) -> Failure {
     match error {
+        error if error.is_damage() => Failure::input(error),
         StoreError::File { .. }
         | StoreError::ReadOnly { .. }
         | StoreError::Sqlite { .. }

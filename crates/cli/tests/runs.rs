@@ -103,7 +103,7 @@ fn runs_are_listed_and_filtered() {
     assert_eq!(labelled.lines().count(), 2, "{labelled}");
     assert!(labelled.contains("3 of 4"), "{labelled}");
     let nothing = place.answer(&["list", "--store", &place.file("none.db")]);
-    assert!(nothing.contains("No runs"), "{nothing}");
+    assert!(nothing.contains("No runs") && nothing.contains("none.db"), "{nothing}");
     assert!(!Path::new(&place.file("none.db")).exists());
     assert!(place.refused(&["list", "--since", "yesterday"], 2).contains("2026-11-21"));
 }
@@ -149,6 +149,9 @@ fn what_is_exported_can_be_imported_elsewhere() {
     std::fs::write(&evil, r#"{"schema": "\u001b[2J\u0007"}"#).unwrap();
     let message = place.refused(&["import", &evil, "--store", &other], 2);
     assert!(message.contains("[2J") && !message.contains(['\x1b', '\x07']), "{message:?}");
+    let huge = place.file("huge.json");
+    std::fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+    assert!(place.refused(&["import", &huge, "--store", &other], 2).contains("more than a gibibyte"));
     let third = place.nearfar(&["import", &json, "/nonexistent.json", "--store", &place.file("third.db")]);
     assert_eq!(third.status.code(), Some(2));
     assert_eq!(
@@ -195,6 +198,11 @@ fn what_is_no_store_is_refused_by_name() {
     }
     assert_eq!(std::fs::read(&notes).unwrap(), b"dear diary");
     assert!(place.refused(&["show", "1", "--store", &place.file("none.db")], 2).contains("no runs are stored there"));
+    let cut = place.file("cut.db");
+    drop(Store::open(Path::new(&cut)).unwrap());
+    std::fs::File::options().write(true).open(&cut).unwrap().set_len(5000).unwrap();
+    let message = place.refused(&["list", "--store", &cut], 2);
+    assert!(message.contains("cut.db is damaged: it has 5000 of its"), "{message}");
 }
 
 #[test]

@@ -35,7 +35,8 @@ pub fn matrix(answer: &Answer, style: &Style) -> String {
 /// A whole matrix below the header of its stored run ([`crate::runs::header`]), which says how it was made.
 pub fn stored(answer: &Answer, style: &Style) -> String {
     let plain = |text: String| paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text);
-    let settings: String = settings(answer).map(plain).collect();
+    let load = load(answer.parameters.load_percent, &answer.load_percent_had);
+    let settings: String = std::iter::once(load).chain(settings(answer)).map(plain).collect();
     whole(settings + &results(answer, style))
 }
 
@@ -64,7 +65,7 @@ pub fn once(
     let mut out = heading(style, "Probe", emulated.unwrap_or(""));
     let plain = |text: &str| paragraph(style, 2, (Role::Plain, ""), Role::Plain, text);
     out.push_str(&plain(&what(parameters)));
-    out.push_str(&plain(&load(parameters.load_percent)));
+    out.push_str(&plain(&load(parameters.load_percent, &sample.load_percent)));
     let probe = &sample.probe;
     let memory = place("memory", cell.memory);
     let cpus = place("CPUs", cell.cpus);
@@ -100,19 +101,22 @@ fn place(of: &str, place: Where) -> String {
 fn what(parameters: &Parameters) -> String {
     let Parameters { pattern, bytes: size, counts, steps, huge_pages, .. } = parameters;
     let pages = if *huge_pages { ", huge pages" } else { "" };
-    format!("{pattern} over {}{pages}; {counts} rounds of {steps} accesses a run", bytes(*size))
+    let (rounds, accesses) = (count(*counts as usize, "round"), if *steps == 1 { "access" } else { "accesses" });
+    format!("{pattern} over {}{pages}; {rounds} of {steps} {accesses} a run", bytes(*size))
 }
 
-fn load(percent: f64) -> String {
+/// What load was asked for, and what it had: beside the probe less than was asked for, and beside others still less.
+fn load(percent: f64, had: &Known<f64>) -> String {
+    let had = had.get().map(|had| format!("; it had {had:.1} % of the CPUs")).unwrap_or_default();
     match percent > 0.0 {
-        true => format!("load: one pinned process on each CPU, {percent} % of it"),
+        true => format!("load: one pinned process on each CPU, {percent} % of it{had}"),
         false => "no load: alone on an idle machine the probe says little about scheduling".to_owned(),
     }
 }
 
 /// What was run, in sentences.
 fn setup(answer: &Answer) -> Vec<String> {
-    let mut said = vec![what(&answer.parameters), load(answer.parameters.load_percent)];
+    let mut said = vec![what(&answer.parameters), load(answer.parameters.load_percent, &answer.load_percent_had)];
     let (there, wanted) = answer.progress();
     let cells = count(answer.rows.len(), "cell");
     said.push(match there == wanted {
@@ -132,16 +136,31 @@ fn settings(answer: &Answer) -> impl Iterator<Item = String> {
     settings.map(|setting| format!("set for the run: {} = {}", setting.path, setting.value))
 }
 
+/// That run times have others' work in them.
+fn crowded(answer: &Answer) -> String {
+    let load = answer.parameters.load_percent;
+    let had = answer.load_percent_had.get().filter(|_| load > 0.0);
+    let had = had.map(|had| format!("the load had {had:.1} % of the CPUs instead of {load} %"));
+    let waited =
+        answer.waited_share.get().map(|share| format!("the probe waited for a CPU {:.0} % of the time", share * 100.0));
+    let said = had.into_iter().chain(waited).collect::<Vec<_>>().join(" and ");
+    format!(
+        "{said} (medians): others worked on these CPUs, too, and run times are longer for it; repeat when they are quiet"
+    )
+}
+
 /// What was left out and what was wrong.
 fn remarks(answer: &Answer, style: &Style) -> String {
     let left_out =
         answer.parameters.left_out.iter().map(|left| format!("not measured: {}, because {}", left.what, left.because));
     let samples = |counted: &Counted| count(counted.samples, "sample");
-    let doubts = answer.doubts.iter().map(|doubt| format!("{}: {}", samples(doubt), doubt.what));
+    let such_as = |counted: &Counted| if counted.differ { ", such as" } else { "" };
+    let doubts = answer.doubts.iter().map(|doubt| format!("{}{}: {}", samples(doubt), such_as(doubt), doubt.what));
+    let crowded = answer.is_crowded().then(|| crowded(answer));
     let failed = answer.rows.iter().flat_map(|row| {
         row.failed.iter().map(|failed| format!("{} of cell {} failed: {}", samples(failed), row.cell, failed.what))
     });
-    let said: Vec<String> = left_out.chain(failed).chain(doubts).collect();
+    let said: Vec<String> = left_out.chain(failed).chain(doubts).chain(crowded).collect();
     if said.is_empty() {
         return String::new();
     }

@@ -14,9 +14,11 @@ use crate::summary::Summary;
 const MOST_DOUBTS: usize = 8;
 
 /// A line a run, newest first.
-pub fn list(runs: &[Run], style: &Style) -> String {
+///
+/// `because` says why there is none where there is none.
+pub fn list(runs: &[Run], because: &str, style: &Style) -> String {
     if runs.is_empty() {
-        return whole(heading(style, "No runs", "none is stored that was asked for"));
+        return whole(heading(style, "No runs", because));
     }
     let mut grid = Grid::new(&[
         ("run", Side::Right),
@@ -98,7 +100,8 @@ pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Sty
     let ended = run.finished_at_s.map(|at_s| format!(" to {}", when(at_s))).unwrap_or_default();
     line("made", Role::Plain, &format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar));
     line("host", Role::Plain, &format!("{}, {} {}", run.host, run.kernel, detail.kernel_version));
-    line("machine", Role::Plain, &machine.map_or_else(String::new, |machine| Summary::of(machine).line()));
+    let unreadable = || "not known: its description in the store is damaged, or a newer nearfar's".to_owned();
+    line("machine", Role::Plain, &machine.map_or_else(unreadable, |machine| Summary::of(machine).line()));
     line("emulated", Role::Warning, run.emulated.as_deref().unwrap_or(""));
     let attempts = format!("{} in {}, seed {}", samples_of(run), count(detail.plan.len(), "cell"), detail.seed);
     line("samples", Role::Plain, &format!("{attempts}, {} with doubts, {} failed", run.doubtful, run.failed));
@@ -174,7 +177,8 @@ fn doubts(samples: &[Sample], style: &Style) -> String {
     let failed = failed.iter().map(|counted| (Role::Critical, "failed", counted));
     let said: Vec<_> = failed.chain(doubtful.iter().map(|counted| (Role::Warning, "doubtful", counted))).collect();
     for (role, how, counted) in said.iter().take(MOST_DOUBTS) {
-        let lead = format!("{} {how}: ", count(counted.samples, "sample"));
+        let such_as = if counted.differ { ", such as" } else { "" };
+        let lead = format!("{} {how}{such_as}: ", count(counted.samples, "sample"));
         out.push_str(&paragraph(style, 2, (*role, &lead), Role::Plain, &counted.what));
     }
     if let Some(more) = said.len().checked_sub(MOST_DOUBTS).filter(|&more| more > 0) {

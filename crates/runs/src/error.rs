@@ -100,15 +100,41 @@ pub enum StoreError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file ends before it should.
+    #[error(
+        "{} is damaged: it has {found} of its {should} bytes, and was not touched; copy it again from where it came \
+         from, or name another file with --store", path.display()
+    )]
+    CutOff {
+        /// The file.
+        path: PathBuf,
+        /// The bytes it has.
+        found: u64,
+        /// The bytes it says it has.
+        should: u64,
+    },
     /// SQLite refused.
     #[error("{}: {}{}", path.display(), error, advice(error))]
     Sqlite {
         /// The file.
         path: PathBuf,
         /// Its answer.
-        #[source]
         error: rusqlite::Error,
     },
+}
+
+impl StoreError {
+    /// Whether the file is at fault and not the system: part of it is missing or makes no sense.
+    pub fn is_damage(&self) -> bool {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        match self {
+            Self::Damaged { .. } | Self::CutOff { .. } => true,
+            Self::Sqlite { error, .. } => {
+                matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What to do about an answer of SQLite.

@@ -34,6 +34,9 @@ pub struct Counted {
     pub what: String,
     /// Of how many samples.
     pub samples: usize,
+    /// Whether the figures in it are those of the first sample, and others have others.
+    #[serde(default)]
+    pub differ: bool,
 }
 
 /// How often each thing was said, the most frequent first; what differs only in its figures is one thing.
@@ -44,8 +47,11 @@ pub fn counted(said: impl IntoIterator<Item = impl Into<String>>) -> Vec<Counted
         let kind = what.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect();
         let place = *places.entry(kind).or_insert(found.len());
         match found.get_mut(place) {
-            Some(known) => known.samples += 1,
-            None => found.push(Counted { what, samples: 1 }),
+            Some(known) => {
+                known.samples += 1;
+                known.differ |= known.what != what;
+            }
+            None => found.push(Counted { what, samples: 1, differ: false }),
         }
     }
     found.sort_by_key(|counted| std::cmp::Reverse(counted.samples));
@@ -77,5 +83,17 @@ fn one(cell: &Cell, samples: &[&Sample]) -> CellSummary {
         moments: Moments::of(&values),
         median: summary.map(|summary| summary.median),
         confidence: summary.and_then(|summary| summary.confidence),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_in_its_figures_is_one_thing_and_said_to_differ() {
+        let said = ["3.5 % stolen", "throttled", "14 % stolen", "throttled"];
+        let of = |what: &str, differ| Counted { what: what.to_owned(), samples: 2, differ };
+        assert_eq!(counted(said), [of("3.5 % stolen", true), of("throttled", false)]);
     }
 }

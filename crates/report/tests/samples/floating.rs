@@ -17,7 +17,7 @@ pub fn of(machine: &Machine) -> Known<Floating> {
     let cells = places.into_iter().chain([(float, float)]).map(|(memory, cpus)| cell(memory, cpus));
     let cells: Vec<MatrixCell> = cells.collect();
     let host = machine.origin.host.clone().unwrap_or_default();
-    let doubt = Counted { what: format!("something else ran on {host}"), samples: 2 };
+    let doubt = Counted { what: format!("something else ran on {host}"), samples: 2, differ: false };
     Known::Yes(Floating {
         parameters: parameters(nodes, cells.clone()),
         contrasts: vec![

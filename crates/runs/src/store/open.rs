@@ -208,7 +208,42 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
     // The newest version may still be in the log; it is looked at again when that has been read.
     let written: Option<[u8; 4]> = header.get(60..64).and_then(|bytes| bytes.try_into().ok());
     check_version(path, written.map_or(0, i32::from_be_bytes).into())?;
-    Ok(Header::Ours)
+    match cut_off(path).map_err(failed)? {
+        Some((found, should)) => Err(StoreError::CutOff { path: path.to_owned(), found, should }),
+        None => Ok(Header::Ours),
+    }
+}
+
+/// The bytes that a file has and that its header says it has, where the end is missing. SQLite would fill the last page up.
+fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
+    let beside = |end: &str| {
+        let mut journal = path.as_os_str().to_owned();
+        journal.push(end);
+        std::fs::metadata(journal).is_ok_and(|journal| journal.len() > 0)
+    };
+    let look = || -> std::io::Result<Option<(u64, u64)>> {
+        let mut header = [0; 100];
+        let mut file = File::open(path)?;
+        file.read_exact(&mut header)?;
+        let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let page = match u16::from_be_bytes([header[16], header[17]]) {
+            1 => 1 << 16,
+            bytes => u64::from(bytes),
+        };
+        // Who did not keep the size up to date has not written down this change either.
+        let should = if number(24) == number(92) { u64::from(number(28)) * page } else { 0 };
+        // While there is a journal the file may be longer or shorter; it is looked at before the length is.
+        let unfinished = beside("-wal") || beside("-journal");
+        let found = file.metadata()?.len();
+        Ok((found < should && !unfinished).then_some((found, should)))
+    };
+    // Twice: somebody may have made it shorter between the reading of its header and of its length.
+    match (look(), look()) {
+        (Ok(first), Ok(second)) => Ok(first.filter(|_| first == second)),
+        // Of less than a header more is missing than can be told.
+        (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
 }
 
 fn check_version(path: &Path, found: i64) -> Result<(), StoreError> {

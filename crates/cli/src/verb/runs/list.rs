@@ -43,13 +43,14 @@ impl List {
         let Self { experiment, label, since, limit, store, format } = self;
         let filter = Filter { experiment, label, since_s: since, limit };
         let path = store.path()?;
-        let runs = match nearfar_runs::Store::open_existing(&path) {
-            Ok(store) => store.list(&filter).map_err(of_store)?,
-            Err(StoreError::Absent { .. }) => Vec::new(),
+        let place = path.display();
+        let (runs, because) = match nearfar_runs::Store::open_existing(&path) {
+            Ok(store) => (store.list(&filter).map_err(of_store)?, format!("{place} has none that was asked for")),
+            Err(error @ StoreError::Absent { .. }) => (Vec::new(), error.to_string()),
             Err(error) => return Err(of_store(error)),
         };
         output::print(&match format.format {
-            Format::Table => nearfar_report::runs::list(&runs, &output::style(colour)),
+            Format::Table => nearfar_report::runs::list(&runs, &because, &output::style(colour)),
             Format::Json => output::json("runs-list/1", None, &Listed { store: path, runs })?,
         })
     }
