@@ -62,6 +62,15 @@ fn what_never_varies_is_not_explained_and_the_other_is() {
 }
 
 #[test]
+fn rounds_that_are_too_small_for_levels_of_their_own_are_said_to_have_none() {
+    let cells: Vec<MatrixCell> = two_nodes().into_iter().take(2).collect();
+    let found = |rounds| findings(&cells, &world(&cells, rounds, 0.01)).explained;
+    let (few, many) = (found(5), found(12));
+    assert!(few.r2.is_some() && !few.within_rounds, "{few:?}");
+    assert!(many.r2.is_some() && many.within_rounds, "{many:?}");
+}
+
+#[test]
 fn each_cost_that_cannot_be_told_has_its_own_reason() {
     let bound: Vec<MatrixCell> = two_nodes().into_iter().take(9).filter(MatrixCell::is_same_node).collect();
     let found = findings(&bound, &world(&bound, 10, 0.01)).explained;

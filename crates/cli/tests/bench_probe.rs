@@ -180,7 +180,7 @@ fn one_probe_says_how_long_it_took_and_where_it_was() {
 fn what_is_not_here_is_refused_with_what_is() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("runs.db");
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["--memory", "4000"], "--memory 4000"),
         (&["--cell", "pnid=-1,nb=0,mem=0,cpu=4000"], "cpu=4000"),
         (&["--cell", "pnid=-1,mem=0"], "pnid=0,nb=1,mem=F,cpu=0"),
@@ -190,6 +190,7 @@ fn what_is_not_here_is_refused_with_what_is() {
         (&["--once", "--steps", "1", "--memory", "4000"], "no node 4000"),
         (&["--resume", "--counts", "3"], "--counts"),
         (&["--resume", "--samples", "3"], "--samples"),
+        (&["--resume", "--label", "lost"], "with the label \"lost\""),
         (&["--once", "--migration-cost-ns", "3"], "--migration-cost-ns"),
     ];
     for (arguments, names) in cases {

@@ -116,7 +116,8 @@ impl<W: Write> Progress for Lines<W> {
             0 => String::new(),
             already => format!(", {already} of them taken before it was interrupted"),
         };
-        self.line(&format!("run {}: {}: {} samples{already}", begun.run, begun.title, begun.total));
+        let samples = if begun.total == 1 { "sample" } else { "samples" };
+        self.line(&format!("run {}: {}: {} {samples}{already}", begun.run, begun.title, begun.total));
         self.tenths = tenths(begun.already, begun.total);
         self.run = Some(begun.clone());
     }

@@ -6,7 +6,7 @@ mod made_up;
 use made_up::{two_nodes, world};
 use nearfar_bench::matrix::{Answer, LeftOut, MatrixCell, Parameters, Taken};
 use nearfar_bench::probe::Pattern;
-use nearfar_machine::NodeId;
+use nearfar_machine::{Known, NodeId};
 use nearfar_report::{Style, probe};
 
 fn parameters(cells: &[MatrixCell]) -> Parameters {
@@ -58,6 +58,26 @@ fn findings_are_sentences_with_their_intervals() {
     ] {
         assert!(said.contains(sentence), "{sentence}\n{said}");
     }
+}
+
+#[test]
+fn a_load_that_others_kept_from_the_cpus_is_said_to_be_short() {
+    let cells: Vec<MatrixCell> = two_nodes().into_iter().take(4).collect();
+    let said = |had: f64, waited: f64| {
+        let mut taken = world(&cells, 6, 0.01);
+        for sample in taken.iter_mut().filter_map(|taken| taken.sample.as_mut().ok()) {
+            sample.load_percent = Known::Yes(had);
+            sample.probe.waited_s = Known::Yes(waited * sample.probe.seconds);
+        }
+        flowing(&text(&cells, &taken, 6, None))
+    };
+    let quiet = said(55.0, 0.45);
+    assert!(quiet.contains("60 % of it; it had 55.0 % of the CPUs"), "{quiet}");
+    assert!(!quiet.contains("others worked"), "{quiet}");
+    let crowded = said(8.7, 0.92);
+    let says = "the load had 8.7 % of the CPUs instead of 60 % and the probe waited for a CPU 92 % of the time";
+    assert!(crowded.contains(says) && crowded.contains("others worked on these CPUs"), "{crowded}");
+    assert!(said(55.0, 0.8).contains("others worked"), "the probe's waits alone tell it, too");
 }
 
 #[test]

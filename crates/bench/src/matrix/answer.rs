@@ -1,6 +1,6 @@
 //! The answer of a run: a pure function of its parameters and of the samples that were kept.
 
-use nearfar_machine::NodeId;
+use nearfar_machine::{Known, NodeId};
 use nearfar_runs::Counted;
 use serde::{Deserialize, Serialize};
 
@@ -8,8 +8,13 @@ use super::cell::MatrixCell;
 use super::choose::LeftOut;
 use super::findings::{Findings, findings};
 use super::sample::Taken;
-use super::summary::{Row, doubts, rows};
+use super::summary::{Row, doubts, load_percent_had, rows, waited_share};
 use crate::probe::Pattern;
+
+/// The load has less than this part of what it gets beside the probe only where others work, too.
+const LEAST_HAD: f64 = 0.75;
+/// Waits of the probe beyond what the load makes, as a share of its time: this much the scheduler's turns may cause.
+const MOST_MORE: f64 = 0.15;
 
 /// What is the same for all cells of a run. A run can only be continued with the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -61,6 +66,10 @@ pub struct Answer {
     pub findings: Findings,
     /// What was wrong with samples.
     pub doubts: Vec<Counted>,
+    /// The share of the CPUs that the load had, in percent: the median over the samples.
+    pub load_percent_had: Known<f64>,
+    /// The share of its time that the probe waited for a CPU, 0 to 1: the median over the samples.
+    pub waited_share: Known<f64>,
     /// How many samples each cell should have.
     pub samples_wanted: u32,
     /// The label that every figure of an emulated machine carries.
@@ -75,10 +84,20 @@ impl Answer {
             rows: rows(&parameters.cells, taken),
             findings: findings(&parameters.cells, taken),
             doubts: doubts(taken),
+            load_percent_had: load_percent_had(taken),
+            waited_share: waited_share(taken),
             parameters,
             samples_wanted,
             emulated,
         }
+    }
+
+    /// Whether the machine had other work than the load and the probe, so that run times say less about placement. A load on
+    /// a CPU of the probe gets half of it at most, and the probe waits for no more than that half.
+    pub fn is_crowded(&self) -> bool {
+        let most = self.parameters.load_percent.min(50.0);
+        let short = self.load_percent_had.get().is_some_and(|had| *had < LEAST_HAD * most);
+        short || self.waited_share.get().is_some_and(|share| *share > most / 100.0 + MOST_MORE)
     }
 
     /// Samples that are there, and that should be.

@@ -26,6 +26,8 @@ pub struct Explained {
     pub far_share: Known<Estimate>,
     /// The share of the variation of run times within rounds that both explain together, 0 to 1.
     pub r2: Option<f64>,
+    /// Whether each round had a level of its own; otherwise the rounds were too small for that.
+    pub within_rounds: bool,
     /// Samples that went in.
     pub samples: usize,
 }
@@ -60,7 +62,7 @@ pub fn explain(taken: &[Taken]) -> Explained {
         return nothing(because.clone(), because, 0);
     }
     match in_rounds([MIGRATIONS, FAR], &rows) {
-        Ok(fit) => of_fit(&fit, &rows, None),
+        Ok((fit, baseline)) => of_fit(&fit, baseline, &rows, None),
         // One of the two never changes: the other one may still be told, and alone.
         Err(CannotTell::NoVariation { column, baseline }) => {
             let (kept, index) = if column == MIGRATIONS { (FAR, 1) } else { (MIGRATIONS, 0) };
@@ -70,7 +72,7 @@ pub fn explain(taken: &[Taken]) -> Explained {
                 .collect();
             let because = in_words(CannotTell::NoVariation { column, baseline });
             match in_rounds([kept], &alone) {
-                Ok(fit) => of_fit(&fit, &rows, Some(&because)),
+                Ok((fit, baseline)) => of_fit(&fit, baseline, &rows, Some(&because)),
                 Err(error) if kept == FAR => nothing(because, in_words(error), rows.len()),
                 Err(error) => nothing(in_words(error), because, rows.len()),
             }
@@ -102,14 +104,15 @@ fn rows(taken: &[Taken]) -> Vec<Row<2>> {
 }
 
 /// With a level for each round; with one for all where the rounds are too small for that.
-fn in_rounds<const N: usize>(names: [&str; N], rows: &[Row<N>]) -> Result<Fit, CannotTell> {
-    match fit(names, rows, Baseline::PerGroup) {
-        Err(CannotTell::TooFew { .. }) => fit(names, rows, Baseline::Common),
+fn in_rounds<const N: usize>(names: [&str; N], rows: &[Row<N>]) -> Result<(Fit, Baseline), CannotTell> {
+    let by = |baseline| fit(names, rows, baseline).map(|fit| (fit, baseline));
+    match by(Baseline::PerGroup) {
+        Err(CannotTell::TooFew { .. }) => by(Baseline::Common),
         answer => answer,
     }
 }
 
-fn of_fit(fit: &Fit, rows: &[Row<2>], why_not_both: Option<&str>) -> Explained {
+fn of_fit(fit: &Fit, baseline: Baseline, rows: &[Row<2>], why_not_both: Option<&str>) -> Explained {
     let because = || Known::no(why_not_both.unwrap_or("it was not estimated").to_owned());
     let or_because = |estimate: Option<Estimate>| estimate.map_or_else(because, Known::Yes);
     let cost = |name| fit.coefficients.iter().find(|found| found.name == name).map_or(0.0, |found| found.value);
@@ -125,10 +128,12 @@ fn of_fit(fit: &Fit, rows: &[Row<2>], why_not_both: Option<&str>) -> Explained {
             false => Known::no("the fit leaves no time for runs that are near"),
         },
         r2: Some(fit.r2),
+        within_rounds: baseline == Baseline::PerGroup,
         samples: fit.samples,
     }
 }
 
 fn nothing(why_not_migrations: String, why_not_far: String, samples: usize) -> Explained {
-    Explained { migration_s: Known::no(why_not_migrations), far_share: Known::no(why_not_far), r2: None, samples }
+    let (migration_s, far_share) = (Known::no(why_not_migrations), Known::no(why_not_far));
+    Explained { migration_s, far_share, r2: None, within_rounds: false, samples }
 }

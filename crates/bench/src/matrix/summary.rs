@@ -114,6 +114,18 @@ fn median_of(good: &[&Sample], figure: impl Fn(&Sample) -> Known<f64>) -> Known<
     }
 }
 
+/// The share of the CPUs that the load had, in percent: the median.
+pub fn load_percent_had(taken: &[Taken]) -> Known<f64> {
+    let good: Vec<&Sample> = taken.iter().filter_map(Taken::good).collect();
+    median_of(&good, |sample| sample.load_percent.clone())
+}
+
+/// The share of its time that the probe waited for a CPU, 0 to 1: the median.
+pub fn waited_share(taken: &[Taken]) -> Known<f64> {
+    let good: Vec<&Sample> = taken.iter().filter_map(Taken::good).collect();
+    median_of(&good, |sample| sample.probe.waited_s.as_ref().map(|waited| waited / sample.probe.seconds.max(1e-9)))
+}
+
 /// What was wrong with samples of a run: what differs only in its figures counts as one.
 pub fn doubts(taken: &[Taken]) -> Vec<Counted> {
     counted(taken.iter().filter_map(Taken::good).flat_map(Sample::doubts))

@@ -81,6 +81,10 @@ pub enum Doubt {
     },
 }
 
+fn often(times: u64) -> String {
+    if times == 1 { "once".to_owned() } else { format!("{times} times") }
+}
+
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,11 +94,12 @@ impl fmt::Display for Doubt {
                  the host is quiet"
             ),
             Self::Throttled { times } => {
-                write!(f, "the processor throttled for heat {times} times: its clock was low; let it cool down")
+                write!(f, "the processor throttled for heat {}: its clock was low; let it cool down", often(*times))
             }
             Self::Quota { times } => write!(
                 f,
-                "the control group's CPU quota stopped the probe {times} times: measure in a group without cpu.max"
+                "the control group's CPU quota stopped the probe {}: measure in a group without cpu.max",
+                often(*times)
             ),
             Self::Faults { minor, major } => write!(
                 f,
@@ -104,7 +109,8 @@ impl fmt::Display for Doubt {
             Self::Waited { times } => {
                 write!(
                     f,
-                    "the probe waited {times} times in the timed part: something stopped it, such as a debugger or SIGSTOP"
+                    "the probe waited {} in the timed part: something stopped it, such as a debugger or SIGSTOP",
+                    often(*times)
                 )
             }
             Self::Switched { per_second } => write!(

@@ -122,7 +122,8 @@ impl Prepared {
         Ok(ProbeResult {
             seconds,
             on_cpu_s: difference.on_cpu_s,
-            waited_s: difference.waited_s,
+            // The kernel's count is read a moment before and after: a wait there is none of the timed part.
+            waited_s: difference.waited_s.map(|waited| waited.min((seconds - difference.on_cpu_s).max(0.0))),
             elapsed_life_s,
             counts: self.spec.counts,
             steps,

@@ -23,8 +23,9 @@ pub(super) fn of(answer: &Answer) -> Vec<(Role, String)> {
     said.push(far(&explained.far_share));
     said.extend(explained.r2.map(|r2| {
         let text = format!(
-            "both together explain {:.0} % of how run times differ within a round ({} samples; least squares)",
+            "both together explain {:.0} % of how run times differ{} ({} samples; least squares)",
             r2 * 100.0,
+            if explained.within_rounds { " within a round" } else { "" },
             explained.samples
         );
         (Role::Dim, text)

@@ -119,6 +119,7 @@ fn digits(rows: &[Row]) -> usize {
         _ if least >= 100.0 => 2,
         _ if least >= 1.0 => 3,
         _ if least >= 0.01 => 4,
-        _ => 6,
+        _ if least >= 1e-4 => 6,
+        _ => 9,
     }
 }

@@ -325,8 +325,11 @@ impl Plan {
             |run: &Run| run.fingerprint == here && matches!(run.state, RunState::Interrupted | RunState::Failed);
         let run = runs.into_iter().find(can_go_on).ok_or_else(|| {
             let place = store.path().display();
+            let labelled =
+                asked.run.label.as_ref().map(|label| format!(" with the label \"{label}\"")).unwrap_or_default();
             Failure::Input(anyhow::anyhow!(
-                "there is nothing to resume: {place} has no interrupted run of the probe on this machine (nearfar runs list)"
+                "there is nothing to resume: {place} has no interrupted run of the probe{labelled} on this machine \
+                 (nearfar runs list)"
             ))
         })?;
         let detail: Detail = store.detail(run.run).map_err(of_store)?;
@@ -377,7 +380,10 @@ impl Plan {
             true => "Ctrl-C shows what is there, nothing is kept",
             false => "Ctrl-C keeps what is there, --resume goes on",
         };
-        output::say!("{} cells x {} samples{about}; {interrupted}", cells.len(), self.samples);
+        let plural = |number: u64| if number == 1 { "" } else { "s" };
+        let (cells, samples) = (cells.len(), self.samples);
+        let (s, each_s) = (plural(cells as u64), plural(samples.into()));
+        output::say!("{cells} cell{s} x {samples} sample{each_s}{about}; {interrupted}");
     }
 }
 
@@ -395,6 +401,9 @@ fn rough(duration: Duration) -> String {
 fn refusal(error: ChildError) -> Failure {
     match error {
         ChildError::BadSpec { .. } => Failure::input(error),
+        ChildError::Cancelled { .. } => {
+            Failure::Refused(anyhow::anyhow!("interrupted before the first sample: nothing is kept"))
+        }
         _ => Failure::refused(error),
     }
 }
