@@ -83,11 +83,36 @@ pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
     written.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
 }
 
-fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+/// Fails where [`write_file`] is going to, before the work begins whose answer would be lost.
+pub fn can_write(path: &Path) -> Outcome {
+    let tried = match std::fs::metadata(path) {
+        Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
+        Ok(there) if !there.is_file() => rustix::fs::access(path, rustix::fs::Access::WRITE_OK).map_err(Into::into),
+        _ => beside(path).map(|_| ()),
+    };
+    tried.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
+}
+
+/// Writes an answer that took long to get; where the file cannot be had any more, it is on standard error.
+pub fn write_answer(path: &Path, text: &str) -> Outcome {
+    write_file(path, text.as_bytes()).inspect_err(|_| say!("{}", text.trim_end()))
+}
+
+/// A file without content in the directory of that one, gone when it is dropped.
+fn beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let permissions = std::fs::Permissions::from_mode(0o644);
-    let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(directory)?;
+    // tempfile would add the name of its own file, which says nothing to the user.
+    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(directory);
+    made.map_err(|error| {
+        let text = error.to_string();
+        std::io::Error::new(error.kind(), text.split(" at path ").next().unwrap_or_default())
+    })
+}
+
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut file = beside(path)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;

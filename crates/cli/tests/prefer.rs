@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -72,6 +73,76 @@ fn a_commands_output_and_exit_code_are_its_own_and_the_report_tells_of_it() {
     assert_eq!((text.as_str(), code, &report["command"]["exit_code"]), ("mine\n", Some(7), &Value::from(7)));
     assert_eq!(report["schema"], "prefer/1");
     keys::documented([&report]);
+}
+
+/// Runs it to its end: its exit code, and what it said on both streams.
+fn prefer(options: &[&str]) -> (Option<i32>, String, String) {
+    let state = tempfile::tempdir().unwrap();
+    let mut command = Command::new(NEARFAR);
+    command.args(["prefer", "--node", &node()]).args(options).env("XDG_STATE_HOME", state.path());
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_process_that_is_not_there_is_wrong_usage() {
+    let (code, _, errors) = prefer(&["--pid", "999999999"]);
+    assert_eq!((code, errors.as_str()), (Some(2), "nearfar: there is no process 999999999\n"));
+    let mut ended = Command::new("true").spawn().unwrap();
+    let pid = ended.id().to_string();
+    while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    let (code, _, errors) = prefer(&["--pid", &pid]);
+    ended.wait().unwrap();
+    assert_eq!((code, errors.contains("it has ended")), (Some(2), true), "{errors}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_said_before_the_command_or_given_otherwise() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("no/such/directory/report");
+    let (code, text, errors) = prefer(&["--output", file.to_str().unwrap(), "--", "echo", "mine"]);
+    assert_eq!((code, text.as_str()), (Some(3), ""), "{errors}");
+    assert!(errors.contains("directory/report: No such file"), "{errors}");
+    let (code, text, errors) = prefer(&["--output", "/dev/full", "--", "echo", "mine"]);
+    assert_eq!((code, text.as_str()), (Some(3), "mine\n"), "{errors}");
+    assert!(errors.contains("kept 1 thread of 1 process") && errors.contains("No space left"), "{errors}");
+}
+
+#[test]
+fn a_control_group_that_is_gone_is_kept_no_longer() {
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let Some(root) = roots.into_iter().find(|root| root.join("cgroup.procs").exists()) else {
+        return println!("skipped: no control groups of version 2 here");
+    };
+    let name = format!("nearfar-prefer-test-{}", std::process::id());
+    let group = root.join(&name);
+    if let Err(error) = std::fs::create_dir(&group) {
+        return println!("skipped: no control group can be made: {error}");
+    }
+    let state = tempfile::tempdir().unwrap();
+    let mut command = Command::new(NEARFAR);
+    command.args(["prefer", "--node", &node(), "--cgroup", &format!("/{name}"), "--through", "threads"]);
+    let mut kept = command.env("XDG_STATE_HOME", state.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = String::new();
+    // It has found the group when the thread is there that keeps.
+    let threads = format!("/proc/{}/task", kept.id());
+    let keeps = || {
+        let mut tasks = std::fs::read_dir(&threads).into_iter().flatten().filter_map(Result::ok);
+        tasks.any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "keeper\n"))
+    };
+    while kept.try_wait().unwrap().is_none() && !keeps() {
+        std::thread::yield_now();
+    }
+    std::fs::remove_dir(&group).unwrap();
+    kept.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    let code = kept.wait().unwrap().code();
+    if code == Some(3) {
+        return println!("skipped: {errors}");
+    }
+    assert_eq!((code, errors.contains("the group is gone")), (Some(0), true), "{errors}");
 }
 
 #[test]

@@ -81,6 +81,42 @@ fn a_process_that_runs_already_is_traced_for_the_time_asked_for() {
 }
 
 #[test]
+fn no_task_was_there_for_longer_than_the_trace() {
+    // The kernel takes a while to close the events; nobody's time is counted meanwhile.
+    let Some((_, answer)) = traced(&["migrations", "--seconds", "0", "--pid", "1"]) else { return };
+    let traced_s = answer["seconds"].as_f64().unwrap();
+    for task in answer["tasks"].as_array().unwrap() {
+        let spent: f64 = task["time"].as_array().unwrap().iter().map(|time| time["seconds"].as_f64().unwrap()).sum();
+        assert!(spent <= traced_s + 1e-6, "{spent} s in a trace of {traced_s} s: {task}");
+    }
+}
+
+#[test]
+fn who_has_ended_is_not_waited_for() {
+    let mut ended = Command::new("true").spawn().unwrap();
+    let pid = ended.id().to_string();
+    while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    let output = nearfar(&["trace", "migrations", "--pid", &pid]);
+    ended.wait().unwrap();
+    match output.status.code() {
+        Some(3) => println!("skipped: {}", errors(&output)),
+        code => assert_eq!((code, errors(&output).contains("it has ended")), (Some(2), true), "{}", errors(&output)),
+    }
+}
+
+#[test]
+fn a_command_whose_answer_could_not_be_written_is_not_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("no/such/directory/answer");
+    let output = nearfar(&["trace", "migrations", "--output", file.to_str().unwrap(), "--", "echo", "mine"]);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(3), &b""[..]));
+    let errors = errors(&output);
+    assert!(errors.ends_with("directory/answer: No such file or directory\n"), "{errors}");
+}
+
+#[test]
 fn tasks_of_a_control_group_and_of_those_below_it_are_traced() {
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     let Some(root) = roots.into_iter().find(|root| root.join("cgroup.procs").exists()) else {

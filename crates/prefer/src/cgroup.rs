@@ -55,7 +55,7 @@ pub enum CgroupError {
         directory: String,
     },
     /// The root of the hierarchy.
-    #[error("{name} is the root, every task of the system is below it; name a group")]
+    #[error("\"{name}\" is the root, every task of the system is below it; name a group")]
     Root {
         /// As given.
         name: String,

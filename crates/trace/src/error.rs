@@ -10,11 +10,10 @@ use crate::format::FormatError;
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// Neither mounted nor to be mounted.
-    #[error(
-        "no tracefs: {looked}; mounting one unseen failed ({source}); \
-         as root: mount -t tracefs tracefs /sys/kernel/tracing"
-    )]
+    #[error("no tracefs: {looked}; mounting one unseen failed ({source}); {}", advice(*.forbidden))]
     NoTracefs {
+        /// Whether there is one that this user may not read.
+        forbidden: bool,
         /// What was found at the places where it usually is.
         looked: String,
         /// Why no private one could be made.
@@ -98,12 +97,12 @@ pub enum TraceError {
     #[error("the kernel's events number tasks otherwise than this container does: trace migrations from outside of it")]
     Container,
     /// There is nothing to follow.
-    #[error("process {pid}: {source}")]
+    #[error("{}", no_process(*pid, error))]
     NoProcess {
         /// The process.
         pid: i32,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// No such control group.
     #[error("no control group {group}: give its directory, or its name below /sys/fs/cgroup as systemd-cgls shows it")]
@@ -126,6 +125,20 @@ pub enum TraceError {
     /// Waiting for events failed.
     #[error("waiting for events: {0}")]
     Wait(io::Error),
+}
+
+fn advice(forbidden: bool) -> &'static str {
+    match forbidden {
+        true => "there is one that you may not read: trace as root",
+        false => "as root: mount -t tracefs tracefs /sys/kernel/tracing",
+    }
+}
+
+fn no_process(pid: i32, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("there is no process {pid}"),
+        _ => format!("process {pid}: {error}"),
+    }
 }
 
 fn hint(system: &str) -> &'static str {

@@ -24,12 +24,16 @@ pub struct Thread {
 /// The threads of a process, with what is known of them; one that ends meanwhile is left out.
 ///
 /// # Errors
-/// When there is no such process.
+/// When there is no such process, or it has ended and its parent has not asked how: no event will tell of its end.
 pub fn of_process(pid: i32) -> Result<Vec<Thread>, TraceError> {
-    let listed = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let listed = listed.map_err(|source| TraceError::NoProcess { pid, source })?;
+    let failed = |error| TraceError::NoProcess { pid, error };
+    let listed = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(failed)?;
     let tids = listed.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Ok(tids.filter_map(thread).collect())
+    let threads: Vec<Thread> = tids.filter_map(thread).collect();
+    match threads.is_empty() {
+        true => Err(failed(io::Error::other("it has ended"))),
+        false => Ok(threads),
+    }
 }
 
 /// The threads in a control group and in those below it: a path, or a name relative to where control groups are mounted, as
@@ -93,8 +97,13 @@ fn find_cgroup(group: &str) -> Result<PathBuf, TraceError> {
 
 fn thread(tid: i32) -> Option<Thread> {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    let (name, cpu) = name_and_cpu(&stat)?;
+    let (name, cpu) = name_and_cpu(&stat).filter(|_| !is_zombie(&stat))?;
     Some(Thread { tid, name: name.to_owned(), cpu })
+}
+
+/// Whether it has ended; its number stands for nobody any more.
+fn is_zombie(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, after)| after.starts_with(['Z', 'X']))
 }
 
 /// `4711 (a name) S ...`: the name may hold anything, the CPU is the 39th field (proc_pid_stat(5)).
@@ -124,5 +133,6 @@ mod tests {
         let stat = format!("4711 (a) S (b c) {after}");
         assert_eq!(name_and_cpu(&stat), Some(("a) S (b c", Some(CpuId(3)))));
         assert_eq!(name_and_cpu("4711"), None);
+        assert!(!is_zombie(&stat) && is_zombie("4711 (Z) Z) Z 1"));
     }
 }

@@ -27,17 +27,21 @@ impl Tracefs {
     /// # Errors
     /// When none is mounted and this user may not mount one.
     pub fn find() -> Result<Self, TraceError> {
-        let mut looked = Vec::new();
+        let (mut looked, mut forbidden) = (Vec::new(), false);
         for place in PLACES {
             match Self::at(Path::new(place)) {
                 Ok(found) => return Ok(found),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => looked.push(format!("{place} has no events")),
-                Err(error) => looked.push(format!("{place}: {error}")),
+                Err(error) => {
+                    // debugfs is for root alone, whether or not there is something in it.
+                    forbidden |= place == PLACES[0] && error.kind() == io::ErrorKind::PermissionDenied;
+                    looked.push(format!("{place}: {error}"));
+                }
             }
         }
         match unseen() {
             Ok(directory) => Ok(Self { directory, place: "tracefs".to_owned() }),
-            Err(error) => Err(TraceError::NoTracefs { looked: looked.join(", "), source: error.into() }),
+            Err(error) => Err(TraceError::NoTracefs { forbidden, looked: looked.join(", "), source: error.into() }),
         }
     }
 

@@ -103,6 +103,7 @@ impl Prefer {
             return service.run(colour);
         }
         let policy = self.policy()?;
+        self.output.as_deref().map(output::can_write).transpose()?;
         let want = Want { devices: self.near.is_some(), ..Want::topology() };
         let machine = nearfar_sources::read(&Request { source: None, root: None, fake: None, want });
         let machine = machine.map_err(Failure::input)?;
@@ -197,7 +198,7 @@ impl Prefer {
 
     fn write(&self, text: &str) -> Outcome {
         match &self.output {
-            Some(file) => output::write_file(file, text.as_bytes()),
+            Some(file) => output::write_answer(file, text),
             None => {
                 output::say_part!("{text}");
                 Ok(())
@@ -213,6 +214,7 @@ const LOOK: Duration = Duration::from_millis(250);
 fn failure(error: KeeperError) -> Failure {
     match error {
         KeeperError::NoNode { .. }
+        | KeeperError::NoProcess { .. }
         | KeeperError::NoCpus { .. }
         | KeeperError::Elsewhere { .. }
         | KeeperError::Spawn { .. } => Failure::input(error),

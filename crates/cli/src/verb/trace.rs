@@ -48,6 +48,9 @@ struct AnswerArgs {
 impl Trace {
     /// Traces, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
+        let (TraceVerb::Nvme(nvme::Nvme { answer, .. }) | TraceVerb::Migrations(migrations::Migrations { answer, .. })) =
+            &self.verb;
+        answer.output.as_deref().map(output::can_write).transpose()?;
         match self.verb {
             TraceVerb::Nvme(verb) => verb.run(colour),
             TraceVerb::Migrations(verb) => verb.run(colour),
@@ -74,7 +77,7 @@ impl AnswerArgs {
             Format::Json => output::json(schema, Some(origin), traced)?,
         };
         match &self.output {
-            Some(file) => output::write_file(file, text.as_bytes())?,
+            Some(file) => output::write_answer(file, &text)?,
             None => output::print(&text)?,
         }
         match traced.command.as_ref().map(exit_code) {

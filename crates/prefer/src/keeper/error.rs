@@ -1,7 +1,11 @@
 //! What keeps tasks from being kept.
 
+use std::io;
+
 use nearfar_apply::lease::LeaseError;
 use nearfar_machine::{CpuSet, NodeId, NodeSet};
+
+use super::kept::{is_gone, plain};
 
 /// Why somebody is not kept.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +35,15 @@ pub enum KeeperError {
         /// The system's answer.
         because: String,
     },
-    /// The process is gone, or somebody else's.
+    /// There is no such process, or it has ended.
+    #[error("there is no process {pid}{}", if *.ended { " any more: it has ended, and its parent has not asked how" } else { "" })]
+    NoProcess {
+        /// The process.
+        pid: i32,
+        /// Whether it is a zombie.
+        ended: bool,
+    },
+    /// The process is somebody else's, or cannot be looked at.
     #[error("cannot keep process {pid}: {because}")]
     Process {
         /// The process.
@@ -71,4 +83,20 @@ pub enum KeeperError {
     /// The keeper's thread is gone.
     #[error("the keeper has ended; the masks are put back by its guard or by the next nearfar")]
     Died,
+}
+
+impl KeeperError {
+    /// What the system said of a process.
+    pub(super) fn of_process(pid: i32, error: &io::Error) -> Self {
+        let because = plain(error);
+        match error.kind() {
+            // /proc has no such directory, or a call found nobody (ESRCH).
+            io::ErrorKind::NotFound => Self::NoProcess { pid, ended: false },
+            _ if is_gone(error) => Self::NoProcess { pid, ended: false },
+            io::ErrorKind::PermissionDenied => {
+                Self::Process { pid, because: format!("{because}; it takes its owner, or root (CAP_SYS_NICE)") }
+            }
+            _ => Self::Process { pid, because },
+        }
+    }
 }

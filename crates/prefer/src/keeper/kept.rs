@@ -123,7 +123,10 @@ impl Kept {
 
     pub(super) fn adopt_targets(&mut self, targets: Targets) -> Result<(), KeeperError> {
         match targets {
-            Targets::Pids(pids) => pids.into_iter().try_for_each(|pid| self.adopt(pid)),
+            Targets::Pids(pids) => pids.into_iter().try_for_each(|pid| match tasks::stat(pid) {
+                Ok(stat) if stat.state == 'Z' => Err(KeeperError::NoProcess { pid, ended: true }),
+                _ => self.adopt(pid),
+            }),
             Targets::Cgroup(group) => {
                 let pids = members::processes(&group)?;
                 self.cgroup = Some(group);
@@ -136,8 +139,7 @@ impl Kept {
 
     /// Takes in a process with all its threads, and narrows them.
     pub(super) fn adopt(&mut self, pid: i32) -> Result<(), KeeperError> {
-        let failed = |error: io::Error| KeeperError::Process { pid, because: plain(&error) };
-        let stat = tasks::stat(pid).map_err(failed)?;
+        let stat = tasks::stat(pid).map_err(|error| KeeperError::of_process(pid, &error))?;
         if self.processes.get(&pid).is_some_and(|process| process.start == stat.id.start) {
             return Ok(());
         }
@@ -166,7 +168,7 @@ impl Kept {
         let mut elsewhere = None;
         loop {
             let tids = tasks::threads(pid);
-            let tids = tids.map_err(|error| KeeperError::Process { pid, because: plain(&error) })?;
+            let tids = tids.map_err(|error| KeeperError::of_process(pid, &error))?;
             let new: Vec<i32> = tids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
             if new.is_empty() {
                 break;
@@ -198,7 +200,7 @@ impl Kept {
 
     /// Narrows a thread that is kept from now on.
     fn adopt_thread(&mut self, pid: i32, tid: i32) -> Result<(), KeeperError> {
-        let failed = |error: &io::Error| KeeperError::Process { pid, because: plain(error) };
+        let failed = |error: &io::Error| KeeperError::of_process(pid, error);
         let own = match affinity::get(tid) {
             Err(error) if is_gone(&error) => return Ok(()),
             own => own.map_err(|error| failed(&error))?,

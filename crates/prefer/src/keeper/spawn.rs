@@ -49,7 +49,7 @@ impl Keeper {
         let adopted = kept.adopt(child.id().cast_signed());
         // A command that has ended already was kept all its life.
         match adopted {
-            Ok(()) | Err(KeeperError::Process { .. }) => Ok((Self::of(kept), child)),
+            Ok(()) | Err(KeeperError::Process { .. } | KeeperError::NoProcess { .. }) => Ok((Self::of(kept), child)),
             Err(error) => Err(error),
         }
     }

@@ -92,14 +92,19 @@ pub fn keep(
         ThroughArg::Threads => Through::Threads,
     });
     let keeper = KeptGroup::start(&group, node, machine, through, options).map_err(failure)?;
-    let how = keeper.how();
+    let mut how = keeper.how();
     let begun = Instant::now();
-    while !cancel.load(Ordering::Relaxed) && keeper.is_running() {
+    // A group that is gone fills no more: the kernel lets only an empty one go.
+    let is_there = || group.directory().is_dir();
+    while !cancel.load(Ordering::Relaxed) && keeper.is_running() && is_there() {
         let left = limit.map_or(LOOK, |limit| limit.saturating_sub(begun.elapsed()));
         if left.is_zero() {
             break;
         }
         std::thread::sleep(left.min(LOOK));
+    }
+    if matches!(keeper, KeptGroup::Threads { .. }) && !is_there() {
+        how += "; ended before it was told to: the group is gone";
     }
     let kept = keeper.stop().map_err(failure)?;
     Ok(Kept { near: None, group: group.name().to_owned(), how, kept })

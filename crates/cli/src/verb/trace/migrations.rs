@@ -40,7 +40,7 @@ pub struct Migrations {
     #[arg(long, conflicts_with = "command")]
     no_follow: bool,
     #[command(flatten)]
-    answer: AnswerArgs,
+    pub(super) answer: AnswerArgs,
     /// Run and trace this
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -59,8 +59,8 @@ impl Migrations {
         let plan = Plan { cpus: &machine.cpu_states.online, tracepoints: &tracepoints, names: false };
         let mut session = Session::open(&plan).map_err(refused)?;
         let balancing = MachineCounts::read();
-        let begin = now_ns();
         session.enable().map_err(refused)?;
+        let begin = now_ns();
         let mut moves = Moves::new(Sharing::new(&machine), !self.no_follow, formats.balancing());
         // Looked up when events are already counted: nobody slips through between the two.
         for Thread { tid, name, cpu } in self.threads()? {
@@ -81,9 +81,11 @@ impl Migrations {
             order.end_round(&mut |time, event| moves.take(time, event));
             moves.any_alive()
         })?;
+        // Closing the events takes the kernel a quarter of a second, which is no part of anybody's time in the trace.
+        let end = now_ns();
         let finished = session.finish(&mut |_, sample| read(sample, &mut order)).map_err(refused)?;
         order.finish(&mut |time, event| moves.take(time, event));
-        let answer = moves.finish(now_ns(), MachineCounts::since_then(balancing));
+        let answer = moves.finish(end, MachineCounts::since_then(balancing));
         let traced = Traced::new(finished, &machine, command, answer);
         self.answer.give("trace-migrations/1", &machine.origin, &traced, colour, nearfar_report::trace::migrations)
     }

@@ -30,7 +30,7 @@ pub struct Nvme {
     #[arg(long, value_name = "NAME")]
     subsystem: Option<String>,
     #[command(flatten)]
-    answer: AnswerArgs,
+    pub(super) answer: AnswerArgs,
     /// Trace while this runs
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
