@@ -12,15 +12,17 @@
 //!
 //! Patterns are those of a shell: `*`, `?` and `[...]`; see [`matching`](crate::matching).
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use glob::Pattern;
+use glob::{Pattern, PatternError};
 use nearfar_machine::NodeId;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::keeper::Memory;
+use crate::pattern::PathPattern;
 
 /// How often new tasks are looked for unless the file says otherwise.
 pub const SCAN: Duration = Duration::from_millis(500);
@@ -28,7 +30,7 @@ pub const SCAN: Duration = Duration::from_millis(500);
 const SCAN_SECONDS: std::ops::RangeInclusive<f64> = 0.05..=60.0;
 /// The highest node number that a kernel can have is below this (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES: u32 = 1024;
-/// As long as a path can be (`PATH_MAX`): matching takes a step of recursion for each star.
+/// As long as a path can be (`PATH_MAX`).
 const LONGEST_PATTERN: usize = 4096;
 
 /// A configuration that has been read and checked; nothing in it has been compared with a machine.
@@ -74,14 +76,23 @@ impl std::fmt::Display for Place {
 }
 
 /// What a task has to look like; what is `None` is not asked. At least one is given.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tasks {
     /// The path of its control group, or of one above that.
-    pub cgroup: Option<Pattern>,
+    pub cgroup: Option<PathPattern>,
     /// A systemd unit that it belongs to.
     pub unit: Option<Pattern>,
     /// Its name, or its executable's.
-    pub command: Option<Pattern>,
+    pub command: Option<Command>,
+}
+
+/// What a task runs.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Command {
+    /// Its name, or the file name of its executable.
+    Name(Pattern),
+    /// The whole path of its executable.
+    Path(PathPattern),
 }
 
 /// What is wrong with a configuration, and where.
@@ -144,15 +155,17 @@ pub fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
         )));
     }
     let mut rules: Vec<Rule> = Vec::new();
+    let (mut names, mut taken) = (HashMap::new(), HashMap::new());
+    let mut lines = Lines::of(text);
     for raw in raw.prefer {
         let span = raw.span();
-        let rule = rule(raw.into_inner(), span.clone(), line(text, span.start)).map_err(fault)?;
-        if let Some(other) = rules.iter().find(|other| other.name == rule.name) {
-            return Err(fault((span, format!("name = \"{}\": the rule of line {} has it", rule.name, other.line))));
+        let rule = rule(raw.into_inner(), span.clone(), lines.at(span.start)).map_err(fault)?;
+        if let Some(other) = names.insert(rule.name.clone(), rule.line) {
+            return Err(fault((span, format!("name = \"{}\": the rule of line {other} has it", rule.name))));
         }
-        if let Some(other) = rules.iter().find(|other| other.tasks == rule.tasks) {
-            let problem =
-                format!("\"{}\" matches what \"{}\" (line {}) has already taken", rule.name, other.name, other.line);
+        if let Some(other) = taken.insert(rule.tasks.clone(), rules.len()) {
+            let Rule { name, line, .. } = &rules[other];
+            let problem = format!("\"{}\" matches what \"{name}\" (line {line}) has already taken", rule.name);
             return Err(fault((span, problem)));
         }
         rules.push(rule);
@@ -161,7 +174,27 @@ pub fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
 }
 
 fn line(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
+    Lines::of(text).at(offset)
+}
+
+/// The numbers of lines, for places that come in order: what was counted is not counted again.
+struct Lines<'a> {
+    text: &'a [u8],
+    place: usize,
+    line: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Self {
+        Self { text: text.as_bytes(), place: 0, line: 1 }
+    }
+
+    fn at(&mut self, place: usize) -> usize {
+        let passed = self.text.get(self.place..place).unwrap_or_default();
+        self.line += passed.iter().filter(|&&byte| byte == b'\n').count();
+        self.place = self.place.max(place);
+        self.line
+    }
 }
 
 fn scan(seconds: Spanned<f64>) -> Result<Duration, Fault> {
@@ -183,7 +216,7 @@ fn rule(raw: RawRule, span: Range<usize>, line: usize) -> Result<Rule, Fault> {
     let tasks = Tasks {
         cgroup: raw.cgroup.map(cgroup).transpose()?,
         unit: raw.unit.map(unit).transpose()?,
-        command: raw.command.map(|text| pattern("command", &text)).transpose()?,
+        command: raw.command.map(command).transpose()?,
     };
     if tasks == Tasks::default() {
         return Err((span, "which tasks? give cgroup, unit or command (all that are given must match)".to_owned()));
@@ -211,19 +244,26 @@ fn place(node: Option<Spanned<i64>>, near: Option<Spanned<String>>, rule: &Range
 }
 
 /// A pattern that is one, and that does not match every name there is.
-fn pattern(field: &str, text: &Spanned<String>) -> Result<Pattern, Fault> {
+fn pattern<P>(field: &str, text: &Spanned<String>, new: fn(&str) -> Result<P, PatternError>) -> Result<P, Fault> {
     let refused = |why: String| (text.span(), format!("{field} = \"{}\": {why}", text.get_ref()));
     if text.get_ref().len() > LONGEST_PATTERN {
         return Err((text.span(), format!("{field}: longer than {LONGEST_PATTERN} bytes")));
     }
-    let pattern = Pattern::new(text.get_ref()).map_err(|error| refused(format!("{} at {}", error.msg, error.pos)))?;
-    if text.get_ref().chars().all(|character| character == '*') {
+    let pattern = new(text.get_ref()).map_err(|error| refused(format!("{} at {}", error.msg, error.pos)))?;
+    if text.get_ref().chars().all(|character| matches!(character, '/' | '*')) {
         return Err(refused("that is everything; leave the field out, or say what is meant".to_owned()));
     }
     Ok(pattern)
 }
 
-fn cgroup(text: Spanned<String>) -> Result<Pattern, Fault> {
+fn command(text: Spanned<String>) -> Result<Command, Fault> {
+    match text.get_ref().contains('/') {
+        true => pattern("command", &text, PathPattern::new).map(Command::Path),
+        false => pattern("command", &text, Pattern::new).map(Command::Name),
+    }
+}
+
+fn cgroup(text: Spanned<String>) -> Result<PathPattern, Fault> {
     let path = text.get_ref();
     let refused = |why: &str| Err((text.span(), format!("cgroup = \"{path}\": {why}")));
     if !path.starts_with('/') {
@@ -236,7 +276,7 @@ fn cgroup(text: Spanned<String>) -> Result<Pattern, Fault> {
         return refused("that is every group; name one");
     }
     let pattern = Spanned::new(text.span(), path.trim_end_matches('/').to_owned());
-    self::pattern("cgroup", &pattern)
+    self::pattern("cgroup", &pattern, PathPattern::new)
 }
 
 fn unit(text: Spanned<String>) -> Result<Pattern, Fault> {
@@ -248,5 +288,5 @@ fn unit(text: Spanned<String>) -> Result<Pattern, Fault> {
             format!("unit = \"{name}\": a service, scope or slice with its ending, such as \"nginx.service\"");
         return Err((text.span(), problem));
     }
-    pattern("unit", &text)
+    pattern("unit", &text, Pattern::new)
 }

@@ -6,6 +6,7 @@ pub mod idle;
 pub mod keeper;
 pub mod matching;
 pub mod near;
+pub mod pattern;
 pub mod psi;
 pub mod rule;
 pub mod service;

@@ -10,13 +10,8 @@
 //!
 //! Pure: what a task looks like is given.
 
-use glob::{MatchOptions, Pattern};
-
-use crate::config::{Rule, Tasks};
-
-/// A path's parts are matched one by one, and case counts, as in a shell.
-const PATHS: MatchOptions =
-    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+use crate::config::{Command, Rule, Tasks};
+use crate::pattern::PathPattern;
 
 /// What a process looks like from outside.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -37,26 +32,28 @@ pub fn matching(rules: &[Rule], looks: &Looks) -> Vec<usize> {
 
 /// Whether all that is given matches.
 pub fn matches(tasks: &Tasks, looks: &Looks) -> bool {
-    let asked = |pattern: &Option<Pattern>, holds: &dyn Fn(&Pattern) -> bool| pattern.as_ref().is_none_or(holds);
     let any_group = |holds: &dyn Fn(&str) -> bool| looks.groups.iter().any(|group| holds(group));
-    asked(&tasks.command, &|pattern| command(pattern, looks))
-        && asked(&tasks.cgroup, &|pattern| any_group(&|group| within(pattern, group)))
-        && asked(&tasks.unit, &|pattern| any_group(&|group| group.split('/').any(|part| pattern.matches(part))))
+    tasks.command.as_ref().is_none_or(|asked| command(asked, looks))
+        && tasks.cgroup.as_ref().is_none_or(|asked| any_group(&|group| within(asked, group)))
+        && tasks.unit.as_ref().is_none_or(|asked| any_group(&|group| group.split('/').any(|part| asked.matches(part))))
 }
 
-fn command(pattern: &Pattern, looks: &Looks) -> bool {
+fn command(asked: &Command, looks: &Looks) -> bool {
     let executable = looks.executable.as_deref();
-    if pattern.as_str().contains('/') {
-        return executable.is_some_and(|path| pattern.matches_with(path, PATHS));
+    match asked {
+        Command::Path(pattern) => executable.is_some_and(|path| pattern.matches(&path.split('/').collect::<Vec<_>>())),
+        Command::Name(pattern) => {
+            let file = executable.and_then(|path| path.rsplit('/').next());
+            pattern.matches(&looks.name) || file.is_some_and(|file| pattern.matches(file))
+        }
     }
-    let file = executable.and_then(|path| path.rsplit('/').next());
-    pattern.matches(&looks.name) || file.is_some_and(|file| pattern.matches(file))
 }
 
 /// Whether a group or one above it matches.
-fn within(pattern: &Pattern, group: &str) -> bool {
-    let ends = group.match_indices('/').map(|(at, _)| at).chain([group.len()]);
-    ends.filter(|&end| end > 0).any(|end| pattern.matches_with(&group[..end], PATHS))
+fn within(pattern: &PathPattern, group: &str) -> bool {
+    let parts: Vec<&str> = group.split('/').collect();
+    // The first part is empty: what stands before the root.
+    (2..=parts.len()).any(|depth| pattern.matches(&parts[..depth]))
 }
 
 #[cfg(test)]

@@ -12,7 +12,9 @@
 pub mod manager;
 pub mod roster;
 
+use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,11 +122,24 @@ pub struct CheckedTask {
 /// When it cannot be read, or something in it is wrong.
 pub fn load(file: &std::path::Path) -> Result<Config, ServiceError> {
     let unreadable = |because| ServiceError::Unreadable { file: file.to_owned(), because };
-    if std::fs::metadata(file).map_err(unreadable)?.len() > LARGEST {
-        return Err(unreadable(std::io::Error::other("larger than a mebibyte, which no configuration is")));
-    }
-    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    let text = read(file).map_err(unreadable)?;
     Ok(crate::config::parse(&text, &file.display().to_string())?)
+}
+
+/// The text of a file that a service can read again and again: a FIFO would keep it waiting, and a device may have no end.
+fn read(file: &std::path::Path) -> std::io::Result<String> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    // What it says of its length may be of a moment ago.
+    opened.take(LARGEST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > LARGEST {
+        true => Err(std::io::Error::other("larger than a mebibyte, which no configuration is")),
+        false => Ok(text),
+    }
 }
 
 /// The node that a rule means on this machine, and how that is known.

@@ -1,10 +1,12 @@
 //! Configurations of the service: what is read, and what is said of one that is wrong.
 
+use std::path::Path;
 use std::time::Duration;
 
 use nearfar_machine::NodeId;
 use nearfar_prefer::Memory;
-use nearfar_prefer::config::{Place, parse};
+use nearfar_prefer::config::{Command, Place, parse};
+use nearfar_prefer::service::load;
 use proptest::prelude::*;
 
 fn problem(text: &str) -> String {
@@ -21,7 +23,7 @@ fn every_field_is_read() {
     assert_eq!((web.name.as_str(), web.line, web.memory), ("web", 3, Memory::Follow));
     assert_eq!(web.place, Place::Near("eth0".to_owned()));
     assert_eq!((cache.line, cache.memory, &cache.place), (9, Memory::Untouched, &Place::Node(NodeId(1))));
-    assert_eq!(cache.tasks.command.as_ref().map(glob::Pattern::as_str), Some("redis-server*"));
+    assert_eq!(cache.tasks.command, Some(Command::Name(glob::Pattern::new("redis-server*").unwrap())));
 }
 
 #[test]
@@ -37,7 +39,9 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (rule("command = 'x'"), "prefer.toml:1: where to?"),
         (rule("node = 1"), "prefer.toml:1: which tasks?"),
         (rule("node = 1\ncommand = '**'"), "prefer.toml:4: command = \"**\": that is everything"),
+        (rule("node = 1\ncommand = '/**/*'"), "prefer.toml:4: command = \"/**/*\": that is everything"),
         (rule("node = 1\ncommand = 'a[b'"), "prefer.toml:4: command = \"a[b\": invalid range pattern"),
+        (rule("node = 1\ncommand = '/a[/]b'"), "prefer.toml:4: command = \"/a[/]b\": invalid range pattern"),
         (rule("node = 1\ncgroup = 'system.slice'"), "prefer.toml:4: cgroup = \"system.slice\": a path from the root"),
         (rule("node = 1\ncgroup = '/a/../b'"), "prefer.toml:4: cgroup = \"/a/../b\": no \"..\""),
         (rule("node = 1\ncgroup = '/'"), "that is every group"),
@@ -64,6 +68,37 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
 fn a_rule_that_could_never_match_is_an_error() {
     let text = "[[prefer]]\nname='a'\nnode=0\ncommand='x'\n[[prefer]]\nname='b'\nnode=1\ncommand='x'\n";
     assert_eq!(problem(text), "prefer.toml:5: \"b\" matches what \"a\" (line 1) has already taken");
+}
+
+/// As many rules as a mebibyte holds: no line is counted and no rule compared for each other rule.
+#[test]
+fn the_largest_file_is_read_rule_by_rule() {
+    let rule = |number: usize| format!("[[prefer]]\nname='r{number}'\nnode=1\ncommand='c{number}'\n");
+    let text: String = (0..20_000).map(rule).collect();
+    let config = parse(&text, "f").unwrap();
+    assert_eq!((config.rules.len(), config.rules.last().unwrap().line), (20_000, 4 * 19_999 + 1));
+    let twice = text + &rule(7);
+    assert!(problem(&twice).starts_with("prefer.toml:80001: name = \"r7\": the rule of line 29 has it"));
+}
+
+#[test]
+fn what_is_no_file_or_too_large_is_refused_and_keeps_nobody_waiting() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |path: &Path, expected: &str| {
+        let said = load(path).unwrap_err().to_string();
+        assert!(said.contains(expected), "{}: {said}", path.display());
+    };
+    let fifo = directory.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    refused(&fifo, "no regular file");
+    refused(Path::new("/dev/zero"), "no regular file");
+    refused(directory.path(), "no regular file");
+    refused(&directory.path().join("absent"), "No such file");
+    let large = directory.path().join("large");
+    std::fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();
+    refused(&large, "larger than a mebibyte");
+    std::fs::write(&large, [0xff; 9]).unwrap();
+    refused(&large, "UTF-8");
 }
 
 proptest! {
