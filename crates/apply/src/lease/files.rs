@@ -28,6 +28,9 @@ const OF_GROUPS: &str = "cpuset.cpus";
 /// CGROUP2_SUPER_MAGIC (include/uapi/linux/magic.h).
 const GROUPS_MAGIC: i64 = 0x6367_7270;
 
+/// More than any of these files holds, in bytes: a set of CPUs as text is the longest.
+const LONGEST: u64 = 1 << 20;
+
 /// A file that a lease holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Held {
@@ -113,7 +116,10 @@ fn is_gone(error: &io::Error) -> bool {
 /// The content as it can be written again: of a choice (`always [madvise] never`) the chosen word.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    open(path, OpenOptions::new().read(true))?.read_to_string(&mut text)?;
+    let read = open(path, OpenOptions::new().read(true))?.take(LONGEST + 1).read_to_string(&mut text)?;
+    if read as u64 > LONGEST {
+        return Err(io::Error::other("it holds more than a mebibyte"));
+    }
     let chosen = |word: &'_ str| word.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
     let mut chosen = text.split_ascii_whitespace().filter_map(chosen);
     Ok(match (chosen.next(), chosen.next()) {

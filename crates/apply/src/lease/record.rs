@@ -7,7 +7,7 @@
 //! ```
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -169,6 +169,7 @@ pub(super) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, Stri
 fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
     let mut header = None;
     let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
+    let mut places: HashMap<PathBuf, usize> = HashMap::new();
     let read = lines(bytes, &mut |line: Line<Record>| {
         match (line.record, line.n) {
             (Record::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => header = Some(lease),
@@ -179,10 +180,13 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
             (_, 0) => return Err("the record that begins the lease is missing".to_owned()),
             (Record::Old { path, old }, _) => {
                 may_be_set(&path, leases)?;
+                if places.insert(path.clone(), files.len()).is_some() {
+                    return Err(format!("{} has an old content already", path.display()));
+                }
                 files.push(Held { path, old, ours: BTreeSet::new() });
             }
-            (Record::New { path, new }, _) => match files.iter_mut().find(|held| held.path == path) {
-                Some(held) => drop(held.ours.insert(new)),
+            (Record::New { path, new }, _) => match places.get(&path) {
+                Some(&place) => drop(files[place].ours.insert(new)),
                 None => return Err(format!("{} has no old content", path.display())),
             },
             (Record::Masks(group), _) => masks.push(group),
