@@ -23,7 +23,7 @@ use rusqlite::Connection;
 pub use open::Journal;
 pub(crate) use read::by_uid;
 pub use remove::Removed;
-pub(crate) use write::insert;
+pub(crate) use write::{Row, insert};
 
 use crate::error::StoreError;
 use crate::host::{Host, Owner};

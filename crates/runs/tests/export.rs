@@ -3,7 +3,7 @@
 mod given;
 
 use nearfar_runs::export::{ImportError, Table, Values, Whole, write_csv, write_parquet};
-use nearfar_runs::{Cell, Filter, NewSample, Sample, Store, Taken};
+use nearfar_runs::{Cell, Factor, Filter, NewSample, RunState, Sample, Store, Taken};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use proptest::prelude::*;
@@ -104,6 +104,16 @@ fn samples_with_endless_values_are_no_table() {
     assert!(Table::of(&[store.whole(run).unwrap()]).is_err());
 }
 
+/// A hostile sample: few bytes, and as many paths as it has values, each as long as the sample is deep.
+#[test]
+fn a_sample_with_endless_values_far_down_is_refused_before_all_are_kept() {
+    let name = "n".repeat(2000);
+    let many: serde_json::Map<String, Value> = (0..100_000).map(|n| (format!("{n}"), n.into())).collect();
+    let deep = (0..100).fold(Value::from(many), |below, _| Value::from_iter([(name.clone(), below)]));
+    // All the paths would take 20 gigabytes.
+    assert!(Table::of(&[whole_with(vec![deep])]).is_err());
+}
+
 fn exported(runs: &[Whole]) -> Vec<u8> {
     serde_json::to_vec(&json!({"schema": "runs-export/1", "nearfar": "0.1.0", "runs": runs})).unwrap()
 }
@@ -120,11 +130,18 @@ fn what_was_exported_is_the_same_after_it_was_imported() {
     for (before, &number) in runs.iter().zip(&imported.runs) {
         let mut after = store.whole(number).unwrap();
         assert_eq!(after.run.run.0, before.run.run.0 + 1, "it has the next free number here");
-        after.run.run = before.run.run;
+        assert_eq!(
+            (before.run.state, after.run.state),
+            (RunState::Running, RunState::Interrupted),
+            "not carried out here"
+        );
+        (after.run.run, after.run.state) = (before.run.run, before.run.state);
         assert_eq!(&after, before);
     }
     let again = store.import(&exported(&runs)).unwrap();
-    assert_eq!((again.runs.len(), again.already), (0, imported.runs));
+    assert_eq!((again.runs.len(), &again.already), (0, &imported.runs));
+    // The process that carries the runs out is this one, and lives; it has nothing to do with the copies.
+    assert_eq!(store.remove(&imported.runs).unwrap().runs.len(), 2);
 }
 
 #[test]
@@ -143,7 +160,10 @@ fn an_import_that_contradicts_itself_changes_nothing() {
     assert!(refused(|whole| whole.taken[0].number = 2).contains("numbered"));
     assert!(refused(|whole| whole.taken.push(whole.taken[0].clone())).contains("two samples 1"));
     assert!(refused(|whole| whole.taken[0].failed = Some("no".into())).contains("both failed and did not"));
+    assert!(refused(|whole| whole.taken[0].seconds = None).contains("no value and did not fail"));
     assert!(refused(|whole| whole.taken[0].round = 0).contains("round 0"));
+    assert!(refused(|whole| whole.detail.plan.push(whole.detail.plan[0].clone())).contains("the cell memory=0 twice"));
+    assert!(refused(|whole| whole.detail.factors.push(Factor::new("memory", ["2"]))).contains("memory twice"));
     assert!(refused(|whole| whole.run.uid = "../etc".into()).contains("uid"));
     let other = store.import(br#"{"schema": "topo/1"}"#).unwrap_err().to_string();
     assert!(other.contains("topo/1") && other.contains("runs export"), "{other}");

@@ -1,13 +1,14 @@
 //! Runs that were exported as JSON elsewhere, in a guest for example, come into this store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::Whole;
 use crate::error::StoreError;
-use crate::run::{Run, RunId, Sample};
-use crate::store::{Store, by_uid, insert};
+use crate::run::{Detail, Run, RunId, RunState};
+use crate::store::{Row, Store, by_uid, insert};
 
 /// The shape of the JSON that is read and written: `"schema": "runs-export/1"`.
 pub const SCHEMA: &str = "runs-export/1";
@@ -53,13 +54,26 @@ struct Schema {
 }
 
 #[derive(Deserialize)]
-struct Exported {
-    runs: Vec<Whole>,
+struct Exported<T> {
+    runs: Vec<T>,
+}
+
+/// The part of a run that is neither [`Run`] nor [`Detail`].
+#[derive(Deserialize)]
+struct Rest {
+    machine: Value,
+    /// Not as [`Sample`](crate::Sample)s: those of a run take ten times the room of their text.
+    taken: Vec<Row>,
+}
+
+/// The same part of each run. Read part by part, as a flattened structure would hold everything twice.
+fn parts<T: DeserializeOwned>(json: &[u8]) -> Result<Vec<T>, serde_json::Error> {
+    serde_json::from_slice(json).map(|exported: Exported<T>| exported.runs)
 }
 
 impl Store {
     /// Adds the runs of an export, each under a new number, all of them or none. Those that are here already, by their uid,
-    /// are left alone.
+    /// are left alone. One that is being carried out is an interrupted one here.
     ///
     /// # Errors
     /// When the text is no export, a run contradicts itself, or the store refuses.
@@ -68,24 +82,23 @@ impl Store {
         if schema.as_deref() != Some(SCHEMA) {
             return Err(ImportError::OtherSchema { found: schema.unwrap_or_else(|| "no schema".to_owned()) });
         }
-        let Exported { runs } = serde_json::from_slice(json)?;
+        let (runs, details, rests) = (parts::<Run>(json)?, parts::<Detail>(json)?, parts::<Rest>(json)?);
         let mut names = BTreeSet::new();
-        for Whole { run, taken, .. } in &runs {
+        for ((run, detail), rest) in runs.iter().zip(&details).zip(&rests) {
             let contradicts = |what| ImportError::Contradicts { uid: run.uid.clone(), what };
-            check(&run.uid, taken).map_err(contradicts)?;
+            check(run, detail, &rest.taken).map_err(contradicts)?;
             if !names.insert(run.uid.as_str()) {
                 return Err(contradicts("it is there twice".to_owned()));
             }
         }
         let imported = self.write(|transaction| {
             let mut imported = Imported::default();
-            for whole in &runs {
-                match by_uid(transaction, &whole.run.uid)? {
+            for ((run, detail), Rest { machine, taken }) in runs.iter().zip(&details).zip(&rests) {
+                match by_uid(transaction, &run.uid)? {
                     Some(here) => imported.already.push(here),
                     None => {
-                        let machine = whole.machine.to_string();
-                        let run = counted_anew(whole);
-                        imported.runs.push(insert(transaction, &run, &whole.detail, machine.as_bytes(), &whole.taken)?);
+                        let (run, machine) = (as_a_copy(run, detail, taken), machine.to_string());
+                        imported.runs.push(insert(transaction, &run, detail, machine.as_bytes(), taken)?);
                     }
                 }
             }
@@ -95,35 +108,50 @@ impl Store {
     }
 }
 
-/// What lists show of a run, counted rather than believed.
-fn counted_anew(whole: &Whole) -> Run {
-    let count = |is: fn(&&Sample) -> bool| whole.taken.iter().filter(is).count() as u64;
+/// A run as it is in another store than its own: what lists show is counted rather than believed, and no process adds to it,
+/// whatever becomes of the one that carries it out there.
+fn as_a_copy(run: &Run, detail: &Detail, taken: &[Row]) -> Run {
+    let state = match run.state {
+        RunState::Running | RunState::OutOfSight => RunState::Interrupted,
+        ended => ended,
+    };
     Run {
-        samples: whole.taken.len() as u64,
-        cells: whole.detail.plan.len() as u64,
-        failed: count(|sample| sample.failed.is_some()),
-        doubtful: count(|sample| !sample.doubts.is_empty()),
-        ..whole.run.clone()
+        state,
+        samples: taken.len() as u64,
+        cells: detail.plan.len() as u64,
+        failed: taken.iter().filter(|row| row.failed.is_some()).count() as u64,
+        doubtful: taken.iter().filter(|row| row.doubtful).count() as u64,
+        ..run.clone()
     }
 }
 
-fn check(uid: &str, taken: &[Sample]) -> Result<(), String> {
-    let well_named = uid.len() == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit());
+fn check(run: &Run, detail: &Detail, taken: &[Row]) -> Result<(), String> {
+    let well_named = run.uid.len() == 32 && run.uid.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !well_named {
         return Err("its uid is not 32 hexadecimal digits".to_owned());
     }
-    let mut numbers: BTreeMap<u64, &Sample> = BTreeMap::new();
-    for sample in taken {
-        if numbers.insert(sample.number, sample).is_some() {
-            return Err(format!("it has two samples {}", sample.number));
+    let mut planned = BTreeSet::new();
+    if let Some(cell) = detail.plan.iter().find(|&cell| !planned.insert(cell)) {
+        return Err(format!("its plan has the cell {cell} twice"));
+    }
+    let mut varied = BTreeSet::new();
+    if let Some(factor) = detail.factors.iter().find(|factor| !varied.insert(&factor.name)) {
+        return Err(format!("it varies {} twice", factor.name));
+    }
+    let mut numbers = BTreeSet::new();
+    for row in taken {
+        if !numbers.insert(row.number) {
+            return Err(format!("it has two samples {}", row.number));
         }
-        if sample.seconds.is_some() == sample.failed.is_some() {
-            return Err(format!("sample {} both failed and did not", sample.number));
+        match (&row.seconds, &row.failed) {
+            (Some(_), Some(_)) => return Err(format!("sample {} both failed and did not", row.number)),
+            (None, None) => return Err(format!("sample {} has no value and did not fail", row.number)),
+            _ => {}
         }
-        if sample.round == 0 {
-            return Err(format!("sample {} is of round 0: they are counted from 1", sample.number));
+        if row.round == 0 {
+            return Err(format!("sample {} is of round 0: they are counted from 1", row.number));
         }
     }
-    let contiguous = numbers.keys().copied().eq(1..=numbers.len() as u64);
+    let contiguous = numbers.into_iter().eq(1..=taken.len() as u64);
     if contiguous { Ok(()) } else { Err("its samples are not numbered from 1 without a gap".to_owned()) }
 }

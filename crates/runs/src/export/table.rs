@@ -8,6 +8,7 @@
 //! Runs of different shapes get the columns of all of them, with nothing where a run has no such value. A column that
 //! holds whole numbers here and fractions there holds fractions; any other mixture is text.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
@@ -17,10 +18,15 @@ use crate::cell::Level;
 
 /// The most columns a table may have: more is a mistake in what the samples hold, and would take all memory.
 const MOST_COLUMNS: usize = 4096;
+/// The most bytes that the names of columns of samples may have together: few bytes of nested objects make many of names.
+const MOST_OF_NAMES: usize = 16 << 20;
 
-/// The samples have more different values than a table has columns.
+/// The samples have more different values than a table has columns, or too long names for them.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the samples have more than {MOST_COLUMNS} different values, too many for columns; export them as JSON")]
+#[error(
+    "the samples have more than {MOST_COLUMNS} different values, or names of them of more than 16 MiB: too much for \
+     columns; export them as JSON"
+)]
 pub struct TooWide;
 
 /// The values of a column, one a row.
@@ -84,29 +90,33 @@ impl Table {
     /// # Errors
     /// [`TooWide`].
     pub fn of(runs: &[Whole]) -> Result<Self, TooWide> {
-        let mut cells: HashMap<Key, Vec<(usize, Value)>> = HashMap::new();
+        let mut found = Found::default();
         for index in 0..OF_RUN.len() {
-            cells.insert(Key::OfRun(index), Vec::new());
+            found.cells.insert(Key::OfRun(index), Vec::new());
         }
         let factors = places_of_factors(runs);
-        let mut row = 0;
         for whole in runs {
             for sample in &whole.taken {
-                let mut put = |key: Key, value: Value| cells.entry(key).or_default().push((row, value));
                 for (index, value) in of_run(whole, sample).into_iter().enumerate() {
-                    put(Key::OfRun(index), value);
+                    found.put(Key::OfRun(index), value);
                 }
                 for (factor, level) in sample.cell.levels() {
                     let place = factors.get(factor).copied().unwrap_or(usize::MAX);
-                    put(Key::Factor(place, factor.to_owned()), of_level(level));
+                    found.put(Key::Factor(place, factor.to_owned()), of_level(level));
                 }
-                flat::leaves(&sample.sample, &mut |path, value| put(Key::Sample(path.to_vec()), value));
-                if cells.len() > MOST_COLUMNS {
+                flat::leaves(&sample.sample, &mut |path, value| {
+                    // What a single sample has beyond the limit need not be kept to be refused.
+                    if !found.is_too_wide() {
+                        found.put(Key::Sample(path.to_vec()), value);
+                    }
+                });
+                if found.is_too_wide() {
                     return Err(TooWide);
                 }
-                row += 1;
+                found.row += 1;
             }
         }
+        let Found { cells, row, .. } = found;
         let mut in_order: Vec<(Key, Vec<(usize, Value)>)> = cells.into_iter().collect();
         in_order.sort_by(|(a, _), (b, _)| a.cmp(b));
         let mut names = Names::default();
@@ -118,6 +128,29 @@ impl Table {
     /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Values> {
         self.columns.iter().find(|column| column.name == name).map(|column| &column.values)
+    }
+}
+
+/// What was found so far, with the row it is of.
+#[derive(Default)]
+struct Found {
+    cells: HashMap<Key, Vec<(usize, Value)>>,
+    row: usize,
+    /// Bytes of the paths in samples.
+    of_names: usize,
+}
+
+impl Found {
+    fn put(&mut self, key: Key, value: Value) {
+        let entry = self.cells.entry(key);
+        if let (Entry::Vacant(_), Key::Sample(path)) = (&entry, entry.key()) {
+            self.of_names += path.iter().map(String::len).sum::<usize>();
+        }
+        entry.or_default().push((self.row, value));
+    }
+
+    fn is_too_wide(&self) -> bool {
+        self.cells.len() > MOST_COLUMNS || self.of_names > MOST_OF_NAMES
     }
 }
 

@@ -1,7 +1,7 @@
 //! Beginning, continuing, filling and ending runs.
 
 use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Store, machines};
@@ -97,7 +97,7 @@ impl Store {
             Taken::Failed(because) => (None, Some(because), Vec::new(), Value::Null),
         };
         let (is_doubtful, is_failed) = (!doubts.is_empty(), failed.is_some());
-        let mut sample = Sample {
+        let row = Row::try_from(Sample {
             number: 0,
             round: new.round,
             cell: new.cell.clone(),
@@ -107,7 +107,8 @@ impl Store {
             failed,
             doubts,
             sample,
-        };
+        });
+        let mut row = row.map_err(|error| self.damaged("the sample", error))?;
         let owner = self.us.clone();
         let sql = "UPDATE run SET samples = samples + 1, doubtful = doubtful + ?2, failed = failed + ?3
                    WHERE id = ?1 AND state = 'running' AND pid = ?4 AND started_ticks = ?5 AND boot = ?6
@@ -116,8 +117,8 @@ impl Store {
             let of_run = params![run.0, is_doubtful, is_failed, owner.pid, owner.started_ticks as i64, owner.boot];
             let number: Option<i64> = transaction.query_row(sql, of_run, |row| row.get(0)).optional()?;
             if let Some(number) = number {
-                sample.number = number as u64;
-                insert_sample(transaction, run, &sample)?;
+                row.number = number as u64;
+                insert_samples(transaction, run, std::slice::from_ref(&row))?;
             }
             Ok(number)
         })?;
@@ -177,13 +178,13 @@ pub(crate) fn insert(
     run: &Run,
     detail: &Detail,
     machine: &[u8],
-    samples: &[Sample],
+    samples: &[Row],
 ) -> rusqlite::Result<RunId> {
     let machine = machines::keep(transaction, machine)?;
     insert_run(transaction, run, machine)?;
     let id = RunId(transaction.last_insert_rowid());
     insert_detail(transaction, id, detail)?;
-    samples.iter().try_for_each(|sample| insert_sample(transaction, id, sample))?;
+    insert_samples(transaction, id, samples)?;
     Ok(id)
 }
 
@@ -245,22 +246,60 @@ fn insert_detail(transaction: &Transaction<'_>, run: RunId, detail: &Detail) -> 
     transaction.execute(sql, values).map(|_| ())
 }
 
-fn insert_sample(transaction: &Transaction<'_>, run: RunId, sample: &Sample) -> rusqlite::Result<()> {
+/// A sample as it is stored: what has no shape of its own as text.
+#[derive(Deserialize)]
+#[serde(try_from = "Sample")]
+pub(crate) struct Row {
+    pub(crate) number: u64,
+    pub(crate) round: u32,
+    cell: String,
+    started_at_s: f64,
+    took_s: f64,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) failed: Option<String>,
+    doubts: String,
+    pub(crate) doubtful: bool,
+    sample: String,
+}
+
+impl TryFrom<Sample> for Row {
+    type Error = serde_json::Error;
+
+    fn try_from(sample: Sample) -> Result<Self, Self::Error> {
+        Ok(Self {
+            number: sample.number,
+            round: sample.round,
+            cell: serde_json::to_string(&sample.cell)?,
+            started_at_s: sample.started_at_s,
+            took_s: sample.took_s,
+            seconds: sample.seconds,
+            failed: sample.failed,
+            doubts: serde_json::to_string(&sample.doubts)?,
+            doubtful: !sample.doubts.is_empty(),
+            sample: serde_json::to_string(&sample.sample)?,
+        })
+    }
+}
+
+fn insert_samples(transaction: &Transaction<'_>, run: RunId, rows: &[Row]) -> rusqlite::Result<()> {
     let sql = "INSERT INTO sample (run, number, round, cell, started_at_s, took_s, seconds, failed, doubts, sample)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-    let values = params![
-        run.0,
-        sample.number as i64,
-        sample.round,
-        text(&sample.cell)?,
-        sample.started_at_s,
-        sample.took_s,
-        sample.seconds,
-        sample.failed,
-        text(&sample.doubts)?,
-        text(&sample.sample)?,
-    ];
-    transaction.execute(sql, values).map(|_| ())
+    let mut statement = transaction.prepare(sql)?;
+    for row in rows {
+        statement.execute(params![
+            run.0,
+            row.number as i64,
+            row.round,
+            row.cell,
+            row.started_at_s,
+            row.took_s,
+            row.seconds,
+            row.failed,
+            row.doubts,
+            row.sample,
+        ])?;
+    }
+    Ok(())
 }
 
 /// A value as JSON text.

@@ -1,8 +1,9 @@
 //! `nearfar runs import`.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use nearfar_runs::Store;
 use nearfar_runs::export::{ImportError, Imported};
@@ -10,6 +11,9 @@ use nearfar_runs::export::{ImportError, Imported};
 use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+
+/// What is read of a file, in bytes: some 700,000 samples of the probe, which take two to three times the room while they are read.
+const LARGEST: u64 = 1 << 30;
 
 /// Add runs that were exported as JSON, on another system or in a guest
 ///
@@ -50,13 +54,28 @@ impl Import {
 /// Adds the runs of one file.
 fn add(store: &mut Store, file: &Path) -> Result<Imported, Failure> {
     let name = file.display();
-    let json = match file.as_os_str() == "-" {
-        true => std::io::read_to_string(std::io::stdin()).map(String::into_bytes),
-        false => std::fs::read(file),
-    };
-    let json = json.with_context(|| format!("reading {name}")).map_err(Failure::Input)?;
+    let json = read(file).with_context(|| format!("reading {name}")).map_err(Failure::Input)?;
     store.import(&json).map_err(|error| match error {
         ImportError::Store(error) => of_store(error),
         error => Failure::Input(anyhow::Error::new(error).context(name.to_string())),
     })
+}
+
+/// The bytes of a file or of standard input.
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    const TOO_LARGE: &str = "it has more than a gibibyte, too much to be read at once; export fewer runs into one file";
+    let input: Box<dyn Read> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(std::fs::File::open(file)?),
+    };
+    if file.metadata().is_ok_and(|said| said.len() > LARGEST) {
+        bail!(TOO_LARGE);
+    }
+    // Devices and pipes say nothing of their length.
+    let mut json = Vec::new();
+    input.take(LARGEST + 1).read_to_end(&mut json)?;
+    if json.len() as u64 > LARGEST {
+        bail!(TOO_LARGE);
+    }
+    Ok(json)
 }
