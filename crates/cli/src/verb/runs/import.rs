@@ -12,7 +12,7 @@ use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// What is read of a file, in bytes: some 700,000 samples of the probe, which take two to three times the room while they are read.
+/// What is read of a file, in bytes: some 800,000 samples of the probe, which take two to three times the room while they are read.
 const LARGEST: u64 = 1 << 30;
 
 /// Add runs that were exported as JSON, on another system or in a guest
