@@ -197,6 +197,23 @@ fn a_file_that_is_not_there_is_made_only_for_writing() {
     assert!(Store::open(&path).unwrap().list(&Filter::default()).unwrap().is_empty());
 }
 
+/// Whoever only looks must not have to wait for the disk, nor fail where it is full.
+#[test]
+fn opening_and_listing_writes_nothing() {
+    let given = Given::new();
+    let mut writer = given.store();
+    given.finished(&mut writer, "probe", None);
+    let log = given.path.with_extension("db-wal");
+    let written = || [&given.path, &log].map(|file| fs::read(file).unwrap_or_default());
+    let before = written();
+    // The writer keeps the log from being taken over into the file.
+    let reader = Store::open_existing(&given.path).unwrap();
+    assert_eq!(reader.list(&Filter::default()).unwrap().len(), 1);
+    assert!(written() == before, "a page was written");
+    drop(reader);
+    assert!(written() == before, "a page was written at the end");
+}
+
 #[test]
 fn a_file_cut_short_is_refused_and_left_untouched() {
     let given = Given::new();

@@ -84,8 +84,12 @@ impl Store {
         let sqlite = at(path);
         let mut connection = Connection::open_with_flags(path, flags).map_err(&sqlite)?;
         prepare(&connection).map_err(&sqlite)?;
-        // Has to come before the first page is written; without effect later.
-        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(&sqlite)?;
+        let pages: rusqlite::Result<i64> = connection.pragma_query_value(None, "page_count", |row| row.get(0));
+        if pages.is_ok_and(|pages| pages == 0) {
+            // Has to come before the first page is written. Later it would be without effect, but a page is written for it
+            // all the same: whoever only lists runs would wait for the disk, and fail where that is full.
+            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(&sqlite)?;
+        }
         let without_log = shared::between_systems(path) || version(&connection).is_err();
         if without_log {
             set_rollback_journal(&connection).map_err(&sqlite)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use nearfar_runs::export::{SCHEMA, Table, Whole, write_csv, write_parquet};
 use serde::Serialize;
@@ -88,6 +88,6 @@ fn to_pipe(bytes: &[u8]) -> Outcome {
     }
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
-        written => written.map_err(Failure::refused),
+        written => written.context("writing to standard output").map_err(Failure::refused),
     }
 }
