@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The glob crate compares a whole path as well, but where a star has to stop at a slash it tries every other place for all
-//! stars before it: steps that double with each star, and the names of groups and executables are their owners' to choose.
+//! stars before it: ten times as long for each star more (5 s for seven stars and a name of 60 letters), and the names of
+//! groups and executables are their owners' to choose.
 //! Within one part, and for `**` over the parts, what comes first is tried last only once.
 
 use glob::{Pattern, PatternError};

@@ -217,6 +217,24 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+/// The JSON pointers of a value and of all in it.
+fn below(value: &Value, at: String, places: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members {
+                below(value, format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), places);
+            }
+        }
+        Value::Array(items) => {
+            for (index, value) in items.iter().enumerate() {
+                below(value, format!("{at}/{index}"), places);
+            }
+        }
+        _ => {}
+    }
+    places.push(at);
+}
+
 fn whole_with(samples: Vec<Value>) -> Whole {
     let given = Given::new();
     let mut store = Store::open(&given.path).unwrap();
@@ -266,6 +284,30 @@ proptest! {
                 };
                 prop_assert_eq!(&fields[index].1, &expected.unwrap_or(Field::Null), "{}", column.name);
             }
+        }
+    }
+
+    /// Whatever stands in whatever places of an export: all of it is in the store and can be exported again, or nothing is.
+    #[test]
+    fn an_export_with_anything_anywhere_is_imported_or_refused_whole(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any_json()), 1..4),
+    ) {
+        let given = Given::new();
+        let mut file: Value = serde_json::from_slice(&exported(&two_shapes(&given))).unwrap();
+        for (place, value) in changes {
+            let mut places = Vec::new();
+            below(&file, String::new(), &mut places);
+            *file.pointer_mut(&places[place.index(places.len())]).unwrap() = value;
+        }
+        let elsewhere = Given::new();
+        let mut store = elsewhere.store();
+        match store.import(file.to_string().as_bytes()) {
+            Ok(imported) => {
+                let runs: Vec<Whole> = imported.runs.iter().map(|&run| store.whole(run).unwrap()).collect();
+                Table::of(&runs).unwrap();
+                prop_assert_eq!(store.import(&exported(&runs)).unwrap().already, imported.runs);
+            }
+            Err(_) => prop_assert!(store.list(&Filter::default()).unwrap().is_empty()),
         }
     }
 
