@@ -32,6 +32,8 @@ const SCAN_SECONDS: std::ops::RangeInclusive<f64> = 0.05..=60.0;
 const NODES: u32 = 1024;
 /// As long as a path can be (`PATH_MAX`).
 const LONGEST_PATTERN: usize = 4096;
+/// Characters of a message that anybody reads.
+const LONGEST_PROBLEM: usize = 400;
 
 /// A configuration that has been read and checked; nothing in it has been compared with a machine.
 #[derive(Clone, PartialEq, Debug)]
@@ -144,7 +146,11 @@ type Fault = (Range<usize>, String);
 /// # Errors
 /// The first thing that is wrong, with its line.
 pub fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
-    let fault = |(span, problem): Fault| ConfigError { place: place.to_owned(), line: line(text, span.start), problem };
+    let fault = |(span, problem): Fault| ConfigError {
+        place: place.to_owned(),
+        line: line(text, span.start),
+        problem: readable(problem),
+    };
     let raw: RawConfig = toml::from_str(text)
         .map_err(|error| fault((error.span().unwrap_or(0..0), error.message().trim().replace('\n', ", "))))?;
     let scan = raw.scan_seconds.map_or(Ok(SCAN), scan).map_err(fault)?;
@@ -171,6 +177,14 @@ pub fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
         rules.push(rule);
     }
     Ok(Config { scan, rules })
+}
+
+/// What a wrong value holds is in the message, and may be all of the file.
+fn readable(problem: String) -> String {
+    match problem.char_indices().nth(LONGEST_PROBLEM) {
+        Some((end, _)) => format!("{}...", &problem[..end]),
+        None => problem,
+    }
 }
 
 fn line(text: &str, offset: usize) -> usize {

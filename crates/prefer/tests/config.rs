@@ -65,6 +65,15 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
 }
 
 #[test]
+fn a_message_does_not_hold_the_whole_file() {
+    let long = "ä".repeat(100_000);
+    for text in [format!("scan_seconds = '{long}'"), format!("[[prefer]]\nname='a'\nnode=0\nunit='{long}'")] {
+        let said = problem(&text);
+        assert!(said.len() < 1000 && said.ends_with("ä..."), "{said}");
+    }
+}
+
+#[test]
 fn a_rule_that_could_never_match_is_an_error() {
     let text = "[[prefer]]\nname='a'\nnode=0\ncommand='x'\n[[prefer]]\nname='b'\nnode=1\ncommand='x'\n";
     assert_eq!(problem(text), "prefer.toml:5: \"b\" matches what \"a\" (line 1) has already taken");
