@@ -78,6 +78,11 @@ fn a_load_that_others_kept_from_the_cpus_is_said_to_be_short() {
     let says = "the load had 8.7 % of the CPUs instead of 60 % and the probe waited for a CPU 92 % of the time";
     assert!(crowded.contains(says) && crowded.contains("others worked on these CPUs"), "{crowded}");
     assert!(said(55.0, 0.8).contains("others worked"), "the probe's waits alone tell it, too");
+    let mut taken = world(&cells, 6, 0.01);
+    for sample in taken.iter_mut().filter_map(|taken| taken.sample.as_mut().ok()) {
+        (sample.probe.seconds, sample.load_percent) = (0.01, Known::Yes(0.0));
+    }
+    assert!(!flowing(&text(&cells, &taken, 6, None)).contains("others worked"), "a run within a period of the load");
 }
 
 #[test]

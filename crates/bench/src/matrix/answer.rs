@@ -2,6 +2,7 @@
 
 use nearfar_machine::{Known, NodeId};
 use nearfar_runs::Counted;
+use nearfar_statistics::Summary;
 use serde::{Deserialize, Serialize};
 
 use super::cell::MatrixCell;
@@ -13,6 +14,8 @@ use crate::probe::Pattern;
 
 /// The load has less than this part of what it gets beside the probe only where others work, too.
 const LEAST_HAD: f64 = 0.75;
+/// Runs shorter than twenty periods of the load, in seconds, tell little of its share.
+const LEAST_S: f64 = 0.2;
 /// Waits of the probe beyond what the load makes, as a share of its time: this much the scheduler's turns may cause.
 const MOST_MORE: f64 = 0.15;
 
@@ -93,8 +96,13 @@ impl Answer {
     }
 
     /// Whether the machine had other work than the load and the probe, so that run times say less about placement. A load on
-    /// a CPU of the probe gets half of it at most, and the probe waits for no more than that half.
+    /// a CPU of the probe gets half of it at most, and the probe waits for no more than that half. Of runs that are over within a
+    /// few of the load's periods nothing is claimed.
     pub fn is_crowded(&self) -> bool {
+        let seconds: Vec<f64> = self.rows.iter().filter_map(|row| Some(row.seconds.as_ref()?.median)).collect();
+        if Summary::of(&seconds).is_none_or(|summary| summary.median < LEAST_S) {
+            return false;
+        }
         let most = self.parameters.load_percent.min(50.0);
         let short = self.load_percent_had.get().is_some_and(|had| *had < LEAST_HAD * most);
         short || self.waited_share.get().is_some_and(|share| *share > most / 100.0 + MOST_MORE)
