@@ -179,8 +179,9 @@ pub fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
     Ok(Config { scan, rules })
 }
 
-/// What a wrong value holds is in the message, and may be all of the file.
+/// What a wrong value holds is in the message: it may be all of the file, or what a terminal obeys.
 fn readable(problem: String) -> String {
+    let problem = problem.replace(char::is_control, "\u{fffd}");
     match problem.char_indices().nth(LONGEST_PROBLEM) {
         Some((end, _)) => format!("{}...", &problem[..end]),
         None => problem,
@@ -248,7 +249,7 @@ fn place(node: Option<Spanned<i64>>, near: Option<Spanned<String>>, rule: &Range
             Some(number) => Ok(Place::Node(NodeId(number))),
             None => Err((node.span(), format!("node = {}: from 0 to {}", node.get_ref(), NODES - 1))),
         },
-        (None, Some(near)) if near.get_ref().trim().is_empty() => {
+        (None, Some(near)) if near.get_ref().trim().is_empty() || near.get_ref().contains(char::is_control) => {
             Err((near.span(), "near: a device such as \"eth0\"".into()))
         }
         (None, Some(near)) => Ok(Place::Near(near.into_inner())),

@@ -42,6 +42,8 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         (rule("node = 1\ncommand = '/**/*'"), "prefer.toml:4: command = \"/**/*\": that is everything"),
         (rule("node = 1\ncommand = 'a[b'"), "prefer.toml:4: command = \"a[b\": invalid range pattern"),
         (rule("node = 1\ncommand = '/a[/]b'"), "prefer.toml:4: command = \"/a[/]b\": invalid range pattern"),
+        (rule("node = 1\ncommand = \"a\\u001b[\""), "prefer.toml:4: command = \"a\u{fffd}[\": invalid range pattern"),
+        (rule("near = \"\\u001b[2J\"\ncommand = 'x'"), "prefer.toml:3: near: a device such as"),
         (rule("node = 1\ncgroup = 'system.slice'"), "prefer.toml:4: cgroup = \"system.slice\": a path from the root"),
         (rule("node = 1\ncgroup = '/a/../b'"), "prefer.toml:4: cgroup = \"/a/../b\": no \"..\""),
         (rule("node = 1\ncgroup = '/'"), "that is every group"),
