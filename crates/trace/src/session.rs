@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::TraceError;
 use crate::format::Format;
-use crate::losses::{Count, Losses};
+use crate::losses::{Count, Losses, between_events};
 use crate::open::Event;
 use crate::records::{Record, Sample};
 use crate::ring::Ring;
@@ -46,13 +46,15 @@ pub struct Session {
     cpus: Vec<OnCpu>,
     not_traced: CpuSet,
     scratch: Vec<u8>,
-    /// The last name that each process got, and when.
-    names: HashMap<i32, (u64, String)>,
+    names: Names,
     enabled: Option<Instant>,
     /// How long [`Self::settle`] waits for events that were counted and not written: [`LATEST`], a quarter of that after each
     /// time in vain, and all of it again after waiting helped.
     patience: Duration,
 }
+
+/// The last name that each process got, and when.
+type Names = HashMap<i32, (u64, String)>;
 
 struct OnCpu {
     cpu: CpuId,
@@ -135,25 +137,7 @@ impl Session {
     /// Visits every event since the last time, CPU by CPU; within a CPU in order of time.
     pub fn drain(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
         let Self { cpus, scratch, names, .. } = self;
-        for OnCpu { cpu, ring, losses, .. } in cpus {
-            ring.drain(scratch, &mut |record| match record {
-                Record::Sample(sample) => {
-                    losses.read += 1;
-                    visit(*cpu, &sample);
-                }
-                // A process has its main thread's name.
-                Record::Named { pid, tid, time_ns, name } if pid == tid => {
-                    let known = names.entry(pid).or_default();
-                    if time_ns >= known.0 {
-                        *known = (time_ns, String::from_utf8_lossy(name).into_owned());
-                    }
-                }
-                Record::Lost(count) => losses.lost += count,
-                Record::Throttled => losses.throttled += 1,
-                Record::Damaged => losses.damaged += 1,
-                Record::Named { .. } | Record::Other => {}
-            });
-        }
+        cpus.iter_mut().for_each(|on_cpu| on_cpu.drain(scratch, names, visit));
     }
 
     /// The kernel's name of a process: the last it got during the trace, else the one it has now.
@@ -183,22 +167,22 @@ impl Session {
     /// # Errors
     /// When the kernel does not say how often an event occurred.
     pub fn settle(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<Losses, TraceError> {
-        let counts: Vec<Count> = self.cpus.iter().map(OnCpu::count).collect::<Result<_, _>>()?;
         // The kernel counts an event before it writes it, and does not write it when it was disabled in between: the mend of a
         // race in perf_swevent_event(), kernel/events/core.c. So events stay enabled until all that were counted are there.
         let begin = Instant::now();
-        let missing = |cpus: &[OnCpu]| {
-            let mut each = cpus.iter().zip(&counts);
-            each.any(|(on_cpu, count)| on_cpu.losses.missing(count) > on_cpu.given_up)
-        };
-        self.drain(visit);
+        let Self { cpus, scratch, names, .. } = self;
+        let counts = cpus.iter_mut().map(|on_cpu| on_cpu.settle(scratch, names, visit));
+        let mut counts: Vec<Count> = counts.collect::<Result<_, _>>()?;
         let mut waited = false;
-        while missing(&self.cpus) && begin.elapsed() < self.patience {
+        while missing(&self.cpus, &counts) && begin.elapsed() < self.patience {
             self.wait(Duration::from_millis(1), &[])?;
-            self.drain(visit);
+            let Self { cpus, scratch, names, .. } = self;
+            for (on_cpu, count) in cpus.iter_mut().zip(&mut counts).filter(|(on_cpu, count)| on_cpu.is_missing(count)) {
+                *count = on_cpu.settle(scratch, names, visit)?;
+            }
             waited = true;
         }
-        match missing(&self.cpus) {
+        match missing(&self.cpus, &counts) {
             true => self.patience = (self.patience / 4).max(SOONEST),
             false if waited => self.patience = LATEST,
             false => {}
@@ -210,10 +194,52 @@ impl Session {
     }
 }
 
+/// Whether events of any CPU are missing for which nobody has waited in vain.
+fn missing(cpus: &[OnCpu], counts: &[Count]) -> bool {
+    cpus.iter().zip(counts).any(|(on_cpu, count)| on_cpu.is_missing(count))
+}
+
 impl OnCpu {
     fn each(&self, step: &'static str, mut f: impl FnMut(&Event) -> std::io::Result<()>) -> Result<(), TraceError> {
         let cpu = self.cpu;
         self.events.iter().try_for_each(|event| f(event).map_err(|source| TraceError::Step { step, cpu, source }))
+    }
+
+    /// Visits every event since the last time, in order of time.
+    fn drain(&mut self, scratch: &mut Vec<u8>, names: &mut Names, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
+        let Self { cpu, ring, losses, .. } = self;
+        ring.drain(scratch, &mut |record| match record {
+            Record::Sample(sample) => {
+                losses.read += 1;
+                visit(*cpu, &sample);
+            }
+            // A process has its main thread's name.
+            Record::Named { pid, tid, time_ns, name } if pid == tid => {
+                let known = names.entry(pid).or_default();
+                if time_ns >= known.0 {
+                    *known = (time_ns, String::from_utf8_lossy(name).into_owned());
+                }
+            }
+            Record::Lost(count) => losses.lost += count,
+            Record::Throttled => losses.throttled += 1,
+            Record::Damaged => losses.damaged += 1,
+            Record::Named { .. } | Record::Other => {}
+        });
+    }
+
+    /// Visits every event until now, and says how often they had occurred by then.
+    fn settle(
+        &mut self,
+        scratch: &mut Vec<u8>,
+        names: &mut Names,
+        visit: &mut dyn FnMut(CpuId, &Sample<'_>),
+    ) -> Result<Count, TraceError> {
+        between_events(self, Self::count, |on_cpu| on_cpu.drain(scratch, names, visit))
+    }
+
+    /// Whether events are missing for which nobody has waited in vain.
+    fn is_missing(&self, count: &Count) -> bool {
+        self.losses.missing(count) > self.given_up
     }
 
     /// How often its events occurred.
