@@ -114,6 +114,13 @@ fn a_sample_with_endless_values_far_down_is_refused_before_all_are_kept() {
     assert!(Table::of(&[whole_with(vec![deep])]).is_err());
 }
 
+/// Few fields are in this table, and its empty ones would take gigabytes.
+#[test]
+fn rows_of_which_each_has_a_column_of_its_own_are_no_table() {
+    let samples = (0..40_000).map(|row| Value::from_iter([(format!("v{}", row % 4000), Value::from(row))]));
+    assert!(Table::of(&[whole_with(samples.collect())]).is_err());
+}
+
 fn exported(runs: &[Whole]) -> Vec<u8> {
     serde_json::to_vec(&json!({"schema": "runs-export/1", "nearfar": "0.1.0", "runs": runs})).unwrap()
 }

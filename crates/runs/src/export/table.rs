@@ -20,12 +20,15 @@ use crate::cell::Level;
 const MOST_COLUMNS: usize = 4096;
 /// The most bytes that the names of columns of samples may have together: few bytes of nested objects make many of names.
 const MOST_OF_NAMES: usize = 16 << 20;
+/// The most fields, empty ones included: where each row has a column of its own a table is far larger than what it holds. Rows
+/// that are full take more than this table would before it is made.
+const MOST_FIELDS: usize = 1 << 27;
 
-/// The samples have more different values than a table has columns, or too long names for them.
+/// The samples have more different values than a table has columns, too long names for them, or too many rows for so many.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the samples have more than {MOST_COLUMNS} different values, or names of them of more than 16 MiB: too much for \
-     columns; export them as JSON"
+    "the samples have more than {MOST_COLUMNS} different values, names of them of more than 16 MiB, or too many rows \
+     for so many: too much for columns; export them as JSON"
 )]
 pub struct TooWide;
 
@@ -150,7 +153,9 @@ impl Found {
     }
 
     fn is_too_wide(&self) -> bool {
-        self.cells.len() > MOST_COLUMNS || self.of_names > MOST_OF_NAMES
+        self.cells.len() > MOST_COLUMNS
+            || self.of_names > MOST_OF_NAMES
+            || self.cells.len().saturating_mul(self.row + 1) > MOST_FIELDS
     }
 }
 
