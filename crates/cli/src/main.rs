@@ -5,6 +5,9 @@
 //!                        └── Failure ──► one message on standard error, one exit code
 //! ```
 
+// They panic where nobody reads what they print: `output` has what does not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod args;
 mod command;
 mod failure;

@@ -11,6 +11,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::Write as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
@@ -69,7 +70,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
             0
         }
         Err(problem) => {
-            eprintln!("nearfar-lab-delay: {problem}");
+            // `eprintln!` panics where nobody reads QEMU's words, and a panic cannot leave this function.
+            let _ = writeln!(std::io::stderr(), "nearfar-lab-delay: {problem}");
             -1
         }
     }

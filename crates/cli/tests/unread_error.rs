@@ -1,0 +1,148 @@
+//! A standard error that nobody reads any more (`2>&1 >/dev/null | head -0`) ends nothing before its time: the exit code is the same, so is
+//! standard output, and what was changed for a while is put back. What a keeper does then on two nodes is in guest_prefer_service.rs.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+const MIGRATION_COST: &str = "/sys/kernel/debug/sched/migration_cost_ns";
+
+/// A directory of its own for whatever nearfar keeps.
+fn nearfar(dir: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(arguments).env("NO_COLOR", "1").env("XDG_STATE_HOME", dir.path()).env("RUNTIME_DIRECTORY", dir.path());
+    command.env("NEARFAR_STORE", dir.path().join("runs.db")).stdin(Stdio::null());
+    command
+}
+
+/// A pipe's writing end, of which there is no reading end.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+/// What it answers when its standard error is read, and when nobody does. It has something to say there.
+#[track_caller]
+fn read_and_unread(arguments: &[&str]) -> [Output; 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let read = nearfar(&dir, arguments).output().unwrap();
+    assert!(!read.stderr.is_empty(), "{arguments:?} says nothing");
+    [read, nearfar(&dir, arguments).stderr(unread()).output().unwrap()]
+}
+
+/// A node with CPUs.
+fn node() -> String {
+    let with_cpus = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap_or_default();
+    let first = with_cpus.split([',', '-', '\n']).next().unwrap_or_default();
+    if first.is_empty() { "0".to_owned() } else { first.to_owned() }
+}
+
+/// A process that waits until it is dropped.
+struct Waiting(Child);
+
+impl Waiting {
+    fn start() -> Self {
+        Self(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn allowed(&self) -> String {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn errors_of_every_kind_have_the_same_exit_code_when_nobody_reads_them() {
+    let nowhere = "/nonexistent/nearfar";
+    let cases: [(&[&str], i32); 9] = [
+        (&["nosuch"], 2),
+        (&["topo", "--source", nowhere], 2),
+        (&["audit", "--source", nowhere], 2),
+        (&["runs", "show", "last"], 2),
+        (&["prefer", "service", "--config", nowhere], 2),
+        (&["prefer", "--node", "4000", "--", "true"], 2),
+        (&["trace", "migrations", "--", nowhere], 2),
+        (&["lab", "run", "--machine", "nosuch", "--", "true"], 2),
+        (&["ab", "--a", "machine=nosuch", "--b", "machine=nosuch", "--", "true"], 2),
+    ];
+    for (arguments, code) in cases {
+        let codes = read_and_unread(arguments).map(|output| output.status.code());
+        assert_eq!(codes, [Some(code); 2], "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_kept_commands_output_and_exit_code_are_its_own_when_nobody_reads_the_report() {
+    let node = node();
+    for (script, code) in [("sleep 0.3; echo mine", 0), ("echo mine; exit 7", 7)] {
+        for output in read_and_unread(&["prefer", "--node", &node, "--", "sh", "-c", script]) {
+            assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(code), &b"mine\n"[..]));
+        }
+    }
+}
+
+#[test]
+fn a_kept_process_has_its_own_cpus_again_when_nobody_reads_the_report() {
+    let waiting = Waiting::start();
+    let (dir, before) = (tempfile::tempdir().unwrap(), waiting.allowed());
+    let arguments = ["prefer", "--node", &node(), "--pid", &waiting.0.id().to_string(), "--seconds", "0.3"];
+    let output = nearfar(&dir, &arguments).stderr(unread()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(waiting.allowed(), before);
+}
+
+#[test]
+fn a_service_goes_on_and_ends_as_it_should_when_nobody_reads_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("prefer.toml");
+    fs::write(&config, format!("[[prefer]]\nname = \"one\"\nnode = {}\ncommand = \"nobody-is-called-so\"\n", node()))
+        .unwrap();
+    let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut command = nearfar(&dir, &["prefer", "service", "--config", config.to_str().unwrap()]);
+    let mut child = command.env("NOTIFY_SOCKET", dir.path().join("notify")).stderr(unread()).spawn().unwrap();
+    let signal = |signal| {
+        // SAFETY: a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+    };
+    let mut word = [0; 64];
+    for (expected, next) in [("READY=1", libc::SIGTERM), ("STOPPING=1", 0)] {
+        let length = socket.recv(&mut word).expect("the service says how far it is");
+        assert_eq!(&word[..length], expected.as_bytes());
+        signal(next);
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_matrix_is_measured_and_its_settings_are_put_back_when_nobody_reads_its_progress() {
+    let dir = tempfile::tempdir().unwrap();
+    let tiny = ["--bytes", "4M", "--counts", "4", "--steps", "20000", "--load", "5", "--format", "json"];
+    let few = ["--samples", "2", "--policies", "off", "--memory", "F", "--cpus", "F"];
+    let mut arguments = [&["bench", "probe"][..], &tiny, &few].concat();
+    let before = fs::read_to_string(MIGRATION_COST).ok();
+    let other = before.as_ref().and_then(|text| text.trim().parse::<u64>().ok()).map(|cost| (cost + 1000).to_string());
+    match other.as_deref().filter(|_| fs::File::options().write(true).open(MIGRATION_COST).is_ok()) {
+        Some(other) => arguments.extend(["--migration-cost-ns", other]),
+        None => println!("skipped: {MIGRATION_COST} cannot be set here; nothing else is to be put back"),
+    }
+    let mut child = nearfar(&dir, &arguments).stdout(Stdio::piped()).stderr(unread()).spawn().unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["rows"][0]["seconds"]["samples"].as_array().unwrap().len(), 2);
+    assert_eq!(fs::read_to_string(MIGRATION_COST).ok(), before);
+}
