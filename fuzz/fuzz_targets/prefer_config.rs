@@ -1,19 +1,29 @@
 //! The service's configuration, and its patterns against what a task may look like.
+//!
+//! ```text
+//! first line   the task: name, executable, groups, each behind a tab
+//! the rest     the configuration
+//! ```
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use nearfar_prefer::{config, matching};
 
 fuzz_target!(|text: &str| {
+    let (task, text) = text.split_once('\n').unwrap_or_default();
     match config::parse(text, "fuzz") {
         Ok(config) => {
-            let part: String = text.chars().take(200).collect();
+            let mut words = task.split('\t').map(str::to_owned);
             let looks = matching::Looks {
-                name: part.chars().take(15).collect(),
-                executable: Some(format!("/usr/bin/{part}")),
-                groups: vec![format!("/system.slice/{part}.service/worker")],
+                name: words.next().unwrap_or_default(),
+                executable: words.next(),
+                groups: words.collect(),
             };
-            assert!(matching::matching(&config.rules, &looks).len() <= config.rules.len());
+            let matching = matching::matching(&config.rules, &looks);
+            assert!(matching.is_sorted() && matching.last().is_none_or(|&last| last < config.rules.len()));
         }
-        Err(error) => assert!(error.line <= text.lines().count() + 1),
+        Err(error) => {
+            assert!(error.line <= text.lines().count() + 1);
+            assert!(!error.problem.contains(char::is_control) && error.problem.len() < 2000);
+        }
     }
 });

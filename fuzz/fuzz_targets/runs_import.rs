@@ -50,7 +50,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn show(whole: &Whole) {
     let Whole { run, detail, taken, .. } = whole;
     let cells = summarise(&detail.plan, taken);
-    let mut shown = nearfar_report::runs::list(std::slice::from_ref(run), &STYLE);
+    let mut shown = nearfar_report::runs::list(std::slice::from_ref(run), "", &STYLE);
     shown += &nearfar_report::runs::show(run, detail, None, &cells, taken, &STYLE);
     if let Ok(answer) = nearfar_bench::matrix::stored::answer(run, detail, taken) {
         shown += &nearfar_report::probe::matrix(&answer, &STYLE);
@@ -89,7 +89,7 @@ fn apply(value: &mut Value, what: u8, other: Option<Value>) {
         10 => json!([]),
         11 => json!({}),
         12 => json!(true),
-        13 => match value {
+        13 => match &*value {
             Value::Array(items) => [items.clone(), items.clone()].concat().into(),
             Value::Object(members) => members.iter().skip(1).map(|(key, value)| (key.clone(), value.clone())).collect(),
             other => other.clone(),
