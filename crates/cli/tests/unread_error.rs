@@ -1,5 +1,8 @@
 //! A standard error that nobody reads any more (`2>&1 >/dev/null | head -0`) ends nothing before its time: the exit code is the same, so is
-//! standard output, and what was changed for a while is put back. What a keeper does then on two nodes is in guest_prefer_service.rs.
+//! standard output, and what was changed for a while is put back. On two nodes there is more of that: the last test is in a guest. A service
+//! there is in guest_prefer_service.rs.
+
+mod guests;
 
 use std::fs;
 use std::io::Read as _;
@@ -136,7 +139,7 @@ fn a_matrix_is_measured_and_its_settings_are_put_back_when_nobody_reads_its_prog
     let other = before.as_ref().and_then(|text| text.trim().parse::<u64>().ok()).map(|cost| (cost + 1000).to_string());
     match other.as_deref().filter(|_| fs::File::options().write(true).open(MIGRATION_COST).is_ok()) {
         Some(other) => arguments.extend(["--migration-cost-ns", other]),
-        None => println!("skipped: {MIGRATION_COST} cannot be set here; nothing else is to be put back"),
+        None => println!("skipped: {MIGRATION_COST} cannot be set here, so nothing is to be put back"),
     }
     let mut child = nearfar(&dir, &arguments).stdout(Stdio::piped()).stderr(unread()).spawn().unwrap();
     let mut text = String::new();
@@ -145,4 +148,29 @@ fn a_matrix_is_measured_and_its_settings_are_put_back_when_nobody_reads_its_prog
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["rows"][0]["seconds"]["samples"].as_array().unwrap().len(), 2);
     assert_eq!(fs::read_to_string(MIGRATION_COST).ok(), before);
+}
+
+#[test]
+fn on_two_nodes_settings_and_masks_are_put_back_when_nobody_reads_of_it() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let text = r#"
+        mask() { sed -n "s/^Cpus_allowed_list:\t//p" /proc/$task/status; }
+        settings() { cat /sys/kernel/debug/sched/migration_cost_ns /proc/sys/kernel/numa_balancing; }
+        before=$(settings)
+        "$0" bench probe --no-store --bytes 4M --counts 4 --steps 20000 --samples 1 --memory F --cpus F --migration-cost-ns 700000 2> >(:)
+        echo "matrix ended with $?"
+        [ "$(settings)" = "$before" ] && echo settings as before
+        sleep 1000 & task=$!
+        "$0" prefer --node 1 --pid $task 2> >(:) & keeper=$!
+        left=1000; until [ "$(mask)" = 2-3 ] || [ $((left -= 1)) = 0 ]; do sleep 0.1; done
+        echo "kept on $(mask)"
+        kill -TERM $keeper; wait $keeper
+        echo "keeper ended with $?, task on $(mask)"
+    "#;
+    let said = guests::script("two-node", &["--scale", "cpus=2,memory=512M"], &format!("exec bash -c '{text}' \"$0\""));
+    let expected = "matrix ended with 0\nsettings as before\nkept on 2-3\nkeeper ended with 0, task on 0-3\n";
+    assert!(said.ends_with(expected), "{said}");
 }
