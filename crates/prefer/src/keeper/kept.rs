@@ -316,9 +316,12 @@ impl Kept {
     }
 
     /// Puts every mask back.
-    pub(super) fn end(self) -> Result<KeeperReport, KeeperError> {
-        let report = self.report();
+    pub(super) fn end(mut self) -> Result<KeeperReport, KeeperError> {
+        let mut report = self.report();
+        let mover = self.mover.take();
         self.lease.release()?;
+        // Not before the masks are back: gigabytes take seconds.
+        report.memory = mover.map(Mover::end);
         Ok(report)
     }
 }
