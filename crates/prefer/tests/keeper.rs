@@ -251,7 +251,9 @@ fn without_a_guard_the_next_one_puts_every_mask_back() {
         // A child between fork and exec holds its maker's lock for so long, and it is at home, where other tests have their
         // hogs.
         let leases = Leases::at(state.path().join("leases"));
-        within(10, "put back", || !leases.recover().unwrap().is_empty());
+        // Where the hogs had driven all of them out of the node, there is nothing to put back.
+        let is_wide = || session(leader).iter().all(|&tid| mask(tid) != home());
+        within(60, "put back", || !leases.recover().unwrap().is_empty() || is_wide());
         let left = session(leader);
         assert!(!left.is_empty());
         for tid in left {
