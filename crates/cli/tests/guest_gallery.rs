@@ -47,7 +47,7 @@ fn inside(name: &str, arch: Arch, scale: &str) -> Machine {
     let mut words = vec!["lab", "run", "--machine", name, "--scale", scale, "--"];
     if arch != Arch::X86_64 {
         // Threads of foreign programs were seen to die as they end; on one CPU nearfar starts none.
-        words.extend(["/run/nearfar/bin/busybox", "taskset", "1"]);
+        words.extend(["/run/nearfar-lab/bin/busybox", "taskset", "1"]);
     }
     words.extend([NEARFAR, "topo", "--format", "json"]);
     let output = nearfar(&words);

@@ -21,7 +21,7 @@ const ASK: &str = "cd /sys/devices/system/node; read nodes < online; echo nodes 
 
 /// With more than one thread nearfar was seen to die here: the user-mode QEMU that runs it took a segmentation fault while two
 /// threads ended. On one CPU nearfar starts none.
-const ONE_CPU: &str = "/run/nearfar/bin/busybox taskset 1";
+const ONE_CPU: &str = "/run/nearfar-lab/bin/busybox taskset 1";
 
 /// Why this cannot be shown here.
 fn missing() -> Option<String> {

@@ -1,6 +1,5 @@
 # Run in a guest of the machine two-node (CPUs 0-1 and 2-3) as `sh -c SCRIPT NEARFAR`, with UNIT set to the service's unit: the service under a
-# systemd of the guest's own, which knows the units below and no others. Its process namespace is one of its own, and so is its /run: that of
-# the guest holds a directory of the guest's agent that has the same name as the unit's RuntimeDirectory.
+# systemd of the guest's own, which knows the units below and no others, in a process namespace of its own.
 set -u
 here=/unit-test
 mkdir -p $here/units/nearfar-prefer.service.d $here/none /etc/nearfar /usr/local/bin
@@ -42,8 +41,7 @@ rules() {
 # Only `memory` moves pages.
 echo 0 > /proc/sys/kernel/numa_balancing
 env -i PATH="$PATH" container=other SYSTEMD_UNIT_PATH=$here/units SYSTEMD_GENERATOR_PATH=$here/none SYSTEMD_ENVIRONMENT_GENERATOR_PATH=$here/none \
-	unshare --pid --fork --mount-proc sh -c \
-	"mount -t tmpfs -o mode=0755 run /run && exec $SYSTEMD --system --unit=basic.target --log-target=kmsg" < /dev/null > /dev/null 2>&1 &
+	unshare --pid --fork --mount-proc $SYSTEMD --system --unit=basic.target --log-target=kmsg < /dev/null > /dev/null 2>&1 &
 outer=$!
 
 # What the service and systemd said.

@@ -9,8 +9,8 @@
 #   nearfar.out, nearfar.err     to the host: the command's bytes, between two marks
 #
 # A port can be open only once at a time, so commands get pipes (they may open /dev/stdout anew) and a process each copies.
-export PATH=/run/nearfar/bin
-cd /run/nearfar || exit 1
+export PATH=/run/nearfar-lab/bin
+cd /run/nearfar-lab || exit 1
 # shellcheck source=/dev/null
 . ./guest.conf
 : "${TOKEN:?}" "${TERMINAL:?}"

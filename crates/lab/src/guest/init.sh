@@ -44,14 +44,14 @@ done
 mkdir -p /new/dev/pts /new/dev/shm
 # One process for all of them; what a kernel does not have is not mounted.
 mount -a -T /guest.fstab 2> /dev/null
-home=/new/run/nearfar
+home=/new/run/nearfar-lab
 mkdir -p "$home/bin" "$home/pipe" "$home/modules" "$home/results"
 cp -a /links/. /new/dev/
 
 results=
 if [ -n "$RESULTS" ]; then
 	results=/results
-	[ "$ROOT" = overlay ] || results=/run/nearfar/results
+	[ "$ROOT" = overlay ] || results=/run/nearfar-lab/results
 	share nearfar.results "/new$results" rw,cache=mmap || complain "the results folder cannot be mounted"
 fi
 if [ -n "$SHARE_MODULES" ] && mount -t tmpfs modules /new/lib/modules; then
@@ -65,7 +65,7 @@ if [ -n "$FOREIGN" ]; then
 fi
 
 cp /bin/busybox "$home/bin/busybox"
-"$home/bin/busybox" --install -s /new/run/nearfar/bin 2> /dev/null
+"$home/bin/busybox" --install -s /new/run/nearfar-lab/bin 2> /dev/null
 cp /agent.sh /guest.conf "$home/"
 cp /nearfar-lab "$home/bin/"
 cp /later/* "$home/modules/" 2> /dev/null
@@ -73,4 +73,4 @@ echo "results=$results" >> "$home/guest.conf"
 echo nearfar-guest > /new/proc/sys/kernel/hostname
 cd /new || exit 1
 wait
-exec switch_root /new /run/nearfar/bin/busybox sh /run/nearfar/agent.sh
+exec switch_root /new /run/nearfar-lab/bin/busybox sh /run/nearfar-lab/agent.sh

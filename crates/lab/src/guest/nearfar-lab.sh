@@ -1,7 +1,7 @@
-#!/run/nearfar/bin/busybox sh
+#!/run/nearfar-lab/bin/busybox sh
 # Inside a guest: asks the host for a device and waits until the kernel has it.
 #   nearfar-lab plug nvme|virtio-blk|virtio-net|bridge [node=N]
-PATH=/run/nearfar/bin
+PATH=/run/nearfar-lab/bin
 patience=30
 
 fail() {
@@ -14,7 +14,7 @@ if [ "$1" != plug ] || [ -z "$2" ]; then
 	exit 2
 fi
 shift
-cd /run/nearfar || fail "this is not a guest of nearfar"
+cd /run/nearfar-lab || fail "this is not a guest of nearfar"
 # shellcheck source=/dev/null
 . ./guest.conf # PLUG_...: modules in the order in which they are to be loaded
 
@@ -45,12 +45,12 @@ bound() { # the devices that the driver has: an NVMe controller counts once its 
 before=$(bound)
 answer=pipe/answer.$$
 mkfifo "$answer" || fail "no pipe for the answer"
-trap 'rm -f "/run/nearfar/$answer"' EXIT
+trap 'rm -f "/run/nearfar-lab/$answer"' EXIT
 echo "ask $$ plug $*" > pipe/link
 read -r said < "$answer"
 [ "$said" = ok ] || fail "$said"
 # However this ends: the host may slow far memory down again.
-trap 'echo "ask $$ plugged" > pipe/link; read -r said < "$answer"; rm -f "/run/nearfar/$answer"' EXIT
+trap 'echo "ask $$ plugged" > pipe/link; read -r said < "$answer"; rm -f "/run/nearfar-lab/$answer"' EXIT
 
 read -r start _ < /proc/uptime
 while [ "$(bound)" = "$before" ]; do

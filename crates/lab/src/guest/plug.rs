@@ -90,7 +90,7 @@ impl Guest {
     /// [`LabError::HotPlug`] when no port is free there, when QEMU refuses, or when the guest does not take it.
     pub fn hot_plug(&mut self, plug: &HotPlug) -> Result<(), LabError> {
         let words = plug.to_string();
-        let command = ["/run/nearfar/bin/nearfar-lab", "plug"].into_iter().chain(words.split(' '));
+        let command = ["/run/nearfar-lab/bin/nearfar-lab", "plug"].into_iter().chain(words.split(' '));
         let mut said = Vec::new();
         let streams = Streams { input: Input::Nothing, output: Box::new(std::io::sink()), errors: Box::new(&mut said) };
         let exit = self.exec(&Exec::new(&command.collect::<Vec<_>>()), streams, &Signals::none())?;

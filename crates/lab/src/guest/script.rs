@@ -28,11 +28,11 @@ impl Exec {
 
     /// The line that runs it as command number `id`, in a terminal of this size.
     pub(super) fn line(&self, id: u64, size: Option<(u16, u16)>) -> String {
-        let mut line = format!("echo started {id} $$ > /run/nearfar/pipe/link;");
+        let mut line = format!("echo started {id} $$ > /run/nearfar-lab/pipe/link;");
         if let Some((rows, columns)) = size {
             _ = write!(line, "stty rows {rows} cols {columns};");
         }
-        line += ". /run/nearfar/guest.conf; [ -z \"$results\" ] || export NEARFAR_RESULTS=\"$results\";";
+        line += ". /run/nearfar-lab/guest.conf; [ -z \"$results\" ] || export NEARFAR_RESULTS=\"$results\";";
         for (name, value) in own_environment().iter().chain(&self.environment) {
             // A name that no shell takes would be read as something else.
             if is_name(name.as_bytes()) {
@@ -87,7 +87,7 @@ fn own_environment() -> Vec<(OsString, OsString)> {
 fn path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     let known: Vec<_> = std::env::split_paths(&path).collect();
-    for folder in ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/nearfar/bin"] {
+    for folder in ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/nearfar-lab/bin"] {
         if !known.iter().any(|known| known == std::path::Path::new(folder)) {
             path.push(if path.is_empty() { "" } else { ":" });
             path.push(folder);
