@@ -113,7 +113,7 @@ fn a_command_whose_answer_could_not_be_written_is_not_started() {
     let output = nearfar(&["trace", "migrations", "--output", file.to_str().unwrap(), "--", "echo", "mine"]);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(3), &b""[..]));
     let errors = errors(&output);
-    assert!(errors.ends_with("directory/answer: No such file or directory\n"), "{errors}");
+    assert!(errors.ends_with("directory/answer: No such file or directory (os error 2)\n"), "{errors}");
 }
 
 #[test]
