@@ -89,7 +89,8 @@ pub enum FloatingError {
     Machine(#[from] ProbeError),
     /// Less time than anything could be told from.
     #[error(
-        "too little time: {rounds} rounds of {cells} runs take {needed_s:.0} s here, {left_s:.0} s are left for them"
+        "too little time: {rounds} rounds of {cells} runs take {needed_s:.0} s here, {left_s:.0} s are left for them; \
+         {:.0} s more would do", needed_s - left_s
     )]
     TooLittleTime {
         /// The fewest rounds.
