@@ -33,7 +33,7 @@ use crate::error::LabError;
 const LAST_LINES: usize = 40;
 
 /// How often a boot is tried that failed by chance. Up to 1 in 20 boots did on a busy host: of some hundred guests, one has two in a row.
-pub const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 3;
 
 /// How often the request to cancel is looked at.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -41,7 +41,7 @@ const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 impl Guest {
     /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything,
     /// whose kernel crashes (`Crash`), or that is stuck (its vCPUs sleep, its kernel complains of stalls and goes on no
-    /// further, or it takes longer than any should: `Progress`), is tried again, [`ATTEMPTS`] times in all: each of that
+    /// further, or it takes longer than any should: `Progress`), is tried again, `ATTEMPTS` times in all: each of that
     /// happens, seldom, with machines that boot well otherwise. [`Self::failed_boots`] tells of it.
     ///
     /// # Errors
