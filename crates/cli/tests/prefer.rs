@@ -2,26 +2,20 @@
 //! Who moves where between nodes is in guest_prefer.rs.
 
 mod keys;
+mod tasks;
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
+use tasks::{control_group, node};
 use tempfile::TempDir;
 
 const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
-
-/// A node with CPUs.
-fn node() -> String {
-    let with_cpus = std::fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap_or_default();
-    let first = with_cpus.split([',', '-', '\n']).next().unwrap_or_default();
-    if first.is_empty() { "0".to_owned() } else { first.to_owned() }
-}
 
 /// A command that is kept, which prints a line when it is ready.
 struct Kept {
@@ -113,15 +107,8 @@ fn a_report_that_cannot_be_written_is_said_before_the_command_or_given_otherwise
 
 #[test]
 fn a_control_group_that_is_gone_is_kept_no_longer() {
-    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
-    let Some(root) = roots.into_iter().find(|root| root.join("cgroup.procs").exists()) else {
-        return println!("skipped: no control groups of version 2 here");
-    };
     let name = format!("nearfar-prefer-test-{}", std::process::id());
-    let group = root.join(&name);
-    if let Err(error) = std::fs::create_dir(&group) {
-        return println!("skipped: no control group can be made: {error}");
-    }
+    let Some(group) = control_group(&name) else { return };
     let state = tempfile::tempdir().unwrap();
     let mut command = Command::new(NEARFAR);
     command.args(["prefer", "--node", &node(), "--cgroup", &format!("/{name}"), "--through", "threads"]);

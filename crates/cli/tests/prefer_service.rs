@@ -2,6 +2,7 @@
 //! does to tasks where there are nodes to choose from is in guest_prefer_service.rs.
 
 mod keys;
+mod tasks;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -10,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
+use tasks::{Waiting, node};
 use tempfile::TempDir;
 
 const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
@@ -42,12 +44,6 @@ fn rule(name: &str, program: &Path) -> String {
         node(),
         program.display()
     )
-}
-
-/// A node with CPUs.
-fn node() -> u32 {
-    let online = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap_or_else(|_| "0".to_owned());
-    online.split([',', '-', '\n']).next().and_then(|first| first.parse().ok()).unwrap_or(0)
 }
 
 impl Served {
@@ -101,30 +97,14 @@ impl Drop for Served {
 }
 
 /// A process with an executable of its own that waits until it is dropped.
-struct Waiting(Child);
-
-impl Waiting {
-    fn start(program: &Path) -> Self {
-        if !program.exists() {
-            // Not copied by this process: a child that another test forks meanwhile would hold the copy open for
-            // writing until it executes its own program, and the kernel runs no program that is open for writing.
-            let copied = Command::new("cp").arg("/bin/cat").arg(program).status().unwrap();
-            assert!(copied.success());
-        }
-        Self(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+fn waiting(program: &Path) -> Waiting {
+    if !program.exists() {
+        // Not copied by this process: a child that another test forks meanwhile would hold the copy open for
+        // writing until it executes its own program, and the kernel runs no program that is open for writing.
+        let copied = Command::new("cp").arg("/bin/cat").arg(program).status().unwrap();
+        assert!(copied.success());
     }
-
-    fn allowed(&self) -> String {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    Waiting::start(program)
 }
 
 fn check(dir: &Path, options: &[&str]) -> (Output, String) {
@@ -137,12 +117,12 @@ fn check(dir: &Path, options: &[&str]) -> (Output, String) {
 fn tasks_are_found_as_they_come_and_given_back_at_the_end() {
     let bin = tempfile::tempdir().unwrap();
     let program = bin.path().join("preferred");
-    let early = Waiting::start(&program);
+    let early = waiting(&program);
     let before = early.allowed();
     let mut served = Served::start(&rule("test", &program));
-    served.wait_for(&format!("test: preferred (process {}) prefers node {}", early.0.id(), node()));
-    let late = Waiting::start(&program);
-    served.wait_for(&format!("(process {}) prefers", late.0.id()));
+    served.wait_for(&format!("test: preferred (process {}) prefers node {}", early.id(), node()));
+    let late = waiting(&program);
+    served.wait_for(&format!("(process {}) prefers", late.id()));
     let said = served.end();
     assert!(said.contains("test: given back (2 processes kept"), "{said}");
     assert_eq!(early.allowed(), before);
@@ -153,9 +133,9 @@ fn tasks_are_found_as_they_come_and_given_back_at_the_end() {
 fn a_changed_file_is_read_again_and_one_with_a_fault_changes_nothing() {
     let bin = tempfile::tempdir().unwrap();
     let (one, other) = (bin.path().join("one"), bin.path().join("other"));
-    let (first, second) = (Waiting::start(&one), Waiting::start(&other));
+    let (first, second) = (waiting(&one), waiting(&other));
     let mut served = Served::start(&rule("first", &one));
-    served.wait_for(&format!("(process {}) prefers", first.0.id()));
+    served.wait_for(&format!("(process {}) prefers", first.id()));
     let file = served.dir.path().join("prefer.toml");
 
     fs::write(&file, "[[prefer]]\nname = 1\n").unwrap();
@@ -167,7 +147,7 @@ fn a_changed_file_is_read_again_and_one_with_a_fault_changes_nothing() {
     served.signal(libc::SIGHUP);
     served.wait_for("first: given back");
     served.wait_for("read again");
-    served.wait_for(&format!("second: other (process {}) prefers", second.0.id()));
+    served.wait_for(&format!("second: other (process {}) prefers", second.id()));
 
     served.signal(libc::SIGHUP);
     served.wait_for("the configuration is the same");
@@ -188,11 +168,11 @@ fn a_second_service_is_refused() {
 fn a_rule_without_its_device_waits_while_the_others_serve() {
     let bin = tempfile::tempdir().unwrap();
     let program = bin.path().join("served");
-    let task = Waiting::start(&program);
+    let task = waiting(&program);
     let waiting = "\n[[prefer]]\nname = \"waits\"\nnear = \"eth77\"\ncommand = \"whatever\"\n";
     let mut served = Served::start(&(rule("serves", &program) + waiting));
     served.wait_for("waits: there is no device \"eth77\" here");
-    served.wait_for(&format!("serves: served (process {}) prefers", task.0.id()));
+    served.wait_for(&format!("serves: served (process {}) prefers", task.id()));
     served.end();
 }
 
@@ -200,16 +180,16 @@ fn a_rule_without_its_device_waits_while_the_others_serve() {
 fn check_shows_what_would_match_and_changes_nothing() {
     let bin = tempfile::tempdir().unwrap();
     let program = bin.path().join("checked");
-    let task = Waiting::start(&program);
+    let task = waiting(&program);
     let before = task.allowed();
     let dir = directory(&rule("shown", &program));
     let (output, text) = check(dir.path(), &[]);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("shown") && text.contains(&format!("checked {}", task.0.id())), "{text}");
+    assert!(text.contains("shown") && text.contains(&format!("checked {}", task.id())), "{text}");
     let (_, text) = check(dir.path(), &["--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["schema"], "prefer-service-check/1");
-    assert_eq!(json["rules"][0]["tasks"][0]["pid"], task.0.id());
+    assert_eq!(json["rules"][0]["tasks"][0]["pid"], task.id());
     keys::documented([&json]);
     assert_eq!(task.allowed(), before);
     assert!(!dir.path().join("prefer-service.lock").exists());

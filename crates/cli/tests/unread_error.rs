@@ -3,13 +3,15 @@
 //! there is in guest_prefer_service.rs.
 
 mod guests;
+mod tasks;
 
 use std::fs;
 use std::io::Read as _;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use tasks::{Waiting, node};
 use tempfile::TempDir;
 
 const MIGRATION_COST: &str = "/sys/kernel/debug/sched/migration_cost_ns";
@@ -36,34 +38,6 @@ fn read_and_unread(arguments: &[&str]) -> [Output; 2] {
     let read = nearfar(&dir, arguments).output().unwrap();
     assert!(!read.stderr.is_empty(), "{arguments:?} says nothing");
     [read, nearfar(&dir, arguments).stderr(unread()).output().unwrap()]
-}
-
-/// A node with CPUs.
-fn node() -> String {
-    let with_cpus = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap_or_default();
-    let first = with_cpus.split([',', '-', '\n']).next().unwrap_or_default();
-    if first.is_empty() { "0".to_owned() } else { first.to_owned() }
-}
-
-/// A process that waits until it is dropped.
-struct Waiting(Child);
-
-impl Waiting {
-    fn start() -> Self {
-        Self(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
-    }
-
-    fn allowed(&self) -> String {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
@@ -98,9 +72,9 @@ fn a_kept_commands_output_and_exit_code_are_its_own_when_nobody_reads_the_report
 
 #[test]
 fn a_kept_process_has_its_own_cpus_again_when_nobody_reads_the_report() {
-    let waiting = Waiting::start();
+    let waiting = Waiting::start("cat");
     let (dir, before) = (tempfile::tempdir().unwrap(), waiting.allowed());
-    let arguments = ["prefer", "--node", &node(), "--pid", &waiting.0.id().to_string(), "--seconds", "0.3"];
+    let arguments = ["prefer", "--node", &node(), "--pid", &waiting.id().to_string(), "--seconds", "0.3"];
     let output = nearfar(&dir, &arguments).stderr(unread()).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(waiting.allowed(), before);
