@@ -1,5 +1,7 @@
 //! Amounts as people read them.
 
+use nearfar_runs::Counted;
+
 /// Bytes in the largest binary unit of which there is at least one: `61.9 GiB`, `512 KiB`, `0 B`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -13,12 +15,18 @@ pub(crate) fn bytes(bytes: u64) -> String {
 }
 
 /// A count with its noun: `1 node`, `2 nodes`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
+pub fn count(number: usize, noun: &str) -> String {
     match (number, noun.strip_suffix('y')) {
         (1, _) => format!("1 {noun}"),
         (_, Some(stem)) => format!("{number} {stem}ies"),
         _ => format!("{number} {noun}s"),
     }
+}
+
+/// What is true of so many: `3 samples doubtful: `; `such as` where the figures that follow are those of one of them.
+pub(crate) fn lead(counted: &Counted, noun: &str, how: &str) -> String {
+    let such_as = if counted.differ { ", such as" } else { "" };
+    format!("{}{how}{such_as}: ", count(counted.samples, noun))
 }
 
 /// Nanoseconds with the digits that mean something.

@@ -4,7 +4,7 @@ use nearfar_bench::floating::{Floated, Floating};
 use nearfar_bench::matrix::{Question, Ratio};
 use nearfar_machine::Known;
 
-use crate::amount::{bytes, count};
+use crate::amount::{bytes, count, lead};
 use crate::style::Role;
 
 /// What floated, and a sentence on what that did.
@@ -109,9 +109,9 @@ pub(crate) fn method(floating: &Floating) -> String {
 pub(crate) fn doubts(floating: &Floating) -> Vec<String> {
     let uncounted = floating.contrasts.iter().find_map(|floated| floated.cross_node.why_not());
     let uncounted = uncounted.map(|because| format!("migrations of floating tasks were not counted: {because}"));
-    let failed = floating.rows.iter().flat_map(|row| &row.failed).map(|failed| ("failed", failed));
-    let doubtful = floating.doubts.iter().map(|doubt| ("doubtful", doubt));
-    let runs = failed.chain(doubtful).map(|(how, it)| format!("{} {how}: {}", count(it.samples, "run"), it.what));
+    let failed = floating.rows.iter().flat_map(|row| &row.failed).map(|failed| (" failed", failed));
+    let doubtful = floating.doubts.iter().map(|doubt| (" doubtful", doubt));
+    let runs = failed.chain(doubtful).map(|(how, it)| lead(it, "run", how) + &it.what);
     runs.chain(uncounted).collect()
 }
 

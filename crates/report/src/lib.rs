@@ -37,4 +37,5 @@ pub mod topo;
 pub mod trace;
 mod wrapping;
 
+pub use amount::count;
 pub use style::Style;

@@ -18,7 +18,7 @@ use nearfar_machine::Known;
 use nearfar_runs::Counted;
 
 use crate::Style;
-use crate::amount::{bytes, count};
+use crate::amount::{bytes, count, lead};
 use crate::layout::{heading, paragraph, whole};
 use crate::style::Role;
 
@@ -154,8 +154,7 @@ fn remarks(answer: &Answer, style: &Style) -> String {
     let left_out =
         answer.parameters.left_out.iter().map(|left| format!("not measured: {}, because {}", left.what, left.because));
     let samples = |counted: &Counted| count(counted.samples, "sample");
-    let such_as = |counted: &Counted| if counted.differ { ", such as" } else { "" };
-    let doubts = answer.doubts.iter().map(|doubt| format!("{}{}: {}", samples(doubt), such_as(doubt), doubt.what));
+    let doubts = answer.doubts.iter().map(|doubt| lead(doubt, "sample", "") + &doubt.what);
     let crowded = answer.is_crowded().then(|| crowded(answer));
     let failed = answer.rows.iter().flat_map(|row| {
         row.failed.iter().map(|failed| format!("{} of cell {} failed: {}", samples(failed), row.cell, failed.what))

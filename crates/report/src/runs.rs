@@ -5,7 +5,7 @@ use nearfar_runs::export::Imported;
 use nearfar_runs::{CellSummary, Detail, Removed, Run, RunState, Sample, counted};
 use serde_json::Value;
 
-use crate::amount::{count, moment};
+use crate::amount::{count, lead, moment};
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 use crate::summary::Summary;
@@ -174,12 +174,10 @@ fn doubts(samples: &[Sample], style: &Style) -> String {
         return String::new();
     }
     let mut out = heading(style, "Doubts", "");
-    let failed = failed.iter().map(|counted| (Role::Critical, "failed", counted));
-    let said: Vec<_> = failed.chain(doubtful.iter().map(|counted| (Role::Warning, "doubtful", counted))).collect();
+    let failed = failed.iter().map(|counted| (Role::Critical, " failed", counted));
+    let said: Vec<_> = failed.chain(doubtful.iter().map(|counted| (Role::Warning, " doubtful", counted))).collect();
     for (role, how, counted) in said.iter().take(MOST_DOUBTS) {
-        let such_as = if counted.differ { ", such as" } else { "" };
-        let lead = format!("{} {how}{such_as}: ", count(counted.samples, "sample"));
-        out.push_str(&paragraph(style, 2, (*role, &lead), Role::Plain, &counted.what));
+        out.push_str(&paragraph(style, 2, (*role, &lead(counted, "sample", how)), Role::Plain, &counted.what));
     }
     if let Some(more) = said.len().checked_sub(MOST_DOUBTS).filter(|&more| more > 0) {
         let text = format!("and {more} more; `nearfar runs export` has all of them");

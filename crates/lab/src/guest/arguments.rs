@@ -79,9 +79,8 @@ pub fn arguments(request: &GuestRequest, kernel: &Path, number: &dyn Fn(&Part) -
 pub fn kernel_words(request: &GuestRequest) -> Vec<String> {
     let console = console_device(request.design.arch);
     // What a kernel prints that has met an exception is no measurement any more, and some such kernels hang: it ends there.
-    let fixed = ["oops=panic", "panic=-1", "printk.devkmsg=on"].map(str::to_owned);
     let mut words = vec![format!("console={console}")];
-    words.extend(fixed);
+    words.extend(["oops=panic", "panic=-1", "printk.devkmsg=on"].map(str::to_owned));
     if !request.console {
         words.push("quiet".to_owned());
     }

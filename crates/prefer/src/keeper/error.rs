@@ -1,11 +1,7 @@
 //! What keeps tasks from being kept.
 
-use std::io;
-
 use nearfar_apply::lease::LeaseError;
 use nearfar_machine::{CpuSet, NodeId, NodeSet};
-
-use super::kept::{is_gone, plain};
 
 /// Why somebody is not kept.
 #[derive(Debug, thiserror::Error)]
@@ -83,20 +79,4 @@ pub enum KeeperError {
     /// The keeper's thread is gone.
     #[error("the keeper has ended; the masks are put back by its guard or by the next nearfar")]
     Died,
-}
-
-impl KeeperError {
-    /// What the system said of a process.
-    pub(super) fn of_process(pid: i32, error: &io::Error) -> Self {
-        let because = plain(error);
-        match error.kind() {
-            // /proc has no such directory, or a call found nobody (ESRCH).
-            io::ErrorKind::NotFound => Self::NoProcess { pid, ended: false },
-            _ if is_gone(error) => Self::NoProcess { pid, ended: false },
-            io::ErrorKind::PermissionDenied => {
-                Self::Process { pid, because: format!("{because}; it takes its owner, or root (CAP_SYS_NICE)") }
-            }
-            _ => Self::Process { pid, because },
-        }
-    }
 }

@@ -139,7 +139,7 @@ impl Kept {
 
     /// Takes in a process with all its threads, and narrows them.
     pub(super) fn adopt(&mut self, pid: i32) -> Result<(), KeeperError> {
-        let stat = tasks::stat(pid).map_err(|error| KeeperError::of_process(pid, &error))?;
+        let stat = tasks::stat(pid).map_err(|error| of_process(pid, &error))?;
         if self.processes.get(&pid).is_some_and(|process| process.start == stat.id.start) {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl Kept {
         let mut elsewhere = None;
         loop {
             let tids = tasks::threads(pid);
-            let tids = tids.map_err(|error| KeeperError::of_process(pid, &error))?;
+            let tids = tids.map_err(|error| of_process(pid, &error))?;
             let new: Vec<i32> = tids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
             if new.is_empty() {
                 break;
@@ -200,7 +200,7 @@ impl Kept {
 
     /// Narrows a thread that is kept from now on.
     fn adopt_thread(&mut self, pid: i32, tid: i32) -> Result<(), KeeperError> {
-        let failed = |error: &io::Error| KeeperError::of_process(pid, error);
+        let failed = |error: &io::Error| of_process(pid, error);
         let own = match affinity::get(tid) {
             Err(error) if is_gone(&error) => return Ok(()),
             own => own.map_err(|error| failed(&error))?,
@@ -368,4 +368,16 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
 pub(super) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// What the system said of a process.
+fn of_process(pid: i32, error: &io::Error) -> KeeperError {
+    let because = plain(error);
+    match error.kind() {
+        _ if is_gone(error) => KeeperError::NoProcess { pid, ended: false },
+        io::ErrorKind::PermissionDenied => {
+            KeeperError::Process { pid, because: format!("{because}; it takes its owner, or root (CAP_SYS_NICE)") }
+        }
+        _ => KeeperError::Process { pid, because },
+    }
 }

@@ -241,12 +241,15 @@ fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
         let found = file.metadata()?.len();
         Ok((found < should && !unfinished).then_some((found, should)))
     };
-    // Twice: somebody may have made it shorter between the reading of its header and of its length.
-    match (look(), look()) {
-        (Ok(first), Ok(second)) => Ok(first.filter(|_| first == second)),
+    let looked = || match look() {
         // Of less than a header more is missing than can be told.
-        (Err(error), _) | (_, Err(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
-        (Err(error), _) | (_, Err(error)) => Err(error),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        looked => looked,
+    };
+    match looked()? {
+        None => Ok(None),
+        // Once more: somebody may have made it shorter between the reading of its header and of its length.
+        first => Ok(looked()?.filter(|second| Some(*second) == first)),
     }
 }
 

@@ -14,6 +14,7 @@ use nearfar_bench::matrix::{
 use nearfar_bench::probe::{ChildError, Pattern, Where, default_buffer_bytes};
 use nearfar_experiment::{Ended, Options, Resume, carry_out, fingerprint, progress};
 use nearfar_machine::Machine;
+use nearfar_report::count;
 use nearfar_runs::{Detail, Filter, Host, Run, RunState, Store};
 use nearfar_sources::{Request, Want};
 
@@ -380,10 +381,8 @@ impl Plan {
             true => "Ctrl-C shows what is there, nothing is kept",
             false => "Ctrl-C keeps what is there, --resume goes on",
         };
-        let plural = |number: u64| if number == 1 { "" } else { "s" };
-        let (cells, samples) = (cells.len(), self.samples);
-        let (s, each_s) = (plural(cells as u64), plural(samples.into()));
-        output::say!("{cells} cell{s} x {samples} sample{each_s}{about}; {interrupted}");
+        let (cells, samples) = (count(cells.len(), "cell"), count(self.samples as usize, "sample"));
+        output::say!("{cells} x {samples}{about}; {interrupted}");
     }
 }
 

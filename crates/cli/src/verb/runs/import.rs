@@ -66,11 +66,14 @@ fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     const TOO_LARGE: &str = "it has more than a gibibyte, too much to be read at once; export fewer runs into one file";
     let input: Box<dyn Read> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
-        false => Box::new(std::fs::File::open(file)?),
+        false => {
+            let file = std::fs::File::open(file)?;
+            if file.metadata()?.len() > LARGEST {
+                bail!(TOO_LARGE);
+            }
+            Box::new(file)
+        }
     };
-    if file.metadata().is_ok_and(|said| said.len() > LARGEST) {
-        bail!(TOO_LARGE);
-    }
     // Devices and pipes say nothing of their length.
     let mut json = Vec::new();
     input.take(LARGEST + 1).read_to_end(&mut json)?;
