@@ -128,6 +128,30 @@ fn the_guard_undoes_when_its_owner_dies() {
 }
 
 #[test]
+fn a_guard_that_is_sent_home_does_not_wait_for_what_its_owner_still_holds() {
+    let place = Place::new();
+    let mut lease = place.leases().take("a test").unwrap();
+    lease.set_file(&place.file(), b"0").unwrap();
+    for (word, goes_home) in [(&b"."[..], true), (&b""[..], false)] {
+        let mut guard = Command::new(example("hold_lease"));
+        guard.arg("lease-guard").arg(place.state()).arg(std::process::id().to_string());
+        let mut guard = guard.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        std::io::Write::write_all(&mut guard.stdin.take().unwrap(), word).unwrap();
+        let begun = Instant::now();
+        let mut ended = false;
+        while !ended && begun.elapsed() < Duration::from_secs(if goes_home { 30 } else { 1 }) {
+            ended = guard.try_wait().unwrap().is_some();
+            sleep(Duration::from_millis(2));
+        }
+        assert_eq!((ended, place.content().as_str()), (goes_home, "0"));
+        guard.kill().unwrap();
+        guard.wait().unwrap();
+    }
+    lease.release().unwrap();
+    assert_eq!(place.content(), "1\n");
+}
+
+#[test]
 fn without_a_guard_the_next_one_undoes() {
     let place = Place::new();
     let owner = place.owner_of_file(false);

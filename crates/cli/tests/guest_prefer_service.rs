@@ -69,6 +69,12 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         /run/burner -c "$burn" & late=$!
         until_says late 2-3 mask $late
         echo "late runs on $(where $late)"
+        # One that its operator keeps elsewhere is left there until it may come.
+        taskset -c 0 /run/burner -c "$burn" & kept_off=$!
+        sleep 4; echo "kept off on $(mask $kept_off)"
+        taskset -pc 0-3 $kept_off >/dev/null
+        until_says let_go 2-3 mask $kept_off
+        kill $kept_off
         rule 0; kill -HUP $service
         until_says reloaded 0-1 mask $late
         kill -KILL $service
@@ -82,9 +88,12 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         kill $early $late
     "#);
     assert!(seconds(&text, "late", "2-3") < SOON, "{text}");
-    for (what, expected) in [("before", "0-3"), ("early", "2-3"), ("reloaded", "0-1"), ("again", "2-3")] {
+    for (what, expected) in
+        [("before", "0-3"), ("early", "2-3"), ("let_go", "2-3"), ("reloaded", "0-1"), ("again", "2-3")]
+    {
         seconds(&text, what, expected);
     }
+    assert!(text.contains("kept off on 0\n"), "{text}");
     assert!(seconds(&text, "killed", "0-3") < SOON && seconds(&text, "killed-late", "0-3") < SOON, "{text}");
     assert!(text.contains("late runs on 2\n") || text.contains("late runs on 3\n"), "{text}");
     assert!(text.contains("ended with 0\nat last 0-3 0-3\n"), "{text}");

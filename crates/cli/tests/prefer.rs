@@ -8,18 +8,18 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
-use tasks::{control_group, node};
+use tasks::{Owned, control_group, node};
 use tempfile::TempDir;
 
 const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 
 /// A command that is kept, which prints a line when it is ready.
 struct Kept {
-    child: Child,
+    child: Owned,
     dir: TempDir,
 }
 
@@ -29,7 +29,7 @@ impl Kept {
         let mut command = Command::new(NEARFAR);
         command.args(["prefer", "--node", &node(), "--format", "json", "--output"]).arg(dir.path().join("report"));
         command.args(options).arg("--").args(words).env("XDG_STATE_HOME", dir.path()).process_group(0);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let child = Owned(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
         Self { child, dir }
     }
 
@@ -112,7 +112,8 @@ fn a_control_group_that_is_gone_is_kept_no_longer() {
     let state = tempfile::tempdir().unwrap();
     let mut command = Command::new(NEARFAR);
     command.args(["prefer", "--node", &node(), "--cgroup", &format!("/{name}"), "--through", "threads"]);
-    let mut kept = command.env("XDG_STATE_HOME", state.path()).stderr(Stdio::piped()).spawn().unwrap();
+    command.env("XDG_STATE_HOME", state.path()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut kept = Owned(command.spawn().unwrap());
     let mut errors = String::new();
     // It has found the group when the thread is there that keeps.
     let threads = format!("/proc/{}/task", kept.id());

@@ -5,22 +5,18 @@ mod keys;
 mod tasks;
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
 
-use tasks::{Waiting, node};
+use tasks::{Lines, Manager, Owned, Waiting, node};
 use tempfile::TempDir;
 
 const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 
 /// A service with a directory of its own: its configuration, lock, leases and the socket of its manager.
 struct Served {
-    child: Child,
-    lines: BufReader<ChildStderr>,
-    said: String,
+    child: Owned,
+    lines: Lines,
     dir: TempDir,
 }
 
@@ -50,28 +46,17 @@ impl Served {
     /// Starts it, and waits until it is ready.
     fn start(config: &str) -> Self {
         let dir = directory(config);
-        let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        let manager = Manager::new(&dir.path().join("notify"));
         let mut command = command(dir.path());
-        command.env("NOTIFY_SOCKET", dir.path().join("notify")).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap());
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let mut word = [0; 64];
-        let length = socket.recv(&mut word).expect("the service says that it is ready");
-        assert_eq!(&word[..length], b"READY=1");
-        Self { child, lines, said: String::new(), dir }
+        command.env("NOTIFY_SOCKET", dir.path().join("notify")).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = Owned(command.spawn().unwrap());
+        let lines = Lines::of(child.stderr.take().unwrap());
+        manager.hears("READY=1");
+        Self { child, lines, dir }
     }
 
-    /// Reads what it says up to a line with this in it.
     fn wait_for(&mut self, part: &str) {
-        loop {
-            let begin = self.said.len();
-            let read = self.lines.read_line(&mut self.said).unwrap();
-            assert_ne!(read, 0, "it ended without {part:?}:\n{}", self.said);
-            if self.said[begin..].contains(part) {
-                return;
-            }
-        }
+        self.lines.wait_for(part);
     }
 
     fn signal(&self, signal: libc::c_int) {
@@ -82,17 +67,10 @@ impl Served {
     /// Ends it as a service manager does; all that it said.
     fn end(mut self) -> String {
         self.signal(libc::SIGTERM);
-        self.lines.read_to_string(&mut self.said).unwrap();
+        let said = self.lines.all();
         let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}\n{}", self.said);
-        std::mem::take(&mut self.said)
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        assert!(status.success(), "{status}\n{said}");
+        said
     }
 }
 
@@ -141,7 +119,7 @@ fn a_changed_file_is_read_again_and_one_with_a_fault_changes_nothing() {
     fs::write(&file, "[[prefer]]\nname = 1\n").unwrap();
     served.signal(libc::SIGHUP);
     served.wait_for("the configuration stays as it was");
-    assert!(served.said.contains("prefer.toml:2: invalid type"), "{}", served.said);
+    assert!(served.lines.said.contains("prefer.toml:2: invalid type"), "{}", served.lines.said);
 
     fs::write(&file, rule("second", &other)).unwrap();
     served.signal(libc::SIGHUP);

@@ -7,7 +7,7 @@ mod tasks;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use tasks::control_group;
+use tasks::{Waiting, control_group};
 
 fn nearfar(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
@@ -67,12 +67,11 @@ fn children_of_a_command_are_followed() {
 #[test]
 fn a_process_that_runs_already_is_traced_for_the_time_asked_for() {
     // It waits for input until this test ends it.
-    let mut waiting = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let waiting = Waiting::start("cat");
     let pid = waiting.id().to_string();
     let answers = [&[][..], &["--no-follow"]]
         .map(|more| traced(&[&["migrations", "--seconds", "0.2", "--pid", &pid], more].concat()));
-    waiting.kill().unwrap();
-    waiting.wait().unwrap();
+    drop(waiting);
     for (output, answer) in answers.into_iter().flatten() {
         assert!(output.status.success(), "{}", errors(&output));
         assert_eq!(answer["tasks"][0]["tid"].to_string(), pid);
@@ -123,15 +122,14 @@ fn tasks_of_a_control_group_and_of_those_below_it_are_traced() {
     let Some(group) = control_group(&name) else { return };
     let below = group.join("below");
     std::fs::create_dir(&below).unwrap();
-    let mut waiting = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let waiting = Waiting::start("cat");
     let pid = waiting.id().to_string();
     let joined = std::fs::write(below.join("cgroup.procs"), &pid);
     let by_name = joined.as_ref().ok().and_then(|()| traced(&["migrations", "--seconds", "0.1", "--cgroup", &name]));
     let path = below.to_str().unwrap();
     let by_path =
         joined.ok().and_then(|()| traced(&["migrations", "--no-follow", "--seconds", "0.1", "--cgroup", path]));
-    waiting.kill().unwrap();
-    waiting.wait().unwrap();
+    drop(waiting);
     let empty = nearfar(&["trace", "migrations", "--seconds", "0.1", "--cgroup", &name]);
     std::fs::remove_dir(&below).and_then(|()| std::fs::remove_dir(&group)).unwrap();
     for (_, answer) in [by_name, by_path].into_iter().flatten() {

@@ -7,11 +7,9 @@ mod tasks;
 
 use std::fs;
 use std::io::Read as _;
-use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-use tasks::{Waiting, node};
+use tasks::{Manager, Owned, Waiting, node};
 use tempfile::TempDir;
 
 const MIGRATION_COST: &str = "/sys/kernel/debug/sched/migration_cost_ns";
@@ -86,18 +84,16 @@ fn a_service_goes_on_and_ends_as_it_should_when_nobody_reads_its_log() {
     let config = dir.path().join("prefer.toml");
     fs::write(&config, format!("[[prefer]]\nname = \"one\"\nnode = {}\ncommand = \"nobody-is-called-so\"\n", node()))
         .unwrap();
-    let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let manager = Manager::new(&dir.path().join("notify"));
     let mut command = nearfar(&dir, &["prefer", "service", "--config", config.to_str().unwrap()]);
-    let mut child = command.env("NOTIFY_SOCKET", dir.path().join("notify")).stderr(unread()).spawn().unwrap();
+    command.env("NOTIFY_SOCKET", dir.path().join("notify")).stdout(Stdio::null()).stderr(unread());
+    let mut child = Owned(command.spawn().unwrap());
     let signal = |signal| {
         // SAFETY: a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
     };
-    let mut word = [0; 64];
     for (expected, next) in [("READY=1", libc::SIGTERM), ("STOPPING=1", 0)] {
-        let length = socket.recv(&mut word).expect("the service says how far it is");
-        assert_eq!(&word[..length], expected.as_bytes());
+        manager.hears(expected);
         signal(next);
     }
     assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -115,7 +111,7 @@ fn a_matrix_is_measured_and_its_settings_are_put_back_when_nobody_reads_its_prog
         Some(other) => arguments.extend(["--migration-cost-ns", other]),
         None => println!("skipped: {MIGRATION_COST} cannot be set here, so nothing is to be put back"),
     }
-    let mut child = nearfar(&dir, &arguments).stdout(Stdio::piped()).stderr(unread()).spawn().unwrap();
+    let mut child = Owned(nearfar(&dir, &arguments).stdout(Stdio::piped()).stderr(unread()).spawn().unwrap());
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -12,6 +12,7 @@
 pub mod manager;
 pub mod roster;
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -236,6 +237,8 @@ struct Shift {
     posts: Vec<Post>,
     machine: Option<Machine>,
     looked: Instant,
+    /// Processes that could not be kept so far, and why, as it was said.
+    refused: BTreeMap<i32, String>,
 }
 
 /// What became of a rule.
@@ -251,7 +254,8 @@ enum Post {
 impl Shift {
     fn begin(config: Config, surroundings: &mut Surroundings<'_>) -> Self {
         let posts = config.rules.iter().map(|_| Post::Waiting).collect();
-        let mut shift = Self { config, roster: Roster::default(), posts, machine: None, looked: Instant::now() };
+        let (roster, refused) = (Roster::default(), BTreeMap::new());
+        let mut shift = Self { config, roster, posts, machine: None, looked: Instant::now(), refused };
         let scan = shift.config.scan;
         (surroundings.log)(&format!("{} rules, new tasks are looked for every {scan:?}", shift.config.rules.len()));
         shift.place(surroundings, true);
@@ -291,7 +295,9 @@ impl Shift {
         if waiting && self.looked.elapsed() >= AGAIN {
             self.place(surroundings, false);
         }
-        for found in self.roster.round(&self.config.rules)? {
+        let found = self.roster.round(&self.config.rules)?;
+        self.refused.retain(|&pid, _| self.roster.knows(pid));
+        for found in found {
             self.take(&found, surroundings);
         }
         Ok(())
@@ -304,12 +310,24 @@ impl Shift {
         let taken = self.posts[found.rule].take(found.pid, rule, machine);
         match taken {
             Ok(Some(node)) => {
+                self.refused.remove(&found.pid);
                 let late = found.also.iter().map(|&rule| self.config.rules[rule].name.as_str()).collect::<Vec<_>>();
                 let late = if late.is_empty() { String::new() } else { format!("; {} came too late", late.join(", ")) };
                 (surroundings.log)(&format!("{who} prefers node {node}{late}"));
             }
             Ok(None) => {}
-            Err(because) => (surroundings.log)(&format!("{who} is left as it is: {because}")),
+            Err(error) => {
+                // The rule's other tasks have lost their keeper too.
+                if matches!(error, KeeperError::Died) {
+                    self.roster.forget(found.rule);
+                }
+                self.roster.again(found.pid);
+                let because = error.to_string();
+                if self.refused.get(&found.pid) != Some(&because) {
+                    (surroundings.log)(&format!("{who} is left as it is, and tried again: {because}"));
+                    self.refused.insert(found.pid, because);
+                }
+            }
         }
     }
 
@@ -335,7 +353,13 @@ impl Post {
     fn take(&mut self, pid: i32, rule: &Rule, machine: &Machine) -> Result<Option<NodeId>, KeeperError> {
         match self {
             Self::Waiting => Ok(None),
-            Self::Busy(node, keeper) => keeper.add(pid).map(|()| Some(*node)),
+            Self::Busy(node, keeper) => {
+                let (node, added) = (*node, keeper.add(pid));
+                if matches!(added, Err(KeeperError::Died)) {
+                    *self = Self::Idle(node);
+                }
+                added.map(|()| Some(node))
+            }
             Self::Idle(node) => {
                 let node = *node;
                 *self = Self::Busy(node, Keeper::start(Targets::Pids(vec![pid]), node, machine, options_of(rule))?);

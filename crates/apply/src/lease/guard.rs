@@ -1,7 +1,8 @@
 //! The guard: a child that outlives its owner by just as long as undoing takes.
 //!
 //! It is this program again (`nearfar lease-guard DIRECTORY OWNER`), with the reading end of a pipe as its standard input.
-//! When the owner is gone, of whatever, the pipe ends. One guard serves all leases of a process in one directory.
+//! When the owner is gone, of whatever, the pipe ends. One guard serves all leases of a process in one directory. An owner
+//! that needs it no longer sends it home with a word: it must not wait for what other threads of its owner hold meanwhile.
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ static RUNNING: Mutex<Vec<(PathBuf, Weak<Guard>)>> = Mutex::new(Vec::new());
 
 /// The first argument of a guard.
 pub const GUARD: &str = "lease-guard";
+/// What an owner says that lives on.
+const GO_HOME: &[u8] = b".";
 
 /// Says which program stands guard: one that calls [`guard`] when it is started as `PROGRAM lease-guard DIRECTORY OWNER`.
 /// Before this is called leases have no guards.
@@ -23,7 +26,8 @@ pub fn guard_with(program: PathBuf) {
     let _ = PROGRAM.set(program);
 }
 
-/// Stands guard: returns when the owner of standard input's other end is gone and its leases are undone.
+/// Stands guard: returns when the owner of standard input's other end is gone and its leases are undone, or when that says
+/// that it needs no guard.
 ///
 /// # Errors
 /// As [`super::recover()`].
@@ -38,9 +42,11 @@ pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError>
     // "I stand". The owner may be gone already, and nobody be there to read it.
     let mut out = std::io::stdout();
     let _ = out.write_all(b"!").and_then(|()| out.flush());
-    let mut nothing = Vec::new();
-    let _ = std::io::stdin().read_to_end(&mut nothing);
-    recover::after(&Target::live(Some(directory.to_owned())), owner)
+    let mut word = Vec::new();
+    let _ = std::io::stdin().read_to_end(&mut word);
+    let target = Target::live(Some(directory.to_owned()));
+    // What the owner could not put back is nobody's now.
+    if word == GO_HOME { recover::recover(&target) } else { recover::after(&target, owner) }
 }
 
 /// A guard that stands by; goes home when dropped.
@@ -72,7 +78,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
+        if let Some(mut stdin) = self.0.stdin.take() {
+            // Where nobody reads it, nobody has to go.
+            let _ = stdin.write_all(GO_HOME);
+        }
         // The lease is released or, in the worst case, undone by the guard now; either takes moments.
         let _ = self.0.wait();
     }

@@ -1,11 +1,19 @@
-//! Tasks that wait, and the nodes and control groups that the machine has for them.
+//! Tasks that wait, services and who manages them, and the nodes and control groups that the machine has for them.
 
 #![allow(dead_code, reason = "not every test binary uses all of it")]
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read};
+use std::ops::{Deref, DerefMut};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// Far more than anything takes that is waited for; a test that waits without end says nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node with CPUs.
 pub fn node() -> String {
@@ -31,13 +39,38 @@ pub fn control_group(name: &str) -> Option<PathBuf> {
     }
 }
 
+/// A child that is killed when it is dropped. A test that fails must leave nobody behind: whoever reads its output to the
+/// end would wait for all who can write to it.
+pub struct Owned(pub Child);
+
+impl Deref for Owned {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Owned {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A process that waits until it is dropped.
-pub struct Waiting(Child);
+pub struct Waiting(Owned);
 
 impl Waiting {
     /// Of a program that copies its standard input.
     pub fn start(program: impl AsRef<OsStr>) -> Self {
-        Self(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+        Self(Owned(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()))
     }
 
     pub fn id(&self) -> u32 {
@@ -51,9 +84,73 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// The lines that a child says, as they come.
+pub struct Lines {
+    coming: Receiver<String>,
+    pub said: String,
+}
+
+impl Lines {
+    pub fn of(stream: impl Read + Send + 'static) -> Self {
+        let (sender, coming) = channel();
+        // Ends with the stream.
+        std::thread::spawn(move || {
+            BufReader::new(stream).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Self { coming, said: String::new() }
+    }
+
+    /// The next line; none after the last one.
+    fn next(&mut self, wanted: &str) -> Option<String> {
+        use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
+        match self.coming.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                self.said += &format!("{line}\n");
+                Some(line)
+            }
+            Err(Disconnected) => None,
+            Err(Timeout) => panic!("nothing is said for {PATIENCE:?}, while {wanted} is waited for:\n{}", self.said),
+        }
+    }
+
+    /// Reads up to a line with this in it.
+    pub fn wait_for(&mut self, part: &str) {
+        while let Some(line) = self.next(part) {
+            if line.contains(part) {
+                return;
+            }
+        }
+        panic!("it ended without {part:?}:\n{}", self.said);
+    }
+
+    /// All that was said, up to the end.
+    pub fn all(mut self) -> String {
+        while self.next("the end").is_some() {}
+        self.said
+    }
+}
+
+/// The manager of a service: the socket at which it hears how far the service is (sd_notify(3)).
+pub struct Manager(UnixDatagram);
+
+impl Manager {
+    pub fn new(socket: &Path) -> Self {
+        let manager = UnixDatagram::bind(socket).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(manager)
+    }
+
+    /// Waits for the next word, which is this one.
+    pub fn hears(&self, expected: &str) {
+        let mut word = [0; 64];
+        let length = loop {
+            match self.0.recv(&mut word) {
+                // A child of another test has ended, and the thread that started it held back the signal for a moment: in a
+                // wait with a limit that is an error (signal(7)).
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                heard => break heard.unwrap_or_else(|error| panic!("the service does not say {expected}: {error}")),
+            }
+        };
+        assert_eq!(String::from_utf8_lossy(&word[..length]), expected);
     }
 }

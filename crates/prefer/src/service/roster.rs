@@ -6,7 +6,7 @@
 //! ```
 //!
 //! So a round costs a directory, and a few files for each process looked at. A process that a rule has stays with it until
-//! it ends.
+//! it ends; one that could not be kept is found again when it is its turn.
 
 use std::collections::HashMap;
 use std::io;
@@ -96,6 +96,19 @@ impl Roster {
     /// Takes its processes from a rule: the next round finds them anew.
     pub fn forget(&mut self, rule: usize) {
         self.known.retain(|_, entry| entry.rule != Some(rule));
+    }
+
+    /// Takes a process from its rule: it is found anew when it is looked at in its turn.
+    pub fn again(&mut self, pid: i32) {
+        if let Some(entry) = self.known.get_mut(&pid) {
+            entry.rule = None;
+            entry.since = entry.since.saturating_sub(YOUNG);
+        }
+    }
+
+    /// Whether the last round saw this process.
+    pub fn knows(&self, pid: i32) -> bool {
+        self.known.contains_key(&pid)
     }
 
     /// How many processes the last round saw.
@@ -219,6 +232,9 @@ mod tests {
         let found = (0..1000).find_map(|_| mine()).expect("found while it is young");
         assert_eq!((found.name.as_str(), found.rule, found.also.len()), ("cat", 0, 1), "{found:?}");
         assert_eq!((0..40).find_map(|_| mine()), None);
+        roster.again(pid);
+        let found = (0..TURN).any(|_| roster.round(&rules).unwrap().iter().any(|found| found.pid == pid));
+        assert!(found, "not in its turn");
         ended(shell);
     }
 
