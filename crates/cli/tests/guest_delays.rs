@@ -44,7 +44,12 @@ fn lacks() -> Option<String> {
 fn in_guest(script: &str, counts: &Path) -> String {
     let guest = ["lab", "run", "--machine", "kunpeng", "--arch", "x86_64", "--scale", "cpus=2,memory=512M"];
     let mut command = Command::new(NEARFAR);
-    command.args(guest).args(["--delay", "auto", "--counts"]).arg(counts).args(["--", "sh", "-c", script]);
+    command
+        .args(guest)
+        .args(guests::IN_TIME)
+        .args(["--delay", "auto", "--counts"])
+        .arg(counts)
+        .args(["--", "sh", "-c", script]);
     let output = guests::output(&mut command);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");

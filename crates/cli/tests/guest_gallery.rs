@@ -44,7 +44,8 @@ fn request(name: &str, machine: &Machine, scale: &str) -> Result<GuestRequest, L
 
 /// What nearfar sees in the guest.
 fn inside(name: &str, arch: Arch, scale: &str) -> Machine {
-    let mut words = vec!["lab", "run", "--machine", name, "--scale", scale, "--"];
+    let mut words = vec!["lab", "run", "--machine", name, "--scale", scale];
+    words.extend(guests::IN_TIME.iter().chain(&["--"]));
     if arch != Arch::X86_64 {
         // Threads of foreign programs were seen to die as they end; on one CPU nearfar starts none.
         words.extend(["/run/nearfar-lab/bin/busybox", "taskset", "1"]);

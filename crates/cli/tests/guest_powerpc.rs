@@ -46,7 +46,8 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
     let script = format!("{ASK}{ONE_CPU} {NEARFAR} topo");
     let sides = ["ab", "--a", "kernel=6.1", "--b", "kernel=6.12", "--machine", "powerpc-case1", "--runs", "1"];
     let mut command = Command::new(NEARFAR);
-    let output = guests::output(command.args(sides).args(["--scale", "memory=512M", "--", "sh", "-c", &script]));
+    command.args(sides).args(guests::IN_TIME);
+    let output = guests::output(command.args(["--scale", "memory=512M", "--", "sh", "-c", &script]));
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{text}{errors}");
     assert!(output.status.success(), "{errors}");

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::arch::Arch;
 
@@ -43,6 +44,14 @@ pub enum LabError {
     Died {
         /// What was seen.
         problem: String,
+        /// The end of the console.
+        console: String,
+    },
+    /// A command was given its time.
+    #[error("the command has not ended in {} s, and the guest was ended\n{console}", limit.as_secs_f64())]
+    OutOfTime {
+        /// How long it might take.
+        limit: Duration,
         /// The end of the console.
         console: String,
     },

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use booting::{boot, request, turn};
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::Guest;
+use nearfar_lab::guest::{Exec, Guest, Input, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
 
 const CHILD: &str = "NEARFAR_TEST_CHILD";
@@ -149,5 +149,21 @@ fn a_boot_can_be_cancelled_and_bounded() {
     request.boot_timeout = Duration::from_millis(200);
     let error = Guest::boot(&request, &AtomicBool::new(false)).expect_err("too little time").to_string();
     assert!(error.contains("not up after"), "{error}");
+    wait_until("QEMU is still there", || processes_with(&request.label).is_empty());
+}
+
+#[test]
+fn a_command_that_does_not_end_is_given_its_time() {
+    let Some(request) = request("two-node", Arch::X86_64) else { return };
+    let _turn = turn();
+    let mut guest = boot(&request);
+    let mut output = Vec::new();
+    let streams = Streams { input: Input::Nothing, output: Box::new(&mut output), errors: Box::new(std::io::sink()) };
+    let hangs = Exec { limit: Some(Duration::from_secs(2)), ..Exec::new(&["sh", "-c", "echo begun; sleep 600"]) };
+    match guest.exec(&hangs, streams, &Signals::none()) {
+        Err(LabError::OutOfTime { limit, .. }) => assert_eq!(limit.as_secs(), 2),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(String::from_utf8_lossy(&output), "begun\n", "what it said before is not lost");
     wait_until("QEMU is still there", || processes_with(&request.label).is_empty());
 }

@@ -69,13 +69,15 @@ impl Child {
         i32::try_from(self.process.id()).unwrap_or(i32::MAX)
     }
 
-    /// Sends a line.
+    /// Sends a line. To one that has ended already nothing can be said; what it said before, or why it ended, is heard next.
     pub(crate) fn say(&mut self, line: &str) -> Result<(), ChildError> {
         let what = self.what;
         let Some(input) = &mut self.input else { return Ok(()) };
         match input.write_all(format!("{line}\n").as_bytes()) {
-            // It ended before it had read everything, and said why.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(self.ended(false)),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.hang_up();
+                Ok(())
+            }
             result => result.map_err(|source| ChildError::Pipe { what, source }),
         }
     }

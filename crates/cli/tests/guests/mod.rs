@@ -15,6 +15,9 @@ pub const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// The kernel of the guests here.
 pub const SERIES: &str = "6.12";
 
+/// What a guest is ended after that hangs: more than twice what the longest of these tests takes.
+pub const IN_TIME: [&str; 2] = ["--command-timeout", "1500"];
+
 /// Says why no guest can be had here, if so.
 pub fn skipped() -> bool {
     let look = || -> Result<(), LabError> {
@@ -44,16 +47,18 @@ pub fn turn() -> File {
 /// `nearfar lab run` of a machine of the gallery, up to the command to run in it.
 pub fn lab_run(machine: &str, options: &[&str]) -> Command {
     let mut command = Command::new(NEARFAR);
-    command.args(["lab", "run", "--machine", machine, "--kernel", SERIES, "--accel", "tcg"]).args(options).arg("--");
+    command.args(["lab", "run", "--machine", machine, "--kernel", SERIES, "--accel", "tcg"]).args(IN_TIME);
+    command.args(options).arg("--");
     command
 }
 
 /// Runs `nearfar lab run`; once more where nearfar says that QEMU broke the guest's kernel, which no test here can help
-/// (crates/lab/src/guest/crash.rs has how).
+/// (crates/lab/src/guest/crash.rs has how), or that the guest hangs.
 pub fn output(command: &mut Command) -> Output {
     let first = command.output().unwrap();
     let errors = String::from_utf8_lossy(&first.stderr);
-    if !errors.contains("a breakpoint left by its own patching, a seldom fault of QEMU's") {
+    let broken = ["a breakpoint left by its own patching, a seldom fault of QEMU's", "the command has not ended in"];
+    if !broken.iter().any(|words| errors.contains(words)) {
         return first;
     }
     println!("again: {errors}");

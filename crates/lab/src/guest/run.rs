@@ -12,9 +12,11 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::boot::last_words;
 use super::link::Said;
 use super::marks::Cut;
 use super::pump::{self, Input, Streams};
@@ -38,13 +40,27 @@ struct Progress {
     code: Option<i32>,
 }
 
+/// When a command has to have ended.
+#[derive(Clone, Copy, Debug)]
+struct Deadline {
+    begun: Instant,
+    limit: Option<Duration>,
+}
+
+impl Deadline {
+    /// How long there is to go; `None` without end.
+    fn left(&self) -> Option<Duration> {
+        self.limit.map(|limit| limit.saturating_sub(self.begun.elapsed()))
+    }
+}
+
 impl Guest {
     /// Runs a command with these streams; passes signals on to its process group. The second SIGINT, SIGTERM or SIGQUIT
     /// powers the guest off at once.
     ///
     /// # Errors
-    /// [`LabError::Died`] when the guest goes away, [`LabError::Interrupted`] when it was powered off on request, and
-    /// [`LabError::System`] when a stream fails (a closed pipe ends the command in the guest, too, by SIGPIPE, and is no error).
+    /// [`LabError::Died`] when the guest goes away, [`LabError::Interrupted`] when it was powered off on request,
+    /// [`LabError::OutOfTime`] when the command took longer than it may, and [`LabError::System`] when a stream fails (a closed pipe ends the command in the guest, too, by SIGPIPE, and is no error).
     pub fn exec(&mut self, run: &Exec, streams: Streams<'_>, signals: &Signals) -> Result<Exit, LabError> {
         // A plug that was killed in the guest left them ended.
         self.resume_delays();
@@ -56,7 +72,8 @@ impl Guest {
         let has_input = !matches!(streams.input, Input::Nothing) && !run.terminal;
         let line = format!("run {id} {} {} {}\n", yes(has_input), yes(run.terminal), run.line(id, size));
         self.write_run(&line)?;
-        let outcome = self.carry(run.terminal, id, streams, signals);
+        let deadline = Deadline { begun: Instant::now(), limit: run.limit };
+        let outcome = self.carry(run.terminal, id, streams, signals, deadline);
         drop(raw);
         outcome
     }
@@ -67,7 +84,14 @@ impl Guest {
     }
 
     /// The threads, and waiting for the end.
-    fn carry(&mut self, on_terminal: bool, id: u64, streams: Streams<'_>, signals: &Signals) -> Result<Exit, LabError> {
+    fn carry(
+        &mut self,
+        on_terminal: bool,
+        id: u64,
+        streams: Streams<'_>,
+        signals: &Signals,
+        deadline: Deadline,
+    ) -> Result<Exit, LabError> {
         let fail = |error| LabError::system("talking to the guest", error);
         let Streams { input, mut output, mut errors } = streams;
         let (woken, wake) = UnixStream::pair().map_err(fail)?;
@@ -95,7 +119,7 @@ impl Guest {
                     _ = (&wake).write_all(&[WAY_OUT]);
                 }
             });
-            let ended = self.wait_for_exit(id, signals, &woken, &closed);
+            let ended = self.wait_for_exit(id, signals, &woken, &closed, deadline);
             if ended.is_err() {
                 self.kill();
             }
@@ -118,6 +142,7 @@ impl Guest {
         signals: &Signals,
         woken: &UnixStream,
         closed: &AtomicBool,
+        deadline: Deadline,
     ) -> Result<Exit, LabError> {
         let mut progress = Progress::default();
         loop {
@@ -127,7 +152,11 @@ impl Guest {
             if let Some(code) = progress.code {
                 return Ok(Exit { code });
             }
-            let (link, woke, signalled) = self.wait(signals, woken)?;
+            let left = deadline.left();
+            if let Some(limit) = deadline.limit.filter(|_| left == Some(Duration::ZERO)) {
+                return Err(LabError::OutOfTime { limit, console: last_words(&self.console, &self.qemu_said) });
+            }
+            let (link, woke, signalled) = self.wait(signals, woken, left)?;
             if link && !self.link.read() {
                 return Err(self.died("it ended while a command ran in it"));
             }
@@ -148,11 +177,18 @@ impl Guest {
     }
 
     /// Which of link, wake-up and signals has something.
-    fn wait(&self, signals: &Signals, woken: &UnixStream) -> Result<(bool, bool, bool), LabError> {
+    fn wait(
+        &self,
+        signals: &Signals,
+        woken: &UnixStream,
+        left: Option<Duration>,
+    ) -> Result<(bool, bool, bool), LabError> {
         let mut waiting =
             vec![PollFd::from_borrowed_fd(self.link.descriptor(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
         waiting.extend(signals.descriptor().map(|signals| PollFd::from_borrowed_fd(signals, PollFlags::IN)));
-        match poll(&mut waiting, None) {
+        // A limit of more seconds than there are is none.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut waiting, left.as_ref()) {
             // A signal: its handler wrote a byte, which the next poll reports.
             Err(rustix::io::Errno::INTR) | Ok(_) => {}
             Err(error) => return Err(LabError::system("waiting for the guest", error)),

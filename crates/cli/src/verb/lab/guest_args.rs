@@ -54,6 +54,9 @@ pub struct GuestArgs {
     /// Give up when the guest is not up after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     boot_timeout: u64,
+    /// End the guest when the command has not ended after so many seconds [default: never]
+    #[arg(long, value_name = "SECONDS")]
+    command_timeout: Option<u64>,
 }
 
 /// How the guest's CPUs run.
@@ -80,6 +83,11 @@ impl GuestArgs {
             _ => return Err(format!("{key}: not one of machine, kernel, append, arch, scale, delay")),
         }
         Ok(self)
+    }
+
+    /// How long the command may take.
+    pub fn limit(&self) -> Option<Duration> {
+        self.command_timeout.map(Duration::from_secs)
     }
 
     /// The order for the lab.
