@@ -246,6 +246,13 @@ impl Lease {
         Ok(())
     }
 
+    /// Who else has confined this thread: the number of a living process, and its words about why. Nobody where that cannot
+    /// be read.
+    pub fn confined_by(&self, task: TaskId) -> Option<(u32, String)> {
+        let header = recover::confined_by(&self.state, &self.name, task).ok().flatten()?;
+        Some((header.pid, header.what))
+    }
+
     /// Puts these in place of all masks noted so far: for an owner that knows which threads have ended.
     ///
     /// # Errors

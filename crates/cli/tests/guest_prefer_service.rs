@@ -69,6 +69,7 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         /run/burner -c "$burn" & late=$!
         until_says late 2-3 mask $late
         echo "late runs on $(where $late)"
+        "$0" prefer --node 0 --pid $late 2>&1; echo "a second keeper ended with $?"
         # One that its operator keeps elsewhere is left there until it may come.
         taskset -c 0 /run/burner -c "$burn" & kept_off=$!
         sleep 4; echo "kept off on $(mask $kept_off)"
@@ -93,6 +94,7 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
     {
         seconds(&text, what, expected);
     }
+    assert!(text.contains("which says \"prefer node 1\": end that first\na second keeper ended with 3\n"), "{text}");
     assert!(text.contains("kept off on 0\n"), "{text}");
     assert!(seconds(&text, "killed", "0-3") < SOON && seconds(&text, "killed-late", "0-3") < SOON, "{text}");
     assert!(text.contains("late runs on 2\n") || text.contains("late runs on 3\n"), "{text}");

@@ -6,10 +6,12 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+use super::record::Header;
 use super::{LeaseError, PATIENCE, Recovered, claim, record};
 use crate::lock::Lock;
 use crate::state::StateDir;
 use crate::target::{Target, plain};
+use crate::tasks::TaskId;
 
 /// Undoes all whose owner is dead. A journal that cannot be read or undone stays, and keeps no other from being undone.
 pub(super) fn recover(target: &Target) -> Result<Vec<Recovered>, LeaseError> {
@@ -44,6 +46,20 @@ pub(super) fn nobody_else_holds(state: &StateDir, mine: &str, path: &Path) -> Re
         }
     }
     Ok(())
+}
+
+/// The owner, alive, of a lease other than the one named that has confined this thread.
+pub(super) fn confined_by(state: &StateDir, mine: &str, task: TaskId) -> Result<Option<Header>, LeaseError> {
+    for name in journals(state)?.iter().filter(|name| *name != mine) {
+        let Some(file) = open(state, name)? else { continue };
+        let read = record::read(&file, Path::new(&state.place));
+        let contents = read.map_err(|because| unreadable(state, name, because))?;
+        let confines = contents.masks.iter().any(|masks| masks.members.iter().any(|member| member.task == task));
+        if confines && !claim(&file).map_err(|error| unreadable(state, name, plain(&error)))? {
+            return Ok(contents.header);
+        }
+    }
+    Ok(None)
 }
 
 /// Waits until this process has let go of its leases, then undoes what it left.

@@ -62,6 +62,16 @@ pub enum KeeperError {
         /// The node's CPUs.
         home: CpuSet,
     },
+    /// Another keeper has it.
+    #[error("process {pid} is kept by process {by} already, which says \"{what}\": end that first")]
+    Kept {
+        /// The process.
+        pid: i32,
+        /// The other nearfar.
+        by: u32,
+        /// What it does.
+        what: String,
+    },
     /// The cgroup cannot be read.
     #[error(transparent)]
     Cgroup(#[from] crate::cgroup::CgroupError),

@@ -188,7 +188,11 @@ impl Kept {
         match elsewhere {
             Some(own) if !kept => {
                 threads.iter().for_each(|tid| drop(self.threads.remove(tid)));
-                Err(self.elsewhere(format!("process {pid}"), own))
+                let other = tasks::stat(pid).ok().and_then(|stat| self.lease.confined_by(stat.id));
+                Err(match other {
+                    Some((by, what)) => KeeperError::Kept { pid, by, what },
+                    None => self.elsewhere(format!("process {pid}"), own),
+                })
             }
             _ => Ok(()),
         }
