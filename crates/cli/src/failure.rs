@@ -1,5 +1,6 @@
 //! How a verb fails: three exit codes, one message.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use crate::output;
@@ -52,7 +53,37 @@ impl Failure {
         }
         // Messages quote foreign files, which may hold what a terminal obeys.
         let message = message.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+        let message = message.lines().map(readable).collect::<Vec<_>>().join("\n");
         output::say!("{red}nearfar:{red:#} {message}", red = anstyle::AnsiColor::Red.on_default().bold());
         ExitCode::from(code)
+    }
+}
+
+/// A line of a message, without its middle where that is far longer than anybody reads: what is wrong is said at the end, and
+/// the megabyte of a foreign file that it is wrong with comes before.
+fn readable(line: &str) -> Cow<'_, str> {
+    let (begin, end) = (1200, 600);
+    let length = line.chars().count();
+    if length <= begin + end + 100 {
+        return line.into();
+    }
+    let first: String = line.chars().take(begin).collect();
+    let last: String = line.chars().skip(length - end).collect();
+    format!("{first} [... {} more characters ...] {last}", length - begin - end).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_middle_of_a_very_long_line_is_left_out() {
+        assert_eq!(readable("x: no such file"), "x: no such file");
+        let path = "\u{e9}".repeat(1900);
+        assert_eq!(readable(&path), path);
+        let long = format!("file {}: no such node", "y".repeat(1 << 20));
+        let cut = readable(&long);
+        assert!(cut.len() < 2000 && cut.starts_with("file yy") && cut.ends_with("yy: no such node"), "{cut}");
+        assert!(cut.contains(&format!(" {} more characters", long.len() - 1800)), "{cut}");
     }
 }

@@ -166,6 +166,7 @@ impl Kept {
     /// Until no thread is found that a thread not narrowed yet has made.
     fn adopt_threads(&mut self, pid: i32) -> Result<(), KeeperError> {
         let mut elsewhere = None;
+        let (listed, counted) = (self.said.left_in_peace.len(), self.said.left_in_peace_count);
         loop {
             let tids = tasks::threads(pid);
             let tids = tids.map_err(|error| of_process(pid, &error))?;
@@ -188,6 +189,9 @@ impl Kept {
         match elsewhere {
             Some(own) if !kept => {
                 threads.iter().for_each(|tid| drop(self.threads.remove(tid)));
+                // Refused as a whole, and perhaps asked for again and again.
+                self.said.left_in_peace.truncate(listed);
+                self.said.left_in_peace_count = counted;
                 let other = tasks::stat(pid).ok().and_then(|stat| self.lease.confined_by(stat.id));
                 Err(match other {
                     Some((by, what)) => KeeperError::Kept { pid, by, what },

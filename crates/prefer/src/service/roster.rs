@@ -6,7 +6,7 @@
 //! ```
 //!
 //! So a round costs a directory, and a few files for each process looked at. A process that a rule has stays with it until
-//! it ends; one that could not be kept is found again when it is its turn.
+//! it ends; one that could not be kept is found again after a rest, each time a longer one: trying costs more than looking.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,6 +19,8 @@ use crate::matching::{Looks, matching};
 const YOUNG: u64 = 4;
 /// After that once in as many rounds.
 const TURN: u64 = 16;
+/// The first rest is of one turn, the longest of so many doublings: four minutes, with half a second between rounds.
+const DOUBLINGS: u32 = 5;
 /// A kernel thread, in the flags of /proc/PID/stat (`PF_KTHREAD`, include/linux/sched.h).
 const KERNEL_THREAD: u32 = 0x0020_0000;
 
@@ -35,6 +37,16 @@ struct Entry {
     since: u64,
     seen: u64,
     rule: Option<usize>,
+    /// How often it could not be kept.
+    refused: u32,
+    /// It is not looked at before this round.
+    rests_until: u64,
+}
+
+impl Entry {
+    fn new(start: u64, round: u64) -> Self {
+        Self { start, since: round, seen: round, rule: None, refused: 0, rests_until: round }
+    }
 }
 
 /// A process that a rule has from now on.
@@ -69,16 +81,15 @@ impl Roster {
             if let Some(entry) = self.known.get_mut(&pid) {
                 entry.seen = round;
                 let in_turn = (round + u64::from(pid.unsigned_abs())).is_multiple_of(TURN);
-                if round - entry.since >= YOUNG && !in_turn {
+                if round < entry.rests_until || round - entry.since >= YOUNG && !in_turn {
                     continue;
                 }
             }
             // One that ended meanwhile is nobody's.
             let Some(seen) = look(pid, rules) else { continue };
-            let entry =
-                self.known.entry(pid).or_insert(Entry { start: seen.start, since: round, seen: round, rule: None });
+            let entry = self.known.entry(pid).or_insert(Entry::new(seen.start, round));
             if entry.start != seen.start {
-                *entry = Entry { start: seen.start, since: round, seen: round, rule: None };
+                *entry = Entry::new(seen.start, round);
             }
             if entry.rule.is_some() {
                 continue;
@@ -98,11 +109,12 @@ impl Roster {
         self.known.retain(|_, entry| entry.rule != Some(rule));
     }
 
-    /// Takes a process from its rule: it is found anew when it is looked at in its turn.
+    /// Takes a process that could not be kept from its rule: it is found anew after a rest.
     pub fn again(&mut self, pid: i32) {
         if let Some(entry) = self.known.get_mut(&pid) {
             entry.rule = None;
-            entry.since = entry.since.saturating_sub(YOUNG);
+            entry.rests_until = self.round + (TURN << entry.refused.min(DOUBLINGS));
+            entry.refused += 1;
         }
     }
 
@@ -232,9 +244,12 @@ mod tests {
         let found = (0..1000).find_map(|_| mine()).expect("found while it is young");
         assert_eq!((found.name.as_str(), found.rule, found.also.len()), ("cat", 0, 1), "{found:?}");
         assert_eq!((0..40).find_map(|_| mine()), None);
-        roster.again(pid);
-        let found = (0..TURN).any(|_| roster.round(&rules).unwrap().iter().any(|found| found.pid == pid));
-        assert!(found, "not in its turn");
+        for rest in [TURN, 2 * TURN] {
+            roster.again(pid);
+            let mut found = || roster.round(&rules).unwrap().iter().any(|found| found.pid == pid);
+            let rounds = (1..=rest + TURN).find(|_| found());
+            assert!(rounds.is_some_and(|rounds| rounds >= rest), "{rounds:?} for {rest}");
+        }
         ended(shell);
     }
 
