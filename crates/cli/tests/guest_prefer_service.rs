@@ -70,8 +70,9 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         until_says late 2-3 mask $late
         echo "late runs on $(where $late)"
         "$0" prefer --node 0 --pid $late 2>&1; echo "a second keeper ended with $?"
-        # One that its operator keeps elsewhere is left there until it may come.
-        taskset -c 0 /run/burner -c "$burn" & kept_off=$!
+        # One that its operator keeps elsewhere is left there until it may come. It takes no room: a third one that burns would
+        # be let out of two CPUs.
+        taskset -c 0 /run/burner -c "sleep 300; :" & kept_off=$!
         sleep 4; echo "kept off on $(mask $kept_off)"
         taskset -pc 0-3 $kept_off >/dev/null
         until_says let_go 2-3 mask $kept_off
