@@ -96,6 +96,8 @@ pub struct GuestRequest {
     pub busybox: PathBuf,
     /// How long it may take to come up.
     pub boot_timeout: Duration,
+    /// How long each command in it may take. A guest that hangs never says that its command has ended.
+    pub command_timeout: Option<Duration>,
     /// Whether the kernel's console is shown on standard error.
     pub console: bool,
     /// What the user should know about this guest, in sentences.
@@ -165,6 +167,7 @@ pub struct Guest {
     delays: Option<Arc<DelayRegion>>,
     token: String,
     commands: u64,
+    command_timeout: Option<Duration>,
     boot_seconds: f64,
     failed_boots: Vec<&'static str>,
 }

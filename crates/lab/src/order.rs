@@ -48,6 +48,8 @@ pub struct Order {
     pub console: bool,
     /// How long the guest may take to come up.
     pub boot_timeout: Duration,
+    /// How long each command may take; `None` for ever.
+    pub command_timeout: Option<Duration>,
 }
 
 impl Order {
@@ -66,6 +68,7 @@ impl Order {
             results: None,
             console: false,
             boot_timeout: Duration::from_secs(600),
+            command_timeout: None,
         }
     }
 
@@ -105,6 +108,7 @@ impl Order {
             foreign,
             busybox,
             boot_timeout: self.boot_timeout,
+            command_timeout: self.command_timeout,
             console: self.console,
             notes,
         })

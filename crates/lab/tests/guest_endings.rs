@@ -154,13 +154,13 @@ fn a_boot_can_be_cancelled_and_bounded() {
 
 #[test]
 fn a_command_that_does_not_end_is_given_its_time() {
-    let Some(request) = request("two-node", Arch::X86_64) else { return };
+    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
     let _turn = turn();
+    request.command_timeout = Some(Duration::from_secs(2));
     let mut guest = boot(&request);
     let mut output = Vec::new();
     let streams = Streams { input: Input::Nothing, output: Box::new(&mut output), errors: Box::new(std::io::sink()) };
-    let hangs = Exec { limit: Some(Duration::from_secs(2)), ..Exec::new(&["sh", "-c", "echo begun; sleep 600"]) };
-    match guest.exec(&hangs, streams, &Signals::none()) {
+    match guest.exec(&Exec::new(&["sh", "-c", "echo begun; sleep 600"]), streams, &Signals::none()) {
         Err(LabError::OutOfTime { limit, .. }) => assert_eq!(limit.as_secs(), 2),
         other => panic!("{other:?}"),
     }

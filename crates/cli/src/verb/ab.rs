@@ -99,8 +99,7 @@ impl Ab {
         let streams = Streams { input: Input::Nothing, output: Box::new(&mut stdout), errors: Box::new(&mut stderr) };
         let signals = Signals::of_process().map_err(failure)?;
         let start = Instant::now();
-        let exec = Exec { limit: self.guest.limit(), ..Exec::new(&self.command) };
-        let exit = guest.exec(&exec, streams, &signals).map_err(failure)?;
+        let exit = guest.exec(&Exec::new(&self.command), streams, &signals).map_err(failure)?;
         let elapsed_s = start.elapsed().as_secs_f64();
         guest.power_off().map_err(failure)?;
         // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.

@@ -159,6 +159,7 @@ impl Booting {
             delays,
             token: String::new(),
             commands: 0,
+            command_timeout: request.command_timeout,
             boot_seconds: 0.0,
             failed_boots: Vec::new(),
         };

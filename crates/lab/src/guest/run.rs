@@ -72,7 +72,7 @@ impl Guest {
         let has_input = !matches!(streams.input, Input::Nothing) && !run.terminal;
         let line = format!("run {id} {} {} {}\n", yes(has_input), yes(run.terminal), run.line(id, size));
         self.write_run(&line)?;
-        let deadline = Deadline { begun: Instant::now(), limit: run.limit };
+        let deadline = Deadline { begun: Instant::now(), limit: self.command_timeout };
         let outcome = self.carry(run.terminal, id, streams, signals, deadline);
         drop(raw);
         outcome

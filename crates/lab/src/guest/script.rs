@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// A command to run in a guest.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -19,8 +18,6 @@ pub struct Exec {
     /// Whether it gets a terminal of its own, with this process's terminal in raw mode before it. Input and output then are
     /// those of this process.
     pub terminal: bool,
-    /// How long it may take. A guest that hangs never says that its command has ended.
-    pub limit: Option<Duration>,
 }
 
 impl Exec {

@@ -85,11 +85,6 @@ impl GuestArgs {
         Ok(self)
     }
 
-    /// How long the command may take.
-    pub fn limit(&self) -> Option<Duration> {
-        self.command_timeout.map(Duration::from_secs)
-    }
-
     /// The order for the lab.
     pub fn order(&self) -> Result<Order, Failure> {
         let machine = nearfar_sources::read(&Request::source(&self.machine, Want::all())).map_err(Failure::input)?;
@@ -109,6 +104,7 @@ impl GuestArgs {
             results: self.results.clone(),
             console: self.console,
             boot_timeout: Duration::from_secs(self.boot_timeout),
+            command_timeout: self.command_timeout.map(Duration::from_secs),
             ..Order::new(machine, name)
         })
     }

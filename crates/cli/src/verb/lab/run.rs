@@ -53,7 +53,7 @@ impl Run {
         if self.show_command {
             return output::print(&quoted(&command_line(&request)));
         }
-        let exec = Exec { command: self.command, limit: self.guest.limit(), ..Exec::default() };
+        let exec = Exec { command: self.command, ..Exec::default() };
         inside(&request, &exec, self.counts)
     }
 }
@@ -63,7 +63,7 @@ impl Shell {
     pub fn run(self) -> Outcome {
         let request = prepare(&self.guest)?;
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-        let exec = Exec { command: vec![shell], terminal: true, limit: self.guest.limit(), ..Exec::default() };
+        let exec = Exec { command: vec![shell], terminal: true, ..Exec::default() };
         inside(&request, &exec, None)
     }
 }
