@@ -27,7 +27,7 @@ const GUEST: [&str; 2] = ["--scale", "cpus=2,memory=512M"];
 /// Runs a part of this program in the guest; what it said.
 fn inside(part: &str) -> String {
     let me = std::env::current_exe().unwrap();
-    let mut command = guests::lab_run("two-node", &GUEST);
+    let mut command = guests::lab_run("two-node", &[GUEST, guests::IN_TIME].concat());
     command.arg(me).args(["--exact", part, "--ignored", "--nocapture"]);
     let output = guests::output(&mut command);
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

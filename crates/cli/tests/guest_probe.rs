@@ -133,7 +133,9 @@ fn unless_set(variable: &str, otherwise: &str) -> String {
 fn measure(results: &Path) -> Value {
     let [samples, counts] = [("SAMPLES", "5"), ("COUNTS", "150")]
         .map(|(what, otherwise)| unless_set(&format!("NEARFAR_CASE2_{what}"), otherwise));
-    let scale = ["--scale", "cpus=2,memory=512M", "--delay", DELAYS, "--results"];
+    // Of five samples a cell it takes eleven minutes.
+    let limit = (300 * samples.parse::<u32>().unwrap()).to_string();
+    let scale = ["--scale", "cpus=2,memory=512M", "--delay", DELAYS, "--command-timeout", &limit, "--results"];
     let options: Vec<&str> = scale.into_iter().chain([results.to_str().unwrap()]).collect();
     let mut command = guests::lab_run("two-node", &options);
     command.args(["sh", "-c", include_str!("scripts/case2.sh"), guests::NEARFAR]).args(PROBE.split(' ')).args([

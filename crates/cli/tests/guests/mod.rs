@@ -15,8 +15,8 @@ pub const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// The kernel of the guests here.
 pub const SERIES: &str = "6.12";
 
-/// What a guest is ended after that hangs: more than twice what the longest of these tests takes.
-pub const IN_TIME: [&str; 2] = ["--command-timeout", "1500"];
+/// What a guest is ended after that hangs: several times what any of these tests takes, but for the matrix of the probe.
+pub const IN_TIME: [&str; 2] = ["--command-timeout", "500"];
 
 /// Says why no guest can be had here, if so.
 pub fn skipped() -> bool {
@@ -47,8 +47,7 @@ pub fn turn() -> File {
 /// `nearfar lab run` of a machine of the gallery, up to the command to run in it.
 pub fn lab_run(machine: &str, options: &[&str]) -> Command {
     let mut command = Command::new(NEARFAR);
-    command.args(["lab", "run", "--machine", machine, "--kernel", SERIES, "--accel", "tcg"]).args(IN_TIME);
-    command.args(options).arg("--");
+    command.args(["lab", "run", "--machine", machine, "--kernel", SERIES, "--accel", "tcg"]).args(options).arg("--");
     command
 }
 
@@ -67,7 +66,7 @@ pub fn output(command: &mut Command) -> Output {
 
 /// Runs a script in a guest; its standard output, printed as well.
 pub fn script(machine: &str, options: &[&str], script: &str) -> String {
-    let output = output(lab_run(machine, options).args(["sh", "-c", script, NEARFAR]));
+    let output = output(lab_run(machine, &[options, &IN_TIME].concat()).args(["sh", "-c", script, NEARFAR]));
     let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{text}{errors}");
     assert!(output.status.success(), "{}: {errors}", output.status);

@@ -60,7 +60,8 @@ impl Guest {
     ///
     /// # Errors
     /// [`LabError::Died`] when the guest goes away, [`LabError::Interrupted`] when it was powered off on request,
-    /// [`LabError::OutOfTime`] when the command took longer than it may, and [`LabError::System`] when a stream fails (a closed pipe ends the command in the guest, too, by SIGPIPE, and is no error).
+    /// [`LabError::OutOfTime`] when the command took longer than it may, and [`LabError::System`] when a stream fails (a closed
+    /// pipe ends the command in the guest, too, by SIGPIPE, and is no error).
     pub fn exec(&mut self, run: &Exec, streams: Streams<'_>, signals: &Signals) -> Result<Exit, LabError> {
         // A plug that was killed in the guest left them ended.
         self.resume_delays();

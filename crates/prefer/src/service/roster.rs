@@ -39,7 +39,7 @@ struct Entry {
     rule: Option<usize>,
     /// How often it could not be kept.
     refused: u32,
-    /// It is not looked at before this round.
+    /// It is not looked at before this round; nor is one that has its number by then.
     rests_until: u64,
 }
 
