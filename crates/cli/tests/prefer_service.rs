@@ -46,10 +46,9 @@ impl Served {
     /// Starts it, and waits until it is ready.
     fn start(config: &str) -> Self {
         let dir = directory(config);
-        let manager = Manager::new(&dir.path().join("notify"));
         let mut command = command(dir.path());
-        command.env("NOTIFY_SOCKET", dir.path().join("notify")).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = Owned(command.spawn().unwrap());
+        let manager = Manager::of(&mut command, dir.path());
+        let mut child = Owned(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let lines = Lines::of(child.stderr.take().unwrap());
         manager.hears("READY=1");
         Self { child, lines, dir }

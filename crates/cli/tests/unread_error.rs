@@ -84,10 +84,9 @@ fn a_service_goes_on_and_ends_as_it_should_when_nobody_reads_its_log() {
     let config = dir.path().join("prefer.toml");
     fs::write(&config, format!("[[prefer]]\nname = \"one\"\nnode = {}\ncommand = \"nobody-is-called-so\"\n", node()))
         .unwrap();
-    let manager = Manager::new(&dir.path().join("notify"));
     let mut command = nearfar(&dir, &["prefer", "service", "--config", config.to_str().unwrap()]);
-    command.env("NOTIFY_SOCKET", dir.path().join("notify")).stdout(Stdio::null()).stderr(unread());
-    let mut child = Owned(command.spawn().unwrap());
+    let manager = Manager::of(&mut command, dir.path());
+    let mut child = Owned(command.stdout(Stdio::null()).stderr(unread()).spawn().unwrap());
     let signal = |signal| {
         // SAFETY: a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);

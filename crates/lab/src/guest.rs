@@ -239,7 +239,6 @@ impl Guest {
 
     /// The error of a guest that is gone, with what it said last.
     fn died(&self, problem: &str) -> LabError {
-        self.console.hear_out();
         let problem = match crash::Crash::shown(&self.console) {
             Some(crash) => format!("{problem}: {}", crash.words()),
             None => problem.to_owned(),

@@ -12,7 +12,6 @@
 pub mod manager;
 pub mod roster;
 
-use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -237,8 +236,6 @@ struct Shift {
     posts: Vec<Post>,
     machine: Option<Machine>,
     looked: Instant,
-    /// Processes that could not be kept so far, and why, as it was said.
-    refused: BTreeMap<i32, String>,
 }
 
 /// What became of a rule.
@@ -254,8 +251,7 @@ enum Post {
 impl Shift {
     fn begin(config: Config, surroundings: &mut Surroundings<'_>) -> Self {
         let posts = config.rules.iter().map(|_| Post::Waiting).collect();
-        let (roster, refused) = (Roster::default(), BTreeMap::new());
-        let mut shift = Self { config, roster, posts, machine: None, looked: Instant::now(), refused };
+        let mut shift = Self { config, roster: Roster::default(), posts, machine: None, looked: Instant::now() };
         let scan = shift.config.scan;
         (surroundings.log)(&format!("{} rules, new tasks are looked for every {scan:?}", shift.config.rules.len()));
         shift.place(surroundings, true);
@@ -295,9 +291,7 @@ impl Shift {
         if waiting && self.looked.elapsed() >= AGAIN {
             self.place(surroundings, false);
         }
-        let found = self.roster.round(&self.config.rules)?;
-        self.refused.retain(|&pid, _| self.roster.knows(pid));
-        for found in found {
+        for found in self.roster.round(&self.config.rules)? {
             self.take(&found, surroundings);
         }
         Ok(())
@@ -310,22 +304,23 @@ impl Shift {
         let taken = self.posts[found.rule].take(found.pid, rule, machine);
         match taken {
             Ok(Some(node)) => {
-                self.refused.remove(&found.pid);
                 let late = found.also.iter().map(|&rule| self.config.rules[rule].name.as_str()).collect::<Vec<_>>();
                 let late = if late.is_empty() { String::new() } else { format!("; {} came too late", late.join(", ")) };
                 (surroundings.log)(&format!("{who} prefers node {node}{late}"));
             }
             Ok(None) => {}
             Err(error) => {
-                // The rule's other tasks have lost their keeper too.
-                if matches!(error, KeeperError::Died) {
-                    self.roster.forget(found.rule);
-                }
-                self.roster.again(found.pid);
                 let because = error.to_string();
-                if self.refused.get(&found.pid) != Some(&because) {
+                let is_news = match error {
+                    // The rule's other tasks have lost their keeper too: all are found by the next round.
+                    KeeperError::Died => {
+                        self.roster.forget(found.rule);
+                        true
+                    }
+                    _ => self.roster.again(found.pid, &because),
+                };
+                if is_news {
                     (surroundings.log)(&format!("{who} is left as it is, and tried again: {because}"));
-                    self.refused.insert(found.pid, because);
                 }
             }
         }

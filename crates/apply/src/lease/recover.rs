@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::record::Header;
+use super::record::{Contents, Header};
 use super::{LeaseError, PATIENCE, Recovered, claim, record};
 use crate::lock::Lock;
 use crate::state::StateDir;
@@ -38,8 +38,7 @@ pub(super) fn nobody_else_holds(state: &StateDir, mine: &str, path: &Path) -> Re
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         undo_if_dead(state, name)?;
         let Some(file) = open(state, name)? else { continue };
-        let contents =
-            record::read(&file, Path::new(&state.place)).map_err(|because| unreadable(state, name, because))?;
+        let contents = contents(state, name, &file)?;
         let header = contents.header.filter(|_| contents.files.iter().any(|held| held.path == path));
         if let Some(header) = header {
             return Err(LeaseError::Held { path: path.to_owned(), pid: header.pid, what: header.what });
@@ -52,10 +51,9 @@ pub(super) fn nobody_else_holds(state: &StateDir, mine: &str, path: &Path) -> Re
 pub(super) fn confined_by(state: &StateDir, mine: &str, task: TaskId) -> Result<Option<Header>, LeaseError> {
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         let Some(file) = open(state, name)? else { continue };
-        let read = record::read(&file, Path::new(&state.place));
-        let contents = read.map_err(|because| unreadable(state, name, because))?;
+        let contents = contents(state, name, &file)?;
         let confines = contents.masks.iter().any(|masks| masks.members.iter().any(|member| member.task == task));
-        if confines && !claim(&file).map_err(|error| unreadable(state, name, plain(&error)))? {
+        if confines && !is_dead(state, name, &file)? {
             return Ok(contents.header);
         }
     }
@@ -76,16 +74,25 @@ pub(super) fn after(target: &Target, owner: u32) -> Result<Vec<Recovered>, Lease
 
 fn undo_if_dead(state: &StateDir, name: &str) -> Result<Option<Recovered>, LeaseError> {
     let Some(file) = open(state, name)? else { return Ok(None) };
-    if !claim(&file).map_err(|error| unreadable(state, name, plain(&error)))? {
+    if !is_dead(state, name, &file)? {
         return Ok(None);
     }
-    let contents = record::read(&file, Path::new(&state.place)).map_err(|because| unreadable(state, name, because))?;
+    let contents = contents(state, name, &file)?;
     let recovered = contents.undo();
     if let Some(failed) = recovered.failed() {
         return Err(failed);
     }
     state.remove_file(name).map_err(|error| unreadable(state, name, plain(&error)))?;
     Ok(Some(recovered).filter(|recovered| !recovered.undone.is_empty()))
+}
+
+/// Whether a journal's owner is dead; the journal is then ours until the file is closed.
+fn is_dead(state: &StateDir, name: &str, file: &File) -> Result<bool, LeaseError> {
+    claim(file).map_err(|error| unreadable(state, name, plain(&error)))
+}
+
+fn contents(state: &StateDir, name: &str, file: &File) -> Result<Contents<'static>, LeaseError> {
+    record::read(file, Path::new(&state.place)).map_err(|because| unreadable(state, name, because))
 }
 
 /// None where its owner has just released it.

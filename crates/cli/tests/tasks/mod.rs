@@ -134,8 +134,11 @@ impl Lines {
 pub struct Manager(UnixDatagram);
 
 impl Manager {
-    pub fn new(socket: &Path) -> Self {
-        let manager = UnixDatagram::bind(socket).unwrap();
+    /// Of the service that this command starts, with its socket in this directory.
+    pub fn of(service: &mut Command, directory: &Path) -> Self {
+        let socket = directory.join("notify");
+        let manager = UnixDatagram::bind(&socket).unwrap();
+        service.env("NOTIFY_SOCKET", socket);
         manager.set_read_timeout(Some(PATIENCE)).unwrap();
         Self(manager)
     }

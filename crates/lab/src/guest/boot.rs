@@ -197,7 +197,6 @@ impl Booting {
 
     /// Why QEMU is gone.
     fn ended(&self) -> Ending {
-        self.guest.console.hear_out();
         match Crash::shown(&self.guest.console) {
             Some(crash) => Ending::Crashed(crash),
             None if self.guest.console.bytes() == 0 => Ending::Silent,

@@ -40,20 +40,6 @@ struct Progress {
     code: Option<i32>,
 }
 
-/// When a command has to have ended.
-#[derive(Clone, Copy, Debug)]
-struct Deadline {
-    begun: Instant,
-    limit: Option<Duration>,
-}
-
-impl Deadline {
-    /// How long there is to go; `None` without end.
-    fn left(&self) -> Option<Duration> {
-        self.limit.map(|limit| limit.saturating_sub(self.begun.elapsed()))
-    }
-}
-
 impl Guest {
     /// Runs a command with these streams; passes signals on to its process group. The second SIGINT, SIGTERM or SIGQUIT
     /// powers the guest off at once.
@@ -73,8 +59,7 @@ impl Guest {
         let has_input = !matches!(streams.input, Input::Nothing) && !run.terminal;
         let line = format!("run {id} {} {} {}\n", yes(has_input), yes(run.terminal), run.line(id, size));
         self.write_run(&line)?;
-        let deadline = Deadline { begun: Instant::now(), limit: self.command_timeout };
-        let outcome = self.carry(run.terminal, id, streams, signals, deadline);
+        let outcome = self.carry(run.terminal, id, streams, signals);
         drop(raw);
         outcome
     }
@@ -85,14 +70,7 @@ impl Guest {
     }
 
     /// The threads, and waiting for the end.
-    fn carry(
-        &mut self,
-        on_terminal: bool,
-        id: u64,
-        streams: Streams<'_>,
-        signals: &Signals,
-        deadline: Deadline,
-    ) -> Result<Exit, LabError> {
+    fn carry(&mut self, on_terminal: bool, id: u64, streams: Streams<'_>, signals: &Signals) -> Result<Exit, LabError> {
         let fail = |error| LabError::system("talking to the guest", error);
         let Streams { input, mut output, mut errors } = streams;
         let (woken, wake) = UnixStream::pair().map_err(fail)?;
@@ -120,7 +98,7 @@ impl Guest {
                     _ = (&wake).write_all(&[WAY_OUT]);
                 }
             });
-            let ended = self.wait_for_exit(id, signals, &woken, &closed, deadline);
+            let ended = self.wait_for_exit(id, signals, &woken, &closed);
             if ended.is_err() {
                 self.kill();
             }
@@ -143,8 +121,8 @@ impl Guest {
         signals: &Signals,
         woken: &UnixStream,
         closed: &AtomicBool,
-        deadline: Deadline,
     ) -> Result<Exit, LabError> {
+        let begun = Instant::now();
         let mut progress = Progress::default();
         loop {
             while let Some(said) = self.link.next() {
@@ -153,8 +131,8 @@ impl Guest {
             if let Some(code) = progress.code {
                 return Ok(Exit { code });
             }
-            let left = deadline.left();
-            if let Some(limit) = deadline.limit.filter(|_| left == Some(Duration::ZERO)) {
+            let left = self.command_timeout.map(|limit| limit.saturating_sub(begun.elapsed()));
+            if let Some(limit) = self.command_timeout.filter(|_| left == Some(Duration::ZERO)) {
                 return Err(LabError::OutOfTime { limit, console: last_words(&self.console, &self.qemu_said) });
             }
             let (link, woke, signalled) = self.wait(signals, woken, left)?;

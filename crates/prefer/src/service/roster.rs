@@ -37,15 +37,16 @@ struct Entry {
     since: u64,
     seen: u64,
     rule: Option<usize>,
-    /// How often it could not be kept.
+    /// How often it could not be kept, and why the last time.
     refused: u32,
+    because: String,
     /// It is not looked at before this round; nor is one that has its number by then.
     rests_until: u64,
 }
 
 impl Entry {
     fn new(start: u64, round: u64) -> Self {
-        Self { start, since: round, seen: round, rule: None, refused: 0, rests_until: round }
+        Self { start, since: round, seen: round, rule: None, refused: 0, because: String::new(), rests_until: round }
     }
 }
 
@@ -109,18 +110,16 @@ impl Roster {
         self.known.retain(|_, entry| entry.rule != Some(rule));
     }
 
-    /// Takes a process that could not be kept from its rule: it is found anew after a rest.
-    pub fn again(&mut self, pid: i32) {
-        if let Some(entry) = self.known.get_mut(&pid) {
-            entry.rule = None;
-            entry.rests_until = self.round + (TURN << entry.refused.min(DOUBLINGS));
-            entry.refused += 1;
-        }
-    }
-
-    /// Whether the last round saw this process.
-    pub fn knows(&self, pid: i32) -> bool {
-        self.known.contains_key(&pid)
+    /// Takes a process that could not be kept from its rule: it is found anew after a rest. Whether the reason is another than
+    /// the last time.
+    pub fn again(&mut self, pid: i32, because: &str) -> bool {
+        let Some(entry) = self.known.get_mut(&pid) else { return true };
+        entry.rule = None;
+        entry.rests_until = self.round + (TURN << entry.refused.min(DOUBLINGS));
+        entry.refused += 1;
+        let is_news = entry.because != because;
+        because.clone_into(&mut entry.because);
+        is_news
     }
 
     /// How many processes the last round saw.
@@ -245,7 +244,7 @@ mod tests {
         assert_eq!((found.name.as_str(), found.rule, found.also.len()), ("cat", 0, 1), "{found:?}");
         assert_eq!((0..40).find_map(|_| mine()), None);
         for rest in [TURN, 2 * TURN] {
-            roster.again(pid);
+            assert_eq!(roster.again(pid, "no room"), rest == TURN, "said once");
             let mut found = || roster.round(&rules).unwrap().iter().any(|found| found.pid == pid);
             let rounds = (1..=rest + TURN).find(|_| found());
             assert!(rounds.is_some_and(|rounds| rounds >= rest), "{rounds:?} for {rest}");
