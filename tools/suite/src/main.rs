@@ -1,0 +1,236 @@
+//! Builds and runs the tests of the workspace, each with a time limit of its own. docs/testing.md describes it.
+
+mod config;
+mod executables;
+mod item;
+mod output;
+mod processes;
+mod report;
+mod schedule;
+mod supervise;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Parser;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use config::{Class, Config};
+use executables::{Executable, Workspace, names};
+use item::{Item, Outcome, Verdict};
+use schedule::{Durations, Schedule, read_durations};
+use supervise::{How, Order};
+
+/// Builds and runs the tests of the workspace, each in a process of its own and with a time limit
+#[derive(Debug, Parser)]
+#[command(name = "nearfar-suite")]
+struct Arguments {
+    /// Run only tests whose identifier (PACKAGE/TARGET/TEST) contains one of these texts
+    filters: Vec<String>,
+    /// Build and run only the tests of this package
+    #[arg(short, long, value_name = "NAME")]
+    package: Vec<String>,
+    /// Print the tests with their classes and limits instead of running them
+    #[arg(long)]
+    list: bool,
+    /// Read limits and classes from this file instead of tools/suite/suite.toml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Run this test executable instead of building those of the workspace
+    #[arg(long, value_name = "FILE", conflicts_with = "package")]
+    executable: Vec<PathBuf>,
+}
+
+/// What is needed to run tests, wherever they come from.
+struct Suite {
+    config: Config,
+    executables: Vec<Executable>,
+    documentation: Option<Executable>,
+    /// The durations of the last run are kept here.
+    durations: Option<PathBuf>,
+}
+
+/// The identifier of all documentation tests together.
+const DOCUMENTATION: &str = "workspace/documentation";
+
+fn main() -> ExitCode {
+    let result = match std::env::args().nth(1).as_deref() {
+        Some(supervise::ARGUMENT) => supervise::main().map(|()| true),
+        _ => run(&Arguments::parse()),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("nearfar-suite: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether all tests passed.
+fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let suite = if arguments.executable.is_empty() { of_workspace(arguments)? } else { of_files(arguments)? };
+    let logs = tempfile::tempdir().context("cannot make a folder for logs")?;
+    let items = items(&suite, arguments, logs.path())?;
+    if arguments.list {
+        for Item { id, treatment, .. } in &items {
+            println!("{:?} {:?} {id}", treatment.class, treatment.limit);
+        }
+        return Ok(true);
+    }
+    if items.is_empty() {
+        bail!("no test matches");
+    }
+    let count = |class| items.iter().filter(|item| item.treatment.class == class).count();
+    let [ordinary, guest, alone] = [Class::Ordinary, Class::Guest, Class::Alone].map(count);
+    println!("{} tests: {ordinary} ordinary, {guest} with guests, {alone} that run alone", items.len());
+    let mut durations = suite.durations.as_deref().map(read_durations).unwrap_or_default();
+    let begin = Instant::now();
+    let mut outcomes = run_all(&suite.config, Schedule::new(items, &durations), logs.path())?;
+    outcomes.sort_by(|a, b| a.id.cmp(&b.id));
+    if let Some(path) = &suite.durations {
+        durations.extend(outcomes.iter().map(|outcome| (outcome.id.clone(), outcome.seconds)));
+        write_durations(path, &durations)?;
+    }
+    println!("all tests took {:.0} s", begin.elapsed().as_secs_f64());
+    print!("{}", report::summary(&outcomes));
+    Ok(!report::is_failure(&outcomes))
+}
+
+fn of_workspace(arguments: &Arguments) -> anyhow::Result<Suite> {
+    let workspace = Workspace::find()?;
+    let config = arguments.config.clone().unwrap_or_else(|| workspace.workspace_root.join("tools/suite/suite.toml"));
+    let documentation = Executable {
+        label: DOCUMENTATION.to_owned(),
+        path: executables::cargo().get_program().into(),
+        directory: workspace.workspace_root.clone(),
+        environment: BTreeMap::new(),
+    };
+    Ok(Suite {
+        config: Config::read(&config)?,
+        executables: workspace.build(&arguments.package)?,
+        documentation: Some(documentation),
+        durations: Some(workspace.target_directory.join("suite-durations.json")),
+    })
+}
+
+fn of_files(arguments: &Arguments) -> anyhow::Result<Suite> {
+    let config = arguments.config.as_deref().context("--executable needs --config")?;
+    let directory = std::env::current_dir()?;
+    let executables = arguments.executable.iter().map(|path| {
+        let label = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let path = std::path::absolute(path)?;
+        Ok(Executable { label, path, directory: directory.clone(), environment: BTreeMap::new() })
+    });
+    let executables = executables.collect::<anyhow::Result<_>>()?;
+    Ok(Suite { config: Config::read(config)?, executables, documentation: None, durations: None })
+}
+
+/// The tests that match the filters.
+fn items(suite: &Suite, arguments: &Arguments, logs: &Path) -> anyhow::Result<Vec<Item>> {
+    let mut items = Vec::new();
+    for executable in &suite.executables {
+        let [all, ignored] = [&[][..], &["--ignored"]].map(|options| list(suite, executable, options, logs));
+        let ignored = ignored?;
+        for name in names(&all?).into_iter().filter(|name| !names(&ignored).contains(name)) {
+            let treatment = suite.config.treatment(&format!("{}/{name}", executable.label));
+            items.push(Item::test(executable, name, treatment));
+        }
+    }
+    if let Some(cargo) = &suite.documentation {
+        let treatment = suite.config.treatment(DOCUMENTATION);
+        items.push(Item::documentation(cargo.clone(), &arguments.package, treatment));
+    }
+    if arguments.package.is_empty() {
+        let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
+        if let unused @ [_, ..] = &suite.config.unused(&ids)[..] {
+            bail!("rules that match no test: {}", unused.join(", "));
+        }
+    }
+    let filters = &arguments.filters;
+    items.retain(|item| filters.is_empty() || filters.iter().any(|filter| item.id.contains(filter)));
+    Ok(items)
+}
+
+/// What an executable prints as the list of its tests, within the default limit.
+fn list(suite: &Suite, executable: &Executable, options: &[&str], logs: &Path) -> anyhow::Result<String> {
+    let log = tempfile::NamedTempFile::new_in(logs)?;
+    let ending = item::attempt_once(&Order {
+        program: executable.path.clone(),
+        arguments: ["--list", "--format", "terse"].iter().chain(options).map(|&word| word.to_owned()).collect(),
+        directory: executable.directory.clone(),
+        environment: executable.environment.clone(),
+        log: log.path().to_owned(),
+        limit: suite.config.treatment(&executable.label).limit,
+        pause: suite.config.pause,
+        runner: std::process::id().cast_signed(),
+    })?;
+    let text = output::read(log.path())?;
+    match ending.how {
+        How::Exited(0) => Ok(text),
+        how => bail!("cannot list the tests of {}: {how:?}\n{text}", executable.label),
+    }
+}
+
+fn run_all(config: &Config, schedule: Schedule, logs: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let schedule = Arc::new(schedule);
+    end_on_signals(Arc::clone(&schedule))?;
+    let outcomes = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..config.jobs {
+            scope.spawn(|| {
+                while let Some(item) = schedule.next() {
+                    let outcome = run_one(&item, logs, config.pause);
+                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+                    schedule.end(&item.id);
+                }
+            });
+        }
+    });
+    Ok(outcomes.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn run_one(item: &Item, logs: &Path, pause: Duration) -> Outcome {
+    let outcome = item.run(logs, pause, &|text| println!("{text}")).unwrap_or_else(|error| Outcome {
+        id: item.id.clone(),
+        verdict: Verdict::Failed(format!("{error:#}")),
+        seconds: 0.0,
+        retries: Vec::new(),
+        left: Vec::new(),
+        output: String::new(),
+    });
+    if let Some(line) = report::progress(&outcome) {
+        println!("{line}");
+    }
+    outcome
+}
+
+/// On SIGTERM and SIGINT, names the tests that run and ends; each supervisor then kills its test.
+fn end_on_signals(schedule: Arc<Schedule>) -> anyhow::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
+    thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            println!("ended by signal {signal}; these tests ran:");
+            for (id, seconds) in schedule.running() {
+                println!("{seconds:8.1} s  {id}");
+            }
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
+}
+
+/// Replaces the file at once: a run that reads it at the same time reads the old or the new one.
+fn write_durations(path: &Path, durations: &Durations) -> anyhow::Result<()> {
+    let folder = path.parent().context("no folder for durations")?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    serde_json::to_writer(&mut file, durations)?;
+    file.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(())
+}
