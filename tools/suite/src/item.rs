@@ -146,8 +146,8 @@ impl Item {
 
 /// Runs an order in a process of its own.
 pub fn attempt_once(order: &Order) -> anyhow::Result<Ending> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut child = Command::new(program)
+    // Not by its path: the build may have replaced this program's file.
+    let mut child = Command::new("/proc/self/exe")
         .arg(supervise::ARGUMENT)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
