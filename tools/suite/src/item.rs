@@ -49,6 +49,14 @@ pub struct Outcome {
     pub output: String,
 }
 
+impl Outcome {
+    /// An outcome of which only the verdict is known.
+    pub fn without_run(id: &str, verdict: Verdict, seconds: f64) -> Self {
+        let (retries, left, output) = Default::default();
+        Self { id: id.to_owned(), verdict, seconds, retries, left, output }
+    }
+}
+
 impl Item {
     /// One test of an executable.
     pub fn test(executable: &Executable, name: &str, treatment: Treatment) -> Self {
@@ -70,14 +78,7 @@ impl Item {
 
     /// Runs it. `report` receives what a person has to see at once: a test over its limit, with its output.
     pub fn run(&self, logs: &Path, pause: Duration, report: &dyn Fn(&str)) -> anyhow::Result<Outcome> {
-        let mut outcome = Outcome {
-            id: self.id.clone(),
-            verdict: Verdict::Interrupted,
-            seconds: 0.0,
-            retries: Vec::new(),
-            left: Vec::new(),
-            output: String::new(),
-        };
+        let mut outcome = Outcome::without_run(&self.id, Verdict::Interrupted, 0.0);
         for attempt in 1..=2 {
             let log = tempfile::Builder::new().suffix(".log").tempfile_in(logs)?;
             let ending = attempt_once(&self.order(log.path(), pause))?;

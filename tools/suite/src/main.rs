@@ -92,8 +92,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     println!("{} tests: {ordinary} ordinary, {guest} with guests, {alone} that run alone", items.len());
     let mut durations = suite.durations.as_deref().map(read_durations).unwrap_or_default();
     let begin = Instant::now();
-    let mut outcomes = run_all(&suite.config, Schedule::new(items, &durations), logs.path())?;
-    outcomes.sort_by(|a, b| a.id.cmp(&b.id));
+    let outcomes = run_all(&suite.config, Schedule::new(items, &durations), logs.path())?;
     if let Some(path) = &suite.durations {
         durations.extend(outcomes.iter().map(|outcome| (outcome.id.clone(), outcome.seconds)));
         write_durations(path, &durations)?;
@@ -178,48 +177,60 @@ fn list(suite: &Suite, executable: &Executable, options: &[&str], logs: &Path) -
     }
 }
 
+/// The outcomes of the tests that have ended so far.
+#[derive(Debug, Default)]
+struct Outcomes(Mutex<Vec<Outcome>>);
+
+impl Outcomes {
+    fn push(&self, outcome: Outcome) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+    }
+
+    /// Takes all, sorted by identifier.
+    fn take(&self) -> Vec<Outcome> {
+        let mut outcomes = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        outcomes.sort_by(|a, b| a.id.cmp(&b.id));
+        outcomes
+    }
+}
+
 fn run_all(config: &Config, schedule: Schedule, logs: &Path) -> anyhow::Result<Vec<Outcome>> {
-    let schedule = Arc::new(schedule);
-    end_on_signals(Arc::clone(&schedule))?;
-    let outcomes = Mutex::new(Vec::new());
+    let (schedule, outcomes) = (Arc::new(schedule), Arc::new(Outcomes::default()));
+    end_on_signals(Arc::clone(&schedule), Arc::clone(&outcomes))?;
     thread::scope(|scope| {
         for _ in 0..config.jobs {
             scope.spawn(|| {
                 while let Some(item) = schedule.next() {
-                    let outcome = run_one(&item, logs, config.pause);
-                    outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+                    outcomes.push(run_one(&item, logs, config.pause));
                     schedule.end(&item.id);
                 }
             });
         }
     });
-    Ok(outcomes.into_inner().unwrap_or_else(PoisonError::into_inner))
+    Ok(outcomes.take())
 }
 
 fn run_one(item: &Item, logs: &Path, pause: Duration) -> Outcome {
-    let outcome = item.run(logs, pause, &|text| println!("{text}")).unwrap_or_else(|error| Outcome {
-        id: item.id.clone(),
-        verdict: Verdict::Failed(format!("{error:#}")),
-        seconds: 0.0,
-        retries: Vec::new(),
-        left: Vec::new(),
-        output: String::new(),
-    });
+    let outcome = item.run(logs, pause, &|text| println!("{text}"));
+    let failed = |error| Outcome::without_run(&item.id, Verdict::Failed(format!("{error:#}")), 0.0);
+    let outcome = outcome.unwrap_or_else(failed);
     if let Some(line) = report::progress(&outcome) {
         println!("{line}");
     }
     outcome
 }
 
-/// On SIGTERM and SIGINT, names the tests that run and ends; each supervisor then kills its test.
-fn end_on_signals(schedule: Arc<Schedule>) -> anyhow::Result<()> {
+/// On SIGTERM and SIGINT, prints the summary of what has ended, with the tests that run as interrupted ones, and ends. Each
+/// supervisor then kills its test.
+fn end_on_signals(schedule: Arc<Schedule>, outcomes: Arc<Outcomes>) -> anyhow::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            println!("ended by signal {signal}; these tests ran:");
-            for (id, seconds) in schedule.running() {
-                println!("{seconds:8.1} s  {id}");
-            }
+            let running = schedule.running().into_iter();
+            let interrupted = running.map(|(id, seconds)| Outcome::without_run(&id, Verdict::Interrupted, seconds));
+            let all: Vec<Outcome> = outcomes.take().into_iter().chain(interrupted).collect();
+            println!("ended by signal {signal}");
+            print!("{}", report::summary(&all));
             std::process::exit(128 + signal);
         }
     });

@@ -138,6 +138,23 @@ fn tests_end_with_a_runner_that_is_killed() {
 }
 
 #[test]
+fn a_signal_ends_the_run_with_a_summary_and_without_a_process() {
+    // Of one class and without known durations, tests start in the order of their names, two at a time: the third starts
+    // when one of the others has ended.
+    let waits = "echo $$ >pid.new; mv pid.new pid; sleep 60";
+    let fake = Fake::new(&[("a", "exit 3"), ("b", "sleep 60"), ("c", waits)]);
+    let runner = fake.command().stdout(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("the test runs", || fake.path().join("pid").exists());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&runner), rustix::process::Signal::TERM).unwrap();
+    let output = runner.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(128 + 15), "{text}");
+    assert!(text.contains("failed: fake/c (interrupted, "), "{text}");
+    assert!(text.ends_with("0 passed, 3 failed, 0 skipped\n"), "{text}");
+    wait_until("the test has ended", || !fake.exists("pid"));
+}
+
+#[test]
 fn a_rule_that_matches_no_test_is_an_error() {
     let fake = Fake::new(&[("passes", "pass")]);
     fake.configure(RULE);
