@@ -7,20 +7,33 @@
 //! ├─ packages/ARCH/           package lists of the machine's distribution for that architecture
 //! ├─ kernels/ARCH/RELEASE/    boot/, lib/modules/RELEASE/, record.json
 //! ├─ foreign/ARCH/PACKAGE/    static programs, record.json
-//! └─ probes/                  whether guests live under KVM here
+//! ├─ unpacked/NAME-HASH       kernels and modules without their compression
+//! ├─ saved/KEY/               guests that have booted: record.json, state, memory-0, ...
+//! ├─ probes/                  whether guests live under KVM here
+//! └─ limit.json               the size limit, if it is not the default
 //! ```
 //!
 //! Everything is made in a `making-` folder and renamed when it is whole, so that neither two runs at once nor Ctrl-C
 //! leave a half kernel. All of it can be deleted at any time; it is fetched again.
 
+mod entries;
+mod limit;
+mod removal;
+mod saved;
+
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, flock, utimensat};
 use tempfile::TempDir;
 
 use crate::error::LabError;
+
+pub use entries::{CacheEntry, Kind};
+pub use limit::{DEFAULT_LIMIT_BYTES, parse_limit};
+pub use removal::{Removed, Trimmed};
+pub use saved::{MemoryFile, SavedRecord};
 
 /// How the names of unfinished folders begin.
 const MAKING: &str = "making-";
@@ -54,6 +67,16 @@ impl Cache {
     /// The folder.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// What the cache holds: by kind in the order of [`Kind::ALL`], within a kind the most recently used first. Reads no
+    /// large file. A folder in `saved/` that is damaged or not a saved guest has a `problem`; what another process removes
+    /// meanwhile is left out.
+    ///
+    /// # Errors
+    /// When a folder of the cache cannot be read. A cache that does not exist has no entries.
+    pub fn entries(&self) -> Result<Vec<CacheEntry>, LabError> {
+        entries::entries(self)
     }
 
     /// Takes the cache for adding to it, waiting for another process that does; tells `waiting` before it waits.
@@ -126,5 +149,30 @@ impl CacheLock<'_> {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
+    }
+}
+
+/// Sets a file's modification time, by which [`Cache::trim`] orders entries, to the current time. Best effort: a file whose
+/// time cannot be set is removed earlier than it should be.
+pub(crate) fn mark_used(path: &Path) {
+    let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    let times = Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };
+    let _ = utimensat(CWD, path, &times, AtFlags::empty());
+}
+
+/// Reads a regular file of at most so many bytes. Never waits, as it would for a pipe.
+///
+/// # Errors
+/// [`ErrorKind::InvalidData`] for what is larger or not a regular file.
+fn read_small(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let invalid = |problem: String| io::Error::new(ErrorKind::InvalidData, problem);
+    if !fs::metadata(path)?.is_file() {
+        return Err(invalid("not a regular file".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max_bytes {
+        true => Err(invalid(format!("larger than {max_bytes} bytes"))),
+        false => Ok(bytes),
     }
 }

@@ -203,6 +203,16 @@ pub fn find_in(cache: &Cache, spec: Option<&str>, arch: Arch) -> Result<Kernel, 
     own::at_path(Path::new(spec), arch)
 }
 
+/// Notes that a guest uses a kernel, for the listing of the cache; best effort.
+pub(crate) fn mark_used(cache: &Cache, kernel: &Kernel) {
+    record::mark_used(cache, kernel);
+}
+
+/// Why a folder of the cache is not a whole kernel; reads no image.
+pub(crate) fn damage_of(folder: &Path) -> Option<String> {
+    record::damage_of(folder)
+}
+
 /// In words, with the command.
 fn how_to_get(series: Series, arch: Arch) -> String {
     let option = if Arch::host() == Some(arch) { String::new() } else { format!(" --arch {arch}") };

@@ -128,12 +128,13 @@ impl Order {
     /// The kernel that was asked for, or one of the series that the machine ran, or the newest.
     fn find_kernel(&self, cache: &Cache, arch: Arch) -> Result<Kernel, LabError> {
         let ran = self.machine.origin.kernel.get().and_then(|release| Series::of_release(release));
-        match (&self.kernel, ran) {
+        let kernel = match (&self.kernel, ran) {
             (Some(spec), _) => kernels::find_in(cache, Some(spec), arch),
             (None, Some(series)) => kernels::find_in(cache, Some(&series.to_string()), arch)
                 .or_else(|_| kernels::find_in(cache, None, arch)),
             (None, None) => kernels::find_in(cache, None, arch),
-        }
+        };
+        kernel.inspect(|kernel| kernels::mark_used(cache, kernel))
     }
 
     /// Delays need software emulation: under KVM nobody sees the guest's accesses. Why it is not KVM is `doctor`'s to say.

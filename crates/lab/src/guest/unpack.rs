@@ -11,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::cache::mark_used;
 use crate::error::LabError;
 
 /// More than any module or kernel has.
@@ -23,6 +24,7 @@ const LARGEST: u64 = 1 << 30;
 pub fn unpacked(path: &Path, cache: &Path) -> Result<Vec<u8>, LabError> {
     let kept = kept_at(path, cache)?;
     if let Ok(content) = fs::read(&kept) {
+        mark_used(&kept);
         return Ok(content);
     }
     let packed = read(path)?;
@@ -43,6 +45,7 @@ pub fn unpacked(path: &Path, cache: &Path) -> Result<Vec<u8>, LabError> {
 pub fn direct_kernel(image: &Path, cache: &Path) -> Result<Option<PathBuf>, LabError> {
     let kept = kept_at(image, cache)?;
     if kept.exists() {
+        mark_used(&kept);
         return Ok(Some(kept));
     }
     let Some(kernel) = payload(&read(image)?).and_then(|packed| unpack(&packed).ok()) else { return Ok(None) };

@@ -52,6 +52,25 @@ pub(super) fn all(cache: &Cache) -> Vec<(PathBuf, Record)> {
     found
 }
 
+/// Why a folder in `kernels/ARCH/` is not a whole kernel.
+pub(super) fn damage_of(folder: &Path) -> Option<String> {
+    let record = fs::read(folder.join(NAME)).map_err(|error| error.to_string());
+    let record = record.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+    match record {
+        Ok(record) => Record::damage(&record, folder),
+        Err(problem) => Some(format!("{NAME}: {problem}")),
+    }
+}
+
+/// Sets the time of the last use of a cached kernel; nothing for a kernel of the user's own.
+pub(super) fn mark_used(cache: &Cache, kernel: &Kernel) {
+    let kernels = folder(cache, kernel.arch);
+    let release = kernel.image.strip_prefix(&kernels).ok().and_then(|within| within.components().next());
+    if let Some(release) = release {
+        crate::cache::mark_used(&kernels.join(release).join(NAME));
+    }
+}
+
 impl Record {
     /// Writes it into the kernel's folder.
     pub fn write(&self, folder: &Path) -> std::io::Result<()> {

@@ -1,0 +1,104 @@
+//! The records of saved guests, as far as a listing of the cache needs them.
+
+use std::fmt;
+use std::fs;
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+
+use super::read_small;
+
+/// The version of the record that this nearfar reads.
+const FORMAT: u64 = 1;
+
+/// A record is far smaller: some 100 bytes for each memory file.
+const MAX_RECORD_BYTES: u64 = 1 << 20;
+
+/// What `saved/KEY/record.json` says about a guest.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct SavedRecord {
+    /// The machine, as the user named it.
+    pub machine: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The guest's architecture.
+    pub arch: String,
+    /// How many CPUs the guest has.
+    pub cpus: u64,
+    /// How many nodes the guest has.
+    pub nodes: u64,
+    /// The version of QEMU that saved it.
+    pub qemu: String,
+    /// The SHA-256 of the file `state`.
+    pub state_sha256: String,
+    /// The files with the guest's memory.
+    pub memory: Vec<MemoryFile>,
+}
+
+/// A file with memory of a saved guest.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct MemoryFile {
+    /// Its name in the folder.
+    pub file: String,
+    /// Its length, holes included.
+    pub bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Format {
+    format: u64,
+}
+
+/// `two-node, 4 CPUs on 2 nodes, Linux 6.12.117, QEMU 10.0.2`
+impl fmt::Display for SavedRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { machine, kernel, cpus, nodes, qemu, .. } = self;
+        let plural = |count: u64| if count == 1 { "" } else { "s" };
+        write!(f, "{machine}, {cpus} CPU{} on {nodes} node{}, ", plural(*cpus), plural(*nodes))?;
+        write!(f, "Linux {kernel}, QEMU {qemu}")
+    }
+}
+
+impl SavedRecord {
+    /// Reads the bytes of a record.
+    ///
+    /// # Errors
+    /// What is wrong with them, as a text that does not name the file.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let Format { format } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if format != FORMAT {
+            return Err(format!("format {format} is of another version of nearfar"));
+        }
+        serde_json::from_slice(bytes).map_err(|error| error.to_string())
+    }
+
+    /// The record in a folder of `saved/`.
+    pub(super) fn read(folder: &Path) -> Result<Self, String> {
+        let bytes = read_small(&folder.join("record.json"), MAX_RECORD_BYTES).map_err(|error| error.to_string());
+        bytes.and_then(|bytes| Self::parse(&bytes)).map_err(|problem| format!("record.json: {problem}"))
+    }
+
+    /// What is missing or has another length than recorded. Reads no content: a start of the guest compares the
+    /// checksum of the state.
+    pub(super) fn damage(&self, folder: &Path) -> Option<String> {
+        let length = |file: &str| match fs::symlink_metadata(folder.join(file)) {
+            Ok(metadata) if metadata.is_file() => Ok(metadata.len()),
+            Ok(_) => Err(format!("{file}: not a regular file")),
+            Err(error) => Err(format!("{file}: {error}")),
+        };
+        if let Err(problem) = length("state") {
+            return Some(problem);
+        }
+        self.memory.iter().find_map(|MemoryFile { file, bytes }| {
+            let mut parts = Path::new(file).components();
+            if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+                return Some(format!("record.json: {file:?} is not a file name"));
+            }
+            match length(file) {
+                Ok(found) if found != *bytes => Some(format!("{file}: {found} bytes instead of {bytes}")),
+                Ok(_) => None,
+                Err(problem) => Some(problem),
+            }
+        })
+    }
+}
