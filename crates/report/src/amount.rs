@@ -1,5 +1,7 @@
 //! Amounts as people read them.
 
+use std::time::Duration;
+
 use nearfar_runs::Counted;
 
 /// Bytes in the largest binary unit of which there is at least one: `61.9 GiB`, `512 KiB`, `0 B`.
@@ -41,6 +43,17 @@ pub(crate) fn moment(seconds_since_1970: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
 }
 
+/// How long ago something was, in one unit: `40 s ago`, `3 min ago`, `27 h ago`, `12 days ago`.
+pub(crate) fn ago(age: Duration) -> String {
+    match age.as_secs() {
+        0 => "just now".to_owned(),
+        seconds @ ..60 => format!("{seconds} s ago"),
+        seconds @ ..3600 => format!("{} min ago", seconds / 60),
+        seconds @ ..172_800 => format!("{} h ago", seconds / 3600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
 /// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so
 /// that the leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
@@ -80,6 +93,14 @@ mod tests {
         assert_eq!(moment(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(moment(1_795_225_560), "2026-11-21 01:46 UTC");
         assert!(moment(u64::MAX).ends_with("UTC"));
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let seconds = [0, 59, 60, 3599, 3600, 172_799, 172_800];
+        let texts = ["just now", "59 s ago", "1 min ago", "59 min ago", "1 h ago", "47 h ago", "2 days ago"];
+        assert_eq!(seconds.map(|seconds| ago(Duration::from_secs(seconds))), texts);
+        assert!(ago(Duration::MAX).ends_with(" days ago"));
     }
 
     #[test]

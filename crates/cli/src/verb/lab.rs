@@ -1,5 +1,6 @@
 //! `nearfar lab`: machines in software, with real kernels.
 
+mod cache;
 mod counts;
 mod doctor;
 pub mod guest_args;
@@ -32,6 +33,7 @@ enum LabVerb {
     Run(run::Run),
     Shell(run::Shell),
     Kernels(kernels::Kernels),
+    Cache(cache::CacheVerbs),
     Doctor(doctor::Doctor),
 }
 
@@ -43,6 +45,7 @@ impl Lab {
             LabVerb::Run(verb) => verb.run(),
             LabVerb::Shell(verb) => verb.run(),
             LabVerb::Kernels(verb) => verb.run(colour),
+            LabVerb::Cache(verb) => verb.run(colour),
             LabVerb::Doctor(verb) => verb.run(colour),
         }
     }
