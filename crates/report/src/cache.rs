@@ -14,11 +14,8 @@ pub fn list(entries: &[CacheEntry], limit_bytes: u64, now: SystemTime, style: &S
     let mut grid =
         Grid::new(&[("kind", Side::Left), ("name", Side::Left), ("size", Side::Right), ("last used", Side::Right)])
             .indent(0);
-    let (modules, others): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| is_module(entry));
-    let modules = together(&modules);
-    let others = others.into_iter().cloned();
     // The sort is stable: within a kind the order stays that of the cache.
-    let mut lines: Vec<CacheEntry> = others.chain(modules).collect();
+    let mut lines = lines_of(entries);
     lines.sort_by_key(|entry| entry.kind);
     for entry in &lines {
         grid.row(vec![
@@ -36,6 +33,12 @@ pub fn list(entries: &[CacheEntry], limit_bytes: u64, now: SystemTime, style: &S
         out.push_str(&paragraph(style, 0, (Role::Warning, "! "), Role::Plain, &text));
     }
     format!("{out}{}\n", of_limit(total, limit_bytes))
+}
+
+/// The entries that have a line each, and the modules as one entry.
+fn lines_of(entries: &[CacheEntry]) -> Vec<CacheEntry> {
+    let (modules, others): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| is_module(entry));
+    others.into_iter().cloned().chain(together(&modules)).collect()
 }
 
 fn is_module(entry: &CacheEntry) -> bool {
@@ -57,11 +60,11 @@ fn of_limit(total_bytes: u64, limit_bytes: u64) -> String {
     }
 }
 
-/// A line for each entry that was removed, or with `is_dry_run` would be, and the sum.
+/// A line for each entry that was removed, or with `is_dry_run` would be, and the sum; one line for all modules.
 pub fn removed(entries: &[CacheEntry], is_dry_run: bool, style: &Style) -> String {
     let (remove, free) = if is_dry_run { ("would remove", "would free") } else { ("removed", "freed") };
     let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left), ("", Side::Left), ("", Side::Right)]).indent(0);
-    for entry in entries {
+    for entry in &lines_of(entries) {
         grid.row(vec![
             remove.into(),
             Cell::new(Role::Dim, entry.kind.name()),
