@@ -24,6 +24,7 @@ mod saved;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, flock, utimensat};
 use tempfile::TempDir;
@@ -34,6 +35,7 @@ pub use entries::{CacheEntry, Kind};
 pub use limit::{DEFAULT_LIMIT_BYTES, parse_limit};
 pub use removal::{Removed, Trimmed};
 pub use saved::{MemoryFile, SavedRecord};
+pub(crate) use saved::RECORD_FORMAT;
 
 /// How the names of unfinished folders begin.
 const MAKING: &str = "making-";
@@ -82,21 +84,45 @@ impl Cache {
     /// Takes the cache for adding to it, waiting for another process that does; tells `waiting` before it waits.
     /// Unfinished work of processes that are gone is removed.
     pub fn lock(&self, waiting: &mut dyn FnMut()) -> Result<CacheLock<'_>, LabError> {
-        fs::create_dir_all(&self.root).map_err(|error| self.refused("creating", &self.root, error))?;
-        let path = self.root.join("lock");
-        let refused = |error: io::Error| self.refused("locking", &path, error);
-        // Never truncated or deleted: whoever deleted it would leave two processes with a lock each.
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(refused)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                waiting();
-                flock(&file, FlockOperation::LockExclusive).map_err(|error| refused(error.into()))?;
-            }
-            other => other.map_err(|error| refused(error.into()))?,
+        if let Some(lock) = self.try_lock()? {
+            return Ok(lock);
         }
-        let lock = CacheLock { cache: self, _file: file };
-        lock.sweep();
-        Ok(lock)
+        waiting();
+        let file = self.lock_file()?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| self.not_locked(error.into()))?;
+        Ok(CacheLock::new(self, file))
+    }
+
+    /// [`Self::lock`] where nobody else has it.
+    pub fn try_lock(&self) -> Result<Option<CacheLock<'_>>, LabError> {
+        let file = self.lock_file()?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(self.not_locked(error.into())),
+            Ok(()) => Ok(Some(CacheLock::new(self, file))),
+        }
+    }
+
+    /// [`Self::lock`], unless another process keeps it for so long: fetching a kernel takes minutes.
+    pub fn lock_within(&self, patience: Duration) -> Result<Option<CacheLock<'_>>, LabError> {
+        let started = Instant::now();
+        loop {
+            match self.try_lock()? {
+                None if started.elapsed() < patience => std::thread::sleep(Duration::from_millis(10)),
+                other => return Ok(other),
+            }
+        }
+    }
+
+    /// Never truncated or deleted: whoever deleted it would leave two processes with a lock each.
+    fn lock_file(&self) -> Result<File, LabError> {
+        fs::create_dir_all(&self.root).map_err(|error| self.refused("creating", &self.root, error))?;
+        let open = File::options().create(true).truncate(false).write(true).open(self.root.join("lock"));
+        open.map_err(|error| self.not_locked(error))
+    }
+
+    fn not_locked(&self, error: io::Error) -> LabError {
+        self.refused("locking", &self.root.join("lock"), error)
     }
 
     fn refused(&self, doing: &str, path: &Path, error: io::Error) -> LabError {
@@ -112,7 +138,13 @@ pub struct CacheLock<'a> {
     _file: File,
 }
 
-impl CacheLock<'_> {
+impl<'a> CacheLock<'a> {
+    fn new(cache: &'a Cache, file: File) -> Self {
+        let lock = Self { cache, _file: file };
+        lock.sweep();
+        lock
+    }
+
     /// The cache.
     pub fn cache(&self) -> &Cache {
         self.cache

@@ -16,6 +16,7 @@ mod expected;
 pub(crate) mod fakes;
 pub mod firmware;
 pub mod hardware;
+pub mod late;
 mod memory;
 mod numbers;
 mod performance;
@@ -159,15 +160,48 @@ impl Design {
     /// the block backends of [`Self::disks`], or the channels to the guest. On the first root bus (`pcie.0`, `pci.0` on
     /// Power) the slots from 0x18 up are left free for those.
     pub fn arguments(&self, qemu: &Qemu, acceleration: Acceleration) -> Vec<String> {
-        // Both have their queues without a host device behind them; igb came with QEMU 8.0.
-        self.arguments_with(if qemu.has_device("igb") { "igb" } else { "vmxnet3" }, acceleration)
+        self.arguments_with(multi_queue_card(qemu), acceleration)
     }
 
     /// The same with a given multi-queue network card.
     pub fn arguments_with(&self, card: &str, acceleration: Acceleration) -> Vec<String> {
-        let board = board::of(self.arch, self.firmware.is_some());
-        render::arguments(board, &self.hardware, self.firmware.as_deref(), card, acceleration)
+        self.render(card, acceleration, render::Form::Whole)
     }
+
+    /// The same for a guest that can be saved: without [`Self::late_devices`], with an invisible controller
+    /// ([`late::placeholder`]) that holds the namespaces of each NVMe subsystem until it is unplugged, and with each node's
+    /// memory in a file. `file` gives the options of `memory-backend-file` that name the file of a node.
+    pub fn saveable_arguments(
+        &self,
+        qemu: &Qemu,
+        acceleration: Acceleration,
+        file: &dyn Fn(usize) -> String,
+    ) -> Vec<String> {
+        self.render(multi_queue_card(qemu), acceleration, render::Form::Saveable(file))
+    }
+
+    fn render(&self, card: &str, acceleration: Acceleration, form: render::Form<'_>) -> Vec<String> {
+        let board = board::of(self.arch, self.firmware.is_some());
+        render::arguments(board, &self.hardware, self.firmware.as_deref(), card, acceleration, form)
+    }
+
+    /// The ids of the controllers that [`Self::saveable_arguments`] has besides the design's own devices.
+    pub fn placeholders(&self) -> Vec<String> {
+        late::placeholders(&self.hardware)
+    }
+
+    /// The devices that QEMU cannot save, in the order of their addresses; they are plugged in after the start.
+    ///
+    /// # Errors
+    /// In words, when there are some and this board's guests do not take devices at run time.
+    pub fn late_devices(&self) -> Result<Vec<late::LateDevice>, String> {
+        late::devices(board::of(self.arch, self.firmware.is_some()), self.arch, &self.hardware)
+    }
+}
+
+/// Both have their queues without a host device behind them; igb came with QEMU 8.0.
+fn multi_queue_card(qemu: &Qemu) -> &'static str {
+    if qemu.has_device("igb") { "igb" } else { "vmxnet3" }
 }
 
 fn guest_nodes(sizes: &[u64], cpu_nodes: &[NodeId]) -> Vec<GuestNode> {

@@ -47,6 +47,14 @@ pub enum LabError {
         /// The end of the console.
         console: String,
     },
+    /// The guest was found to hang while a command ran in it, and was ended.
+    #[error("the guest hangs: {problem}\n{console}")]
+    Hung {
+        /// What was seen.
+        problem: String,
+        /// Its vCPUs and the end of the console.
+        console: String,
+    },
     /// A command was given its time.
     #[error("the command has not ended in {} s, and the guest was ended\n{console}", limit.as_secs_f64())]
     OutOfTime {

@@ -18,7 +18,9 @@ mod arguments;
 mod boot;
 mod console;
 mod crash;
+mod health;
 mod initramfs;
+mod launch;
 mod link;
 mod marks;
 mod modules;
@@ -27,20 +29,23 @@ mod process;
 mod progress;
 mod pump;
 mod qmp;
+mod renew;
 mod run;
+mod saved;
 mod script;
 mod signals;
+mod state;
 mod terminal;
 mod unpack;
+mod watch;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use serde_json::json;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 pub use archive::Archive;
 pub use plug::{HotPlug, PlugDevice};
@@ -57,6 +62,7 @@ use crate::kernels::Kernel;
 use crate::qemu::{Acceleration, Qemu};
 use console::Console;
 use link::Link;
+use process::Running;
 use qmp::Monitor;
 
 /// How the guest sees the host's files.
@@ -72,6 +78,8 @@ pub enum Root {
 /// Everything a guest is made of.
 #[derive(Clone, Debug)]
 pub struct GuestRequest {
+    /// What the user called the machine.
+    pub machine: String,
     /// Its hardware.
     pub design: Design,
     /// Its kernel.
@@ -100,6 +108,8 @@ pub struct GuestRequest {
     pub command_timeout: Option<Duration>,
     /// Whether the kernel's console is shown on standard error.
     pub console: bool,
+    /// Whether it boots, and is not saved, where it could start from a saved guest.
+    pub cold: bool,
     /// What the user should know about this guest, in sentences.
     pub notes: Vec<String>,
 }
@@ -108,7 +118,7 @@ pub struct GuestRequest {
 pub fn command_line(request: &GuestRequest) -> Vec<String> {
     let kernel = boot::loaded_image(request).unwrap_or_else(|_| request.kernel.image.clone());
     let mut line = vec![request.qemu.program.display().to_string()];
-    line.extend(arguments::arguments(request, &kernel, &boot::shown));
+    line.extend(arguments::arguments(request, arguments::Purpose::Boot, &kernel, &launch::shown));
     line
 }
 
@@ -153,11 +163,23 @@ impl Ports {
     }
 }
 
+/// How a guest came up.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StartKind {
+    /// It booted and was not saved. Some: why, where the request did not ask for it.
+    Booted(Option<String>),
+    /// It booted, was saved, and started from that.
+    Saved,
+    /// It started from a guest that was saved before.
+    Warm,
+}
+
 /// A guest that is up. Dropping it ends it.
 #[derive(Debug)]
 pub struct Guest {
     arch: Arch,
-    child: Child,
+    vcpus: usize,
+    child: Running,
     monitor: Monitor,
     ports: Ports,
     link: Link,
@@ -169,11 +191,11 @@ pub struct Guest {
     commands: u64,
     command_timeout: Option<Duration>,
     boot_seconds: f64,
-    failed_boots: Vec<&'static str>,
+    failed_boots: Vec<String>,
+    start: StartKind,
+    /// The thread that copies what this guest started from into the cache.
+    keeping: Option<JoinHandle<()>>,
 }
-
-/// How long QEMU may take to end by itself.
-const QUIT_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Guest {
     /// Runs a command without input and keeps what it prints.
@@ -187,13 +209,18 @@ impl Guest {
         Ok(Output { code, stdout, stderr })
     }
 
-    /// Seconds from starting QEMU to the agent's first word.
+    /// Seconds from starting QEMU until the agent was ready.
     pub fn boot_seconds(&self) -> f64 {
         self.boot_seconds
     }
 
+    /// How it came up.
+    pub fn start_kind(&self) -> &StartKind {
+        &self.start
+    }
+
     /// Boots that failed by chance before this one, each with what was seen.
-    pub fn failed_boots(&self) -> &[&'static str] {
+    pub fn failed_boots(&self) -> &[String] {
         &self.failed_boots
     }
 
@@ -212,29 +239,16 @@ impl Guest {
         self.delays.clone()
     }
 
-    /// Ends the guest; gives what the delay plugin counted to the end.
-    ///
-    /// # Errors
-    /// When waiting for QEMU fails.
-    pub fn power_off(mut self) -> Result<Option<Counts>, LabError> {
-        let started = Instant::now();
-        if self.monitor.execute("quit", json!({})).is_ok() {
-            while started.elapsed() < QUIT_PATIENCE {
-                let ended = self.child.try_wait().map_err(|error| LabError::system("waiting for QEMU", error))?;
-                if ended.is_some() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-        Ok(self.delay_counts())
+    /// Ends the guest at once; gives what the delay plugin counted to the end. Nothing of the guest is waited for: all that
+    /// its commands wrote to the host's folders is there when they have ended.
+    pub fn power_off(mut self) -> Option<Counts> {
+        self.kill();
+        self.delay_counts()
     }
 
     /// Ends QEMU at once. Its channels then report an end, which lets every thread go on that waits for one.
     fn kill(&mut self) {
-        // It may have ended by itself, and been waited for.
-        drop(self.child.kill());
-        drop(self.child.wait());
+        self.child.kill();
     }
 
     /// The error of a guest that is gone, with what it said last.
@@ -245,12 +259,26 @@ impl Guest {
         };
         LabError::Died { problem, console: boot::last_words(&self.console, &self.qemu_said) }
     }
+
+    /// What a guest that hangs shows: its vCPUs, and what it said last.
+    fn last_state(&mut self) -> String {
+        let vcpus = health::described(&mut self.monitor, self.arch, self.vcpus);
+        vcpus + &boot::last_words(&self.console, &self.qemu_said)
+    }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
         self.kill();
+        if let Some(thread) = self.keeping.take() {
+            drop(thread.join());
+        }
     }
+}
+
+/// Fills a buffer with random numbers of the host's kernel.
+fn random(buffer: &mut [u8]) -> io::Result<()> {
+    File::open("/dev/urandom")?.read_exact(buffer)
 }
 
 /// Reads a file whose absence the user can mend.

@@ -10,6 +10,7 @@
 //! probed; a guest is a running process that leaves nothing behind, however it ends.
 
 pub mod arch;
+mod boot_id;
 pub mod cache;
 pub mod delay;
 pub mod design;

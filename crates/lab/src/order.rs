@@ -44,8 +44,10 @@ pub struct Order {
     pub root: Root,
     /// The folder the guest may write to.
     pub results: Option<PathBuf>,
-    /// Whether the kernel's console is shown.
+    /// Whether the kernel's console is shown. Such a guest boots: one that starts from a saved guest has no boot to show.
     pub console: bool,
+    /// Whether the guest boots where it could start from a saved one.
+    pub cold: bool,
     /// How long the guest may take to come up.
     pub boot_timeout: Duration,
     /// How long each command may take; `None` for ever.
@@ -67,6 +69,7 @@ impl Order {
             root: Root::Overlay,
             results: None,
             console: false,
+            cold: false,
             boot_timeout: Duration::from_secs(600),
             command_timeout: None,
         }
@@ -96,6 +99,7 @@ impl Order {
         let label = self.label(&kernel, acceleration, delay.as_ref().map(|delay| delay.label.as_str()));
         let notes = design.notes.clone();
         Ok(GuestRequest {
+            machine: self.name.clone(),
             design,
             kernel,
             qemu,
@@ -110,6 +114,7 @@ impl Order {
             boot_timeout: self.boot_timeout,
             command_timeout: self.command_timeout,
             console: self.console,
+            cold: self.cold || self.console,
             notes,
         })
     }

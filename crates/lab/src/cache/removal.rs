@@ -135,7 +135,7 @@ impl CacheLock<'_> {
     }
 
     /// Removes a file or folder; `false` when it no longer exists.
-    fn remove(&self, path: &Path) -> Result<bool, LabError> {
+    pub(crate) fn remove(&self, path: &Path) -> Result<bool, LabError> {
         let failed = |path: &Path, error| LabError::system(format!("cannot remove {}", path.display()), error);
         let workshop = self.workshop()?;
         let aside = workshop.path().join("removed");

@@ -1,22 +1,25 @@
-//! The records of saved guests, as far as a listing of the cache needs them.
+//! The records of saved guests.
 
 use std::fmt;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Component, Path};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::read_small;
 
-/// The version of the record that this nearfar reads.
-const FORMAT: u64 = 1;
+/// The version of the record and of the files beside it that this nearfar reads and writes.
+pub(crate) const RECORD_FORMAT: u64 = 1;
 
 /// A record is far smaller: some 100 bytes for each memory file.
 const MAX_RECORD_BYTES: u64 = 1 << 20;
 
 /// What `saved/KEY/record.json` says about a guest.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SavedRecord {
+    /// The version of the format; [`SavedRecord::parse`] accepts one.
+    pub format: u64,
     /// The machine, as the user named it.
     pub machine: String,
     /// The kernel's release.
@@ -33,15 +36,24 @@ pub struct SavedRecord {
     pub state_sha256: String,
     /// The files with the guest's memory.
     pub memory: Vec<MemoryFile>,
+    /// The host's boot in which the checksums of the memory were last compared (`/proc/sys/kernel/random/boot_id`).
+    #[serde(default)]
+    pub boot_id: String,
+    /// What the folder's name is the checksum of, a fact a line.
+    #[serde(default)]
+    pub made_of: String,
 }
 
 /// A file with memory of a saved guest.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemoryFile {
     /// Its name in the folder.
     pub file: String,
     /// Its length, holes included.
     pub bytes: u64,
+    /// A checksum of the offsets and contents of its blocks that are not zero.
+    #[serde(default)]
+    pub crc32: u32,
 }
 
 #[derive(Deserialize)]
@@ -66,21 +78,31 @@ impl SavedRecord {
     /// What is wrong with them, as a text that does not name the file.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let Format { format } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if format != FORMAT {
+        if format != RECORD_FORMAT {
             return Err(format!("format {format} is of another version of nearfar"));
         }
         serde_json::from_slice(bytes).map_err(|error| error.to_string())
     }
 
     /// The record in a folder of `saved/`.
-    pub(super) fn read(folder: &Path) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What is wrong with it, as a text that names the file.
+    pub(crate) fn read(folder: &Path) -> Result<Self, String> {
         let bytes = read_small(&folder.join("record.json"), MAX_RECORD_BYTES).map_err(|error| error.to_string());
         bytes.and_then(|bytes| Self::parse(&bytes)).map_err(|problem| format!("record.json: {problem}"))
     }
 
+    /// Writes the record into a folder: beside its place, then renamed.
+    pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+        file.persist(folder.join("record.json")).map(drop).map_err(|error| error.error)
+    }
+
     /// What is missing or has another length than recorded. Reads no content: a start of the guest compares the
     /// checksum of the state.
-    pub(super) fn damage(&self, folder: &Path) -> Option<String> {
+    pub(crate) fn damage(&self, folder: &Path) -> Option<String> {
         let length = |file: &str| match fs::symlink_metadata(folder.join(file)) {
             Ok(metadata) if metadata.is_file() => Ok(metadata.len()),
             Ok(_) => Err(format!("{file}: not a regular file")),
@@ -89,7 +111,7 @@ impl SavedRecord {
         if let Err(problem) = length("state") {
             return Some(problem);
         }
-        self.memory.iter().find_map(|MemoryFile { file, bytes }| {
+        self.memory.iter().find_map(|MemoryFile { file, bytes, .. }| {
             let mut parts = Path::new(file).components();
             if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
                 return Some(format!("record.json: {file:?} is not a file name"));

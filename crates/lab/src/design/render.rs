@@ -6,8 +6,17 @@ use nearfar_machine::CpuSet;
 
 use super::board::Board;
 use super::hardware::{Device, Hardware, Measured, Performance, Topology};
-use super::performance;
+use super::{late, performance};
 use crate::qemu::Acceleration;
+
+/// The hardware as one QEMU process gets it.
+#[derive(Clone, Copy)]
+pub(super) enum Form<'a> {
+    /// All devices, and memory of the process's own.
+    Whole,
+    /// Without the devices of [`late`], and with memory in files: the function gives the options that name the file of a node.
+    Saveable(&'a dyn Fn(usize) -> String),
+}
 
 /// All arguments of a design's hardware; `card` is the multi-queue network card.
 pub(super) fn arguments(
@@ -16,6 +25,7 @@ pub(super) fn arguments(
     firmware: Option<&Path>,
     card: &str,
     acceleration: Acceleration,
+    form: Form<'_>,
 ) -> Vec<String> {
     let mut all = Vec::new();
     push(&mut all, "-machine", machine(board, hardware, acceleration));
@@ -25,10 +35,10 @@ pub(super) fn arguments(
     push(&mut all, "-accel", accelerator(acceleration));
     push(&mut all, "-cpu", board.cpu(acceleration));
     push(&mut all, "-smp", processors(board, hardware.topology));
-    nodes(hardware, &mut all);
+    nodes(hardware, form, &mut all);
     distances(hardware, &mut all);
     hardware.performance.iter().for_each(|figure| push(&mut all, "-numa", latency_or_bandwidth(*figure)));
-    bridges(board, hardware, card, &mut all);
+    bridges(board, hardware, card, form, &mut all);
     all
 }
 
@@ -54,7 +64,7 @@ fn processors(board: &dyn Board, topology: Topology) -> String {
     format!("{cpus},sockets={sockets}{dies},cores={cores},threads={threads}")
 }
 
-fn nodes(hardware: &Hardware, all: &mut Vec<String>) {
+fn nodes(hardware: &Hardware, form: Form<'_>, all: &mut Vec<String>) {
     let total: u64 = hardware.nodes.iter().map(|node| node.bytes).sum();
     push(all, "-m", format!("{}M", total >> 20));
     let initiators = match hardware.performance.is_empty() {
@@ -65,7 +75,12 @@ fn nodes(hardware: &Hardware, all: &mut Vec<String>) {
         let mut words = format!("node,nodeid={number}{}", cpu_ranges(&node.cpus));
         if node.bytes > 0 {
             // Not reserved: a guest that is larger than its host may boot as long as it does not use it all.
-            push(all, "-object", format!("memory-backend-ram,id=m{number},size={}M,reserve=off", node.bytes >> 20));
+            let (backend, file) = match form {
+                Form::Whole => ("ram", String::new()),
+                Form::Saveable(file) => ("file", format!(",{}", file(number))),
+            };
+            let size = node.bytes >> 20;
+            push(all, "-object", format!("memory-backend-{backend},id=m{number},size={size}M,reserve=off{file}"));
             words += &format!(",memdev=m{number}");
         }
         if let Some(initiator) = initiators.get(number).copied().flatten() {
@@ -104,7 +119,7 @@ fn latency_or_bandwidth(figure: Performance) -> String {
     format!("hmat-lb,initiator={initiator},target={target},hierarchy=memory,data-type={figure}")
 }
 
-fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, all: &mut Vec<String>) {
+fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, form: Form<'_>, all: &mut Vec<String>) {
     for number in 0..hardware.subsystems.len() {
         push(all, "-device", format!("nvme-subsys,id=subsystem{number},nqn=subsystem{number}"));
     }
@@ -114,15 +129,23 @@ fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, all: &mut Vec<Str
         all.extend(board.bridge(bridge, index));
         for (position, device) in bridge.devices.iter().enumerate() {
             let seat = board.seat(bridge, position);
+            let is_late = matches!(form, Form::Saveable(_)) && late::is_late(device);
             match device {
                 Device::Nvme { id, subsystem, io_queues } => {
-                    let queues = io_queues.map_or_else(String::new, |queues| format!(",max_ioqpairs={queues}"));
-                    let of = format!("serial=subsystem{subsystem},subsys=subsystem{subsystem}");
-                    push(all, "-device", format!("nvme,id={id},{of}{queues},{seat}"));
-                    if namespaces.get_mut(*subsystem).is_some_and(std::mem::take) {
+                    let is_first = namespaces.get_mut(*subsystem).is_some_and(std::mem::take);
+                    let placeholder = late::placeholder(*subsystem);
+                    let id = if is_late { &placeholder } else { id };
+                    // Function 1 of a slot without a function 0 is not exposed to the guest.
+                    let function = if is_late { ",addr=0.1" } else { "" };
+                    if !is_late || is_first {
+                        let words: String = late::nvme(*subsystem, *io_queues).into_iter().map(late::word).collect();
+                        push(all, "-device", format!("nvme,id={id}{words},{seat}{function}"));
+                    }
+                    if is_first {
                         self::namespaces(hardware, *subsystem, id, all);
                     }
                 }
+                _ if is_late => {}
                 Device::Nic { id, multi_queue } => {
                     let card = if *multi_queue { card } else { "virtio-net-pci" };
                     push(all, "-netdev", format!("user,id={id},restrict=on"));

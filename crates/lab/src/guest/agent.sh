@@ -3,8 +3,8 @@
 #
 #   port           what goes through it
 #   nearfar.run    from the host: "run ID INPUT TERMINAL SCRIPT", one line a command
-#   nearfar.link   from the host: "kill SIGNAL GROUP", "size ROWS COLUMNS", "answer ID TEXT"
-#                  to the host: "ready", "started ID GROUP", "exit ID CODE", "ask ID WORDS"
+#   nearfar.link   from the host: "kill SIGNAL GROUP", "size ROWS COLUMNS", "answer ID TEXT", "ping NUMBER"
+#                  to the host: "ready", "started ID GROUP", "exit ID CODE", "ask ID WORDS", "pong NUMBER"
 #   nearfar.in     from the host: "open", "data BYTES" followed by so many bytes, "end"
 #   nearfar.out, nearfar.err     to the host: the command's bytes, between two marks
 #
@@ -32,7 +32,6 @@ for interface in /sys/class/net/*; do
 	[ "${interface##*/}" = lo ] || ip link set "${interface##*/}" up 2> /dev/null
 done
 
-mkfifo pipe/in pipe/out pipe/err pipe/link pipe/go pipe/fed
 # Opened for both directions: a pipe of which all writers are gone would end the copying processes.
 exec 4<> pipe/out 5<> pipe/err 6<> pipe/link 9<> pipe/fed
 port nearfar.out && cat pipe/out > "$found" &
@@ -56,6 +55,7 @@ listen() {
 		case $word in
 		kill) kill -s "$first" -- "-$second" 2> /dev/null ;;
 		size) stty -F "$TERMINAL" rows "$first" cols "$second" 2> /dev/null ;;
+		ping) echo "pong $first" > pipe/link ;;
 		answer) [ -p "pipe/answer.$first" ] && echo "$second" > "pipe/answer.$first" ;;
 		esac
 	done

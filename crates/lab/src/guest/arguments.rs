@@ -3,11 +3,14 @@
 //! What QEMU inherits is named by a [`Part`]; on the command line that is shown it reads `/dev/fd/{initramfs}`, on the
 //! one that is run it is a number.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
+use super::script::quoted;
 use super::{GuestRequest, Root};
 use crate::arch::Arch;
 use crate::design::Design;
+use crate::design::late::LateDevice;
 use crate::qemu::Acceleration;
 
 /// Something that QEMU inherits.
@@ -27,6 +30,21 @@ pub enum Part {
     Disk(String),
     /// The memory shared with the delay plugin.
     Delays,
+    /// The memory of a node, of a guest that is saved or starts from a saved one.
+    Memory(usize),
+    /// Where a guest's state is saved to, or loaded from. Not on the command line: a command of the monitor names it.
+    State,
+}
+
+/// What a QEMU process is started for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// A guest that boots and is not saved.
+    Boot,
+    /// A guest that boots, is saved and ends. Its vCPUs wait for the monitor's `cont`.
+    Save,
+    /// A guest that starts from a saved one. It waits for the monitor's `migrate-incoming`.
+    Load,
 }
 
 /// The ports between the guest's agent and us.
@@ -47,11 +65,31 @@ pub fn disks(design: &Design) -> Vec<(String, u64)> {
 }
 
 /// All of QEMU's arguments. `kernel` is the image that is loaded, `number` names what is inherited.
-pub fn arguments(request: &GuestRequest, kernel: &Path, number: &dyn Fn(&Part) -> String) -> Vec<String> {
+pub fn arguments(
+    request: &GuestRequest,
+    purpose: Purpose,
+    kernel: &Path,
+    number: &dyn Fn(&Part) -> String,
+) -> Vec<String> {
     let mut all = Arguments(Vec::new());
     all.words(&["-nodefaults", "-no-user-config", "-no-reboot"]);
     all.option("-display", "none");
-    all.0.extend(request.design.arguments(&request.qemu, request.acceleration));
+    let memory = |access: &str, node: usize| format!("{access},mem-path=/dev/fd/{}", number(&Part::Memory(node)));
+    let (qemu, acceleration) = (&request.qemu, request.acceleration);
+    match purpose {
+        Purpose::Boot => all.0.extend(request.design.arguments(qemu, acceleration)),
+        Purpose::Save => {
+            let shared = |node| memory("share=on", node);
+            all.0.extend(request.design.saveable_arguments(qemu, acceleration, &shared));
+            all.words(&["-S"]);
+        }
+        Purpose::Load => {
+            // The guest writes to copies of the pages, whoever may write to the file.
+            let private = |node| memory("share=off,readonly=on,rom=off", node);
+            all.0.extend(request.design.saveable_arguments(qemu, acceleration, &private));
+            all.option("-incoming", "defer");
+        }
+    }
     all.option("-kernel", kernel.display());
     all.option("-initrd", format!("/dev/fd/{}", number(&Part::Initramfs)));
     all.option("-append", kernel_words(request).join(" "));
@@ -95,7 +133,6 @@ pub fn kernel_words(request: &GuestRequest) -> Vec<String> {
         }
     }
     words.push(format!("initcall_blacklist={}", SKIPPED.join(",")));
-    words.push(format!("nearfar.lab=\"{}\"", request.label));
     words.extend(request.design.append.iter().cloned());
     words.extend(request.append.iter().cloned());
     words
@@ -145,8 +182,10 @@ fn folders(request: &GuestRequest, all: &mut Arguments) {
     if let Some(modules) = &request.kernel.modules {
         share("modules", modules, 0x19, ",readonly=on");
     }
-    if let Some(results) = &request.results {
-        share("results", results, 0x1a, "");
+    // Always there, so that a saved guest fits with and without such a folder; without one nothing mounts it.
+    match &request.results {
+        Some(results) => share("results", results, 0x1a, ""),
+        None => share("results", Path::new("/"), 0x1a, ",readonly=on"),
     }
 }
 
@@ -163,24 +202,36 @@ fn ports(request: &GuestRequest, number: &dyn Fn(&Part) -> String, all: &mut Arg
     }
 }
 
-/// What the guest's first process has to know, as assignments of a shell.
-pub fn settings(request: &GuestRequest, boot: &[String], devices: &[String], token: &str) -> String {
-    let flag = |set: bool| if set { "yes" } else { "" };
-    let root = match request.root {
-        Root::Overlay => "overlay",
-        Root::ReadOnly => "read-only",
-    };
+/// What every guest of a design has to know, as assignments of a shell; part of the first root, and so of a saved guest.
+pub fn settings_of_design(request: &GuestRequest, boot: &[String], devices: &[String]) -> String {
     format!(
-        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nROOT={root}\nRESULTS={}\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\n\
-         TERMINAL={}\nTOKEN={token}\n",
+        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nTERMINAL={}\n",
         boot.join(" "),
         devices.join(" "),
-        flag(request.results.is_some()),
         flag(request.kernel.modules.is_some()),
         request.kernel.release,
         flag(request.foreign.is_some()),
         terminal_device(request.design.arch),
     )
+}
+
+/// What one guest has to know, as assignments of a shell; sent to it once it has booted or its state is loaded.
+pub fn settings_of_guest(request: &GuestRequest, token: &str, machine_id: &str, late: &[LateDevice]) -> String {
+    let root = match request.root {
+        Root::Overlay => "overlay",
+        Root::ReadOnly => "read-only",
+    };
+    let addresses: Vec<_> = late.iter().map(|device| device.address.to_string()).collect();
+    format!(
+        "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nLABEL={}\n",
+        flag(request.results.is_some()),
+        addresses.join(" "),
+        quoted(OsStr::new(&request.label)),
+    )
+}
+
+fn flag(is_set: bool) -> &'static str {
+    if is_set { "yes" } else { "" }
 }
 
 struct Arguments(Vec<String>);

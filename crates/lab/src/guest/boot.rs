@@ -1,241 +1,84 @@
 //! From a request to a guest whose agent answers.
+//!
+//! ```text
+//!  saved guest fits?  yes ──────────────────────────────► load its state ─┐
+//!        no                                                               ├─► late devices, settings ─► "ready"
+//!   boot ──► "booted" ──► healthy? ──► save ──► end QEMU ─► load its state┘
+//!        └─────────────── --cold, or cannot be saved ─────────────────────► settings ─────────────────► "ready"
+//! ```
+//!
+//! Whatever fails by chance is tried again, and each such attempt is reported ([`Guest::failed_boots`]).
 
-use std::collections::HashMap;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::arguments::{self, PORTS, Part};
+use super::arguments::{self, Purpose};
 use super::console::Console;
 use super::crash::Crash;
-use super::link::{Link, Said};
+use super::launch::{Launched, launch};
+use super::link::Said;
 use super::modules::Modules;
-use super::process::{self, Start};
 use super::progress::Progress;
-use super::qmp::Monitor;
-use super::{Guest, GuestRequest, Ports, initramfs, unpack};
-use std::sync::Arc;
-
+use super::saved::{Key, Place, SavedGuest};
+use super::{Guest, GuestRequest, StartKind, health, initramfs, random, renew, state, unpack};
 use crate::arch::Arch;
 use crate::cache::Cache;
-use crate::delay::DelayRegion;
+use crate::design::late::LateDevice;
 use crate::error::LabError;
 
 /// Lines of the console in an error message.
 const LAST_LINES: usize = 40;
 
 /// How often a boot is tried that failed by chance. Up to 1 in 20 boots did on a busy host: of some hundred guests, one has two in a row.
-const ATTEMPTS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// How often the request to cancel is looked at.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 impl Guest {
-    /// Boots a guest; returns when its agent answers. A boot in which QEMU ends before the guest's kernel has printed anything,
-    /// whose kernel crashes (`Crash`), or that is stuck (its vCPUs sleep, its kernel complains of stalls and goes on no
-    /// further, or it takes longer than any should: `Progress`), is tried again, `ATTEMPTS` times in all: each of that
-    /// happens, seldom, with machines that boot well otherwise. [`Self::failed_boots`] tells of it.
+    /// Starts a guest; returns when its agent answers. It starts from a saved guest of the same design where there is one. A
+    /// guest that boots is saved on the way, unless the request says otherwise or QEMU cannot save it ([`Self::start_kind`]).
+    /// An attempt that fails by chance is repeated, `MAX_ATTEMPTS` times in all: QEMU ends before the kernel has printed
+    /// anything, the kernel crashes (`Crash`) or is stuck (`Progress`), a vCPU has lost an interrupt's end (`health`), or a
+    /// saved guest does not start. [`Self::failed_boots`] has the reasons.
     ///
     /// # Errors
     /// [`LabError::Boot`] with the last that the console said when the guest dies or is not up in time; what is missing
     /// or cannot be read; [`LabError::Interrupted`] when `cancel` is set.
     pub fn boot(request: &GuestRequest, cancel: &AtomicBool) -> Result<Self, LabError> {
-        let (token, cache) = (token()?, Cache::of_user()?);
-        let kernel = loaded_image(request)?;
-        let hardware = request.design.arguments(&request.qemu, request.acceleration);
-        let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
-        let archive = initramfs::build(request, &modules, &token)?;
-        let deadline = Instant::now() + request.boot_timeout;
+        let mut plan = Plan::new(request, cancel)?;
         let mut failed = Vec::new();
         loop {
-            let mut booting = Booting::start(request, &kernel, &archive)?;
-            let last = failed.len() + 1 == ATTEMPTS;
-            match booting.wait(cancel, deadline, !last) {
-                Ok(()) => return Ok(booting.finish(token, failed)),
-                Err(ending) => match ending.by_chance() {
-                    Some(words) if !last => failed.push(words),
-                    _ => return Err(booting.error(ending, failed.len() + 1, request.boot_timeout)),
+            plan.is_last = failed.len() + 1 == MAX_ATTEMPTS;
+            match plan.attempt() {
+                Ok(mut guest) => {
+                    guest.failed_boots = failed;
+                    return Ok(guest);
+                }
+                Err(failure) => match failure.by_chance() {
+                    Some(words) if !plan.is_last => failed.push(words),
+                    _ => return Err(failure.error(failed.len() + 1, request.boot_timeout)),
                 },
             }
         }
     }
 }
 
-/// Why there is no guest.
-enum Ending {
-    /// QEMU ended, and the guest had not said a word.
-    Silent,
-    /// The guest's kernel crashed, and QEMU ended.
-    Crashed(Crash),
-    /// QEMU ended.
-    Ended,
-    /// It gets no further.
-    Stuck,
-    /// It takes too long.
-    Late,
-    /// The user does not want it any more.
-    Cancelled,
-    /// The system refused.
-    Refused(LabError),
-}
-
-impl Ending {
-    /// What happened, where it may go well the next time.
-    fn by_chance(&self) -> Option<&'static str> {
-        match self {
-            Self::Silent => Some("QEMU ended before its kernel said anything"),
-            Self::Stuck => Some("it got no further: its CPUs slept or stalled, or it took too long"),
-            Self::Crashed(crash) => Some(crash.words()),
-            Self::Ended | Self::Late | Self::Cancelled | Self::Refused(_) => None,
-        }
-    }
-}
-
-/// A guest on its way up.
-struct Booting {
-    guest: Guest,
-    started: Instant,
-}
-
-/// Our ends and QEMU's, while they are made.
-#[derive(Default)]
-struct Channels {
-    theirs: HashMap<Part, OwnedFd>,
-}
-
-impl Channels {
-    fn open(&mut self, part: Part) -> Result<UnixStream, LabError> {
-        let (ours, theirs) = process::channel_to_guest()?;
-        self.theirs.insert(part, theirs);
-        Ok(ours)
-    }
-
-    fn number(&self, part: &Part) -> String {
-        self.theirs.get(part).map_or_else(|| shown(part), |descriptor| descriptor.as_raw_fd().to_string())
-    }
-}
-
-impl Booting {
-    fn start(request: &GuestRequest, kernel: &std::path::Path, archive: &[u8]) -> Result<Self, LabError> {
-        let mut channels = Channels::default();
-        let monitor = channels.open(Part::Monitor)?;
-        let heard = channels.open(Part::Console)?;
-        let terminal = channels.open(Part::Terminal)?;
-        let ports = (0..PORTS.len()).map(|place| channels.open(Part::Port(place))).collect::<Result<Vec<_>, _>>()?;
-        channels.theirs.insert(Part::Initramfs, process::memory_file("first root", archive)?);
-        for (name, bytes) in arguments::disks(&request.design) {
-            let disk = process::memory_disk(&name, bytes)?;
-            channels.theirs.insert(Part::Disk(name), disk);
-        }
-        let delays = delays(request, &mut channels)?;
-        let words = arguments::arguments(request, kernel, &|part| channels.number(part));
-        let started = Instant::now();
-        let mut child = process::start(Start {
-            program: request.qemu.program.clone(),
-            arguments: words.into_iter().map(OsString::from).collect(),
-            inherited: channels.theirs.into_values().collect(),
-        })?;
-        let (console, qemu_said) = (Console::default(), Console::default());
-        console.listen(heard, request.console);
-        listen_to_qemu(&mut child, &qemu_said, request.console);
-        let [run, link, input, output, errors] = <[UnixStream; 5]>::try_from(ports).unwrap_or_else(|_| unreachable!());
-        let guest = Guest {
-            arch: request.design.arch,
-            child,
-            monitor: Monitor::new(monitor).map_err(|error| LabError::system("talking to QEMU", error))?,
-            ports: Ports { run, input, output, errors, terminal },
-            link: Link::new(link),
-            console,
-            qemu_said,
-            spare_ports: request.design.spare_ports.clone(),
-            delays,
-            token: String::new(),
-            commands: 0,
-            command_timeout: request.command_timeout,
-            boot_seconds: 0.0,
-            failed_boots: Vec::new(),
-        };
-        Ok(Self { guest, started })
-    }
-
-    /// Waits for the agent's first word; with `impatient` also for signs that it never comes.
-    fn wait(&mut self, cancel: &AtomicBool, deadline: Instant, impatient: bool) -> Result<(), Ending> {
-        let mut progress = Progress::of(self.guest.child.id(), self.started);
-        loop {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(Ending::Cancelled);
-            }
-            if Instant::now() > deadline {
-                return Err(Ending::Late);
-            }
-            if impatient && progress.stuck(&self.guest.console) {
-                return Err(Ending::Stuck);
-            }
-            let mut link = [PollFd::from_borrowed_fd(self.guest.link.descriptor(), PollFlags::IN)];
-            match poll(&mut link, Some(&GLANCE)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
-                Ok(_) => {}
-                Err(error) => return Err(Ending::Refused(LabError::system("waiting for the guest", error))),
-            }
-            if !self.guest.link.read() {
-                drop(self.guest.child.wait());
-                return Err(self.ended());
-            }
-            if self.guest.link.next() == Some(Said::Ready) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Why QEMU is gone.
-    fn ended(&self) -> Ending {
-        match Crash::shown(&self.guest.console) {
-            Some(crash) => Ending::Crashed(crash),
-            None if self.guest.console.bytes() == 0 => Ending::Silent,
-            None => Ending::Ended,
-        }
-    }
-
-    /// The guest, up. Delays begin now: they would only have made the boot longer.
-    fn finish(self, token: String, failed: Vec<&'static str>) -> Guest {
-        let Self { mut guest, started } = self;
-        guest.boot_seconds = started.elapsed().as_secs_f64();
-        guest.token = token;
-        guest.failed_boots = failed;
-        if let Some(delays) = &guest.delays {
-            delays.open();
-        }
-        guest
-    }
-
-    fn error(&self, ending: Ending, attempts: usize, allowed: Duration) -> LabError {
-        let problem = match ending {
-            Ending::Refused(error) => return error,
-            Ending::Cancelled => return LabError::Interrupted,
-            Ending::Late => format!(
-                "it was not up after {} s (--boot-timeout changes that); its console had said {} bytes by then",
-                allowed.as_secs(),
-                self.guest.console.bytes()
-            ),
-            Ending::Ended => "it ended while it booted".to_owned(),
-            Ending::Silent | Ending::Stuck | Ending::Crashed(_) => {
-                format!("{}, the last of {attempts} times", ending.by_chance().unwrap_or_default())
-            }
-        };
-        LabError::Boot { problem, console: last_words(&self.guest.console, &self.guest.qemu_said) }
+/// The kernel's file that QEMU loads.
+pub fn loaded_image(request: &GuestRequest) -> Result<PathBuf, LabError> {
+    let image = &request.kernel.image;
+    match request.design.arch {
+        Arch::X86_64 => Ok(unpack::direct_kernel(image, Cache::of_user()?.root())?.unwrap_or_else(|| image.clone())),
+        Arch::Aarch64 | Arch::Powerpc64le => Ok(image.clone()),
     }
 }
 
 /// The last that QEMU and the guest's console said.
-pub(super) fn last_words(console: &Console, qemu_said: &Console) -> String {
+pub fn last_words(console: &Console, qemu_said: &Console) -> String {
     let quoted = |who: &str, said: String| match said.is_empty() {
         true => format!("{who} said nothing"),
         false => format!("{who} said last:\n{said}"),
@@ -245,47 +88,319 @@ pub(super) fn last_words(console: &Console, qemu_said: &Console) -> String {
     format!("{qemu}\n{kernel}")
 }
 
-/// The kernel's file that QEMU loads.
-pub(super) fn loaded_image(request: &GuestRequest) -> Result<PathBuf, LabError> {
-    let image = &request.kernel.image;
-    match request.design.arch {
-        Arch::X86_64 => Ok(unpack::direct_kernel(image, Cache::of_user()?.root())?.unwrap_or_else(|| image.clone())),
-        Arch::Aarch64 | Arch::Powerpc64le => Ok(image.clone()),
+/// Why there is no guest.
+#[derive(Debug)]
+enum Ending {
+    /// QEMU ended, and the guest had not said a word.
+    Silent,
+    /// The guest's kernel crashed, and QEMU ended.
+    Crashed(Crash),
+    /// QEMU ended.
+    Ended,
+    /// It gets no further.
+    Stuck,
+    /// It is up, and something of it does not work.
+    Unhealthy(String),
+    /// Its saved state cannot be loaded, or it does not get ready from there.
+    NotLoaded(String),
+    /// It takes too long.
+    Late,
+    /// The user does not want it any more.
+    Cancelled,
+    /// The system refused.
+    Refused(LabError),
+}
+
+/// An attempt that did not give a guest.
+struct Failure {
+    ending: Ending,
+    /// What QEMU and the console said last, and the bytes of the console.
+    said: (String, u64),
+}
+
+impl Failure {
+    fn of(ending: Ending, guest: &Guest) -> Self {
+        Self { ending, said: (last_words(&guest.console, &guest.qemu_said), guest.console.bytes()) }
+    }
+
+    /// What happened, where it may go well the next time.
+    fn by_chance(&self) -> Option<String> {
+        match &self.ending {
+            Ending::Silent => Some("QEMU ended before its kernel said anything".to_owned()),
+            Ending::Stuck => Some("it got no further: its CPUs slept or stalled, or it took too long".to_owned()),
+            Ending::Crashed(crash) => Some(crash.words().to_owned()),
+            Ending::Unhealthy(problem) => Some(problem.clone()),
+            Ending::NotLoaded(problem) => Some(format!("the saved guest did not start: {problem}")),
+            Ending::Ended | Ending::Late | Ending::Cancelled | Ending::Refused(_) => None,
+        }
+    }
+
+    fn error(self, attempts: usize, allowed: Duration) -> LabError {
+        let by_chance = self.by_chance();
+        let (console, bytes) = self.said;
+        let problem = match (self.ending, by_chance) {
+            (Ending::Refused(error), _) => return error,
+            (Ending::Cancelled, _) => return LabError::Interrupted,
+            (Ending::Late, _) => format!(
+                "it was not up after {} s (--boot-timeout changes that); its console had said {bytes} bytes by then",
+                allowed.as_secs(),
+            ),
+            (_, Some(words)) => format!("{words}, the last of {attempts} times"),
+            (_, None) => "it ended while it booted".to_owned(),
+        };
+        LabError::Boot { problem, console }
     }
 }
 
-/// What stands for something inherited on a command line that is only shown.
-pub(super) fn shown(part: &Part) -> String {
-    match part {
-        Part::Initramfs => "{initramfs}".to_owned(),
-        Part::Monitor => "{monitor}".to_owned(),
-        Part::Console => "{console}".to_owned(),
-        Part::Terminal => "{terminal}".to_owned(),
-        Part::Port(place) => format!("{{{}}}", PORTS.get(*place).copied().unwrap_or("port")),
-        Part::Disk(name) => format!("{{{name}}}"),
-        Part::Delays => "{delays}".to_owned(),
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        Self { ending: Ending::Refused(error), said: (String::new(), 0) }
     }
 }
 
-/// The memory shared with the delay plugin.
-fn delays(request: &GuestRequest, channels: &mut Channels) -> Result<Option<Arc<DelayRegion>>, LabError> {
-    let Some(delay) = &request.delay else { return Ok(None) };
-    let region = delay.start()?;
-    channels.theirs.insert(Part::Delays, process::duplicate(&region)?);
-    Ok(Some(Arc::new(region)))
+/// How the next guest comes up.
+enum Way {
+    Boot(Option<String>),
+    Save(Place, Vec<LateDevice>),
 }
 
-fn listen_to_qemu(child: &mut Child, said: &Console, show: bool) {
-    if let Some(source) = child.stderr.take() {
-        said.listen(source, show);
+/// What all attempts share.
+struct Plan<'a> {
+    request: &'a GuestRequest,
+    cancel: &'a AtomicBool,
+    kernel: PathBuf,
+    archive: Vec<u8>,
+    way: Way,
+    deadline: Instant,
+    is_last: bool,
+}
+
+impl<'a> Plan<'a> {
+    fn new(request: &'a GuestRequest, cancel: &'a AtomicBool) -> Result<Self, LabError> {
+        let cache = Cache::of_user()?;
+        let kernel = loaded_image(request)?;
+        let hardware = request.design.arguments(&request.qemu, request.acceleration);
+        let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
+        let archive = initramfs::build(request, &modules)?;
+        let way = match state::saveable(request) {
+            Ok(late) => Way::Save(Place::new(&cache, request, Key::of(request, &kernel, &archive)), late),
+            Err(reason) => Way::Boot(reason),
+        };
+        let deadline = Instant::now() + request.boot_timeout;
+        Ok(Self { request, cancel, kernel, archive, way, deadline, is_last: false })
+    }
+
+    fn attempt(&mut self) -> Result<Guest, Failure> {
+        let (place, late) = match &self.way {
+            Way::Boot(reason) => return self.boot(reason.clone()),
+            Way::Save(place, late) => (place.clone(), late.clone()),
+        };
+        match place.find() {
+            Ok(Some(saved)) => self.load(&saved, &late, StartKind::Warm).inspect_err(|failure| {
+                if !matches!(failure.ending, Ending::Late | Ending::Cancelled) {
+                    place.discard();
+                }
+            }),
+            Ok(None) => self.save(&place, &late),
+            Err(_) => {
+                place.discard();
+                self.save(&place, &late)
+            }
+        }
+    }
+
+    fn launch(&self, purpose: Purpose, files: Option<&SavedGuest>) -> Result<Dialogue<'_>, Failure> {
+        let Launched { guest, started, state } =
+            launch(self.request, purpose, &self.kernel, &self.archive, files)?;
+        Ok(Dialogue { progress: Progress::of(guest.child.id(), started), guest, started, state, plan: self })
+    }
+
+    /// A guest that boots and is used as it is.
+    fn boot(&self, reason: Option<String>) -> Result<Guest, Failure> {
+        let mut dialogue = self.launch(Purpose::Boot, None)?;
+        dialogue.expect(|said| matches!(said, Said::Booted))?;
+        dialogue.settle(&[])?;
+        Ok(dialogue.finish(StartKind::Booted(reason)))
+    }
+
+    /// A guest that boots, is saved, and starts from what was saved. One that QEMU refuses to save goes on as it is.
+    fn save(&mut self, place: &Place, late: &[LateDevice]) -> Result<Guest, Failure> {
+        let files = SavedGuest::anonymous(self.request)?;
+        let mut dialogue = self.launch(Purpose::Save, Some(&files))?;
+        dialogue.monitor(|guest| state::begin(&mut guest.monitor, &self.request.design))?;
+        dialogue.expect(|said| matches!(said, Said::Booted))?;
+        dialogue.check_health()?;
+        let uri = dialogue.state.clone();
+        if let Err(problem) = state::save(&mut dialogue.guest.monitor, &uri) {
+            // The same would be refused again.
+            let reason = format!("QEMU does not save it: {problem}");
+            dialogue.monitor(|guest| state::go_on(&mut guest.monitor, late))?;
+            dialogue.settle(late)?;
+            let guest = dialogue.finish(StartKind::Booted(Some(reason.clone())));
+            self.way = Way::Boot(Some(reason));
+            return Ok(guest);
+        }
+        drop(dialogue);
+        let mut guest = self.load(&files, late, StartKind::Saved)?;
+        guest.keeping = Some(place.keep(&files)?);
+        Ok(guest)
+    }
+
+    /// A guest that starts from a saved one. However that fails, the saved guest is not to be used again.
+    fn load(&self, saved: &SavedGuest, late: &[LateDevice], kind: StartKind) -> Result<Guest, Failure> {
+        let mut dialogue = self.launch(Purpose::Load, Some(saved))?;
+        let uri = dialogue.state.clone();
+        let loaded = dialogue.monitor(|guest| state::load(&mut guest.monitor, &uri, &self.request.design, late));
+        let ready = loaded.and_then(|()| dialogue.settle(late));
+        ready.map_err(|failure| match failure.ending {
+            Ending::Late | Ending::Cancelled | Ending::Refused(_) | Ending::NotLoaded(_) => failure,
+            _ => Failure {
+                ending: Ending::NotLoaded(failure.by_chance().unwrap_or_else(|| "it ended".to_owned())),
+                ..failure
+            },
+        })?;
+        Ok(dialogue.finish(kind))
     }
 }
 
-/// A token that no command prints by chance.
-fn token() -> Result<String, LabError> {
+/// What is said between this process and a guest that comes up.
+struct Dialogue<'a> {
+    plan: &'a Plan<'a>,
+    guest: Guest,
+    started: Instant,
+    progress: Progress,
+    state: String,
+}
+
+impl Dialogue<'_> {
+    fn failure(&self, ending: Ending) -> Failure {
+        Failure::of(ending, &self.guest)
+    }
+
+    /// Talks to QEMU's monitor.
+    fn monitor(&mut self, talk: impl FnOnce(&mut Guest) -> Result<(), String>) -> Result<(), Failure> {
+        talk(&mut self.guest).map_err(|problem| {
+            // Its own words about why it ended come after the end of the monitor.
+            self.guest.kill();
+            self.guest.qemu_said.hear_out();
+            self.failure(Ending::NotLoaded(problem))
+        })
+    }
+
+    /// Waits until the guest says what is wanted; answers its question for the time.
+    fn expect(&mut self, mut wanted: impl FnMut(&Said) -> bool) -> Result<(), Failure> {
+        loop {
+            while let Some(said) = self.guest.link.next() {
+                if matches!(said, Said::Clock) {
+                    let answer = renew::answer().map_err(|error| LabError::system("reading random numbers", error))?;
+                    self.send(&answer)?;
+                }
+                if wanted(&said) {
+                    return Ok(());
+                }
+            }
+            self.wait().map_err(|ending| self.failure(ending))?;
+        }
+    }
+
+    /// Waits for the guest's next words; for signs that they never come, too, unless this is the last attempt.
+    fn wait(&mut self) -> Result<(), Ending> {
+        loop {
+            if self.plan.cancel.load(Ordering::Relaxed) {
+                return Err(Ending::Cancelled);
+            }
+            if Instant::now() > self.plan.deadline {
+                return Err(Ending::Late);
+            }
+            if !self.plan.is_last && self.progress.stuck(&self.guest.console) {
+                return Err(Ending::Stuck);
+            }
+            let mut link = [PollFd::from_borrowed_fd(self.guest.link.descriptor(), PollFlags::IN)];
+            match poll(&mut link, Some(&GLANCE)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(Ending::Refused(LabError::system("waiting for the guest", error))),
+            }
+            if self.guest.link.read() {
+                return Ok(());
+            }
+            self.guest.child.wait();
+            return Err(match Crash::shown(&self.guest.console) {
+                Some(crash) => Ending::Crashed(crash),
+                None if self.guest.console.bytes() == 0 => Ending::Silent,
+                None => Ending::Ended,
+            });
+        }
+    }
+
+    /// Sends bytes to the guest's first process.
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let sent = self.guest.ports.run.write_all(bytes);
+        sent.map_err(|error| self.failure(Ending::Refused(LabError::system("talking to the guest", error))))
+    }
+
+    /// Looks at a guest that is about to be saved: its timers, its kernel's messages, and, while its vCPUs are stopped, their
+    /// interrupts. They stay stopped.
+    fn check_health(&mut self) -> Result<(), Failure> {
+        self.send(b"check\n")?;
+        let mut missing = String::new();
+        self.expect(|said| match said {
+            Said::Ticks { missing: seen } => {
+                missing.clone_from(seen);
+                true
+            }
+            _ => false,
+        })?;
+        let unhealthy = |problem: String| Ending::Unhealthy(problem);
+        if !missing.is_empty() {
+            let cpus = missing.trim_end_matches(',');
+            return Err(self.failure(unhealthy(format!("CPU {cpus} had no timer interrupt"))));
+        }
+        if let Some(line) = health::complaint(&self.guest.console) {
+            return Err(self.failure(unhealthy(format!("its kernel complained: {line}"))));
+        }
+        let (arch, vcpus) = (self.guest.arch, self.guest.vcpus);
+        let mut stuck = Vec::new();
+        self.monitor(|guest| {
+            state::stop(&mut guest.monitor)?;
+            stuck = health::stuck_vcpus(&mut guest.monitor, arch, vcpus)?;
+            Ok(())
+        })?;
+        match stuck.first() {
+            Some(vcpu) => Err(self.failure(unhealthy(vcpu.to_string()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the guest what is its own, and waits until its agent is ready.
+    fn settle(&mut self, late: &[LateDevice]) -> Result<(), Failure> {
+        let drawn = || -> Result<[String; 2], LabError> {
+            let draw = || random_digits().map_err(|error| LabError::system("reading random numbers", error));
+            Ok([draw()?, draw()?])
+        };
+        let [token, machine_id] = drawn()?;
+        let settings = arguments::settings_of_guest(self.plan.request, &token, &machine_id, late);
+        self.send(format!("settings {}\n{settings}", settings.len()).as_bytes())?;
+        self.expect(|said| matches!(said, Said::Ready))?;
+        self.guest.token = token;
+        Ok(())
+    }
+
+    /// The guest, up. Delays begin now: they would only have made the boot longer.
+    fn finish(self, start: StartKind) -> Guest {
+        let mut guest = self.guest;
+        guest.boot_seconds = self.started.elapsed().as_secs_f64();
+        guest.start = start;
+        if let Some(delays) = &guest.delays {
+            delays.open();
+        }
+        guest
+    }
+}
+
+/// 32 hexadecimal digits that no command prints by chance.
+fn random_digits() -> std::io::Result<String> {
     let mut bytes = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut bytes))
-        .map_err(|error| LabError::system("reading /dev/urandom", error))?;
+    random(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::archive::Archive;
 use super::modules::Modules;
-use super::{GuestRequest, arguments, read_needed};
+use super::{GuestRequest, arguments, read_needed, renew};
 use crate::error::LabError;
 
 /// What init.sh calls, apart from what the shell has itself.
@@ -21,11 +21,11 @@ const LINKS: [(&str, &str); 4] = [
 /// Where the kernel finds the emulator of the host's programs while it registers it.
 const EMULATOR: &str = "bin/emulator";
 
-/// The archive for a guest. `token` marks begin and end of its commands' output.
+/// The archive for all guests of a design: nothing in it is of one guest.
 ///
 /// # Errors
 /// When busybox or the emulator of a foreign guest cannot be read.
-pub fn build(request: &GuestRequest, modules: &Modules, token: &str) -> Result<Vec<u8>, LabError> {
+pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabError> {
     let mut archive = Archive::new();
     for folder in ["bin", "dev", "proc", "sys", "modules", "later", "links"] {
         archive.folder(folder);
@@ -37,11 +37,12 @@ pub fn build(request: &GuestRequest, modules: &Modules, token: &str) -> Result<V
     for tool in TOOLS {
         archive.link(&format!("bin/{tool}"), "busybox");
     }
+    archive.file("bin/renew", 0o755, &renew::program(request.design.arch));
     archive.file("init", 0o755, include_bytes!("init.sh"));
     archive.file("agent.sh", 0o755, include_bytes!("agent.sh"));
     archive.file("nearfar-lab", 0o755, include_bytes!("nearfar-lab.sh"));
     archive.file("guest.fstab", 0o644, include_bytes!("guest.fstab"));
-    let mut settings = arguments::settings(request, &modules.boot, &modules.devices, token);
+    let mut settings = arguments::settings_of_design(request, &modules.boot, &modules.devices);
     for (name, order) in &modules.hot_plug {
         settings += &format!("PLUG_{name}='{}'\n", order.join(" "));
     }

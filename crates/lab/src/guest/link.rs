@@ -8,8 +8,22 @@ use std::os::unix::net::UnixStream;
 /// What the agent says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Said {
+    /// Its kernel and first root are up; it waits for its settings.
+    Booted,
+    /// The CPUs whose timer did not interrupt while it was looked at, as a list.
+    Ticks {
+        /// `1,3,`; empty when all are well.
+        missing: String,
+    },
+    /// It wants the time and random numbers.
+    Clock,
     /// It has the host's files, the devices and the ports.
     Ready,
+    /// The answer to [`Link::ping`].
+    Pong {
+        /// The number of the ping.
+        number: u64,
+    },
     /// A command runs, in this process group.
     Started {
         /// Our number of the command.
@@ -38,7 +52,11 @@ impl Said {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
         match verb {
+            "booted" => Some(Self::Booted),
+            "ticks" => Some(Self::Ticks { missing: rest.to_owned() }),
+            "clock" => Some(Self::Clock),
             "ready" => Some(Self::Ready),
+            "pong" => Some(Self::Pong { number: first.parse().ok()? }),
             "started" => Some(Self::Started { id: first.parse().ok()?, group: second.parse().ok()? }),
             "exit" => Some(Self::Exit { id: first.parse().ok()?, code: second.parse().ok()? }),
             "ask" => Some(Self::Ask { id: first.parse().ok()?, words: second.to_owned() }),
@@ -102,6 +120,11 @@ impl Link {
     /// Gives the guest's terminal this size.
     pub fn resize(&mut self, (rows, columns): (u16, u16)) -> io::Result<()> {
         self.say(&format!("size {rows} {columns}"))
+    }
+
+    /// Asks the agent for a sign of life.
+    pub fn ping(&mut self, number: u64) -> io::Result<()> {
+        self.say(&format!("ping {number}"))
     }
 
     /// Answers a question.

@@ -35,6 +35,43 @@ pub struct Start {
     pub inherited: Vec<OwnedFd>,
 }
 
+/// A child that is killed when this is dropped. Waiting for its end takes as long as the kernel takes to free its memory, so a
+/// thread of its own does that.
+#[derive(Debug)]
+pub struct Running(Option<Child>);
+
+impl Running {
+    /// Owns a child.
+    pub fn new(child: Child) -> Self {
+        Self(Some(child))
+    }
+
+    /// Its process number; 0 when it was waited for.
+    pub fn id(&self) -> u32 {
+        self.0.as_ref().map_or(0, Child::id)
+    }
+
+    /// Ends it at once. Its channels then report an end.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.as_mut().map(Child::kill));
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) {
+        drop(self.0.as_mut().map(Child::wait));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(mut child) = self.0.take() {
+            thread::spawn(move || drop(child.wait()));
+        }
+    }
+}
+
 type Order = (Start, Sender<io::Result<Child>>);
 
 /// Starts a program whose standard input is empty, whose standard error is a pipe, and which dies with this process.

@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::boot::last_words;
 use super::link::Said;
 use super::marks::Cut;
 use super::pump::{self, Input, Streams};
 use super::script::Exec;
 use super::signals::{self, Signals};
+use super::watch::Watch;
 use super::{Exit, Guest, terminal};
 use crate::error::LabError;
 
@@ -124,18 +124,25 @@ impl Guest {
     ) -> Result<Exit, LabError> {
         let begun = Instant::now();
         let mut progress = Progress::default();
+        let mut watch = Watch::new(self.child.id(), self.arch, self.vcpus);
         loop {
             while let Some(said) = self.link.next() {
-                self.heed(said, id, &mut progress)?;
+                self.handle(said, id, &mut progress, &mut watch)?;
             }
             if let Some(code) = progress.code {
                 return Ok(Exit { code });
             }
             let left = self.command_timeout.map(|limit| limit.saturating_sub(begun.elapsed()));
             if let Some(limit) = self.command_timeout.filter(|_| left == Some(Duration::ZERO)) {
-                return Err(LabError::OutOfTime { limit, console: last_words(&self.console, &self.qemu_said) });
+                return Err(LabError::OutOfTime { limit, console: self.last_state() });
             }
-            let (link, woke, signalled) = self.wait(signals, woken, left)?;
+            let watched = watch.look(&mut self.monitor, &mut self.link);
+            if let Some(problem) = watched.map_err(|error| self.died(&format!("it takes no messages ({error})")))? {
+                return Err(LabError::Hung { problem, console: self.last_state() });
+            }
+            let next_look = watch.until_next_look();
+            let patience = left.map_or(next_look, |left| left.min(next_look));
+            let (link, woke, signalled) = self.wait(signals, woken, patience)?;
             if link && !self.link.read() {
                 return Err(self.died("it ended while a command ran in it"));
             }
@@ -160,14 +167,12 @@ impl Guest {
         &self,
         signals: &Signals,
         woken: &UnixStream,
-        left: Option<Duration>,
+        patience: Duration,
     ) -> Result<(bool, bool, bool), LabError> {
         let mut waiting =
             vec![PollFd::from_borrowed_fd(self.link.descriptor(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
         waiting.extend(signals.descriptor().map(|signals| PollFd::from_borrowed_fd(signals, PollFlags::IN)));
-        // A limit of more seconds than there are is none.
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut waiting, left.as_ref()) {
+        match poll(&mut waiting, Timespec::try_from(patience).ok().as_ref()) {
             // A signal: its handler wrote a byte, which the next poll reports.
             Err(rustix::io::Errno::INTR) | Ok(_) => {}
             Err(error) => return Err(LabError::system("waiting for the guest", error)),
@@ -176,7 +181,7 @@ impl Guest {
         Ok((has(0), has(1), has(2)))
     }
 
-    fn heed(&mut self, said: Said, id: u64, progress: &mut Progress) -> Result<(), LabError> {
+    fn handle(&mut self, said: Said, id: u64, progress: &mut Progress, watch: &mut Watch) -> Result<(), LabError> {
         match said {
             Said::Started { id: started, group } if started == id => {
                 progress.group = Some(group);
@@ -189,7 +194,13 @@ impl Guest {
                 let answer = self.asked(&words);
                 self.link.answer(id, &answer).map_err(|error| self.died(&format!("no answer reaches it ({error})")))?;
             }
-            Said::Ready | Said::Started { .. } | Said::Exit { .. } => {}
+            Said::Pong { number } => watch.pong(number),
+            Said::Booted
+            | Said::Ticks { .. }
+            | Said::Clock
+            | Said::Ready
+            | Said::Started { .. }
+            | Said::Exit { .. } => {}
         }
         Ok(())
     }

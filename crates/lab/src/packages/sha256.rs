@@ -18,9 +18,18 @@ pub fn of_file(path: &Path) -> io::Result<String> {
             length => hasher.update(&block[..length]),
         }
     }
-    Ok(hasher.finalize().iter().fold(String::new(), |mut text, byte| {
+    Ok(digits(hasher))
+}
+
+/// The sum of some bytes.
+pub fn of_bytes(bytes: &[u8]) -> String {
+    digits(Sha256::new_with_prefix(bytes))
+}
+
+fn digits(hasher: Sha256) -> String {
+    hasher.finalize().iter().fold(String::new(), |mut text, byte| {
         // Writing to a string never fails.
         let _ = write!(text, "{byte:02x}");
         text
-    }))
+    })
 }

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::arch::Arch;
+use crate::boot_id::boot_id;
 use crate::cache::Cache;
 use crate::kernels::{self, Kernel};
 use crate::qemu::Qemu;
@@ -105,8 +106,7 @@ struct Conditions {
 
 impl Conditions {
     fn of(qemu: &Qemu) -> Option<Self> {
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
-        Some(Self { boot_id, program: qemu.program.clone(), version: qemu.version })
+        Some(Self { boot_id: boot_id()?, program: qemu.program.clone(), version: qemu.version })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nearfar_lab::delay::DelaySpec;
-use nearfar_lab::guest::{Guest, GuestRequest, Root};
+use nearfar_lab::guest::{Guest, GuestRequest, Root, StartKind};
 use nearfar_lab::order::Order;
 use nearfar_lab::qemu::Acceleration;
 use nearfar_lab::scale::Scale;
@@ -51,6 +51,9 @@ pub struct GuestArgs {
     /// Show the guest kernel's console on standard error
     #[arg(long)]
     console: bool,
+    /// Boot, instead of starting from a guest of the same design that was saved after its boot
+    #[arg(long)]
+    cold: bool,
     /// Give up when the guest is not up after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     boot_timeout: u64,
@@ -103,6 +106,7 @@ impl GuestArgs {
             root: if self.read_only { Root::ReadOnly } else { Root::Overlay },
             results: self.results.clone(),
             console: self.console,
+            cold: self.cold,
             boot_timeout: Duration::from_secs(self.boot_timeout),
             command_timeout: self.command_timeout.map(Duration::from_secs),
             ..Order::new(machine, name)
@@ -110,11 +114,14 @@ impl GuestArgs {
     }
 }
 
-/// Boots a guest; says on standard error of boots that failed by chance before.
+/// Starts a guest; says on standard error which boots failed by chance before, and why it is one that cannot be saved.
 pub fn booted(request: &GuestRequest, cancel: &AtomicBool) -> Result<Guest, Failure> {
     let guest = Guest::boot(request, cancel).map_err(failure)?;
     for why in guest.failed_boots() {
         output::say!("note: the guest was booted again: {why}");
+    }
+    if let StartKind::Booted(Some(why)) = guest.start_kind() {
+        output::say!("note: the guest booted, and will the next time: {why}");
     }
     Ok(guest)
 }

@@ -91,7 +91,7 @@ fn inside(request: &GuestRequest, exec: &Exec, counts: Option<PathBuf>) -> Outco
     if let Some(watch) = watch {
         watch.finish()?;
     }
-    guest.power_off().map_err(failure)?;
+    guest.power_off();
     match u8::try_from(exit.code) {
         Ok(0) => Ok(()),
         Ok(code) => Err(Failure::CommandEnded(code)),

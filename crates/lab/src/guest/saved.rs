@@ -1,0 +1,192 @@
+//! Guests that were saved right after their kernel's boot, in the cache folder.
+//!
+//! ```text
+//! saved/KEY/               KEY: SHA-256 of all that the saved guest depends on
+//! ├─ record.json           what it is, sums and sizes; its modification time is the last use
+//! ├─ state                 vCPUs and devices, as QEMU's migration writes them (about 1 MB)
+//! └─ memory-0, memory-1    the memory of each node that has some, with holes where the guest wrote nothing
+//! ```
+//!
+//! A guest maps the memory files privately, so guests of one design share the pages that none of them writes. Whoever starts
+//! from a saved guest opens its files first and works on descriptors: it may be removed meanwhile.
+
+mod key;
+mod memory;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::GuestRequest;
+use super::process;
+use crate::boot_id::boot_id;
+use crate::cache::{Cache, MemoryFile, RECORD_FORMAT, SavedRecord, mark_used};
+use crate::error::LabError;
+use crate::packages::sha256;
+
+pub use key::Key;
+
+/// The largest state that is read: it has one to two megabytes.
+const MAX_STATE_BYTES: u64 = 256 << 20;
+
+/// How long another process may hold the cache before a guest is not kept.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The files of a saved guest, or those that a guest is about to be saved to.
+#[derive(Debug)]
+pub struct SavedGuest {
+    /// The state of vCPUs and devices.
+    pub state: OwnedFd,
+    /// The memory of each node that has some.
+    pub memory: Vec<(usize, OwnedFd)>,
+}
+
+impl SavedGuest {
+    /// Anonymous files for a guest that is to be saved.
+    ///
+    /// # Errors
+    /// When the system has no memory for them.
+    pub fn anonymous(request: &GuestRequest) -> Result<Self, LabError> {
+        let memory = memory_nodes(request).map(|(node, bytes)| {
+            process::memory_disk(&format!("memory of node {node}"), bytes).map(|file| (node, file))
+        });
+        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::memory_file("state", &[])? })
+    }
+
+    fn share(&self) -> Result<Self, LabError> {
+        let memory = self.memory.iter().map(|(node, file)| process::duplicate(file).map(|file| (*node, file)));
+        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::duplicate(&self.state)? })
+    }
+}
+
+/// Nodes with memory, and its bytes.
+fn memory_nodes(request: &GuestRequest) -> impl Iterator<Item = (usize, u64)> {
+    request.design.hardware.nodes.iter().map(|node| node.bytes).enumerate().filter(|(_, bytes)| *bytes > 0)
+}
+
+/// The place of one saved guest in the cache.
+#[derive(Clone, Debug)]
+pub struct Place {
+    cache: Cache,
+    folder: PathBuf,
+    /// The record of the guest that belongs there, without checksums.
+    record: SavedRecord,
+}
+
+impl Place {
+    /// The place of the guest that this request asks for.
+    pub fn new(cache: &Cache, request: &GuestRequest, key: Key) -> Self {
+        let file = |(node, bytes)| MemoryFile { file: memory_file(node), bytes, crc32: 0 };
+        let record = SavedRecord {
+            format: RECORD_FORMAT,
+            machine: request.machine.clone(),
+            kernel: request.kernel.release.clone(),
+            arch: request.design.arch.to_string(),
+            cpus: request.design.cpu_nodes.len() as u64,
+            nodes: request.design.hardware.nodes.len() as u64,
+            qemu: request.qemu.version_text(),
+            state_sha256: String::new(),
+            memory: memory_nodes(request).map(file).collect(),
+            boot_id: boot_id().unwrap_or_default(),
+            made_of: key.made_of,
+        };
+        Self { cache: cache.clone(), folder: cache.root().join("saved").join(key.digest), record }
+    }
+
+    /// The saved guest, if there is one; marks it as used now.
+    ///
+    /// # Errors
+    /// In words, when it is damaged.
+    pub fn find(&self) -> Result<Option<SavedGuest>, String> {
+        if !self.folder.exists() {
+            return Ok(None);
+        }
+        let mut record = SavedRecord::read(&self.folder)?;
+        if let Some(problem) = record.damage(&self.folder) {
+            return Err(problem);
+        }
+        let state = self.open("state")?;
+        let mut content = Vec::new();
+        let read = memory::reopened(&state).and_then(|file| file.take(MAX_STATE_BYTES).read_to_end(&mut content));
+        read.map_err(|error| format!("state: {error}"))?;
+        if sha256::of_bytes(&content) != record.state_sha256 {
+            return Err("state: not what was saved".to_owned());
+        }
+        let mut memory = Vec::new();
+        for wanted in &self.record.memory {
+            let file = record.memory.iter().find(|file| (&file.file, file.bytes) == (&wanted.file, wanted.bytes));
+            let file = file.ok_or_else(|| format!("record.json: no {} of {} bytes", wanted.file, wanted.bytes))?;
+            let open = self.open(&file.file)?;
+            // What was written shortly before the host crashed may be missing. One comparison in a boot of the host is enough.
+            let is_compared = record.boot_id == self.record.boot_id && !record.boot_id.is_empty();
+            if !is_compared && memory::sum(&open).ok() != Some(file.crc32) {
+                return Err(format!("{}: not what was saved", file.file));
+            }
+            let node = file.file.strip_prefix(MEMORY).and_then(|node| node.parse().ok());
+            memory.extend(node.map(|node| (node, OwnedFd::from(open))));
+        }
+        match record.boot_id == self.record.boot_id {
+            true => mark_used(&self.folder.join("record.json")),
+            false => {
+                record.boot_id.clone_from(&self.record.boot_id);
+                // In a cache that cannot be written the sums are compared at each start.
+                drop(record.write(&self.folder));
+            }
+        }
+        Ok(Some(SavedGuest { state: state.into(), memory }))
+    }
+
+    fn open(&self, name: &str) -> Result<File, String> {
+        File::open(self.folder.join(name)).map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// Removes a saved guest that cannot be used. Where that fails, the next start finds out by itself.
+    pub fn discard(&self) {
+        if let Ok(Some(lock)) = self.cache.lock_within(LOCK_PATIENCE) {
+            drop(lock.remove(&self.folder));
+        }
+    }
+
+    /// Copies a saved guest into the cache, in a thread: its first user need not wait for that. Where the cache cannot be
+    /// written or another process holds it for long, the next guest is saved again.
+    ///
+    /// # Errors
+    /// When descriptors cannot be duplicated.
+    pub fn keep(&self, guest: &SavedGuest) -> Result<JoinHandle<()>, LabError> {
+        let (place, guest) = (self.clone(), guest.share()?);
+        Ok(std::thread::spawn(move || drop(place.write(&guest))))
+    }
+
+    fn write(&self, guest: &SavedGuest) -> Result<(), LabError> {
+        let Some(lock) = self.cache.lock_within(LOCK_PATIENCE)? else { return Ok(()) };
+        let making = lock.workshop()?;
+        let folder = making.path().join("guest");
+        let written = fs::create_dir(&folder).and_then(|()| self.write_to(&folder, guest));
+        written.map_err(|error| LabError::system(format!("cannot write {}", folder.display()), error))?;
+        lock.put(&folder, &self.folder)?;
+        lock.trim(std::slice::from_ref(&self.folder)).map(drop)
+    }
+
+    fn write_to(&self, folder: &Path, guest: &SavedGuest) -> std::io::Result<()> {
+        let mut record = self.record.clone();
+        let mut state = Vec::new();
+        memory::reopened(&guest.state)?.read_to_end(&mut state)?;
+        record.state_sha256 = sha256::of_bytes(&state);
+        File::create(folder.join("state"))?.write_all(&state)?;
+        for (node, source) in &guest.memory {
+            let name = memory_file(*node);
+            let sum = memory::copy(source, &folder.join(&name))?;
+            record.memory.iter_mut().filter(|file| file.file == name).for_each(|file| file.crc32 = sum);
+        }
+        record.write(folder)
+    }
+}
+
+const MEMORY: &str = "memory-";
+
+fn memory_file(node: usize) -> String {
+    format!("{MEMORY}{node}")
+}

@@ -1,0 +1,64 @@
+//! What a saved guest depends on. A guest that differs in any of it is another one.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::cache::RECORD_FORMAT;
+use crate::guest::arguments::{self, Purpose};
+use crate::guest::{GuestRequest, launch};
+use crate::packages::sha256;
+use crate::qemu::Acceleration;
+
+/// The name of a saved guest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Key {
+    /// 64 hexadecimal digits.
+    pub digest: String,
+    /// What they were made of, a fact a line.
+    pub made_of: String,
+}
+
+impl Key {
+    /// The key of a guest: the format, QEMU, its whole command line but for what is not part of the guest (folders of the
+    /// host, descriptors, the delay plugin), the kernel, the first root and, on the host's own CPUs, what those can.
+    pub fn of(request: &GuestRequest, kernel: &Path, archive: &[u8]) -> Self {
+        // What is not in a saved guest: any folder may be shared with it, any label may be given to it.
+        let same = GuestRequest { results: None, delay: None, label: String::new(), ..request.clone() };
+        let mut kernel_without_folder = same.kernel.clone();
+        kernel_without_folder.modules = kernel_without_folder.modules.map(|_| PathBuf::from("/"));
+        let same = GuestRequest { kernel: kernel_without_folder, ..same };
+        let words = arguments::arguments(&same, Purpose::Load, kernel, &launch::shown);
+        let mut text = format!("format {RECORD_FORMAT}\n");
+        for file in [Some(&request.qemu.program), Some(&kernel.to_owned()), request.design.firmware.as_ref()] {
+            text += &file.map_or_else(String::new, |file| format!("file {}\n", identity(file)));
+        }
+        let mut first_root = DefaultHasher::new();
+        archive.hash(&mut first_root);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "first root {} bytes {:016x}", archive.len(), first_root.finish());
+        if request.acceleration == Acceleration::Kvm {
+            text += &host_cpu();
+        }
+        let _ = writeln!(text, "{}", words.join("\n"));
+        Self { digest: sha256::of_bytes(text.as_bytes()), made_of: text }
+    }
+}
+
+/// A file by its path, size and times: reading a kernel would take longer than starting a guest.
+fn identity(path: &Path) -> String {
+    let seen = fs::metadata(path).map(|seen| (seen.len(), seen.mtime(), seen.mtime_nsec(), seen.ino()));
+    format!("{} {:?}", path.display(), seen.unwrap_or_default())
+}
+
+/// The host's CPU, its features and its kernel: under KVM a guest has what these give it.
+fn host_cpu() -> String {
+    let information = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let first = information.split("\n\n").next().unwrap_or_default();
+    // Clock speeds change all the time.
+    let lines = first.lines().filter(|line| !line.contains("MHz") && !line.contains("bogomips"));
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    format!("host {release}\n{}\n", lines.collect::<Vec<_>>().join("\n"))
+}

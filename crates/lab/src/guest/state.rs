@@ -1,0 +1,107 @@
+//! Saving a guest's state and loading it again, by QEMU's monitor (docs/devel/migration of QEMU).
+//!
+//! ```text
+//!  save: -S ─ device_del placeholders ─ cont ─ ... ─ stop ─ migrate file:STATE
+//!  load: -incoming defer ─ device_del placeholders ─ migrate-incoming file:STATE ─ device_add late devices ─ cont
+//! ```
+//!
+//! With `x-ignore-shared` memory is not part of the state: it is in the files that both use.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::GuestRequest;
+use super::qmp::Monitor;
+use crate::design::Design;
+use crate::design::late::LateDevice;
+
+/// The first QEMU with `file:` as a place for a state and with memory of read-only files that a guest may write to.
+const SAVES_SINCE: (u32, u32, u32) = (8, 2, 0);
+/// How long a state may take to be written or read: some milliseconds a vCPU.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two looks at how far it is.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// The devices to be plugged in late, for a guest that can be saved.
+///
+/// # Errors
+/// Why it boots instead; `None` where the user asked for that.
+pub fn saveable(request: &GuestRequest) -> Result<Vec<LateDevice>, Option<String>> {
+    if request.cold {
+        return Err(None);
+    }
+    if request.qemu.version < SAVES_SINCE {
+        return Err(Some(format!("QEMU {} does not save guests to files, 8.2 does", request.qemu.version_text())));
+    }
+    request.design.late_devices().map_err(Some)
+}
+
+/// Removes the placeholders of a guest that has not run yet, and lets it run.
+pub fn begin(monitor: &mut Monitor, design: &Design) -> Result<(), String> {
+    remove_placeholders(monitor, design)?;
+    monitor.execute("cont", json!({})).map(drop)
+}
+
+/// Stops a guest's vCPUs.
+pub fn stop(monitor: &mut Monitor) -> Result<(), String> {
+    monitor.execute("stop", json!({})).map(drop)
+}
+
+/// Saves the state of a guest that is stopped.
+pub fn save(monitor: &mut Monitor, uri: &str) -> Result<(), String> {
+    ignore_memory(monitor)?;
+    monitor.execute("migrate", json!({ "uri": uri }))?;
+    finished(monitor)
+}
+
+/// Lets a stopped guest run that is not to be saved after all.
+pub fn go_on(monitor: &mut Monitor, late: &[LateDevice]) -> Result<(), String> {
+    plug(monitor, late)?;
+    monitor.execute("cont", json!({})).map(drop)
+}
+
+/// Loads a state, plugs in the devices that are not part of it, and lets the guest run.
+pub fn load(monitor: &mut Monitor, uri: &str, design: &Design, late: &[LateDevice]) -> Result<(), String> {
+    remove_placeholders(monitor, design)?;
+    ignore_memory(monitor)?;
+    monitor.execute("migrate-incoming", json!({ "uri": uri }))?;
+    finished(monitor)?;
+    go_on(monitor, late)
+}
+
+fn remove_placeholders(monitor: &mut Monitor, design: &Design) -> Result<(), String> {
+    for id in design.placeholders() {
+        monitor.execute("device_del", json!({ "id": id }))?;
+    }
+    Ok(())
+}
+
+fn plug(monitor: &mut Monitor, late: &[LateDevice]) -> Result<(), String> {
+    for device in late {
+        monitor.execute("device_add", device.arguments.clone())?;
+    }
+    Ok(())
+}
+
+fn ignore_memory(monitor: &mut Monitor) -> Result<(), String> {
+    let capability = json!([{ "capability": "x-ignore-shared", "state": true }]);
+    monitor.execute("migrate-set-capabilities", json!({ "capabilities": capability })).map(drop)
+}
+
+/// Waits for the end of a migration.
+fn finished(monitor: &mut Monitor) -> Result<(), String> {
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        let seen = monitor.execute("query-migrate", json!({}))?;
+        match seen["status"].as_str() {
+            Some("completed") => return Ok(()),
+            Some("failed" | "cancelled") => {
+                let problem = seen.get("error-desc").and_then(Value::as_str);
+                return Err(problem.unwrap_or("QEMU says no reason").to_owned());
+            }
+            _ => std::thread::sleep(GLANCE),
+        }
+    }
+    Err(format!("the state was not written or read after {} s", PATIENCE.as_secs()))
+}
