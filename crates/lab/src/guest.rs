@@ -187,6 +187,7 @@ pub struct Guest {
     qemu_said: Console,
     spare_ports: Vec<SparePort>,
     delays: Option<Arc<DelayRegion>>,
+    results: Option<&'static str>,
     token: String,
     commands: u64,
     command_timeout: Option<Duration>,

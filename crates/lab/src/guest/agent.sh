@@ -8,34 +8,13 @@
 #   nearfar.in     from the host: "open", "data BYTES" followed by so many bytes, "end"
 #   nearfar.out, nearfar.err     to the host: the command's bytes, between two marks
 #
-# A port can be open only once at a time, so commands get pipes (they may open /dev/stdout anew) and a process each copies.
+# Descriptors that init.sh left open: 3 the port nearfar.run, 4 and 5 the pipes of output and errors, 6 that of the link, 7 the port
+# nearfar.link, 9 the pipe that says that input was sent. Processes that copy between pipes and ports run already.
 export PATH=/run/nearfar-lab/bin
 cd /run/nearfar-lab || exit 1
 # shellcheck source=/dev/null
-. ./guest.conf
-: "${TOKEN:?}" "${TERMINAL:?}"
-
-port() { # NAME: its device, once it is there
-	while :; do
-		for folder in /sys/class/virtio-ports/*; do
-			if [ -r "$folder/name" ] && read -r name < "$folder/name" && [ "$name" = "$1" ] && [ -c "/dev/${folder##*/}" ]; then
-				found=/dev/${folder##*/}
-				return
-			fi
-		done
-		usleep 5000
-	done
-}
-
-ip link set lo up 2> /dev/null
-for interface in /sys/class/net/*; do
-	[ "${interface##*/}" = lo ] || ip link set "${interface##*/}" up 2> /dev/null
-done
-
-# Opened for both directions: a pipe of which all writers are gone would end the copying processes.
-exec 4<> pipe/out 5<> pipe/err 6<> pipe/link 9<> pipe/fed
-port nearfar.out && cat pipe/out > "$found" &
-port nearfar.err && cat pipe/err > "$found" &
+. ./guest.conf && . ./settings
+: "${TOKEN:?}" "${TERMINAL:?}" "${INPUT:?}"
 
 feed() {
 	while read -r word bytes; do
@@ -48,7 +27,7 @@ feed() {
 		esac
 	done
 }
-port nearfar.in && feed < "$found" &
+feed < "$INPUT" &
 
 listen() {
 	while read -r word first second; do
@@ -60,14 +39,8 @@ listen() {
 		esac
 	done
 }
-port nearfar.link
-exec 7<> "$found"
-cat pipe/link >&7 &
 listen <&7 &
 exec 7>&-
-
-port nearfar.run
-exec 3<> "$found"
 echo ready > pipe/link
 # Commands run in the foreground: a shell lets what it runs in the background ignore SIGINT, for good.
 while read -r word id input terminal script <&3; do

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use super::modules::Modules;
 use super::script::quoted;
 use super::{GuestRequest, Root};
 use crate::arch::Arch;
@@ -203,11 +204,12 @@ fn ports(request: &GuestRequest, number: &dyn Fn(&Part) -> String, all: &mut Arg
 }
 
 /// What every guest of a design has to know, as assignments of a shell; part of the first root, and so of a saved guest.
-pub fn settings_of_design(request: &GuestRequest, boot: &[String], devices: &[String]) -> String {
+pub fn settings_of_design(request: &GuestRequest, modules: &Modules) -> String {
     format!(
-        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nTERMINAL={}\n",
-        boot.join(" "),
-        devices.join(" "),
+        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nLATE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nTERMINAL={}\n",
+        modules.boot.join(" "),
+        modules.devices.join(" "),
+        modules.late.join(" "),
         flag(request.kernel.modules.is_some()),
         request.kernel.release,
         flag(request.foreign.is_some()),
@@ -224,10 +226,18 @@ pub fn settings_of_guest(request: &GuestRequest, token: &str, machine_id: &str, 
     let addresses: Vec<_> = late.iter().map(|device| device.address.to_string()).collect();
     format!(
         "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nLABEL={}\n",
-        flag(request.results.is_some()),
+        results_folder(request).unwrap_or_default(),
         addresses.join(" "),
         quoted(OsStr::new(&request.label)),
     )
+}
+
+/// Where a guest finds the folder that it may write to, if it has one. A root that is read-only has no place of its own for it.
+pub fn results_folder(request: &GuestRequest) -> Option<&'static str> {
+    request.results.as_ref().map(|_| match request.root {
+        Root::Overlay => "/results",
+        Root::ReadOnly => "/run/nearfar-lab/results",
+    })
 }
 
 fn flag(is_set: bool) -> &'static str {

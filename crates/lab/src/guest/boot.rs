@@ -380,7 +380,7 @@ impl Dialogue<'_> {
         };
         let [token, machine_id] = drawn()?;
         let settings = arguments::settings_of_guest(self.plan.request, &token, &machine_id, late);
-        self.send(format!("settings {}\n{settings}", settings.len()).as_bytes())?;
+        self.send(format!("settings\n{settings}.\n").as_bytes())?;
         self.expect(|said| matches!(said, Said::Ready))?;
         self.guest.token = token;
         Ok(())

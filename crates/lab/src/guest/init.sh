@@ -3,10 +3,11 @@
 #
 #   port           what goes through it
 #   nearfar.link   to the host: "booted", "ticks CPUS", "clock", and what agent.sh sends
-#   nearfar.run    from the host: "check", "settings BYTES" followed by so many bytes, the answer to "clock"
+#   nearfar.run    from the host: "check", "settings" followed by lines up to ".", the answer to "clock"
 #
-# guest.conf (in the archive) holds for all guests of a design. A guest is saved while this script waits for its first line: nothing of
-# the host is mounted then, and nothing of one guest is known. The rest comes as settings.
+# guest.conf (in the archive) holds for all guests of a design. A guest is saved while this script waits for a line of the host:
+# nothing of the host is mounted then, and nothing of one guest is known. What comes after that each start pays for, and each new process
+# is code that QEMU translates anew, so everything that can be done before is done before.
 export PATH=/bin
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
@@ -22,14 +23,30 @@ load() {
 		insmod "/modules/$module.ko" || complain "module $module was refused"
 	done
 }
+
+# Drivers get their devices by address, so that nvme0 is the same controller in every guest: the kernel's own probes run side by side.
+load_for_devices() { # MODULE...
+	echo 0 > /sys/bus/pci/drivers_autoprobe
+	load "$@"
+	for device in /sys/bus/pci/devices/*; do
+		[ -e "$device/driver" ] || echo "${device##*/}" > /sys/bus/pci/drivers_probe
+	done
+	echo 1 > /sys/bus/pci/drivers_autoprobe
+}
+
 # shellcheck disable=SC2086 # words of a list
 load $BOOT_MODULES
+# shellcheck disable=SC2086
+[ -z "$DEVICE_MODULES" ] || load_for_devices $DEVICE_MODULES 2> /dev/null
+for interface in /sys/class/net/*; do
+	ip link set "${interface##*/}" up 2> /dev/null
+done
 
-# What needs nothing of the host is made before a guest can be saved.
 home=/stage/run/nearfar-lab
-mkdir -p /host /new /scratch /stage/run
+mkdir -p /host /new /scratch /stage/run /dev/pts /dev/shm
 mount -t tmpfs -o mode=0755 run /stage/run
-mkdir -p "$home/bin" "$home/pipe" "$home/modules" "$home/results" /dev/pts /dev/shm
+mount -t tmpfs scratch /scratch
+mkdir -p "$home/bin" "$home/pipe" "$home/modules" "$home/results" /scratch/upper /scratch/work
 # One process for all of them; what a kernel does not have is not mounted.
 mount -a -T /guest.fstab 2> /dev/null
 cp -a /links/. /dev/
@@ -38,7 +55,6 @@ cp /bin/busybox "$home/bin/busybox"
 cp /agent.sh /guest.conf "$home/"
 cp /nearfar-lab "$home/bin/"
 cp /later/* "$home/modules/" 2> /dev/null
-(cd "$home" && mkfifo pipe/in pipe/out pipe/err pipe/link pipe/go pipe/fed)
 echo nearfar-guest > /proc/sys/kernel/hostname
 if [ -n "$FOREIGN" ]; then
 	mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
@@ -58,6 +74,18 @@ port() { # NAME: its device, once it is there
 	done
 }
 
+# A port can be open only once at a time, so commands get pipes (they may open /dev/stdout anew) and a process each copies. The pipes
+# are opened for both directions: one of which all writers are gone would end the copying processes.
+cd "$home" && mkfifo pipe/in pipe/out pipe/err pipe/link pipe/go pipe/fed
+exec 4<> pipe/out 5<> pipe/err 6<> pipe/link 9<> pipe/fed
+port nearfar.out && cat pipe/out > "$found" &
+port nearfar.err && cat pipe/err > "$found" &
+port nearfar.in && echo "INPUT=$found" >> guest.conf
+port nearfar.link && exec 7<> "$found"
+cat pipe/link >&7 &
+port nearfar.run && exec 3<> "$found"
+cd /
+
 ticks() { # the timer interrupts of each CPU, a line a CPU: the first row LOC (x86, Power) or arch_timer (arm64)
 	awk 'NR == 1 { cpus = NF }
 		$1 == "LOC:" || $NF == "arch_timer" { for (column = 2; column <= cpus + 1; column++) print $column; exit }' /proc/interrupts
@@ -67,96 +95,85 @@ without_tick() { # the CPUs whose timer does not interrupt while a process sleep
 	# A CPU of nohz_full leaves its timers to others.
 	grep -q '[0-9]' /sys/devices/system/cpu/nohz_full 2> /dev/null && return
 	ticks > /ticks
+	sleepers=
 	for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
 		taskset -c "${cpu##*cpu}" usleep 20000 &
+		sleepers="$sleepers $!"
 	done
-	wait
+	# shellcheck disable=SC2086 # words of a list
+	wait $sleepers
 	ticks | paste -d ' ' /ticks - | awk '$1 == $2 { print NR - 1 }' | tr '\n' ','
 }
 
-port nearfar.link
-exec 7<> "$found"
-port nearfar.run
-exec 3<> "$found"
 echo booted >&7
-while read -r word bytes <&3; do
+while read -r word <&3; do
 	case $word in
 	check) echo "ticks $(without_tick)" >&7 ;;
-	settings)
-		dd bs="$bytes" count=1 iflag=fullblock <&3 > /settings 2> /dev/null
-		break
-		;;
+	settings) break ;;
 	esac
 done
+while read -r line <&3 && [ "$line" != . ]; do
+	echo "$line"
+done > "$home/settings"
 # shellcheck source=/dev/null
-. /settings
+. "$home/settings"
 renew <&3 >&7 2> /dev/urandom || { complain "the clock and the random pool cannot be set"; exit 1; }
-exec 3>&- 7>&-
 
-# Drivers get their devices by address, so that nvme0 is the same controller in every guest: probes of the kernel's own run side by side.
-devices() {
+late_devices() {
 	for address in $LATE_DEVICES; do
 		patience=6000
 		while [ ! -e "/sys/bus/pci/devices/$address" ]; do
 			usleep 5000
 			patience=$((patience - 1))
-			[ "$patience" -gt 0 ] || { complain "there is no device $address"; return; }
+			[ "$patience" -gt 0 ] || { complain "there is no device $address"; return 1; }
 		done
 	done
-	[ -n "$DEVICE_MODULES" ] || return 0
-	echo 0 > /sys/bus/pci/drivers_autoprobe
 	# shellcheck disable=SC2086 # words of a list
-	load $DEVICE_MODULES
-	for device in /sys/bus/pci/devices/*; do
-		[ -e "$device/driver" ] || echo "${device##*/}" > /sys/bus/pci/drivers_probe
-	done
-	echo 1 > /sys/bus/pci/drivers_autoprobe
+	load_for_devices $LATE_MODULES 2> /dev/null
 }
-devices 2> /dev/null &
-
-share() { # TAG FOLDER OPTIONS
-	mount -t 9p -o "trans=virtio,version=9p2000.L,msize=512000,$3" "$1" "$2"
-}
-
-share nearfar.root /host ro,cache=loose || { complain "the host's files cannot be mounted"; exit 1; }
-if [ "$ROOT" = overlay ]; then
-	mount -t tmpfs scratch /scratch
-	mkdir /scratch/upper /scratch/work
-	mount -t overlay -o lowerdir=/host,upperdir=/scratch/upper,workdir=/scratch/work overlay /new ||
-		{ complain "no overlay over the host's files"; exit 1; }
-	mkdir -p /new/results /new/lib/modules
-else
-	mount --bind /host /new
+plugged=
+if [ -n "$LATE_MODULES" ] || [ -n "$LATE_DEVICES" ]; then
+	late_devices &
+	plugged=$!
 fi
 
-results=
-if [ -n "$RESULTS" ]; then
-	results=/results folder=/new/results
-	[ "$ROOT" = overlay ] || results=/run/nearfar-lab/results folder=$home/results
-	share nearfar.results "$folder" rw,cache=mmap || complain "the results folder cannot be mounted"
-fi
-if [ -n "$SHARE_MODULES" ] && mount -t tmpfs modules /new/lib/modules; then
-	mkdir "/new/lib/modules/$RELEASE"
-	share nearfar.modules "/new/lib/modules/$RELEASE" ro,cache=loose
-fi
+nine=trans=virtio,version=9p2000.L,msize=512000
+{
+	echo "nearfar.root /host 9p $nine,ro,cache=loose 0 0"
+	case $ROOT in
+	overlay) echo "overlay /new overlay lowerdir=/host,upperdir=/scratch/upper,workdir=/scratch/work 0 0" ;;
+	*) echo "/host /new none bind 0 0" ;;
+	esac
+} > /root.fstab
+mount -a -T /root.fstab || { complain "the host's files cannot be mounted"; exit 1; }
 
 # What reads the kernel's command line finds the label there, though a saved guest was started before it was known.
 read -r words < /proc/cmdline
 printf 'nearfar.lab="%s" %s\n' "$LABEL" "$words" > "$home/cmdline"
-mount --bind "$home/cmdline" /proc/cmdline
-# A guest is a machine of its own.
-if [ -f /new/etc/machine-id ]; then
-	echo "$MACHINE_ID" > "$home/machine-id"
-	mount --bind "$home/machine-id" /new/etc/machine-id
-fi
 {
-	cat /settings
-	echo "results=$results"
-} >> "$home/guest.conf"
-wait
-for folder in dev proc sys; do
-	mount --move "/$folder" "/new/$folder"
-done
-mount --move /stage/run /new/run
+	echo "$home/cmdline /proc/cmdline none bind 0 0"
+	# A guest is a machine of its own.
+	if [ -f /new/etc/machine-id ]; then
+		echo "$MACHINE_ID" > "$home/machine-id"
+		echo "$home/machine-id /new/etc/machine-id none bind 0 0"
+	fi
+	modules=/new/lib/modules/$RELEASE
+	case $ROOT in
+	overlay) mkdir -p /new/results "$modules" ;;
+	*) [ -d "$modules" ] || echo "modules /new/lib/modules tmpfs defaults 0 0" ;;
+	esac
+	for folder in dev proc sys; do
+		echo "/$folder /new/$folder none move 0 0"
+	done
+	echo "/stage/run /new/run none move 0 0"
+	[ -z "$RESULTS" ] || echo "nearfar.results /new$RESULTS 9p $nine,rw,cache=mmap 0 0"
+} > /rest.fstab
+[ -z "$plugged" ] || wait "$plugged" || exit 1
+mount -a -T /rest.fstab || complain "not all of the guest's folders are mounted"
+
+if [ -n "$SHARE_MODULES" ]; then
+	[ -d "$modules" ] || mkdir "$modules"
+	mount -t 9p -o "$nine,ro,cache=loose" nearfar.modules "$modules"
+fi
 cd /new || exit 1
 exec switch_root /new /run/nearfar-lab/bin/busybox sh /run/nearfar-lab/agent.sh

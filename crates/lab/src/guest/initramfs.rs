@@ -42,12 +42,12 @@ pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabEr
     archive.file("agent.sh", 0o755, include_bytes!("agent.sh"));
     archive.file("nearfar-lab", 0o755, include_bytes!("nearfar-lab.sh"));
     archive.file("guest.fstab", 0o644, include_bytes!("guest.fstab"));
-    let mut settings = arguments::settings_of_design(request, &modules.boot, &modules.devices);
+    let mut settings = arguments::settings_of_design(request, modules);
     for (name, order) in &modules.hot_plug {
         settings += &format!("PLUG_{name}='{}'\n", order.join(" "));
     }
     archive.file("guest.conf", 0o644, settings.as_bytes());
-    for name in modules.boot.iter().chain(&modules.devices) {
+    for name in modules.boot.iter().chain(&modules.devices).chain(&modules.late) {
         archive.file(&format!("modules/{name}.ko"), 0o644, modules.content(name));
     }
     for (link, target) in LINKS {

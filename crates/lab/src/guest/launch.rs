@@ -101,6 +101,7 @@ pub fn launch(
         qemu_said,
         spare_ports: request.design.spare_ports.clone(),
         delays,
+        results: arguments::results_folder(request),
         token: String::new(),
         commands: 0,
         command_timeout: request.command_timeout,

@@ -25,6 +25,9 @@ const OF_DEVICE: [(&str, &[&str]); 10] = [
     ("cxl-type3", &["cxl_acpi", "cxl_pci", "cxl_mem"]),
 ];
 
+/// Of those, the modules of devices that QEMU cannot save (`design::late`).
+const LATE: [&str; 1] = ["nvme"];
+
 /// What a device that is plugged in later may need; taken along, not loaded.
 const HOT_PLUG: [&str; 3] = ["nvme", "virtio_blk", "virtio_net"];
 
@@ -33,8 +36,10 @@ const HOT_PLUG: [&str; 3] = ["nvme", "virtio_blk", "virtio_net"];
 pub struct Modules {
     /// Loaded before anything is mounted.
     pub boot: Vec<String>,
-    /// Loaded before the first command.
+    /// Loaded next, for the devices that are there when the kernel boots.
     pub devices: Vec<String>,
+    /// Loaded before the first command, for the devices that a saved guest gets after its start.
+    pub late: Vec<String>,
     /// All of them and those for hot plug: name and unpacked content.
     contents: BTreeMap<String, Vec<u8>>,
     /// For each that is kept for hot plug: itself and what it needs, in order.
@@ -53,10 +58,12 @@ impl Modules {
         if foreign {
             boot.push("binfmt_misc");
         }
-        let devices = devices_of(arguments);
+        let (late, devices): (Vec<_>, Vec<_>) = devices_of(arguments).into_iter().partition(|name| LATE.contains(name));
         let mut modules = Self { boot: dependencies.order(&boot), ..Self::default() };
         modules.devices = dependencies.order(&devices);
         modules.devices.retain(|name| !modules.boot.contains(name));
+        modules.late = dependencies.order(&late);
+        modules.late.retain(|name| !modules.boot.contains(name) && !modules.devices.contains(name));
         modules.hot_plug = HOT_PLUG.iter().map(|name| ((*name).to_owned(), dependencies.order(&[name]))).collect();
         let all: BTreeSet<_> = modules.names().cloned().collect();
         for name in all {
@@ -74,7 +81,7 @@ impl Modules {
 
     fn names(&self) -> impl Iterator<Item = &String> {
         let later = self.hot_plug.iter().flat_map(|(_, names)| names);
-        self.boot.iter().chain(&self.devices).chain(later)
+        self.boot.iter().chain(&self.devices).chain(&self.late).chain(later)
     }
 }
 

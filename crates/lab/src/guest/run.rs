@@ -57,7 +57,7 @@ impl Guest {
         let size = if run.terminal { terminal::size() } else { None };
         let yes = |set: bool| if set { "yes" } else { "no" };
         let has_input = !matches!(streams.input, Input::Nothing) && !run.terminal;
-        let line = format!("run {id} {} {} {}\n", yes(has_input), yes(run.terminal), run.line(id, size));
+        let line = format!("run {id} {} {} {}\n", yes(has_input), yes(run.terminal), run.line(id, size, self.results));
         self.write_run(&line)?;
         let outcome = self.carry(run.terminal, id, streams, signals);
         drop(raw);

@@ -26,13 +26,15 @@ impl Exec {
         Self { command: command.iter().map(|word| word.as_ref().to_owned()).collect(), ..Self::default() }
     }
 
-    /// The line that runs it as command number `id`, in a terminal of this size.
-    pub(super) fn line(&self, id: u64, size: Option<(u16, u16)>) -> String {
+    /// The line that runs it as command number `id`, in a terminal of this size, in a guest with this folder for results.
+    pub(super) fn line(&self, id: u64, size: Option<(u16, u16)>, results: Option<&str>) -> String {
         let mut line = format!("echo started {id} $$ > /run/nearfar-lab/pipe/link;");
         if let Some((rows, columns)) = size {
             _ = write!(line, "stty rows {rows} cols {columns};");
         }
-        line += ". /run/nearfar-lab/guest.conf; [ -z \"$results\" ] || export NEARFAR_RESULTS=\"$results\";";
+        if let Some(results) = results {
+            _ = write!(line, "export NEARFAR_RESULTS={results};");
+        }
         for (name, value) in own_environment().iter().chain(&self.environment) {
             // A name that no shell takes would be read as something else.
             if is_name(name.as_bytes()) {

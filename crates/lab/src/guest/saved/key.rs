@@ -32,7 +32,8 @@ impl Key {
         let same = GuestRequest { kernel: kernel_without_folder, ..same };
         let words = arguments::arguments(&same, Purpose::Load, kernel, &launch::shown);
         let mut text = format!("format {RECORD_FORMAT}\n");
-        for file in [Some(&request.qemu.program), Some(&kernel.to_owned()), request.design.firmware.as_ref()] {
+        // The kernel as the user has it: the file that is loaded may be one of the cache, whose times are those of its last use.
+        for file in [Some(&request.qemu.program), Some(&request.kernel.image), request.design.firmware.as_ref()] {
             text += &file.map_or_else(String::new, |file| format!("file {}\n", identity(file)));
         }
         let mut first_root = DefaultHasher::new();
