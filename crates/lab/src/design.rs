@@ -168,16 +168,26 @@ impl Design {
         self.render(card, acceleration, render::Form::Whole)
     }
 
-    /// The same for a guest that can be saved: without [`Self::late_devices`], with an invisible controller
-    /// ([`late::placeholder`]) that holds the namespaces of each NVMe subsystem until it is unplugged, and with each node's
-    /// memory in a file. `file` gives the options of `memory-backend-file` that name the file of a node.
-    pub fn saveable_arguments(
+    /// The same for a guest that boots and is saved: without [`Self::late_devices`], and with each node's memory in a file.
+    /// `file` gives the options of `memory-backend-file` that name the file of a node.
+    pub fn saved_arguments(
         &self,
         qemu: &Qemu,
         acceleration: Acceleration,
         file: &dyn Fn(usize) -> String,
     ) -> Vec<String> {
-        self.render(multi_queue_card(qemu), acceleration, render::Form::Saveable(file))
+        self.render(multi_queue_card(qemu), acceleration, render::Form::Saved(file))
+    }
+
+    /// The same for a guest that starts from a saved one: with [`Self::placeholders`] besides, to be unplugged before the
+    /// state is loaded.
+    pub fn loaded_arguments(
+        &self,
+        qemu: &Qemu,
+        acceleration: Acceleration,
+        file: &dyn Fn(usize) -> String,
+    ) -> Vec<String> {
+        self.render(multi_queue_card(qemu), acceleration, render::Form::Loaded(file))
     }
 
     fn render(&self, card: &str, acceleration: Acceleration, form: render::Form<'_>) -> Vec<String> {
@@ -185,7 +195,7 @@ impl Design {
         render::arguments(board, &self.hardware, self.firmware.as_deref(), card, acceleration, form)
     }
 
-    /// The ids of the controllers that [`Self::saveable_arguments`] has besides the design's own devices.
+    /// The ids of the controllers that [`Self::loaded_arguments`] has besides the design's own devices.
     pub fn placeholders(&self) -> Vec<String> {
         late::placeholders(&self.hardware)
     }

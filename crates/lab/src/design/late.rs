@@ -1,9 +1,10 @@
 //! Devices that QEMU cannot save with a guest's state, and how they get into a guest that starts from a saved one.
 //!
 //! ```text
-//!  QEMU starts, vCPUs stopped     placeholder0 (nvme, function 1 of an empty slot) ── nvme-ns ──► subsystem0
-//!  before a vCPU runs             device_del placeholder0: the namespaces stay with the subsystem
-//!  state loaded, vCPUs stopped    device_add nvme0, nvme1 ... on the ports of the design
+//!  QEMU starts                 placeholder0 (nvme, function 1 of an empty slot) ── nvme-ns ──► subsystem0
+//!  before the state is loaded  device_del placeholder0: the namespaces stay with the subsystem
+//!  state loaded                device_add nvme0, nvme1 ... on the ports of the design
+//!  vCPUs run                   the kernel finds the new devices in their slots
 //! ```
 //!
 //! QEMU marks `nvme` as not migratable, and cannot plug namespaces in at run time (a controller's bus takes none then). A

@@ -14,8 +14,13 @@ use crate::qemu::Acceleration;
 pub(super) enum Form<'a> {
     /// All devices, and memory of the process's own.
     Whole,
-    /// Without the devices of [`late`], and with memory in files: the function gives the options that name the file of a node.
-    Saveable(&'a dyn Fn(usize) -> String),
+    /// Of a guest that boots and is saved: without the devices of [`late`], and with memory in files. The function gives the
+    /// options that name the file of a node.
+    Saved(&'a dyn Fn(usize) -> String),
+    /// Of a guest that starts from a saved one: the same, and with what holds the namespaces of NVMe subsystems until their
+    /// controllers are plugged in. The guest that was saved must not have had that: it leaves "presence detect" set in its slot,
+    /// and the kernel would look for a device there.
+    Loaded(&'a dyn Fn(usize) -> String),
 }
 
 /// All arguments of a design's hardware; `card` is the multi-queue network card.
@@ -77,7 +82,7 @@ fn nodes(hardware: &Hardware, form: Form<'_>, all: &mut Vec<String>) {
             // Not reserved: a guest that is larger than its host may boot as long as it does not use it all.
             let (backend, file) = match form {
                 Form::Whole => ("ram", String::new()),
-                Form::Saveable(file) => ("file", format!(",{}", file(number))),
+                Form::Saved(file) | Form::Loaded(file) => ("file", format!(",{}", file(number))),
             };
             let size = node.bytes >> 20;
             push(all, "-object", format!("memory-backend-{backend},id=m{number},size={size}M,reserve=off{file}"));
@@ -129,8 +134,9 @@ fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, form: Form<'_>, a
         all.extend(board.bridge(bridge, index));
         for (position, device) in bridge.devices.iter().enumerate() {
             let seat = board.seat(bridge, position);
-            let is_late = matches!(form, Form::Saveable(_)) && late::is_late(device);
+            let is_late = !matches!(form, Form::Whole) && late::is_late(device);
             match device {
+                Device::Nvme { .. } if matches!(form, Form::Saved(_)) => {}
                 Device::Nvme { id, subsystem, io_queues } => {
                     let is_first = namespaces.get_mut(*subsystem).is_some_and(std::mem::take);
                     let placeholder = late::placeholder(*subsystem);

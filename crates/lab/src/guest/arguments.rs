@@ -42,7 +42,7 @@ pub enum Part {
 pub enum Purpose {
     /// A guest that boots and is not saved.
     Boot,
-    /// A guest that boots, is saved and ends. Its vCPUs wait for the monitor's `cont`.
+    /// A guest that boots, is saved and ends.
     Save,
     /// A guest that starts from a saved one. It waits for the monitor's `migrate-incoming`.
     Load,
@@ -81,13 +81,12 @@ pub fn arguments(
         Purpose::Boot => all.0.extend(request.design.arguments(qemu, acceleration)),
         Purpose::Save => {
             let shared = |node| memory("share=on", node);
-            all.0.extend(request.design.saveable_arguments(qemu, acceleration, &shared));
-            all.words(&["-S"]);
+            all.0.extend(request.design.saved_arguments(qemu, acceleration, &shared));
         }
         Purpose::Load => {
             // The guest writes to copies of the pages, whoever may write to the file.
             let private = |node| memory("share=off,readonly=on,rom=off", node);
-            all.0.extend(request.design.saveable_arguments(qemu, acceleration, &private));
+            all.0.extend(request.design.loaded_arguments(qemu, acceleration, &private));
             all.option("-incoming", "defer");
         }
     }

@@ -223,24 +223,21 @@ impl<'a> Plan<'a> {
         Ok(dialogue.finish(StartKind::Booted(reason)))
     }
 
-    /// A guest that boots, is saved, and starts from what was saved. One that QEMU refuses to save goes on as it is.
+    /// A guest that boots, is saved, and starts from what was saved; one that QEMU refuses to save boots once more.
     fn save(&mut self, place: &Place, late: &[LateDevice]) -> Result<Guest, Failure> {
         let files = SavedGuest::anonymous(self.request)?;
         let mut dialogue = self.launch(Purpose::Save, Some(&files))?;
-        dialogue.monitor(|guest| state::begin(&mut guest.monitor, &self.request.design))?;
         dialogue.expect(|said| matches!(said, Said::Booted))?;
         dialogue.check_health()?;
         let uri = dialogue.state.clone();
-        if let Err(problem) = state::save(&mut dialogue.guest.monitor, &uri) {
-            // The same would be refused again.
-            let reason = format!("QEMU does not save it: {problem}");
-            dialogue.monitor(|guest| state::go_on(&mut guest.monitor, late))?;
-            dialogue.settle(late)?;
-            let guest = dialogue.finish(StartKind::Booted(Some(reason.clone())));
-            self.way = Way::Boot(Some(reason));
-            return Ok(guest);
-        }
+        let saved = state::save(&mut dialogue.guest.monitor, &uri);
         drop(dialogue);
+        if let Err(problem) = saved {
+            let reason = format!("QEMU does not save it: {problem}");
+            // The same would be refused again.
+            self.way = Way::Boot(Some(reason.clone()));
+            return self.boot(Some(reason));
+        }
         let mut guest = self.load(&files, late, StartKind::Saved)?;
         guest.keeping = Some(place.keep(&files)?);
         Ok(guest)

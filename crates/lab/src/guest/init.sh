@@ -120,12 +120,15 @@ done > "$home/settings"
 renew <&3 >&7 2> /dev/urandom || { complain "the clock and the random pool cannot be set"; exit 1; }
 
 late_devices() {
+	read -r start _ < /proc/uptime
 	for address in $LATE_DEVICES; do
-		patience=6000
 		while [ ! -e "/sys/bus/pci/devices/$address" ]; do
 			usleep 5000
-			patience=$((patience - 1))
-			[ "$patience" -gt 0 ] || { complain "there is no device $address"; return 1; }
+			read -r now _ < /proc/uptime
+			if [ "$((${now%%.*} - ${start%%.*}))" -gt 20 ]; then
+				complain "there is no device $address"
+				return 1
+			fi
 		done
 	done
 	# shellcheck disable=SC2086 # words of a list

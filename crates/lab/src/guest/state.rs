@@ -1,7 +1,7 @@
 //! Saving a guest's state and loading it again, by QEMU's monitor (docs/devel/migration of QEMU).
 //!
 //! ```text
-//!  save: -S ─ device_del placeholders ─ cont ─ ... ─ stop ─ migrate file:STATE
+//!  save: boot ─ stop ─ migrate file:STATE
 //!  load: -incoming defer ─ device_del placeholders ─ migrate-incoming file:STATE ─ device_add late devices ─ cont
 //! ```
 //!
@@ -37,12 +37,6 @@ pub fn saveable(request: &GuestRequest) -> Result<Vec<LateDevice>, Option<String
     request.design.late_devices().map_err(Some)
 }
 
-/// Removes the placeholders of a guest that has not run yet, and lets it run.
-pub fn begin(monitor: &mut Monitor, design: &Design) -> Result<(), String> {
-    remove_placeholders(monitor, design)?;
-    monitor.execute("cont", json!({})).map(drop)
-}
-
 /// Stops a guest's vCPUs.
 pub fn stop(monitor: &mut Monitor) -> Result<(), String> {
     monitor.execute("stop", json!({})).map(drop)
@@ -55,33 +49,18 @@ pub fn save(monitor: &mut Monitor, uri: &str) -> Result<(), String> {
     finished(monitor)
 }
 
-/// Lets a stopped guest run that is not to be saved after all.
-pub fn go_on(monitor: &mut Monitor, late: &[LateDevice]) -> Result<(), String> {
-    plug(monitor, late)?;
-    monitor.execute("cont", json!({})).map(drop)
-}
-
 /// Loads a state, plugs in the devices that are not part of it, and lets the guest run.
 pub fn load(monitor: &mut Monitor, uri: &str, design: &Design, late: &[LateDevice]) -> Result<(), String> {
-    remove_placeholders(monitor, design)?;
-    ignore_memory(monitor)?;
-    monitor.execute("migrate-incoming", json!({ "uri": uri }))?;
-    finished(monitor)?;
-    go_on(monitor, late)
-}
-
-fn remove_placeholders(monitor: &mut Monitor, design: &Design) -> Result<(), String> {
     for id in design.placeholders() {
         monitor.execute("device_del", json!({ "id": id }))?;
     }
-    Ok(())
-}
-
-fn plug(monitor: &mut Monitor, late: &[LateDevice]) -> Result<(), String> {
+    ignore_memory(monitor)?;
+    monitor.execute("migrate-incoming", json!({ "uri": uri }))?;
+    finished(monitor)?;
     for device in late {
         monitor.execute("device_add", device.arguments.clone())?;
     }
-    Ok(())
+    monitor.execute("cont", json!({})).map(drop)
 }
 
 fn ignore_memory(monitor: &mut Monitor) -> Result<(), String> {
