@@ -205,13 +205,14 @@ fn ports(request: &GuestRequest, number: &dyn Fn(&Part) -> String, all: &mut Arg
 /// What every guest of a design has to know, as assignments of a shell; part of the first root, and so of a saved guest.
 pub fn settings_of_design(request: &GuestRequest, modules: &Modules) -> String {
     format!(
-        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nLATE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nTERMINAL={}\n",
+        "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nLATE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nPARK_CPUS={}\nTERMINAL={}\n",
         modules.boot.join(" "),
         modules.devices.join(" "),
         modules.late.join(" "),
         flag(request.kernel.modules.is_some()),
         request.kernel.release,
         flag(request.foreign.is_some()),
+        flag(request.design.arch == Arch::Powerpc64le),
         terminal_device(request.design.arch),
     )
 }

@@ -36,11 +36,23 @@ load_for_devices() { # MODULE...
 
 # shellcheck disable=SC2086 # words of a list
 load $BOOT_MODULES
-# shellcheck disable=SC2086
-[ -z "$DEVICE_MODULES" ] || load_for_devices $DEVICE_MODULES 2> /dev/null
-for interface in /sys/class/net/*; do
-	ip link set "${interface##*/}" up 2> /dev/null
-done
+
+early_devices() { # those that are there when the kernel boots
+	# shellcheck disable=SC2086
+	[ -z "$DEVICE_MODULES" ] || load_for_devices $DEVICE_MODULES 2> /dev/null
+	for interface in /sys/class/net/*; do
+		ip link set "${interface##*/}" up 2> /dev/null
+	done
+}
+
+# On Power, QEMU's software emulation loads no CPU that the firmware has started, so a guest is saved with its first CPU alone. Drivers
+# are loaded when all CPUs are there: they make a queue for each.
+set_other_cpus() { # 0 or 1
+	for cpu in /sys/devices/system/cpu/cpu[1-9]*; do
+		echo "$1" > "$cpu/online" || complain "${cpu##*/} does not go on- or offline"
+	done
+}
+[ -n "$PARK_CPUS" ] || early_devices
 
 home=/stage/run/nearfar-lab
 mkdir -p /host /new /scratch /stage/run /dev/pts /dev/shm
@@ -106,9 +118,14 @@ without_tick() { # the CPUs whose timer does not interrupt while a process sleep
 }
 
 echo booted >&7
+parked=
 while read -r word <&3; do
 	case $word in
-	check) echo "ticks $(without_tick)" >&7 ;;
+	check)
+		missing=$(without_tick)
+		[ -z "$PARK_CPUS" ] || { set_other_cpus 0 && parked=yes; }
+		echo "ticks $missing" >&7
+		;;
 	settings) break ;;
 	esac
 done
@@ -119,6 +136,7 @@ done > "$home/settings"
 . "$home/settings"
 renew <&3 >&7 2> /dev/urandom || { complain "the clock and the random pool cannot be set"; exit 1; }
 
+[ -z "$parked" ] || set_other_cpus 1
 late_devices() {
 	read -r start _ < /proc/uptime
 	for address in $LATE_DEVICES; do
@@ -134,6 +152,7 @@ late_devices() {
 	# shellcheck disable=SC2086 # words of a list
 	load_for_devices $LATE_MODULES 2> /dev/null
 }
+[ -z "$PARK_CPUS" ] || early_devices
 plugged=
 if [ -n "$LATE_MODULES" ] || [ -n "$LATE_DEVICES" ]; then
 	late_devices &
