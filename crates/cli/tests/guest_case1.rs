@@ -46,7 +46,7 @@ fn request(machine: &str, kernel: &str) -> Result<GuestRequest, LabError> {
         kernel: Some(kernel.to_owned()),
         acceleration: Some(Acceleration::Tcg),
         boot_timeout: Duration::from_secs(300),
-        command_timeout: Some(Duration::from_secs(600)),
+        command_timeout: Some(Duration::from_secs(120)),
         ..Order::new(described, machine)
     };
     order.prepare(&Cache::of_user()?)

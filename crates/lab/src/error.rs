@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::arch::Arch;
 
-/// Why there is no guest, or no answer from one.
+/// Why there is no guest, or no answer from one. Programs that start a guest again tell the causes by the words in brackets, which
+/// do not change: `guest-hung`, `guest-broken`, `command-timeout`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -40,15 +41,17 @@ pub enum LabError {
         console: String,
     },
     /// The guest went away while a command ran in it.
-    #[error("the guest died: {problem}\n{console}")]
+    #[error("the guest died{}: {problem}\n{console}", if *is_emulators_fault { " [guest-broken]" } else { "" })]
     Died {
         /// What was seen.
         problem: String,
+        /// Whether its kernel died of a known fault of QEMU's software emulation; the same guest may go well again.
+        is_emulators_fault: bool,
         /// The end of the console.
         console: String,
     },
     /// The guest was found to hang while a command ran in it, and was ended.
-    #[error("the guest hangs: {problem}\n{console}")]
+    #[error("the guest hangs [guest-hung]: {problem}\n{console}")]
     Hung {
         /// What was seen.
         problem: String,
@@ -56,7 +59,7 @@ pub enum LabError {
         console: String,
     },
     /// A command was given its time.
-    #[error("the command has not ended in {} s, and the guest was ended\n{console}", limit.as_secs_f64())]
+    #[error("the command did not end within {} s [command-timeout], and the guest was ended\n{console}", limit.as_secs_f64())]
     OutOfTime {
         /// How long it might take.
         limit: Duration,

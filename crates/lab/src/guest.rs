@@ -254,11 +254,12 @@ impl Guest {
 
     /// The error of a guest that is gone, with what it said last.
     fn died(&self, problem: &str) -> LabError {
-        let problem = match crash::Crash::shown(&self.console) {
-            Some(crash) => format!("{problem}: {}", crash.words()),
-            None => problem.to_owned(),
-        };
-        LabError::Died { problem, console: boot::last_words(&self.console, &self.qemu_said) }
+        let crash = crash::Crash::shown(&self.console);
+        LabError::Died {
+            problem: crash.map_or_else(|| problem.to_owned(), |crash| format!("{problem}: {}", crash.words())),
+            is_emulators_fault: crash == Some(crash::Crash::LeftBreakpoint),
+            console: boot::last_words(&self.console, &self.qemu_said),
+        }
     }
 
     /// What a guest that hangs shows: its vCPUs, and what it said last.

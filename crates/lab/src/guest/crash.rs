@@ -44,7 +44,7 @@ impl Crash {
     pub fn words(self) -> &'static str {
         match self {
             Self::LeftBreakpoint => {
-                "its kernel met a breakpoint left by its own patching, a seldom fault of QEMU's software emulation"
+                "its kernel met a breakpoint left by its own patching, a rare fault of QEMU's software emulation"
             }
             Self::Exception => "its kernel crashed",
         }

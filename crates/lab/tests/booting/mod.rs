@@ -33,7 +33,7 @@ fn try_request(machine: &str, arch: Arch) -> Result<GuestRequest, LabError> {
         arch: Some(arch),
         acceleration: Some(Acceleration::Tcg),
         boot_timeout: Duration::from_secs(240),
-        command_timeout: Some(Duration::from_secs(600)),
+        command_timeout: Some(Duration::from_secs(100)),
         ..Order::new(described, machine)
     };
     // A name by which a test finds the processes of its guests.

@@ -1,0 +1,199 @@
+//! Guests that start from a saved one: what is new in each, what becomes of a damaged one, how a guest that hangs is noticed.
+
+mod booting;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use booting::{boot, request, turn};
+use nearfar_lab::cache::{Cache, SavedRecord};
+use nearfar_lab::guest::{Exec, Guest, GuestRequest, Input, Signals, StartKind, Streams};
+use nearfar_lab::{Arch, LabError};
+
+/// A guest whose saved states belong to this process alone, so that a test may count and damage them.
+struct Own {
+    request: GuestRequest,
+    word: String,
+}
+
+impl Own {
+    fn new(machine: &str, arch: Arch, test: &str) -> Option<Self> {
+        let word = format!("nearfar.test={test}-{}", std::process::id());
+        let mut request = request(machine, arch)?;
+        request.append.push(word.clone());
+        Some(Self { request, word })
+    }
+
+    /// The folders of its saved guests.
+    fn saved(&self) -> Vec<PathBuf> {
+        let folder = Cache::of_user().expect("a cache").root().join("saved");
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let made_of = |path: &PathBuf| fs::read_to_string(path.join("record.json")).unwrap_or_default();
+        entries.filter(|path| made_of(path).contains(&self.word)).collect()
+    }
+
+    fn start(&self, kind: &StartKind) -> Guest {
+        let guest = boot(&self.request);
+        assert_eq!(guest.start_kind(), kind, "{:?}", guest.failed_boots());
+        guest
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        for folder in self.saved() {
+            drop(fs::remove_dir_all(folder));
+        }
+    }
+}
+
+fn said(guest: &mut Guest, script: &str) -> String {
+    let output = guest.output(&["/run/nearfar-lab/bin/busybox", "sh", "-c", script]);
+    let output = output.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((output.code, String::from_utf8_lossy(&output.stderr).as_ref()), (0, ""), "{script}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Seconds by which a guest's clock is certainly wrong, and how long asking for it took: it may be wrong by so much more.
+fn clock_error(guest: &mut Guest) -> (f64, f64) {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let before = now();
+    // The shell's own variable: starting a program would take longer than the clock may be wrong.
+    let seen: f64 = said(guest, "echo $EPOCHREALTIME").parse().expect("seconds");
+    let after = now();
+    ((before - seen).max(seen - after).max(0.0), after - before)
+}
+
+#[test]
+fn guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time() {
+    for arch in [Arch::X86_64, Arch::Aarch64, Arch::Powerpc64le] {
+        let Some(own) = Own::new("two-node", arch, "random") else { continue };
+        let _turn = turn();
+        drop(own.start(&StartKind::Saved));
+        let mut drawn = BTreeSet::new();
+        for number in 0..3 {
+            let mut guest = own.start(&StartKind::Warm);
+            let (error, asking) = clock_error(&mut guest);
+            let seconds = guest.boot_seconds();
+            println!("{arch}: guest {number} started in {seconds:.2} s, clock off by {error:.3} s (+ {asking:.3} s)");
+            assert!(error <= 0.1, "{arch}: the clock is off by {error} s");
+            let sources = [
+                "cat /proc/sys/kernel/random/uuid",
+                "head -c 32 /dev/urandom | md5sum",
+                "cat /proc/sys/kernel/random/boot_id",
+                "cat /etc/machine-id",
+            ];
+            for source in sources {
+                assert!(drawn.insert(said(&mut guest, source)), "{arch}: {source} gave the same twice");
+            }
+            // What is of the host is not in the state: it is mounted after the start, and the label is this guest's own.
+            assert!(said(&mut guest, "cat /proc/cmdline").contains(&own.request.label));
+        }
+        assert_eq!(own.saved().len(), 1, "one state serves all");
+    }
+}
+
+#[test]
+fn another_label_folder_or_delay_uses_the_same_saved_guest_and_another_word_does_not() {
+    let Some(mut own) = Own::new("two-node", Arch::X86_64, "key") else { return };
+    let _turn = turn();
+    drop(own.start(&StartKind::Saved));
+    let results = tempfile::tempdir().expect("a folder");
+    own.request.label = "another label, it's \"so\"".replace('"', "");
+    own.request.results = Some(results.path().to_owned());
+    let mut guest = own.start(&StartKind::Warm);
+    assert!(said(&mut guest, "cat /proc/cmdline").contains(&own.request.label));
+    said(&mut guest, "echo kept > $NEARFAR_RESULTS/file");
+    drop(guest);
+    assert_eq!(fs::read_to_string(results.path().join("file")).expect("it was written"), "kept\n");
+    own.request.append.push("numa_balancing=disable".to_owned());
+    let mut guest = own.start(&StartKind::Saved);
+    assert_eq!(said(&mut guest, "cat /proc/sys/kernel/numa_balancing"), "0");
+    drop(guest);
+    own.request.cold = true;
+    drop(own.start(&StartKind::Booted(None)));
+    assert_eq!(own.saved().len(), 2);
+}
+
+#[test]
+fn a_damaged_saved_guest_is_replaced() {
+    let Some(own) = Own::new("two-node", Arch::X86_64, "damage") else { return };
+    let _turn = turn();
+    drop(own.start(&StartKind::Saved));
+    let folder = own.saved().pop().expect("a saved guest");
+    let change = |name: &str, change: &dyn Fn(&File)| {
+        change(&File::options().write(true).open(folder.join(name)).expect("it is there"));
+    };
+    change("state", &|file| file.write_all_at(b"damage", 5000).expect("room"));
+    drop(own.start(&StartKind::Saved));
+    change("memory-1", &|file| file.set_len(4096).expect("it can be cut"));
+    drop(own.start(&StartKind::Saved));
+    fs::write(folder.join("record.json"), b"{\"format\":1,\"machine\":").expect("room");
+    drop(own.start(&StartKind::Saved));
+    // After a crash of the host, blocks may be missing that were never written to the disk.
+    let record = SavedRecord::parse(&fs::read(folder.join("record.json")).expect("it is there")).expect("a record");
+    let other_boot = SavedRecord { boot_id: "another".to_owned(), ..record };
+    let write = |record: &SavedRecord| {
+        fs::write(folder.join("record.json"), serde_json::to_vec(record).expect("a record")).expect("room");
+    };
+    write(&other_boot);
+    drop(own.start(&StartKind::Warm));
+    write(&other_boot);
+    change("memory-0", &|file| file.write_all_at(&[0; 1 << 20], 32 << 20).expect("room"));
+    drop(own.start(&StartKind::Saved));
+    drop(own.start(&StartKind::Warm));
+}
+
+#[test]
+fn a_state_that_qemu_refuses_is_discarded_and_the_guest_boots() {
+    let Some(own) = Own::new("two-node", Arch::X86_64, "refused") else { return };
+    let _turn = turn();
+    drop(own.start(&StartKind::Saved));
+    let folder = own.saved().pop().expect("a saved guest");
+    let content = b"no state at all, with a checksum that fits";
+    fs::write(folder.join("state"), content).expect("room");
+    let record = SavedRecord::parse(&fs::read(folder.join("record.json")).expect("it is there")).expect("a record");
+    let sum = nearfar_lab::packages::sha256::of_bytes(content);
+    let record = SavedRecord { state_sha256: sum, ..record };
+    fs::write(folder.join("record.json"), serde_json::to_vec(&record).expect("a record")).expect("room");
+    let guest = boot(&own.request);
+    assert_eq!(guest.start_kind(), &StartKind::Saved);
+    let [why] = guest.failed_boots() else { panic!("{:?}", guest.failed_boots()) };
+    assert!(why.contains("the saved guest did not start"), "{why}");
+}
+
+#[test]
+fn a_guest_that_hangs_is_noticed_long_before_its_command_has_had_its_time() {
+    let Some(own) = Own::new("two-node", Arch::X86_64, "hang") else { return };
+    let _turn = turn();
+    let mut guest = own.start(&StartKind::Saved);
+    // Without the processes that talk to the host nothing of the guest is heard again, and its CPUs sleep.
+    let script = "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p; done 2> /dev/null; sleep 600";
+    let streams = Streams { input: Input::Nothing, output: Box::new(std::io::sink()), errors: Box::new(std::io::sink()) };
+    let began = Instant::now();
+    match guest.exec(&Exec::new(&["/run/nearfar-lab/bin/busybox", "sh", "-c", script]), streams, &Signals::none()) {
+        Err(LabError::Hung { problem, console }) => {
+            assert!(problem.contains("does not answer"), "{problem}");
+            assert!(console.contains("vCPU 0"), "{console}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    assert!(seconds < 60.0, "{seconds} s");
+}
+
+#[test]
+fn a_guest_at_work_does_not_count_as_hanging() {
+    let Some(own) = Own::new("two-node", Arch::X86_64, "busy") else { return };
+    let _turn = turn();
+    let mut guest = own.start(&StartKind::Saved);
+    // More loops than CPUs, of the highest priority that is not real-time.
+    let loops = "for i in 1 2 3 4 5 6; do nice -n -20 timeout 14 sh -c 'while :; do :; done' & done; wait; echo done";
+    assert_eq!(said(&mut guest, loops), "done");
+    thread::sleep(Duration::from_millis(10));
+    assert_eq!(said(&mut guest, "sleep 13; echo done"), "done");
+}
