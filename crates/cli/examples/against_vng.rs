@@ -1,14 +1,14 @@
-//! The time from a command's start to its first output: `nearfar lab run` against virtme-ng's `vng`, and against itself
-//! with slow far memory, in turn in one run.
+//! The time from a command's start to its first output: `nearfar lab run` from a saved guest, with a boot (`--cold`), and
+//! virtme-ng's `vng`, in turn in one run.
 //!
 //! ```text
 //! make bench
 //! ```
 //!
-//! Each boots two nodes with two vCPUs and 512 MiB each, at distance 20, under software emulation, with the same
-//! distribution kernel and this host's files, runs `echo`, and is powered off. What is printed is the median of the
-//! pairwise ratios with their range, so that a machine whose speed drifts does not favour either side. What is not there
-//! is left out, with the command that brings it.
+//! Each runs `echo` in two nodes with two vCPUs and 512 MiB each, at distance 20, under software emulation, with the same
+//! distribution kernel and this host's files. Last comes a guest of 64 vCPUs from its saved state. What is printed is the
+//! median of the pairwise ratios with their range, so that a machine whose speed drifts does not favour either side. What is
+//! not there, or fails twice in a row, is left out, with the reason.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const SERIES: &str = "6.12";
 const SAY_IN_VNG: &str = "echo first; echo first > /dev/ttyS1";
 
 fn main() -> io::Result<()> {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
+    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(10);
     let (kernel, qemu) = match kernel_and_qemu() {
         Ok(both) => both,
         Err(why) => {
@@ -47,32 +47,77 @@ fn main() -> io::Result<()> {
         problem.into_iter().for_each(|why| println!("skipped: {what}: {why}"));
     }
     println!("Linux {}, {rounds} rounds after one warm-up, median (lowest to highest)\n", kernel.release);
-    let mut all = [Vec::new(), Vec::new(), Vec::new()];
-    for round in 0..=rounds {
-        let times = [
-            Some(first_output(&mut our_guest(&nearfar, "off"))?),
-            plugin.as_ref().ok().map(|_| first_output(&mut our_guest(&nearfar, "auto"))).transpose()?,
-            vng.as_ref().ok().map(|image| first_output(&mut their_guest(image))).transpose()?,
-        ];
-        // The first round fills the page cache, and nearfar's own with the unpacked kernel.
-        if round > 0 {
-            all.iter_mut().zip(times).for_each(|(times, time)| times.extend(time));
-        }
+    let ours = |options: &'static [&'static str]| our_guest(&nearfar, SMALL, options);
+    let mut contenders = vec![Contender::new("lab run, warm", || ours(&[]))];
+    if plugin.is_ok() {
+        contenders.push(Contender::new("  with --delay auto", || ours(&["--delay", "auto"])));
     }
-    let [off, auto, theirs] = all;
-    print_row("nearfar lab run", &off, &off);
-    print_row("  with --delay auto", &auto, &off);
-    print_row("vng --run", &theirs, &off);
-    if !theirs.is_empty() {
-        println!("\nnearfar lab run takes {} of vng's time", ratios(&off, &theirs).with_unit("x"));
+    contenders.push(Contender::new("lab run --cold", || ours(&["--cold"])));
+    if let Ok(image) = &vng {
+        contenders.push(Contender::new("vng --run", move || their_guest(image)));
     }
+    race(&mut contenders, rounds);
+    let (warm, others) = contenders.split_first().expect("the first is always there");
+    print_row(warm.name, &warm.times);
+    others.iter().for_each(|other| print_row(other.name, &other.times));
+    println!();
+    for other in others.iter().filter(|other| !other.times.is_empty()) {
+        println!("warm / {:20} {}", other.name.trim(), ratios(&warm.times, &other.times).with_unit("x"));
+    }
+    let mut large = [Contender::new("64 vCPUs, warm", || our_guest(&nearfar, LARGE, &[]))];
+    race(&mut large, rounds);
+    println!();
+    print_row(large[0].name, &large[0].times);
     Ok(())
 }
 
-fn print_row(name: &str, times: &[Duration], than: &[Duration]) {
+/// The machines, and how much memory a node has.
+const SMALL: [&str; 2] = ["node:2 core:2", "memory=512M"];
+const LARGE: [&str; 2] = ["node:2 core:32", "memory=1G"];
+
+/// A command that is timed.
+struct Contender<'a> {
+    name: &'static str,
+    command: Box<dyn Fn() -> Command + 'a>,
+    times: Vec<Duration>,
+}
+
+impl<'a> Contender<'a> {
+    fn new(name: &'static str, command: impl Fn() -> Command + 'a) -> Self {
+        Self { name, command: Box::new(command), times: Vec::new() }
+    }
+
+    /// One run; a failed one is repeated once.
+    fn run(&self) -> io::Result<Duration> {
+        first_output(&mut (self.command)()).or_else(|error| {
+            println!("repeated: {}: {error}", self.name.trim());
+            first_output(&mut (self.command)())
+        })
+    }
+}
+
+/// Runs all in turn. One that fails is left out from then on, and so are its times: rounds of all have to match.
+fn race(contenders: &mut [Contender<'_>], rounds: usize) {
+    let mut left_out = vec![false; contenders.len()];
+    // The first round fills the page cache, and nearfar's own with the unpacked kernel and the saved guest.
+    for round in 0..=rounds {
+        for (contender, left_out) in contenders.iter_mut().zip(&mut left_out).filter(|(_, left_out)| !**left_out) {
+            match contender.run() {
+                Ok(time) if round > 0 => contender.times.push(time),
+                Ok(_) => {}
+                Err(error) => {
+                    println!("left out: {}: {error}", contender.name.trim());
+                    contender.times.clear();
+                    *left_out = true;
+                }
+            }
+        }
+    }
+}
+
+fn print_row(name: &str, times: &[Duration]) {
     if !times.is_empty() {
-        let seconds = Spread::of(times.iter().map(Duration::as_secs_f64));
-        println!("{name:22} {:24} {}", seconds.with_unit("s"), ratios(times, than).with_unit("x"));
+        println!("{name:22} {}", Spread::of(times.iter().map(Duration::as_secs_f64)).with_unit("s"));
     }
 }
 
@@ -113,10 +158,10 @@ fn their_path() -> impl Iterator<Item = PathBuf> {
     folders.into_iter().chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
 }
 
-fn our_guest(nearfar: &Path, delay: &str) -> Command {
+fn our_guest(nearfar: &Path, [machine, memory]: [&str; 2], options: &[&str]) -> Command {
     let mut command = Command::new(nearfar);
-    command.args(["lab", "run", "--machine", "node:2 core:2", "--scale", "memory=512M", "--accel", "tcg"]);
-    command.args(["--kernel", SERIES, "--delay", delay, "--", "echo", "first"]);
+    command.args(["lab", "run", "--machine", machine, "--scale", memory, "--accel", "tcg", "--kernel", SERIES]);
+    command.args(options).args(["--", "echo", "first"]);
     command
 }
 

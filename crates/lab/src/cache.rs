@@ -34,8 +34,8 @@ use crate::error::LabError;
 pub use entries::{CacheEntry, Kind};
 pub use limit::{DEFAULT_LIMIT_BYTES, parse_limit};
 pub use removal::{Removed, Trimmed};
-pub use saved::{MemoryFile, SavedRecord};
 pub(crate) use saved::RECORD_FORMAT;
+pub use saved::{MemoryFile, SavedRecord};
 
 /// How the names of unfinished folders begin.
 const MAKING: &str = "making-";

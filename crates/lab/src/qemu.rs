@@ -1,15 +1,16 @@
 //! Finding QEMU, and finding out what it can do here.
 
 mod accelerate;
+mod answers;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::arch::Arch;
 use crate::error::LabError;
 use crate::programs;
+use answers::Answers;
 
 pub use accelerate::{Accelerated, Acceleration, acceleration, acceleration_with};
 
@@ -43,22 +44,22 @@ impl Qemu {
 
     /// The QEMU of a given file.
     pub fn at(program: PathBuf, arch: Arch) -> Result<Self, LabError> {
-        let text = ask(&program, &["--version"])?;
-        let version = version_in(&text).ok_or_else(|| LabError::Content {
+        let answers = Answers::of(&program)?;
+        let text = &answers.version;
+        let version = version_in(text).ok_or_else(|| LabError::Content {
             path: program.clone(),
             problem: format!(
                 "its --version does not say which QEMU it is: {}",
                 text.lines().next().unwrap_or_default()
             ),
         })?;
-        let plugins =
-            version >= PLUGINS_SINCE && ask(&program, &["-h"])?.lines().any(|line| line.starts_with("-plugin "));
+        let plugins = version >= PLUGINS_SINCE && answers.has_plugins;
         Ok(Self { arch, program, version, plugins })
     }
 
     /// Whether it knows a device (`igb` came with 8.0). One that does not answer has none.
     pub fn has_device(&self, name: &str) -> bool {
-        devices(&self.program).contains(name)
+        Answers::of(&self.program).is_ok_and(|answers| answers.devices.contains(name))
     }
 
     /// As people write it: `10.0.2`.
@@ -105,16 +106,6 @@ pub fn devices_in(text: &str) -> BTreeSet<String> {
         names.extend(quoted(", alias \""));
     }
     names
-}
-
-/// Asked once in a process: QEMU takes 50 ms to list its devices, and a design asks for several.
-fn devices(program: &Path) -> Arc<BTreeSet<String>> {
-    type Known = HashMap<PathBuf, Arc<BTreeSet<String>>>;
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    let asked = || Arc::new(devices_in(&ask(program, &["-device", "help"]).unwrap_or_default()));
-    known.entry(program.to_owned()).or_insert_with(asked).clone()
 }
 
 fn ask(program: &Path, arguments: &[&str]) -> Result<String, LabError> {

@@ -11,19 +11,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use booting::{boot, request, turn};
+use booting::{boot, mark, request, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::guest::{Exec, Guest, Input, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
 
 const CHILD: &str = "NEARFAR_TEST_CHILD";
 
-/// Processes whose command line has this in it, but for this one.
-fn processes_with(mark: &str) -> Vec<u32> {
+/// The QEMUs of a process's guests.
+fn qemus_of(process: u32) -> Vec<u32> {
+    let mark = mark(process).display().to_string();
     let numbers =
         fs::read_dir("/proc").expect("proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let has = |number: &u32| {
-        fs::read(format!("/proc/{number}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(mark))
+        fs::read(format!("/proc/{number}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))
     };
     numbers.filter(has).collect()
 }
@@ -75,14 +76,13 @@ fn a_killed_owner_leaves_no_process_mount_or_file() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("this program starts");
-    let mark = format!("test of process {}", child.id());
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     assert!(lines.map_while(Result::ok).any(|line| line == "up"), "the guest did not come up");
     let kept = files_below(&unpacked);
-    assert_eq!(processes_with(&mark).len(), 1);
+    assert_eq!(qemus_of(child.id()).len(), 1);
     child.kill().expect("it runs");
     child.wait().expect("it ends");
-    wait_until("QEMU is still there", || processes_with(&mark).is_empty());
+    wait_until("QEMU is still there", || qemus_of(child.id()).is_empty());
     assert_eq!(fs::read_to_string("/proc/mounts").expect("proc"), mounts);
     assert_eq!(files_below(temporary.path()), BTreeSet::new());
     assert_eq!(files_below(&unpacked), kept);
@@ -107,7 +107,7 @@ fn three_guests_at_once_do_not_disturb_each_other() {
     for (name, output) in names.iter().zip(said) {
         assert_eq!((output.code, String::from_utf8_lossy(&output.stdout).trim()), (7, *name));
     }
-    wait_until("QEMU is still there", || processes_with(&request.label).is_empty());
+    wait_until("QEMU is still there", || qemus_of(std::process::id()).is_empty());
 }
 
 #[test]
@@ -138,10 +138,12 @@ fn a_qemu_that_refuses_its_arguments_is_quoted() {
 fn a_boot_can_be_cancelled_and_bounded() {
     let Some(mut request) = request("two-node", Arch::X86_64) else { return };
     let _turn = turn();
+    // A start from a saved guest may be over before it is cancelled.
+    request.cold = true;
     let cancel = AtomicBool::new(false);
     thread::scope(|threads| {
         threads.spawn(|| {
-            wait_until("QEMU does not start", || !processes_with(&request.label).is_empty());
+            wait_until("QEMU does not start", || !qemus_of(std::process::id()).is_empty());
             cancel.store(true, Ordering::Relaxed);
         });
         assert!(matches!(Guest::boot(&request, &cancel), Err(LabError::Interrupted)));
@@ -149,7 +151,7 @@ fn a_boot_can_be_cancelled_and_bounded() {
     request.boot_timeout = Duration::from_millis(200);
     let error = Guest::boot(&request, &AtomicBool::new(false)).expect_err("too little time").to_string();
     assert!(error.contains("not up after"), "{error}");
-    wait_until("QEMU is still there", || processes_with(&request.label).is_empty());
+    wait_until("QEMU is still there", || qemus_of(std::process::id()).is_empty());
 }
 
 #[test]
@@ -165,5 +167,5 @@ fn a_command_that_does_not_end_is_given_its_time() {
         other => panic!("{other:?}"),
     }
     assert_eq!(String::from_utf8_lossy(&output), "begun\n", "what it said before is not lost");
-    wait_until("QEMU is still there", || processes_with(&request.label).is_empty());
+    wait_until("QEMU is still there", || qemus_of(std::process::id()).is_empty());
 }

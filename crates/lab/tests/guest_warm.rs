@@ -173,7 +173,8 @@ fn a_guest_that_hangs_is_noticed_long_before_its_command_has_had_its_time() {
     let mut guest = own.start(&StartKind::Saved);
     // Without the processes that talk to the host nothing of the guest is heard again, and its CPUs sleep.
     let script = "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p; done 2> /dev/null; sleep 600";
-    let streams = Streams { input: Input::Nothing, output: Box::new(std::io::sink()), errors: Box::new(std::io::sink()) };
+    let streams =
+        Streams { input: Input::Nothing, output: Box::new(std::io::sink()), errors: Box::new(std::io::sink()) };
     let began = Instant::now();
     match guest.exec(&Exec::new(&["/run/nearfar-lab/bin/busybox", "sh", "-c", script]), streams, &Signals::none()) {
         Err(LabError::Hung { problem, console }) => {

@@ -90,9 +90,11 @@ pub(super) fn devices(board: &dyn Board, arch: Arch, hardware: &Hardware) -> Res
     }
     if arch == Arch::Powerpc64le && !late.is_empty() {
         // The kernel leaves this to drmgr of powerpc-utils, which sets the slot's state through RTAS.
-        return Err("QEMU cannot save its NVMe disks and test devices, and Linux on Power takes PCI devices at run time only \
+        return Err(
+            "QEMU cannot save its NVMe disks and test devices, and Linux on Power takes PCI devices at run time only \
                     with the tools of its firmware"
-            .to_owned());
+                .to_owned(),
+        );
     }
     late.sort_by_key(|device| device.address);
     Ok(late)

@@ -210,8 +210,7 @@ impl<'a> Plan<'a> {
     }
 
     fn launch(&self, purpose: Purpose, files: Option<&SavedGuest>) -> Result<Dialogue<'_>, Failure> {
-        let Launched { guest, started, state } =
-            launch(self.request, purpose, &self.kernel, &self.archive, files)?;
+        let Launched { guest, started, state } = launch(self.request, purpose, &self.kernel, &self.archive, files)?;
         Ok(Dialogue { progress: Progress::of(guest.child.id(), started), guest, started, state, plan: self })
     }
 

@@ -67,7 +67,8 @@ pub fn described(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> String {
         let timer = apic.lines().find(|line| line.starts_with("LVTT\t")).unwrap_or_default();
         let timer = timer.split_whitespace().skip(2).collect::<Vec<_>>().join(" ");
         let state = if halted { "halted" } else { "running" };
-        text += &format!("vCPU {number} {state}, in service: {}, waiting: {}, timer: {timer}\n", show("ISR"), show("IRR"));
+        text +=
+            &format!("vCPU {number} {state}, in service: {}, waiting: {}, timer: {timer}\n", show("ISR"), show("IRR"));
     }
     text
 }

@@ -34,30 +34,30 @@ pub const ANSWER_BYTES: usize = 16 + 8 + SEED_BYTES;
 
 /// x86-64: Linux system calls in rax, arguments in rdi, rsi, rdx (System V ABI, A.2.1).
 const X86_64: [&[u8]; 24] = [
-    &[0x48, 0x83, 0xec, 0x40],                         // sub  rsp, 64
-    &[0xb8, 1, 0, 0, 0, 0xbf, 1, 0, 0, 0],             // mov  eax, write; mov edi, 1
-    &[0x48, 0x8d, 0x35, 0x5c, 0, 0, 0],                // lea  rsi, [rip + QUESTION]
-    &[0xba, 6, 0, 0, 0, 0x0f, 0x05],                   // mov  edx, 6; syscall
-    &[0x31, 0xc0, 0x31, 0xff],                         // xor  eax, eax (read); xor edi, edi
+    &[0x48, 0x83, 0xec, 0x40],                              // sub  rsp, 64
+    &[0xb8, 1, 0, 0, 0, 0xbf, 1, 0, 0, 0],                  // mov  eax, write; mov edi, 1
+    &[0x48, 0x8d, 0x35, 0x5c, 0, 0, 0],                     // lea  rsi, [rip + QUESTION]
+    &[0xba, 6, 0, 0, 0, 0x0f, 0x05],                        // mov  edx, 6; syscall
+    &[0x31, 0xc0, 0x31, 0xff],                              // xor  eax, eax (read); xor edi, edi
     &[0x48, 0x89, 0xe6, 0xba, ANSWER_BYTES as u8, 0, 0, 0], // mov rsi, rsp; mov edx, ANSWER_BYTES
-    &[0x0f, 0x05],                                     // syscall
-    &[0x89, 0xc3, 0x83, 0xeb, ANSWER_BYTES as u8],     // mov  ebx, eax; sub ebx, ANSWER_BYTES
-    &[0xb8, 0xe3, 0, 0, 0, 0x31, 0xff],                // mov  eax, clock_settime; xor edi, edi
-    &[0x48, 0x89, 0xe6],                               // mov  rsi, rsp
-    &[0x0f, 0x05],                                     // syscall
-    &[0x09, 0xc3],                                     // or   ebx, eax
-    &[0xb8, 0x10, 0, 0, 0, 0xbf, 2, 0, 0, 0],          // mov  eax, ioctl; mov edi, 2
-    &[0xbe, 0x03, 0x52, 0x08, 0x40],                   // mov  esi, RNDADDENTROPY
-    &[0x48, 0x8d, 0x54, 0x24, 0x10],                   // lea  rdx, [rsp + 16]
-    &[0x0f, 0x05],                                     // syscall
-    &[0x09, 0xc3],                                     // or   ebx, eax
-    &[0xb8, 0x10, 0, 0, 0, 0xbf, 2, 0, 0, 0],          // mov  eax, ioctl; mov edi, 2
-    &[0xbe, 0x07, 0x52, 0, 0],                         // mov  esi, RNDRESEEDCRNG
-    &[0x0f, 0x05],                                     // syscall
-    &[0x09, 0xc3],                                     // or   ebx, eax
-    &[0x89, 0xdf],                                     // mov  edi, ebx
-    &[0xb8, 0x3c, 0, 0, 0],                            // mov  eax, exit
-    &[0x0f, 0x05],                                     // syscall
+    &[0x0f, 0x05],                                          // syscall
+    &[0x89, 0xc3, 0x83, 0xeb, ANSWER_BYTES as u8],          // mov  ebx, eax; sub ebx, ANSWER_BYTES
+    &[0xb8, 0xe3, 0, 0, 0, 0x31, 0xff],                     // mov  eax, clock_settime; xor edi, edi
+    &[0x48, 0x89, 0xe6],                                    // mov  rsi, rsp
+    &[0x0f, 0x05],                                          // syscall
+    &[0x09, 0xc3],                                          // or   ebx, eax
+    &[0xb8, 0x10, 0, 0, 0, 0xbf, 2, 0, 0, 0],               // mov  eax, ioctl; mov edi, 2
+    &[0xbe, 0x03, 0x52, 0x08, 0x40],                        // mov  esi, RNDADDENTROPY
+    &[0x48, 0x8d, 0x54, 0x24, 0x10],                        // lea  rdx, [rsp + 16]
+    &[0x0f, 0x05],                                          // syscall
+    &[0x09, 0xc3],                                          // or   ebx, eax
+    &[0xb8, 0x10, 0, 0, 0, 0xbf, 2, 0, 0, 0],               // mov  eax, ioctl; mov edi, 2
+    &[0xbe, 0x07, 0x52, 0, 0],                              // mov  esi, RNDRESEEDCRNG
+    &[0x0f, 0x05],                                          // syscall
+    &[0x09, 0xc3],                                          // or   ebx, eax
+    &[0x89, 0xdf],                                          // mov  edi, ebx
+    &[0xb8, 0x3c, 0, 0, 0],                                 // mov  eax, exit
+    &[0x0f, 0x05],                                          // syscall
 ];
 
 /// arm64: system calls in x8, arguments in x0, x1, x2.
@@ -193,9 +193,7 @@ mod tests {
             }
             // The offset of an adr is in words in bits 5 up, and counts from the instruction.
             Arch::Aarch64 => HEADERS + 2 * 4 + ((word(2) >> 5) & 0x7_ffff) * 4,
-            Arch::Powerpc64le => {
-                (u64::from(POWERPC64[3] & 0xffff) << 16) + u64::from(POWERPC64[4] & 0xffff) - BASE
-            }
+            Arch::Powerpc64le => (u64::from(POWERPC64[3] & 0xffff) << 16) + u64::from(POWERPC64[4] & 0xffff) - BASE,
         }
     }
 

@@ -163,12 +163,7 @@ impl Guest {
     }
 
     /// Which of link, wake-up and signals has something.
-    fn wait(
-        &self,
-        signals: &Signals,
-        woken: &UnixStream,
-        patience: Duration,
-    ) -> Result<(bool, bool, bool), LabError> {
+    fn wait(&self, signals: &Signals, woken: &UnixStream, patience: Duration) -> Result<(bool, bool, bool), LabError> {
         let mut waiting =
             vec![PollFd::from_borrowed_fd(self.link.descriptor(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
         waiting.extend(signals.descriptor().map(|signals| PollFd::from_borrowed_fd(signals, PollFlags::IN)));

@@ -1,7 +1,7 @@
 //! What tests that boot share: a small request, and that no more than one test boots at a time.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -36,9 +36,16 @@ fn try_request(machine: &str, arch: Arch) -> Result<GuestRequest, LabError> {
         command_timeout: Some(Duration::from_secs(100)),
         ..Order::new(described, machine)
     };
-    // A name by which a test finds the processes of its guests.
+    let results = mark(std::process::id());
+    std::fs::create_dir_all(&results).expect("a folder");
     let label = format!("test of process {}", std::process::id());
-    Ok(GuestRequest { label, ..order.prepare(&cache)? })
+    Ok(GuestRequest { label, results: Some(results), ..order.prepare(&cache)? })
+}
+
+/// The results folder of a process's guests: on the command line of each QEMU, so a test finds its processes by it, and no part
+/// of what a saved guest depends on.
+pub fn mark(process: u32) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("guests-of-process-{process}"))
 }
 
 /// Fails where a guest would first fetch programs: a test asks no network.
