@@ -9,12 +9,13 @@
 //! ├─ foreign/ARCH/PACKAGE/    static programs, record.json
 //! ├─ unpacked/NAME-HASH       kernels and modules without their compression
 //! ├─ saved/KEY/               guests that have booted: record.json, state, memory-0, ...
-//! ├─ probes/                  whether guests live under KVM here
+//! ├─ probes/                  what QEMU answers about itself, whether guests run under KVM
 //! └─ limit.json               the size limit, if it is not the default
 //! ```
 //!
-//! Everything is made in a `making-` folder and renamed when it is whole, so that neither two runs at once nor Ctrl-C
-//! leave a half kernel. All of it can be deleted at any time; it is fetched again.
+//! Kernels, foreign programs and saved guests are made in a `making-` folder under the lock and renamed when they are whole, so that
+//! neither two runs at once nor Ctrl-C leave half of one. Single files (`unpacked/`, `probes/`, a record that is updated) are written in
+//! their folder and renamed, without the lock. All of it can be deleted at any time; it is fetched again.
 
 mod entries;
 mod limit;

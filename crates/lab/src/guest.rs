@@ -10,7 +10,7 @@
 //!        ── anonymous files ────────────────► first root, disks, the delay plugin's configuration and counts
 //! ```
 //!
-//! Nothing of this has a name in any folder, and QEMU is killed by the kernel when this process ends: a crash leaves
+//! Nothing of this has a name in any folder, but for the files of a saved guest in the cache (`saved`), and QEMU is killed by the kernel when this process ends: a crash leaves
 //! nothing behind because there is nothing to leave.
 
 mod archive;
@@ -114,7 +114,7 @@ pub struct GuestRequest {
     pub notes: Vec<String>,
 }
 
-/// QEMU's command line for a guest, program first. What it would inherit is named in braces.
+/// QEMU's command line for a guest that boots, program first. What it would inherit is named in braces.
 pub fn command_line(request: &GuestRequest) -> Vec<String> {
     let kernel = boot::loaded_image(request).unwrap_or_else(|_| request.kernel.image.clone());
     let mut line = vec![request.qemu.program.display().to_string()];

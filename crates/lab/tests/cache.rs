@@ -93,6 +93,8 @@ fn entries_have_a_kind_a_name_and_a_time() {
     write(&cache.root().join("foreign/aarch64/busybox"), "x");
     write(&cache.root().join("packages/x86_64/lists/a"), "x");
     write(&cache.root().join("probes/kvm-x86_64.json"), "{}");
+    set_age(&cache.root().join("packages/x86_64"), 1);
+    set_age(&cache.root().join("probes"), 2);
     // Not entries: files of the cache itself, unfinished work, files of other programs.
     for name in ["lock", "limit.json", "making-abcd/half", "notes/mine", "unpacked/.tmpXYZ"] {
         write(&cache.root().join(name), "x");
@@ -105,7 +107,7 @@ fn entries_have_a_kind_a_name_and_a_time() {
         (Kind::Kernel, "6.1.0-56-amd64 (x86_64)"),
         (Kind::Foreign, "programs for aarch64 guests"),
         (Kind::Other, "package lists (x86_64)"),
-        (Kind::Other, "results of KVM probes"),
+        (Kind::Other, "results of probes of QEMU and KVM"),
     ];
     assert_eq!(seen, wanted);
     assert!(entries.iter().all(|entry| entry.problem.is_none()), "{entries:#?}");

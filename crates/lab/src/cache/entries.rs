@@ -34,7 +34,7 @@ pub enum Kind {
     Kernel,
     /// A folder in `foreign/`: the static programs for one architecture.
     Foreign,
-    /// Package lists and the results of KVM probes.
+    /// Package lists and the results of probes of QEMU and KVM.
     Other,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn entries(cache: &Cache) -> Result<Vec<CacheEntry>, LabError> {
         let name = format!("package lists ({})", file_name(&path));
         entries.extend(entry(Kind::Other, name, path, now));
     }
-    entries.extend(entry(Kind::Other, "results of KVM probes".to_owned(), root.join("probes"), now));
+    entries.extend(entry(Kind::Other, "results of probes of QEMU and KVM".to_owned(), root.join("probes"), now));
     entries.sort_by(|a, b| (a.kind, b.last_used, &a.path).cmp(&(b.kind, a.last_used, &b.path)));
     Ok(entries)
 }

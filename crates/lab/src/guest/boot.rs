@@ -183,7 +183,7 @@ impl<'a> Plan<'a> {
         let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
         let archive = initramfs::build(request, &modules)?;
         let way = match state::saveable(request) {
-            Ok(late) => Way::Save(Place::new(&cache, request, Key::of(request, &kernel, &archive)), late),
+            Ok(late) => Way::Save(Place::new(&cache, request, Key::of(request, &kernel, &archive)?), late),
             Err(reason) => Way::Boot(reason),
         };
         let deadline = Instant::now() + request.boot_timeout;
@@ -197,7 +197,7 @@ impl<'a> Plan<'a> {
         };
         match place.find() {
             Ok(Some(saved)) => self.load(&saved, &late, StartKind::Warm).inspect_err(|failure| {
-                if !matches!(failure.ending, Ending::Late | Ending::Cancelled) {
+                if !matches!(failure.ending, Ending::Late | Ending::Cancelled | Ending::Refused(_)) {
                     place.discard();
                 }
             }),
@@ -242,7 +242,7 @@ impl<'a> Plan<'a> {
         Ok(guest)
     }
 
-    /// A guest that starts from a saved one. However that fails, the saved guest is not to be used again.
+    /// A guest that starts from a saved one.
     fn load(&self, saved: &SavedGuest, late: &[LateDevice], kind: StartKind) -> Result<Guest, Failure> {
         let mut dialogue = self.launch(Purpose::Load, Some(saved))?;
         let uri = dialogue.state.clone();

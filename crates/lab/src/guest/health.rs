@@ -11,6 +11,7 @@ use std::fmt;
 use serde_json::json;
 
 use super::console::Console;
+use super::progress::STALLS;
 use super::qmp::Monitor;
 use crate::arch::Arch;
 
@@ -38,48 +39,57 @@ impl fmt::Display for StuckVcpu {
 /// # Errors
 /// When the monitor is gone.
 pub fn stuck_vcpus(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> Result<Vec<StuckVcpu>, String> {
-    if arch != Arch::X86_64 {
-        return Ok(Vec::new());
-    }
     let mut stuck = Vec::new();
-    for number in 0..vcpus {
-        let apic = ask(monitor, number, "info lapic")?;
-        let (in_service, requested) = (vectors(&apic, "ISR"), vectors(&apic, "IRR"));
-        if let Some(in_service) = in_service
-            && ask(monitor, number, "info registers")?.contains("HLT=1")
+    for number in 0..if arch == Arch::X86_64 { vcpus } else { 0 } {
+        let apic = LocalApic::read(monitor, number)?;
+        if let Some(in_service) = apic.in_service.clone()
+            && is_halted(monitor, number)?
         {
-            stuck.push(StuckVcpu { number, in_service, requested: requested.unwrap_or_else(|| "none".to_owned()) });
+            let requested = apic.requested.unwrap_or_else(|| "none".to_owned());
+            stuck.push(StuckVcpu { number, in_service, requested });
         }
     }
     Ok(stuck)
 }
 
-/// What QEMU shows of all vCPUs that have an interrupt in service or waiting, for the message about a guest that hangs.
+/// A line for each vCPU, for the message about a guest that hangs; as far as the monitor answers.
 pub fn described(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> String {
-    if arch != Arch::X86_64 {
-        return String::new();
-    }
-    let mut text = String::new();
-    for number in 0..vcpus {
-        let Ok(apic) = ask(monitor, number, "info lapic") else { break };
-        let halted = ask(monitor, number, "info registers").is_ok_and(|registers| registers.contains("HLT=1"));
-        let show = |name| vectors(&apic, name).unwrap_or_else(|| "none".to_owned());
-        let timer = apic.lines().find(|line| line.starts_with("LVTT\t")).unwrap_or_default();
+    let line = |number| -> Result<String, String> {
+        let apic = LocalApic::read(monitor, number)?;
+        let state = if is_halted(monitor, number)? { "halted" } else { "running" };
+        let show = |vectors: Option<String>| vectors.unwrap_or_else(|| "none".to_owned());
+        let (in_service, requested) = (show(apic.in_service), show(apic.requested));
+        Ok(format!("vCPU {number} {state}, in service: {in_service}, waiting: {requested}, timer: {}\n", apic.timer))
+    };
+    (0..if arch == Arch::X86_64 { vcpus } else { 0 }).map(line).map_while(Result::ok).collect()
+}
+
+/// What `info lapic` shows of a vCPU.
+struct LocalApic {
+    in_service: Option<String>,
+    requested: Option<String>,
+    timer: String,
+}
+
+impl LocalApic {
+    fn read(monitor: &mut Monitor, vcpu: usize) -> Result<Self, String> {
+        let text = ask(monitor, vcpu, "info lapic")?;
+        let timer = text.lines().find(|line| line.starts_with("LVTT\t")).unwrap_or_default();
         let timer = timer.split_whitespace().skip(2).collect::<Vec<_>>().join(" ");
-        let state = if halted { "halted" } else { "running" };
-        text +=
-            &format!("vCPU {number} {state}, in service: {}, waiting: {}, timer: {timer}\n", show("ISR"), show("IRR"));
+        Ok(Self { in_service: vectors(&text, "ISR"), requested: vectors(&text, "IRR"), timer })
     }
-    text
+}
+
+fn is_halted(monitor: &mut Monitor, vcpu: usize) -> Result<bool, String> {
+    Ok(ask(monitor, vcpu, "info registers")?.contains("HLT=1"))
 }
 
 /// A line of the console that a sound kernel does not print.
 pub fn complaint(console: &Console) -> Option<String> {
-    /// Of stalls (kernel/rcu/tree_stall.h), lockups (kernel/watchdog.c), BUG() and WARN() (lib/bug.c, kernel/panic.c).
-    const COMPLAINTS: [&str; 6] =
-        ["detected stalls", "detected expedited stalls", "self-detected stall", "lockup", "BUG:", "WARNING: CPU"];
+    /// Besides stalls: lockups (kernel/watchdog.c), BUG() and WARN() (lib/bug.c, kernel/panic.c).
+    const COMPLAINTS: [&str; 3] = ["lockup", "BUG:", "WARNING: CPU"];
     let text = console.last_lines(usize::MAX);
-    let line = text.lines().find(|line| COMPLAINTS.iter().any(|words| line.contains(words)));
+    let line = text.lines().find(|line| STALLS.iter().chain(&COMPLAINTS).any(|words| line.contains(words)));
     line.map(str::to_owned)
 }
 

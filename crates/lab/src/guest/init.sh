@@ -29,7 +29,16 @@ load_for_devices() { # MODULE...
 	echo 0 > /sys/bus/pci/drivers_autoprobe
 	load "$@"
 	for device in /sys/bus/pci/devices/*; do
-		[ -e "$device/driver" ] || echo "${device##*/}" > /sys/bus/pci/drivers_probe
+		[ -e "$device/driver" ] && continue
+		echo "${device##*/}" > /sys/bus/pci/drivers_probe
+		# Up to Linux 6.1 a controller makes its queues, and its subsystem, later and side by side with the next one's.
+		for controller in "$device"/nvme/nvme*; do
+			tries=1000
+			while [ "$tries" -gt 0 ] && read -r state < "$controller/state" && [ "$state" != live ]; do
+				usleep 5000
+				tries=$((tries - 1))
+			done
+		done
 	done
 	echo 1 > /sys/bus/pci/drivers_autoprobe
 }

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::console::Console;
 
-/// A boot that has not done [`LITTLE`] for so long gets no further.
+/// A boot that has not done [`MAX_IDLE_CPU_SECONDS`] for so long gets no further.
 const LONG: Duration = Duration::from_secs(12);
 
 /// CPU seconds: what timer ticks of idle vCPUs take in that time is less.
-const LITTLE: f64 = 0.8;
+pub(super) const MAX_IDLE_CPU_SECONDS: f64 = 0.8;
 
 /// How the kernel complains of a CPU that does not get on (kernel/rcu/tree_stall.h).
-const STALLS: [&str; 3] = ["detected stalls", "detected expedited stalls", "self-detected stall"];
+pub(super) const STALLS: [&str; 3] = ["detected stalls", "detected expedited stalls", "self-detected stall"];
 
 /// A complaint is looked for in so many of the console's last lines.
 const COMPLAINT_LINES: usize = 40;
@@ -54,7 +54,7 @@ impl Progress {
     /// Whether its CPUs have done nothing for long.
     fn sleeps(&mut self) -> bool {
         let Some(seconds) = cpu_seconds(self.process) else { return false };
-        if seconds - self.seconds >= LITTLE {
+        if seconds - self.seconds >= MAX_IDLE_CPU_SECONDS {
             self.since = Instant::now();
             self.seconds = seconds;
         }

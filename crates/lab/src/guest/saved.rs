@@ -191,3 +191,89 @@ const MEMORY: &str = "memory-";
 fn memory_file(node: usize) -> String {
     format!("{MEMORY}{node}")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const BYTES: u64 = 1 << 20;
+
+    /// A cache with a saved guest of one node in it.
+    fn saved() -> (tempfile::TempDir, Place) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::at(folder.path());
+        let record = SavedRecord {
+            format: RECORD_FORMAT,
+            machine: "two-node".to_owned(),
+            kernel: "6.12".to_owned(),
+            arch: "x86_64".to_owned(),
+            cpus: 1,
+            nodes: 1,
+            qemu: "10.0.2".to_owned(),
+            state_sha256: String::new(),
+            memory: vec![MemoryFile { file: memory_file(0), bytes: BYTES, crc32: 0 }],
+            boot_id: "this boot".to_owned(),
+            made_of: "a test".to_owned(),
+        };
+        let place = Place { folder: cache.root().join("saved/key"), cache, record };
+        let memory = process::memory_disk("memory", BYTES).expect("memory");
+        File::from(process::duplicate(&memory).expect("a descriptor")).write_all_at(b"kernel", 4096).expect("room");
+        let state = process::memory_file("state", b"vCPUs and devices").expect("memory");
+        place.write(&SavedGuest { state, memory: vec![(0, memory)] }).expect("it can be written");
+        (folder, place)
+    }
+
+    fn problem(place: &Place) -> String {
+        place.find().expect_err("damage is noticed")
+    }
+
+    fn with_boot(place: &Place, boot_id: &str) -> Place {
+        Place { record: SavedRecord { boot_id: boot_id.to_owned(), ..place.record.clone() }, ..place.clone() }
+    }
+
+    #[test]
+    fn what_was_saved_is_found_and_discarded() {
+        let (_folder, place) = saved();
+        let found = place.find().expect("no damage").expect("a saved guest");
+        let mut state = String::new();
+        memory::reopened(&found.state).and_then(|mut file| file.read_to_string(&mut state)).expect("it can be read");
+        assert_eq!((state.as_str(), found.memory.len()), ("vCPUs and devices", 1));
+        place.discard();
+        assert!(place.find().expect("no damage").is_none());
+    }
+
+    #[test]
+    fn damage_is_noticed_in_each_file() {
+        let change = |name: &str, change: &dyn Fn(&File)| {
+            let (folder, place) = saved();
+            change(&File::options().write(true).open(place.folder.join(name)).expect("it is there"));
+            let problem = problem(&place);
+            drop(folder);
+            problem
+        };
+        assert!(change("state", &|file| file.write_all_at(b"x", 3).expect("room")).contains("state"));
+        assert!(change("memory-0", &|file| file.set_len(4096).expect("it can be cut")).contains("memory-0"));
+        assert!(change("record.json", &|file| file.set_len(20).expect("it can be cut")).contains("record.json"));
+    }
+
+    #[test]
+    fn a_guest_of_other_memory_is_not_taken() {
+        let (_folder, place) = saved();
+        let mut other = place.clone();
+        other.record.memory[0].bytes = 2 * BYTES;
+        assert!(problem(&other).contains("no memory-0 of"));
+    }
+
+    #[test]
+    fn the_memory_is_compared_once_after_each_boot_of_the_host() {
+        let (_folder, place) = saved();
+        let file = File::options().write(true).open(place.folder.join("memory-0")).expect("it is there");
+        let later = with_boot(&place, "the next boot");
+        assert!(later.find().expect("no damage").is_some());
+        file.write_all_at(b"broken", 4096).expect("room");
+        assert!(later.find().expect("compared already").is_some());
+        assert!(problem(&with_boot(&place, "the boot after that")).contains("memory-0"));
+    }
+}

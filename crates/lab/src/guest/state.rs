@@ -18,10 +18,10 @@ use crate::design::late::LateDevice;
 
 /// The first QEMU with `file:` as a place for a state and with memory of read-only files that a guest may write to.
 const SAVES_SINCE: (u32, u32, u32) = (8, 2, 0);
-/// How long a state may take to be written or read: some milliseconds a vCPU.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at how far it is.
-const GLANCE: Duration = Duration::from_millis(1);
+/// How long a state may take to be written or read: it takes some milliseconds a vCPU.
+const MAX_MIGRATION_TIME: Duration = Duration::from_secs(20);
+/// Time between two questions how far it is.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The devices to be plugged in late, for a guest that can be saved.
 ///
@@ -71,7 +71,7 @@ fn ignore_memory(monitor: &mut Monitor) -> Result<(), String> {
 /// Waits for the end of a migration.
 fn finished(monitor: &mut Monitor) -> Result<(), String> {
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < MAX_MIGRATION_TIME {
         let seen = monitor.execute("query-migrate", json!({}))?;
         match seen["status"].as_str() {
             Some("completed") => return Ok(()),
@@ -79,8 +79,8 @@ fn finished(monitor: &mut Monitor) -> Result<(), String> {
                 let problem = seen.get("error-desc").and_then(Value::as_str);
                 return Err(problem.unwrap_or("QEMU says no reason").to_owned());
             }
-            _ => std::thread::sleep(GLANCE),
+            _ => std::thread::sleep(POLL_INTERVAL),
         }
     }
-    Err(format!("the state was not written or read after {} s", PATIENCE.as_secs()))
+    Err(format!("the state was not written or read after {} s", MAX_MIGRATION_TIME.as_secs()))
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::health::{self, StuckVcpu};
 use super::link::Link;
-use super::progress::cpu_seconds;
+use super::progress::{MAX_IDLE_CPU_SECONDS, cpu_seconds};
 use super::qmp::Monitor;
 use crate::arch::Arch;
 
@@ -22,8 +22,6 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const MIN_STUCK_LOOKS: u32 = 3;
 /// How long an idle guest may leave a ping unanswered.
 const MAX_SILENCE: Duration = Duration::from_secs(10);
-/// CPU seconds that QEMU uses in that time at most for a guest whose vCPUs all sleep.
-const MAX_IDLE_CPU_SECONDS: f64 = 0.8;
 
 /// What was seen of a guest since its command began.
 #[derive(Debug)]

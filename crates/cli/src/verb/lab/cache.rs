@@ -57,7 +57,7 @@ enum Clearable {
     Kernels,
     /// Static programs for guests
     Foreign,
-    /// All of these, package lists and the results of KVM probes
+    /// All of these, package lists and the results of probes of QEMU and KVM
     All,
 }
 

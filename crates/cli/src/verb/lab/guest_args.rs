@@ -48,7 +48,7 @@ pub struct GuestArgs {
     /// A folder of the host that the guest may write to, as /results
     #[arg(long, value_name = "DIR")]
     results: Option<PathBuf>,
-    /// Show the guest kernel's console on standard error
+    /// Show the guest kernel's console on standard error; the guest boots
     #[arg(long)]
     console: bool,
     /// Boot, instead of starting from a guest of the same design that was saved after its boot
@@ -121,7 +121,7 @@ pub fn booted(request: &GuestRequest, cancel: &AtomicBool) -> Result<Guest, Fail
         output::say!("note: the guest was booted again: {why}");
     }
     if let StartKind::Booted(Some(why)) = guest.start_kind() {
-        output::say!("note: the guest booted, and will the next time: {why}");
+        output::say!("note: this guest cannot be saved, so each start boots it: {why}");
     }
     Ok(guest)
 }

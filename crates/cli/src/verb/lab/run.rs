@@ -30,7 +30,7 @@ pub struct Run {
     /// Write what the delay plugin counted to this file, each second and at the end
     #[arg(long, value_name = "FILE", requires = "delay")]
     counts: Option<PathBuf>,
-    /// Print QEMU's command line instead of running it
+    /// Print QEMU's command line for a guest that boots (as with --cold) instead of running it
     #[arg(long)]
     show_command: bool,
     /// The command and its arguments

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::cache::RECORD_FORMAT;
+use crate::error::LabError;
 use crate::guest::arguments::{self, Purpose};
 use crate::guest::{GuestRequest, launch};
 use crate::packages::sha256;
@@ -24,9 +25,12 @@ pub struct Key {
 impl Key {
     /// The key of a guest: the format, QEMU, its whole command line but for what is not part of the guest (folders of the
     /// host, descriptors, the delay plugin), the kernel, the first root and, on the host's own CPUs, what those can.
-    pub fn of(request: &GuestRequest, kernel: &Path, archive: &[u8]) -> Self {
-        // What is not in a saved guest: any folder may be shared with it, any label may be given to it.
-        let same = GuestRequest { results: None, delay: None, label: String::new(), ..request.clone() };
+    ///
+    /// # Errors
+    /// When QEMU, the kernel or the firmware is gone.
+    pub fn of(request: &GuestRequest, kernel: &Path, archive: &[u8]) -> Result<Self, LabError> {
+        // Any folder may be shared with a guest that starts from it.
+        let same = GuestRequest { results: None, delay: None, ..request.clone() };
         let mut kernel_without_folder = same.kernel.clone();
         kernel_without_folder.modules = kernel_without_folder.modules.map(|_| PathBuf::from("/"));
         let same = GuestRequest { kernel: kernel_without_folder, ..same };
@@ -34,7 +38,9 @@ impl Key {
         let mut text = format!("format {RECORD_FORMAT}\n");
         // The kernel as the user has it: the file that is loaded may be one of the cache, whose times are those of its last use.
         for file in [Some(&request.qemu.program), Some(&request.kernel.image), request.design.firmware.as_ref()] {
-            text += &file.map_or_else(String::new, |file| format!("file {}\n", identity(file)));
+            if let Some(file) = file {
+                text += &format!("file {}\n", identity(file)?);
+            }
         }
         let mut first_root = DefaultHasher::new();
         archive.hash(&mut first_root);
@@ -44,14 +50,15 @@ impl Key {
             text += &host_cpu();
         }
         let _ = writeln!(text, "{}", words.join("\n"));
-        Self { digest: sha256::of_bytes(text.as_bytes()), made_of: text }
+        Ok(Self { digest: sha256::of_bytes(text.as_bytes()), made_of: text })
     }
 }
 
 /// A file by its path, size and times: reading a kernel would take longer than starting a guest.
-fn identity(path: &Path) -> String {
-    let seen = fs::metadata(path).map(|seen| (seen.len(), seen.mtime(), seen.mtime_nsec(), seen.ino()));
-    format!("{} {:?}", path.display(), seen.unwrap_or_default())
+fn identity(path: &Path) -> Result<String, LabError> {
+    let seen =
+        fs::metadata(path).map_err(|error| LabError::system(format!("cannot read {}", path.display()), error))?;
+    Ok(format!("{} {:?}", path.display(), (seen.len(), seen.mtime(), seen.mtime_nsec(), seen.ino())))
 }
 
 /// The host's CPU, its features and its kernel: under KVM a guest has what these give it.
