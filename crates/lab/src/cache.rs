@@ -127,8 +127,8 @@ impl Cache {
     }
 
     fn refused(&self, doing: &str, path: &Path, error: io::Error) -> LabError {
-        let hint = "XDG_CACHE_HOME names another place for the cache";
-        LabError::system(format!("{doing} {} ({hint})", path.display()), error)
+        let hint = "set XDG_CACHE_HOME to use another folder";
+        LabError::system(format!("{doing} {}; {hint}", path.display()), error)
     }
 }
 

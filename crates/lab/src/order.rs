@@ -82,6 +82,10 @@ impl Order {
     /// cannot be built from QEMU's parts.
     pub fn prepare(&self, cache: &Cache) -> Result<GuestRequest, LabError> {
         let arch = self.architecture()?;
+        if let Some(results) = &self.results {
+            let read = std::fs::read_dir(results).map(drop);
+            read.map_err(|error| LabError::Content { path: results.clone(), problem: error.to_string() })?;
+        }
         let qemu = Qemu::find(arch)?;
         let kernel = self.find_kernel(cache, arch)?;
         let machine = scale::scaled(&self.machine, self.scale)?;

@@ -60,7 +60,12 @@ impl Guest {
                     return Ok(guest);
                 }
                 Err(failure) => match failure.by_chance() {
-                    Some(words) if !plan.is_last => failed.push(words),
+                    Some(words) if !plan.is_last => {
+                        if failure.is_of_saving() {
+                            plan.fallback_reason = Some(words.clone());
+                        }
+                        failed.push(words);
+                    }
                     _ => return Err(failure.error(failed.len() + 1, request.boot_timeout)),
                 },
             }
@@ -135,6 +140,11 @@ impl Failure {
         }
     }
 
+    /// Whether the same guest may do well where it is not saved and does not start from a saved one.
+    fn is_of_saving(&self) -> bool {
+        matches!(self.ending, Ending::Unhealthy(_) | Ending::NotLoaded(_))
+    }
+
     fn error(self, attempts: usize, allowed: Duration) -> LabError {
         let by_chance = self.by_chance();
         let (console, bytes) = self.said;
@@ -161,7 +171,7 @@ impl From<LabError> for Failure {
 /// How the next guest comes up.
 enum Way {
     Boot(Option<String>),
-    Save(Place, Vec<LateDevice>),
+    Save(Box<Place>, Vec<LateDevice>),
 }
 
 /// What all attempts share.
@@ -173,6 +183,8 @@ struct Plan<'a> {
     way: Way,
     deadline: Instant,
     is_last: bool,
+    /// Why the last attempt is not to save the guest or start it from a saved one: an earlier one failed of that.
+    fallback_reason: Option<String>,
 }
 
 impl<'a> Plan<'a> {
@@ -183,27 +195,30 @@ impl<'a> Plan<'a> {
         let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
         let archive = initramfs::build(request, &modules)?;
         let way = match state::saveable(request) {
-            Ok(late) => Way::Save(Place::new(&cache, request, Key::of(request, &kernel, &archive)?), late),
+            Ok(late) => Way::Save(Box::new(Place::new(&cache, request, Key::of(request, &kernel, &archive)?)), late),
             Err(reason) => Way::Boot(reason),
         };
         let deadline = Instant::now() + request.boot_timeout;
-        Ok(Self { request, cancel, kernel, archive, way, deadline, is_last: false })
+        Ok(Self { request, cancel, kernel, archive, way, deadline, is_last: false, fallback_reason: None })
     }
 
     fn attempt(&mut self) -> Result<Guest, Failure> {
-        let (place, late) = match &self.way {
-            Way::Boot(reason) => return self.boot(reason.clone()),
-            Way::Save(place, late) => (place.clone(), late.clone()),
+        let (place, late) = match (&self.way, &self.fallback_reason) {
+            (Way::Boot(reason), _) => return self.boot(reason.clone()),
+            (Way::Save(..), Some(reason)) if self.is_last => return self.boot(Some(reason.clone())),
+            (Way::Save(place, late), _) => (place.clone(), late.clone()),
         };
-        match place.find() {
+        // What did not load is not tried again, also where it cannot be removed.
+        let found = if self.fallback_reason.is_some() { Ok(None) } else { place.find() };
+        match found {
             Ok(Some(saved)) => self.load(&saved, &late, StartKind::Warm).inspect_err(|failure| {
                 if !matches!(failure.ending, Ending::Late | Ending::Cancelled | Ending::Refused(_)) {
-                    place.discard();
+                    place.discard(Some(saved.folder));
                 }
             }),
             Ok(None) => self.save(&place, &late),
             Err(_) => {
-                place.discard();
+                place.discard(None);
                 self.save(&place, &late)
             }
         }

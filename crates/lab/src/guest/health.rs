@@ -89,7 +89,9 @@ pub fn complaint(console: &Console) -> Option<String> {
     /// Besides stalls: lockups (kernel/watchdog.c), BUG() and WARN() (lib/bug.c, kernel/panic.c).
     const COMPLAINTS: [&str; 3] = ["lockup", "BUG:", "WARNING: CPU"];
     let text = console.last_lines(usize::MAX);
-    let line = text.lines().find(|line| STALLS.iter().chain(&COMPLAINTS).any(|words| line.contains(words)));
+    // The kernel repeats its command line, in which a user may have written anything.
+    let mut lines = text.lines().filter(|line| !line.contains("ommand line:"));
+    let line = lines.find(|line| STALLS.iter().chain(&COMPLAINTS).any(|words| line.contains(words)));
     line.map(str::to_owned)
 }
 
@@ -122,6 +124,7 @@ mod tests {
     fn a_complaint_of_the_kernel_is_found_and_other_lines_are_not() {
         let console = Console::default();
         console.hear(b"[    0.0] [Firmware Bug]: TSC doesn't count with P0 frequency!\n");
+        console.hear(b"[    0.1] Kernel command line: console=ttyS0 nosoftlockup loglevel=6\n");
         assert_eq!(complaint(&console), None);
         console.hear(b"[    9.0] rcu: INFO: rcu_sched self-detected stall on CPU\n[   10.0] fine\n");
         assert!(complaint(&console).is_some_and(|line| line.contains("stall")));

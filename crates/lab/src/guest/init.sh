@@ -56,9 +56,11 @@ early_devices() { # those that are there when the kernel boots
 
 # On Power, QEMU's software emulation loads no CPU that the firmware has started, so a guest is saved with its first CPU alone. Drivers
 # are loaded when all CPUs are there: they make a queue for each.
-set_other_cpus() { # 0 or 1
+park_cpus() { # takes the other CPUs offline that are online
 	for cpu in /sys/devices/system/cpu/cpu[1-9]*; do
-		echo "$1" > "$cpu/online" || complain "${cpu##*/} does not go on- or offline"
+		read -r online < "$cpu/online" || continue
+		[ "$online" = 1 ] || continue
+		if echo 0 > "$cpu/online"; then parked="$parked $cpu"; else complain "${cpu##*/} does not go offline"; fi
 	done
 }
 [ -n "$PARK_CPUS" ] || early_devices
@@ -108,8 +110,9 @@ port nearfar.run && exec 3<> "$found"
 cd /
 
 ticks() { # the timer interrupts of each CPU, a line a CPU: the first row LOC (x86, Power) or arch_timer (arm64)
-	awk 'NR == 1 { cpus = NF }
-		$1 == "LOC:" || $NF == "arch_timer" { for (column = 2; column <= cpus + 1; column++) print $column; exit }' /proc/interrupts
+	awk 'NR == 1 { cpus = NF; for (column = 1; column <= cpus; column++) name[column] = substr($column, 4) }
+		$1 == "LOC:" || $NF == "arch_timer" { for (column = 1; column <= cpus; column++) print name[column], $(column + 1); exit }' \
+		/proc/interrupts
 }
 
 without_tick() { # the CPUs whose timer does not interrupt while a process sleeps on each
@@ -123,7 +126,7 @@ without_tick() { # the CPUs whose timer does not interrupt while a process sleep
 	done
 	# shellcheck disable=SC2086 # words of a list
 	wait $sleepers
-	ticks | paste -d ' ' /ticks - | awk '$1 == $2 { print NR - 1 }' | tr '\n' ','
+	ticks | paste -d ' ' /ticks - | awk '$2 == $4 { print $1 }' | tr '\n' ','
 }
 
 echo booted >&7
@@ -132,7 +135,7 @@ while read -r word <&3; do
 	case $word in
 	check)
 		missing=$(without_tick)
-		[ -z "$PARK_CPUS" ] || { set_other_cpus 0 && parked=yes; }
+		[ -z "$PARK_CPUS" ] || park_cpus
 		echo "ticks $missing" >&7
 		;;
 	settings) break ;;
@@ -145,7 +148,9 @@ done > "$home/settings"
 . "$home/settings"
 renew <&3 >&7 2> /dev/urandom || { complain "the clock and the random pool cannot be set"; exit 1; }
 
-[ -z "$parked" ] || set_other_cpus 1
+for cpu in $parked; do
+	echo 1 > "$cpu/online" || complain "${cpu##*/} does not go online again"
+done
 late_devices() {
 	read -r start _ < /proc/uptime
 	for address in $LATE_DEVICES; do

@@ -22,6 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Monitor {
     reader: BufReader<UnixStream>,
     greeted: bool,
+    /// The number of the last command. An answer to an earlier one came too late.
+    command: u64,
+    /// What was read of a line whose end has not come yet.
+    line: String,
 }
 
 impl Monitor {
@@ -31,7 +35,7 @@ impl Monitor {
     /// When the socket takes no timeout.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { reader: BufReader::new(socket), greeted: false })
+        Ok(Self { reader: BufReader::new(socket), greeted: false, command: 0, line: String::new() })
     }
 
     /// Runs a command and gives its result.
@@ -44,21 +48,36 @@ impl Monitor {
             self.greeted = true;
             self.execute("qmp_capabilities", json!({}))?;
         }
-        let line = json!({ "execute": command, "arguments": arguments }).to_string() + "\n";
+        self.command += 1;
+        let line = json!({ "execute": command, "arguments": arguments, "id": self.command }).to_string() + "\n";
         self.reader.get_mut().write_all(line.as_bytes()).map_err(|error| format!("QEMU's monitor: {error}"))?;
         self.answer()
     }
 
-    /// The next line that is not an event.
+    /// Limits how long answers are waited for from now on.
+    pub fn set_patience(&mut self, patience: Duration) {
+        // A socket that refuses keeps the limit it has.
+        drop(self.reader.get_ref().set_read_timeout(Some(patience)));
+    }
+
+    /// Waits for answers as long as at first.
+    pub fn reset_patience(&mut self) {
+        self.set_patience(PATIENCE);
+    }
+
+    /// The next line that is neither an event nor the answer to an earlier command.
     fn answer(&mut self) -> Result<Value, String> {
         loop {
-            let mut line = String::new();
-            match self.reader.read_line(&mut line) {
+            match self.reader.read_line(&mut self.line) {
                 Ok(0) => return Err("QEMU's monitor is gone".to_owned()),
                 Ok(_) => {}
                 Err(error) => return Err(format!("QEMU's monitor: {error}")),
             }
+            let line = std::mem::take(&mut self.line);
             let said: Value = serde_json::from_str(&line).map_err(|error| format!("QEMU's monitor: {error}"))?;
+            if said["id"].as_u64().is_some_and(|id| id != self.command) {
+                continue;
+            }
             if let Some(refusal) = said.get("error") {
                 return Err(refusal["desc"].as_str().unwrap_or("refused without a reason").to_owned());
             }
@@ -86,6 +105,13 @@ mod tests {
         let event = r#"{"event": "DEVICE_DELETED", "data": {}}"#;
         let (mut monitor, _peer) = after(&[r#"{"QMP": {}}"#, r#"{"return": {}}"#, event, r#"{"return": 7}"#]);
         assert_eq!(monitor.execute("device_add", json!({})), Ok(json!(7)));
+    }
+
+    #[test]
+    fn an_answer_that_came_too_late_is_passed_over() {
+        let late = r#"{"return": "of another command", "id": 1}"#;
+        let (mut monitor, _peer) = after(&[r#"{"QMP": {}}"#, r#"{"return": {}}"#, late, r#"{"return": 7, "id": 2}"#]);
+        assert_eq!(monitor.execute("query-status", json!({})), Ok(json!(7)));
     }
 
     #[test]

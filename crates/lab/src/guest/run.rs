@@ -136,15 +136,17 @@ impl Guest {
             if let Some(limit) = self.command_timeout.filter(|_| left == Some(Duration::ZERO)) {
                 return Err(LabError::OutOfTime { limit, console: self.last_state() });
             }
-            let watched = watch.look(&mut self.monitor, &mut self.link);
-            if let Some(problem) = watched.map_err(|error| self.died(&format!("it takes no messages ({error})")))? {
-                return Err(LabError::Hung { problem, console: self.last_state() });
-            }
             let next_look = watch.until_next_look();
             let patience = left.map_or(next_look, |left| left.min(next_look));
             let (link, woke, signalled) = self.wait(signals, woken, patience)?;
             if link && !self.link.read() {
                 return Err(self.died("it ended while a command ran in it"));
+            }
+            if !link {
+                let watched = watch.look(&mut self.monitor, &mut self.link);
+                if let Some(problem) = watched.map_err(|error| self.died(&format!("it takes no messages ({error})")))? {
+                    return Err(LabError::Hung { problem, console: self.last_state() });
+                }
             }
             if woke {
                 let mut note = [0];

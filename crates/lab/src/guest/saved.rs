@@ -15,10 +15,13 @@ mod memory;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::GuestRequest;
 use super::process;
@@ -34,6 +37,8 @@ const MAX_STATE_BYTES: u64 = 256 << 20;
 
 /// How long another process may hold the cache before a guest is not kept.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long for a guest that is to be removed: somebody waits for the start.
+const DISCARD_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The files of a saved guest, or those that a guest is about to be saved to.
 #[derive(Debug)]
@@ -42,6 +47,8 @@ pub struct SavedGuest {
     pub state: OwnedFd,
     /// The memory of each node that has some.
     pub memory: Vec<(usize, OwnedFd)>,
+    /// The inode of its folder in the cache; 0 for one that is in no folder.
+    pub folder: u64,
 }
 
 impl SavedGuest {
@@ -53,12 +60,12 @@ impl SavedGuest {
         let memory = memory_nodes(request).map(|(node, bytes)| {
             process::memory_disk(&format!("memory of node {node}"), bytes).map(|file| (node, file))
         });
-        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::memory_file("state", &[])? })
+        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::memory_file("state", &[])?, folder: 0 })
     }
 
     fn share(&self) -> Result<Self, LabError> {
         let memory = self.memory.iter().map(|(node, file)| process::duplicate(file).map(|file| (*node, file)));
-        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::duplicate(&self.state)? })
+        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::duplicate(&self.state)?, folder: 0 })
     }
 }
 
@@ -99,16 +106,26 @@ impl Place {
     /// The saved guest, if there is one; marks it as used now.
     ///
     /// # Errors
-    /// In words, when it is damaged.
+    /// In words, when it is damaged, or another user could have written it.
     pub fn find(&self) -> Result<Option<SavedGuest>, String> {
-        if !self.folder.exists() {
-            return Ok(None);
+        // Opened once: another process may put another guest in its place while its files are read.
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+        let opened = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other.map_err(|error| error.to_string())?,
+        };
+        let seen = rustix::fs::fstat(&opened).map_err(|error| error.to_string())?;
+        let is_ours = seen.st_uid == rustix::process::geteuid().as_raw() || seen.st_uid == 0;
+        if !is_ours || seen.st_mode & 0o022 != 0 {
+            return Err("another user may have written it".to_owned());
         }
-        let mut record = SavedRecord::read(&self.folder)?;
-        if let Some(problem) = record.damage(&self.folder) {
+        let folder = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        let mut record = SavedRecord::read(&folder)?;
+        if let Some(problem) = record.damage(&folder) {
             return Err(problem);
         }
-        let state = self.open("state")?;
+        let open = |name: &str| File::open(folder.join(name)).map_err(|error| format!("{name}: {error}"));
+        let state = open("state")?;
         let mut content = Vec::new();
         let read = memory::reopened(&state).and_then(|file| file.take(MAX_STATE_BYTES).read_to_end(&mut content));
         read.map_err(|error| format!("state: {error}"))?;
@@ -119,33 +136,32 @@ impl Place {
         for wanted in &self.record.memory {
             let file = record.memory.iter().find(|file| (&file.file, file.bytes) == (&wanted.file, wanted.bytes));
             let file = file.ok_or_else(|| format!("record.json: no {} of {} bytes", wanted.file, wanted.bytes))?;
-            let open = self.open(&file.file)?;
+            let content = open(&file.file)?;
             // What was written shortly before the host crashed may be missing. One comparison in a boot of the host is enough.
             let is_compared = record.boot_id == self.record.boot_id && !record.boot_id.is_empty();
-            if !is_compared && memory::sum(&open).ok() != Some(file.crc32) {
+            if !is_compared && memory::sum(&content).ok() != Some(file.crc32) {
                 return Err(format!("{}: not what was saved", file.file));
             }
             let node = file.file.strip_prefix(MEMORY).and_then(|node| node.parse().ok());
-            memory.extend(node.map(|node| (node, OwnedFd::from(open))));
+            memory.extend(node.map(|node| (node, OwnedFd::from(content))));
         }
         match record.boot_id == self.record.boot_id {
-            true => mark_used(&self.folder.join("record.json")),
+            true => mark_used(&folder.join("record.json")),
             false => {
                 record.boot_id.clone_from(&self.record.boot_id);
                 // In a cache that cannot be written the sums are compared at each start.
-                drop(record.write(&self.folder));
+                drop(record.write(&folder));
             }
         }
-        Ok(Some(SavedGuest { state: state.into(), memory }))
+        Ok(Some(SavedGuest { state: state.into(), memory, folder: seen.st_ino }))
     }
 
-    fn open(&self, name: &str) -> Result<File, String> {
-        File::open(self.folder.join(name)).map_err(|error| format!("{name}: {error}"))
-    }
-
-    /// Removes a saved guest that cannot be used. Where that fails, the next start finds out by itself.
-    pub fn discard(&self) {
-        if let Ok(Some(lock)) = self.cache.lock_within(LOCK_PATIENCE) {
+    /// Removes a saved guest that cannot be used: the one in the folder with this inode, or one that is damaged. Another process may
+    /// have put a good one there meanwhile, which stays. Where the cache is in use or cannot be written, the next start finds out by
+    /// itself.
+    pub fn discard(&self, unusable: Option<u64>) {
+        let Ok(Some(lock)) = self.cache.lock_within(DISCARD_PATIENCE) else { return };
+        if !matches!(self.find(), Ok(Some(other)) if Some(other.folder) != unusable) {
             drop(lock.remove(&self.folder));
         }
     }
@@ -162,6 +178,9 @@ impl Place {
 
     fn write(&self, guest: &SavedGuest) -> Result<(), LabError> {
         let Some(lock) = self.cache.lock_within(LOCK_PATIENCE)? else { return Ok(()) };
+        if matches!(self.find(), Ok(Some(_))) || !self.has_room_for(guest) {
+            return Ok(());
+        }
         let making = lock.workshop()?;
         let folder = making.path().join("guest");
         let written = fs::create_dir(&folder).and_then(|()| self.write_to(&folder, guest));
@@ -169,6 +188,14 @@ impl Place {
         lock.put(&folder, &self.folder)?;
         // The one that was just put there is the most recently used: it goes only when the limit is too small for it.
         lock.trim(&[]).map(drop)
+    }
+
+    /// Whether the cache's limit and its file system have room for a guest.
+    fn has_room_for(&self, guest: &SavedGuest) -> bool {
+        let blocks = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |seen| seen.st_blocks as u64 * 512);
+        let bytes: u64 = guest.memory.iter().map(|(_, file)| blocks(file)).sum();
+        let free = rustix::fs::statvfs(self.cache.root()).map_or(u64::MAX, |disk| disk.f_bavail * disk.f_frsize);
+        bytes <= self.cache.limit_or_default().0 && bytes < free
     }
 
     fn write_to(&self, folder: &Path, guest: &SavedGuest) -> std::io::Result<()> {
@@ -221,7 +248,7 @@ mod tests {
         let memory = process::memory_disk("memory", BYTES).expect("memory");
         File::from(process::duplicate(&memory).expect("a descriptor")).write_all_at(b"kernel", 4096).expect("room");
         let state = process::memory_file("state", b"vCPUs and devices").expect("memory");
-        place.write(&SavedGuest { state, memory: vec![(0, memory)] }).expect("it can be written");
+        place.write(&SavedGuest { state, memory: vec![(0, memory)], folder: 0 }).expect("it can be written");
         (folder, place)
     }
 
@@ -240,7 +267,9 @@ mod tests {
         let mut state = String::new();
         memory::reopened(&found.state).and_then(|mut file| file.read_to_string(&mut state)).expect("it can be read");
         assert_eq!((state.as_str(), found.memory.len()), ("vCPUs and devices", 1));
-        place.discard();
+        place.discard(Some(found.folder + 1));
+        assert!(place.find().expect("no damage").is_some(), "another guest was put there meanwhile");
+        place.discard(Some(found.folder));
         assert!(place.find().expect("no damage").is_none());
     }
 

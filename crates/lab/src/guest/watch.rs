@@ -1,14 +1,19 @@
 //! Notices that a guest hangs while a command runs in it.
 //!
 //! ```text
-//!  every 2 s    stuck vCPUs, by QEMU's monitor      three looks in a row: the guest hangs
-//!               ping ──► agent ──► pong             no pong for 10 s, and QEMU used hardly any CPU time meanwhile: it hangs
+//!  every 2 s    stuck vCPUs, by QEMU's monitor      the same three looks in a row: the guest hangs
+//!               ping ──► agent ──► pong             no pong for 10 s in which QEMU's monitor answered each time and QEMU
+//!                                                   used hardly any CPU time: the guest hangs
 //! ```
 //!
-//! A guest that is busy may take long to answer, so silence alone proves nothing; a guest that is idle answers at once.
+//! A guest that is busy may take long to answer, and a QEMU that gets no CPU time (stopped, frozen, swapped out) cannot. A guest that is
+//! idle in a QEMU that answers does so at once.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
+
+use serde_json::json;
 
 use super::health::{self, StuckVcpu};
 use super::link::Link;
@@ -18,6 +23,10 @@ use crate::arch::Arch;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// How long the monitor may take for an answer: whoever waits for the command waits with it.
+const MONITOR_PATIENCE: Duration = Duration::from_millis(500);
+/// A look at many vCPUs takes long; it takes at most one part in so many of the time.
+const LOOK_SHARE: u32 = 50;
 /// Looks in a row that show the same vCPU stuck.
 const MIN_STUCK_LOOKS: u32 = 3;
 /// How long an idle guest may leave a ping unanswered.
@@ -30,11 +39,11 @@ pub struct Watch {
     vcpus: usize,
     process: u32,
     next_look: Instant,
-    stuck: Vec<usize>,
-    stuck_looks: u32,
+    /// For each vCPU that the last look showed stuck: in which interrupt, and how many looks in a row.
+    stuck: BTreeMap<usize, (String, u32)>,
     ping: u64,
     pong: u64,
-    asked: Instant,
+    silent_since: Instant,
     cpu_seconds_then: f64,
 }
 
@@ -47,11 +56,10 @@ impl Watch {
             vcpus,
             process,
             next_look: now + INTERVAL,
-            stuck: Vec::new(),
-            stuck_looks: 0,
+            stuck: BTreeMap::new(),
             ping: 0,
             pong: 0,
-            asked: now,
+            silent_since: now,
             cpu_seconds_then: 0.0,
         }
     }
@@ -66,7 +74,7 @@ impl Watch {
         self.pong = self.pong.max(number);
     }
 
-    /// Looks, if it is time. Some: why the guest counts as hanging.
+    /// Looks, if it is time. What the guest has said must have been read before. Some: why the guest counts as hanging.
     ///
     /// # Errors
     /// When the link to the guest fails.
@@ -74,28 +82,45 @@ impl Watch {
         if !self.until_next_look().is_zero() {
             return Ok(None);
         }
-        self.next_look = Instant::now() + INTERVAL;
+        let began = Instant::now();
+        monitor.set_patience(MONITOR_PATIENCE);
         // A monitor that is gone is a QEMU that has ended, which the link reports.
-        let stuck = health::stuck_vcpus(monitor, self.arch, self.vcpus).unwrap_or_default();
-        if let Some(problem) = self.note_stuck(stuck) {
+        let is_running =
+            monitor.execute("query-status", json!({})).is_ok_and(|status| status["running"] == json!(true));
+        let stuck = if is_running { health::stuck_vcpus(monitor, self.arch, self.vcpus) } else { Ok(Vec::new()) };
+        monitor.reset_patience();
+        self.next_look = Instant::now() + INTERVAL.max(began.elapsed() * LOOK_SHARE);
+        if let Some(problem) = self.note_stuck(stuck.unwrap_or_default()) {
             return Ok(Some(problem));
         }
         let cpu_seconds = cpu_seconds(self.process).unwrap_or(0.0);
         if self.ping == self.pong {
             self.ping += 1;
-            (self.asked, self.cpu_seconds_then) = (Instant::now(), cpu_seconds);
+            (self.silent_since, self.cpu_seconds_then) = (Instant::now(), cpu_seconds);
             link.ping(self.ping)?;
             return Ok(None);
         }
-        Ok(self.silence(self.asked.elapsed(), cpu_seconds - self.cpu_seconds_then))
+        if !is_running {
+            // It cannot answer. The silence is judged from its next look on.
+            (self.silent_since, self.cpu_seconds_then) = (Instant::now(), cpu_seconds);
+        }
+        Ok(self.silence(self.silent_since.elapsed(), cpu_seconds - self.cpu_seconds_then))
     }
 
     fn note_stuck(&mut self, seen: Vec<StuckVcpu>) -> Option<String> {
-        let numbers: Vec<_> = seen.iter().map(|vcpu| vcpu.number).collect();
-        let again = !numbers.is_empty() && numbers.iter().any(|number| self.stuck.contains(number));
-        self.stuck_looks = if again { self.stuck_looks + 1 } else { u32::from(!numbers.is_empty()) };
-        self.stuck = numbers;
-        (self.stuck_looks >= MIN_STUCK_LOOKS).then(|| seen.first().map(ToString::to_string)).flatten()
+        let before = std::mem::take(&mut self.stuck);
+        let mut problem = None;
+        for vcpu in seen {
+            let looks = match before.get(&vcpu.number) {
+                Some((in_service, looks)) if *in_service == vcpu.in_service => looks + 1,
+                _ => 1,
+            };
+            if looks >= MIN_STUCK_LOOKS {
+                problem = Some(vcpu.to_string());
+            }
+            self.stuck.insert(vcpu.number, (vcpu.in_service, looks));
+        }
+        problem
     }
 
     fn silence(&mut self, silent: Duration, used: f64) -> Option<String> {
@@ -104,10 +129,10 @@ impl Watch {
         }
         if used > MAX_IDLE_CPU_SECONDS {
             // It is at work. The next stretch of silence is judged by itself.
-            (self.asked, self.cpu_seconds_then) = (Instant::now(), self.cpu_seconds_then + used);
+            (self.silent_since, self.cpu_seconds_then) = (Instant::now(), self.cpu_seconds_then + used);
             return None;
         }
-        Some(format!("it does not answer for {} s while all its vCPUs sleep", silent.as_secs()))
+        Some(format!("it does not answer for {} s while QEMU uses hardly any CPU time", silent.as_secs()))
     }
 }
 
@@ -115,17 +140,29 @@ impl Watch {
 mod tests {
     use super::*;
 
-    fn stuck(number: usize) -> Vec<StuckVcpu> {
-        vec![StuckVcpu { number, in_service: "236".to_owned(), requested: "none".to_owned() }]
+    fn stuck(numbers: &[usize]) -> Vec<StuckVcpu> {
+        let vcpu = |&number| StuckVcpu { number, in_service: "236".to_owned(), requested: "none".to_owned() };
+        numbers.iter().map(vcpu).collect()
     }
 
     #[test]
     fn a_vcpu_counts_as_stuck_when_three_looks_in_a_row_show_it() {
         let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4);
-        for seen in [stuck(1), stuck(1), Vec::new(), stuck(1), stuck(2), stuck(2)] {
+        let looks: [&[usize]; 7] = [&[1], &[1], &[], &[1], &[1, 2], &[2], &[3]];
+        for seen in looks {
+            assert_eq!(watch.note_stuck(stuck(seen)), None, "{seen:?}");
+        }
+        assert_eq!(watch.note_stuck(stuck(&[3])), None);
+        assert!(watch.note_stuck(stuck(&[2, 3])).is_some_and(|problem| problem.contains("vCPU 3")));
+    }
+
+    #[test]
+    fn another_interrupt_in_service_is_another_matter() {
+        let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4);
+        for vector in ["236", "236", "35", "236"] {
+            let seen = vec![StuckVcpu { in_service: vector.to_owned(), ..stuck(&[1]).remove(0) }];
             assert_eq!(watch.note_stuck(seen), None);
         }
-        assert!(watch.note_stuck(stuck(2)).is_some_and(|problem| problem.contains("vCPU 2")));
     }
 
     #[test]

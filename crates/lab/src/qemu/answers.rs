@@ -50,14 +50,15 @@ impl Answers {
 
     fn asked(program: &Path, identity: (u64, i64, i64, u64)) -> Result<Self, LabError> {
         let version = ask(program, &["--version"])?;
-        let answers = Self {
-            program: program.to_owned(),
-            identity,
-            has_plugins: ask(program, &["-h"]).is_ok_and(|text| text.lines().any(|line| line.starts_with("-plugin "))),
-            devices: devices_in(&ask(program, &["-device", "help"]).unwrap_or_default()),
-            version,
-        };
-        answers.keep();
+        let (options, devices) = (ask(program, &["-h"]), ask(program, &["-device", "help"]));
+        // One that fails now may do better the next time.
+        let is_whole = options.is_ok() && devices.is_ok();
+        let has_plugins = options.is_ok_and(|text| text.lines().any(|line| line.starts_with("-plugin ")));
+        let devices = devices_in(&devices.unwrap_or_default());
+        let answers = Self { program: program.to_owned(), identity, version, has_plugins, devices };
+        if is_whole {
+            answers.keep();
+        }
         Ok(answers)
     }
 

@@ -55,7 +55,7 @@ pub struct GuestArgs {
     #[arg(long)]
     cold: bool,
     /// Give up when the guest is not up after so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     boot_timeout: u64,
     /// End the guest when the command has not ended after so many seconds [default: never]
     #[arg(long, value_name = "SECONDS")]

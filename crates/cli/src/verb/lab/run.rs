@@ -18,8 +18,8 @@ use crate::{output, signals};
 /// thrown away with the guest, except in the folder of --results.
 #[derive(Args)]
 #[command(
-    after_long_help = "The exit code is the command's. 2 and 3 with a message of nearfar mean that there was no \
-                             guest.\n\nExamples:\n  \
+    after_long_help = "The exit code is the command's. With a message that begins with \"nearfar:\" it is 2 for wrong usage or \
+                             unreadable input, and 3 when the guest did not start or failed while the command ran.\n\nExamples:\n  \
                              nearfar lab run --machine eight-node-ring --scale cpus=1,memory=256M -- numactl -H\n  \
                              nearfar lab run --machine x86-case1 -- nearfar audit\n  \
                              nearfar lab run --delay near=400,far=800 --counts counts.json -- ./job"

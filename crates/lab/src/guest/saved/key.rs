@@ -37,10 +37,8 @@ impl Key {
         let words = arguments::arguments(&same, Purpose::Load, kernel, &launch::shown);
         let mut text = format!("format {RECORD_FORMAT}\n");
         // The kernel as the user has it: the file that is loaded may be one of the cache, whose times are those of its last use.
-        for file in [Some(&request.qemu.program), Some(&request.kernel.image), request.design.firmware.as_ref()] {
-            if let Some(file) = file {
-                text += &format!("file {}\n", identity(file)?);
-            }
+        for file in [&request.qemu.program, &request.kernel.image].into_iter().chain(&request.design.firmware) {
+            text += &format!("file {}\n", identity(file)?);
         }
         let mut first_root = DefaultHasher::new();
         archive.hash(&mut first_root);
