@@ -19,7 +19,7 @@ use crate::verb::lab::guest_args::{GuestArgs, booted, failure};
 /// Run a command in two guests that differ in one thing, in turns, and show the answers side by side
 #[derive(Args)]
 #[command(
-    after_long_help = "Each run boots a fresh guest. What the command prints is compared value by value where it is \
+    after_long_help = "Each run starts a fresh guest. What the command prints is compared value by value where it is \
                        JSON, line by line otherwise.\n\nExamples:\n  \
                        nearfar ab --a kernel=6.1 --b kernel=6.12 --machine powerpc-case1 -- nearfar topo\n  \
                        nearfar ab --a append=numa_balancing=disable --b append=numa_balancing=enable --runs 5 -- ./job\n  \

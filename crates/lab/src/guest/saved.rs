@@ -13,9 +13,10 @@
 mod key;
 mod memory;
 
-use std::fs::{self, File};
+use std::fs::{DirBuilder, File};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -183,7 +184,9 @@ impl Place {
         }
         let making = lock.workshop()?;
         let folder = making.path().join("guest");
-        let written = fs::create_dir(&folder).and_then(|()| self.write_to(&folder, guest));
+        // Whatever the umask: a folder that others may write is not taken by `find`.
+        let created = DirBuilder::new().mode(0o700).create(&folder);
+        let written = created.and_then(|()| self.write_to(&folder, guest));
         written.map_err(|error| LabError::system(format!("cannot write {}", folder.display()), error))?;
         lock.put(&folder, &self.folder)?;
         // The one that was just put there is the most recently used: it goes only when the limit is too small for it.

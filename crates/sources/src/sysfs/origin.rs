@@ -75,7 +75,7 @@ fn mainframe(sysinfo: &str) -> Option<String> {
     (!text.is_empty()).then(|| cut(&text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
-/// The label that the lab puts on its guests' kernel command line: `nearfar.lab="two-node; software emulation; ..."`.
+/// The label that the lab shows its guests on the kernel command line: `nearfar.lab="two-node; software emulation; ..."`.
 /// The kernel takes a word with a dot for a module's parameter and hands it to nobody.
 fn emulated(cmdline: &str) -> Option<String> {
     let (_, label) = cmdline.split_once("nearfar.lab=\"")?;
