@@ -47,6 +47,7 @@ fn in_guest(script: &str, counts: &Path) -> String {
     command
         .args(guest)
         .args(guests::IN_TIME)
+        .arg("--cold")
         .args(["--delay", "auto", "--counts"])
         .arg(counts)
         .args(["--", "sh", "-c", script]);

@@ -135,7 +135,9 @@ fn measure(results: &Path) -> Value {
         .map(|(what, otherwise)| unless_set(&format!("NEARFAR_CASE2_{what}"), otherwise));
     // Of five samples a cell it takes eleven minutes.
     let limit = (300 * samples.parse::<u32>().unwrap()).to_string();
-    let scale = ["--scale", "cpus=2,memory=512M", "--delay", DELAYS, "--command-timeout", &limit, "--results"];
+    // docs/lab-guests.md says what a start from a saved guest costs measurements.
+    let scale =
+        ["--cold", "--scale", "cpus=2,memory=512M", "--delay", DELAYS, "--command-timeout", &limit, "--results"];
     let options: Vec<&str> = scale.into_iter().chain([results.to_str().unwrap()]).collect();
     let mut command = guests::lab_run("two-node", &options);
     command.args(["sh", "-c", include_str!("scripts/case2.sh"), guests::NEARFAR]).args(PROBE.split(' ')).args([
