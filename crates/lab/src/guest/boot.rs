@@ -362,13 +362,12 @@ impl Dialogue<'_> {
             }
             _ => false,
         })?;
-        let unhealthy = |problem: String| Ending::Unhealthy(problem);
         if !missing.is_empty() {
             let cpus = missing.trim_end_matches(',');
-            return Err(self.failure(unhealthy(format!("CPU {cpus} had no timer interrupt"))));
+            return Err(self.failure(Ending::Unhealthy(format!("CPU {cpus} had no timer interrupt"))));
         }
         if let Some(line) = health::complaint(&self.guest.console) {
-            return Err(self.failure(unhealthy(format!("its kernel complained: {line}"))));
+            return Err(self.failure(Ending::Unhealthy(format!("its kernel complained: {line}"))));
         }
         let (arch, vcpus) = (self.guest.arch, self.guest.vcpus);
         let mut stuck = Vec::new();
@@ -378,18 +377,14 @@ impl Dialogue<'_> {
             Ok(())
         })?;
         match stuck.first() {
-            Some(vcpu) => Err(self.failure(unhealthy(vcpu.to_string()))),
+            Some(vcpu) => Err(self.failure(Ending::Unhealthy(vcpu.to_string()))),
             None => Ok(()),
         }
     }
 
     /// Gives the guest what is its own, and waits until its agent is ready.
     fn settle(&mut self, late: &[LateDevice]) -> Result<(), Failure> {
-        let drawn = || -> Result<[String; 2], LabError> {
-            let draw = || random_digits().map_err(|error| LabError::system("reading random numbers", error));
-            Ok([draw()?, draw()?])
-        };
-        let [token, machine_id] = drawn()?;
+        let (token, machine_id) = (random_digits()?, random_digits()?);
         let settings = arguments::settings_of_guest(self.plan.request, &token, &machine_id, late);
         self.send(format!("settings\n{settings}.\n").as_bytes())?;
         self.expect(|said| matches!(said, Said::Ready))?;
@@ -410,8 +405,8 @@ impl Dialogue<'_> {
 }
 
 /// 32 hexadecimal digits that no command prints by chance.
-fn random_digits() -> std::io::Result<String> {
+fn random_digits() -> Result<String, LabError> {
     let mut bytes = [0; 16];
-    random(&mut bytes)?;
+    random(&mut bytes).map_err(|error| LabError::system("reading random numbers", error))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
