@@ -7,7 +7,7 @@ mod guests;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -55,6 +55,15 @@ impl Traces {
         let results = self.results.path().to_str().unwrap();
         let mut command = guests::lab_run(machine, &["--scale", scale, "--results", results]);
         command.args(["sh", "-c", script]).stdin(Stdio::null());
+        command.env("TMPDIR", self.folder.path()).env("XDG_RUNTIME_DIR", self.folder.path());
+        command
+    }
+
+    /// `nearfar lab shell` of the guest of [`Traces::lab_run`].
+    fn lab_shell(&self) -> Command {
+        let mut command = Command::new(guests::NEARFAR);
+        command.args(["lab", "shell", "--machine", "two-node", "--kernel", guests::SERIES, "--accel", "tcg"]);
+        command.args(["--scale", "cpus=1,memory=384M", "--results"]).arg(self.results.path()).env("SHELL", "/bin/sh");
         command.env("TMPDIR", self.folder.path()).env("XDG_RUNTIME_DIR", self.folder.path());
         command
     }
@@ -129,6 +138,22 @@ fn guests_in_a_row_and_side_by_side_leave_nothing() {
         assert_eq!(lines.next().as_deref(), Some(*name));
         assert_eq!(child.wait().unwrap().code(), Some(3));
     }
+    traces.check();
+}
+
+#[test]
+fn a_shell_without_a_terminal_runs_the_commands_of_its_input() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let traces = Traces::new();
+    let mut shell = traces.lab_shell();
+    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"echo in the guest\nexit 7\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(7), b"in the guest\n".to_vec()));
+    assert_eq!(traces.lab_shell().stdin(Stdio::null()).status().unwrap().code(), Some(0));
     traces.check();
 }
 

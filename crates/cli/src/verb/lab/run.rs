@@ -1,6 +1,7 @@
 //! `nearfar lab run` and `nearfar lab shell`: a guest for one command, or to look around in.
 
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -39,6 +40,8 @@ pub struct Run {
 }
 
 /// Boot a machine as a guest and open a shell in it
+///
+/// When standard input is not a terminal, the shell reads its commands from there and ends with it.
 #[derive(Args)]
 #[command(after_long_help = "Leave it with `exit` or Ctrl-D; Ctrl-] three times ends a guest that hangs.")]
 pub struct Shell {
@@ -63,7 +66,8 @@ impl Shell {
     pub fn run(self) -> Outcome {
         let request = prepare(&self.guest)?;
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-        let exec = Exec { command: vec![shell], terminal: true, ..Exec::default() };
+        // Without a terminal the shell reads commands from its input and ends with it, as `sh` does.
+        let exec = Exec { command: vec![shell], terminal: std::io::stdin().is_terminal(), ..Exec::default() };
         inside(&request, &exec, None)
     }
 }
