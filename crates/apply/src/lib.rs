@@ -35,6 +35,7 @@ mod state;
 pub mod system;
 mod target;
 pub mod tasks;
+pub mod trusted;
 mod undo;
 
 pub use apply::{ApplyOptions, apply, apply_with};

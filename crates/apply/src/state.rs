@@ -12,14 +12,15 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Component, Path};
+use std::path::PathBuf;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat, openat2, unlinkat};
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat, openat2, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::ApplyError;
 use crate::run_id::RunId;
 use crate::target::{STATE_DIR, Target, plain};
+use crate::trusted::{TrustError, TrustedDir, is_private, own_regular_file};
 
 /// The open state directory.
 pub(crate) struct StateDir {
@@ -32,18 +33,17 @@ impl StateDir {
     /// Opens it, or makes it with its parents. What is made is on disk when this returns.
     pub(crate) fn make(target: &Target) -> Result<Self, ApplyError> {
         let way = Way::of(target)?;
-        for depth in 1..=way.names.len() {
-            way.make(depth).map_err(|error| way.refused(&error))?;
-        }
-        way.open_state()
+        let dir = way.make().map_err(|error| way.refused(&error))?;
+        Ok(Self { dir, place: way.place() })
     }
 
     /// Opens it where it exists.
     pub(crate) fn find(target: &Target) -> Result<Option<Self>, ApplyError> {
         let way = Way::of(target)?;
-        match way.open(way.names.len()) {
+        match way.open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            _ => way.open_state().map(Some),
+            Err(error) => Err(way.refused(&error)),
+            Ok(dir) => Ok(Some(Self { dir, place: way.place() })),
         }
     }
 
@@ -103,21 +103,12 @@ impl StateDir {
     /// acted on.
     pub(crate) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::from(openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)?);
-        let stat = fstat(&file)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("it is no regular file"));
-        }
-        if !is_trusted(stat.st_uid) {
-            return Err(io::Error::other(format!("it belongs to user {}", stat.st_uid)));
-        }
-        Ok(file)
+        let file = openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+        own_regular_file(file).map_err(|error| match error {
+            TrustError::System(error) => error,
+            error => io::Error::other(error),
+        })
     }
-}
-
-/// Whether what this user wrote may be acted on.
-fn is_trusted(user: u32) -> bool {
-    user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
 fn file_of(run: RunId) -> String {
@@ -130,92 +121,93 @@ fn run_of(name: &str) -> Option<RunId> {
     (file_of(run) == name).then_some(run)
 }
 
-/// The way down to the state directory, name by name.
-struct Way {
-    start: OwnedFd,
-    /// Below a tree's root no link may lead out; a directory the user names is the user's business.
-    fenced: bool,
-    names: Vec<String>,
-    place: String,
+/// The way down to the state directory.
+enum Way {
+    /// A directory that the user named, or the system's: walked and checked name by name.
+    Trusted(PathBuf),
+    /// Below the root of a tree, which no link may lead out of.
+    Tree { root: OwnedFd, place: String },
 }
 
 impl Way {
     fn of(target: &Target) -> Result<Self, ApplyError> {
-        let bad = |place: &Path, because: String| ApplyError::StateDir { place: place.display().to_string(), because };
-        let (start, path, place, fenced) = match (&target.state_dir, &target.root) {
-            (Some(dir), _) => {
-                let path = std::path::absolute(dir).map_err(|error| bad(dir, plain(&error)))?;
-                (Path::new("/"), path.clone(), path, false)
-            }
-            (None, Some(root)) => (root.as_path(), STATE_DIR.into(), root.join(&STATE_DIR[1..]), true),
-            (None, None) => (Path::new("/"), STATE_DIR.into(), STATE_DIR.into(), false),
+        let tree = match (&target.state_dir, &target.root) {
+            (Some(dir), _) => return Ok(Self::Trusted(dir.clone())),
+            (None, None) => return Ok(Self::Trusted(STATE_DIR.into())),
+            (None, Some(root)) => root,
         };
-        let start = crate::system::open_directory(start).map_err(|error| bad(start, plain(&error)))?;
-        let mut names = Vec::new();
-        for component in path.components() {
-            match component {
-                Component::Normal(name) => {
-                    names.push(name.to_str().ok_or_else(|| bad(&place, "its name is no text".to_owned()))?.to_owned());
-                }
-                Component::ParentDir => names.push("..".to_owned()),
-                _ => {}
+        let place = tree.join(&STATE_DIR[1..]).display().to_string();
+        match crate::system::open_directory(tree) {
+            Ok(root) => Ok(Self::Tree { root, place }),
+            Err(error) => Err(ApplyError::StateDir { place: tree.display().to_string(), because: plain(&error) }),
+        }
+    }
+
+    fn place(&self) -> String {
+        match self {
+            Self::Trusted(path) => path.display().to_string(),
+            Self::Tree { place, .. } => place.clone(),
+        }
+    }
+
+    /// Opens it, if no other user can write there: a journal says what to write with the rights of its reader.
+    fn open(&self) -> Result<OwnedFd, TrustError> {
+        match self {
+            Self::Trusted(path) => Ok(TrustedDir::open(path)?.into_fd()),
+            Self::Tree { root, .. } => {
+                let dir = in_tree(root, &STATE_DIR[1..])?;
+                is_private(&fstat(&dir)?)?;
+                Ok(dir)
             }
         }
-        Ok(Self { start, fenced, names, place: place.display().to_string() })
     }
 
-    /// Opens the directory after this many names.
-    fn open(&self, depth: usize) -> io::Result<OwnedFd> {
-        let path = self.names.get(..depth).unwrap_or_default().join("/");
-        let path = if path.is_empty() { "." } else { &path };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        if self.fenced {
-            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-            return Ok(openat2(&self.start, path, flags, Mode::empty(), resolve)?);
-        }
-        Ok(openat(&self.start, path, flags, Mode::empty())?)
-    }
-
-    /// Makes the directory after this many names where it is missing.
-    fn make(&self, depth: usize) -> io::Result<()> {
-        let Some(name) = depth.checked_sub(1).and_then(|last| self.names.get(last)) else { return Ok(()) };
-        match self.open(depth) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            opened => return opened.map(|_| ()),
-        }
-        let parent = self.open(depth - 1)?;
-        match mkdirat(&parent, name.as_str(), Mode::RWXU) {
-            // Made by another nearfar meanwhile.
-            Err(Errno::EXIST) => Ok(()),
-            Err(error) => Err(error.into()),
-            Ok(()) => Ok(fsync(&parent)?),
+    /// Opens it, or makes it with its parents. What is made is on disk when this returns.
+    fn make(&self) -> Result<OwnedFd, TrustError> {
+        match self {
+            Self::Trusted(path) => Ok(TrustedDir::make(path)?.into_fd()),
+            Self::Tree { root, .. } => {
+                make_in_tree(root)?;
+                self.open()
+            }
         }
     }
 
-    /// The last directory, if nobody else can write there: a journal says what to write with the rights of its reader.
-    fn open_state(&self) -> Result<StateDir, ApplyError> {
-        let dir = self.open(self.names.len()).map_err(|error| self.refused(&error))?;
-        let stat = fstat(&dir).map_err(|error| self.refused(&error.into()))?;
-        let because = if !is_trusted(stat.st_uid) {
-            let me = rustix::process::geteuid();
-            format!(
-                "it belongs to user {}, and this is user {}: run as that user, or give another directory",
-                stat.st_uid,
-                me.as_raw()
-            )
-        } else if stat.st_mode & 0o022 != 0 {
-            "others may write there: chmod go-w it after looking at what is in it".to_owned()
-        } else {
-            return Ok(StateDir { dir, place: self.place.clone() });
-        };
-        Err(ApplyError::StateDir { place: self.place.clone(), because })
-    }
-
-    fn refused(&self, error: &io::Error) -> ApplyError {
+    fn refused(&self, error: &TrustError) -> ApplyError {
         let next = match error.kind() {
             io::ErrorKind::PermissionDenied => ": run as root, or give another directory",
             _ => "",
         };
-        ApplyError::StateDir { place: self.place.clone(), because: format!("{}{next}", plain(error)) }
+        ApplyError::StateDir { place: self.place(), because: format!("{error}{next}") }
     }
+}
+
+/// Makes the state directory below the root of a tree, with its parents.
+fn make_in_tree(root: &OwnedFd) -> io::Result<()> {
+    let names: Vec<&str> = STATE_DIR[1..].split('/').collect();
+    for (depth, name) in names.iter().enumerate() {
+        match in_tree(root, &names[..=depth].join("/")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => {
+                opened?;
+                continue;
+            }
+        }
+        let parent = in_tree(root, &names[..depth].join("/"))?;
+        match mkdirat(&parent, *name, Mode::RWXU) {
+            Ok(()) => fsync(&parent)?,
+            // Made by another nearfar meanwhile.
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A directory below the root of a tree; its links lead no further than the root.
+fn in_tree(root: &OwnedFd, path: &str) -> io::Result<OwnedFd> {
+    let path = if path.is_empty() { "." } else { path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(root, path, flags, Mode::empty(), resolve)?)
 }

@@ -5,6 +5,7 @@ mod keys;
 mod tasks;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -184,4 +185,45 @@ fn check_says_where_a_file_is_wrong_and_which_rule_has_no_node() {
     assert!(text.contains("prefer.toml:1: a: there is no node 1000"), "{text}");
     let missing = command(&dir.path().join("gone")).output().unwrap();
     assert_eq!(missing.status.code(), Some(2));
+}
+
+#[test]
+fn a_lock_that_another_user_planted_does_not_lead_to_a_file_of_this_one() {
+    let dir = directory(&rule("only", Path::new("/nowhere/at/all")));
+    let victim = dir.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink(&victim, dir.path().join("prefer-service.lock")).unwrap();
+    let output = command(dir.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("prefer-service.lock: Too many levels of symbolic links"), "{text}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+
+    // As in /tmp: another user cannot remove what is there, and was first to make what is not.
+    let shared = dir.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+    let own = dir.path().join("own");
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::symlink(&own, shared.join("nearfar")).unwrap();
+    if std::os::unix::fs::lchown(shared.join("nearfar"), Some(65534), Some(65534)).is_err() {
+        return println!("skipped: only root can make a link of another user");
+    }
+    let output = command(dir.path()).env("RUNTIME_DIRECTORY", shared.join("nearfar")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("belongs to user 65534"), "{text}");
+    assert_eq!(fs::read_dir(&own).unwrap().count(), 0);
+}
+
+#[test]
+fn a_configuration_that_others_can_write_is_refused() {
+    let dir = directory(&rule("only", Path::new("/nowhere/at/all")));
+    fs::set_permissions(dir.path().join("prefer.toml"), fs::Permissions::from_mode(0o666)).unwrap();
+    for checked in [true, false] {
+        let output = command(dir.path()).args(checked.then_some("--check")).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("prefer.toml: others may write it: chmod go-w it"), "{text}");
+    }
 }

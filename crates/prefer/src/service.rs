@@ -14,12 +14,12 @@ pub mod roster;
 
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nearfar_apply::trusted::{self, TrustError};
 use nearfar_machine::{Machine, NodeId};
 use serde::Serialize;
 
@@ -44,8 +44,8 @@ pub enum ServiceError {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// The system's answer.
-        because: std::io::Error,
+        /// The system's answer, or who else could change it.
+        because: TrustError,
     },
     /// The configuration is wrong.
     #[error(transparent)]
@@ -116,28 +116,23 @@ pub struct CheckedTask {
     pub also: Vec<String>,
 }
 
-/// Reads and checks a configuration file.
+/// Reads and checks a configuration file. It says what is done with the rights of who reads it, so root or this user has to
+/// have written it, and no other user can be able to change it.
 ///
 /// # Errors
-/// When it cannot be read, or something in it is wrong.
+/// When it cannot be read, when another user could have written it, or something in it is wrong.
 pub fn load(file: &std::path::Path) -> Result<Config, ServiceError> {
     let unreadable = |because| ServiceError::Unreadable { file: file.to_owned(), because };
     let text = read(file).map_err(unreadable)?;
     Ok(crate::config::parse(&text, &file.display().to_string())?)
 }
 
-/// The text of a file that a service can read again and again: a FIFO would keep it waiting, and a device may have no end.
-fn read(file: &std::path::Path) -> std::io::Result<String> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(file)?;
-    if !opened.metadata()?.is_file() {
-        return Err(std::io::Error::other("it is no regular file"));
-    }
+fn read(file: &std::path::Path) -> Result<String, TrustError> {
     let mut text = String::new();
     // What it says of its length may be of a moment ago.
-    opened.take(LARGEST + 1).read_to_string(&mut text)?;
+    trusted::open_to_read(file)?.take(LARGEST + 1).read_to_string(&mut text)?;
     match text.len() as u64 > LARGEST {
-        true => Err(std::io::Error::other("larger than a mebibyte, which no configuration is")),
+        true => Err(std::io::Error::other("larger than a mebibyte, which no configuration is").into()),
         false => Ok(text),
     }
 }

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use nearfar_apply::trusted::{TrustError, TrustedDir};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 /// Tells the service manager something, such as `READY=1` (sd_notify(3)); nothing where none asked to be told.
 pub fn notify(word: &str) {
@@ -23,6 +24,9 @@ fn send(socket: &[u8], word: &[u8]) -> io::Result<()> {
     };
     UnixDatagram::unbound()?.send_to_addr(word, &address).map(drop)
 }
+
+/// Whose holder is the one service; it says which process that is.
+const LOCK: &str = "prefer-service.lock";
 
 /// Held by the one service of a user, until it ends in whatever way.
 #[derive(Debug)]
@@ -42,10 +46,10 @@ pub enum NotAlone {
     /// The lock cannot be made.
     #[error("{}: {because}", file.display())]
     File {
-        /// The lock.
+        /// The lock, or its directory.
         file: PathBuf,
-        /// The system's answer.
-        because: io::Error,
+        /// The system's answer, or who else could change it.
+        because: TrustError,
     },
 }
 
@@ -53,16 +57,16 @@ impl Only {
     /// Takes the lock in this directory, which is made if need be.
     ///
     /// # Errors
-    /// When another service holds it, or the directory cannot be written.
+    /// When another service holds it, when another user can change what is in the directory, or it cannot be written.
     pub fn take(directory: &Path) -> Result<Self, NotAlone> {
-        let path = directory.join("prefer-service.lock");
-        let refused = |because: io::Error| NotAlone::File { file: path.clone(), because };
-        std::fs::create_dir_all(directory).map_err(refused)?;
-        let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
-        let mut file = open.map_err(refused)?;
+        let path = directory.join(LOCK);
+        let refused = |because: TrustError| NotAlone::File { file: path.clone(), because };
+        let trusted =
+            TrustedDir::make(directory).map_err(|because| NotAlone::File { file: directory.to_owned(), because })?;
+        let mut file = trusted.open_file(LOCK, OFlags::RDWR | OFlags::CREATE).map_err(refused)?;
         if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if error != rustix::io::Errno::WOULDBLOCK {
-                return Err(refused(error.into()));
+                return Err(refused(io::Error::from(error).into()));
             }
             let mut text = String::new();
             let read = (&file).take(32).read_to_string(&mut text);
@@ -74,7 +78,7 @@ impl Only {
         }
         let written =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
-        written.map_err(refused)?;
+        written.map_err(|error| refused(error.into()))?;
         Ok(Self { _file: file })
     }
 
@@ -83,7 +87,9 @@ impl Only {
     pub fn directory() -> PathBuf {
         let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         if let Some(given) = of("RUNTIME_DIRECTORY") {
-            return given;
+            // One for each name in RuntimeDirectory=, with colons between them (systemd.exec(5)).
+            let first = given.as_os_str().as_bytes().split(|&byte| byte == b':').next().unwrap_or_default();
+            return PathBuf::from(std::ffi::OsStr::from_bytes(first));
         }
         let user = rustix::process::geteuid();
         if user.is_root() {
