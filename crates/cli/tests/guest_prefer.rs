@@ -25,27 +25,6 @@ const HOME: NodeId = NodeId(0);
 /// Times are compared, so the guest boots: docs/lab-guests.md says what a start from a saved guest costs them.
 const GUEST: [&str; 3] = ["--cold", "--scale", "cpus=2,memory=512M"];
 
-/// Runs a part of this program in the guest; what it said.
-fn inside(part: &str) -> String {
-    let me = std::env::current_exe().unwrap();
-    let mut command = guests::lab_run("two-node", &[GUEST.as_slice(), &guests::IN_TIME].concat());
-    command.arg(me).args(["--exact", part, "--ignored", "--nocapture"]);
-    let output = guests::output(&mut command);
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("{text}{errors}");
-    assert!(output.status.success(), "{}: {errors}", output.status);
-    text.into_owned()
-}
-
-/// Whether this is a part that was started in the guest: what it does to a kernel is nothing for the machine that tests run on.
-fn in_guest() -> bool {
-    let there = std::fs::read_to_string("/proc/cmdline").is_ok_and(|words| words.contains("nearfar.lab"));
-    if !there {
-        println!("skipped: this is not the guest");
-    }
-    there
-}
-
 fn machine() -> Machine {
     nearfar_sources::read(&Request { source: None, root: None, fake: None, want: Want::topology() }).unwrap()
 }
@@ -122,9 +101,7 @@ fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut 
 #[test]
 #[ignore = "runs in the guest"]
 fn inside_beside_a_little_load() {
-    if !in_guest() {
-        return;
-    }
+    assert!(guests::is_inside(), "this part changes a kernel: it runs in a guest");
     std::fs::write("/proc/sys/kernel/numa_balancing", "0").unwrap();
     let machine = machine();
     let load = Load::start(Path::new(guests::NEARFAR), &machine.cpu_states.online, 5.0).unwrap();
@@ -208,9 +185,7 @@ fn burn_all(way: Way, machine: &Machine, tasks: usize, seconds: f64) -> f64 {
 #[test]
 #[ignore = "runs in the guest"]
 fn inside_a_full_node() {
-    if !in_guest() {
-        return;
-    }
+    assert!(guests::is_inside(), "this part changes a kernel: it runs in a guest");
     let machine = machine();
     let seconds = 6.0;
     let mut took = [(Way::Free, Vec::new()), (Way::Bound, Vec::new()), (Way::Kept, Vec::new())];
@@ -257,7 +232,7 @@ fn beside_a_little_load_a_kept_task_stays_at_home() {
         return;
     }
     let _turn = guests::turn();
-    inside("inside_beside_a_little_load");
+    guests::part("two-node", &GUEST, "inside_beside_a_little_load");
 }
 
 #[test]
@@ -266,5 +241,5 @@ fn the_surplus_of_a_full_node_leaves_and_comes_back() {
         return;
     }
     let _turn = guests::turn();
-    inside("inside_a_full_node");
+    guests::part("two-node", &GUEST, "inside_a_full_node");
 }

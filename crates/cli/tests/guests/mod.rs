@@ -63,6 +63,24 @@ pub fn output(command: &mut Command) -> Output {
     command.output().unwrap()
 }
 
+/// Runs an ignored test of this program in a guest, and fails if it fails there. Returns its standard output, printed as well.
+pub fn part(machine: &str, options: &[&str], test: &str) -> String {
+    let mut command = lab_run(machine, &[options, &IN_TIME].concat());
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", test, "--ignored", "--nocapture"]);
+    let output = output(&mut command);
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{text}{errors}");
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    // A name that matches no test succeeds as well.
+    assert!(text.contains("test result: ok. 1 passed"), "{test} did not run");
+    text.into_owned()
+}
+
+/// Whether this process runs in a guest.
+pub fn is_inside() -> bool {
+    std::fs::read_to_string("/proc/cmdline").is_ok_and(|words| words.contains("nearfar.lab"))
+}
+
 /// Runs a script in a guest; its standard output, printed as well.
 pub fn script(machine: &str, options: &[&str], script: &str) -> String {
     let output = output(lab_run(machine, &[options, &IN_TIME].concat()).args(["sh", "-c", script, NEARFAR]));
