@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
+use nearfar_machine::{Known, Machine, SourceKind, alternatives};
 use nearfar_runs::{Journal, Store, StoreError};
 use nearfar_sources::{Request, TaskScope, Want, parse_size};
 
@@ -55,11 +57,44 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
-    /// Reads what is wanted of the machine.
-    pub fn read(&self, want: Want) -> Result<nearfar_machine::Machine, Failure> {
+    /// Reads what is wanted of the machine. Fails where it has not every process that is asked for by number.
+    pub fn read(&self, want: Want) -> Result<Machine, Failure> {
         let Self { source, root, fake } = self.clone();
-        nearfar_sources::read(&Request { source, root, fake, want }).map_err(Failure::input)
+        let scope = want.tasks.clone();
+        let request = Request { source, root, fake, want };
+        let mut machine = nearfar_sources::read(&request).map_err(Failure::input)?;
+        if let TaskScope::Of(pids) = scope {
+            only_processes(&mut machine, &pids)?;
+        }
+        Ok(machine)
     }
+}
+
+/// Leaves only these processes in the machine: a snapshot holds all that there were.
+fn only_processes(machine: &mut Machine, pids: &[i32]) -> Result<(), Failure> {
+    let is_live = machine.origin.kind == SourceKind::Live;
+    let place = machine.origin.place.clone();
+    let tasks = match &mut machine.tasks {
+        Known::Yes(tasks) => tasks,
+        Known::No { not_known_because } => {
+            let pid = pids.first().copied().unwrap_or_default();
+            let because = not_known_because.to_string();
+            return Err(Failure::Input(anyhow!(
+                "there is no process {pid} in {place}: its processes are unknown: {because}"
+            )));
+        }
+    };
+    if let Some(missing) = pids.iter().find(|pid| !tasks.iter().any(|task| task.pid == **pid)) {
+        let known: Vec<String> = tasks.iter().map(|task| task.pid.to_string()).collect();
+        return Err(Failure::Input(match is_live {
+            true => anyhow!("there is no process {missing}, or none that this user can see (ps -e lists those)"),
+            false => {
+                anyhow!("there is no process {missing} in {place}; {}", alternatives(&missing.to_string(), &known))
+            }
+        }));
+    }
+    tasks.retain(|task| pids.contains(&task.pid));
+    Ok(())
 }
 
 /// Where runs are kept.
@@ -114,7 +149,7 @@ pub fn of_store(error: StoreError) -> Failure {
 #[derive(Args, Clone)]
 pub struct TaskArgs {
     /// Look at this process (may be repeated) instead of at all of them
-    #[arg(long, value_name = "PID", conflicts_with = "no_tasks")]
+    #[arg(long, value_name = "PID", conflicts_with = "no_tasks", value_parser = pid)]
     pub pid: Vec<i32>,
     /// Look at no process
     #[arg(long)]
@@ -130,6 +165,11 @@ impl TaskArgs {
             (false, false) => TaskScope::Of(self.pid.clone()),
         }
     }
+}
+
+/// The number of a process, as an option takes it: 0 and below name none.
+pub fn pid(text: &str) -> Result<i32, String> {
+    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| "a process number is a whole number above 0".to_owned())
 }
 
 /// A size in bytes above 0, as an option takes it: powers of 1024, with the units of [`parse_size`].

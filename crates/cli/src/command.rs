@@ -72,3 +72,56 @@ pub fn run(command: Command) -> Outcome {
         Verb::Man(verb) => verb.run(Command::command()),
     }
 }
+
+#[cfg(test)]
+#[allow(dead_code, reason = "tests/targets.rs reads the other fields")]
+#[path = "../tests/targets/mod.rs"]
+mod targets;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory as _;
+
+    use super::targets::{NO_TARGETS, TARGETS};
+
+    /// Each verb without verbs of its own, by its words, and `prefer`, which has both.
+    fn verbs(command: &clap::Command, above: &str, found: &mut Vec<(String, clap::Command)>) {
+        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+            let name = format!("{above} {}", verb.get_name()).trim().to_owned();
+            verbs(verb, &name, found);
+            if verb.get_arguments().any(|argument| !["help", "version", "color"].contains(&argument.get_id().as_str()))
+            {
+                found.push((name, verb.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn every_argument_with_a_value_is_in_the_table_of_targets_or_names_none() {
+        let mut found = Vec::new();
+        let mut command = super::Command::command();
+        command.build();
+        verbs(&command, "", &mut found);
+        let (mut unlisted, mut of_table, mut unused) = (Vec::new(), BTreeSet::new(), BTreeSet::from_iter(NO_TARGETS));
+        for (verb, definition) in &found {
+            for argument in definition.get_arguments().filter(|argument| argument.get_action().takes_values()) {
+                let of = [verb.as_str(), argument.get_id().as_str()];
+                if TARGETS.iter().any(|target| target.of == of) {
+                    of_table.insert(of.map(str::to_owned));
+                } else if let Some(known) = NO_TARGETS.iter().find(|known| **known == of[1] || **known == of.join(" "))
+                {
+                    unused.remove(known);
+                } else {
+                    unlisted.push(of.map(str::to_owned));
+                }
+            }
+        }
+        assert!(found.len() > 20, "{} verbs", found.len());
+        assert_eq!(unlisted, Vec::<[String; 2]>::new(), "is it a target? then tests/targets/mod.rs needs a row for it");
+        let stale: Vec<_> = TARGETS.iter().filter(|target| !of_table.contains(&target.of.map(str::to_owned))).collect();
+        assert!(stale.is_empty(), "no such argument: {:?}", stale.iter().map(|target| target.of).collect::<Vec<_>>());
+        assert!(unused.is_empty(), "in NO_TARGETS for nothing: {unused:?}");
+    }
+}

@@ -194,7 +194,7 @@ pub fn find_in(cache: &Cache, spec: Option<&str>, arch: Arch) -> Result<Kernel, 
     // A file of that name wins only when it is written as a path.
     if let Ok(series) = spec.parse::<Series>() {
         return newest(cache, Some(series), arch, there)
-            .ok_or_else(|| refused(format!("not cached; {}", how_to_get(series, arch))));
+            .ok_or_else(|| refused(format!("not cached{}; {}", cached_series(cache, arch), how_to_get(series, arch))));
     }
     let release = record::all(cache).into_iter().find(|(_, record)| record.arch == arch && record.release == spec);
     if let Some((folder, record)) = release.filter(|(folder, record)| there(record, folder)) {
@@ -211,6 +211,13 @@ pub(crate) fn mark_used(cache: &Cache, kernel: &Kernel) {
 /// Why a folder of the cache is not a whole kernel; reads no image.
 pub(crate) fn damage_of(folder: &Path) -> Option<String> {
     record::damage_of(folder)
+}
+
+/// " (cached: 6.12, 6.1)", or nothing where none is.
+fn cached_series(cache: &Cache, arch: Arch) -> String {
+    let of_arch = list(cache).into_iter().filter(|entry| entry.arch == arch && entry.cached);
+    let series: Vec<String> = of_arch.map(|entry| entry.series.to_string()).collect();
+    if series.is_empty() { String::new() } else { format!(" (cached: {})", series.join(", ")) }
 }
 
 /// In words, with the command.

@@ -30,7 +30,7 @@ use nearfar_machine::Machine;
 use serde::Serialize;
 
 pub use finding::{Evidence, Finding, Severity};
-pub use rules::{RULES, Rule, rule};
+pub use rules::{RULES, Rule, rule, unknown_rule};
 
 use ledger::Ledger;
 use site::Site;

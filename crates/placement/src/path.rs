@@ -13,7 +13,8 @@
 mod choice;
 
 use nearfar_machine::{
-    AnaState, CpuId, Distance, IoPolicy, Known, Machine, NodeId, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem,
+    AnaState, CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeController, NvmeNamespace, NvmePath,
+    NvmeSubsystem, alternatives,
 };
 use serde::Serialize;
 
@@ -108,7 +109,7 @@ pub enum PathError {
         because: String,
     },
     /// No such subsystem.
-    #[error("there is no NVMe subsystem {name:?}; {}", known_names(.known))]
+    #[error("there is no NVMe subsystem {name:?}; {}", alternatives(name, .known))]
     UnknownSubsystem {
         /// As asked for.
         name: String,
@@ -116,20 +117,15 @@ pub enum PathError {
         known: Vec<String>,
     },
     /// No such CPU, or not one that can submit I/O.
-    #[error("CPU {cpu} {}", if *.offline { "is offline" } else { "is not in this machine" })]
+    #[error("CPU {cpu} {}; CPUs that are online: {online}", if *.offline { "is offline" } else { "is not in this machine" })]
     NoCpu {
         /// As asked for.
         cpu: CpuId,
         /// Whether it exists.
         offline: bool,
+        /// Those that can.
+        online: CpuSet,
     },
-}
-
-fn known_names(known: &[String]) -> String {
-    match known {
-        [] => "the machine has none".to_owned(),
-        _ => format!("there are: {}", known.join(", ")),
-    }
 }
 
 /// Which paths of a subsystem each I/O policy takes from a CPU.
@@ -145,9 +141,10 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
         name: subsystem.to_owned(),
         known: subsystems.iter().map(|subsystem| subsystem.name.clone()).collect(),
     })?;
-    let listed = machine.cpu(cpu).ok_or(PathError::NoCpu { cpu, offline: false })?;
+    let no_cpu = |offline| PathError::NoCpu { cpu, offline, online: machine.cpu_states.online.clone() };
+    let listed = machine.cpu(cpu).ok_or_else(|| no_cpu(false))?;
     if !listed.online {
-        return Err(PathError::NoCpu { cpu, offline: true });
+        return Err(no_cpu(true));
     }
     let localities = Localities::new(machine);
     let view = View { machine, localities: &localities, subsystem: found, node: listed.node };

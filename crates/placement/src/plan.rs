@@ -14,7 +14,7 @@ mod choice;
 
 use std::collections::{BTreeSet, HashSet};
 
-use nearfar_machine::{CpuSet, IoPolicy, Irq, Machine, NetworkDevice, NodeId, PciAddress};
+use nearfar_machine::{CpuSet, IoPolicy, Irq, Known, Machine, NetworkDevice, NodeId, PciAddress, alternatives};
 
 use crate::audit::{Audit, Finding, rule};
 use crate::change::{Change, LeftAlone, NearestCpus, PLAN_FORMAT, Plan, Planned};
@@ -41,20 +41,54 @@ pub struct PlanOptions {
     pub iopolicy: Option<IoPolicy>,
 }
 
-/// Options that name a rule there is not.
+/// Options that name something there is not.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no audit rule {0:?}; docs/audit.md lists them")]
+pub enum PlanOptionsError {
+    /// No such rule.
+    #[error(transparent)]
+    Rule(#[from] UnknownRule),
+    /// No such PCI device.
+    #[error("there is no PCI device {address} in this machine; {}", alternatives(&address.to_string(), .known))]
+    Device {
+        /// As asked for.
+        address: PciAddress,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// The source saw no PCI devices.
+    #[error("PCI device {address} cannot be found: which devices there are is unknown: {because}")]
+    DevicesNotKnown {
+        /// As asked for.
+        address: PciAddress,
+        /// The source's reason.
+        because: String,
+    },
+}
+
+/// The name of a rule there is not.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}", crate::audit::unknown_rule(.0))]
 pub struct UnknownRule(pub String);
 
 impl PlanOptions {
-    /// Whether every rule that the options name exists: in [`plan`] an unknown one selects nothing.
+    /// Whether every rule and device that the options name exists: in [`plan`] an unknown one selects nothing.
     ///
     /// # Errors
-    /// Names the first that does not.
-    pub fn check(&self) -> Result<(), UnknownRule> {
-        match self.rules.iter().flatten().find(|id| rule(id).is_none()) {
-            Some(unknown) => Err(UnknownRule(unknown.clone())),
-            None => Ok(()),
+    /// Names the first that does not, and those there are.
+    pub fn check(&self, machine: &Machine) -> Result<(), PlanOptionsError> {
+        if let Some(unknown) = self.rules.iter().flatten().find(|id| rule(id).is_none()) {
+            return Err(UnknownRule(unknown.clone()).into());
+        }
+        let unknown = |address: &&PciAddress| machine.pci_device(**address).is_none();
+        match (self.devices.iter().flatten().chain(&self.not_devices).find(unknown), &machine.pci) {
+            (None, _) => Ok(()),
+            (Some(&address), Known::Yes(devices)) => {
+                let known = devices.iter().map(|device| device.address.to_string()).collect();
+                Err(PlanOptionsError::Device { address, known })
+            }
+            (Some(&address), Known::No { not_known_because }) => {
+                Err(PlanOptionsError::DevicesNotKnown { address, because: not_known_because.to_string() })
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use common::{
 use nearfar_machine::{AnaState, CpuSet, IoPolicy, Known, Machine, Managed, Writer, WriterKind};
 use nearfar_placement::audit::{AuditOptions, audit};
 use nearfar_placement::change::{Change, PLAN_FORMAT, Plan};
-use nearfar_placement::plan::{PlanOptions, UnknownRule, plan};
+use nearfar_placement::plan::{PlanOptions, PlanOptionsError, UnknownRule, plan};
 
 const NIC: &str = "0000:81:00.0";
 
@@ -78,8 +78,8 @@ fn rules_and_devices_can_be_chosen() {
     assert_eq!(count(only("rps-mismatch")), 1);
     assert_eq!(count(only("xps-mismatch")), 0, "queue 0 would follow an interrupt that does not move");
     assert_eq!(count(only("no-such-rule")), 0);
-    assert_eq!(only("no-such-rule").check(), Err(UnknownRule("no-such-rule".to_owned())));
-    assert_eq!(only("interrupt-far").check(), Ok(()));
+    assert_eq!(only("no-such-rule").check(&machine), Err(UnknownRule("no-such-rule".to_owned()).into()));
+    assert_eq!(only("interrupt-far").check(&machine), Ok(()));
     let disk = PlanOptions {
         devices: Some(vec![pci("0000:40:00.0")]),
         iopolicy: Some(IoPolicy::QueueDepth),
@@ -90,6 +90,23 @@ fn rules_and_devices_can_be_chosen() {
     alone 0000:40:00.0 (nvme) <device-without-node>: overriding a device's node taints the kernel and stops the device for a moment: only when asked for
     "#);
     assert_eq!(count(PlanOptions { not_devices: vec![pci(NIC)], ..PlanOptions::default() }), 0);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_with_those_that_are() {
+    let machine = messy();
+    let named = |address: &str| vec![pci(address)];
+    for options in [
+        PlanOptions { devices: Some(named("0000:99:00.0")), ..PlanOptions::default() },
+        PlanOptions { not_devices: named("0000:99:00.0"), ..PlanOptions::default() },
+    ] {
+        let error = options.check(&machine).unwrap_err();
+        let PlanOptionsError::Device { known, .. } = &error else { panic!("{error}") };
+        assert!(known.contains(&NIC.to_owned()), "{known:?}");
+        let message = error.to_string();
+        assert!(message.contains("0000:99:00.0") && message.contains(NIC), "{message}");
+    }
+    assert_eq!(PlanOptions { devices: Some(named(NIC)), ..PlanOptions::default() }.check(&machine), Ok(()));
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub mod class;
 
 use std::path::Path;
 
-use nearfar_machine::{Distance, Known, Machine, NodeId, NvmeController, PciAddress};
+use nearfar_machine::{Distance, Known, Machine, NodeId, NvmeController, PciAddress, near_match};
 use nearfar_placement::locality::{EffectiveNode, How, Localities};
 use nearfar_placement::order::nodes_by_distance;
 use serde::Serialize;
@@ -289,8 +289,10 @@ fn unknown_device(machine: &Machine, device: &str) -> NearError {
         (0, None) => "it has neither network nor NVMe devices, name another by its PCI address (lspci)".to_owned(),
         (count, _) => {
             let more = if count > LISTED { format!(" and {} more", count - LISTED) } else { String::new() };
+            let near = near_match(device, names.iter().copied());
+            let near = near.map(|name| format!("did you mean \"{name}\"? ")).unwrap_or_default();
             names.truncate(LISTED);
-            format!("it has {}{more}; any other can be named by its PCI address (lspci)", names.join(", "))
+            format!("{near}it has {}{more}; any other can be named by its PCI address (lspci)", names.join(", "))
         }
     };
     NearError::NoSuchDevice { device: device.chars().take(64).collect(), known }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use nearfar_machine::alternatives;
+
 use crate::fake::FakeError;
 use crate::snapshot::SnapshotError;
 use crate::sysfs::SysfsError;
@@ -21,13 +23,14 @@ pub enum SourceError {
     /// The source is neither a file nor a name nor a synthetic string.
     #[error(
         "{source_name:?} is no file, no machine of the gallery and no synthetic string; \
-         the gallery has {gallery}; a synthetic string looks like \"node:2 core:4 pu:2 distance:10,20\""
+         {}; a synthetic string looks like \"node:2 core:4 pu:2 distance:10,20\"",
+        alternatives(source_name, gallery)
     )]
     NoSuchSource {
         /// What was asked for, cut to a readable length.
         source_name: String,
         /// The names in the gallery.
-        gallery: String,
+        gallery: Vec<&'static str>,
     },
     /// The file is there and cannot be read.
     #[error("cannot read {place}: {reason}")]

@@ -137,8 +137,8 @@ fn without_file(source: &str) -> Result<Machine, SourceError> {
     if synthetic::resembles(source) {
         return Ok(synthetic::parse(source)?);
     }
-    let names: Vec<_> = gallery::gallery().into_iter().map(|entry| entry.name).collect();
-    Err(SourceError::NoSuchSource { source_name: excerpt(source), gallery: names.join(", ") })
+    let gallery = gallery::gallery().into_iter().map(|entry| entry.name).collect();
+    Err(SourceError::NoSuchSource { source_name: excerpt(source), gallery })
 }
 
 /// Reads a stream that may have no end. Its beginning is looked at first, so that a device or a wrong file is refused

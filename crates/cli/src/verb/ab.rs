@@ -8,6 +8,7 @@ use clap::Args;
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::guest::{Exec, GuestRequest, Input, Signals, Streams};
+use nearfar_lab::order::Order;
 use nearfar_report::ab::{Comparison, Run, Selection, Side};
 
 use crate::args::{Colour, Format, FormatArgs};
@@ -55,7 +56,8 @@ impl Ab {
         // Both sides are understood before either is prepared: a slip in the second is then not hidden by a kernel that the
         // first lacks.
         let ((mut a, guest_a), (mut b, guest_b)) = (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
-        let (request_a, request_b) = (prepare(&mut a, &guest_a)?, prepare(&mut b, &guest_b)?);
+        let (order_a, order_b) = (guest_a.order()?, guest_b.order()?);
+        let (request_a, request_b) = (prepare(&mut a, order_a)?, prepare(&mut b, order_b)?);
         for note in request_a.notes.iter().chain(request_b.notes.iter().filter(|note| !request_a.notes.contains(note)))
         {
             output::say!("note: {note}");
@@ -112,8 +114,7 @@ impl Ab {
 }
 
 /// What a side's guests are made of.
-fn prepare(side: &mut Side, guest: &GuestArgs) -> Result<GuestRequest, Failure> {
-    let order = guest.order()?;
+fn prepare(side: &mut Side, order: Order) -> Result<GuestRequest, Failure> {
     let request = Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?;
     side.emulated = Some(request.label.clone());
     Ok(request)

@@ -33,7 +33,7 @@ const LARGEST_PLAN: u64 = 256 << 20;
 )]
 pub struct Apply {
     /// A plan as `nearfar plan --format json` prints it, or "-" for standard input
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", conflicts_with_all = ["rules", "devices", "not_devices", "override_device_node", "iopolicy"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     target: TargetArgs,

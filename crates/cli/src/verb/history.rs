@@ -27,7 +27,7 @@ struct Runs {
 impl History {
     /// Reads the journals and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let runs = nearfar_apply::history(&self.target.target()).map_err(by_who_has_to_act)?;
+        let runs = nearfar_apply::history(&self.target.existing()?).map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
             Format::Table => nearfar_report::history::table(&runs, &output::style(colour)),
             Format::Json => output::json("history/1", None, &Runs { runs })?,

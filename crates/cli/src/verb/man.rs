@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::Args;
 
 use crate::failure::{Failure, Outcome};
@@ -20,7 +21,9 @@ impl Man {
     /// Generates and prints or writes.
     pub fn run(self, command: clap::Command) -> Outcome {
         match self.directory {
-            Some(directory) => clap_mangen::generate_to(command, directory).map_err(Failure::refused),
+            Some(directory) => clap_mangen::generate_to(command, &directory)
+                .with_context(|| format!("cannot write man pages into {}", directory.display()))
+                .map_err(Failure::Refused),
             None => {
                 let mut page = Vec::new();
                 clap_mangen::Man::new(command).render(&mut page).map_err(Failure::refused)?;

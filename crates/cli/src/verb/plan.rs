@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use nearfar_apply::export;
 use nearfar_machine::{IoPolicy, Machine, PciAddress};
@@ -77,7 +78,7 @@ impl ChoiceArgs {
             not_devices: self.not_devices.clone(),
             iopolicy: self.iopolicy.as_deref().map(IoPolicy::from),
         };
-        options.check().map_err(Failure::input)?;
+        options.check(machine).map_err(Failure::input)?;
         let audit = audit::audit(machine, &AuditOptions::default());
         Ok(plan::plan(machine, &audit, &options))
     }
@@ -119,6 +120,21 @@ impl TargetArgs {
             Some(root) => nearfar_apply::Target::tree(root, self.state.clone()),
             None => nearfar_apply::Target::live(self.state.clone()),
         }
+    }
+
+    /// The same for a verb that only looks at what was made: a directory that was named has to be there.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn existing(&self) -> Result<nearfar_apply::Target, Failure> {
+        for (option, directory) in [("--root", &self.root), ("--state", &self.state)] {
+            let Some(directory) = directory else { continue };
+            let seen = std::fs::metadata(directory).with_context(|| format!("{option} {}", directory.display()));
+            if !seen.map_err(Failure::Input)?.is_dir() {
+                return Err(Failure::Input(anyhow!("{option} {}: not a directory", directory.display())));
+            }
+        }
+        Ok(self.target())
     }
 
     /// How long to wait for the lock.

@@ -46,7 +46,7 @@ pub struct Prefer {
     #[arg(long, value_name = "DEVICE")]
     near: Option<String>,
     /// Keep this process (may be repeated), until it has ended or Ctrl-C
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
     pid: Vec<i32>,
     #[command(flatten)]
     group: group::GroupArgs,

@@ -1,7 +1,8 @@
 //! `nearfar spread`: which CPU serves queue 0, 1, 2 ...
 
+use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use nearfar_machine::{CpuSet, NodeId};
+use nearfar_machine::{CpuSet, Machine, NodeId};
 use nearfar_placement::spread::{self, Policy, SpreadRequest};
 use nearfar_sources::Want;
 
@@ -26,7 +27,7 @@ pub struct Spread {
     #[arg(long, value_name = "N")]
     node: Option<u32>,
     /// Number of queues
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", value_parser = queues)]
     count: usize,
     /// The rule
     #[arg(long, value_enum, default_value_t = SpreadPolicy::NearestFirst, value_name = "POLICY")]
@@ -66,10 +67,31 @@ enum SpreadFormat {
     Mask,
 }
 
+/// A number of queues.
+fn queues(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| (1..=spread::MOST_QUEUES).contains(count));
+    count.ok_or_else(|| format!("a number of queues is 1 to {}", spread::MOST_QUEUES))
+}
+
 impl Spread {
+    /// Fails where CPUs are asked for that the machine has not.
+    fn check_allowed(&self, machine: &Machine) -> Outcome {
+        let Some(allowed) = &self.allowed else { return Ok(()) };
+        let there: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
+        let missing = allowed.difference(&there);
+        if allowed.is_empty() {
+            return Err(Failure::Input(anyhow!("--allowed names no CPU; CPUs of this machine: {there}")));
+        }
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::Input(anyhow!("there is no CPU {missing}; CPUs of this machine: {there}"))),
+        }
+    }
+
     /// Reads, spreads, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let machine = self.source.read(Want::placement())?;
+        self.check_allowed(&machine)?;
         let request = SpreadRequest {
             node: self.node.map(NodeId),
             count: self.count,

@@ -1,7 +1,7 @@
 //! `nearfar topo`: shows the machine.
 
 use clap::{Args, ValueEnum};
-use nearfar_sources::{Want, hwloc_xml};
+use nearfar_sources::{TaskScope, Want, hwloc_xml};
 
 use crate::args::{Colour, SourceArgs, TaskArgs};
 use crate::failure::Outcome;
@@ -40,10 +40,13 @@ enum TopoFormat {
 impl Topo {
     /// Reads and shows.
     pub fn run(self, colour: Colour) -> Outcome {
-        let mut want =
-            Want { tasks: nearfar_sources::TaskScope::None, interrupt_counts: false, names: true, ..Want::all() };
-        if self.format == TopoFormat::Json {
-            want = Want { tasks: self.tasks.scope(), names: true, ..Want::all() };
+        let mut want = Want { tasks: self.tasks.scope(), names: true, ..Want::all() };
+        if self.format != TopoFormat::Json {
+            want.interrupt_counts = false;
+            // Only JSON shows processes. Those that are named are read nevertheless: they have to be there.
+            if want.tasks == TaskScope::All {
+                want.tasks = TaskScope::None;
+            }
         }
         let machine = self.source.read(want)?;
         output::print(&match self.format {

@@ -26,7 +26,7 @@ pub(super) fn fetch(
     let package = repository.newest(&prefix, wanted, suite_with(series), progress).map_err(&refused)?;
     let Some(package) = package else {
         let what = format!(
-            "the distribution ({}) has no such kernel; name one of your own with --kernel PATH",
+            "the distribution ({}) has no such kernel; `nearfar lab kernels list` shows those it has, --kernel PATH takes your own",
             repository.name()
         );
         return Err(refused(what));

@@ -1,5 +1,6 @@
 //! The rules by name. docs/audit.md has a section for each; a test holds the two together.
 
+use nearfar_machine::alternatives;
 use serde::Serialize;
 
 use super::Severity;
@@ -141,4 +142,10 @@ pub static RULES: &[Rule] = &[
 /// The rule of that id.
 pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
+}
+
+/// What to say of an id that no rule has: it, and those there are.
+pub fn unknown_rule(id: &str) -> String {
+    let known: Vec<&str> = RULES.iter().map(|rule| rule.id).collect();
+    format!("there is no audit rule {id:?}; {}", alternatives(id, &known))
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeNamespace, NvmeSubsystem};
+use nearfar_machine::{
+    CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeNamespace, NvmeSubsystem, alternatives,
+};
 use nearfar_placement::locality::EffectiveNode;
 use nearfar_placement::path::{self, NamespacePaths, PathView, Standing};
 use serde::Serialize;
@@ -122,7 +124,7 @@ pub enum NvmeTraceError {
         because: String,
     },
     /// No subsystem of that name.
-    #[error("there is no NVMe subsystem {name:?}; there are: {}", if .known.is_empty() { "none".into() } else { .known.join(", ") })]
+    #[error("there is no NVMe subsystem {name:?}; {}", alternatives(name, .known))]
     NoSubsystem {
         /// As asked for.
         name: String,

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::Args;
-use nearfar_runs::{Filter, Run, StoreError, now_s};
+use nearfar_bench::matrix;
+use nearfar_machine::alternatives;
+use nearfar_runs::{Filter, Run, Store, StoreError, now_s};
 use serde::Serialize;
 
 use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 
 /// List stored runs, newest first
@@ -44,15 +47,38 @@ impl List {
         let filter = Filter { experiment, label, since_s: since, limit };
         let path = store.path()?;
         let place = path.display();
-        let (runs, because) = match nearfar_runs::Store::open_existing(&path) {
-            Ok(store) => (store.list(&filter).map_err(of_store)?, format!("{place} has none that was asked for")),
-            Err(error @ StoreError::Absent { .. }) => (Vec::new(), error.to_string()),
+        let (runs, because) = match Store::open_existing(&path) {
+            Ok(store) => {
+                let runs = store.list(&filter).map_err(of_store)?;
+                if runs.is_empty() {
+                    let all = store.list(&Filter::default()).map_err(of_store)?;
+                    check_experiment(&all, filter.experiment.as_deref())?;
+                }
+                (runs, format!("{place} has none that was asked for"))
+            }
+            // The usual place has nothing yet; a file that was named has to be there.
+            Err(error @ StoreError::Absent { .. }) if store.store.is_none() => {
+                check_experiment(&[], filter.experiment.as_deref())?;
+                (Vec::new(), error.to_string())
+            }
             Err(error) => return Err(of_store(error)),
         };
         output::print(&match format.format {
             Format::Table => nearfar_report::runs::list(&runs, &because, &output::style(colour)),
             Format::Json => output::json("runs-list/1", None, &Listed { store: path, runs })?,
         })
+    }
+}
+
+/// Fails for the name of an experiment that no run has and this nearfar does not make.
+fn check_experiment(all: &[Run], experiment: Option<&str>) -> Outcome {
+    let Some(asked) = experiment.filter(|asked| *asked != matrix::EXPERIMENT) else { return Ok(()) };
+    let mut known: Vec<&str> = all.iter().map(|run| run.experiment.as_str()).chain([matrix::EXPERIMENT]).collect();
+    known.sort_unstable();
+    known.dedup();
+    match known.contains(&asked) {
+        true => Ok(()),
+        false => Err(Failure::Input(anyhow!("there is no experiment {asked:?}; {}", alternatives(asked, &known)))),
     }
 }
 

@@ -28,7 +28,7 @@ type Tracepoint<'a> = (&'a nearfar_trace::format::Format, Option<String>);
                              nearfar trace migrations -- ./probe --counts 100")]
 pub struct Migrations {
     /// Trace this process (may be repeated)
-    #[arg(long, value_name = "PID")]
+    #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
     pid: Vec<i32>,
     /// Trace the tasks in this control group and in those below it: a path, or a name below /sys/fs/cgroup
     #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
@@ -49,6 +49,8 @@ pub struct Migrations {
 impl Migrations {
     /// Traces, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
+        // A wrong name is said before anything is opened. Whom it names is looked up again when events are counted.
+        self.threads()?;
         if !migrations::in_first_pid_namespace() {
             return Err(refused(TraceError::Container));
         }

@@ -1,0 +1,58 @@
+//! What to say about a name that nothing has: a name that resembles it, and the names there are.
+
+/// More names than this are cut off.
+const MAX_LISTED: usize = 24;
+/// Names that resemble each other less are not proposed (Jaro-Winkler, 0 to 1; clap takes 0.7, which pairs `eth0` with `tree`).
+const MIN_RESEMBLANCE: f64 = 0.8;
+
+/// The known name that resembles `wanted` most, where one is close enough for a typing mistake.
+pub fn near_match<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let wanted = wanted.to_lowercase();
+    let alike = |name: &'a str| (strsim::jaro_winkler(&wanted, &name.to_lowercase()), name);
+    let close = known.into_iter().map(alike).filter(|(resemblance, _)| *resemblance >= MIN_RESEMBLANCE);
+    close.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+}
+
+/// What follows "there is no node 9; " in a message: `did you mean "b"? There are: a, b`, or that there is none at all.
+///
+/// The near match is left out for names without letters: a number is not a misspelling of the next one.
+pub fn alternatives<S: AsRef<str>>(wanted: &str, known: &[S]) -> String {
+    let names = || known.iter().map(AsRef::as_ref);
+    if known.is_empty() {
+        return "there are none".to_owned();
+    }
+    let near = if wanted.contains(char::is_alphabetic) { near_match(wanted, names()) } else { None };
+    let near = near.map(|name| format!("did you mean \"{name}\"? ")).unwrap_or_default();
+    let listed = names().take(MAX_LISTED).collect::<Vec<_>>().join(", ");
+    let more = match known.len().saturating_sub(MAX_LISTED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{near}there are: {listed}{more}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typing_mistake_is_recognised_and_another_word_is_not() {
+        let rules = ["interrupt-far", "queues-share-cpu", "xps-mismatch", "rps-mismatch"];
+        assert_eq!(near_match("interupt-far", rules), Some("interrupt-far"));
+        assert_eq!(near_match("XPS-mismatch", rules), Some("xps-mismatch"));
+        assert_eq!(near_match("nope", rules), None);
+        assert_eq!(near_match("", rules), None);
+    }
+
+    #[test]
+    fn alternatives_name_what_there_is_and_cut_long_lists() {
+        assert_eq!(alternatives::<&str>("x", &[]), "there are none");
+        assert_eq!(
+            alternatives("nvme-subsy0", &["nvme-subsys0"]),
+            r#"did you mean "nvme-subsys0"? there are: nvme-subsys0"#
+        );
+        assert_eq!(alternatives("10", &["1", "2"]), "there are: 1, 2");
+        let many: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+        assert!(alternatives("x", &many).ends_with("22, 23 and 6 more"));
+    }
+}
