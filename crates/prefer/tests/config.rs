@@ -101,9 +101,9 @@ fn what_is_no_file_or_too_large_is_refused_and_keeps_nobody_waiting() {
     };
     let fifo = directory.path().join("fifo");
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
-    refused(&fifo, "no regular file");
-    refused(Path::new("/dev/zero"), "no regular file");
-    refused(directory.path(), "no regular file");
+    refused(&fifo, "not a regular file");
+    refused(Path::new("/dev/zero"), "not a regular file");
+    refused(directory.path(), "not a regular file");
     refused(&directory.path().join("absent"), "No such file");
     let large = directory.path().join("large");
     std::fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();
