@@ -16,6 +16,10 @@ pub struct Origin {
     pub host: Option<String>,
     /// Kernel release, `6.12.0-1-amd64`.
     pub kernel: Known<String>,
+    /// The kernel.org version that a distribution's kernel was built from, `6.1.90`, where the source has it and the
+    /// release does not say it (Debian's release is `6.1.0-21-amd64`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_base: Option<String>,
     /// Machine architecture as `uname -m` says it.
     pub architecture: Known<String>,
     /// Vendor and product, from DMI or the device tree.
@@ -40,6 +44,7 @@ impl Origin {
             place: place.into(),
             host: None,
             kernel: Known::no(because),
+            kernel_base: None,
             architecture: Known::no(because),
             product: Known::no(because),
             taken_at_s: None,

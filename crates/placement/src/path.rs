@@ -3,14 +3,18 @@
 //! The rules are those of `drivers/nvme/host/multipath.c`:
 //!
 //! ```text
-//! usable      controller live (or being deleted), ANA state optimized or non-optimized
+//! usable      controller "live" or "deleting", not "new", "resetting", "connecting", "deleting (no IO)" or "dead";
+//!             ANA state optimized or non-optimized
 //! class       the optimized paths where there are any, else the non-optimized ones: decides before locality does
 //! numa          nearest of the class: node_distance(node of the CPU, node of the controller), first found on a tie
 //! round-robin   each of the class in turn
 //! queue-depth   of the class, the controller with the fewest commands in flight
 //! ```
+//!
+//! For a controller on no node `numa` compares 10 since Linux 6.9, and something undefined before: [`kernel`].
 
 mod choice;
+pub(crate) mod kernel;
 
 use nearfar_machine::{
     AnaState, CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeController, NvmeNamespace, NvmePath,
@@ -19,6 +23,7 @@ use nearfar_machine::{
 use serde::Serialize;
 
 use crate::locality::{EffectiveNode, Localities};
+use kernel::NoNode;
 
 /// What [`paths`] answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -62,7 +67,8 @@ pub struct PathView {
     pub because: Option<String>,
     /// The kernel's node of the controller; `null` where the kernel says none.
     pub kernel_node: Known<Option<NodeId>>,
-    /// What the policy `numa` compares; unknown for a controller without a node.
+    /// What the policy `numa` compares: for a controller without a node 10 where the kernel counts it as local, else
+    /// unknown.
     pub kernel_distance: Option<Distance>,
     /// Where the controller is, as far as can be told.
     pub locality: Option<EffectiveNode>,
@@ -147,7 +153,7 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
         return Err(no_cpu(true));
     }
     let localities = Localities::new(machine);
-    let view = View { machine, localities: &localities, subsystem: found, node: listed.node };
+    let view = View::new(machine, &localities, found, listed.node);
     Ok(PathAnswer {
         subsystem: found.name.clone(),
         cpu,
@@ -163,9 +169,19 @@ pub(crate) struct View<'a> {
     pub localities: &'a Localities<'a>,
     pub subsystem: &'a NvmeSubsystem,
     pub node: Option<NodeId>,
+    no_node: NoNode,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    pub fn new(
+        machine: &'a Machine,
+        localities: &'a Localities<'a>,
+        subsystem: &'a NvmeSubsystem,
+        node: Option<NodeId>,
+    ) -> Self {
+        Self { machine, localities, subsystem, node, no_node: NoNode::of(&machine.origin) }
+    }
+
     /// The paths to one namespace and who would take which.
     pub fn namespace(&self, namespace: &NvmeNamespace) -> NamespacePaths {
         let paths: Vec<PathView> = namespace.paths.iter().map(|path| self.path(path)).collect();
@@ -173,29 +189,38 @@ impl View<'_> {
         let least = usable().filter_map(|path| path.distance).min();
         let nearest = usable().filter(|path| least.is_some() && path.distance == least);
         let nearest = nearest.map(|path| path.name.clone()).collect();
-        let choices = choice::of_each_policy(&paths, self.node, self.subsystem.iopolicy.get());
+        let choices = choice::of_each_policy(&paths, self.node, self.subsystem.iopolicy.get(), &self.no_node);
         NamespacePaths { namespace: namespace.name.clone(), choices, nearest, paths }
     }
 
     fn path(&self, path: &NvmePath) -> PathView {
         let controller = self.subsystem.controllers.iter().find(|controller| controller.name == path.controller);
-        let (standing, because) = standing(path, controller);
+        let (standing, because) = standing(path, controller, kernel::deleting_is_usable(&self.machine.origin));
         let kernel_node = controller.map_or_else(
             || Known::no(format!("the source does not list controller {}", path.controller)),
             |controller| controller.node.clone(),
         );
-        let kernel_distance = self.node.zip(kernel_node.get().copied().flatten());
+        let kernel_distance = self.kernel_distance(&kernel_node);
         let locality = controller.and_then(|controller| self.locality(controller));
         PathView {
             name: path.name.clone(),
             controller: path.controller.clone(),
             standing,
             because,
-            kernel_distance: kernel_distance.and_then(|(from, to)| self.machine.distances.get()?.get(from, to)),
+            kernel_distance,
             kernel_node,
             distance: locality.as_ref().and_then(|locality| self.distance(locality)),
             locality,
             queue_depth: path.queue_depth,
+        }
+    }
+
+    /// The kernel's `node_distance()`, and what it takes where there is no node to ask for.
+    fn kernel_distance(&self, kernel_node: &Known<Option<NodeId>>) -> Option<Distance> {
+        match (kernel_node.get()?, &self.no_node) {
+            (Some(to), _) => self.machine.distances.get()?.get(self.node?, *to),
+            (None, NoNode::Local { .. }) => Some(Distance::LOCAL),
+            (None, _) => None,
         }
     }
 
@@ -218,12 +243,13 @@ impl View<'_> {
 }
 
 /// `nvme_path_is_disabled()` and the ANA state.
-fn standing(path: &NvmePath, controller: Option<&NvmeController>) -> (Standing, Option<String>) {
-    match controller.and_then(|controller| controller.state.get()) {
-        Some(state) if state != "live" && !state.starts_with("deleting") => {
-            return (Standing::Unusable, Some(format!("controller {} is {state}", path.controller)));
-        }
-        _ => {}
+fn standing(path: &NvmePath, controller: Option<&NvmeController>, deleting: bool) -> (Standing, Option<String>) {
+    let state = controller.and_then(|controller| controller.state.get());
+    match state.map(String::as_str) {
+        // "deleting": I/O is to complete as long as the controller is connected.
+        None | Some("live") => {}
+        Some("deleting") if deleting => {}
+        Some(state) => return (Standing::Unusable, Some(format!("controller {} is {state}", path.controller))),
     }
     match &path.ana_state {
         Known::Yes(AnaState::Optimized) => (Standing::Optimized, None),

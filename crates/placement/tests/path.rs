@@ -73,22 +73,59 @@ fn without_an_optimized_path_the_others_share() {
     ");
 }
 
+/// Case 1 under a kernel, and its release as the source has it.
+fn case_1(online: u32, release: Option<&str>) -> Machine {
+    let mut machine = device_on_an_offline_node(online);
+    if let Some(release) = release {
+        machine.origin.kernel = Known::Yes(release.to_owned());
+    }
+    machine
+}
+
+/// The line of the policy numa.
+fn numa(machine: &Machine, cpu: u32) -> String {
+    choices(machine, cpu).lines().next().unwrap().to_owned()
+}
+
 #[test]
-fn case_1_a_controller_without_a_node_cannot_be_compared() {
+fn case_1_a_controller_without_a_node_is_ranked_as_its_kernel_does() {
     for online in [1, 2] {
-        let machine = device_on_an_offline_node(online);
-        let namespace = from(&machine, 0);
+        let namespace = from(&case_1(online, None), 0);
         assert!(!namespace.choices[0].certain);
         assert_eq!(namespace.nearest, ["nvme0c0n1"], "the firmware's distances tell which is near");
         assert_eq!(namespace.paths[1].distance.unwrap().0, 40);
         assert_eq!(namespace.paths[1].kernel_distance, None);
+        let fixed = from(&case_1(online, Some("6.12.1")), 0);
+        assert_eq!(fixed.paths[1].kernel_distance.unwrap().0, 10);
     }
-    insta::assert_snapshot!(choices(&device_on_an_offline_node(1), 0), @r"
-    * numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: what it takes for its distance cannot be told
+    insta::assert_snapshot!(choices(&case_1(1, None), 0), @r"
+    * numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; the kernel's release is unknown: the source does not tell
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
       queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
     nearest: nvme0c0n1
     ");
+    // From node 1 the controller of node 0 is at 21, the one without a node counts as local.
+    insta::assert_snapshot!(numa(&case_1(2, Some("6.12.1")), 4), @"* numa takes [nvme0c1n1]: nvme1 is the nearest; the kernel has no node for nvme1: Linux 6.12.1 counts it as local (10)");
+    insta::assert_snapshot!(numa(&case_1(2, Some("6.12.1")), 0), @"* numa one of [nvme0c0n1 nvme0c1n1]: all at 10 from node 0: the kernel keeps to the one it found first; the kernel has no node for nvme1: Linux 6.12.1 counts it as local (10)");
+    insta::assert_snapshot!(numa(&case_1(2, Some("6.1.90")), 4), @"* numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: Linux 6.1.90 reads any value as its distance (fixed in 6.1.93: local, 10)");
+    insta::assert_snapshot!(numa(&case_1(2, Some("6.1.0-21-amd64")), 4), @"* numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; Linux 6.1.0-21-amd64 is a distribution's: it may have the fix");
+    let mut debian = case_1(2, Some("6.1.0-22-amd64"));
+    debian.origin.kernel_base = Some("6.1.94".to_owned());
+    insta::assert_snapshot!(numa(&debian, 4), @"* numa takes [nvme0c1n1]: nvme1 is the nearest; the kernel has no node for nvme1: Linux 6.1.0-22-amd64 (from 6.1.94) counts it as local (10)");
+}
+
+#[test]
+fn a_controller_takes_io_in_two_of_its_seven_states() {
+    for state in ["new", "live", "resetting", "connecting", "deleting", "deleting (no IO)", "dead"] {
+        let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+        list(&mut machine.nvme)[0].controllers[0].state = Known::Yes(state.to_owned());
+        let usable = from(&machine, 0).choices[0].paths == ["nvme0c0n1"];
+        assert_eq!(usable, matches!(state, "live" | "deleting"), "{state}");
+        // Until Linux 5.9 "deleting" was as good as dead.
+        machine.origin.kernel = Known::Yes("5.8.18".to_owned());
+        let usable = from(&machine, 0).choices[0].paths == ["nvme0c0n1"];
+        assert_eq!(usable, state == "live", "{state}");
+    }
 }
 
 #[test]

@@ -4,11 +4,14 @@
 //! I/O far. Which is faster depends on whether the path or the distance is the limit, so no finding says
 //! that a policy is wrong: it says what the policy costs and what to compare.
 
-use nearfar_machine::{Distance, IoPolicy, Known, NodeId, NvmeSubsystem};
+use std::collections::BTreeSet;
+
+use nearfar_machine::{Distance, IoPolicy, Known, NodeId, NodeSet, NvmeSubsystem};
 
 use super::ledger::Ledger;
 use super::site::{Site, node_file, spoken};
 use super::{Finding, Severity};
+use crate::path::kernel::NoNode;
 use crate::path::{NamespacePaths, PathView, Standing, View};
 
 const FAR: &str = "nvme-far-path";
@@ -37,12 +40,12 @@ struct Seen {
 fn judge(site: &Site<'_>, subsystem: &NvmeSubsystem, policy: &IoPolicy, ledger: &mut Ledger) {
     for namespace in subsystem.namespaces.iter().filter(|namespace| namespace.paths.len() > 1) {
         let from = site.cpu_nodes.iter().map(|&node| {
-            let view = View { machine: site.machine, localities: &site.localities, subsystem, node: Some(node) };
+            let view = View::new(site.machine, &site.localities, subsystem, Some(node));
             (node, view.namespace(namespace))
         });
         let seen = Seen { from: from.collect() };
         let finding = match policy {
-            IoPolicy::Numa => seen.under_numa(),
+            IoPolicy::Numa => seen.under_numa(&NoNode::of(&site.machine.origin)),
             IoPolicy::RoundRobin | IoPolicy::QueueDepth => seen.shared_out(policy),
             IoPolicy::Other(word) => {
                 let because = format!("this version does not know the policy {word:?}");
@@ -93,34 +96,85 @@ fn most(paths: &[&PathView]) -> Option<Distance> {
     paths.iter().filter_map(|path| path.distance).max()
 }
 
-impl Seen {
-    fn under_numa(&self) -> Option<Finding> {
-        self.without_a_node().or_else(|| self.taken_far()).or_else(|| self.idle())
+/// What the policy `numa` makes of controllers without a node, from one node.
+struct Chosen<'a> {
+    node: NodeId,
+    /// Usable paths of the best class.
+    class: Vec<&'a PathView>,
+    /// Those of them that the policy may take although the kernel has no node for the controller.
+    nowhere: Vec<&'a PathView>,
+    /// Whether it takes that one.
+    is_certain: bool,
+}
+
+impl<'a> Chosen<'a> {
+    /// Nothing where no such path is in the class, or no other.
+    fn new((node, paths): &'a (NodeId, NamespacePaths)) -> Option<Self> {
+        let class = class(paths);
+        let choice = paths.choices.iter().find(|choice| choice.policy == IoPolicy::Numa)?;
+        let is_nowhere = |path: &&&PathView| path.kernel_node.get() == Some(&None);
+        let nowhere: Vec<&PathView> =
+            class.iter().filter(is_nowhere).filter(|path| choice.paths.contains(&path.name)).copied().collect();
+        let several = class.len() > 1 && !nowhere.is_empty();
+        several.then_some(Self { node: *node, class, nowhere, is_certain: choice.certain })
     }
 
-    /// A controller the kernel cannot compare.
-    fn without_a_node(&self) -> Option<Finding> {
-        self.from.iter().find_map(|(node, paths)| {
-            let class = class(paths);
-            let lost = class.iter().find(|path| path.kernel_node.get() == Some(&None))?;
-            if class.len() < 2 {
-                return None;
+    fn taken(&self) -> impl Iterator<Item = &'a str> {
+        self.nowhere.iter().map(|path| path.name.as_str())
+    }
+
+    /// One that is further than the nearest of the class, with the distance of that.
+    fn far(&self) -> Option<(&'a PathView, Distance)> {
+        let near = least(&self.class)?;
+        self.nowhere.iter().find(|path| path.distance > Some(near)).map(|path| (*path, near))
+    }
+}
+
+fn nodes_named(nodes: &NodeSet) -> String {
+    if nodes.len() == 1 { format!("node {nodes}") } else { format!("nodes {nodes}") }
+}
+
+impl Seen {
+    fn under_numa(&self, no_node: &NoNode) -> Option<Finding> {
+        self.without_a_node(no_node).or_else(|| self.taken_far()).or_else(|| self.idle())
+    }
+
+    /// A controller that the kernel ranks without knowing where it is.
+    fn without_a_node(&self, no_node: &NoNode) -> Option<Finding> {
+        let mut chosen: Vec<Chosen<'_>> = self.from.iter().filter_map(Chosen::new).collect();
+        // What certainly happens is the better example.
+        chosen.sort_by_key(|chosen| !chosen.is_certain);
+        let controllers: BTreeSet<&str> =
+            chosen.iter().flat_map(|chosen| &chosen.nowhere).map(|path| path.controller.as_str()).collect();
+        if controllers.is_empty() {
+            return None;
+        }
+        let mut message = format!(
+            "The policy is numa and the kernel has no node for {}: {}.",
+            controllers.into_iter().collect::<Vec<_>>().join(", "),
+            no_node.rule()
+        );
+        for (is_certain, verb) in [(true, "goes"), (false, "may go")] {
+            let of_kind = || chosen.iter().filter(|chosen| chosen.is_certain == is_certain);
+            let nodes: NodeSet = of_kind().map(|chosen| chosen.node).collect();
+            let paths: BTreeSet<&str> = of_kind().flat_map(Chosen::taken).collect();
+            if !paths.is_empty() {
+                let paths: Vec<&str> = paths.into_iter().collect();
+                message += &format!(" I/O from {} {verb} through {}.", nodes_named(&nodes), paths.join(", "));
             }
-            let message = format!(
-                "The policy is numa and the kernel has no node for {}: what it takes for its distance cannot be told.",
-                lost.controller
-            );
-            let finding = |message| Finding::new(FAR, "", message).severity(Severity::Warning);
-            let near = least(&class).filter(|&near| lost.distance > Some(near));
-            Some(match near {
-                Some(near) => {
-                    let far = spoken(lost.distance);
-                    let seen =
-                        format!(" From node {node} it is at {far}, another path at {near}: I/O may take the far one.");
-                    finding(message + &seen).cost(lost.distance, Some(near))
-                }
-                None => finding(message),
-            })
+        }
+        let finding = |message| Finding::new(FAR, "", message).severity(Severity::Warning);
+        let far = chosen.iter().find_map(|chosen| Some((chosen.node, chosen.far()?)));
+        Some(match far {
+            Some((node, (lost, near))) => {
+                let seen = format!(
+                    " From node {node} {} is at {}, another path at {near}.",
+                    lost.controller,
+                    spoken(lost.distance)
+                );
+                finding(message + &seen).cost(lost.distance, Some(near))
+            }
+            None => finding(message),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use nearfar_machine::{Distance, IoPolicy, NodeId};
 
+use super::kernel::NoNode;
 use super::{PathView, PolicyChoice, Standing};
 
 /// The three policies of the kernel, and the one in force where it is another.
@@ -9,18 +10,25 @@ pub(super) fn of_each_policy(
     paths: &[PathView],
     node: Option<NodeId>,
     current: Option<&IoPolicy>,
+    no_node: &NoNode,
 ) -> Vec<PolicyChoice> {
     let mut policies = vec![IoPolicy::Numa, IoPolicy::RoundRobin, IoPolicy::QueueDepth];
     policies.extend(current.filter(|policy| matches!(policy, IoPolicy::Other(_))).cloned());
-    policies.into_iter().map(|policy| of(policy, paths, node, current)).collect()
+    policies.into_iter().map(|policy| of(policy, paths, node, current, no_node)).collect()
 }
 
-fn of(policy: IoPolicy, paths: &[PathView], node: Option<NodeId>, current: Option<&IoPolicy>) -> PolicyChoice {
+fn of(
+    policy: IoPolicy,
+    paths: &[PathView],
+    node: Option<NodeId>,
+    current: Option<&IoPolicy>,
+    no_node: &NoNode,
+) -> PolicyChoice {
     let class = class(paths);
     let (taken, certain, because) = match (&class[..], &policy) {
         ([], _) => (Vec::new(), true, "no path is usable: I/O waits or fails".to_owned()),
         ([only], _) => (vec![*only], true, only_one(only, paths)),
-        (_, IoPolicy::Numa) => numa(&class, node),
+        (_, IoPolicy::Numa) => numa(&class, node, no_node),
         (_, IoPolicy::RoundRobin) => round_robin(&class),
         (_, IoPolicy::QueueDepth) => queue_depth(&class),
         (_, IoPolicy::Other(word)) => (class.clone(), false, format!("this version does not know the policy {word:?}")),
@@ -52,7 +60,7 @@ fn only_one(only: &PathView, paths: &[PathView]) -> String {
 
 type Taken<'a> = (Vec<&'a PathView>, bool, String);
 
-fn numa<'a>(class: &[&'a PathView], node: Option<NodeId>) -> Taken<'a> {
+fn numa<'a>(class: &[&'a PathView], node: Option<NodeId>, no_node: &NoNode) -> Taken<'a> {
     let Some(node) = node else {
         return (class.to_vec(), false, "the CPU's node is not known".to_owned());
     };
@@ -60,25 +68,42 @@ fn numa<'a>(class: &[&'a PathView], node: Option<NodeId>) -> Taken<'a> {
     let at = |distance: Option<Distance>| class.iter().copied().filter(move |path| path.kernel_distance == distance);
     let vague: Vec<_> = at(None).collect();
     let Some(distance) = nearest else {
-        return (vague, false, format!("nothing tells how far any of them is for the kernel from node {node}"));
+        let told = vague.first().map(|path| no_distance(path, no_node)).unwrap_or_default();
+        return (vague, false, told);
     };
     let mut taken: Vec<_> = at(nearest).collect();
     if let [first, ..] = vague[..] {
         taken.extend(&vague);
-        // node_distance(node, -1) reads beside the table: what it yields differs by architecture and machine.
-        let what = match first.kernel_node.get() {
-            Some(None) => format!(
-                "the kernel has no node for {}: what it takes for its distance cannot be told",
-                first.controller
-            ),
-            _ => format!("the kernel's distance to {} is not known", first.controller),
-        };
-        return (taken, false, what);
+        return (taken, false, no_distance(first, no_node));
     }
+    let counted: Vec<&str> =
+        taken.iter().filter(|path| is_nowhere(path)).map(|path| path.controller.as_str()).collect();
+    let counted = match counted[..] {
+        [] => String::new(),
+        _ => format!("; the kernel has no node for {}: {}", counted.join(", "), no_node.rule()),
+    };
     match taken[..] {
+        [path] if !counted.is_empty() => (taken.clone(), true, format!("{} is the nearest{counted}", path.controller)),
         [path] => (taken.clone(), true, format!("{} is nearest to node {node}, at {distance}", path.controller)),
-        _ => (taken, false, format!("all at {distance} from node {node}: the kernel keeps to the one it found first")),
+        _ => {
+            let told =
+                format!("all at {distance} from node {node}: the kernel keeps to the one it found first{counted}");
+            (taken, false, told)
+        }
     }
+}
+
+/// Why the kernel's distance to a path is not known.
+fn no_distance(path: &PathView, no_node: &NoNode) -> String {
+    match is_nowhere(path) {
+        true => format!("the kernel has no node for {}: {}", path.controller, no_node.rule()),
+        false => format!("the kernel's distance to {} is not known", path.controller),
+    }
+}
+
+/// Whether the kernel has no node for the controller.
+fn is_nowhere(path: &PathView) -> bool {
+    path.kernel_node.get() == Some(&None)
 }
 
 fn round_robin<'a>(class: &[&'a PathView]) -> Taken<'a> {

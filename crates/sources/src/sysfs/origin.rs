@@ -35,6 +35,10 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
         .or_else(|| gathered("OSRelease"));
     origin.kernel =
         kernel.map_or_else(|| Known::no(format!("{} does not tell", tree.display("proc/version"))), Known::Yes);
+    origin.kernel_base = word(tree, "proc/version_signature", LONGEST)
+        .and_then(|signature| ubuntu(&signature))
+        .or_else(|| debian(&word(tree, "proc/version", usize::MAX)?))
+        .or_else(|| debian(&gathered("OSVersion")?));
     let architecture = word(tree, "proc/sys/kernel/arch", LONGEST)
         .or_else(|| tree.is_live().then(|| rustix::system::uname().machine().to_string_lossy().into_owned()))
         .or_else(|| gathered("Architecture"))
@@ -88,6 +92,25 @@ fn release(version: &str) -> Option<String> {
     version.strip_prefix("Linux version ")?.split_ascii_whitespace().next().map(str::to_owned)
 }
 
+/// The base of an Ubuntu kernel, the last word of `/proc/version_signature`: `Ubuntu 5.15.0-112.122-generic 5.15.152`.
+fn ubuntu(signature: &str) -> Option<String> {
+    let [_, _, base] = signature.split_ascii_whitespace().collect::<Vec<_>>()[..] else { return None };
+    is_version(base).then(|| base.to_owned())
+}
+
+/// The base of a Debian kernel, in its build string: `... SMP PREEMPT_DYNAMIC Debian 6.1.90-1 (2024-05-03)`.
+fn debian(build: &str) -> Option<String> {
+    let (_, rest) = build.split_once(" Debian ")?;
+    let package = rest.split_ascii_whitespace().next()?;
+    let base = package.split(['-', '~', '+']).next()?;
+    is_version(base).then(|| base.to_owned())
+}
+
+fn is_version(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('.').collect();
+    (2..=4).contains(&parts.len()) && parts.iter().all(|part| part.parse::<u32>().is_ok())
+}
+
 /// A file's content, trimmed; nothing when there is none in it.
 fn word(tree: &Tree, path: &str, longest: usize) -> Option<String> {
     let text = tree.with_bytes(path, |bytes| value::text(bytes).map(str::to_owned)).ok()?.ok()?;
@@ -106,6 +129,24 @@ mod tests {
         let sysinfo = "Manufacturer:         IBM             \nType:                 2817\nModel:     756   M15\n";
         assert_eq!(super::mainframe(sysinfo).as_deref(), Some("IBM 2817 756 M15"));
         assert_eq!(super::mainframe("garbage"), None);
+    }
+
+    #[test]
+    fn distributions_name_the_kernel_they_started_from() {
+        let debian = "Linux version 6.1.0-21-amd64 (debian-kernel@lists.debian.org) (gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld \
+                      (GNU Binutils for Debian) 2.40) #1 SMP PREEMPT_DYNAMIC Debian 6.1.90-1 (2024-05-03)";
+        assert_eq!(super::debian(debian).as_deref(), Some("6.1.90"));
+        assert_eq!(
+            super::debian("#1 SMP PREEMPT_DYNAMIC Debian 6.12.9-1~bpo12+1 (2025-01-19)").as_deref(),
+            Some("6.12.9")
+        );
+        for other in ["#1 SMP PREEMPT_DYNAMIC @0", "x Debian ", "x Debian sid", "x Debian -", "(gcc (Debian 1"] {
+            assert_eq!(super::debian(other), None, "{other}");
+        }
+        assert_eq!(super::ubuntu("Ubuntu 5.15.0-112.122-generic 5.15.152").as_deref(), Some("5.15.152"));
+        for other in ["", "Ubuntu 5.15.0-112.122-generic", "Ubuntu a b", "a b c d"] {
+            assert_eq!(super::ubuntu(other), None, "{other}");
+        }
     }
 
     #[test]
