@@ -40,11 +40,19 @@ impl Ring {
     }
 }
 
-/// The usable CPUs in rings around a node, nearest first; without a node, all of them in one ring.
+/// The usable CPUs in rings around a node, nearest first; without a node, all of them in one ring. The node itself is a
+/// ring of its own even where others are said to be as near.
 pub(crate) fn rings(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
-    let Some(from) = from else {
-        return everywhere(machine, usable);
-    };
+    from.map_or_else(|| everywhere(machine, usable), |from| around(machine, from, usable, true))
+}
+
+/// The same as the kernel's hops (`sched_init_numa()` in kernel/sched/topology.c): a node at distance 10 is in the hop of
+/// the node itself.
+pub(crate) fn hops(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
+    from.map_or_else(|| everywhere(machine, usable), |from| around(machine, from, usable, false))
+}
+
+fn around(machine: &Machine, from: NodeId, usable: &CpuSet, alone: bool) -> Vec<Ring> {
     let mut left = usable.clone();
     let mut rings: Vec<Ring> = Vec::new();
     for (node, distance) in order::nodes_by_distance(machine, from) {
@@ -54,9 +62,9 @@ pub(crate) fn rings(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) ->
             continue;
         }
         left = left.difference(&cpus);
-        // The node itself is a ring of its own even where others are said to be as near.
-        let joins =
-            |ring: &&mut Ring| ring.distance == distance && ring.nodes.iter().all(|(node, _)| *node != Some(from));
+        let joins = |ring: &&mut Ring| {
+            ring.distance == distance && !(alone && ring.nodes.iter().any(|(node, _)| *node == Some(from)))
+        };
         let ring = Ring { distance, cpus: cpus.clone(), nodes: vec![(Some(node), cpus)] };
         match rings.last_mut().filter(joins) {
             Some(last) => last.absorb(ring),

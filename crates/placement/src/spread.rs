@@ -9,6 +9,9 @@
 //! nearest first    48 .. 71  72 .. 95   24 .. 47    0 .. 23   48 ..
 //! before 6.3       48 .. 71   0 .. 23   24 .. 47   72 .. 95   48 ..
 //! ```
+//!
+//! From a node without CPUs the kernel goes by the distances of the node that [`start`] names. tests/kernel_spread holds
+//! all of this to a replica of the kernel's functions.
 
 use nearfar_machine::{CpuId, CpuSet, Distance, Machine, NodeId, NodeSet};
 use serde::Serialize;
@@ -23,7 +26,8 @@ pub const MOST_QUEUES: usize = 1 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// The node's own CPUs, then those of the other nodes by distance; CPU number within equal distance.
+    /// The node's own CPUs, then those of the other nodes by distance; CPU number within equal distance. Nodes at
+    /// distance 10 of each other are one.
     #[default]
     NearestFirst,
     /// As the kernel did before 6.3: the node's own CPUs, then every other online CPU from 0 up. It heeded neither
@@ -114,7 +118,8 @@ fn advise(nearest: &Option<(NodeId, Distance)>) -> String {
 
 /// The CPUs of queue 0 to `count - 1`. When every usable CPU has a queue it begins again with the first.
 ///
-/// Nodes without CPUs are passed over; a device on one gets the CPUs nearest to it. CPUs that are on no node come last.
+/// Nodes without CPUs are passed over; from one of them the order is that of the node that [`start`] names. CPUs that are
+/// on no node come last.
 ///
 /// # Errors
 /// For a node that is unknown or not online, when no CPU is usable, and for requests that make no sense.
@@ -122,7 +127,9 @@ pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, S
     check(machine, request)?;
     let usable = usable(machine, request)?;
     let rings = match request.policy {
-        Policy::NearestFirst => near::rings(machine, request.node, &usable),
+        Policy::NearestFirst => {
+            near::hops(machine, request.node.map(|node| start(machine, node).unwrap_or(node)), &usable)
+        }
         Policy::KernelPre63 => local_then_the_rest(machine, request.node, &usable),
     };
     let mut window: Vec<Slot> = Vec::with_capacity(request.count.min(usable.len()));
@@ -133,6 +140,21 @@ pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, S
         window.extend(slots(machine, request, ring));
     }
     Ok((0..request.count).zip(window.iter().cycle()).map(|(queue, slot)| Slot { queue, ..*slot }).collect())
+}
+
+/// The node from which the kernel orders the CPUs for a device on `node`: that one where it has CPUs online, else the
+/// nearest that has, the lowest number among equals (`numa_nearest_node(node, N_CPU)` in mm/mempolicy.c, which
+/// `sched_numa_find_nth_cpu()` asks since Linux 6.7; 6.3 to 6.6 had no answer for such a node). Nothing where no node that
+/// has some is at a known distance.
+pub fn start(machine: &Machine, node: NodeId) -> Option<NodeId> {
+    let has_cpus = |node: NodeId| {
+        machine.node(node).is_some_and(|listed| listed.online && listed.cpus.intersects(&machine.cpu_states.online))
+    };
+    if has_cpus(node) {
+        return Some(node);
+    }
+    let mut others = order::nodes_by_distance(machine, node).into_iter();
+    others.find(|&(other, distance)| distance.is_some() && has_cpus(other)).map(|(other, _)| other)
 }
 
 fn check(machine: &Machine, request: &SpreadRequest) -> Result<(), SpreadError> {
@@ -183,7 +205,8 @@ fn local_then_the_rest(machine: &Machine, node: Option<NodeId>, usable: &CpuSet)
 fn slots(machine: &Machine, request: &SpreadRequest, ring: &Ring) -> impl Iterator<Item = Slot> {
     near::in_order(machine, ring, request.cores_first).into_iter().map(|cpu| {
         let node = ring.node_of(cpu);
-        let distance = ring.distance.or_else(|| machine.distance(request.node?, node?));
+        // From the device's node, wherever the order began.
+        let distance = request.node.zip(node).and_then(|(from, to)| machine.distance(from, to));
         Slot { queue: 0, cpu, node, distance }
     })
 }

@@ -6,7 +6,7 @@ use common::random::any_machine;
 use common::{kunpeng, machine, set, two_nodes};
 use nearfar_machine::{CpuId, CpuSet, Distance, Known, Machine, Node, NodeId};
 use nearfar_placement::order::nodes_by_distance;
-use nearfar_placement::spread::{MOST_QUEUES, Policy, Slot, SpreadError, SpreadRequest, spread};
+use nearfar_placement::spread::{MOST_QUEUES, Policy, Slot, SpreadError, SpreadRequest, spread, start};
 use proptest::prelude::*;
 
 fn request(node: Option<u32>, count: usize) -> SpreadRequest {
@@ -78,9 +78,37 @@ fn equal_distances_are_one_ring_in_which_the_cpu_number_decides() {
 fn a_device_on_a_node_without_cpus_gets_the_nearest_ones() {
     let machine = machine(&["0-1", "2-3", ""], &[&[10, 20, 40], &[20, 10, 30], &[40, 30, 10]]);
     assert_eq!(cpus(&machine, &request(Some(2), 5)), [2, 3, 0, 1, 2]);
+    assert_eq!((start(&machine, NodeId(2)), start(&machine, NodeId(0))), (Some(NodeId(1)), Some(NodeId(0))));
     assert_eq!(cpus(&machine, &request(Some(0), 3)), [0, 1, 2]);
     let old = SpreadRequest { policy: Policy::KernelPre63, ..request(Some(2), 3) };
     assert_eq!(cpus(&machine, &old), [0, 1, 2]);
+}
+
+#[test]
+fn from_a_node_without_cpus_the_kernel_goes_by_the_distances_of_the_nearest_that_has_some() {
+    // Node 3 is nearest to 1, then to 2, then to 0; but node 1 is nearer to 0 than to 2.
+    let rows: [&[u32]; 4] = [&[10, 20, 30, 40], &[20, 10, 30, 16], &[30, 30, 10, 20], &[40, 16, 20, 10]];
+    let mut machine = machine(&["0-1", "2-3", "4-5", ""], &rows);
+    assert_eq!(cpus(&machine, &request(Some(3), 6)), [2, 3, 0, 1, 4, 5]);
+    // What is printed is the distance from the device's node all the same.
+    let slots = spread(&machine, &request(Some(3), 6)).unwrap();
+    assert_eq!(slots.iter().map(|slot| slot.distance.unwrap().0).collect::<Vec<_>>(), [16, 16, 40, 40, 20, 20]);
+    // A node whose CPUs are all offline has none.
+    for cpu in [2, 3] {
+        machine.cpus[cpu].online = false;
+        machine.cpu_states.online.remove(CpuId(cpu as u32));
+    }
+    assert_eq!(start(&machine, NodeId(1)), Some(NodeId(0)));
+    assert_eq!(cpus(&machine, &request(Some(1), 4)), [0, 1, 4, 5]);
+    assert_eq!(start(&machine, NodeId(3)), Some(NodeId(2)));
+}
+
+#[test]
+fn nodes_at_distance_10_of_each_other_are_one_hop_in_cpu_order() {
+    let machine = machine(&["0,3", "1-2"], &[&[10, 10], &[10, 10]]);
+    for node in [0, 1] {
+        assert_eq!(cpus(&machine, &request(Some(node), 4)), [0, 1, 2, 3]);
+    }
 }
 
 #[test]
@@ -189,7 +217,10 @@ proptest! {
             let taken: CpuSet = window.iter().map(|slot| slot.cpu).collect();
             prop_assert_eq!(taken.len(), window.len(), "no CPU twice before all have one");
             prop_assert!(taken.is_subset(&usable));
-            prop_assert!(window.is_sorted_by_key(|slot| (slot.distance.is_none(), slot.distance)));
+            // From a node without CPUs the order is that of another node's distances.
+            let from = request.node.and_then(|node| start(&machine, node));
+            let distance = |slot: &Slot| from.zip(slot.node).and_then(|(from, to)| machine.distance(from, to));
+            prop_assert!(window.is_sorted_by_key(|slot| (distance(slot).is_none(), distance(slot))));
         }
         prop_assert!(slots.iter().enumerate().all(|(queue, slot)| slot.queue == queue));
     }
@@ -198,6 +229,11 @@ proptest! {
     fn both_rules_start_on_the_node_itself(machine in any_machine(), node in 0..6u32) {
         let Some(local) = machine.node(NodeId(node)).map(|node| node.cpus.clone()) else { return Ok(()) };
         let local = local.intersection(&machine.cpu_states.online);
+        // Nodes at distance 10 of each other share the first hop.
+        let near = |other: &Node| other.id != NodeId(node) && machine.distance(NodeId(node), other.id) == Some(Distance(10));
+        if machine.nodes.iter().any(near) {
+            return Ok(());
+        }
         for policy in [Policy::NearestFirst, Policy::KernelPre63] {
             let request = SpreadRequest { policy, isolated_too: true, ..request(Some(node), local.len()) };
             let Ok(slots) = spread(&machine, &request) else { continue };

@@ -6,7 +6,7 @@ use nearfar_machine::{CpuSet, Distance, NodeId};
 use nearfar_placement::spread::Slot;
 
 use crate::heat::Scale;
-use crate::layout::{Cell, Grid, Side};
+use crate::layout::{Cell, Grid, Side, paragraph};
 use crate::style::{Role, Style};
 
 /// One line a queue: its number and its CPU. Stable, made to be read by programs.
@@ -35,8 +35,9 @@ struct Run {
     length: usize,
 }
 
-/// Queues by runs: consecutive queues on consecutive CPUs of one node share a line.
-pub fn table(slots: &[Slot], style: &Style) -> String {
+/// Queues by runs: consecutive queues on consecutive CPUs of one node share a line. `node` is the device's, `start` the one
+/// from which the order was made ([`nearfar_placement::spread::start`]).
+pub fn table(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>, style: &Style) -> String {
     let columns = [
         ("queues", Side::Left),
         ("CPUs", Side::Left),
@@ -60,7 +61,17 @@ pub fn table(slots: &[Slot], style: &Style) -> String {
             ),
         ]);
     }
-    grid.render(style)
+    let note = match (node, start) {
+        (Some(node), Some(start)) if node != start => paragraph(
+            style,
+            0,
+            (Role::Dim, ""),
+            Role::Dim,
+            &format!("Node {node} has no CPUs online: the kernel orders from node {start}, the nearest that has some."),
+        ),
+        _ => String::new(),
+    };
+    grid.render(style) + &note
 }
 
 fn runs(slots: &[Slot]) -> Vec<Run> {

@@ -75,13 +75,16 @@ fn the_spread_of_case_4_as_list_mask_and_table() {
     }
     let mask = report_spread::mask(&slots, machine.mask_width());
     assert_eq!(mask.lines().nth(24), Some("24 00000100,00000000,00000000"));
-    insta::assert_snapshot!(report_spread::table(&slots, &PLAIN), @"
+    insta::assert_snapshot!(report_spread::table(&slots, None, None, &PLAIN), @"
     queues  CPUs   count  node  distance
     0-23    48-71     24     2        10
     24-47   72-95     24     3        16
     48      24         1     1        25
     ");
-    assert_eq!((report_spread::list(&[]), report_spread::table(&[], &PLAIN)), (String::new(), String::new()));
+    assert_eq!(
+        (report_spread::list(&[]), report_spread::table(&[], None, None, &PLAIN)),
+        (String::new(), String::new())
+    );
 }
 
 #[test]

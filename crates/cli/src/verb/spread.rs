@@ -104,9 +104,14 @@ impl Spread {
             isolated_too: self.isolated_too,
         };
         let slots = spread::spread(&machine, &request).map_err(Failure::input)?;
+        // The old rule knew no distances.
+        let start = match request.policy {
+            Policy::NearestFirst => request.node.and_then(|node| spread::start(&machine, node)),
+            Policy::KernelPre63 => None,
+        };
         output::print(&match self.format {
-            SpreadFormat::Table => nearfar_report::spread::table(&slots, &output::style(colour)),
-            SpreadFormat::Json => output::json("spread/1", Some(&machine.origin), &Slots { slots: &slots })?,
+            SpreadFormat::Table => nearfar_report::spread::table(&slots, request.node, start, &output::style(colour)),
+            SpreadFormat::Json => output::json("spread/1", Some(&machine.origin), &Slots { slots: &slots, start })?,
             SpreadFormat::List => nearfar_report::spread::list(&slots),
             SpreadFormat::Mask => nearfar_report::spread::mask(&slots, machine.mask_width()),
         })
@@ -116,4 +121,5 @@ impl Spread {
 #[derive(serde::Serialize)]
 struct Slots<'a> {
     slots: &'a [spread::Slot],
+    start: Option<NodeId>,
 }
