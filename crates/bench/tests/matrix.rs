@@ -63,11 +63,27 @@ fn what_never_varies_is_not_explained_and_the_other_is() {
 
 #[test]
 fn rounds_that_are_too_small_for_levels_of_their_own_are_said_to_have_none() {
-    let cells: Vec<MatrixCell> = two_nodes().into_iter().take(2).collect();
+    // Two cells of a round share a level, those with NUMA balancing off and those with it on.
+    let bound = |cell: &MatrixCell| cell.is_same_node() || cell.is_other_node();
+    let cells: Vec<MatrixCell> = [0, 1, 9, 10].map(|row| two_nodes()[row]).into_iter().filter(bound).collect();
     let found = |rounds| findings(&cells, &world(&cells, rounds, 0.01)).explained;
-    let (few, many) = (found(5), found(12));
+    let (few, many) = (found(2), found(12));
     assert!(few.r2.is_some() && !few.within_rounds, "{few:?}");
     assert!(many.r2.is_some() && many.within_rounds, "{many:?}");
+}
+
+#[test]
+fn a_cost_that_two_cells_or_one_decide_has_no_interval() {
+    let explained = |rows: &[usize]| {
+        let cells: Vec<MatrixCell> = rows.iter().map(|&row| two_nodes()[row]).collect();
+        findings(&cells, &world(&cells, 12, 0.01)).explained
+    };
+    let found = explained(&[0, 1]);
+    assert_eq!(found.far_share.why_not(), Some("2 cells are too few to say how much cells differ in other ways"));
+    // Only row 2 floats: whatever else is special to it looks like its migrations.
+    let found = explained(&[0, 1, 2, 3, 4]);
+    let why = "the number of cross-node migrations differs in one cell only";
+    assert_eq!(found.migration_s.why_not(), Some(why), "{found:?}");
 }
 
 #[test]

@@ -12,32 +12,37 @@
 //! its own: the group's means are taken off first (the "within" estimator of panel data; Wooldridge, Econometric Analysis
 //! of Cross Section and Panel Data, 10.5). What a column does then is told by runs of one cell that differ in it.
 //!
-//! Standard errors are HC3 (MacKinnon and White 1985; Long and Ervin 2000): they do not assume that runs with many
-//! migrations scatter as little as runs with none, which they do not. Intervals are those of Student's t.
+//! Samples of one cluster (cell) share what is special to it in every group (round), so repeating the rounds adds less than it
+//! seems: intervals count clusters, not samples ([`clustered`]). They also hold where samples with many migrations scatter
+//! more than those with none.
 
+mod clustered;
 mod linear;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
-use crate::CONFIDENCE;
+use crate::Interval;
+use clustered::Clustered;
 use linear::Solved;
 
-/// Fewer samples than this beyond what is estimated give intervals that are wide and, with HC3, not to be relied on.
+/// Fewer samples than this beyond what is estimated say nothing of how they scatter.
 const LEAST_FREEDOM: usize = 5;
+/// Fewer clusters than this beyond the columns and a base say too little of how clusters differ: simulated intervals then miss
+/// more often than they say.
+const LEAST_CLUSTER_FREEDOM: usize = 2;
 /// A column so much better told by the others (variance inflation; 100 is a correlation of 0.995 with one other) has no
 /// coefficient of its own worth the name.
 const MOST_INFLATION: f64 = 100.0;
-/// A sample that determines its own fitted value to this degree is the only one of its kind.
-const MOST_LEVERAGE: f64 = 1.0 - 1e-9;
 
 /// One sample with what may explain it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Row<const COLUMNS: usize> {
-    /// The group (cell of the experiment) it belongs to.
+    /// The group whose base it shares (a round of the experiment, or a cell).
     pub group: u32,
+    /// The cluster with which it shares what no column explains (a cell of the experiment).
+    pub cluster: u32,
     /// What was measured, in any unit.
     pub outcome: f64,
     /// What may explain it, each in a unit of its own.
@@ -67,6 +72,8 @@ pub struct Fit {
     pub samples: usize,
     /// How many groups they came from.
     pub groups: usize,
+    /// How many clusters.
+    pub clusters: usize,
     /// How many samples were not: not finite, or alone in their group, where nothing can be compared.
     pub left_out: usize,
 }
@@ -82,9 +89,21 @@ pub struct Coefficient {
     pub low: f64,
     /// Its upper end.
     pub high: f64,
+    /// The same as a share of the base: the mean outcome were all columns 0. `None` where that is not above 0, or where one
+    /// cluster alone decides it.
+    pub share: Option<Share>,
     /// How many times wider the other columns make its interval, squared (variance inflation factor); 1 where they have
     /// nothing to do with it.
     pub inflation: f64,
+}
+
+/// A coefficient as a share of the base.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Share {
+    /// The base's share that a unit of the column makes.
+    pub value: f64,
+    /// The 95 % confidence interval, which includes that of the base.
+    pub confidence: Interval,
 }
 
 impl Coefficient {
@@ -104,6 +123,14 @@ pub enum CannotTell {
         samples: usize,
         /// Columns and bases.
         estimated: usize,
+    },
+    /// Not enough clusters.
+    #[error("{clusters} clusters are too few for {columns} columns: it takes {} or more", .columns + 1 + LEAST_CLUSTER_FREEDOM)]
+    TooFewClusters {
+        /// Those that have usable samples.
+        clusters: usize,
+        /// Columns.
+        columns: usize,
     },
     /// The outcome is always the same (in each group).
     #[error("the outcome is the same in every sample{}", within(.baseline))]
@@ -129,9 +156,15 @@ pub enum CannotTell {
         /// Its variance inflation factor; infinite where it is a combination of the others.
         inflation: f64,
     },
-    /// A coefficient hangs on one sample.
-    #[error("one sample alone decides: it differs from all others in what should explain it")]
-    OneDecides,
+    /// A coefficient depends on one cluster.
+    #[error("a single cluster decides what {column} costs: no other one differs in it")]
+    OneDecides {
+        /// The column.
+        column: String,
+    },
+    /// Values beyond what can be computed with.
+    #[error("the samples are too large to be computed with")]
+    TooLarge,
 }
 
 fn within(baseline: &Baseline) -> &'static str {
@@ -151,21 +184,22 @@ pub fn fit<const COLUMNS: usize>(
     baseline: Baseline,
 ) -> Result<Fit, CannotTell> {
     let groups = usable(rows, baseline);
-    let samples = groups.values().map(Vec::len).sum();
+    let used: Vec<&Row<COLUMNS>> = groups.values().flatten().collect();
+    let samples = used.len();
     let freedom = freedom(samples, groups.len() + COLUMNS)?;
+    let clusters: Vec<u32> = used.iter().map(|row| row.cluster).collect();
+    let many = clusters.iter().collect::<BTreeSet<_>>().len();
     let mut outcome = Vec::with_capacity(samples);
     let mut columns = vec![Vec::with_capacity(samples); COLUMNS];
-    // How far each sample pulls its own group's mean towards it.
-    let mut pull = Vec::with_capacity(samples);
-    for rows in groups.values() {
+    let mut group_of = Vec::with_capacity(samples);
+    for (number, rows) in groups.values().enumerate() {
         outcome.extend(centred(rows, |row| row.outcome));
-        pull.extend(rows.iter().map(|_| 1.0 / rows.len() as f64));
+        group_of.extend(rows.iter().map(|_| number));
         for (number, column) in columns.iter_mut().enumerate() {
             column.extend(centred(rows, |row| row.columns[number]));
         }
     }
-    let scale =
-        |of: &dyn Fn(&Row<COLUMNS>) -> f64| groups.values().flatten().map(|row| of(row).abs()).fold(0.0, f64::max);
+    let scale = |of: &dyn Fn(&Row<COLUMNS>) -> f64| used.iter().map(|row| of(row).abs()).fold(0.0, f64::max);
     if !linear::varies(&outcome, scale(&|row| row.outcome)) {
         return Err(CannotTell::NothingToExplain { baseline });
     }
@@ -174,15 +208,62 @@ pub fn fit<const COLUMNS: usize>(
             return Err(CannotTell::NoVariation { column: names[number].to_owned(), baseline });
         }
     }
+    if many < COLUMNS + 1 + LEAST_CLUSTER_FREEDOM {
+        return Err(CannotTell::TooFewClusters { clusters: many, columns: COLUMNS });
+    }
     let solved = linear::solve(&columns, &outcome);
-    told(&names, &solved, &outcome, &pull, freedom).map(|(coefficients, residual_stdev, r2)| Fit {
-        coefficients,
-        r2,
-        residual_stdev,
+    if let Some((number, inflation)) = solved.worst_inflation().filter(|(_, inflation)| *inflation > MOST_INFLATION) {
+        return Err(CannotTell::Collinear { column: names[number].to_owned(), inflation });
+    }
+    let fitted = Clustered::new(&solved, &outcome, &group_of, &clusters);
+    let squares = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>();
+    let left = squares(fitted.residuals());
+    Ok(Fit {
+        coefficients: coefficients(&names, &used, &solved, &fitted)?,
+        r2: (1.0 - left / squares(&outcome)).clamp(0.0, 1.0),
+        residual_stdev: (left / freedom).sqrt(),
         samples,
         groups: groups.len(),
+        clusters: many,
         left_out: rows.len() - samples,
     })
+}
+
+/// The coefficients with their intervals, also as shares of the base.
+fn coefficients<const COLUMNS: usize>(
+    names: &[&str; COLUMNS],
+    used: &[&Row<COLUMNS>],
+    solved: &Solved,
+    fitted: &Clustered<'_>,
+) -> Result<Vec<Coefficient>, CannotTell> {
+    let count = used.len() as f64;
+    let mean = |of: &dyn Fn(&Row<COLUMNS>) -> f64| used.iter().map(|row| of(row) / count).sum::<f64>();
+    let influences: Vec<Vec<f64>> = (0..COLUMNS).map(|number| solved.influence(number)).collect();
+    // The base is a sum of outcomes as well: each one's part of the mean, less what it adds to the coefficients.
+    let mut base = mean(&|row| row.outcome);
+    let mut of_base = vec![1.0 / count; used.len()];
+    for (number, influence) in influences.iter().enumerate() {
+        let column = mean(&|row| row.columns[number]);
+        base -= solved.coefficients[number] * column;
+        of_base.iter_mut().zip(influence).for_each(|(of_base, influence)| *of_base -= column * influence);
+    }
+    let of = |(number, influence): (usize, &Vec<f64>)| {
+        let (name, value) = (names[number].to_owned(), solved.coefficients[number]);
+        let interval =
+            fitted.interval(value, influence).ok_or_else(|| CannotTell::OneDecides { column: name.clone() })?;
+        let Interval { low, high } = interval;
+        if !(value.is_finite() && low.is_finite() && high.is_finite()) {
+            return Err(CannotTell::TooLarge);
+        }
+        // To first order: the derivative of value / base.
+        let share = value / base;
+        let influence: Vec<f64> =
+            influence.iter().zip(&of_base).map(|(own, of_base)| (own - share * of_base) / base).collect();
+        let confidence = (base > 0.0).then(|| fitted.interval(share, &influence)).flatten();
+        let share = confidence.map(|confidence| Share { value: share, confidence });
+        Ok(Coefficient { name, value, low, high, share, inflation: solved.inflations[number] })
+    };
+    influences.iter().enumerate().map(of).collect()
 }
 
 /// What can be compared, by group.
@@ -213,32 +294,4 @@ fn centred<const COLUMNS: usize>(
     let first = rows.first().map_or(0.0, &of);
     let mean = rows.iter().map(|row| of(row) - first).sum::<f64>() / rows.len() as f64;
     rows.iter().map(move |row| of(row) - first - mean)
-}
-
-type Told = (Vec<Coefficient>, f64, f64);
-
-/// Coefficients with their intervals, the residuals' standard deviation, and the share that is explained.
-fn told(names: &[&str], solved: &Solved, outcome: &[f64], pull: &[f64], freedom: f64) -> Result<Told, CannotTell> {
-    if let Some((number, inflation)) = solved.worst_inflation().filter(|(_, inflation)| *inflation > MOST_INFLATION) {
-        return Err(CannotTell::Collinear { column: names[number].to_owned(), inflation });
-    }
-    let residuals = solved.residuals(outcome);
-    let mut weights = Vec::with_capacity(residuals.len());
-    for (number, (residual, pull)) in residuals.iter().zip(pull).enumerate() {
-        let leverage = pull + solved.leverage(number);
-        if leverage > MOST_LEVERAGE {
-            return Err(CannotTell::OneDecides);
-        }
-        weights.push((residual / (1.0 - leverage)).powi(2));
-    }
-    let half = StudentsT::new(0.0, 1.0, freedom).map_or(f64::NAN, |t| t.inverse_cdf(1.0 - (1.0 - CONFIDENCE) / 2.0));
-    let errors = solved.errors(&weights);
-    let coefficients = names.iter().enumerate().map(|(number, name)| {
-        let (value, reach) = (solved.coefficients[number], half * errors[number]);
-        let inflation = solved.inflations[number];
-        Coefficient { name: (*name).to_owned(), value, low: value - reach, high: value + reach, inflation }
-    });
-    let squares = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>();
-    let left = squares(&residuals);
-    Ok((coefficients.collect(), (left / freedom).sqrt(), (1.0 - left / squares(outcome)).clamp(0.0, 1.0)))
 }

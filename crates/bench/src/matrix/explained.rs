@@ -2,14 +2,18 @@
 //!
 //! Least squares over all samples: seconds = what its round took + a x migrations from node to node + b x share of far
 //! accesses. Each round, apart for NUMA balancing on and off, has a level of its own, so that neither drift nor the cost of
-//! hint faults looks like a cost of being far. Runs whose memory NUMA balancing may move are left out: moving it costs time
+//! hint faults looks like a cost of being far. The runs of a cell share whatever is special to it, so intervals count cells
+//! (clusters), not runs. Runs whose memory NUMA balancing may move are left out: moving it costs time
 //! that neither of the two explains, and how long it was far is not known exactly.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use nearfar_machine::Known;
-use nearfar_statistics::regression::{Baseline, CannotTell, Fit, Row, fit};
-use nearfar_statistics::{Interval, Moments};
+use nearfar_statistics::Interval;
+use nearfar_statistics::regression::{Baseline, CannotTell, Coefficient, Fit, Row, Share, fit};
 use serde::{Deserialize, Serialize};
 
+use super::cell::MatrixCell;
 use super::sample::Taken;
 use crate::probe::Where;
 
@@ -47,10 +51,13 @@ impl Estimate {
         self.confidence.low > 0.0 || self.confidence.high < 0.0
     }
 
-    fn of(fit: &Fit, name: &str, unit: f64) -> Option<Self> {
-        let found = fit.coefficients.iter().find(|coefficient| coefficient.name == name)?;
-        let confidence = Interval { low: found.low / unit, high: found.high / unit };
-        Some(Self { value: found.value / unit, confidence })
+    fn of(found: &Coefficient) -> Self {
+        Self { value: found.value, confidence: Interval { low: found.low, high: found.high } }
+    }
+
+    /// Of its share of what the runs would have taken without any migration and always near: the measure of "24 % longer".
+    fn share_of(found: &Coefficient) -> Option<Self> {
+        found.share.map(|Share { value, confidence }| Self { value, confidence })
     }
 }
 
@@ -62,17 +69,22 @@ pub fn explain(taken: &[Taken]) -> Explained {
         return nothing(because.clone(), because, 0);
     }
     match in_rounds([MIGRATIONS, FAR], &rows) {
-        Ok((fit, baseline)) => of_fit(&fit, baseline, &rows, None),
+        Ok((fit, baseline)) => of_fit(&fit, baseline, None),
         // One of the two never changes: the other one may still be told, and alone.
         Err(CannotTell::NoVariation { column, baseline }) => {
             let (kept, index) = if column == MIGRATIONS { (FAR, 1) } else { (MIGRATIONS, 0) };
             let alone: Vec<Row<1>> = rows
                 .iter()
-                .map(|row| Row { group: row.group, outcome: row.outcome, columns: [row.columns[index]] })
+                .map(|row| Row {
+                    group: row.group,
+                    cluster: row.cluster,
+                    outcome: row.outcome,
+                    columns: [row.columns[index]],
+                })
                 .collect();
             let because = in_words(CannotTell::NoVariation { column, baseline });
             match in_rounds([kept], &alone) {
-                Ok((fit, baseline)) => of_fit(&fit, baseline, &rows, Some(&because)),
+                Ok((fit, baseline)) => of_fit(&fit, baseline, Some(&because)),
                 Err(error) if kept == FAR => nothing(because, in_words(error), rows.len()),
                 Err(error) => nothing(in_words(error), because, rows.len()),
             }
@@ -87,18 +99,24 @@ fn in_words(error: CannotTell) -> String {
         CannotTell::NoVariation { column, baseline: Baseline::PerGroup } => {
             format!("{column} is the same in every sample of a round")
         }
+        CannotTell::TooFewClusters { clusters, .. } => {
+            format!("{clusters} cells are too few to say how much cells differ in other ways")
+        }
+        CannotTell::OneDecides { column } => format!("{column} differs in one cell only"),
         error => error.to_string(),
     }
 }
 
 fn rows(taken: &[Taken]) -> Vec<Row<2>> {
+    let cells: BTreeSet<MatrixCell> = taken.iter().map(|taken| taken.cell).collect();
+    let clusters: BTreeMap<MatrixCell, u32> = cells.into_iter().zip(0..).collect();
     let row = |taken: &Taken| {
         let cell = taken.cell;
         let sample = taken.good().filter(|_| !cell.policy.numa_balancing || cell.memory != Where::Floating)?;
         // Rounds are few; one that a foreign file makes up must not be too large to double.
         let group = taken.round.wrapping_mul(2).wrapping_add(cell.policy.numa_balancing.into());
         let columns = [sample.cross_node()? as f64, *sample.far_share().get()?];
-        Some(Row { group, outcome: sample.probe.seconds, columns })
+        Some(Row { group, cluster: *clusters.get(&cell)?, outcome: sample.probe.seconds, columns })
     };
     taken.iter().filter_map(row).collect()
 }
@@ -112,21 +130,15 @@ fn in_rounds<const N: usize>(names: [&str; N], rows: &[Row<N>]) -> Result<(Fit, 
     }
 }
 
-fn of_fit(fit: &Fit, baseline: Baseline, rows: &[Row<2>], why_not_both: Option<&str>) -> Explained {
+fn of_fit(fit: &Fit, baseline: Baseline, why_not_both: Option<&str>) -> Explained {
     let because = || Known::no(why_not_both.unwrap_or("it was not estimated").to_owned());
-    let or_because = |estimate: Option<Estimate>| estimate.map_or_else(because, Known::Yes);
-    let cost = |name| fit.coefficients.iter().find(|found| found.name == name).map_or(0.0, |found| found.value);
-    let (migration, far) = (cost(MIGRATIONS), cost(FAR));
-    // What the runs would have taken without any migration and always near: the measure of "24 % longer".
-    let near: Vec<f64> =
-        rows.iter().map(|row| row.outcome - migration * row.columns[0] - far * row.columns[1]).collect();
-    let near = Moments::of(&near).map_or(f64::NAN, |moments| moments.mean);
+    let cost = |name| fit.coefficients.iter().find(|found| found.name == name);
     Explained {
-        migration_s: or_because(Estimate::of(fit, MIGRATIONS, 1.0)),
-        far_share: match near > 0.0 {
-            true => or_because(Estimate::of(fit, FAR, near)),
-            false => Known::no("the fit leaves no time for runs that are near"),
-        },
+        migration_s: cost(MIGRATIONS).map_or_else(because, |found| Known::Yes(Estimate::of(found))),
+        far_share: cost(FAR).map_or_else(because, |found| match Estimate::share_of(found) {
+            Some(estimate) => Known::Yes(estimate),
+            None => Known::no("the fit leaves no time for runs that are near"),
+        }),
         r2: Some(fit.r2),
         within_rounds: baseline == Baseline::PerGroup,
         samples: fit.samples,

@@ -72,19 +72,16 @@ impl Solved {
         left
     }
 
-    /// How far a sample determines its own fitted value, through the columns, 0 to 1.
-    pub fn leverage(&self, sample: usize) -> f64 {
-        self.q.iter().map(|direction| direction[sample].powi(2)).sum()
+    /// How far two samples determine each other's fitted value, through the columns.
+    pub fn shared_leverage(&self, a: usize, b: usize) -> f64 {
+        self.q.iter().map(|direction| direction[a] * direction[b]).sum()
     }
 
-    /// Standard errors of the coefficients where the outcome of each sample has a variance of its own: the root of the
-    /// diagonal of (X'X)^-1 X' diag(variances) X (X'X)^-1.
-    pub fn errors(&self, variances: &[f64]) -> Vec<f64> {
-        let of = |row: &Vec<f64>| {
-            let influence = |sample: usize| row.iter().zip(&self.q).map(|(a, q)| a * q[sample]).sum::<f64>();
-            variances.iter().enumerate().map(|(sample, variance)| variance * influence(sample).powi(2)).sum::<f64>()
-        };
-        self.inverse.iter().map(|row| of(row).sqrt()).collect()
+    /// What each sample's outcome adds to a coefficient: a row of (X'X)^-1 X'.
+    pub fn influence(&self, coefficient: usize) -> Vec<f64> {
+        let row = &self.inverse[coefficient];
+        let samples = self.q.first().map_or(0, Vec::len);
+        (0..samples).map(|sample| row.iter().zip(&self.q).map(|(a, q)| a * q[sample]).sum()).collect()
     }
 }
 
@@ -103,7 +100,7 @@ fn inverse(r: &[Vec<f64>]) -> Vec<Vec<f64>> {
     inverse
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
