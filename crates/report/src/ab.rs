@@ -7,6 +7,7 @@
 //! ```
 
 mod lines;
+mod significance;
 mod table;
 mod values;
 
@@ -15,8 +16,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use lines::{Line, LineDiff};
+pub use significance::Verdict;
 pub use table::table;
-pub use values::{Change, Selection, Value, Verdict};
+pub use values::{Change, Selection, Value};
 
 /// One run of the command.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -65,6 +67,10 @@ pub struct Comparison {
     /// The values in the answers, where every run printed JSON; those that differ first. Without a selection equal
     /// values are only counted.
     pub values: Vec<Value>,
+    /// How many numbers differ between any two runs, the run time among them: each is one of so many that may differ by chance.
+    pub compared_numbers: usize,
+    /// The least number of runs of each side that can give a significant difference of one of so many numbers.
+    pub runs_needed: usize,
     /// Values that are equal in all runs.
     pub equal_values: usize,
     /// The lines of the answers, where they are not JSON.
@@ -75,11 +81,14 @@ impl Comparison {
     /// Compares. `selection` names the values to be shown, equal ones too; an empty one shows what differs.
     pub fn of(command: Vec<String>, a: Side, b: Side, selection: &Selection) -> Self {
         let times = |side: &Side| side.runs.iter().map(|run| serde_json::json!(run.elapsed_s)).collect();
-        let elapsed = Value::new("elapsed_s".to_owned(), times(&a), times(&b));
-        let (values, equal_values, lines) = match values::compare(&a, &b, selection) {
+        let mut elapsed = Value::new("elapsed_s".to_owned(), times(&a), times(&b));
+        let (mut values, equal_values, lines) = match values::compare(&a, &b, selection) {
             Some((values, equal)) => (values, equal, None),
             None => (Vec::new(), 0, Some(lines::compare(&a, &b))),
         };
-        Self { command, a, b, elapsed, values, equal_values, lines }
+        let compared_numbers = values.iter().chain([&elapsed]).filter(|value| value.is_compared()).count();
+        values.iter_mut().chain([&mut elapsed]).for_each(|value| value.judge(compared_numbers));
+        let runs_needed = significance::runs_needed(compared_numbers);
+        Self { command, a, b, elapsed, values, compared_numbers, runs_needed, equal_values, lines }
     }
 }

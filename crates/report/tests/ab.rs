@@ -1,7 +1,7 @@
 //! A and B side by side.
 
 use nearfar_report::Style;
-use nearfar_report::ab::{Comparison, Run, Selection, Side, table};
+use nearfar_report::ab::{Comparison, Run, Selection, Side, Verdict, table};
 
 fn side(kernel: &str, answers: &[(&str, f64)]) -> Side {
     Side {
@@ -64,4 +64,71 @@ fn a_failed_run_is_named_with_its_last_error() {
     b.runs[0].stderr = "sh: fioo: not found\n".to_owned();
     let text = table(&compared("fioo", side("6.1", &[("", 0.1)]), b, &[]), &Style::default());
     assert!(text.contains("B ended with 127: sh: fioo: not found"), "{text}");
+}
+
+/// Numbers that are the same on each run of this test (splitmix64), from 0 to 1.
+fn random(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A thing compared with itself: a run's numbers differ by chance, every third one is a small count with many ties.
+fn of_itself(state: &mut u64, numbers: usize, runs: usize) -> Comparison {
+    let mut of_side = || {
+        let answers: Vec<(String, f64)> = (0..runs)
+            .map(|_| {
+                let fields: Vec<String> = (0..numbers)
+                    .map(|number| match (number % 3, random(state)) {
+                        (2, chance) => format!("\"n{number}\":{}", (chance * 4.0).floor()),
+                        (_, chance) => format!("\"n{number}\":{chance}"),
+                    })
+                    .collect();
+                (format!("{{{}}}", fields.join(",")), random(state))
+            })
+            .collect();
+        side("6.12", &answers.iter().map(|(text, time)| (text.as_str(), *time)).collect::<Vec<_>>())
+    };
+    let (a, b) = (of_side(), of_side());
+    compared("bench", a, b, &[])
+}
+
+#[test]
+fn a_thing_compared_with_itself_rarely_differs_in_any_of_many_numbers() {
+    let mut state = 11;
+    for (numbers, runs, trials) in [(0, 4, 2000), (4, 2, 300), (5, 5, 2000), (22, 6, 800), (22, 8, 300), (84, 7, 200)] {
+        let alarms = (0..trials).filter(|_| {
+            let found = of_itself(&mut state, numbers, runs);
+            let changes = found.values.iter().chain([&found.elapsed]).filter_map(|value| value.change);
+            changes.into_iter().any(|change| change.verdict == Verdict::Significant)
+        });
+        let (alarms, trials) = (alarms.count(), f64::from(trials));
+        println!("{numbers} numbers and the time, {runs} runs: {alarms} of {trials}");
+        // 5 % with three deviations of the count itself; too few runs never say anything.
+        let most = if runs < 4 { 0.0 } else { 0.05 * trials + 3.0 * (0.05 * 0.95 * trials).sqrt() };
+        assert!(alarms as f64 <= most, "{alarms} of {trials} with {numbers} numbers and {runs} runs");
+    }
+}
+
+#[test]
+fn two_runs_say_nothing_and_enough_runs_find_a_difference() {
+    let answers = |from: usize, runs: usize| -> Vec<(String, f64)> {
+        (0..runs).map(|run| (format!("{{\"iops\": {}}}", from + run % 2), 1.0)).collect()
+    };
+    let found = |runs: usize| {
+        let (a, b) = (answers(100, runs), answers(900, runs));
+        let of = |runs: &[(String, f64)]| {
+            side("6.1", &runs.iter().map(|(text, time)| (text.as_str(), *time)).collect::<Vec<_>>())
+        };
+        compared("bench", of(&a), of(&b), &[])
+    };
+    let two = found(2);
+    assert_eq!(two.values[0].change.unwrap().verdict, Verdict::TooFewRuns);
+    assert_eq!((two.compared_numbers, two.runs_needed), (1, 4), "the time is the same in every run and does not count");
+    let text = table(&two, &Style::default());
+    assert!(text.contains("too few runs to tell") && text.contains("--runs 4"), "{text}");
+    assert_eq!(found(4).values[0].change.unwrap().verdict, Verdict::Significant);
+    assert!(!table(&found(4), &Style::default()).contains("--runs"));
 }

@@ -2,7 +2,8 @@
 
 use serde_json::Value as Json;
 
-use super::values::{Change, Value, Verdict, range};
+use super::significance::Verdict;
+use super::values::{Change, Value, range};
 use super::{Comparison, Line, LineDiff, Side};
 use crate::layout::{Cell, Grid, Side as Align, heading, paragraph, whole};
 use crate::style::{Role, Style};
@@ -16,6 +17,7 @@ pub fn table(comparison: &Comparison, style: &Style) -> String {
         Some(lines) => out.push_str(&lines_table(lines, comparison, style)),
         None => out.push_str(&values_table(comparison, style)),
     }
+    out.push_str(&runs_needed(comparison, style));
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         out.push_str(&failures(name, side, style));
     }
@@ -82,9 +84,8 @@ fn ratio_text(change: &Change) -> String {
 fn words(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Equal => "equal",
-        Verdict::Exact => "exact in every run",
-        Verdict::Clear => "clear",
-        Verdict::Overlap => "the ranges overlap",
+        Verdict::Significant => "significant difference",
+        Verdict::NotSignificant => "no significant difference",
         Verdict::TooFewRuns => "too few runs to tell",
     }
 }
@@ -187,6 +188,17 @@ fn unstable(diff: &LineDiff, style: &Style) -> String {
         }
     }
     out
+}
+
+/// How many runs it takes, where there are too few.
+fn runs_needed(comparison: &Comparison, style: &Style) -> String {
+    let verdicts = comparison.values.iter().chain([&comparison.elapsed]).filter_map(|value| value.change);
+    if !verdicts.into_iter().any(|change| change.verdict == Verdict::TooFewRuns) {
+        return String::new();
+    }
+    let numbers = crate::amount::count(comparison.compared_numbers, "number");
+    let text = format!("{numbers} compared: a significant difference takes --runs {} or more", comparison.runs_needed);
+    paragraph(style, 2, (Role::Dim, "runs: "), Role::Dim, &text)
 }
 
 /// What a failed run said.

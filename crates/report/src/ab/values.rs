@@ -7,10 +7,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::Side;
-
-/// The fewest runs of a side from which a difference can be told from chance: with four on each, all of one side
-/// above all of the other happens by chance once in 35 (both directions counted).
-const FEWEST_RUNS: usize = 4;
+use super::significance::Verdict;
 
 /// One value of the answers, over all runs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -38,27 +35,23 @@ pub struct Change {
     pub verdict: Verdict,
 }
 
-/// Whether a difference is more than chance.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// Every run gave the same on both sides.
-    Equal,
-    /// Each side agrees with itself exactly, and they differ.
-    Exact,
-    /// All runs of one side lie above all of the other, four or more on each.
-    Clear,
-    /// The ranges overlap.
-    Overlap,
-    /// Too few runs to tell a difference from chance.
-    TooFewRuns,
-}
-
 impl Value {
     /// A value of which A's and B's runs are known.
     pub(crate) fn new(path: String, a: Vec<Json>, b: Vec<Json>) -> Self {
         let change = Change::of(&a, &b);
         Self { path, a, b, change }
+    }
+
+    /// Whether it is a number in every run, and not the same in all of them.
+    pub(super) fn is_compared(&self) -> bool {
+        self.change.is_some() && self.differs()
+    }
+
+    /// Says whether its difference is more than chance, as one of so many numbers.
+    pub(super) fn judge(&mut self, compared: usize) {
+        if let (Some(change), Some(a), Some(b)) = (&mut self.change, numbers(&self.a), numbers(&self.b)) {
+            change.verdict = Verdict::of(&a, &b, compared);
+        }
     }
 
     /// Whether any run gave another value than any other.
@@ -70,26 +63,15 @@ impl Value {
 
 impl Change {
     fn of(a: &[Json], b: &[Json]) -> Option<Self> {
-        let numbers = |side: &[Json]| side.iter().map(Json::as_f64).collect::<Option<Vec<f64>>>();
         let (a, b) = (numbers(a)?, numbers(b)?);
         let (a_median, b_median) = (Summary::of(&a)?.median, Summary::of(&b)?.median);
         let ratio = (a_median != 0.0).then(|| b_median / a_median);
-        Some(Self { a_median, b_median, ratio, verdict: Verdict::of(&a, &b) })
+        Some(Self { a_median, b_median, ratio, verdict: Verdict::TooFewRuns })
     }
 }
 
-impl Verdict {
-    fn of(a: &[f64], b: &[f64]) -> Self {
-        let ((a_least, a_most), (b_least, b_most)) = (range(a), range(b));
-        let constant = a_least == a_most && b_least == b_most;
-        match () {
-            () if constant && a_least == b_least => Self::Equal,
-            () if constant && a.len() > 1 && b.len() > 1 => Self::Exact,
-            () if a.len() < FEWEST_RUNS || b.len() < FEWEST_RUNS => Self::TooFewRuns,
-            () if a_most < b_least || b_most < a_least => Self::Clear,
-            () => Self::Overlap,
-        }
-    }
+fn numbers(side: &[Json]) -> Option<Vec<f64>> {
+    side.iter().map(Json::as_f64).collect()
 }
 
 /// The least and the most of some numbers; infinite the wrong way round where there is none.
@@ -221,10 +203,6 @@ mod tests {
 
     use super::*;
 
-    fn numbers(values: &[f64]) -> Vec<Json> {
-        values.iter().map(|value| json!(value)).collect()
-    }
-
     #[test]
     fn nodes_are_compared_by_number_and_not_by_place() {
         let flat = parse(r#"{"nodes": [{"id": 0, "online": true}, {"id": 2, "online": false}]}"#).unwrap();
@@ -239,15 +217,5 @@ mod tests {
         assert!(matches("**.online", "nodes[1].cpus[0].online"));
         assert!(matches("jobs[*].read.iops", "jobs[far job].read.iops"));
         assert!(!matches("a", "ab") && !matches("ab", "a"));
-    }
-
-    #[test]
-    fn a_difference_is_clear_only_when_chance_is_unlikely() {
-        let verdict = |a: &[f64], b: &[f64]| Value::new(String::new(), numbers(a), numbers(b)).change.unwrap().verdict;
-        assert_eq!(verdict(&[1.0, 1.0], &[1.0, 1.0]), Verdict::Equal);
-        assert_eq!(verdict(&[1.0, 1.0], &[2.0, 2.0]), Verdict::Exact);
-        assert_eq!(verdict(&[1.0], &[2.0]), Verdict::TooFewRuns);
-        assert_eq!(verdict(&[1.0, 1.1, 1.2, 1.3], &[1.4, 1.5, 1.6, 1.7]), Verdict::Clear);
-        assert_eq!(verdict(&[1.0, 1.1, 1.2, 1.45], &[1.4, 1.5, 1.6, 1.7]), Verdict::Overlap);
     }
 }
