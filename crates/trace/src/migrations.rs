@@ -4,10 +4,11 @@
 //! sched_process_fork    parent 100, child 101        the child is followed when its parent is
 //! sched_wakeup_new      101 on CPU 3                 its life begins there
 //! sched_migrate_task    101 from CPU 3 to CPU 5      classed by what the two CPUs share; time on CPU 3's node ends
+//! sched_process_exec    100, before: 102             task 102 got its process' number: it ended all its other threads
 //! sched_process_exit    101                          its life ends
 //! ```
 //!
-//! All four come from per-CPU events: a migration happens in the context of whoever moves the task, so an event attached to
+//! All five come from per-CPU events: a migration happens in the context of whoever moves the task, so an event attached to
 //! the task itself, or to its control group (PERF_FLAG_PID_CGROUP), would stay silent. Task numbers are those of the
 //! kernel's first pid namespace ([`in_first_pid_namespace`]). Beside them, where the kernel has them, what NUMA balancing
 //! itself does ([`Balanced`]).
@@ -59,6 +60,14 @@ pub enum Event {
         /// On this CPU.
         cpu: CpuId,
     },
+    /// It became another program, and with that took another number: a thread that does this takes the number of its process'
+    /// first thread, which has ended by then (de_thread() in fs/exec.c). Of a first thread there is no such event.
+    Renumbered {
+        /// Its number until then.
+        old: i32,
+        /// Its number from then on.
+        new: i32,
+    },
     /// It ended.
     Ended {
         /// The task.
@@ -95,6 +104,7 @@ pub struct Formats {
     migrate: Format,
     fork: Format,
     wakeup_new: Format,
+    exec: Format,
     exit: Format,
     /// Why not, where it cannot be told.
     balancing: Result<(balancing::Formats, balancing::Decoder), String>,
@@ -108,6 +118,7 @@ pub struct Decoder {
     migrate: (u16, Number, Text, Number, Number),
     fork: (u16, Number, Number, Text),
     wakeup_new: (u16, Number, Number),
+    exec: (u16, Number, Number),
     exit: (u16, Number, Text),
     balancing: Option<balancing::Decoder>,
 }
@@ -116,12 +127,13 @@ impl Formats {
     /// Reads the descriptions of the events.
     ///
     /// # Errors
-    /// When one of the first four is missing or cannot be read.
+    /// When one of the first five is missing or cannot be read.
     pub fn read(tracefs: &Tracefs) -> Result<Self, TraceError> {
         Ok(Self {
             migrate: tracefs.tracepoint(SYSTEM, "sched_migrate_task")?,
             fork: tracefs.tracepoint(SYSTEM, "sched_process_fork")?,
             wakeup_new: tracefs.tracepoint(SYSTEM, "sched_wakeup_new")?,
+            exec: tracefs.tracepoint(SYSTEM, "sched_process_exec")?,
             exit: tracefs.tracepoint(SYSTEM, "sched_process_exit")?,
             balancing: balancing::Formats::read(tracefs),
         })
@@ -135,15 +147,16 @@ impl Formats {
     /// What a session has to trace to follow tasks and those they make.
     pub fn following(&self) -> Vec<(&Format, Option<String>)> {
         let balancing = self.balancing.iter().flat_map(|(formats, _)| formats.all());
-        [&self.migrate, &self.fork, &self.wakeup_new, &self.exit]
+        [&self.migrate, &self.fork, &self.wakeup_new, &self.exec, &self.exit]
             .into_iter()
             .chain(balancing)
             .map(|f| (f, None))
             .collect()
     }
 
-    /// What a session has to trace for these tasks and no others, which the kernel sorts out itself: the least cost. `None`
-    /// where they are more than a filter holds (a page, include/linux/perf_event.h and ftrace_profile_set_filter()).
+    /// What a session has to trace for these tasks and no others, which the kernel sorts out itself: the least cost. The numbers of
+    /// their processes' first threads belong to them, also of those that have ended: a thread that becomes another program takes
+    /// that number. `None` where they are more than a filter holds (a page, include/linux/perf_event.h and ftrace_profile_set_filter()).
     pub fn only(&self, tids: &[i32]) -> Option<Vec<(&Format, Option<String>)>> {
         let any_of = |field: &str| {
             let tids: Vec<String> = tids.iter().map(|tid| format!("{field}=={tid}")).collect();
@@ -151,7 +164,8 @@ impl Formats {
         };
         let balancing = self.balancing.iter().flat_map(|(formats, _)| formats.only(any_of));
         let own = [&self.migrate, &self.exit].map(|format| (format, Some(any_of("pid"))));
-        let tracepoints: Vec<_> = own.into_iter().chain(balancing).collect();
+        let exec = (&self.exec, Some(any_of("old_pid")));
+        let tracepoints: Vec<_> = own.into_iter().chain([exec]).chain(balancing).collect();
         let fits = |filter: &Option<String>| filter.as_ref().is_some_and(|filter| filter.len() < 4096);
         (!tids.is_empty() && tracepoints.iter().all(|(_, filter)| fits(filter))).then_some(tracepoints)
     }
@@ -163,7 +177,7 @@ impl Decoder {
     /// # Errors
     /// When one is missing or is of another kind.
     pub fn new(formats: &Formats) -> Result<Self, FormatError> {
-        let Formats { migrate, fork, wakeup_new, exit, balancing } = formats;
+        let Formats { migrate, fork, wakeup_new, exec, exit, balancing } = formats;
         Ok(Self {
             kind: migrate.number("common_type")?,
             migrate: (
@@ -175,6 +189,7 @@ impl Decoder {
             ),
             fork: (fork.id(), fork.number("parent_pid")?, fork.number("child_pid")?, fork.text("child_comm")?),
             wakeup_new: (wakeup_new.id(), wakeup_new.number("pid")?, wakeup_new.number("target_cpu")?),
+            exec: (exec.id(), exec.number("pid")?, exec.number("old_pid")?),
             exit: (exit.id(), exit.number("pid")?, exit.text("comm")?),
             balancing: balancing.as_ref().ok().map(|(_, decoder)| *decoder),
         })
@@ -201,6 +216,11 @@ impl Decoder {
             }
             _ if kind == self.wakeup_new.0 => {
                 Some(Event::Born { tid: tid(&self.wakeup_new.1)?, cpu: cpu(&self.wakeup_new.2)? })
+            }
+            _ if kind == self.exec.0 => {
+                let (_, new, old) = &self.exec;
+                let (old, new) = (tid(old)?, tid(new)?);
+                (old != new).then_some(Event::Renumbered { old, new })
             }
             _ if kind == self.exit.0 => Some(Event::Ended { tid: tid(&self.exit.1)?, name: name(&self.exit.2)? }),
             _ => self.balancing.as_ref()?.decode(kind, event),

@@ -66,6 +66,21 @@ pub fn of_cgroup(group: &str) -> Result<Vec<Thread>, TraceError> {
     Ok(threads)
 }
 
+/// The number of the first thread of a thread's process, which may have ended.
+pub fn leader(tid: i32) -> Option<i32> {
+    let status = std::fs::read(format!("/proc/{tid}/status")).ok()?;
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok()
+}
+
+/// Whether a thread is there and has not ended.
+pub fn is_alive(tid: i32) -> bool {
+    // The name between the brackets may hold any bytes.
+    let stat = std::fs::read(format!("/proc/{tid}/stat")).unwrap_or_default();
+    let state = stat.windows(2).rposition(|bytes| bytes == b") ").and_then(|at| stat.get(at + 2));
+    state.is_some_and(|state| !b"ZXx".contains(state))
+}
+
 /// How often the kernel has moved a thread that is alive from CPU to CPU since it began: `se.nr_migrations` of its `sched` file
 /// (kernel/sched/debug.c; with CONFIG_SCHED_DEBUG).
 pub fn moves_by_kernel(tid: i32) -> Known<u64> {

@@ -28,6 +28,7 @@ fn formats(pages: Option<&str>) -> Formats {
     write("sched", "sched_migrate_task", include_str!("formats/sched_migrate_task-6.18"));
     write("sched", "sched_process_fork", include_str!("formats/sched_process_fork-6.18"));
     write("sched", "sched_wakeup_new", include_str!("formats/sched_wakeup_new-6.18"));
+    write("sched", "sched_process_exec", include_str!("formats/sched_process_exec-6.18"));
     write("sched", "sched_process_exit", include_str!("formats/sched_process_exit-6.18"));
     write("sched", "sched_move_numa", MOVE);
     write("sched", "sched_swap_numa", SWAP);
@@ -88,7 +89,7 @@ fn moves_that_balancing_orders_are_told_from_those_that_come_to_nothing() {
 fn a_kernel_without_these_events_still_traces_migrations_and_says_what_it_lacks() {
     let formats = formats(None);
     assert!(formats.balancing().why_not().unwrap().contains("migrate:mm_migrate_pages"), "{:?}", formats.balancing());
-    assert_eq!(formats.following().len(), 4);
+    assert_eq!(formats.following().len(), 5);
     let decoder = Decoder::new(&formats).unwrap();
     assert_eq!(decoder.decode(&event(MOVE, &[("pid", 100)])), None);
     let mut moves = Moves::new(sharing(), true, formats.balancing());
@@ -104,6 +105,7 @@ fn filters_name_the_task_in_every_field_that_may_hold_it() {
         formats.only(&[7, 8]).unwrap().into_iter().map(|(f, filter)| (f.name().to_owned(), filter)).collect();
     let filter = |name: &str| filters.iter().find(|(event, _)| event == name).unwrap().1.clone().unwrap();
     assert_eq!(filter("sched_migrate_task"), "pid==7||pid==8");
+    assert_eq!(filter("sched_process_exec"), "old_pid==7||old_pid==8");
     assert_eq!(filter("sched_swap_numa"), "src_pid==7||src_pid==8||dst_pid==7||dst_pid==8");
     assert_eq!(filter("mm_migrate_pages"), "common_pid==7||common_pid==8");
     assert!(formats.only(&(100_000..100_200).collect::<Vec<_>>()).is_none(), "more than a page");

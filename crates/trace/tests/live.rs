@@ -1,13 +1,13 @@
 //! Traces on the machine that runs the tests, where its kernel permits that.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nearfar_machine::{CpuId, CpuSet, Machine};
 use nearfar_sources::synthetic;
 use nearfar_trace::migrations::{self, Decoder, Formats, Migrations, Moves, Sharing};
 use nearfar_trace::numa_balancing::MachineCounts;
-use nearfar_trace::{Finished, Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns};
+use nearfar_trace::{Finished, Losses, Ordered, Plan, Session, TraceError, Tracefs, now_ns, tasks};
 use rustix::thread::{CpuSet as Affinity, gettid, sched_getaffinity, sched_setaffinity};
 
 /// Two CPUs this test may use.
@@ -198,4 +198,54 @@ fn a_cpu_that_the_kernel_cannot_have_is_named() {
         error @ TraceError::NotPermitted { .. } => println!("skipped: {error}"),
         error => assert!(error.to_string().contains("sched_migrate_task on CPU 65000"), "{error}"),
     }
+}
+
+/// Not a test of its own: the program that `a_thread_that_becomes_another_program_is_followed_to_its_end` starts. One of its threads
+/// becomes `sleep` when its input has a line.
+#[test]
+fn program_whose_thread_becomes_sleep() {
+    use std::os::unix::process::CommandExt as _;
+    if std::env::var_os("NEARFAR_TEST_EXEC").is_none() {
+        return;
+    }
+    let thread = std::thread::spawn(|| {
+        println!("ready");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        panic!("{}", Command::new("sleep").arg("0.3").exec());
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_thread_that_becomes_another_program_is_followed_to_its_end() {
+    use std::io::{BufRead as _, Write as _};
+    if !migrations::in_first_pid_namespace() {
+        return println!("skipped: task numbers of a container are not the kernel's");
+    }
+    let mut first = 0;
+    let found = traced(&two_nodes(), None, |moves| {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", "program_whose_thread_becomes_sleep", "--nocapture", "--test-threads=1"]);
+        program.env("NEARFAR_TEST_EXEC", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = program.spawn().unwrap();
+        first = child.id().cast_signed();
+        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("ready")));
+        let begin = now_ns();
+        let threads = tasks::of_process(first).unwrap();
+        assert!(threads.len() >= 2, "{threads:?}");
+        threads.iter().for_each(|thread| moves.adopt(thread.tid, &thread.name, thread.cpu, begin));
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        assert!(child.wait().unwrap().success());
+    });
+    let Some((found, _)) = found else { return };
+    assert!(found.tasks.iter().all(|task| task.ended), "all had ended before the trace did: {:?}", found.tasks);
+    let sleeping = found.tasks.iter().find(|task| task.name == "sleep").unwrap();
+    let spent: f64 = sleeping.time.iter().map(|spent| spent.seconds).sum();
+    assert!(sleeping.tid == first && spent > 0.3, "{sleeping:?}");
+    assert_eq!(
+        found.tasks.iter().filter(|task| task.tid == first).count(),
+        2,
+        "the first thread, and who took its number"
+    );
 }

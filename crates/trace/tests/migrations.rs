@@ -115,6 +115,72 @@ fn lives_of_a_task_and_its_child() {
     assert_eq!(ended, [(100, "probe", false), (101, "other", true)]);
 }
 
+/// Thread 101 of process 100 becomes another program and takes the number of the first thread, which ends before. It is moved once
+/// between taking the number and saying so.
+///
+/// ```text
+/// second 0     1        2            3            4                       5          7        9
+/// 100    on 0  .        ended by it  is 101 now:  moved 8->1, before that it says    8->1     ended
+/// 101    on 8  born 8   .            the same     "100, before: 101"      .          no more
+/// ```
+#[test]
+fn a_thread_that_takes_its_process_number_goes_on_under_that() {
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
+    moves.adopt(100, "probe", Some(CpuId(0)), 0);
+    let ended = |tid| Event::Ended { tid, name: "probe".to_owned() };
+    for (second, event) in [
+        (0, forked(100, 101)),
+        (1, born(101, 8)),
+        (2, ended(100)),
+        (3, moved(100, 8, 1)),
+        (4, Event::Renumbered { old: 101, new: 100 }),
+        (7, moved(100, 1, 9)),
+    ] {
+        moves.take(second * SECOND, event);
+        assert!(moves.any_alive());
+    }
+    assert!(moves.is_renumbered(100) && !moves.is_renumbered(101));
+    moves.take(9 * SECOND, ended(100));
+    assert!(!moves.any_alive(), "nothing is left under the old number");
+    let found = moves.finish(20 * SECOND, Known::no("not read"));
+    assert_eq!((found.migrations.cross_node, found.gaps, found.tasks.len()), (2, 0, 2), "{:?}", found.tasks);
+    assert!(found.tasks.iter().all(|task| task.tid == 100 && task.ended));
+    assert_eq!(
+        (seconds_on(&found, 100, 0), seconds_on(&found, 100, 1)),
+        (4.0, 4.0),
+        "second 1 to 9: {:?}",
+        found.tasks
+    );
+}
+
+#[test]
+fn a_number_that_another_process_gets_later_is_not_taken_for_a_thread_of_the_first() {
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
+    moves.adopt(100, "probe", Some(CpuId(0)), 0);
+    moves.adopt(101, "probe", Some(CpuId(0)), 0);
+    moves.take(SECOND, Event::Ended { tid: 100, name: "probe".to_owned() });
+    moves.take(2 * SECOND, forked(999, 100));
+    moves.take(3 * SECOND, moved(100, 0, 15));
+    moves.take(4 * SECOND, Event::Renumbered { old: 998, new: 100 });
+    let found = moves.finish(5 * SECOND, Known::no("not read"));
+    assert_eq!((found.migrations.total(), found.tasks.len()), (0, 2));
+}
+
+#[test]
+fn a_task_whose_end_was_lost_ends_when_it_was_missed_twice() {
+    let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
+    moves.adopt(100, "probe", Some(CpuId(0)), 0);
+    moves.adopt(101, "probe", Some(CpuId(0)), 0);
+    moves.end_missing(SECOND, |tid| tid != 100);
+    assert!(moves.any_alive(), "its end may be in an event that was not read yet");
+    moves.end_missing(2 * SECOND, |tid| tid != 100);
+    moves.end_missing(3 * SECOND, |_| true);
+    let found = moves.finish(5 * SECOND, Known::no("not read"));
+    let ended: Vec<_> =
+        found.tasks.iter().map(|task| (task.tid, task.ended, seconds_on(&found, task.tid, 0))).collect();
+    assert_eq!(ended, [(100, true, 2.0), (101, false, 5.0)]);
+}
+
 #[test]
 fn a_task_that_never_moves_is_where_it_was_seen() {
     let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));

@@ -1,6 +1,6 @@
 //! Events in order of time become lives of tasks: where each was, for how long, and how often it was moved.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use nearfar_machine::{CpuId, Known, NodeId};
 use serde::{Deserialize, Serialize};
@@ -16,11 +16,20 @@ pub struct Moves {
     /// Tasks that are alive, by number.
     living: HashMap<i32, Life>,
     ended: Vec<TaskMoves>,
+    /// What numbers did that had just ended, until it is known whose they are now: see [`Event::Renumbered`].
+    unclaimed: HashMap<i32, Vec<(u64, Event)>>,
+    /// Numbers that another thread has taken.
+    renumbered: HashSet<i32>,
+    /// Followed tasks that could not be found when somebody looked last.
+    missing: HashSet<i32>,
     matrix: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
     gaps: u64,
     /// Whether events tell what NUMA balancing does.
     balancing: Known<()>,
 }
+
+/// No thread does more than this between taking its process' number and saying so.
+const MAX_UNCLAIMED_EVENTS: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
 struct Life {
@@ -150,7 +159,8 @@ impl Moves {
     /// tell what NUMA balancing does ([`Formats::balancing`](super::Formats::balancing)).
     pub fn new(sharing: Sharing, follow: bool, balancing: Known<()>) -> Self {
         let (living, ended, matrix) = Default::default();
-        Self { sharing, follow, living, ended, matrix, gaps: 0, balancing }
+        let (unclaimed, renumbered, missing) = Default::default();
+        Self { sharing, follow, living, ended, unclaimed, renumbered, missing, matrix, gaps: 0, balancing }
     }
 
     /// Follows a task that is there since `since_ns`, the trace's beginning. `seen_on` is where it was seen to be at any
@@ -166,10 +176,39 @@ impl Moves {
         !self.living.is_empty()
     }
 
+    /// Whether the number of this task was taken by another thread of its process, which became another program.
+    pub fn is_renumbered(&self, tid: i32) -> bool {
+        self.renumbered.contains(&tid)
+    }
+
+    /// Ends the lives of tasks that are not there any more and whose end no event told, because it was lost: those that were
+    /// missing here and the last time this was called. Leave enough time in between for events to be read.
+    pub fn end_missing(&mut self, time_ns: u64, is_there: impl Fn(i32) -> bool) {
+        let missing: HashSet<i32> = self.living.keys().copied().filter(|&tid| !is_there(tid)).collect();
+        let before = std::mem::replace(&mut self.missing, missing.clone());
+        for tid in missing.intersection(&before) {
+            if let Some(life) = self.living.remove(tid) {
+                self.close(*tid, life, time_ns, true);
+            }
+        }
+    }
+
     /// Takes the next event. What happened to a task before it was followed is left out.
     pub fn take(&mut self, time_ns: u64, event: Event) {
+        if let Event::Moved { tid, .. } | Event::PagesMoved { tid, .. } = event
+            && !self.living.contains_key(&tid)
+            && let Some(events) = self.unclaimed.get_mut(&tid)
+        {
+            if events.len() < MAX_UNCLAIMED_EVENTS {
+                events.push((time_ns, event));
+            }
+            return;
+        }
         match event {
+            Event::Renumbered { old, new } => self.renumber(time_ns, old, new),
             Event::Forked { parent, child, name } => {
+                // The number is given out again.
+                self.unclaimed.remove(&child);
                 if self.follow && self.life(parent, time_ns).is_some() {
                     // Either adopted before this event was read, or a number given out again after an end that was lost.
                     match self.living.remove(&child) {
@@ -191,6 +230,7 @@ impl Moves {
                     && let Some(life) = self.living.remove(&tid)
                 {
                     self.close(tid, Life { name, ..life }, time_ns, true);
+                    self.unclaimed.insert(tid, Vec::new());
                 }
             }
             Event::Steered { tid, with } => self.each(tid, with, time_ns, |life| life.balanced.task_moves += 1),
@@ -199,6 +239,23 @@ impl Moves {
                 self.each(tid, None, time_ns, |life| life.balanced.pages_migrated += pages);
             }
         }
+    }
+
+    /// A thread has taken the number of its process' first thread: its life goes on under that.
+    fn renumber(&mut self, time_ns: u64, old: i32, new: i32) {
+        let unclaimed = self.unclaimed.remove(&new).unwrap_or_default();
+        if self.life(old, time_ns).is_none() {
+            return;
+        }
+        let Some(life) = self.living.remove(&old) else { return };
+        // Its end was lost: it had ended before its number could be taken.
+        if let Some(first) = self.living.remove(&new) {
+            self.close(new, first, time_ns, true);
+        }
+        self.living.insert(new, life);
+        self.renumbered.insert(new);
+        // What it did between taking the number and saying so.
+        unclaimed.into_iter().for_each(|(time_ns, event)| self.take(time_ns, event));
     }
 
     /// A task that was followed by then.

@@ -121,11 +121,13 @@ impl Reader {
         let Self { order, followed, .. } = self;
         order.until(now, &mut |time, event| pass_on(followed, time, event));
         let followed = self.followed.remove(&pid).ok_or(TraceError::NotFollowed { pid })?;
+        let replaced = followed.moves.is_renumbered(pid);
         Ok(Watched {
             seconds: now.saturating_sub(followed.since_ns) as f64 / 1e9,
             losses: losses.since(&followed.losses),
             numa_balancing_of_task: TaskCounts::read(pid),
             moves_by_kernel: match (followed.moves_by_kernel, tasks::moves_by_kernel(pid)) {
+                _ if replaced => Known::no("another thread of the process has taken the first one's number"),
                 (Known::Yes(before), Known::Yes(now)) => Known::Yes(now.saturating_sub(before)),
                 (unknown @ Known::No { .. }, _) | (_, unknown) => unknown,
             },

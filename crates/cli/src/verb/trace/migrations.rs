@@ -1,6 +1,8 @@
 //! `nearfar trace migrations`: who was moved where.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::time::{Duration, Instant};
 
 use clap::{ArgGroup, Args};
 use nearfar_sources::Want;
@@ -14,6 +16,9 @@ use super::meanwhile::Meanwhile;
 use super::{AnswerArgs, read_machine, refused};
 use crate::args::Colour;
 use crate::failure::{Failure, Outcome};
+
+/// How often traced tasks are looked for whose end was not seen.
+const LOOK_FOR_TASKS: Duration = Duration::from_secs(1);
 
 type Tracepoint<'a> = (&'a nearfar_trace::format::Format, Option<String>);
 
@@ -78,9 +83,15 @@ impl Migrations {
                 order.push(sample.time_ns, event);
             }
         };
+        let mut looked = Instant::now();
         let command = meanwhile.pass(&mut session, &mut |session| {
             session.drain(&mut |_, sample| read(sample, &mut order));
             order.end_round(&mut |time, event| moves.take(time, event));
+            // An end that no event told must not keep the trace going.
+            if looked.elapsed() >= LOOK_FOR_TASKS {
+                moves.end_missing(now_ns(), tasks::is_alive);
+                looked = Instant::now();
+            }
             moves.any_alive()
         })?;
         // Closing the events takes the kernel a quarter of a second, which is no part of anybody's time in the trace.
@@ -95,6 +106,8 @@ impl Migrations {
     /// Only the threads there are now.
     fn only<'a>(&self, formats: &'a Formats) -> Result<Vec<Tracepoint<'a>>, Failure> {
         let tids: Vec<i32> = self.threads()?.iter().map(|thread| thread.tid).collect();
+        let leaders = tids.iter().filter_map(|&tid| tasks::leader(tid));
+        let tids: Vec<i32> = tids.iter().copied().chain(leaders).collect::<BTreeSet<_>>().into_iter().collect();
         formats.only(&tids).ok_or_else(|| {
             Failure::input(anyhow::anyhow!("{} threads are too many for --no-follow: leave it out", tids.len()))
         })
