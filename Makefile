@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: run build test lint bench fuzz install help
+.PHONY: run build test lint bench fuzz install uninstall help
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -39,5 +39,9 @@ MINUTES ?= 10
 fuzz: ## Fuzz every parser for MINUTES (10) each; needs cargo-fuzz and a nightly toolchain
 	tools/fuzz-all $(MINUTES)
 
-install: build ## Install the command, the delay plugin, man pages and shell completions below PREFIX (/usr/local)
-	tools/install-files "$(or $(PREFIX),/usr/local)"
+PREFIX ?= /usr/local
+install: build ## Install the command, the delay plugin, unit, man pages, completions and docs below DESTDIR and PREFIX (/usr/local)
+	tools/install-files install "$(PREFIX)" "$(DESTDIR)"
+
+uninstall: ## Remove what `make install` put below DESTDIR and PREFIX, and nothing else
+	tools/install-files uninstall "$(PREFIX)" "$(DESTDIR)"

@@ -1,7 +1,7 @@
 //! Where answers go: standard output in colour or not, JSON with its envelope, files written whole or not at all.
 
 use std::io::{ErrorKind, IsTerminal as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use nearfar_machine::Origin;
@@ -10,6 +10,9 @@ use serde::Serialize;
 
 use crate::args::Colour;
 use crate::failure::{Failure, Outcome};
+
+/// So many files of one name are kept beside each other.
+const MAX_UNUSED: u32 = 999;
 
 /// Prints text to standard output. A reader that has gone away (`| head`) ends the command quietly.
 pub fn print(text: &str) -> Outcome {
@@ -85,12 +88,58 @@ pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
 
 /// Fails where [`write_file`] is going to, before the work begins whose answer would be lost.
 pub fn can_write(path: &Path) -> Outcome {
+    has_room(path, 0)
+}
+
+/// The same for a file of that many bytes: fails where the file system has not as many free. What it makes to find out is
+/// gone when it returns, so that no kill leaves anything.
+pub fn has_room(path: &Path, bytes: u64) -> Outcome {
     let tried = match std::fs::metadata(path) {
         Ok(there) if there.is_dir() => Err(ErrorKind::IsADirectory.into()),
-        Ok(there) if !there.is_file() => rustix::fs::access(path, rustix::fs::Access::WRITE_OK).map_err(Into::into),
-        _ => beside(path).map(|_| ()),
+        Ok(there) if !there.is_file() => {
+            rustix::fs::access(path, rustix::fs::Access::WRITE_OK).map_err(std::io::Error::from)
+        }
+        _ => return room_beside(path, bytes),
     };
     tried.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
+}
+
+/// The same for a file that gets another name where that one is taken.
+pub fn room_beside(path: &Path, bytes: u64) -> Outcome {
+    let tried = beside(path).and_then(|file| allocate(file.as_file(), bytes));
+    tried.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
+}
+
+/// Has the file system set aside that many bytes; passes where it cannot say.
+fn allocate(file: &std::fs::File, bytes: u64) -> std::io::Result<()> {
+    use rustix::io::Errno;
+    if bytes == 0 {
+        return Ok(());
+    }
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a file that nobody named as the first of `checkup.html`, `checkup-2.html` ... that is not there, and says
+/// which. What is there, be it a link, is never replaced.
+pub fn write_unused(stem: &str, extension: &str, content: &[u8]) -> Result<PathBuf, Failure> {
+    let name = |number: u32| match number {
+        1 => PathBuf::from(format!("{stem}.{extension}")),
+        _ => PathBuf::from(format!("{stem}-{number}.{extension}")),
+    };
+    let refused = |error| Failure::Refused(anyhow::Error::new(error).context(format!("writing {}", name(1).display())));
+    let mut file = beside(&name(1)).map_err(refused)?;
+    file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(refused)?;
+    for number in 1..=MAX_UNUSED {
+        match file.persist_noclobber(name(number)) {
+            Ok(_) => return Ok(name(number)),
+            Err(taken) if taken.error.kind() == ErrorKind::AlreadyExists => file = taken.file,
+            Err(other) => return Err(refused(other.error)),
+        }
+    }
+    Err(refused(ErrorKind::AlreadyExists.into()))
 }
 
 /// Writes an answer that took long to get; where the file cannot be had any more, it is on standard error.

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod bench;
 pub mod checkup;
 pub mod completions;
+pub mod explain;
 pub mod history;
 pub mod lab;
 pub mod lease_guard;

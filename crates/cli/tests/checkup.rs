@@ -3,7 +3,7 @@
 
 mod keys;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,4 +102,114 @@ fn help_says_what_load_it_makes_and_how_to_leave_it_out() {
     for says in ["a load of 5 % runs on each CPU", "--probe 5", "--probe 0"] {
         assert!(text.contains(says), "{text}");
     }
+}
+
+/// What a checkup in that directory does: its exit code, and what it prints on each stream.
+fn checked_up(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(NEARFAR);
+    command.arg("checkup").args(words).current_dir(directory).env("NO_COLOR", "1").stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// The names in a directory.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = entries.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::create_dir(place.path().join("folder")).unwrap();
+    for page in ["/proc/page.html", "/nonexistent/page.html", "folder", "/"] {
+        let (code, screen, errors) = checked_up(place.path(), &["--html", page]);
+        assert_eq!((code, screen.as_str()), (Some(3), ""), "a screen shows that it was measured first: {errors}");
+        assert!(errors.contains(&format!("writing {page}: ")), "{errors}");
+    }
+    assert_eq!(names(place.path()), ["folder"], "nothing is left behind");
+}
+
+#[test]
+fn the_screen_is_printed_also_when_the_page_is_lost_at_the_end() {
+    let place = tempfile::tempdir().unwrap();
+    for format in ["table", "json"] {
+        let words = ["--source", "two-node", "--html", "/dev/full", "--format", format];
+        let (code, screen, errors) = checked_up(place.path(), &words);
+        assert_eq!(code, Some(3), "{errors}");
+        assert!(screen.contains("2 nodes") || screen.contains("checkup/1"), "{screen}");
+        assert!(errors.contains("writing /dev/full: No space left on device"), "{errors}");
+    }
+}
+
+#[test]
+fn the_page_is_written_also_when_nobody_takes_the_screen() {
+    let place = tempfile::tempdir().unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(NEARFAR);
+    command.args(["checkup", "--source", "two-node", "--html", "page.html"]).current_dir(place.path()).stdout(full);
+    assert_eq!(command.stderr(Stdio::null()).status().unwrap().code(), Some(3));
+    assert!(std::fs::read_to_string(place.path().join("page.html")).unwrap().contains("</html>"));
+}
+
+#[test]
+fn a_full_disk_is_noticed_before_anything_is_measured() {
+    let place = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=64k none full && cd full && exec \"$0\" checkup --html page.html";
+    std::fs::create_dir(place.path().join("full")).unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, NEARFAR]).current_dir(place.path());
+    let output = command.stdin(Stdio::null()).output();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output {
+        Ok(output) if output.status.code() == Some(3) => {
+            assert_eq!(text(&output.stdout), "");
+            let errors = text(&output.stderr);
+            assert!(errors.contains("writing page.html: No space left on device"), "{errors}");
+        }
+        Ok(output) if text(&output.stderr).contains("nearfar") => panic!("{}", text(&output.stderr)),
+        Ok(output) => println!("skipped: no file system of its own: {}", text(&output.stderr).trim()),
+        Err(error) => println!("skipped: unshare: {error}"),
+    }
+}
+
+#[test]
+fn a_page_that_nobody_asked_for_replaces_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    std::fs::write(at("nearfar-checkup.html"), "mine").unwrap();
+    std::os::unix::fs::symlink("nowhere/page.html", at("nearfar-checkup-2.html")).unwrap();
+    std::fs::create_dir(at("nearfar-checkup-3.html")).unwrap();
+    let (code, screen, errors) = checked_up(place.path(), &["--source", "two-node"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(screen.ends_with("The whole of it as a page: nearfar-checkup-4.html\n"), "{screen}");
+    assert_eq!(std::fs::read_to_string(at("nearfar-checkup.html")).unwrap(), "mine");
+    assert!(at("nearfar-checkup-2.html").is_symlink() && at("nearfar-checkup-3.html").is_dir());
+    assert_eq!(names(place.path()).len(), 4);
+    // A place that takes no file is no reason to fail: /proc is one for root, too.
+    let (code, screen, errors) = checked_up(Path::new("/proc"), &["--source", "two-node"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(screen.contains("2 nodes") && !screen.contains("as a page"), "{screen}");
+    assert!(errors.contains("no page: ") && errors.contains("--html FILE"), "{errors}");
+}
+
+#[test]
+fn a_page_that_was_asked_for_replaces_a_file_and_never_follows_a_link() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    std::fs::write(at("page.html"), "old").unwrap();
+    std::fs::write(at("target"), "theirs").unwrap();
+    std::os::unix::fs::symlink("target", at("link.html")).unwrap();
+    std::os::unix::fs::symlink("made", at("dangling.html")).unwrap();
+    for page in ["page.html", "link.html", "dangling.html"] {
+        let (code, _, errors) = checked_up(place.path(), &["--source", "two-node", "--html", page]);
+        assert_eq!(code, Some(0), "{errors}");
+        let text = std::fs::read_to_string(at(page)).unwrap();
+        assert!(text.starts_with("<!DOCTYPE html>") && !at(page).is_symlink(), "{page}");
+    }
+    assert_eq!(std::fs::read_to_string(at("target")).unwrap(), "theirs");
+    assert_eq!(names(place.path()), ["dangling.html", "link.html", "page.html", "target"]);
 }

@@ -60,7 +60,7 @@ fn a_spread_from_the_published_machine_is_nearest_first() {
 fn every_answer_has_a_json_form_in_its_envelope() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
-    let verbs: [(&str, &[&str]); 8] = [
+    let verbs: [(&str, &[&str]); 10] = [
         ("topo/1", &["topo", "--root", &root]),
         ("audit/1", &["audit", "--root", &root]),
         ("plan/1", &["plan", "--root", &root]),
@@ -68,6 +68,8 @@ fn every_answer_has_a_json_form_in_its_envelope() {
         ("spread/1", &["spread", "--root", &root, "--count", "3", "--node", "2"]),
         ("path/1", &["path", "--source", "nvme-two-controllers", "--cpu", "0", "--subsystem", "nvme-subsys0"]),
         ("machines/1", &["lab", "machines"]),
+        ("explain/1", &["explain", "nvme-far-path"]),
+        ("explain-rules/1", &["explain"]),
         ("checkup/1", &["checkup", "--root", &root, "--no-html"]),
     ];
     for (schema, arguments) in verbs {
@@ -94,6 +96,8 @@ fn every_key_of_the_json_forms_is_documented() {
     let path =
         ["path", "--source", "nvme-two-controllers", "--cpu", "0", "--subsystem", "nvme-subsys0", "--format", "json"];
     answers.push(json(&path));
+    answers.push(json(&["explain", "--format", "json"]));
+    answers.push(json(&["explain", "interrupt-far", "--format", "json"]));
     let keys = keys::documented(&answers);
     assert!(keys.len() > 60, "only {} keys were seen", keys.len());
 }

@@ -202,7 +202,7 @@ fn questions_without_an_answer_say_what_there_is() {
     let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized)]);
     let failure = |machine: &Machine, name: &str, cpu| paths(machine, name, CpuId(cpu)).unwrap_err().to_string();
     insta::assert_snapshot!(failure(&machine, "nvme0", 0), @r#"there is no NVMe subsystem "nvme0"; did you mean "nvme-subsys0"? there are: nvme-subsys0"#);
-    insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 99), @"CPU 99 is not in this machine; CPUs that are online: 0-3");
+    insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 99), @"CPU 99 is not in this machine; CPUs that are online: 0-7");
     machine.cpus[3].online = false;
     let error = paths(&machine, "nvme-subsys0", CpuId(3)).unwrap_err();
     assert!(matches!(error, PathError::NoCpu { cpu: CpuId(3), offline: true, .. }), "{error}");

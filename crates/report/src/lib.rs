@@ -18,6 +18,7 @@ pub mod cache;
 mod change;
 pub mod checkup;
 pub mod doctor;
+pub mod explain;
 mod floating;
 mod heat;
 pub mod history;

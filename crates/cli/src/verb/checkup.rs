@@ -1,7 +1,7 @@
 //! `nearfar checkup`: the main job. Topology, audit, a short probe; one screen and one page.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -19,6 +19,11 @@ use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
 
+/// The page's name where none is given, without its end.
+const PAGE: &str = "nearfar-checkup";
+/// Room that has to be free for the page, in bytes: that of 1024 nodes takes less.
+const PAGE_BYTES: u64 = 4 << 20;
+
 /// The most that latencies get of the time.
 const LATENCY_BUDGET: Duration = Duration::from_secs(5);
 /// The load on each CPU while floating tasks are probed: little enough for a server at work, enough to make its scheduler
@@ -27,7 +32,8 @@ const LOAD_PERCENT: f64 = 5.0;
 
 /// Check the machine up: what it is, what is far on it, how much slower far memory is
 ///
-/// Asks for nothing and changes nothing. Prints one screen and writes one HTML page that needs no network.
+/// Asks for nothing and changes nothing. Prints one screen and writes one HTML page that needs no network. Whether the page
+/// can be written is tried before anything is measured; the screen is printed in any case.
 ///
 /// On the running system it measures for half a minute: memory latency for 5 s, then, where there are several nodes, whether
 /// the scheduler hurts tasks that are not bound. For that a load of 5 % runs on each CPU meanwhile, because a scheduler without
@@ -43,9 +49,10 @@ pub struct Checkup {
     source: SourceArgs,
     #[command(flatten)]
     tasks: TaskArgs,
-    /// Where the page is written; an existing file is replaced
-    #[arg(long, value_name = "FILE", default_value = "nearfar-checkup.html")]
-    html: PathBuf,
+    /// Where the page is written; an existing file is replaced [default: nearfar-checkup.html, or
+    /// nearfar-checkup-2.html and so on: no existing file is replaced]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Write no page
     #[arg(long, conflicts_with = "html")]
     no_html: bool,
@@ -63,22 +70,71 @@ impl Checkup {
         let budget = Duration::try_from_secs_f64(self.probe).ok().filter(|budget| budget.as_secs() <= 3600);
         let budget = budget.ok_or_else(|| Failure::Input(anyhow::anyhow!("--probe takes 0 to 3600 seconds")))?;
         let machine = self.source.read(Want { tasks: self.tasks.scope(), names: true, ..Want::all() })?;
+        let page = self.page()?;
         let (probe, floating) = measured(&machine, budget)?;
         let audit = audit::audit(&machine, &AuditOptions::default());
         let checkup = nearfar_report::checkup::Checkup { made: made(), machine, audit, probe, floating };
-        if !self.no_html {
-            output::write_file(&self.html, nearfar_report::checkup::page(&checkup).as_bytes())?;
-        }
-        match self.format.format {
-            Format::Json => output::print(&output::json("checkup/1", None, &checkup)?),
-            Format::Table => {
-                output::print(&nearfar_report::checkup::screen(&checkup, &output::style(colour)))?;
-                match self.no_html {
-                    true => Ok(()),
-                    false => output::print(&format!("\nThe whole of it as a page: {}", self.html.display())),
-                }
+        // Each is given also where the other cannot be: what was measured took half a minute.
+        let printed = output::print(&match self.format.format {
+            Format::Json => output::json("checkup/1", None, &checkup)?,
+            Format::Table => nearfar_report::checkup::screen(&checkup, &output::style(colour)),
+        });
+        let written = page.write(&checkup)?;
+        printed?;
+        match (written, self.format.format) {
+            (Some(page), Format::Table) => output::print(&format!("\nThe whole of it as a page: {}", page.display())),
+            (Some(page), Format::Json) => {
+                output::say!("the whole of it as a page: {}", page.display());
+                Ok(())
             }
+            (None, _) => Ok(()),
         }
+    }
+
+    /// Where the page goes, tried.
+    fn page(&self) -> Result<Page, Failure> {
+        match &self.html {
+            _ if self.no_html => Ok(Page::None),
+            Some(file) => output::has_room(file, PAGE_BYTES).map(|()| Page::Named(file.clone())),
+            None => match output::room_beside(Path::new(&format!("{PAGE}.html")), PAGE_BYTES) {
+                Ok(()) => Ok(Page::Unnamed),
+                Err(failure) => no_page(failure).map(|()| Page::None),
+            },
+        }
+    }
+}
+
+/// Where the page goes.
+enum Page {
+    None,
+    /// Nobody said where.
+    Unnamed,
+    Named(PathBuf),
+}
+
+impl Page {
+    /// Writes it, and says under which name.
+    fn write(self, checkup: &nearfar_report::checkup::Checkup) -> Result<Option<PathBuf>, Failure> {
+        let content = || nearfar_report::checkup::page(checkup);
+        match self {
+            Self::None => Ok(None),
+            Self::Unnamed => match output::write_unused(PAGE, "html", content().as_bytes()) {
+                Ok(file) => Ok(Some(file)),
+                Err(failure) => no_page(failure).map(|()| None),
+            },
+            Self::Named(file) => output::write_file(&file, content().as_bytes()).map(|()| Some(file)),
+        }
+    }
+}
+
+/// A page that nobody asked for and that cannot be written is no failure.
+fn no_page(failure: Failure) -> Outcome {
+    match failure {
+        Failure::Refused(error) => {
+            output::say!("no page: {error:#}; --html FILE names another place, --no-html none");
+            Ok(())
+        }
+        other => Err(other),
     }
 }
 

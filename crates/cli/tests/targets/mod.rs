@@ -35,6 +35,8 @@ pub const TARGETS: &[Target] = &[
     target(["audit", "pid"], "audit --pid 99999999", &["process 99999999"]),
     target(["audit", "pid"], "audit --pid 0", &["--pid", "above 0"]),
     target(["audit", "pid"], "audit --root {tree} --pid 99999999", &["process 99999999"]),
+    target(["explain", "rule"], "explain nope", &["\"nope\"", "interrupt-far", "input-contradiction"]),
+    target(["explain", "rule"], "explain interupt-far", &["did you mean \"interrupt-far\"?"]),
     target(["spread", "source"], "spread --count 1 --source nope", &["nope", "two-node"]),
     target(["spread", "root"], "spread --count 1 --root /nonexistent", &["/nonexistent"]),
     target(["spread", "node"], "spread --source kunpeng --count 1 --node 9", &["node 9", "0-3"]),

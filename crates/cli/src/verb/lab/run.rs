@@ -52,6 +52,7 @@ pub struct Shell {
 impl Run {
     /// Boots, runs, powers off.
     pub fn run(self) -> Outcome {
+        self.counts.as_deref().map(output::can_write).transpose()?;
         let request = prepare(&self.guest)?;
         if self.show_command {
             return output::print(&quoted(&command_line(&request)));
