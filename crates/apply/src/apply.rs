@@ -16,6 +16,7 @@ use crate::history::{RunState, state_of};
 use crate::journal::{self, Header, JOURNAL_FORMAT};
 use crate::lock::Lock;
 use crate::outcome::Outcome;
+use crate::owner;
 use crate::run_id::RunId;
 use crate::state::StateDir;
 use crate::system::System;
@@ -74,9 +75,10 @@ pub fn apply_with(
         // Nothing to write down, so nobody has to be allowed to.
         return Ok(Outcome::default());
     }
+    let boot = target.boot(system);
+    owner::check(plan, system, target.is_tree(), boot.as_deref())?;
     let state = StateDir::make(target)?;
     let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;
-    let boot = target.boot(system);
     let (run, notes) = next_run(&state, boot.as_deref(), options.force)?;
     let header = Header {
         journal_format: JOURNAL_FORMAT,

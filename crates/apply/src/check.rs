@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use nearfar_machine::{CpuId, NodeId};
 use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
 
 use crate::setting::Setting;
@@ -29,6 +30,51 @@ pub enum PlanError {
         /// The target's host name.
         here: String,
     },
+    /// A number or a name in the plan is another device's now. The plan is refused as a whole.
+    #[error(
+        "change {number} of the plan: {file}: the plan was made for {was}, it is {now} now{}; nothing was changed: \
+         make the plan again", others_too(*others)
+    )]
+    OtherOwner {
+        /// Counted from 1.
+        number: usize,
+        /// The file it writes.
+        file: String,
+        /// The owner when the plan was made.
+        was: String,
+        /// The owner now.
+        now: String,
+        /// How many further changes have another owner.
+        others: usize,
+    },
+    /// The plan was made in another boot, and nothing tells whether a number or name in it is still the same device's.
+    #[error(
+        "change {number} of the plan: {file}: the plan was made in boot {plan}, this is boot {here}, and nothing tells \
+         whether that is still the same device's; nothing was changed: make the plan again"
+    )]
+    OtherBoot {
+        /// Counted from 1.
+        number: usize,
+        /// The file it writes.
+        file: String,
+        /// Identifier of the boot it was made in.
+        plan: String,
+        /// Identifier of this boot.
+        here: String,
+    },
+    /// CPUs are on other nodes than when the plan was made: what it takes for near is not.
+    #[error(
+        "CPU {cpu} was on node {plan} when the plan was made and is on node {here} now; nothing was changed: make the \
+         plan again"
+    )]
+    OtherNodes {
+        /// The CPU.
+        cpu: CpuId,
+        /// Its node in the plan.
+        plan: NodeId,
+        /// Its node now.
+        here: NodeId,
+    },
     /// More changes than there can be settings.
     #[error("the plan has {0} changes; no machine has that many settings")]
     TooMany(usize),
@@ -50,6 +96,14 @@ pub enum PlanError {
         /// The file both write.
         file: String,
     },
+}
+
+fn others_too(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => " (and 1 more is another's)".to_owned(),
+        others => format!(" (and {others} more are another's)"),
+    }
 }
 
 /// Whether every change of the plan is one nearfar would make: known format, names that stay inside their directories,

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::io;
 use std::time::SystemTime;
 
+use nearfar_placement::change::Owner;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use read::{Contents, lines, read};
@@ -85,6 +86,9 @@ pub(crate) struct Intent {
     pub(crate) setting: Setting,
     pub(crate) old: String,
     pub(crate) new: String,
+    /// Whose the setting was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) owner: Option<Owner>,
     /// The driver that is bound again after the write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rebind: Option<String>,

@@ -27,6 +27,7 @@ mod journal;
 pub mod lease;
 mod lock;
 mod outcome;
+mod owner;
 mod rebind;
 mod rollback;
 mod run_id;

@@ -117,7 +117,8 @@ pub struct RollbackOutcome {
 impl RollbackOutcome {
     /// Whether everything of the run is as before it.
     pub fn is_complete(&self) -> bool {
-        self.changes.iter().all(|reverted| reverted.result.is_settled())
+        let refused = |result: &UndoResult| matches!(result, UndoResult::OtherOwner { .. });
+        self.changes.iter().all(|reverted| reverted.result.is_settled() && !refused(&reverted.result))
     }
 }
 
@@ -158,6 +159,15 @@ pub enum UndoResult {
         /// The later run that wrote it, where it was nearfar: undo that one first.
         by_run: Option<RunId>,
     },
+    /// The interrupt, interface, subsystem or PCI address is another device's now. Nothing was written.
+    OtherOwner {
+        /// Whose it was.
+        was: String,
+        /// Whose it is.
+        now: String,
+        /// Whether the value is gone with its owner, so that nothing is left to undo.
+        gone: bool,
+    },
     /// The system refused.
     Failed {
         /// Its answer.
@@ -168,6 +178,6 @@ pub enum UndoResult {
 impl UndoResult {
     /// Whether nothing is left to undo.
     pub fn is_settled(&self) -> bool {
-        !matches!(self, Self::ChangedSince { .. } | Self::Failed { .. })
+        !matches!(self, Self::ChangedSince { .. } | Self::OtherOwner { gone: false, .. } | Self::Failed { .. })
     }
 }

@@ -7,6 +7,8 @@
 //!  a mix of both           the same (a tree's file, killed between writing and shortening it)
 //!  anything else           somebody changed it since: let be, unless forced
 //!  not there               went with its device: nothing to do
+//!
+//!  Where its number or name is another device's now, nothing is written whatever the file shows.
 //! ```
 
 use std::io;
@@ -15,6 +17,7 @@ use nearfar_machine::PciAddress;
 
 use crate::journal::{Intent, Journal, Progress, Record, Written};
 use crate::outcome::UndoResult;
+use crate::owner::{self, Mismatch};
 use crate::rebind::{bound_driver, may_rebind, rebind};
 use crate::setting::Setting;
 use crate::system::{System, text};
@@ -48,6 +51,9 @@ impl Undo<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
             Err(error) => return UndoResult::Failed { error: plain(&error) },
         };
+        if let Some(Mismatch { was, now, is_given_out_again, .. }) = self.other_owner(&intent) {
+            return UndoResult::OtherOwner { was, now, gone: is_given_out_again };
+        }
         let found = self.find(written, &now);
         let driver = self.driver_to_bind(written, found);
         match found {
@@ -74,6 +80,17 @@ impl Undo<'_> {
             Ok(note) => UndoResult::Restored { from: now.trim_end().into(), to: intent.old.trim_end().into(), note },
             Err(error) => UndoResult::Failed { error },
         }
+    }
+
+    /// Whether the setting is another device's than the one that was written.
+    fn other_owner(&self, intent: &Intent) -> Option<Mismatch> {
+        let was = intent.owner.as_ref()?;
+        let mut seen = owner::observe(self.system, &intent.setting, was, self.tree);
+        // An interface that is down has no handlers, and keeps its interrupts.
+        if was.device.is_some() && seen.owner.handlers.as_deref() == Some("") {
+            seen.owner.handlers = None;
+        }
+        owner::mismatch(was, &seen).filter(|found| !(self.force && found.only_handlers))
     }
 
     fn find(&self, written: &Written, now: &str) -> Found {

@@ -134,6 +134,14 @@ impl FromStr for PciAddress {
     }
 }
 
+impl PciAddress {
+    /// The innermost PCI function in a path below `/sys/devices`.
+    pub fn innermost(path: &str) -> Option<Self> {
+        // With its domain, as the kernel writes it: parts such as `1:0.0` are something else.
+        path.rsplit('/').filter(|part| part.len() >= 12).find_map(|part| part.parse().ok())
+    }
+}
+
 fn parse_pci(text: &str) -> Option<PciAddress> {
     let (rest, function) = text.rsplit_once('.')?;
     let mut parts = rest.rsplit(':');

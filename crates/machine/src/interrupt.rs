@@ -32,6 +32,17 @@ pub struct Interrupt {
     pub count: Known<u64>,
 }
 
+/// The kernel's own files in `/proc/irq/N`; every other name there is a handler's directory.
+pub const PROC_IRQ_FILES: [&str; 7] = [
+    "affinity_hint",
+    "effective_affinity",
+    "effective_affinity_list",
+    "node",
+    "smp_affinity",
+    "smp_affinity_list",
+    "spurious",
+];
+
 /// Whether an interrupt's affinity belongs to the kernel, and how that is known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Managed {

@@ -38,7 +38,7 @@ pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
 pub use diagnostic::Diagnostic;
 pub use distance::{DistanceError, DistanceOrigin, Distances};
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
-pub use interrupt::{Interrupt, Managed};
+pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};
 pub use known::Known;
 pub use machine::Machine;
 pub use names::{alternatives, near_match};

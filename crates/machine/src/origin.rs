@@ -14,6 +14,9 @@ pub struct Origin {
     /// Host name, where the source has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// Identifier of the boot (`/proc/sys/kernel/random/boot_id`), where the source is the running system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
     /// Kernel release, `6.12.0-1-amd64`.
     pub kernel: Known<String>,
     /// The kernel.org version that a distribution's kernel was built from, `6.1.90`, where the source has it and the
@@ -43,6 +46,7 @@ impl Origin {
             kind,
             place: place.into(),
             host: None,
+            boot: None,
             kernel: Known::no(because),
             kernel_base: None,
             architecture: Known::no(because),

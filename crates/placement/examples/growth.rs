@@ -119,6 +119,7 @@ fn network(number: u32, queues: u32, xps: impl Fn(u32) -> CpuSet) -> NetworkDevi
     NetworkDevice {
         name: format!("net{number:03}"),
         device: Some(address(number)),
+        mac: None,
         node: Known::Yes(Some(NodeId(number % NODES))),
         transmit: (0..queues).map(|queue| TransmitQueue { queue, xps: Known::Yes(xps(queue)) }).collect(),
         receive: (0..queues).map(|queue| ReceiveQueue { queue, rps: Known::Yes(CpuSet::new()) }).collect(),

@@ -15,6 +15,14 @@ pub struct Plan {
     pub plan_format: u32,
     /// Host name of the machine it was made for, where known. A plan is not carried out on another host.
     pub host: Option<String>,
+    /// Identifier of the boot it was made in (`/proc/sys/kernel/random/boot_id`), where the source tells. Numbers and
+    /// names of devices may stand for others after a reboot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
+    /// The CPUs of each online node when the plan was made. A plan is not carried out where one of them is on another
+    /// node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeCpus>,
     /// The changes, in the order in which they are made.
     pub changes: Vec<Planned>,
     /// What an audit rule would have changed and the plan does not touch.
@@ -33,12 +41,55 @@ pub struct Planned {
     /// The value it had when the plan was made, as the kernel's file shows it; `None` where it was not seen. A value
     /// that has changed since is not overwritten.
     pub before: Option<String>,
+    /// What the change's number or name stood for when the plan was made; `None` where nothing tells, and for sysctls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
     /// The audit rule it mends.
     pub rule: String,
     /// Why, in a sentence.
     pub reason: String,
     /// The distance before and after, where the change is about one.
     pub distance: Option<DistanceChange>,
+}
+
+/// The device behind a number or name that the kernel may give to another device later: an interrupt's number,
+/// `eth0`, `nvme-subsys0`, the PCI address of a card that was plugged in. Two owners differ where a field that both
+/// have differs; `interface` and `controller` are not compared.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Owner {
+    /// The handlers of an interrupt ([`nearfar_machine::Interrupt::name`]); empty where it has none. A plan has them in
+    /// [`Change::InterruptAffinity`] instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handlers: Option<String>,
+    /// The PCI function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<PciAddress>,
+    /// Vendor and device number of that function, in hex: `8086:1592`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_id: Option<String>,
+    /// The hardware address of an interface, where its PCI function does not tell it from another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// The qualified name of an NVMe subsystem.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nqn: Option<String>,
+    /// The network interface of an interrupt's device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The NVMe controller of an interrupt's device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<String>,
+}
+
+/// The CPUs of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeCpus {
+    /// The node.
+    pub node: NodeId,
+    /// Its online CPUs.
+    pub cpus: CpuSet,
 }
 
 /// What a change brings nearer.

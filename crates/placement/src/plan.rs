@@ -11,13 +11,14 @@
 //! left alone.
 
 mod choice;
+mod owner;
 
 use std::collections::{BTreeSet, HashSet};
 
 use nearfar_machine::{CpuSet, IoPolicy, Irq, Known, Machine, NetworkDevice, NodeId, PciAddress, alternatives};
 
 use crate::audit::{Audit, Finding, rule};
-use crate::change::{Change, LeftAlone, NearestCpus, PLAN_FORMAT, Plan, Planned};
+use crate::change::{Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned};
 use crate::near;
 use choice::{subsystem, subsystem_of, takes};
 
@@ -119,6 +120,8 @@ pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
     Plan {
         plan_format: PLAN_FORMAT,
         host: machine.origin.host.clone(),
+        boot: machine.origin.boot.clone(),
+        nodes: nodes(machine),
         changes: draft.planned,
         left_alone: draft.left_alone,
         nearest,
@@ -198,6 +201,7 @@ impl Draft<'_> {
         }
         self.planned.push(Planned {
             before: before(self.machine, &change),
+            owner: owner::of(self.machine, &change),
             change,
             rule: finding.rule.to_owned(),
             reason: format!("{}: {}", finding.subject, finding.message),
@@ -231,7 +235,7 @@ fn target(change: &Change) -> String {
     }
 }
 
-fn network<'a>(machine: &'a Machine, name: &str) -> Option<&'a NetworkDevice> {
+pub(crate) fn network<'a>(machine: &'a Machine, name: &str) -> Option<&'a NetworkDevice> {
     let networks = machine.networks.get()?;
     networks.binary_search_by(|network| network.name.as_str().cmp(name)).ok().map(|index| &networks[index])
 }
@@ -265,6 +269,15 @@ fn before(machine: &Machine, change: &Change) -> Option<String> {
             machine.settings.numa_balancing.get().filter(|_| balancing).map(u32::to_string)
         }
     }
+}
+
+/// The CPUs of each online node that has some.
+fn nodes(machine: &Machine) -> Vec<NodeCpus> {
+    let all = machine.online_nodes().map(|node| NodeCpus {
+        node: node.id,
+        cpus: machine.cpus.iter().filter(|cpu| cpu.online && cpu.node == Some(node.id)).map(|cpu| cpu.id).collect(),
+    });
+    all.filter(|node| !node.cpus.is_empty()).collect()
 }
 
 /// For each node that an interrupt is brought near to: all usable CPUs, nearest first.

@@ -100,6 +100,9 @@ fn undone(result: &UndoResult) -> (Role, &'static str, String, String) {
             });
             (Role::Warning, "let be", now.clone(), by)
         }
+        UndoResult::OtherOwner { was, now, .. } => {
+            (Role::Warning, "refused", String::new(), format!("it was {was}, it is {now} now"))
+        }
         UndoResult::Failed { error } => (Role::Critical, "failed", String::new(), error.clone()),
     }
 }

@@ -23,7 +23,14 @@ fn device() -> Change {
 
 fn planned(change: Change, before: &str, rule: &str, reason: &str) -> Planned {
     let distance = Some(DistanceChange { now: Some(Distance(21)), after: Some(Distance(10)) });
-    Planned { change, before: Some(before.to_owned()), rule: rule.to_owned(), reason: reason.to_owned(), distance }
+    Planned {
+        change,
+        before: Some(before.to_owned()),
+        rule: rule.to_owned(),
+        owner: None,
+        reason: reason.to_owned(),
+        distance,
+    }
 }
 
 fn sample_plan() -> Plan {
@@ -37,6 +44,8 @@ fn sample_plan() -> Plan {
     Plan {
         plan_format: PLAN_FORMAT,
         host: Some("db1.example.org".to_owned()),
+        boot: None,
+        nodes: Vec::new(),
         changes: vec![
             planned(interrupt(40, 0), "16", "interrupt-far", far),
             planned(interrupt(41, 1), "17", "interrupt-far", far),

@@ -12,6 +12,7 @@ use super::nearest::Nearest;
 use crate::error::ApplyError;
 use crate::journal::{Header, Intent, Journal, Record, Written};
 use crate::outcome::{Applied, Effective, Outcome, Tried};
+use crate::owner::{self, Mismatch};
 use crate::rebind::may_rebind;
 use crate::run_id::RunId;
 use crate::setting::{Setting, wanted, with_line_end};
@@ -85,6 +86,12 @@ impl<'a> Carrying<'a> {
             Ok(current) => current,
             Err(error) => return Ok(Applied::Failed { error: explain_read(&planned.change, &error) }),
         };
+        // Looked at again, under the lock: binding a driver again, earlier in this run, hands its interrupts out anew.
+        let expected = owner::expected(planned);
+        let seen = owner::observe(self.system, &setting, &expected, self.tree);
+        if let Some(Mismatch { was, now, .. }) = owner::mismatch(&expected, &seen) {
+            return Ok(Applied::LeftAlone { because: format!("the plan was made for {was}, it is {now} now") });
+        }
         let new = wanted(&planned.change, &current);
         if setting.same(&current, &new) {
             return Ok(Applied::AlreadySo { now: shown(&current) });
@@ -106,7 +113,7 @@ impl<'a> Carrying<'a> {
             }
             _ => None,
         };
-        let intent = Intent { write: 0, change: index, setting, old: current, new, rebind };
+        let intent = Intent { write: 0, change: index, setting, old: current, new, owner: Some(seen.owner), rebind };
         self.write(&planned.change, intent)
     }
 

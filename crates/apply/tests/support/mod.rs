@@ -32,6 +32,7 @@ impl Tree {
         for irq in [10, 11, 12] {
             tree.put(&format!("/proc/irq/{irq}/smp_affinity_list"), "0-7\n");
             tree.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0\n");
+            tree.put(&format!("/sys/kernel/irq/{irq}/actions"), &format!("eth0-TxRx-{irq}\n"));
         }
         tree.put("/sys/class/net/eth0/queues/tx-0/xps_cpus", "00000000,000000ff\n");
         tree.put("/sys/class/net/eth0/queues/rx-0/rps_cpus", "00000000,00000000\n");
@@ -126,13 +127,22 @@ pub fn sysctl(name: &str, value: &str) -> Change {
 
 pub fn planned(change: Change, before: Option<&str>) -> Planned {
     let before = before.map(str::to_owned);
-    Planned { change, before, rule: "test-rule".into(), reason: "because the test says so".into(), distance: None }
+    Planned {
+        change,
+        before,
+        rule: "test-rule".into(),
+        owner: None,
+        reason: "because the test says so".into(),
+        distance: None,
+    }
 }
 
 pub fn plan(changes: Vec<Planned>) -> Plan {
     Plan {
         plan_format: PLAN_FORMAT,
         host: Some("box".into()),
+        boot: None,
+        nodes: Vec::new(),
         changes,
         left_alone: Vec::new(),
         nearest: vec![NearestCpus { node: NodeId(1), cpus: (4..8).chain(0..4).map(CpuId).collect() }],

@@ -22,7 +22,8 @@ pub struct Rollback {
     /// The run to undo, as `nearfar history` lists them [default: the last one that is not undone]
     #[arg(long, value_name = "RUN")]
     run: Option<u64>,
-    /// Also overwrite values that somebody else changed since
+    /// Also overwrite values that somebody else changed since, and those of interrupts whose handlers have other names
+    /// now. What is another device's is never written
     #[arg(long)]
     force: bool,
     #[command(flatten)]

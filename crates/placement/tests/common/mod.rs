@@ -145,6 +145,7 @@ pub fn add_nic(machine: &mut Machine, name: &str, address: &str, node: Option<u3
     list(&mut machine.networks).push(NetworkDevice {
         name: name.to_owned(),
         device: Some(pci(address)),
+        mac: None,
         node: Known::Yes(node.map(NodeId)),
         transmit: transmit.collect(),
         receive: receive.collect(),

@@ -92,6 +92,7 @@ fn add_steering(machine: &mut Machine, masks: &[(Vec<u32>, Vec<u32>)], device: &
     let network = nearfar_machine::NetworkDevice {
         name: "eth0".to_owned(),
         device: Some(super::pci(device)),
+        mac: None,
         node: Known::Yes(Some(NodeId(0))),
         transmit: transmit.collect(),
         receive: receive.collect(),

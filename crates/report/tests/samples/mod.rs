@@ -117,6 +117,7 @@ pub fn two_sockets() -> Machine {
     machine.networks = Known::Yes(vec![NetworkDevice {
         name: "ens5f0".to_owned(),
         device: Some("0000:5e:00.0".parse().unwrap()),
+        mac: None,
         node: Known::Yes(Some(NodeId(0))),
         transmit: (0..8).map(queue).collect(),
         receive: (0..8).map(|queue| ReceiveQueue { queue, rps: Known::Yes(CpuSet::new()) }).collect(),

@@ -227,6 +227,7 @@ impl Devices<'_> {
         Ok(NetworkDevice {
             name: entry.name.clone(),
             device: Some(address),
+            mac: None,
             node: self.node_of(address),
             transmit: (0..).zip(xps).map(|(queue, xps)| TransmitQueue { queue, xps }).collect(),
             receive: (0..).zip(rps).map(|(queue, rps)| ReceiveQueue { queue, rps }).collect(),

@@ -16,7 +16,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuSet, Interrupt, Irq, Known, NodeId, PciAddress, PciDevice};
+use nearfar_machine::{CpuSet, Interrupt, Irq, Known, NodeId, PROC_IRQ_FILES, PciAddress, PciDevice};
 
 use super::attribute;
 use super::notes::Notes;
@@ -120,7 +120,7 @@ impl Reader<'_> {
             return String::new();
         };
         let mut names = entry.names().unwrap_or_default();
-        names.retain(|name| !KERNELS_OWN.contains(&name.as_str()));
+        names.retain(|name| !PROC_IRQ_FILES.contains(&name.as_str()));
         names.join(",")
     }
 
@@ -137,17 +137,6 @@ impl Reader<'_> {
         attribute::known(described, &format!("{number}/per_cpu_count"), self.notes, sum)
     }
 }
-
-/// The kernel's own files in `/proc/irq/N`, which are no handler's name.
-const KERNELS_OWN: [&str; 7] = [
-    "affinity_hint",
-    "effective_affinity",
-    "effective_affinity_list",
-    "node",
-    "smp_affinity",
-    "smp_affinity_list",
-    "spurious",
-];
 
 /// Adds up `3,0,17`. The kernel cuts an attribute at one page, so a longer one has lost CPUs: no sum then.
 fn sum(bytes: &[u8]) -> Result<u64, String> {

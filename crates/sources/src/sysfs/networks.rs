@@ -6,12 +6,13 @@
 //! sys/class/net/eth1/queues/rx-0/rps_cpus   00
 //! ```
 
+use std::collections::HashMap;
+
 use nearfar_machine::{Known, NetworkDevice, NodeId, PciAddress, PciDevice, ReceiveQueue, TransmitQueue};
 
 use super::attribute;
 use super::notes::Notes;
 use super::value;
-use super::virtio::last_address;
 use crate::parallel;
 use crate::tree::{Directory, Tree};
 
@@ -28,20 +29,46 @@ pub(crate) fn read(tree: &Tree, notes: &Notes, pci: &[PciDevice]) -> Known<Vec<N
     // `device` is missing for lo, bridges, bonds and tunnels.
     let real = |name: &&String| tree.exists(&format!("{DEVICES}/{name}/device"));
     let real: Vec<&String> = names.iter().filter(real).take(MOST_DEVICES).collect();
-    Known::Yes(parallel::map(&real, |name| read_one(tree, notes, pci, name)))
+    let mut networks = parallel::map(&real, |name| read_one(tree, notes, pci, name));
+    add_macs(tree, &mut networks);
+    Known::Yes(networks)
+}
+
+/// Hardware addresses of the interfaces that share a function with others (ports of one card, representors of virtual
+/// functions) or have none. The others need none, and a snapshot is better without.
+fn add_macs(tree: &Tree, networks: &mut [NetworkDevice]) {
+    let mut interfaces: HashMap<Option<PciAddress>, usize> = HashMap::new();
+    for network in networks.iter() {
+        *interfaces.entry(network.device).or_default() += 1;
+    }
+    for network in networks {
+        if network.device.is_none() || interfaces.get(&network.device).is_some_and(|&number| number > 1) {
+            network.mac = permanent_mac(tree, &network.name);
+        }
+    }
+}
+
+/// The address that the hardware has: not one that was drawn, taken from a bond or set by hand (`addr_assign_type` other
+/// than `NET_ADDR_PERM`).
+fn permanent_mac(tree: &Tree, name: &str) -> Option<String> {
+    let word = |file: &str| {
+        let path = format!("{DEVICES}/{name}/{file}");
+        tree.with_bytes(&path, |bytes| value::text(bytes).map(str::to_owned)).ok()?.ok()
+    };
+    word("address").filter(|_| word("addr_assign_type").as_deref() == Some("0")).filter(|mac| !mac.is_empty())
 }
 
 fn read_one(tree: &Tree, notes: &Notes, pci: &[PciDevice], name: &str) -> NetworkDevice {
     let path = format!("{DEVICES}/{name}");
     // The class entry is a link since Linux 2.6.25; before, only its `device` is.
     let targets = [path.clone(), format!("{path}/device")];
-    let device = targets.iter().find_map(|link| last_address(&tree.link(link).ok()?));
+    let device = targets.iter().find_map(|link| PciAddress::innermost(&tree.link(link).ok()?));
     let (mut transmit, mut receive) = (Vec::new(), Vec::new());
     if let Ok(queues) = tree.directory(&format!("{path}/queues")) {
         (transmit, receive) = read_queues(&queues, notes);
     }
     let node = node(tree, notes, pci, device, &format!("{path}/device"));
-    NetworkDevice { name: name.to_owned(), device, node, transmit, receive }
+    NetworkDevice { name: name.to_owned(), device, mac: None, node, transmit, receive }
 }
 
 /// The queues by number. Cards of a large machine have thousands together, so their directories are not opened.

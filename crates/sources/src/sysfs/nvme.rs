@@ -14,13 +14,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_machine::{AnaState, IoPolicy, Known, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciDevice};
+use nearfar_machine::{
+    AnaState, IoPolicy, Known, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciAddress, PciDevice,
+};
 
 use super::attribute;
 use super::networks;
 use super::notes::{Notes, read_noted};
 use super::value;
-use super::virtio::last_address;
 use crate::parallel;
 use crate::tree::{Directory, Reason, Tree};
 
@@ -152,9 +153,9 @@ impl Reader<'_> {
     }
 
     /// `address` is a PCI address only for `pcie`: elsewhere it is that of a network, and not read.
-    fn address_of(&self, directory: &Directory<'_>, name: &str) -> Option<nearfar_machine::PciAddress> {
+    fn address_of(&self, directory: &Directory<'_>, name: &str) -> Option<PciAddress> {
         let links = [format!("{}/device", directory.path()), format!("{CONTROLLERS}/{name}")];
-        let listed = links.iter().find_map(|link| last_address(&self.tree.link(link).ok()?));
+        let listed = links.iter().find_map(|link| PciAddress::innermost(&self.tree.link(link).ok()?));
         listed.or_else(|| {
             let text = directory.with_bytes("address", attribute::word).ok()?.ok()?;
             text.parse().ok()
@@ -162,11 +163,7 @@ impl Reader<'_> {
     }
 
     /// The controller's own `numa_node`, or, on kernels without that file, its PCI function's.
-    fn node(
-        &self,
-        directory: &Directory<'_>,
-        device: Option<nearfar_machine::PciAddress>,
-    ) -> Known<Option<nearfar_machine::NodeId>> {
+    fn node(&self, directory: &Directory<'_>, device: Option<PciAddress>) -> Known<Option<nearfar_machine::NodeId>> {
         match directory.with_bytes("numa_node", attribute::node) {
             Err(Reason::Absent) => {
                 let below = format!("{}/device", directory.path());

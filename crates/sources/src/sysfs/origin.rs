@@ -30,6 +30,8 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
     origin.host = word(tree, "proc/sys/kernel/hostname", LONGEST)
         .or_else(|| word(tree, "etc/hostname", LONGEST))
         .or_else(|| gathered("HostName"));
+    // A tree's boot ended, or is another machine's: what is written to it stays.
+    origin.boot = tree.is_live().then(|| word(tree, "proc/sys/kernel/random/boot_id", LONGEST)).flatten();
     let kernel = word(tree, "proc/sys/kernel/osrelease", LONGEST)
         .or_else(|| release(&word(tree, "proc/version", LONGEST)?))
         .or_else(|| gathered("OSRelease"));

@@ -29,14 +29,9 @@ pub(crate) fn read(tree: &Tree, notes: &Notes) -> BTreeMap<String, VirtioDevice>
     });
     let read = |name: String| {
         let path = format!("{DEVICES}/{name}");
-        let parent = tree.link(&path).ok().and_then(|target| last_address(&target));
+        let parent = tree.link(&path).ok().and_then(|target| PciAddress::innermost(&target));
         let driver = tree.link_name(&format!("{path}/driver")).ok();
         (name, VirtioDevice { parent, driver })
     };
     names.into_iter().map(read).collect()
-}
-
-/// The innermost PCI function in a path below `sys/devices`.
-pub(crate) fn last_address(path: &str) -> Option<PciAddress> {
-    path.rsplit('/').find_map(|part| part.parse().ok())
 }

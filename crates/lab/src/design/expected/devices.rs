@@ -77,6 +77,7 @@ impl Seen {
         self.networks.push(NetworkDevice {
             name: format!("eth{}", self.networks.len()),
             device: Some(address),
+            mac: None,
             node: Known::Yes(node),
             transmit: queues.clone().map(|queue| TransmitQueue { queue, xps: Known::no(BECAUSE) }).collect(),
             receive: queues.map(|queue| ReceiveQueue { queue, rps: Known::no(BECAUSE) }).collect(),

@@ -8,7 +8,7 @@ use crate::parallel;
 use crate::sysfs::notes::{Notes, read_noted};
 use crate::sysfs::pci::DEVICES;
 use crate::sysfs::value;
-use crate::sysfs::virtio::{VirtioDevice, last_address};
+use crate::sysfs::virtio::VirtioDevice;
 use crate::tree::Tree;
 
 /// The most interrupts one function can have (MSI-X, PCI Express 5.0, 7.7.2.2).
@@ -96,6 +96,6 @@ fn claim(tree: &Tree, notes: &Notes, device: &PciDevice) -> Claim {
 
 fn nvme_controllers(tree: &Tree) -> BTreeMap<String, PciAddress> {
     let names = tree.list("sys/class/nvme").unwrap_or_default();
-    let address = |name: &str| last_address(&tree.link(&format!("sys/class/nvme/{name}")).ok()?);
+    let address = |name: &str| PciAddress::innermost(&tree.link(&format!("sys/class/nvme/{name}")).ok()?);
     names.into_iter().filter_map(|name| address(&name).map(|address| (name, address))).collect()
 }
