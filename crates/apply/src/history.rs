@@ -1,13 +1,19 @@
 //! The runs that were made here, from their journals.
 
+use std::io;
+
 use serde::Serialize;
 
 use crate::error::ApplyError;
-use crate::journal::{self, Contents, Progress, Written};
+use crate::journal::{self, Contents, Header, Progress, Written};
+use crate::owner::Mismatch;
+use crate::rollback::writer;
 use crate::run_id::RunId;
 use crate::setting::Setting;
 use crate::state::StateDir;
-use crate::target::Target;
+use crate::system::{System, text};
+use crate::target::{Target, plain};
+use crate::undo::{Found, found, other_owner};
 
 /// A run of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -24,6 +30,8 @@ pub struct Run {
     pub pid: Option<u32>,
     /// What has become of it.
     pub state: RunState,
+    /// How many of its writes are in force: not undone, and the file says now what was written.
+    pub in_force: usize,
     /// Its writes, in order.
     pub changes: Vec<RunChange>,
 }
@@ -32,7 +40,7 @@ pub struct Run {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum RunState {
-    /// It ended, and at least one of its writes stands.
+    /// It ended, and at least one of its writes was not undone; [`Run::in_force`] says how many hold.
     Made,
     /// It did not end: killed, or still running. `rollback` undoes it.
     Interrupted,
@@ -68,8 +76,31 @@ pub struct RunChange {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum RunChangeState {
-    /// It stands.
+    /// In force: the file says what was written.
     Made,
+    /// Not undone, and somebody changed the value since.
+    ChangedSince {
+        /// The value now, without the line end.
+        now: String,
+        /// The later run that wrote it, where it was nearfar.
+        by_run: Option<RunId>,
+    },
+    /// Not undone, and the number or name is another device's now.
+    OtherOwner {
+        /// Whose it was.
+        was: String,
+        /// Whose it is.
+        now: String,
+    },
+    /// Not undone; the file is gone, with its device, queue or interrupt.
+    Gone,
+    /// It was made in an earlier boot; the reboot has reset it.
+    GoneWithReboot,
+    /// Not undone; the file cannot be read.
+    NotRead {
+        /// The system's answer.
+        because: String,
+    },
     /// Killed around the write: the file holds the old or the new value.
     InDoubt,
     /// The system refused it.
@@ -81,37 +112,91 @@ pub enum RunChangeState {
     Undone,
 }
 
-/// All runs, oldest first. Takes no lock: a run that is being made shows as interrupted.
+/// All runs, oldest first, with what the files say of their writes now. Takes no lock: a run that is being made shows
+/// as interrupted. Writes nothing, and needs no right but to read.
 ///
 /// # Errors
 /// When the state directory cannot be read. A journal that does not hold is a run that says so.
 pub fn history(target: &Target) -> Result<Vec<Run>, ApplyError> {
-    let Some(state) = StateDir::find(target)? else { return Ok(Vec::new()) };
-    let boot = target.boot(&target.system()?);
-    let runs = state.runs()?.into_iter();
-    Ok(runs.filter_map(|run| describe(run, journal::read(&state, run), boot.as_deref())).collect())
+    history_with(target, &target.system()?)
 }
 
-fn describe(run: RunId, read: Result<Contents, ApplyError>, boot: Option<&str>) -> Option<Run> {
-    let contents = match read {
-        Ok(contents) => contents,
-        Err(error) => {
-            let state = RunState::Unreadable { because: error.to_string() };
-            return Some(Run { run, at_s: 0, host: None, plan: None, pid: None, state, changes: Vec::new() });
+/// [`history`] of a system of the caller's.
+///
+/// # Errors
+/// As [`history`].
+pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<Run>, ApplyError> {
+    let Some(state) = StateDir::find(target)? else { return Ok(Vec::new()) };
+    let boot = target.boot(system);
+    let read: Vec<_> = state.runs()?.into_iter().map(|run| (run, journal::read(&state, run))).collect();
+    let view = View { system, tree: target.is_tree(), boot: boot.as_deref(), runs: &read };
+    Ok(read.iter().filter_map(|(run, contents)| view.describe(*run, contents)).collect())
+}
+
+/// What runs are looked at with.
+struct View<'a> {
+    system: &'a dyn System,
+    tree: bool,
+    boot: Option<&'a str>,
+    /// Oldest first.
+    runs: &'a [(RunId, Result<Contents, ApplyError>)],
+}
+
+impl View<'_> {
+    fn describe(&self, run: RunId, read: &Result<Contents, ApplyError>) -> Option<Run> {
+        let contents = match read {
+            Ok(contents) => contents,
+            Err(error) => {
+                let (state, changes) = (RunState::Unreadable { because: error.to_string() }, Vec::new());
+                return Some(Run { run, at_s: 0, host: None, plan: None, pid: None, state, in_force: 0, changes });
+            }
+        };
+        let state = state_of(contents, self.boot);
+        // A crash during the first record: the run never was.
+        let header = contents.header.clone()?;
+        let describe = |written: &Written| {
+            let Written { intent, now, .. } = written;
+            RunChange {
+                file: intent.setting.path(),
+                setting: intent.setting.clone(),
+                old: intent.old.trim_end().to_owned(),
+                new: now.as_ref().unwrap_or(&intent.new).trim_end().to_owned(),
+                state: self.state(run, written, state == RunState::GoneWithReboot),
+            }
+        };
+        let changes: Vec<RunChange> = contents.writes.iter().map(describe).collect();
+        let in_force = changes.iter().filter(|change| change.state == RunChangeState::Made).count();
+        let Header { host, plan, pid, .. } = header;
+        Some(Run { run, at_s: contents.at_s, host, plan: Some(plan), pid: Some(pid), state, in_force, changes })
+    }
+
+    fn state(&self, run: RunId, written: &Written, before_reboot: bool) -> RunChangeState {
+        match &written.progress {
+            Progress::Failed { error } => RunChangeState::Failed { error: error.clone() },
+            Progress::Undone => RunChangeState::Undone,
+            _ if before_reboot => RunChangeState::GoneWithReboot,
+            Progress::Intended | Progress::Undoing => RunChangeState::InDoubt,
+            Progress::Done => self.state_now(run, written),
         }
-    };
-    let state = state_of(&contents, boot);
-    // A crash during the first record: the run never was.
-    let header = contents.header?;
-    Some(Run {
-        run,
-        at_s: contents.at_s,
-        host: header.host,
-        plan: Some(header.plan),
-        pid: Some(header.pid),
-        state,
-        changes: contents.writes.into_iter().map(describe_write).collect(),
-    })
+    }
+
+    /// What the file says of a write that was made and not undone.
+    fn state_now(&self, run: RunId, written: &Written) -> RunChangeState {
+        let now = match text(self.system, &written.intent.setting.path()) {
+            Ok(now) => now,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return RunChangeState::Gone,
+            Err(error) => return RunChangeState::NotRead { because: plain(&error) },
+        };
+        if let Some(Mismatch { was, now, .. }) = other_owner(self.system, &written.intent, self.tree) {
+            return RunChangeState::OtherOwner { was, now };
+        }
+        if found(written, &now, self.tree) == Found::Ours {
+            return RunChangeState::Made;
+        }
+        let later = self.runs.iter().rev().take_while(|(later, _)| *later > run);
+        let by_run = writer(&now, written, later.filter_map(|(run, read)| Some((*run, read.as_ref().ok()?))));
+        RunChangeState::ChangedSince { now: now.trim_end().to_owned(), by_run }
+    }
 }
 
 /// What has become of a run, seen from a boot.
@@ -128,21 +213,5 @@ pub(crate) fn state_of(contents: &Contents, boot: Option<&str>) -> RunState {
         RunState::Undone
     } else {
         RunState::NothingMade
-    }
-}
-
-fn describe_write(written: Written) -> RunChange {
-    let Written { intent, now, progress } = written;
-    RunChange {
-        file: intent.setting.path(),
-        setting: intent.setting,
-        old: intent.old.trim_end().to_owned(),
-        new: now.unwrap_or(intent.new).trim_end().to_owned(),
-        state: match progress {
-            Progress::Done => RunChangeState::Made,
-            Progress::Intended | Progress::Undoing => RunChangeState::InDoubt,
-            Progress::Failed { error } => RunChangeState::Failed { error },
-            Progress::Undone => RunChangeState::Undone,
-        },
     }
 }

@@ -42,7 +42,7 @@ mod undo;
 pub use apply::{ApplyOptions, apply, apply_with};
 pub use check::{PlanError, check};
 pub use error::ApplyError;
-pub use history::{Run, RunChange, RunChangeState, RunState, history};
+pub use history::{Run, RunChange, RunChangeState, RunState, history, history_with};
 pub use outcome::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Tried, UndoResult};
 pub use rollback::{RollbackOptions, rollback, rollback_with};
 pub use run_id::RunId;

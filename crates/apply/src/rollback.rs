@@ -125,12 +125,22 @@ fn choose(state: &StateDir, asked: Option<RunId>, boot: Option<&str>) -> Result<
 /// Says of a value that is not ours whose it is, where it was a later run's.
 fn name_later_run(result: UndoResult, written: &Written, later: &[(RunId, Contents)]) -> UndoResult {
     let UndoResult::ChangedSince { now, .. } = result else { return result };
-    let wrote = |contents: &Contents| {
-        let mut same = contents.writes.iter().filter(|it| it.is_open() && it.intent.setting == written.intent.setting);
-        same.any(|it| it.intent.setting.same(&it.intent.new, &now))
-    };
-    let by_run = later.iter().find(|(_, contents)| wrote(contents)).map(|(run, _)| *run);
+    let by_run = writer(&now, written, later.iter().map(|(run, contents)| (*run, contents)));
     UndoResult::ChangedSince { now, by_run }
+}
+
+/// The first of these runs whose write to the same file stands and made it say this.
+pub(crate) fn writer<'a>(
+    now: &str,
+    written: &Written,
+    mut runs: impl Iterator<Item = (RunId, &'a Contents)>,
+) -> Option<RunId> {
+    let setting = &written.intent.setting;
+    let wrote = |contents: &Contents| {
+        let mut same = contents.writes.iter().filter(|it| it.is_open() && it.intent.setting == *setting);
+        same.any(|it| setting.same(&it.intent.new, now))
+    };
+    runs.find(|(_, contents)| wrote(contents)).map(|(run, _)| run)
 }
 
 fn reverted(written: &Written, result: UndoResult) -> Reverted {

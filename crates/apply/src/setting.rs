@@ -112,6 +112,17 @@ impl Setting {
         one == other || self.meaning(one).is_some_and(|meaning| Some(meaning) == self.meaning(other))
     }
 
+    /// A text of the file as it is shown to people: CPU masks as lists, "none" for an empty one, anything else without
+    /// its line end.
+    pub fn shown(&self, text: &str) -> String {
+        let text = text.trim_end();
+        match (self, self.meaning(text)) {
+            (Self::Xps { .. } | Self::Rps { .. }, Some(Meaning::Cpus(cpus))) if cpus.is_empty() => "none".to_owned(),
+            (Self::Xps { .. } | Self::Rps { .. }, Some(Meaning::Cpus(cpus))) => cpus.to_string(),
+            _ => text.to_owned(),
+        }
+    }
+
     fn meaning(&self, text: &str) -> Option<Meaning> {
         let text = text.trim();
         if text.is_empty() {
@@ -146,6 +157,11 @@ pub(crate) fn wanted(change: &Change, current: &str) -> String {
         Change::Sysctl { value, .. } => value.clone(),
     };
     with_line_end(text, current)
+}
+
+/// What is wrong where a file does not show what was written to it.
+pub(crate) fn shows_another(setting: &Setting, written: &str, now: &str) -> String {
+    format!("{:?} was written, the file shows {:?}", setting.shown(written), setting.shown(now))
 }
 
 /// The text with a line end where the current one has it.
@@ -183,6 +199,18 @@ mod tests {
         assert!(node.same("-1\n", "-1") && !node.same("-1", "1"));
         let sysctl = Setting::Sysctl { name: "kernel.numa_balancing".into() };
         assert!(sysctl.same("1 2\t3\n", "1 2 3"));
+    }
+
+    #[test]
+    fn masks_are_shown_as_lists_and_the_rest_as_it_is() {
+        let xps = Setting::Xps { interface: "eth0".into(), queue: 0 };
+        for (mask, list) in [("21\n", "0,5"), ("00000000,000000ff", "0-7"), ("00\n", "none"), ("1,00000000", "32")] {
+            assert_eq!(xps.shown(mask), list);
+        }
+        assert_eq!(xps.shown("no mask \n"), "no mask");
+        assert_eq!(xps.shown(""), "");
+        assert_eq!(Setting::InterruptAffinity { irq: Irq(7) }.shown("0-3,21\n"), "0-3,21");
+        assert_eq!(Setting::NvmeIoPolicy { subsystem: "nvme-subsys0".into() }.shown("numa\n"), "numa");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::journal::{Intent, Journal, Progress, Record, Written};
 use crate::outcome::UndoResult;
 use crate::owner::{self, Mismatch};
 use crate::rebind::{bound_driver, may_rebind, rebind};
-use crate::setting::Setting;
+use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
 use crate::target::plain;
 
@@ -51,10 +51,12 @@ impl Undo<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
             Err(error) => return UndoResult::Failed { error: plain(&error) },
         };
-        if let Some(Mismatch { was, now, is_given_out_again, .. }) = self.other_owner(&intent) {
+        if let Some(Mismatch { was, now, is_given_out_again, .. }) =
+            other_owner(self.system, &intent, self.tree).filter(|it| !(self.force && it.only_handlers))
+        {
             return UndoResult::OtherOwner { was, now, gone: is_given_out_again };
         }
-        let found = self.find(written, &now);
+        let found = found(written, &now, self.tree);
         let driver = self.driver_to_bind(written, found);
         match found {
             Found::Old if driver.is_none() => return UndoResult::AlreadyBefore,
@@ -70,43 +72,12 @@ impl Undo<'_> {
         }
         match text(self.system, &path) {
             Ok(now) if intent.setting.same(&now, &intent.old) => {}
-            Ok(now) => {
-                let error = format!("{:?} was written, the file shows {:?}", intent.old.trim_end(), now.trim_end());
-                return UndoResult::Failed { error };
-            }
+            Ok(now) => return UndoResult::Failed { error: shows_another(&intent.setting, &intent.old, &now) },
             Err(error) => return UndoResult::Failed { error: plain(&error) },
         }
         match driver.map_or(Ok(None), |(device, driver)| self.bind_again(device, &driver)) {
             Ok(note) => UndoResult::Restored { from: now.trim_end().into(), to: intent.old.trim_end().into(), note },
             Err(error) => UndoResult::Failed { error },
-        }
-    }
-
-    /// Whether the setting is another device's than the one that was written.
-    fn other_owner(&self, intent: &Intent) -> Option<Mismatch> {
-        let was = intent.owner.as_ref()?;
-        let mut seen = owner::observe(self.system, &intent.setting, was, self.tree);
-        // An interface that is down has no handlers, and keeps its interrupts.
-        if was.device.is_some() && seen.owner.handlers.as_deref() == Some("") {
-            seen.owner.handlers = None;
-        }
-        owner::mismatch(was, &seen).filter(|found| !(self.force && found.only_handlers))
-    }
-
-    fn find(&self, written: &Written, now: &str) -> Found {
-        let Intent { setting, old, new, .. } = &written.intent;
-        let in_doubt = matches!(written.progress, Progress::Intended | Progress::Undoing);
-        let wrote = written.now.as_deref();
-        if now == old {
-            Found::Old
-        } else if self.tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new))) {
-            Found::Ours
-        } else if setting.same(now, old) {
-            Found::Old
-        } else if setting.same(now, new) || wrote.is_some_and(|wrote| setting.same(now, wrote)) {
-            Found::Ours
-        } else {
-            Found::Foreign
         }
     }
 
@@ -132,11 +103,44 @@ impl Undo<'_> {
     }
 }
 
+/// Whether the setting of a write is another device's now.
+pub(crate) fn other_owner(system: &dyn System, intent: &Intent, tree: bool) -> Option<Mismatch> {
+    let was = intent.owner.as_ref()?;
+    let mut seen = owner::observe(system, &intent.setting, was, tree);
+    // An interface that is down has no handlers, and keeps its interrupts.
+    if was.device.is_some() && seen.owner.handlers.as_deref() == Some("") {
+        seen.owner.handlers = None;
+    }
+    owner::mismatch(was, &seen)
+}
+
+/// What a file holds, seen from a write to it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
+pub(crate) enum Found {
+    /// What was there before the write.
     Old,
+    /// What was written, or a part of it.
     Ours,
+    /// Neither.
     Foreign,
+}
+
+/// Whose the content of a file is.
+pub(crate) fn found(written: &Written, now: &str, tree: bool) -> Found {
+    let Intent { setting, old, new, .. } = &written.intent;
+    let in_doubt = matches!(written.progress, Progress::Intended | Progress::Undoing);
+    let wrote = written.now.as_deref();
+    if now == old {
+        Found::Old
+    } else if tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new))) {
+        Found::Ours
+    } else if setting.same(now, old) {
+        Found::Old
+    } else if setting.same(now, new) || wrote.is_some_and(|wrote| setting.same(now, wrote)) {
+        Found::Ours
+    } else {
+        Found::Foreign
+    }
 }
 
 /// Whether a file holds the beginning of `over` and behind it what stays of `under`: what a write that was cut short

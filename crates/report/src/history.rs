@@ -1,6 +1,6 @@
 //! The runs that were made on a system.
 
-use nearfar_apply::{Run, RunChangeState, RunState};
+use nearfar_apply::{Run, RunChange, RunChangeState, RunState};
 
 use crate::amount::{count, moment};
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
@@ -19,14 +19,14 @@ pub fn table(runs: &[Run], style: &Style) -> String {
 
 fn one(run: &Run, style: &Style) -> String {
     let (state, because) = match &run.state {
-        RunState::Made => ("in force", None),
-        RunState::Interrupted => ("interrupted: nearfar rollback undoes it", None),
-        RunState::Undone => ("undone", None),
-        RunState::NothingMade => ("nothing made", None),
-        RunState::GoneWithReboot => ("gone with a reboot", None),
-        RunState::Unreadable { because } => ("its journal cannot be read", Some(because)),
+        RunState::Made => (in_force(run), None),
+        RunState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
+        RunState::Undone => ("undone".to_owned(), None),
+        RunState::NothingMade => ("nothing made".to_owned(), None),
+        RunState::GoneWithReboot => ("gone with a reboot".to_owned(), None),
+        RunState::Unreadable { because } => ("its journal cannot be read".to_owned(), Some(because)),
     };
-    let mut parts = vec![state.to_owned()];
+    let mut parts = vec![state];
     if run.at_s > 0 {
         parts.push(moment(run.at_s));
     }
@@ -44,17 +44,12 @@ fn one(run: &Run, style: &Style) -> String {
         ("", Side::Left),
     ]);
     for change in run.changes.iter().take(MOST_CHANGES) {
-        let (role, word, note) = match &change.state {
-            RunChangeState::Made => (Role::Local, "made", ""),
-            RunChangeState::InDoubt => (Role::Warning, "in doubt", "killed around the write"),
-            RunChangeState::Failed { error } => (Role::Critical, "failed", error.as_str()),
-            RunChangeState::Undone => (Role::Dim, "undone", ""),
-        };
+        let (role, word, note) = described(change);
         grid.row(vec![
             Cell::new(role, word),
             Cell::new(Role::Subject, &change.file),
-            Cell::new(Role::Dim, &change.old),
-            Cell::from(&change.new),
+            Cell::new(Role::Dim, change.setting.shown(&change.old)),
+            Cell::from(change.setting.shown(&change.new)),
             Cell::new(Role::Dim, note),
         ]);
     }
@@ -64,4 +59,46 @@ fn one(run: &Run, style: &Style) -> String {
         out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &more));
     }
     out
+}
+
+/// "in force"; where not all of it is, how much, and what became of the rest.
+fn in_force(run: &Run) -> String {
+    let tried = run.changes.iter().filter(|change| !matches!(change.state, RunChangeState::Failed { .. })).count();
+    if run.in_force == tried {
+        return "in force".to_owned();
+    }
+    let of = |test: fn(&RunChangeState) -> bool| run.changes.iter().filter(|change| test(&change.state)).count();
+    let rest = [
+        ("undone", of(|state| matches!(state, RunChangeState::Undone))),
+        ("changed since", of(|state| matches!(state, RunChangeState::ChangedSince { .. }))),
+        ("another device's now", of(|state| matches!(state, RunChangeState::OtherOwner { .. }))),
+        ("gone", of(|state| matches!(state, RunChangeState::Gone | RunChangeState::GoneWithReboot))),
+        ("in doubt", of(|state| matches!(state, RunChangeState::InDoubt))),
+        ("not read", of(|state| matches!(state, RunChangeState::NotRead { .. }))),
+    ];
+    let mut text = format!("{} of {} in force", run.in_force, count(tried, "change"));
+    for (word, number) in rest.into_iter().filter(|(_, number)| *number > 0) {
+        text.push_str(&format!(", {number} {word}"));
+    }
+    text
+}
+
+fn described(change: &RunChange) -> (Role, &'static str, String) {
+    let no_note = String::new();
+    match &change.state {
+        RunChangeState::Made => (Role::Local, "made", no_note),
+        RunChangeState::ChangedSince { now, by_run } => {
+            let by = by_run.map_or_else(String::new, |run| format!(" by run {run}"));
+            (Role::Middling, "changed", format!("changed{by} since: {}", change.setting.shown(now)))
+        }
+        RunChangeState::OtherOwner { was, now } => {
+            (Role::Warning, "another's", format!("it was {was}, it is {now} now"))
+        }
+        RunChangeState::Gone => (Role::Dim, "gone", "the file is no longer there".to_owned()),
+        RunChangeState::GoneWithReboot => (Role::Dim, "gone", "a reboot has reset it".to_owned()),
+        RunChangeState::NotRead { because } => (Role::Warning, "not read", because.clone()),
+        RunChangeState::InDoubt => (Role::Warning, "in doubt", "killed around the write".to_owned()),
+        RunChangeState::Failed { error } => (Role::Critical, "failed", error.clone()),
+        RunChangeState::Undone => (Role::Dim, "undone", no_note),
+    }
 }

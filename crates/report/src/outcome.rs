@@ -1,6 +1,6 @@
 //! What came of carrying a plan out, and of undoing it.
 
-use nearfar_apply::{Applied, Effective, Outcome, Reverted, RollbackOutcome, UndoResult};
+use nearfar_apply::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Setting, UndoResult};
 
 use crate::amount::count;
 use crate::change;
@@ -19,7 +19,7 @@ pub fn table(outcome: &Outcome, style: &Style) -> String {
     let mut out = heading(style, &title, &format!("{made} of {} made", count(outcome.changes.len(), "change")));
     let mut grid = Grid::new(&COLUMNS);
     for tried in &outcome.changes {
-        let (role, word, value, note) = applied(&tried.result);
+        let (role, word, value, note) = applied(&Setting::of(&tried.change), &tried.result);
         grid.row(vec![
             Cell::new(role, word),
             Cell::new(Role::Subject, change::subject(&tried.change)),
@@ -41,7 +41,7 @@ pub fn table(outcome: &Outcome, style: &Style) -> String {
     whole(out)
 }
 
-fn applied(result: &Applied) -> (Role, &'static str, String, String) {
+fn applied(setting: &Setting, result: &Applied) -> (Role, &'static str, String, String) {
     match result {
         Applied::Made { before, after, effective, note } => {
             let effective = effective.as_ref().map(|effective| match effective {
@@ -50,14 +50,14 @@ fn applied(result: &Applied) -> (Role, &'static str, String, String) {
                 Effective::NotKnown { because } => format!("whether in effect is not known: {because}"),
             });
             let notes = note.iter().cloned().chain(effective).collect::<Vec<_>>().join("; ");
-            (Role::Local, "made", format!("{before} -> {after}"), notes)
+            (Role::Local, "made", format!("{} -> {}", setting.shown(before), setting.shown(after)), notes)
         }
-        Applied::AlreadySo { now } => (Role::Dim, "so before", now.clone(), String::new()),
+        Applied::AlreadySo { now } => (Role::Dim, "so before", setting.shown(now), String::new()),
         Applied::LeftAlone { because } => (Role::Middling, "left alone", String::new(), because.clone()),
         Applied::Failed { error } => (Role::Critical, "failed", String::new(), error.clone()),
-        Applied::Undone { now } => (Role::Middling, "undone", now.clone(), String::new()),
+        Applied::Undone { now } => (Role::Middling, "undone", setting.shown(now), String::new()),
         Applied::NotUndone { undo } => {
-            let (.., value, note) = undone(undo);
+            let (.., value, note) = undone(setting, undo);
             (Role::Critical, "not undone", value, note)
         }
     }
@@ -72,8 +72,8 @@ pub fn rollback(outcome: &RollbackOutcome, style: &Style) -> String {
     let title = if outcome.is_complete() { title } else { format!("{title} in part") };
     let mut out = heading(style, &title, &count(outcome.changes.len(), "write"));
     let mut grid = Grid::new(&COLUMNS);
-    for Reverted { file, result, .. } in &outcome.changes {
-        let (role, word, value, note) = undone(result);
+    for Reverted { setting, file, result } in &outcome.changes {
+        let (role, word, value, note) = undone(setting, result);
         grid.row(vec![
             Cell::new(role, word),
             Cell::new(Role::Subject, file),
@@ -86,11 +86,14 @@ pub fn rollback(outcome: &RollbackOutcome, style: &Style) -> String {
     whole(out)
 }
 
-fn undone(result: &UndoResult) -> (Role, &'static str, String, String) {
+fn undone(setting: &Setting, result: &UndoResult) -> (Role, &'static str, String, String) {
     match result {
-        UndoResult::Restored { from, to, note } => {
-            (Role::Local, "restored", format!("{from} -> {to}"), note.clone().unwrap_or_default())
-        }
+        UndoResult::Restored { from, to, note } => (
+            Role::Local,
+            "restored",
+            format!("{} -> {}", setting.shown(from), setting.shown(to)),
+            note.clone().unwrap_or_default(),
+        ),
         UndoResult::AlreadyBefore => (Role::Dim, "as before", String::new(), String::new()),
         UndoResult::Gone => (Role::Dim, "gone", String::new(), "the file is no longer there".to_owned()),
         UndoResult::GoneWithReboot => (Role::Dim, "gone", String::new(), "a reboot has reset it".to_owned()),
@@ -98,7 +101,7 @@ fn undone(result: &UndoResult) -> (Role, &'static str, String, String) {
             let by = by_run.map_or("somebody changed it since".to_owned(), |run| {
                 format!("run {run} changed it since: undo that first")
             });
-            (Role::Warning, "let be", now.clone(), by)
+            (Role::Warning, "let be", setting.shown(now), by)
         }
         UndoResult::OtherOwner { was, now, .. } => {
             (Role::Warning, "refused", String::new(), format!("it was {was}, it is {now} now"))

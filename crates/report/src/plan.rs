@@ -63,12 +63,14 @@ fn rows(changes: &[&Planned], style: &Style) -> String {
     ];
     let mut grid = Grid::new(&columns).indent(4);
     for planned in changes {
+        let setting = Setting::of(&planned.change);
+        let before = planned.before.as_deref().map_or_else(|| "not seen".to_owned(), |before| setting.shown(before));
         grid.row(vec![
             Cell::new(Role::Subject, change::subject(&planned.change)),
-            Cell::new(Role::Dim, planned.before.as_deref().unwrap_or("not seen")),
+            Cell::new(Role::Dim, before),
             Cell::new(Role::Local, change::value(&planned.change)),
             Cell::from(change::distance(planned.distance)),
-            Cell::new(Role::Dim, Setting::of(&planned.change).path()),
+            Cell::new(Role::Dim, setting.path()),
         ]);
     }
     grid.render(style)

@@ -124,10 +124,87 @@ fn a_history_begins_with_the_latest_run() {
         plan: None,
         pid: Some(1),
         state,
+        in_force: writes as usize,
         changes: (0..writes).map(change).collect(),
     };
     let unreadable = RunState::Unreadable { because: "/var/lib/nearfar/3: line 2 is cut off".to_owned() };
     let runs = [run(1, RunState::Undone, 1), run(2, RunState::Made, 14), run(3, unreadable, 0)];
     insta::assert_snapshot!(history::table(&runs, &PLAIN));
     assert!(history::table(&[], &PLAIN).contains("nearfar has changed nothing here"));
+}
+
+#[test]
+fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
+    let setting = |queue| Setting::Xps { interface: "eth0".to_owned(), queue };
+    let change = |queue: u32, state| RunChange {
+        setting: setting(queue),
+        file: setting(queue).path(),
+        old: "00".to_owned(),
+        new: "21".to_owned(),
+        state,
+    };
+    let states = [
+        RunChangeState::Made,
+        RunChangeState::Undone,
+        RunChangeState::ChangedSince { now: "ff".to_owned(), by_run: Some(RunId(9)) },
+        RunChangeState::Failed { error: "no such CPU".to_owned() },
+        RunChangeState::Made,
+        RunChangeState::Gone,
+    ];
+    let run = Run {
+        run: RunId(8),
+        at_s: 0,
+        host: None,
+        plan: None,
+        pid: None,
+        state: RunState::Made,
+        in_force: 2,
+        changes: (0..).zip(states).map(|(queue, state)| change(queue, state)).collect(),
+    };
+    let text = history::table(&[run], &PLAIN);
+    assert!(text.contains("2 of 5 changes in force, 1 undone, 1 changed since, 1 gone"), "{text}");
+    assert!(text.contains("none    0,5") && text.contains("changed by run 9 since: 0-7"), "{text}");
+}
+
+#[test]
+fn masks_are_lists_in_every_table() {
+    let change = Change::Xps { interface: "eth0".to_owned(), queue: 3, cpus: "0,5".parse().unwrap() };
+    let setting = Setting::of(&change);
+    let plan = Plan {
+        changes: vec![Planned {
+            distance: None,
+            ..planned(change.clone(), "00000000,000000ff", "xps-mismatch", "why")
+        }],
+        left_alone: Vec::new(),
+        ..sample_plan()
+    };
+    let made =
+        Applied::Made { before: "00000000,000000ff".to_owned(), after: "21".to_owned(), effective: None, note: None };
+    let tried = |result| Tried { file: setting.path(), change: change.clone(), result };
+    let outcome = Outcome {
+        run: None,
+        changes: vec![
+            tried(made),
+            tried(Applied::AlreadySo { now: "21".to_owned() }),
+            tried(Applied::Undone { now: "00000000,000000ff".to_owned() }),
+        ],
+        undone_because: None,
+        stopped_because: None,
+        notes: Vec::new(),
+    };
+    let reverted = |result| Reverted { file: setting.path(), setting: setting.clone(), result };
+    let rollback = RollbackOutcome {
+        run: None,
+        changes: vec![
+            reverted(UndoResult::Restored { from: "21".to_owned(), to: "000000ff".to_owned(), note: None }),
+            reverted(UndoResult::ChangedSince { now: "000000ff".to_owned(), by_run: None }),
+        ],
+        notes: Vec::new(),
+    };
+    for text in [plan::table(&plan, &PLAIN), outcome::table(&outcome, &PLAIN), outcome::rollback(&rollback, &PLAIN)] {
+        assert!(
+            text.contains("0-7") && text.contains("0,5") && !text.contains("ff") && !text.contains("21 "),
+            "{text}"
+        );
+    }
 }

@@ -5,7 +5,7 @@ use std::io;
 use crate::journal::{Intent, Journal, Progress, Record, Written};
 use crate::outcome::UndoResult;
 use crate::rebind::rebind;
-use crate::setting::Setting;
+use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
 use crate::target::plain;
 use crate::undo::Undo;
@@ -57,7 +57,7 @@ fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, St
     let path = intent.setting.path();
     let now = text(system, &path).map_err(|error| format!("written, but cannot be read back: {}", plain(&error)))?;
     if !intent.setting.same(&now, &intent.new) {
-        return Err(format!("{:?} was written, the file shows {:?}", intent.new.trim_end(), now.trim_end()));
+        return Err(shows_another(&intent.setting, &intent.new, &now));
     }
     if let (Some(driver), Setting::DeviceNode { device }) = (&intent.rebind, &intent.setting)
         && !tree

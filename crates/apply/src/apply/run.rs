@@ -100,7 +100,7 @@ impl<'a> Carrying<'a> {
             && !self.options.force
             && !setting.same(&current, before)
         {
-            let (before, now) = (shown(before), shown(&current));
+            let (before, now) = (setting.shown(before), setting.shown(&current));
             let because = format!("it has changed since the plan was made: it was {before:?} and is {now:?} now");
             return Ok(Applied::LeftAlone { because });
         }
