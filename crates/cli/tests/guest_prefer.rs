@@ -187,6 +187,8 @@ fn burn_all(way: Way, machine: &Machine, tasks: usize, seconds: f64) -> f64 {
 fn inside_a_full_node() {
     assert!(guests::is_inside(), "this part changes a kernel: it runs in a guest");
     let machine = machine();
+    // In the same guest, for the time that another start takes.
+    own_memory_follows_and_shared_memory_stays(&machine);
     let seconds = 6.0;
     let mut took = [(Way::Free, Vec::new()), (Way::Bound, Vec::new()), (Way::Kept, Vec::new())];
     for _ in 0..2 {
@@ -224,6 +226,87 @@ fn inside_a_full_node() {
     println!("beside free: confined {:.2}, kept {:.2}", by_free(1), by_free(2));
     let best = |index: usize| took[index].1.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(best(2) < SOONER * best(1), "kept {:.2} s, confined {:.2} s", best(2), best(1));
+}
+
+/// Pages of a file that two processes map, and of one process's own memory.
+const SHARED_PAGES: usize = 1024;
+const OWN_PAGES: usize = 4096;
+
+/// Maps a file and reads each of its pages.
+fn map_and_read(file: &Path) {
+    let (file, length) = (std::fs::File::open(file).unwrap(), SHARED_PAGES * rustix::param::page_size());
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+    // SAFETY: a new mapping, inside which is read; it stays until this process ends.
+    unsafe {
+        let begin = mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap();
+        for at in (0..length).step_by(rustix::param::page_size()) {
+            std::hint::black_box(begin.cast::<u8>().add(at).read_volatile());
+        }
+    }
+}
+
+/// Has memory of its own, and maps a file that it wrote, until its standard input ends.
+#[test]
+#[ignore = "a child of a part that runs in the guest"]
+fn hold() {
+    let Some(file) = std::env::var_os("HOLD") else { return println!("skipped: nothing to hold") };
+    let page = rustix::param::page_size();
+    std::fs::write(&file, vec![1; SHARED_PAGES * page]).unwrap();
+    let own = vec![2_u8; OWN_PAGES * page];
+    map_and_read(Path::new(&file));
+    println!("holds");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    std::hint::black_box(own);
+}
+
+/// How many pages of each node a process has in mappings whose line in numa_maps has, or has not, this word.
+fn pages_by_node(pid: u32, word: &str, has: bool) -> [usize; 2] {
+    let text = std::fs::read(format!("/proc/{pid}/numa_maps")).unwrap();
+    let text = String::from_utf8_lossy(&text);
+    ["N0=", "N1="].map(|node| {
+        let lines = text.lines().filter(|line| line.contains(word) == has);
+        lines.flat_map(|line| line.split(' ')).filter_map(|part| part.strip_prefix(node)?.parse::<usize>().ok()).sum()
+    })
+}
+
+/// As root, migrate_pages(2) would move what other processes map as well.
+fn own_memory_follows_and_shared_memory_stays(machine: &Machine) {
+    let away = machine.node(NodeId(1)).unwrap().cpus.to_string();
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let file = dir.path().join("shared by two");
+    let mut command = Command::new("taskset");
+    command.args(["-c", &away]).arg(std::env::current_exe().unwrap()).args([
+        "--exact",
+        "hold",
+        "--ignored",
+        "--nocapture",
+    ]);
+    let mut child = command.env("HOLD", &file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let said = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert!(said.map_while(Result::ok).any(|line| line.contains("holds")));
+    map_and_read(&file);
+    // Free to go home from now on.
+    let all = machine.cpu_states.online.to_string();
+    let freed = Command::new("taskset").args(["-apc", &all, &child.id().to_string()]).stdout(Stdio::null()).status();
+    assert!(freed.unwrap().success());
+    let pages = || [pages_by_node(child.id(), "shared", true), pages_by_node(child.id(), "file=", false)];
+    let [shared_before, own_before] = pages();
+    assert!(shared_before == [0, SHARED_PAGES] && own_before[1] >= OWN_PAGES, "{shared_before:?} {own_before:?}");
+
+    let options = KeeperOptions { memory: nearfar_prefer::Memory::Follow, ..KeeperOptions::default() };
+    let begun = Instant::now();
+    let pid = child.id().cast_signed();
+    let keeper = Keeper::start(Targets::Pids(vec![pid]), HOME, machine, options).unwrap();
+    let moved = keeper.stop().unwrap().memory.unwrap();
+    println!("{moved:?} in {:.2?}", begun.elapsed());
+    let [shared, own] = pages();
+    println!("shared {shared_before:?} -> {shared:?}, own {own_before:?} -> {own:?}");
+    assert_eq!(shared, shared_before, "pages that this process maps as well");
+    assert!(own[0] >= OWN_PAGES, "{own:?}");
+    assert!(moved.left_shared >= SHARED_PAGES as u64 && moved.pages_moved >= OWN_PAGES as u64, "{moved:?}");
+    assert!((moved.moves, moved.is_interrupted, moved.refused) == (1, false, None));
+    drop(child.stdin.take());
+    child.wait().unwrap();
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub enum Memory {
     /// Its policy is its own affair.
     #[default]
     Untouched,
-    /// Its pages follow it to its node whenever it comes home (migrate_pages(2)).
+    /// Its pages, except those that other processes map, follow it to its node whenever it comes there (move_pages(2)).
     Follow,
 }
 

@@ -4,6 +4,7 @@ pub mod check;
 pub mod group;
 
 use nearfar_prefer::KeeperReport;
+use nearfar_prefer::keeper::MovedMemory;
 
 use crate::amount::count;
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
@@ -52,8 +53,7 @@ pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, 
         ),
     );
     if let Some(memory) = &report.memory {
-        let refused = memory.refused.as_ref().map_or(String::new(), |why| format!("; refused: {why}"));
-        let text = format!("memory moved home {}, {} left{refused}", times(memory.moves), memory.pages_left);
+        let text = memory_moved(memory);
         say(Role::Plain, &text);
     }
     if !report.guarded {
@@ -64,6 +64,23 @@ pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, 
         out.push_str(&paragraph(style, 2, (Role::Warning, ""), Role::Warning, emulated));
     }
     whole(out)
+}
+
+/// What became of the pages, and why some were left.
+fn memory_moved(memory: &MovedMemory) -> String {
+    let reasons = [
+        (memory.left_shared, "mapped by other processes too"),
+        (memory.left_busy, "busy"),
+        (memory.left_no_memory, "no memory on the node"),
+        (memory.left_other, "not movable or unmapped"),
+    ];
+    let reasons: Vec<_> =
+        reasons.iter().filter(|(pages, _)| *pages > 0).map(|(pages, why)| format!("{pages} {why}")).collect();
+    let left = if reasons.is_empty() { "none left".to_owned() } else { format!("left: {}", reasons.join(", ")) };
+    let interrupted = if memory.is_interrupted { "; ended before all pages were looked at" } else { "" };
+    let refused = memory.refused.as_ref().map_or(String::new(), |why| format!("; refused: {why}"));
+    let moved = count(memory.pages_moved as usize, "page");
+    format!("memory moved to the node {}: {moved}, {left}{interrupted}{refused}", times(memory.moves))
 }
 
 fn in_peace(report: &KeeperReport, style: &Style) -> String {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use nearfar_machine::{CpuSet, NodeId};
 use serde::Serialize;
 
+use super::memory::Counts;
+
 /// What a keeper did so far, or in its whole life.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct KeeperReport {
@@ -59,16 +61,41 @@ pub struct LeftInPeace {
     pub cpus: CpuSet,
 }
 
-/// Memory that followed its tasks.
+/// Memory that followed its tasks. Pages are of the system's size, also where they are parts of huge ones.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct MovedMemory {
-    /// How often a process's pages were moved home.
+    /// How often a process's pages were moved to the node.
     pub moves: u64,
-    /// Pages that could not be moved, over all moves.
+    /// Pages that were moved, over all moves.
+    pub pages_moved: u64,
+    /// Pages that could not be moved, over all moves: the sum of those below.
     pub pages_left: u64,
+    /// Of these, pages that other processes map as well.
+    pub left_shared: u64,
+    /// Of these, pages that the kernel had in use at that moment.
+    pub left_busy: u64,
+    /// Of these, pages for which the node had no room.
+    pub left_no_memory: u64,
+    /// Of these, all others: unmapped meanwhile, or of a kind that cannot be moved.
+    pub left_other: u64,
+    /// Whether the keeper ended before all pages had been looked at.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_interrupted: bool,
     /// The last refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+}
+
+impl MovedMemory {
+    pub(super) fn add(&mut self, counts: Counts) {
+        let Counts { moved, shared, busy, no_memory, other } = counts;
+        self.pages_moved += moved;
+        self.pages_left += shared + busy + no_memory + other;
+        self.left_shared += shared;
+        self.left_busy += busy;
+        self.left_no_memory += no_memory;
+        self.left_other += other;
+    }
 }
 
 /// As many are listed.
