@@ -157,6 +157,7 @@ impl Leases {
         let lock = Lock::take(&state, Some(PATIENCE), None)?;
         let (name, journal) = record::Journal::begin(&state, &header)?;
         drop(lock);
+        tracing::debug!(path = %self.directory.join(&name).display(), what, "lease begun");
         let leases = self.clone();
         let (files, masks) = (Vec::new(), Vec::new());
         Ok(Lease { state, leases, header, name, journal, files, masks, named: false, released: false, guard })

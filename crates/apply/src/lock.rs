@@ -38,6 +38,7 @@ impl Lock {
                 return Err(ApplyError::Cancelled);
             }
             if wait.is_none_or(|wait| begun.elapsed() >= wait) {
+                tracing::warn!(path = %format_args!("{}/lock", state.place), "lock refused: another process holds it");
                 return Err(ApplyError::Locked { holder: holder(&mut file), lock: format!("{}/lock", state.place) });
             }
             sleep(POLL);
@@ -45,6 +46,7 @@ impl Lock {
         // Who holds it is for people; a full disk must not keep anybody from rolling back.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = writeln!(file, "{}", std::process::id());
+        tracing::debug!(path = %format_args!("{}/lock", state.place), "lock taken");
         Ok(Self(file))
     }
 }

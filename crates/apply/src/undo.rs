@@ -36,6 +36,15 @@ impl Undo<'_> {
     /// could not be written costs nothing but a second look.
     pub(crate) fn undo(&mut self, written: &mut Written) -> UndoResult {
         let result = self.restore(written);
+        let path = written.intent.setting.path();
+        match &result {
+            UndoResult::Restored { from, to, .. } => tracing::info!(path, old = from, new = to, "put back"),
+            UndoResult::Failed { error } => tracing::warn!(path, reason = error, "not put back"),
+            UndoResult::ChangedSince { now, .. } => {
+                tracing::warn!(path, old = now, reason = "it was changed by another since", "not put back");
+            }
+            _ => tracing::debug!(path, "nothing to put back"),
+        }
         if result.is_settled() {
             written.progress = Progress::Undone;
             let _ = self.journal.append(self.system, Record::Undone { write: written.intent.write });

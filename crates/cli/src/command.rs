@@ -1,6 +1,6 @@
 //! What can be typed, and which verb answers it. Help, man pages and completions are generated from these definitions.
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 
 use crate::args::Colour;
 use crate::failure::Outcome;
@@ -14,7 +14,9 @@ use crate::verb;
 #[derive(Parser)]
 #[command(name = "nearfar", version, max_term_width = 100, arg_required_else_help = true, propagate_version = true)]
 #[command(after_help = "Exit codes: 0 done; 1 an answer you asked to fail on; 2 wrong usage or unreadable input; \
-                        3 the system refused.")]
+                        3 the system refused. Verbs that run a COMMAND end with its exit code: 128 and the \
+                        signal's number where a signal ended it, 127 where there is no such command, 126 where it \
+                        cannot be executed.")]
 pub struct Command {
     /// What to do.
     #[command(subcommand)]
@@ -22,6 +24,10 @@ pub struct Command {
     /// When to use colour; NO_COLOR is honoured.
     #[arg(long, value_enum, default_value_t = Colour::Auto, global = true, value_name = "WHEN")]
     pub color: Colour,
+    /// Say on standard error what is decided, written and refused; twice: details; three times: all that is read.
+    /// NEARFAR_LOG chooses by crate (docs/logging.md)
+    #[arg(long, short, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
 }
 
 /// The verbs.
@@ -51,6 +57,7 @@ pub enum Verb {
 /// Runs what was typed.
 pub fn run(command: Command) -> Outcome {
     let colour: Colour = command.color;
+    crate::log::start(command.verbose, matches!(&command.verb, Verb::Prefer(prefer) if prefer.is_service()))?;
     verb::lease_guard::recover();
     match command.verb {
         Verb::Checkup(verb) => verb.run(colour),

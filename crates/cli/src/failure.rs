@@ -1,6 +1,8 @@
-//! How a verb fails: three exit codes, one message.
+//! How a verb fails: three exit codes and those of a command, one message.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::io;
 use std::process::ExitCode;
 
 use crate::output;
@@ -16,6 +18,8 @@ pub enum Failure {
     Refused(anyhow::Error),
     /// The command that was run on the user's behalf ended with this code, which becomes ours.
     CommandEnded(u8),
+    /// The command that was to be run could not be started; the exit code is a shell's.
+    NotStarted(anyhow::Error, u8),
     /// Whoever read our output has enough. Not a failure.
     OutputClosed,
 }
@@ -34,6 +38,22 @@ impl Failure {
         Self::Refused(error.into())
     }
 
+    /// A command could not be started. As shells answer (exec in POSIX's sh): 127 where there is none, 126 where it is no
+    /// program that this user may run. A process or a setting that the system refused is its refusal.
+    pub fn not_started(program: &OsStr, because: io::Error) -> Self {
+        use rustix::io::Errno;
+        let errno = Errno::from_io_error(&because);
+        let error = anyhow::Error::new(because).context(format!("cannot start {}", program.display()));
+        match errno {
+            Some(Errno::NOENT) => Self::NotStarted(error, 127),
+            // fork, and what is set between fork and exec: memory policy and affinity.
+            Some(Errno::AGAIN | Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::NOSYS) => Self::Refused(error),
+            // A word with a zero byte in it never got as far as the system.
+            None => Self::Input(error),
+            Some(_) => Self::NotStarted(error, 126),
+        }
+    }
+
     /// Prints the message and gives the exit code.
     pub fn report(&self) -> ExitCode {
         let (error, code) = match self {
@@ -42,6 +62,7 @@ impl Failure {
             Self::AskedToFail => return ExitCode::from(1),
             Self::Input(error) => (error, 2),
             Self::Refused(error) => (error, 3),
+            Self::NotStarted(error, code) => (error, *code),
         };
         let mut message = String::new();
         for cause in error.chain().map(ToString::to_string) {
@@ -52,9 +73,9 @@ impl Failure {
             }
         }
         // Messages quote foreign files, which may hold what a terminal obeys.
-        let message = message.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+        let message = output::cleaned(&message);
         let message = message.lines().map(readable).collect::<Vec<_>>().join("\n");
-        output::say!("{red}nearfar:{red:#} {message}", red = anstyle::AnsiColor::Red.on_default().bold());
+        output::say_part!("{red}nearfar:{red:#} {message}\n", red = anstyle::AnsiColor::Red.on_default().bold());
         ExitCode::from(code)
     }
 }

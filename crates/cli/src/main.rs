@@ -11,6 +11,7 @@
 mod args;
 mod command;
 mod failure;
+mod log;
 mod output;
 mod signals;
 mod verb;

@@ -36,11 +36,16 @@ macro_rules! say_part {
     }};
 }
 
-/// Says a line on standard error.
+/// Says a line on standard error. Messages quote foreign names, which may hold what a terminal obeys.
 macro_rules! say {
-    ($($text:tt)*) => { $crate::output::say_part!("{}\n", format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::output::say_part!("{}\n", $crate::output::cleaned(&format!($($text)*))) };
 }
 pub(crate) use {say, say_part};
+
+/// Text without control characters but for the ends of its lines.
+pub fn cleaned(text: &str) -> String {
+    text.split('\n').map(nearfar_report::clean).collect::<Vec<_>>().join("\n")
+}
 
 /// What stands around each JSON answer, so that a stored one can be read years later.
 #[derive(Serialize)]
@@ -144,7 +149,7 @@ pub fn write_unused(stem: &str, extension: &str, content: &[u8]) -> Result<PathB
 
 /// Writes an answer that took long to get; where the file cannot be had any more, it is on standard error.
 pub fn write_answer(path: &Path, text: &str) -> Outcome {
-    write_file(path, text.as_bytes()).inspect_err(|_| say!("{}", text.trim_end()))
+    write_file(path, text.as_bytes()).inspect_err(|_| say_part!("{}\n", text.trim_end()))
 }
 
 /// A file without content in the directory of that one, gone when it is dropped.

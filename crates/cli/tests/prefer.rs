@@ -94,6 +94,26 @@ fn a_process_that_is_not_there_is_wrong_usage() {
 }
 
 #[test]
+fn a_command_that_cannot_be_started_ends_as_in_a_shell() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("not-executable");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let not_there = "No such file or directory";
+    for (program, expected, reason) in [
+        ("/nonexistent", 127, not_there),
+        ("nearfar-test-no-such-command", 127, not_there),
+        (file, 126, "Permission denied"),
+        ("/", 126, "Permission denied"),
+        ("/dev/null/x", 126, "Not a directory"),
+    ] {
+        let (code, text, errors) = prefer(&["--", program]);
+        assert_eq!((code, text.as_str()), (Some(expected), ""), "{errors}");
+        assert!(errors.starts_with(&format!("nearfar: cannot start {program}: {reason}")), "{errors}");
+    }
+}
+
+#[test]
 fn a_report_that_cannot_be_written_is_said_before_the_command_or_given_otherwise() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no/such/directory/report");

@@ -149,7 +149,7 @@ fn what_is_wrong_is_said_with_what_to_do_and_an_exit_code_of_its_own() {
         (&["trace", "migrations", "--pid", "999999999"], 2, "process 999999999"),
         (&["trace", "migrations"], 2, "--pid"),
         (&["trace", "migrations", "--cgroup", "no-such-group"], 2, "/sys/fs/cgroup"),
-        (&["trace", "migrations", "--", "/no/such/program"], 2, "/no/such/program"),
+        (&["trace", "migrations", "--", "/no/such/program"], 127, "cannot start /no/such/program"),
         (&["trace", "nvme", "--seconds", "1", "--", "true"], 2, "cannot be used with"),
         (&["trace", "nvme", "--subsystem", "nvme-subsys99"], 2, "nvme-subsys99"),
     ];

@@ -170,6 +170,7 @@ impl<'a> CacheLock<'a> {
             let aside = self.workshop()?;
             fs::rename(place, aside.path().join("old")).map_err(refused)?;
         }
+        tracing::info!(path = %place.display(), "write to the cache");
         fs::rename(made, place).map_err(refused)
     }
 

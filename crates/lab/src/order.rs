@@ -102,6 +102,15 @@ impl Order {
         let foreign = (Some(arch) != Arch::host()).then(|| foreign::get(cache, arch)).transpose()?;
         let label = self.label(&kernel, acceleration, delay.as_ref().map(|delay| delay.label.as_str()));
         let notes = design.notes.clone();
+        tracing::info!(
+            machine = self.name,
+            arch = %arch,
+            kernel = kernel.release,
+            qemu = %qemu.program.display(),
+            acceleration = ?acceleration,
+            "guest chosen"
+        );
+        notes.iter().for_each(|note| tracing::warn!(reason = note.to_string(), "not reproduced"));
         Ok(GuestRequest {
             machine: self.name.clone(),
             design,

@@ -15,6 +15,7 @@
 //! dearer, until they are two seconds apart.
 
 mod error;
+mod identity;
 mod kept;
 mod look;
 mod memory;
@@ -32,6 +33,7 @@ use nearfar_apply::lease::Leases;
 use nearfar_machine::{CpuSet, Machine, NodeId};
 
 pub use error::KeeperError;
+pub use identity::OpenProcess;
 pub use memory::MemoryPolicy;
 pub(crate) use report::cpu_time;
 pub use report::{KeeperReport, LeftInPeace, MovedMemory};
@@ -47,6 +49,8 @@ use crate::rule::RuleOptions;
 pub enum Targets {
     /// Processes by number, with all their threads, and the processes they make from now on.
     Pids(Vec<i32>),
+    /// The same, for processes that were looked at before: one that has ended since is refused, whoever has its number now.
+    Processes(Vec<OpenProcess>),
     /// The processes of a cgroup and of those below it, and whoever is moved there.
     Cgroup(PathBuf),
 }
@@ -95,7 +99,7 @@ pub struct Keeper {
 }
 
 enum Order {
-    Add(i32, Sender<Result<(), KeeperError>>),
+    Add(OpenProcess, Sender<Result<(), KeeperError>>),
     Report(Sender<KeeperReport>),
     Stop,
 }
@@ -128,9 +132,9 @@ impl Keeper {
     ///
     /// # Errors
     /// As [`Keeper::start`]; the others are kept on.
-    pub fn add(&self, pid: i32) -> Result<(), KeeperError> {
+    pub fn add(&self, process: OpenProcess) -> Result<(), KeeperError> {
         let (answer, answered) = mpsc::channel();
-        self.orders.send(Order::Add(pid, answer)).map_err(|_| KeeperError::Died)?;
+        self.orders.send(Order::Add(process, answer)).map_err(|_| KeeperError::Died)?;
         answered.recv().map_err(|_| KeeperError::Died)?
     }
 
@@ -175,8 +179,8 @@ fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperE
     let (mut due, mut last) = (Instant::now() + kept.options.interval, Instant::now());
     loop {
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(Order::Add(pid, answer)) => {
-                let _ = answer.send(kept.adopt(pid));
+            Ok(Order::Add(process, answer)) => {
+                let _ = answer.send(kept.adopt_open(&process));
             }
             Ok(Order::Report(answer)) => {
                 let _ = answer.send(kept.report());

@@ -7,7 +7,8 @@
 //! SIGHUP: the file is read again        SIGTERM: every keeper ends, and leaves its tasks as they were
 //! ```
 //!
-//! What happens is said in plain lines to whoever runs this; nothing is printed here.
+//! What happens is an event of `tracing`, of the level INFO or WARN, whose message is a whole sentence and whose fields say
+//! the same for programs; nothing is printed here.
 
 pub mod manager;
 pub mod roster;
@@ -24,7 +25,7 @@ use nearfar_machine::{Machine, NodeId};
 use serde::Serialize;
 
 use crate::config::{Config, ConfigError, Place, Rule};
-use crate::keeper::{Keeper, KeeperError, KeeperOptions, Targets};
+use crate::keeper::{Keeper, KeeperError, KeeperOptions, OpenProcess, Targets};
 use crate::near;
 use crate::psi;
 use manager::{NotAlone, Only, notify};
@@ -73,8 +74,6 @@ pub struct Control {
 pub struct Surroundings<'a> {
     /// Reads the running system, with its devices.
     pub machine: &'a dyn Fn() -> Result<Machine, String>,
-    /// Takes a line about what happens.
-    pub log: &'a mut dyn FnMut(&str),
 }
 
 /// A rule with the node that it means on a machine.
@@ -165,7 +164,7 @@ pub fn check(config: &Config, machine: &Machine) -> Result<Vec<Checked>, Service
         Checked { rule: name, line: rule.line, place, node, located, tasks: Vec::new() }
     };
     let mut answer: Vec<_> = config.rules.iter().map(checked).collect();
-    for Found { pid, name, rule, also } in Roster::default().round(&config.rules)? {
+    for Found { pid, name, rule, also, .. } in Roster::default().round(&config.rules)? {
         let also = also.into_iter().map(|rule| config.rules[rule].name.clone()).collect();
         answer[rule].tasks.push(CheckedTask { pid, name, also });
     }
@@ -179,7 +178,7 @@ pub fn check(config: &Config, machine: &Machine) -> Result<Vec<Checked>, Service
 ///
 /// # Errors
 /// When it cannot begin: the configuration is wrong, or there is another service. Later faults are logged.
-pub fn run(file: &std::path::Path, control: &Control, surroundings: &mut Surroundings<'_>) -> Result<(), ServiceError> {
+pub fn run(file: &std::path::Path, control: &Control, surroundings: &Surroundings<'_>) -> Result<(), ServiceError> {
     let config = load(file)?;
     let _only = Only::take(&Only::directory())?;
     let mut shift = Shift::begin(config, surroundings);
@@ -192,7 +191,7 @@ pub fn run(file: &std::path::Path, control: &Control, surroundings: &mut Surroun
         wait(control, shift.config.scan)?;
     }
     notify("STOPPING=1");
-    shift.end(surroundings);
+    shift.end();
     Ok(())
 }
 
@@ -206,19 +205,19 @@ fn wait(control: &Control, limit: Duration) -> Result<(), ServiceError> {
 }
 
 /// The configuration as it is now; the old one stays where that is wrong.
-fn reload(shift: Shift, file: &std::path::Path, surroundings: &mut Surroundings<'_>) -> Shift {
+fn reload(shift: Shift, file: &std::path::Path, surroundings: &Surroundings<'_>) -> Shift {
     match load(file) {
         Err(error) => {
-            (surroundings.log)(&format!("the configuration stays as it was: {error}"));
+            tracing::warn!(path = %file.display(), reason = %error, "the configuration stays as it was: {error}");
             shift
         }
         Ok(config) if config == shift.config => {
-            (surroundings.log)("the configuration is the same");
+            tracing::info!(path = %file.display(), "the configuration is the same");
             shift
         }
         Ok(config) => {
-            shift.end(surroundings);
-            (surroundings.log)(&format!("{} read again", file.display()));
+            shift.end();
+            tracing::info!(path = %file.display(), "{} read again", file.display());
             Shift::begin(config, surroundings)
         }
     }
@@ -244,21 +243,21 @@ enum Post {
 }
 
 impl Shift {
-    fn begin(config: Config, surroundings: &mut Surroundings<'_>) -> Self {
+    fn begin(config: Config, surroundings: &Surroundings<'_>) -> Self {
         let posts = config.rules.iter().map(|_| Post::Waiting).collect();
         let mut shift = Self { config, roster: Roster::default(), posts, machine: None, looked: Instant::now() };
-        let scan = shift.config.scan;
-        (surroundings.log)(&format!("{} rules, new tasks are looked for every {scan:?}", shift.config.rules.len()));
+        let (scan, rules) = (shift.config.scan, shift.config.rules.len());
+        tracing::info!(rules, "{rules} rules, new tasks are looked for every {scan:?}");
         shift.place(surroundings, true);
         shift
     }
 
     /// Finds the nodes of rules that have none.
-    fn place(&mut self, surroundings: &mut Surroundings<'_>, say: bool) {
+    fn place(&mut self, surroundings: &Surroundings<'_>, say: bool) {
         self.looked = Instant::now();
         let machine = match (surroundings.machine)() {
             Ok(machine) => machine,
-            Err(because) => return (surroundings.log)(&format!("the machine cannot be read: {because}")),
+            Err(because) => return tracing::warn!(reason = because, "the machine cannot be read: {because}"),
         };
         for (index, (rule, post)) in self.config.rules.iter().zip(&mut self.posts).enumerate() {
             if !matches!(post, Post::Waiting) {
@@ -266,14 +265,14 @@ impl Shift {
             }
             match resolve(&machine, &rule.place) {
                 Ok((node, located)) => {
-                    (surroundings.log)(&format!("{}: {located}", rule.name));
+                    tracing::info!(rule = rule.name, node = node.0, "{}: {located}", rule.name);
                     *post = Post::Idle(node);
                     // Tasks that it could not take so far.
                     self.roster.forget(index);
                 }
                 Err(because) if say => {
-                    let seconds = AGAIN.as_secs();
-                    (surroundings.log)(&format!("{}: {because}; looked for again every {seconds} s", rule.name));
+                    let (rule, seconds) = (&rule.name, AGAIN.as_secs());
+                    tracing::warn!(rule, reason = because, "{rule}: {because}; looked for again every {seconds} s");
                 }
                 Err(_) => {}
             }
@@ -281,29 +280,36 @@ impl Shift {
         self.machine = Some(machine);
     }
 
-    fn round(&mut self, surroundings: &mut Surroundings<'_>) -> Result<(), ServiceError> {
+    fn round(&mut self, surroundings: &Surroundings<'_>) -> Result<(), ServiceError> {
         let waiting = self.posts.iter().any(|post| matches!(post, Post::Waiting));
         if waiting && self.looked.elapsed() >= AGAIN {
             self.place(surroundings, false);
         }
         for found in self.roster.round(&self.config.rules)? {
-            self.take(&found, surroundings);
+            self.take(&found);
         }
         Ok(())
     }
 
-    fn take(&mut self, found: &Found, surroundings: &mut Surroundings<'_>) {
+    fn take(&mut self, found: &Found) {
         let rule = &self.config.rules[found.rule];
         let Some(machine) = &self.machine else { return };
         let who = format!("{}: {} (process {})", rule.name, found.name, found.pid);
-        let taken = self.posts[found.rule].take(found.pid, rule, machine);
+        let taken = self.posts[found.rule].take(&found.process, rule, machine);
         match taken {
             Ok(Some(node)) => {
                 let late = found.also.iter().map(|&rule| self.config.rules[rule].name.as_str()).collect::<Vec<_>>();
                 let late = if late.is_empty() { String::new() } else { format!("; {} came too late", late.join(", ")) };
-                (surroundings.log)(&format!("{who} prefers node {node}{late}"));
+                tracing::info!(
+                    rule = rule.name,
+                    pid = found.pid,
+                    name = found.name,
+                    node = node.0,
+                    "{who} prefers node {node}{late}"
+                );
             }
-            Ok(None) => {}
+            // It has ended meanwhile, and the next round finds whoever has its number then.
+            Ok(None) | Err(KeeperError::NoProcess { .. }) => {}
             Err(error) => {
                 let because = error.to_string();
                 let is_news = match error {
@@ -315,14 +321,20 @@ impl Shift {
                     _ => self.roster.again(found.pid, &because),
                 };
                 if is_news {
-                    (surroundings.log)(&format!("{who} is left as it is, and tried again: {because}"));
+                    tracing::warn!(
+                        rule = rule.name,
+                        pid = found.pid,
+                        name = found.name,
+                        reason = because,
+                        "{who} is left as it is, and tried again: {because}"
+                    );
                 }
             }
         }
     }
 
     /// Ends every keeper: the tasks are as they were.
-    fn end(self, surroundings: &mut Surroundings<'_>) {
+    fn end(self) {
         for (rule, post) in self.config.rules.iter().zip(self.posts) {
             let Post::Busy(_, keeper) = post else { continue };
             match keeper.stop() {
@@ -330,9 +342,9 @@ impl Shift {
                     let (processes, out, cpu) = (report.processes, report.widened, report.cpu_s);
                     let did =
                         format!("{processes} processes kept, threads let out {out} times, {cpu:.3} s of CPU time");
-                    (surroundings.log)(&format!("{}: given back ({did})", rule.name));
+                    tracing::info!(rule = rule.name, processes, cpu_s = cpu, "{}: given back ({did})", rule.name);
                 }
-                Err(error) => (surroundings.log)(&format!("{}: {error}", rule.name)),
+                Err(error) => tracing::warn!(rule = rule.name, reason = %error, "{}: {error}", rule.name),
             }
         }
     }
@@ -340,11 +352,11 @@ impl Shift {
 
 impl Post {
     /// Has the rule's keeper take a process; the node, or nothing where the rule has none.
-    fn take(&mut self, pid: i32, rule: &Rule, machine: &Machine) -> Result<Option<NodeId>, KeeperError> {
+    fn take(&mut self, process: &OpenProcess, rule: &Rule, machine: &Machine) -> Result<Option<NodeId>, KeeperError> {
         match self {
             Self::Waiting => Ok(None),
             Self::Busy(node, keeper) => {
-                let (node, added) = (*node, keeper.add(pid));
+                let (node, added) = (*node, keeper.add(process.clone()));
                 if matches!(added, Err(KeeperError::Died)) {
                     *self = Self::Idle(node);
                 }
@@ -352,7 +364,8 @@ impl Post {
             }
             Self::Idle(node) => {
                 let node = *node;
-                *self = Self::Busy(node, Keeper::start(Targets::Pids(vec![pid]), node, machine, options_of(rule))?);
+                let targets = Targets::Processes(vec![process.clone()]);
+                *self = Self::Busy(node, Keeper::start(targets, node, machine, options_of(rule))?);
                 Ok(Some(node))
             }
         }

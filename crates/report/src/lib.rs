@@ -41,3 +41,4 @@ mod wrapping;
 
 pub use amount::count;
 pub use style::Style;
+pub use wrapping::clean;

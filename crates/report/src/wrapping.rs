@@ -4,7 +4,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Text as it may be shown: control characters (a task's name can hold terminal escapes) and the characters that
 /// turn the direction of writing around are replaced.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     let unfit = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')

@@ -121,6 +121,10 @@ impl Tree {
     /// When it cannot be read.
     pub fn with_bytes<R>(&self, path: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, Unreadable> {
         let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
+        let read = |bytes: &[u8]| {
+            tracing::trace!(path = %self.display(path), bytes = bytes.len(), "read");
+            read(bytes)
+        };
         let read = file.and_then(|file| directory::with_content(file, self.live, LARGEST, read));
         read.map_err(|reason| self.unreadable(path, reason))
     }
@@ -203,7 +207,9 @@ impl Tree {
 
     /// The error of a path, for callers that find fault with a file's content.
     pub fn unreadable(&self, path: &str, reason: Reason) -> Unreadable {
-        Unreadable { path: self.display(path), reason }
+        let unreadable = Unreadable { path: self.display(path), reason };
+        tracing::debug!(path = unreadable.path, reason = ?unreadable.reason, "cannot read");
+        unreadable
     }
 
     fn open_below(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Reason> {

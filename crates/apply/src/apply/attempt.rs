@@ -32,9 +32,12 @@ pub(super) fn attempt(
     tree: bool,
 ) -> Attempt {
     let path = intent.setting.path();
+    let (old, new) = (intent.old.trim_end(), intent.new.trim_end());
     if let Err(error) = journal.append(system, Record::Intent(intent.clone())) {
+        tracing::warn!(path, old, new, reason = plain(&error), "not written: the journal cannot be written");
         return Attempt::NotJournalled(error);
     }
+    tracing::info!(path, old, new, "write");
     let mut written = Written::intended(intent.clone());
     let result = match system.write(&path, intent.new.as_bytes()) {
         Err(error) => refused(system, journal, &mut written, error, tree),
@@ -69,6 +72,8 @@ fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, St
 }
 
 fn refused(system: &dyn System, journal: &mut Journal, written: &mut Written, error: io::Error, tree: bool) -> Attempt {
+    let (path, new) = (written.intent.setting.path(), written.intent.new.trim_end());
+    tracing::warn!(path, new, reason = plain(&error), "write refused");
     match text(system, &written.intent.setting.path()) {
         // A file of a tree on a full disk may hold a part of the new bytes.
         Ok(now) if now != written.intent.old => take_back(system, journal, written, plain(&error), tree),
@@ -83,6 +88,7 @@ fn refused(system: &dyn System, journal: &mut Journal, written: &mut Written, er
 }
 
 fn take_back(system: &dyn System, journal: &mut Journal, written: &mut Written, error: String, tree: bool) -> Attempt {
+    tracing::warn!(path = written.intent.setting.path(), reason = error, "write does not hold, taken back");
     // The run holds the lock and has just written: whatever the file shows instead is the kernel's answer to that.
     let mut undo = Undo { system, journal, tree, force: true };
     let undo = undo.undo(written);

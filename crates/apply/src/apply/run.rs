@@ -62,6 +62,9 @@ impl<'a> Carrying<'a> {
                 self.one(planned, index)?
             };
             let file = Setting::of(&planned.change).path();
+            if let Applied::LeftAlone { because } | Applied::Failed { error: because } = &result {
+                tracing::warn!(path = file, reason = because, "not changed");
+            }
             let made = matches!(result, Applied::Made { .. } | Applied::AlreadySo { .. });
             if self.options.atomic && undone_because.is_none() && (!made || self.stopped_because.is_some()) {
                 undone_because = Some(format!("change {} ({file}) could not be made", index + 1));
@@ -93,6 +96,7 @@ impl<'a> Carrying<'a> {
             return Ok(Applied::LeftAlone { because: format!("the plan was made for {was}, it is {now} now") });
         }
         let new = wanted(&planned.change, &current);
+        tracing::debug!(path = setting.path(), old = current.trim_end(), new = new.trim_end(), "compare");
         if setting.same(&current, &new) {
             return Ok(Applied::AlreadySo { now: shown(&current) });
         }

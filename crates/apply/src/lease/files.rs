@@ -74,13 +74,16 @@ impl Held {
 
     /// Writes, and says what it says then.
     pub(super) fn write(&self, content: &str) -> Result<String, LeaseError> {
+        tracing::info!(path = %self.path.display(), old = self.old.trim_end(), new = content.trim_end(), "write for a while");
         let now = write(&self.path, content).and_then(|()| read(&self.path));
         now.map_err(|error| LeaseError::File { path: self.path.clone(), because: plain(&error) })
     }
 
     /// Puts it back, if it is as the lease left it.
     pub(super) fn undo(&self, same_boot: bool) -> Undone {
-        Undone { subject: self.path.display().to_string(), fate: self.fate(same_boot) }
+        let (subject, fate) = (self.path.display().to_string(), self.fate(same_boot));
+        tracing::info!(path = subject, new = self.old.trim_end(), result = ?fate, "put back");
+        Undone { subject, fate }
     }
 
     fn fate(&self, same_boot: bool) -> Fate {

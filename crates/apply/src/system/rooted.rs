@@ -85,6 +85,7 @@ impl System for Rooted {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         let mut content = Vec::new();
         self.open_file(path, OFlags::RDONLY)?.take(LONGEST + 1).read_to_end(&mut content)?;
+        tracing::trace!(path, bytes = content.len(), "read");
         if content.len() as u64 > LONGEST {
             return Err(io::Error::other("it has more than 4 MiB"));
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use nearfar_machine::{Machine, NodeId};
-use nearfar_prefer::keeper::MemoryPolicy;
+use nearfar_prefer::keeper::{MemoryPolicy, OpenProcess};
 use nearfar_prefer::near::{self, Home};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
 use nearfar_sources::{Request, Want};
@@ -97,6 +97,11 @@ struct Answer<'a> {
 }
 
 impl Prefer {
+    /// Whether this is the service, which says what it does without being asked.
+    pub fn is_service(&self) -> bool {
+        matches!(self.verb, Some(PreferVerb::Service(_)))
+    }
+
     /// Keeps, reports.
     pub fn run(mut self, colour: Colour) -> Outcome {
         if let Some(PreferVerb::Service(service)) = self.verb.take() {
@@ -104,6 +109,8 @@ impl Prefer {
         }
         let policy = self.policy()?;
         self.output.as_deref().map(output::can_write).transpose()?;
+        // Before anything else takes its time: a number may be another process's by then.
+        let processes = self.processes()?;
         let want = Want { devices: self.near.is_some(), ..Want::topology() };
         let machine = nearfar_sources::read(&Request { source: None, root: None, fake: None, want });
         let machine = machine.map_err(Failure::input)?;
@@ -115,7 +122,7 @@ impl Prefer {
             return self.write(&kept.text(self.format.format, &machine, near.as_ref(), &self.style(colour))?);
         }
         let (kept, ended) = if self.command.is_empty() {
-            (self.adopt(node, &machine, options)?, None)
+            (self.adopt(processes, node, &machine, options)?, None)
         } else {
             let (kept, ended) = command::run(&self.command, policy, node, &machine, options)?;
             (kept, Some(ended))
@@ -125,6 +132,12 @@ impl Prefer {
             Some(code @ 1..) => Err(Failure::CommandEnded(code)),
             _ => Ok(()),
         }
+    }
+
+    fn processes(&self) -> Result<Vec<OpenProcess>, Failure> {
+        let open =
+            |&pid: &i32| OpenProcess::open(pid).map_err(|_| failure(KeeperError::NoProcess { pid, ended: false }));
+        self.pid.iter().map(open).collect()
     }
 
     fn policy(&self) -> Result<Option<MemoryPolicy>, Failure> {
@@ -162,10 +175,16 @@ impl Prefer {
     }
 
     /// Until all have ended, the time is over, or Ctrl-C.
-    fn adopt(&self, node: NodeId, machine: &Machine, options: KeeperOptions) -> Result<KeeperReport, Failure> {
+    fn adopt(
+        &self,
+        processes: Vec<OpenProcess>,
+        node: NodeId,
+        machine: &Machine,
+        options: KeeperOptions,
+    ) -> Result<KeeperReport, Failure> {
         let seconds = self.limit()?;
         let cancel = signals::cancel_flag();
-        let keeper = Keeper::start(Targets::Pids(self.pid.clone()), node, machine, options).map_err(failure)?;
+        let keeper = Keeper::start(Targets::Processes(processes), node, machine, options).map_err(failure)?;
         let begun = Instant::now();
         while !cancel.load(Ordering::Relaxed) && !keeper.is_idle() {
             let left = seconds.map_or(LOOK, |seconds| seconds.saturating_sub(begun.elapsed()));
@@ -216,8 +235,8 @@ fn failure(error: KeeperError) -> Failure {
         KeeperError::NoNode { .. }
         | KeeperError::NoProcess { .. }
         | KeeperError::NoCpus { .. }
-        | KeeperError::Elsewhere { .. }
-        | KeeperError::Spawn { .. } => Failure::input(error),
+        | KeeperError::Elsewhere { .. } => Failure::input(error),
+        KeeperError::Spawn { program, because } => Failure::not_started(program.as_ref(), because),
         _ => Failure::refused(error),
     }
 }

@@ -146,6 +146,7 @@ impl CacheLock<'_> {
         let is_folder = fs::symlink_metadata(&aside).is_ok_and(|metadata| metadata.is_dir());
         let removed = if is_folder { fs::remove_dir_all(&aside) } else { fs::remove_file(&aside) };
         removed.map_err(|error| failed(&aside, error))?;
+        tracing::info!(path = %path.display(), "removed from the cache");
         Ok(true)
     }
 }

@@ -56,6 +56,7 @@ impl Guest {
             plan.is_last = failed.len() + 1 == MAX_ATTEMPTS;
             match plan.attempt() {
                 Ok(mut guest) => {
+                    tracing::info!(seconds = guest.boot_seconds(), start = ?guest.start_kind(), "guest is up");
                     guest.failed_boots = failed;
                     return Ok(guest);
                 }
@@ -64,6 +65,11 @@ impl Guest {
                         if failure.is_of_saving() {
                             plan.fallback_reason = Some(words.clone());
                         }
+                        tracing::warn!(
+                            attempt = failed.len() + 1,
+                            reason = words,
+                            "guest failed to start, tried again"
+                        );
                         failed.push(words);
                     }
                     _ => return Err(failure.error(failed.len() + 1, request.boot_timeout)),

@@ -81,6 +81,7 @@ type Order = (Start, Sender<io::Result<Child>>);
 pub fn start(start: Start) -> Result<Child, LabError> {
     static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
     let program = start.program.clone();
+    tracing::debug!(path = %program.display(), arguments = ?start.arguments, "start program");
     let spawner = SPAWNER.get_or_init(|| {
         let (orders, received) = channel::<Order>();
         thread::spawn(move || {

@@ -3,6 +3,8 @@
 use nearfar_apply::lease::LeaseError;
 use nearfar_machine::{CpuSet, NodeId, NodeSet};
 
+use super::kept::plain;
+
 /// Why somebody is not kept.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
@@ -79,12 +81,12 @@ pub enum KeeperError {
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// The command cannot be started.
-    #[error("starting {program}: {because}")]
+    #[error("cannot start {program}: {}", plain(because))]
     Spawn {
         /// Its name.
         program: String,
         /// The system's answer.
-        because: String,
+        because: std::io::Error,
     },
     /// The keeper's thread is gone.
     #[error("the keeper has ended; the masks are put back by its guard or by the next nearfar")]

@@ -11,7 +11,7 @@ use nearfar_apply::{affinity, tasks};
 use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet};
 
 use super::report::{KeeperReport, LISTED, LeftInPeace, cpu_time};
-use super::{KeeperError, KeeperOptions, Memory, Mover, Targets, home_of};
+use super::{KeeperError, KeeperOptions, Memory, Mover, OpenProcess, Targets, home_of};
 use crate::cgroup::members;
 use crate::idle::IdleTime;
 use crate::rule::{House, Place};
@@ -123,9 +123,17 @@ impl Kept {
 
     pub(super) fn adopt_targets(&mut self, targets: Targets) -> Result<(), KeeperError> {
         match targets {
-            Targets::Pids(pids) => pids.into_iter().try_for_each(|pid| match tasks::stat(pid) {
-                Ok(stat) if stat.state == 'Z' => Err(KeeperError::NoProcess { pid, ended: true }),
-                _ => self.adopt(pid),
+            Targets::Pids(pids) => {
+                let open = |pid: i32| OpenProcess::open(pid).map_err(|error| of_process(pid, &error));
+                let processes: Vec<_> = pids.into_iter().map(open).collect::<Result<_, _>>()?;
+                self.adopt_targets(Targets::Processes(processes))
+            }
+            Targets::Processes(processes) => processes.into_iter().try_for_each(|process| {
+                let pid = process.pid();
+                match tasks::stat(pid) {
+                    Ok(stat) if stat.state == 'Z' => Err(KeeperError::NoProcess { pid, ended: true }),
+                    _ => self.adopt_open(&process),
+                }
             }),
             Targets::Cgroup(group) => {
                 let pids = members::processes(&group)?;
@@ -159,6 +167,10 @@ impl Kept {
         } else {
             self.said.processes += 1;
             self.follow_home(pid);
+            tracing::info!(pid, node = self.said.node.0, "keep process");
+        }
+        if let Err(error) = &adopted {
+            tracing::warn!(pid, node = self.said.node.0, reason = %error, "process not kept");
         }
         adopted
     }
@@ -225,6 +237,7 @@ impl Kept {
                 Err(error) if is_gone(&error) => return Ok(()),
                 set => set.map_err(|error| failed(&error))?,
             }
+            tracing::debug!(tid, pid, old = %own, new = %self.groups[group].narrow, "confine thread");
             self.said.narrowed += 1;
         }
         self.keep(pid, tid, group, Place::Home);
@@ -268,6 +281,7 @@ impl Kept {
 
     /// From now on this thread is not.
     pub(super) fn leave_in_peace(&mut self, tid: i32, pid: i32, cpus: CpuSet) {
+        tracing::info!(tid, pid, old = %cpus, reason = "it has an affinity of its own", "thread skipped");
         self.house.remove(tid);
         self.threads.insert(tid, Thread::new(pid, tid, None));
         if let Some(process) = self.processes.get_mut(&pid) {

@@ -125,8 +125,12 @@ impl Kept {
             Decision::Narrow => affinity::set(tid, &masks.narrow),
         };
         match (done, decision) {
-            (Ok(()), Decision::Widen) => self.said.widened += 1,
+            (Ok(()), Decision::Widen) => {
+                tracing::debug!(tid, pid = process, new = %masks.own, reason = "the node is full", "release thread");
+                self.said.widened += 1;
+            }
             (Ok(()), Decision::Narrow) => {
+                tracing::debug!(tid, pid = process, new = %masks.narrow, "confine thread again");
                 self.said.narrowed += 1;
                 self.follow_home(process);
             }

@@ -92,11 +92,25 @@ impl Shared {
         }
         self.moved().moves += 1;
         let over = || self.is_over() || !is_there();
-        match pages::move_to(task.tid, from, to, &over, &mut |counts| self.moved().add(counts)) {
+        let mut count = |counts: Counts| {
+            tracing::debug!(
+                pid = task.tid,
+                node = to.0,
+                moved = counts.moved,
+                shared = counts.shared,
+                busy = counts.busy,
+                "move pages"
+            );
+            self.moved().add(counts);
+        };
+        match pages::move_to(task.tid, from, to, &over, &mut count) {
             Ok(()) => self.moved().is_interrupted |= self.is_over(),
             // It has ended.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT)) => {}
-            Err(error) => self.moved().refused = Some(error.to_string()),
+            Err(error) => {
+                tracing::warn!(pid = task.tid, node = to.0, reason = %error, "pages not moved");
+                self.moved().refused = Some(error.to_string());
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use nearfar_apply::{affinity, tasks};
 use nearfar_machine::{Machine, NodeId, NodeSet};
 
-use super::kept::{Kept, plain};
+use super::kept::Kept;
 use super::{Keeper, KeeperError, KeeperOptions, MemoryPolicy, memory};
 
 impl Keeper {
@@ -24,9 +24,9 @@ impl Keeper {
         options: KeeperOptions,
     ) -> Result<(Self, Child), KeeperError> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let failed = |error: &std::io::Error| KeeperError::Spawn { program: program.clone(), because: plain(error) };
+        let failed = |because| KeeperError::Spawn { program: program.clone(), because };
         let mut kept = Kept::new(node, machine, options)?;
-        let own = affinity::get(0).map_err(|error| failed(&error))?;
+        let own = affinity::get(0).map_err(failed)?;
         let group = kept.group_of(&own).ok_or_else(|| kept.elsewhere(program.clone(), own.clone()))?;
         // On record before there is anybody: a child of this thread's process with the narrow mask is ours.
         kept.note(group, rustix::thread::gettid().as_raw_nonzero().get())?;
@@ -42,7 +42,7 @@ impl Keeper {
         }
         kept.orphans_except = Some(own_children());
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-        let child = command.spawn().map_err(|error| failed(&error))?;
+        let child = command.spawn().map_err(failed)?;
         // Whoever started it waits for it.
         kept.orphans_except.get_or_insert_default().insert(child.id().cast_signed());
         kept.said.narrowed += u64::from(own != narrow);

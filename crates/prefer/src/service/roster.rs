@@ -13,6 +13,7 @@ use std::io;
 use std::path::Path;
 
 use crate::config::Rule;
+use crate::keeper::OpenProcess;
 use crate::matching::{Looks, matching};
 
 /// Rounds in which a process is looked at every time.
@@ -55,6 +56,8 @@ impl Entry {
 pub struct Found {
     /// Its number.
     pub pid: i32,
+    /// The process, opened before it was matched with the rules.
+    pub process: OpenProcess,
     /// The kernel's name for it.
     pub name: String,
     /// The rule, as its place among the rules.
@@ -87,7 +90,7 @@ impl Roster {
                 }
             }
             // One that ended meanwhile is nobody's.
-            let Some(seen) = look(pid, rules) else { continue };
+            let Some(mut seen) = look(pid, rules) else { continue };
             let entry = self.known.entry(pid).or_insert(Entry::new(seen.start, round));
             if entry.start != seen.start {
                 *entry = Entry::new(seen.start, round);
@@ -95,10 +98,20 @@ impl Roster {
             if entry.rule.is_some() {
                 continue;
             }
+            if matching(rules, &seen.looks).is_empty() {
+                continue;
+            }
+            // It may have been another process by the time its later files were read: what is kept is what was opened, and
+            // what was opened is looked at again.
+            let Ok(process) = OpenProcess::open(pid) else { continue };
+            match look(pid, rules) {
+                Some(again) if again.start == seen.start => seen = again,
+                _ => continue,
+            }
             let mut matching = matching(rules, &seen.looks).into_iter();
             if let Some(rule) = matching.next() {
                 entry.rule = Some(rule);
-                found.push(Found { pid, name: seen.looks.name, rule, also: matching.collect() });
+                found.push(Found { pid, process, name: seen.looks.name, rule, also: matching.collect() });
             }
         }
         self.known.retain(|_, entry| entry.seen == round);

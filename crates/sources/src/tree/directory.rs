@@ -60,11 +60,14 @@ impl<'t> Directory<'t> {
             // A FIFO reads as empty too. Asking only here saves a quarter of the system calls of a large tree.
             regular_size(&file)?;
         }
+        let log = |bytes: usize| tracing::trace!(path = %self.display(name), bytes, "read");
         if filled < PAGE {
+            log(filled);
             return Ok(read(&page[..filled]));
         }
         let mut content = page.to_vec();
         fill(&file, &mut content, None, LARGEST_ATTRIBUTE)?;
+        log(content.len());
         Ok(read(&content))
     }
 

@@ -57,9 +57,7 @@ impl Service {
         }
         let control = control().map_err(Failure::refused)?;
         let machine = || nearfar_sources::read(&Request::live(want())).map_err(|error| error.to_string());
-        let mut log = |line: &str| output::say!("{line}");
-        let mut surroundings = Surroundings { machine: &machine, log: &mut log };
-        service::run(&self.config, &control, &mut surroundings).map_err(failure)
+        service::run(&self.config, &control, &Surroundings { machine: &machine }).map_err(failure)
     }
 
     fn show(&self, colour: Colour) -> Outcome {

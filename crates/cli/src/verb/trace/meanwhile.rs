@@ -45,7 +45,7 @@ impl Meanwhile {
         let cancel = signals::cancel_flag();
         let running = command.split_first().map(|(program, arguments)| {
             let started = Command::new(program).args(arguments).spawn();
-            let child = started.with_context(|| format!("starting {}", program.display())).map_err(Failure::input)?;
+            let child = started.map_err(|error| Failure::not_started(program, error))?;
             let end = pidfd_open(pid(&child), PidfdFlags::empty()).ok();
             Ok(Running { words: command.to_vec(), child, end, asked_to_end: None })
         });

@@ -1,0 +1,161 @@
+//! Which process is meant: a number is given to another process once its own has ended and was waited for.
+//!
+//! ```text
+//! open (pidfd) ─► looked at, matched ─► adopted ─► still the same? ─ yes ─► kept
+//!                                                                  └ no ──► masks back, refused
+//! ```
+//!
+//! While a process lives, its number is its own: one that lives after it was adopted was the same all the time since it was
+//! opened.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nearfar_apply::{affinity, tasks};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::KeeperError;
+use super::kept::Kept;
+
+/// A process that cannot be mistaken for a later one with its number.
+#[derive(Clone, Debug)]
+pub struct OpenProcess {
+    pid: i32,
+    /// When it began, in clock ticks since boot.
+    start: u64,
+    /// None before Linux 5.3, and for a thread that is not the first of its process.
+    fd: Option<Arc<OwnedFd>>,
+}
+
+impl PartialEq for OpenProcess {
+    fn eq(&self, other: &Self) -> bool {
+        (self.pid, self.start) == (other.pid, other.start)
+    }
+}
+
+impl Eq for OpenProcess {}
+
+impl OpenProcess {
+    /// Opens a process by its number: what is found out about it afterwards is about this one, if it lives then.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        let fd = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).map(Arc::new);
+        // After the descriptor: the start is then that of the process it stands for, or of one that is found out later.
+        Ok(Self { pid, start: tasks::stat(pid)?.id.start, fd })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it lives, and has its number for that reason.
+    pub fn is_alive(&self) -> bool {
+        if let Some(fd) = &self.fd {
+            // Readable when its last thread has ended (pidfd_open(2)).
+            let mut polled = [PollFd::new(fd.as_ref(), PollFlags::IN)];
+            if poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                return false;
+            }
+        }
+        tasks::stat(self.pid).is_ok_and(|stat| stat.id.start == self.start)
+    }
+}
+
+impl Kept {
+    /// Takes in a process, if it is that one still when all its threads are narrow.
+    pub(super) fn adopt_open(&mut self, process: &OpenProcess) -> Result<(), KeeperError> {
+        let pid = process.pid;
+        if !process.is_alive() {
+            return Err(KeeperError::NoProcess { pid, ended: false });
+        }
+        self.adopt(pid)?;
+        if process.is_alive() {
+            return Ok(());
+        }
+        self.disown(pid);
+        Err(KeeperError::NoProcess { pid, ended: false })
+    }
+
+    /// Gives the threads that were adopted under a number their own masks back: they are another process's.
+    fn disown(&mut self, pid: i32) {
+        let threads = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
+        for tid in threads {
+            let Some(group) = self.threads.get(&tid).and_then(|thread| thread.group) else { continue };
+            let masks = &self.groups[group];
+            if affinity::get(tid).is_ok_and(|now| masks.is_narrow(&now)) {
+                // One that has ended needs no mask.
+                let _ = affinity::set(tid, &masks.own);
+            }
+        }
+        self.gone(pid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use nearfar_apply::lease::Leases;
+    use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+    use nearfar_sources::{Request, Want};
+
+    use super::super::KeeperOptions;
+    use super::*;
+
+    /// As if each of the first two CPUs were a node.
+    fn machine() -> Machine {
+        let source = Some("node:2 core:1 pu:1".to_owned());
+        nearfar_sources::read(&Request { source, root: None, fake: None, want: Want::topology() }).unwrap()
+    }
+
+    fn sleeping() -> Child {
+        Command::new("sleep").arg("60").spawn().unwrap()
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_not_kept_under_its_number() {
+        let (ended, other) = (sleeping(), sleeping());
+        let pid = ended.id().cast_signed();
+        let mut process = OpenProcess::open(pid).unwrap();
+        assert!(process.is_alive());
+        end(ended);
+        assert!(!process.is_alive());
+        // The number is another's now.
+        let later = OpenProcess::open(other.id().cast_signed()).unwrap();
+        (process.pid, process.start) = (later.pid, later.start);
+        assert_eq!(process.is_alive(), process.fd.is_none(), "a process that began in the same tick");
+        process.start += 1;
+        assert!(!process.is_alive());
+        end(other);
+    }
+
+    #[test]
+    fn what_another_process_lost_while_it_was_adopted_is_given_back() {
+        let own = affinity::get(0).unwrap();
+        if !own.contains(CpuId(0)) || !own.contains(CpuId(1)) {
+            return println!("skipped: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let leases = Some(Leases::at(dir.path().join("leases")));
+        let options = KeeperOptions { leases, ..KeeperOptions::default() };
+        let mut kept = Kept::new(NodeId(0), &machine(), options).unwrap();
+        let child = sleeping();
+        let pid = child.id().cast_signed();
+        kept.adopt(pid).unwrap();
+        assert_eq!(affinity::get(pid).unwrap(), CpuSet::single(CpuId(0)));
+        kept.disown(pid);
+        assert_eq!(affinity::get(pid).unwrap(), own);
+        assert!(kept.processes.is_empty() && kept.threads.is_empty());
+        end(child);
+    }
+}
