@@ -72,7 +72,8 @@ pub(super) fn move_to(
     let node = libc::c_int::try_from(to.0).map_err(io::Error::other)?;
     let page_bytes = rustix::param::page_size() as u64;
     let mut batch = Batch { pid, node, pages_each: 1, addresses: Vec::new(), count };
-    let walk = Walk { pid, from, page_bytes, pagemap: open("pagemap")?, is_over };
+    // Only its owner may open this one, whatever else this process may do (CAP_DAC_READ_SEARCH): the service may not.
+    let walk = Walk { pid, from, page_bytes, pagemap: open("pagemap").ok(), is_over };
     for (range, share) in ranges {
         let pages_each = (share.page_bytes / page_bytes).max(1);
         if pages_each != batch.pages_each {
@@ -90,7 +91,8 @@ struct Walk<'a> {
     pid: i32,
     from: &'a NodeSet,
     page_bytes: u64,
-    pagemap: File,
+    /// Without it every address of a mapping is asked for.
+    pagemap: Option<File>,
     is_over: &'a dyn Fn() -> bool,
 }
 
@@ -105,7 +107,10 @@ impl Walk<'_> {
                 return Ok(false);
             }
             let pages = usize::try_from((range.end - at) / self.page_bytes).unwrap_or(usize::MAX).min(PAGEMAP_ENTRIES);
-            let read = self.pagemap.read_at(&mut entries[..8 * pages], at / self.page_bytes * 8)? / 8;
+            let read = match &self.pagemap {
+                Some(pagemap) => pagemap.read_at(&mut entries[..8 * pages], at / self.page_bytes * 8)? / 8,
+                None => pages,
+            };
             if read == 0 {
                 break;
             }
@@ -113,7 +118,8 @@ impl Walk<'_> {
             // Only the first address of a page of hugetlbfs can be asked for.
             let first = (at - range.start) / self.page_bytes;
             let begins = |&index: &usize| (first + index as u64).is_multiple_of(batch.pages_each);
-            let present = (0..read).filter(begins).filter(|&index| entry(index) & PRESENT != 0);
+            let present =
+                (0..read).filter(begins).filter(|&index| self.pagemap.is_none() || entry(index) & PRESENT != 0);
             let present: Vec<u64> = present.map(|index| at + index as u64 * self.page_bytes).collect();
             let nodes = statuses(self.pid, &present, None)?;
             let is_far = |node: libc::c_int| u32::try_from(node).is_ok_and(|node| self.from.contains(NodeId(node)));
@@ -215,14 +221,17 @@ mod tests {
         unsafe { begin.cast::<u8>().add(bytes / 64).write(1) };
         let pid = std::process::id().cast_signed();
         let nodes: NodeSet = (0..64).map(NodeId).collect();
-        let pagemap = File::open("/proc/self/pagemap").unwrap();
-        let walk = Walk { pid, from: &nodes, page_bytes: page as u64, pagemap, is_over: &|| false };
-        let mut batch = Batch { pid, node: 0, pages_each: 1, addresses: Vec::new(), count: &mut |_| {} };
         let range = begin as u64..begin as u64 + bytes as u64;
         let share = Share { pages: 1, page_bytes: page as u64 };
-        match walk.mapping(range, share, &mut batch) {
-            Err(error) => println!("skipped: {error}"),
-            Ok(_) => assert!(batch.addresses.contains(&(begin as u64 + bytes as u64 / 64)), "{:?}", batch.addresses),
+        for pagemap in [File::open("/proc/self/pagemap").ok(), None] {
+            let walk = Walk { pid, from: &nodes, page_bytes: page as u64, pagemap, is_over: &|| false };
+            let mut batch = Batch { pid, node: 0, pages_each: 1, addresses: Vec::new(), count: &mut |_| {} };
+            match walk.mapping(range.clone(), share, &mut batch) {
+                Err(error) => println!("skipped: {error}"),
+                Ok(_) => {
+                    assert!(batch.addresses.contains(&(begin as u64 + bytes as u64 / 64)), "{:?}", batch.addresses)
+                }
+            }
         }
         // SAFETY: the mapping made above, which nothing points into any more.
         unsafe { rustix::mm::munmap(begin, bytes).unwrap() };
