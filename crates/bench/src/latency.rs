@@ -101,7 +101,7 @@ pub fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMat
     on_own_thread(|| {
         let allowed = pinning::allowed().map_err(ProbeError::Thread)?;
         let subjects = subjects::pick(machine, &allowed, options)?;
-        let room = room::decide(machine, &subjects.memory, options, Use::OneCpu, room::spare_memory());
+        let room = room::decide(machine, &subjects.memory, options, Use::OneCpu, room::spare_memory())?;
         let placed = placed::place(machine, &subjects.memory, &subjects.sources, room.buffer_bytes, options)?;
         let mut matrix = measure_on(Chases {
             machine,

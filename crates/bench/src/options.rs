@@ -110,6 +110,22 @@ pub enum ProbeError {
         /// What is missing.
         because: String,
     },
+    /// The buffer that was asked for is larger than it may be.
+    #[error("cannot use a buffer of {} on each node: {because}", in_mebibytes(.bytes))]
+    BufferTooLarge {
+        /// How many bytes were asked for.
+        bytes: u64,
+        /// Which limit there is.
+        because: String,
+    },
+    /// The buffer that was asked for is so small that only caches would be measured.
+    #[error("cannot use a buffer of {bytes} bytes on each node: less than {least} would measure caches only")]
+    BufferTooSmall {
+        /// How many bytes were asked for.
+        bytes: u64,
+        /// The least.
+        least: u64,
+    },
     /// The buffer could not be had.
     #[error("cannot map {bytes} bytes of memory for the probe: {source}; try a smaller buffer")]
     Memory {
@@ -124,6 +140,10 @@ pub enum ProbeError {
     /// The cancel flag was set.
     #[error("the probe was cancelled before it had its samples")]
     Cancelled,
+}
+
+fn in_mebibytes(bytes: &u64) -> String {
+    format!("{} MiB", bytes >> 20)
 }
 
 /// That a machine is the one this process runs on.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nearfar_machine::{Cache, CacheKind, Machine, NodeId};
 
-use crate::options::ProbeOptions;
+use crate::options::{ProbeError, ProbeOptions};
 use crate::warning::Warning;
 
 /// Buffers are at least this large, whatever the caches say.
@@ -53,8 +53,45 @@ struct Limit {
     because: String,
 }
 
-/// Decides the size of the buffers on these nodes.
+/// Decides the size of the buffers on these nodes: as it was asked for where memory can hold that at all.
+///
+/// # Errors
+/// When the size that was asked for is larger than memory, or so small that only caches would be measured.
 pub(crate) fn decide(
+    machine: &Machine,
+    nodes: &[NodeId],
+    options: &ProbeOptions,
+    used_by: Use,
+    spare: Option<u64>,
+) -> Result<Room, ProbeError> {
+    if let Some(bytes) = options.buffer_bytes {
+        check_asked(machine, nodes, bytes, spare)?;
+    }
+    Ok(size_of(machine, nodes, options, used_by, spare))
+}
+
+fn check_asked(machine: &Machine, nodes: &[NodeId], bytes: u64, spare: Option<u64>) -> Result<(), ProbeError> {
+    if bytes < LEAST_TAKEN {
+        return Err(ProbeError::BufferTooSmall { bytes, least: LEAST_TAKEN });
+    }
+    let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let of_nodes = nodes.iter().filter_map(|&node| {
+        let total = machine.node(node)?.memory.get()?.total_bytes;
+        Some((total, format!("node {node} has {} of memory", mebibytes(total))))
+    });
+    let of_process = spare.map(|spare| {
+        let each = spare / nodes.len().max(1) as u64;
+        (each, format!("this process may take {} more memory, for {} nodes together", mebibytes(spare), nodes.len()))
+    });
+    let most = (MOST_TAKEN, format!("the most is {}", mebibytes(MOST_TAKEN)));
+    let least = of_nodes.chain(of_process).chain([most]).min_by_key(|(limit, _)| *limit);
+    match least {
+        Some((limit, because)) if limit < bytes => Err(ProbeError::BufferTooLarge { bytes, because }),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn size_of(
     machine: &Machine,
     nodes: &[NodeId],
     options: &ProbeOptions,
@@ -194,7 +231,25 @@ mod tests {
     }
 
     fn room(machine: &Machine, spare: Option<u64>) -> Room {
-        decide(machine, &[NodeId(0)], &ProbeOptions::default(), Use::OneCpu, spare)
+        decide(machine, &[NodeId(0)], &ProbeOptions::default(), Use::OneCpu, spare).unwrap()
+    }
+
+    #[test]
+    fn a_size_that_memory_cannot_hold_is_refused_with_the_limit() {
+        let asked = |bytes, spare| {
+            let options = ProbeOptions { buffer_bytes: Some(bytes), ..ProbeOptions::default() };
+            decide(&machine(Some(32 << 20), 1 << 40), &[NodeId(0)], &options, Use::OneCpu, spare)
+        };
+        let refused = |bytes, spare| asked(bytes, spare).unwrap_err().to_string();
+        assert!(refused(99_999 << 40, None).contains("the most is 16384 MiB"));
+        assert!(refused(2 << 30, Some(1 << 30)).contains("may take 1024 MiB more memory"));
+        assert!(refused(1 << 20, None).contains("less than 4194304"));
+        assert!(asked(64 << 20, Some(1 << 30)).is_ok());
+        let mut small = machine(None, 1 << 30);
+        small.nodes[0].memory = Known::Yes(Memory::of(8 << 30));
+        let options = ProbeOptions { buffer_bytes: Some(9 << 30), ..ProbeOptions::default() };
+        let error = decide(&small, &[NodeId(0)], &options, Use::OneCpu, None).unwrap_err();
+        assert!(error.to_string().contains("node 0 has 8192 MiB of memory"), "{error}");
     }
 
     #[test]
@@ -225,10 +280,10 @@ mod tests {
             machine.caches.push(Cache { cpus, ..machine.caches[0].clone() });
         }
         let options = ProbeOptions::default();
-        let room = decide(&machine, &[NodeId(0)], &options, Use::AllCpus, None);
+        let room = decide(&machine, &[NodeId(0)], &options, Use::AllCpus, None).unwrap();
         assert_eq!((room.one_cpu_bytes, room.buffer_bytes), (128 << 20, 192 << 20));
         let asked = ProbeOptions { buffer_bytes: Some(16 << 20), ..options };
-        let room = decide(&machine, &[NodeId(0)], &asked, Use::AllCpus, None);
+        let room = decide(&machine, &[NodeId(0)], &asked, Use::AllCpus, None).unwrap();
         assert_eq!((room.one_cpu_bytes, room.buffer_bytes), (16 << 20, 16 << 20));
         assert!(matches!(room.warnings[..], [Warning::SmallBuffer { .. }]));
     }

@@ -168,7 +168,7 @@ impl Measuring<'_> {
         let (machine, options) = (self.machine, &self.options.probe);
         let subjects::Subjects { sources, memory, skipped } = subjects::pick(machine, &self.allowed, options)?;
         let used_by = if self.wants(Part::Bandwidth) { Use::AllCpus } else { Use::OneCpu };
-        let room = room::decide(machine, &memory, options, used_by, room::spare_memory());
+        let room = room::decide(machine, &memory, options, used_by, room::spare_memory())?;
         let mut placed = placed::place(machine, &memory, &sources, room.buffer_bytes, options)?;
         placed.skipped.splice(0..0, skipped);
         if self.wants(Part::Latency) {

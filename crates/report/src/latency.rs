@@ -52,13 +52,16 @@ pub(crate) fn label(matrix: &LatencyMatrix) -> String {
 /// How the figures were made.
 pub(crate) fn method(matrix: &LatencyMatrix) -> String {
     let samples = matrix.pairs.iter().map(|pair| pair.samples_ns.len()).min().unwrap_or(0);
+    let figures = match samples {
+        1 => "one sample a pair".to_owned(),
+        _ => format!("median and quartiles of {} a pair", count(samples, "sample")),
+    };
     format!(
-        "dependent loads over one random cycle of {} lines in {} on each node ({}); median and quartiles of {} a pair, \
-         {} loads each, pairs in random order; {:.1} s",
+        "dependent loads over one random cycle of {} lines in {} on each node ({}); {figures}, {} loads each, pairs in \
+         random order; {:.1} s",
         bytes(matrix.line_bytes),
         bytes(matrix.buffer_bytes),
         matrix.page_kind,
-        count(samples, "sample"),
         matrix.steps,
         matrix.elapsed_s,
     )
@@ -93,8 +96,11 @@ fn square(matrix: &LatencyMatrix, memory: &BTreeSet<NodeId>, style: &Style, with
     grid.render(style)
 }
 
-/// `104 ±3`: the larger of the two distances from the median to a quartile.
+/// `104 ±3`: the larger of the two distances from the median to a quartile; one sample has none.
 pub(crate) fn with_quartiles(pair: &LatencyPair) -> String {
+    if pair.samples_ns.len() < 2 {
+        return nanoseconds(pair.median_ns);
+    }
     let spread = (pair.high_ns - pair.median_ns).max(pair.median_ns - pair.low_ns);
     format!("{} ±{}", nanoseconds(pair.median_ns), nanoseconds(spread))
 }

@@ -98,3 +98,23 @@ fn pictures_are_well_formed_and_fetch_nothing() {
         }
     }
 }
+
+#[test]
+fn one_sample_is_called_that_and_has_no_spread() {
+    let machine = samples::two_sockets();
+    let mut sample = samples::surveys::survey(&machine);
+    for pair in &mut sample.latency.as_mut().unwrap().pairs {
+        (pair.samples_ns, pair.confidence_ns) = (vec![pair.median_ns], None);
+        (pair.low_ns, pair.high_ns) = (pair.median_ns, pair.median_ns);
+    }
+    let once = |figures: &mut nearfar_statistics::Figures| {
+        *figures = nearfar_statistics::Figures::of(vec![figures.median]).unwrap();
+    };
+    sample.bandwidth.as_mut().unwrap().pairs.iter_mut().for_each(|pair| once(&mut pair.bytes_per_s));
+    sample.transfer.as_mut().unwrap().pairs.iter_mut().for_each(|pair| once(&mut pair.round_trip_ns));
+    for text in [survey(&sample, false, &PLAIN), survey(&sample, true, &PLAIN), survey_svg(&sample, &machine)] {
+        assert!(!text.contains('±'), "{text}");
+    }
+    let details = survey(&sample, true, &PLAIN);
+    assert!(details.contains("one sample") && !details.contains("quartiles"), "{details}");
+}

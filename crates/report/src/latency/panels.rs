@@ -46,9 +46,9 @@ fn in_nanoseconds(heat: f64) -> String {
     format!("{} ns", nanoseconds(heat))
 }
 
-/// The larger of the two distances from a median to a quartile.
-fn beside(low: f64, median: f64, high: f64) -> String {
-    format!(" ±{}", nanoseconds((high - median).max(median - low)))
+/// The larger of the two distances from a median to a quartile; one sample has none.
+fn beside(samples: usize, low: f64, median: f64, high: f64, text: &dyn Fn(f64) -> String) -> String {
+    if samples < 2 { String::new() } else { format!(" ±{}", text((high - median).max(median - low))) }
 }
 
 fn latency(matrix: &LatencyMatrix) -> Panel {
@@ -61,7 +61,7 @@ fn latency(matrix: &LatencyMatrix) -> Panel {
             in_nanoseconds(pair.median_ns),
             certainty(pair.low_ns, pair.high_ns, pair.confidence_ns, pair.samples_ns.len(), &nanoseconds),
         );
-        let beside = beside(pair.low_ns, pair.median_ns, pair.high_ns);
+        let beside = beside(pair.samples_ns.len(), pair.low_ns, pair.median_ns, pair.high_ns, &nanoseconds);
         Some(Figure { heat: pair.median_ns, value: nanoseconds(pair.median_ns), beside, about })
     });
     Panel {
@@ -142,12 +142,12 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
             certainty_of(&pair.bytes_per_s, &gigabytes),
         );
         let figures = &pair.bytes_per_s;
-        let spread = (figures.high - figures.median).max(figures.median - figures.low) / 1e9;
         let digits = digits(figures.median / 1e9);
+        let spread = |bytes_per_s: f64| format!("{:.digits$}", bytes_per_s / 1e9);
         Some(Figure {
             heat: 1e9 / figures.median.max(1.0),
             value: gigabytes(figures.median),
-            beside: format!(" ±{spread:.digits$}"),
+            beside: beside(figures.samples.len(), figures.low, figures.median, figures.high, &spread),
             about,
         })
     });
@@ -238,7 +238,8 @@ fn between_cpus(pair: &TransferPair, with_spread: bool) -> Figure {
         certainty_of(&pair.round_trip_ns, &nanoseconds),
     );
     let figures = &pair.round_trip_ns;
-    let beside = if with_spread { beside(figures.low, figures.median, figures.high) } else { String::new() };
+    let samples = if with_spread { figures.samples.len() } else { 0 };
+    let beside = beside(samples, figures.low, figures.median, figures.high, &nanoseconds);
     Figure { heat: figures.median, value: nanoseconds(figures.median), beside, about }
 }
 
@@ -254,6 +255,9 @@ fn certainty(
     samples: usize,
     text: &dyn Fn(f64) -> String,
 ) -> String {
+    if samples == 1 {
+        return "one sample".to_owned();
+    }
     let sure = confidence.map_or_else(
         || "too few samples for a confidence interval".to_owned(),
         |sure| format!("95 % confidence {} to {}", text(sure.low), text(sure.high)),

@@ -110,9 +110,11 @@ impl Latency {
         let machine = nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
         let options = self.options(machine.origin.emulated.is_some())?;
         let survey = survey::measure(&machine, &options).map_err(|error| match error {
-            ProbeError::NoSuchNode { .. } | ProbeError::NoCpus { .. } | ProbeError::NoMemory { .. } => {
-                Failure::input(error)
-            }
+            ProbeError::NoSuchNode { .. }
+            | ProbeError::NoCpus { .. }
+            | ProbeError::NoMemory { .. }
+            | ProbeError::BufferTooLarge { .. }
+            | ProbeError::BufferTooSmall { .. } => Failure::input(error),
             _ => Failure::refused(error),
         })?;
         output::print(&match self.format {
