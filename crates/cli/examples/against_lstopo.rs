@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 mod measured;
 
-use measured::{Spread, beside_us};
+use measured::{Contender, Spread, beside_us, race};
 
 const SIZES: [u32; 3] = [1024, 2048, 4096];
 
@@ -36,56 +36,66 @@ fn main() -> io::Result<()> {
     for cpus in SIZES {
         let tree = directory.path().join(cpus.to_string());
         generate(&tree, cpus)?;
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for round in 0..=rounds {
-            let a = run(Command::new(&nearfar).args(["audit", "--root"]).arg(&tree))?;
-            let b = run(Command::new("lstopo-no-graphics").args(["--whole-io", "--of", "console"]).envs([
+        let ours = || run(Command::new(&nearfar).args(["audit", "--root"]).arg(&tree));
+        let theirs = || {
+            run(Command::new("lstopo-no-graphics").args(["--whole-io", "--of", "console"]).envs([
                 ("HWLOC_FSROOT", tree.as_os_str()),
                 ("HWLOC_THISSYSTEM", "0".as_ref()),
                 // The processor of this machine is none of the tree's business.
                 ("HWLOC_COMPONENTS", "linux,stop".as_ref()),
-            ]))?;
-            // The first round fills the page cache.
-            if round > 0 {
-                ours.push(a);
-                theirs.push(b);
-            }
-        }
+            ]))
+        };
+        let mut both = [Contender::new("nearfar audit", ours), Contender::new("lstopo", theirs)];
+        // The first round fills the page cache.
+        race(&mut both, rounds, &mut |text| println!("{text}"));
+        let [ours, theirs] = both.map(|contender| contender.costs);
         print_row(cpus, &ours, &theirs);
+        if ours.is_empty() {
+            return Err(io::Error::other("nearfar audit failed twice in a row"));
+        }
     }
     startup(&nearfar, rounds)
 }
 
 fn print_row(cpus: u32, ours: &[Cost], theirs: &[Cost]) {
-    let wall = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.wall.as_secs_f64() * 1e3));
-    let pairs = |f: fn(&Cost) -> f64| Spread::of(ours.iter().zip(theirs).map(move |(a, b)| f(a) / f(b)));
+    // One that was left out has no costs.
+    let spread = |values: Vec<f64>, unit: &str| match values.is_empty() {
+        true => "-".to_owned(),
+        false => Spread::of(values.into_iter()).with_unit(unit),
+    };
+    let wall = |costs: &[Cost]| spread(costs.iter().map(|cost| cost.wall.as_secs_f64() * 1e3).collect(), "ms");
+    let pairs = |f: fn(&Cost) -> f64| spread(ours.iter().zip(theirs).map(|(a, b)| f(a) / f(b)).collect(), "x");
     println!(
         "{cpus:>6}  {:24} {:24} {:20} {}",
-        wall(ours).with_unit("ms"),
-        wall(theirs).with_unit("ms"),
-        pairs(|cost| cost.wall.as_secs_f64()).with_unit("x"),
-        pairs(|cost| cost.peak_kib as f64).with_unit("x"),
+        wall(ours),
+        wall(theirs),
+        pairs(|cost| cost.wall.as_secs_f64()),
+        pairs(|cost| cost.peak_kib as f64),
     );
     let cpu = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.cpu.as_secs_f64() * 1e3)).median;
     let peak = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.peak_kib as f64 / 1024.0)).median;
-    println!(
-        "{:>6}  {:24} {:24}",
-        "",
-        format!("{:.0} ms of CPU, {:.1} MiB", cpu(ours), peak(ours)),
-        format!("{:.0} ms of CPU, {:.1} MiB", cpu(theirs), peak(theirs)),
-    );
+    let both = |costs: &[Cost]| match costs.is_empty() {
+        true => "-".to_owned(),
+        false => format!("{:.0} ms of CPU, {:.1} MiB", cpu(costs), peak(costs)),
+    };
+    println!("{:>6}  {:24} {:24}", "", both(ours), both(theirs),);
 }
 
 /// 8192 queues over 8192 CPUs as a whole process.
 fn startup(nearfar: &Path, rounds: usize) -> io::Result<()> {
     let machine = "node:64 core:64 pu:2 distance:20";
-    let mut costs = Vec::new();
-    for _ in 0..=rounds {
-        costs.push(run(Command::new(nearfar)
+    let spread = || {
+        run(Command::new(nearfar)
             .args(["spread", "--source", machine, "--node", "5"])
-            .args(["--count", "8192", "--format", "list"]))?);
+            .args(["--count", "8192", "--format", "list"]))
+    };
+    let mut contenders = [Contender::new("nearfar spread", spread)];
+    race(&mut contenders, rounds, &mut |text| println!("{text}"));
+    let [Contender { costs, .. }] = &contenders;
+    if costs.is_empty() {
+        return Ok(());
     }
-    let wall = Spread::of(costs.iter().skip(1).map(|cost| cost.wall.as_secs_f64() * 1e3));
+    let wall = Spread::of(costs.iter().map(|cost| cost.wall.as_secs_f64() * 1e3));
     println!("\n8192 queues spread over 8192 CPUs: {}", wall.with_unit("ms"));
     Ok(())
 }

@@ -22,7 +22,7 @@ use nearfar_lab::{Arch, LabError, delay};
 
 mod measured;
 
-use measured::{Spread, beside_us};
+use measured::{Contender, Spread, beside_us, race};
 
 /// The series that both boot.
 const SERIES: &str = "6.12";
@@ -47,73 +47,35 @@ fn main() -> io::Result<()> {
         problem.into_iter().for_each(|why| println!("skipped: {what}: {why}"));
     }
     println!("Linux {}, {rounds} rounds after one warm-up, median (lowest to highest)\n", kernel.release);
-    let ours = |options: &'static [&'static str]| our_guest(&nearfar, SMALL, options);
+    let ours = |options: &'static [&'static str]| first_output(&mut our_guest(&nearfar, SMALL, options));
     let mut contenders = vec![Contender::new("lab run, warm", || ours(&[]))];
     if plugin.is_ok() {
         contenders.push(Contender::new("  with --delay auto", || ours(&["--delay", "auto"])));
     }
     contenders.push(Contender::new("lab run --cold", || ours(&["--cold"])));
     if let Ok(image) = &vng {
-        contenders.push(Contender::new("vng --run", move || their_guest(image)));
+        contenders.push(Contender::new("vng --run", move || first_output(&mut their_guest(image))));
     }
-    race(&mut contenders, rounds);
+    // The first round fills the page cache, and nearfar's own with the unpacked kernel and the saved guest.
+    let say = &mut |text| println!("{text}");
+    race(&mut contenders, rounds, say);
     let (warm, others) = contenders.split_first().expect("the first is always there");
-    print_row(warm.name, &warm.times);
-    others.iter().for_each(|other| print_row(other.name, &other.times));
+    print_row(warm.name, &warm.costs);
+    others.iter().for_each(|other| print_row(other.name, &other.costs));
     println!();
-    for other in others.iter().filter(|other| !other.times.is_empty()) {
-        println!("warm / {:20} {}", other.name.trim(), ratios(&warm.times, &other.times).with_unit("x"));
+    for other in others.iter().filter(|other| !other.costs.is_empty() && !warm.costs.is_empty()) {
+        println!("warm / {:20} {}", other.name.trim(), ratios(&warm.costs, &other.costs).with_unit("x"));
     }
-    let mut large = [Contender::new("64 vCPUs, warm", || our_guest(&nearfar, LARGE, &[]))];
-    race(&mut large, rounds);
+    let mut large = [Contender::new("64 vCPUs, warm", || first_output(&mut our_guest(&nearfar, LARGE, &[])))];
+    race(&mut large, rounds, say);
     println!();
-    print_row(large[0].name, &large[0].times);
+    print_row(large[0].name, &large[0].costs);
     Ok(())
 }
 
 /// The machines, and how much memory a node has.
 const SMALL: [&str; 2] = ["node:2 core:2", "memory=512M"];
 const LARGE: [&str; 2] = ["node:2 core:32", "memory=1G"];
-
-/// A command that is timed.
-struct Contender<'a> {
-    name: &'static str,
-    command: Box<dyn Fn() -> Command + 'a>,
-    times: Vec<Duration>,
-}
-
-impl<'a> Contender<'a> {
-    fn new(name: &'static str, command: impl Fn() -> Command + 'a) -> Self {
-        Self { name, command: Box::new(command), times: Vec::new() }
-    }
-
-    /// One run; a failed one is repeated once.
-    fn run(&self) -> io::Result<Duration> {
-        first_output(&mut (self.command)()).or_else(|error| {
-            println!("repeated: {}: {error}", self.name.trim());
-            first_output(&mut (self.command)())
-        })
-    }
-}
-
-/// Runs all in turn. One that fails is left out from then on, and so are its times: rounds of all have to match.
-fn race(contenders: &mut [Contender<'_>], rounds: usize) {
-    let mut left_out = vec![false; contenders.len()];
-    // The first round fills the page cache, and nearfar's own with the unpacked kernel and the saved guest.
-    for round in 0..=rounds {
-        for (contender, left_out) in contenders.iter_mut().zip(&mut left_out).filter(|(_, left_out)| !**left_out) {
-            match contender.run() {
-                Ok(time) if round > 0 => contender.times.push(time),
-                Ok(_) => {}
-                Err(error) => {
-                    println!("left out: {}: {error}", contender.name.trim());
-                    contender.times.clear();
-                    *left_out = true;
-                }
-            }
-        }
-    }
-}
 
 fn print_row(name: &str, times: &[Duration]) {
     if !times.is_empty() {

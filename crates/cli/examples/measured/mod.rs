@@ -39,3 +39,46 @@ pub fn beside_us(name: &str) -> io::Result<PathBuf> {
         false => Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not built", binary.display()))),
     }
 }
+
+/// A program that is measured beside others, run by run; `T` is what a run costs.
+pub struct Contender<'a, T> {
+    /// What it is called in the output.
+    pub name: &'static str,
+    /// What its runs cost; nothing if it was left out.
+    pub costs: Vec<T>,
+    run: Box<dyn Fn() -> io::Result<T> + 'a>,
+}
+
+impl<'a, T> Contender<'a, T> {
+    /// A program that `run` runs once.
+    pub fn new(name: &'static str, run: impl Fn() -> io::Result<T> + 'a) -> Self {
+        Self { name, costs: Vec::new(), run: Box::new(run) }
+    }
+
+    /// One run; a failed one is repeated once.
+    fn run(&self, say: &mut dyn FnMut(String)) -> io::Result<T> {
+        (self.run)().or_else(|error| {
+            say(format!("repeated: {}: {error}", self.name.trim()));
+            (self.run)()
+        })
+    }
+}
+
+/// Runs all in turn, once to warm up and then `rounds` times. One that fails twice in a row is left out from then on, with its message,
+/// and so are its costs: rounds of all have to match.
+pub fn race<T>(contenders: &mut [Contender<'_, T>], rounds: usize, say: &mut dyn FnMut(String)) {
+    let mut left_out = vec![false; contenders.len()];
+    for round in 0..=rounds {
+        for (contender, left_out) in contenders.iter_mut().zip(&mut left_out).filter(|(_, left_out)| !**left_out) {
+            match contender.run(say) {
+                Ok(cost) if round > 0 => contender.costs.push(cost),
+                Ok(_) => {}
+                Err(error) => {
+                    say(format!("left out: {}: {error}", contender.name.trim()));
+                    contender.costs.clear();
+                    *left_out = true;
+                }
+            }
+        }
+    }
+}
