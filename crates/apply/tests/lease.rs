@@ -322,7 +322,7 @@ fn a_journal_of_another_user_is_not_acted_on() {
     let place = Place::new();
     let journal = place.forged(&place.file());
     if std::os::unix::fs::chown(&journal, Some(12_345), None).is_err() {
-        return println!("skipped: only root can give files away");
+        return println!("skipped: root: only root can give files away");
     }
     let error = place.leases().recover().unwrap_err().to_string();
     assert!(error.contains("belongs to user 12345"), "{error}");
@@ -360,7 +360,7 @@ fn one_of(own: &CpuSet) -> CpuSet {
 fn masks_are_put_back_where_they_are_still_ours() {
     let own = affinity::get(0).unwrap();
     if own.len() < 2 {
-        println!("skipped: one CPU has no narrower set");
+        println!("skipped: cpus: one CPU has no narrower set");
         return;
     }
     let place = Place::new();
@@ -380,7 +380,7 @@ fn masks_are_put_back_where_they_are_still_ours() {
 fn children_made_meanwhile_get_their_masks_back_and_those_that_chose_keep_theirs() {
     let own = affinity::get(0).unwrap();
     if own.len() < 2 {
-        println!("skipped: one CPU has no narrower set");
+        println!("skipped: cpus: one CPU has no narrower set");
         return;
     }
     let place = Place::new();

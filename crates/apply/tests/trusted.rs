@@ -17,7 +17,7 @@ fn mode(path: &Path, mode: u32) {
 /// Gives something to another user, which only root can.
 fn gave_away(path: &Path) -> bool {
     lchown(path, Some(NOBODY), Some(NOBODY)).is_ok() || {
-        println!("skipped: only root can make a file of another user");
+        println!("skipped: root: only root can make a file of another user");
         false
     }
 }

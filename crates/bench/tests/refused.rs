@@ -34,7 +34,7 @@ fn memory_that_may_not_be_bound_is_touched_first_from_its_node_and_that_is_said(
     // Filters stay with a thread for good: this one ends with the test.
     let tested = std::thread::spawn(|| {
         if !forbid_placing() {
-            return println!("skipped: the kernel takes no seccomp filter here");
+            return println!("skipped: kernel: the kernel takes no seccomp filter here");
         }
         let mut machine = this_system();
         machine.nodes.push(Node::new(NodeId(1), CpuSet::new()));

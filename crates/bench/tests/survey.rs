@@ -48,7 +48,7 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
     }
     if !several_cpus(&machine) {
         assert_eq!(survey.not_measured[0].part, Part::Transfer);
-        return println!("skipped: transfers need two CPUs");
+        return println!("skipped: cpus: transfers need two CPUs");
     }
     let transfer = survey.transfer.as_ref().unwrap();
     assert_eq!(transfer.emulated, machine.origin.emulated);
@@ -143,7 +143,7 @@ fn one_cpu_has_nobody_to_hand_a_line_to() {
 fn a_survey_can_be_cancelled_while_it_runs() {
     for part in Part::ALL {
         if part == Part::Transfer && !several_cpus(&this_system()) {
-            return println!("skipped: transfers need two CPUs");
+            return println!("skipped: cpus: transfers need two CPUs");
         }
         let cancel = Arc::new(AtomicBool::new(false));
         let mut options = small(&[part]);
@@ -162,7 +162,7 @@ fn a_survey_can_be_cancelled_while_it_runs() {
         match ended.recv_timeout(Duration::from_millis(300)) {
             Err(_) => {}
             Ok(Ok(Survey { transfer: Some(transfer), .. })) if !transfer.skipped.is_empty() => {
-                println!("skipped: {}", transfer.skipped[0].because);
+                println!("skipped: cpus: {}", transfer.skipped[0].because);
                 continue;
             }
             Ok(result) => panic!("{part} ended early: {result:?}"),

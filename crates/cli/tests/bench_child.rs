@@ -104,9 +104,13 @@ fn bound_memory_and_cpus_are_where_they_should_be() {
         ..spec(Pattern::RandomReadWrite)
     };
     let mut probe = match Probe::prepare(nearfar(), &bound) {
-        Err(ChildError::Refused { because }) if because.contains("mbind") => return println!("skipped: {because}"),
+        Err(ChildError::Refused { because }) if because.contains("mbind") => {
+            return println!("skipped: kernel: {because}");
+        }
         // A container that shows only some nodes.
-        Err(ChildError::BadSpec { because }) if because.contains("no node 0") => return println!("skipped: {because}"),
+        Err(ChildError::BadSpec { because }) if because.contains("no node 0") => {
+            return println!("skipped: kernel: {because}");
+        }
         probe => probe.unwrap(),
     };
     assert_eq!(probe.ready().cpus, CpuSet::single(cpu));

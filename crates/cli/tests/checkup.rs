@@ -45,7 +45,7 @@ fn measured(seconds: f64) -> Option<Floating> {
             measured((seconds + 2.0 * (needed_s - left_s)).min(MAX_SECONDS))
         }
         Err(error @ (FloatingError::TooLittleTime { .. } | FloatingError::Child(_) | FloatingError::Run(_))) => {
-            println!("skipped: {error}");
+            println!("skipped: load: {error}");
             None
         }
         Err(error) => panic!("{error}"),

@@ -55,7 +55,7 @@ fn request(machine: &str, kernel: &str) -> Result<GuestRequest, LabError> {
 /// The guest, and the turn that it takes.
 fn boot(machine: &str, kernel: &str) -> Option<(File, Guest)> {
     if Arch::host() != Some(Arch::X86_64) {
-        println!("skipped: the guest runs this machine's own programs, which are not x86-64's");
+        println!("skipped: guests: the guest runs this machine's own programs, which are not x86-64's");
         return None;
     }
     match request(machine, kernel) {
@@ -64,7 +64,7 @@ fn boot(machine: &str, kernel: &str) -> Option<(File, Guest)> {
             Some((turn, Guest::boot(&request, &AtomicBool::new(false)).unwrap()))
         }
         Err(error) => {
-            println!("skipped: {error}");
+            println!("skipped: guests: {error}");
             None
         }
     }

@@ -162,7 +162,7 @@ fn measure(timed: &mut Timed) {
 #[test]
 fn distances_are_delays_that_are_measured_paid_and_counted() {
     if let Some(because) = lacks() {
-        println!("skipped: {because}");
+        println!("skipped: guests: {because}");
         return;
     }
     let _turn = turn();
@@ -176,7 +176,7 @@ fn distances_are_delays_that_are_measured_paid_and_counted() {
         println!("guest {guest}: {faults:#?}");
     }
     if timed.command_s.is_empty() {
-        println!("skipped: numactl is not installed, so no memory can be misplaced");
+        println!("skipped: tools: numactl is not installed, so no memory can be misplaced");
     }
     assert_eq!(faults, [""; 0]);
 }

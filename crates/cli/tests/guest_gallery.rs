@@ -101,7 +101,7 @@ fn compared(name: &str) -> Option<Vec<String>> {
     let request = match request(name, &described, scale) {
         Ok(request) => request,
         Err(error) => {
-            println!("skipped: {name}: {error}");
+            println!("skipped: guests: {name}: {error}");
             return None;
         }
     };
@@ -130,7 +130,7 @@ fn compared(name: &str) -> Option<Vec<String>> {
 #[test]
 fn each_machine_of_the_gallery_is_inside_what_its_description_promises_cold_and_warm() {
     if Arch::host() != Some(Arch::X86_64) {
-        println!("skipped: the gallery's guests are made on an x86-64 host");
+        println!("skipped: guests: the gallery's guests are made on an x86-64 host");
         return;
     }
     let listed = nearfar(&["lab", "machines", "--format", "json"]);

@@ -76,7 +76,7 @@ fn devices_can_be_plugged_in_while_far_memory_is_slow() {
         return;
     }
     if let Err(error) = Qemu::find(Arch::X86_64).and_then(|qemu| delay::find_plugin(&qemu)) {
-        println!("skipped: {error}");
+        println!("skipped: guests: {error}");
         return;
     }
     let _turn = guests::turn();

@@ -39,7 +39,7 @@ fn missing() -> Option<String> {
 #[test]
 fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
     if let Some(why) = missing() {
-        println!("skipped: {why}");
+        println!("skipped: guests: {why}");
         return;
     }
     let _turn = turn();

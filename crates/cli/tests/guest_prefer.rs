@@ -140,7 +140,7 @@ fn inside_beside_a_little_load() {
 #[test]
 #[ignore = "a child of a part that runs in the guest"]
 fn burn() {
-    let Ok(seconds) = std::env::var("BURN") else { return println!("skipped: nothing to burn") };
+    let Ok(seconds) = std::env::var("BURN") else { return println!("skipped: manual: nothing to burn") };
     let seconds: f64 = seconds.parse().unwrap();
     let used = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

@@ -46,7 +46,7 @@ const POLICIES: [&str; 4] = ["off", "on", "0", "1"];
 /// Says why there are no delays here, if so.
 fn without_delays() -> bool {
     let plugin = Qemu::find(Arch::X86_64).and_then(|qemu| delay::find_plugin(&qemu));
-    plugin.inspect_err(|error| println!("skipped: {error}")).is_err()
+    plugin.inspect_err(|error| println!("skipped: guests: {error}")).is_err()
 }
 
 /// A cell summed up.
@@ -235,9 +235,9 @@ fn check_export(matrix: &Matrix, parquet: &Path) {
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
             // Any other reason is a fault of the export.
             assert!(why.contains("Python has no duckdb"), "{why}");
-            return println!("skipped: {why}");
+            return println!("skipped: tools: {why}");
         }
-        Err(error) => return println!("skipped: python3: {error}"),
+        Err(error) => return println!("skipped: tools: python3: {error}"),
     };
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split(',').collect()).collect();
@@ -271,7 +271,7 @@ fn the_published_findings_hold_in_a_guest() {
     check_pages(&matrix);
     check_far(&matrix);
     if !matrix.is_quiet() {
-        println!("skipped: the host did much else meanwhile, so run times are not judged");
+        println!("skipped: load: the host did much else meanwhile, so run times are not judged");
         return;
     }
     check_bound(&matrix);

@@ -16,7 +16,7 @@ fn systemd() -> Option<&'static str> {
     let places = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
     let place = places.into_iter().find(|place| Path::new(place).is_file());
     if place.is_none() {
-        println!("skipped: there is no systemd here ({})", places.join(", "));
+        println!("skipped: tools: there is no systemd here ({})", places.join(", "));
     }
     place
 }

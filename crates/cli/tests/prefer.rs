@@ -148,7 +148,7 @@ fn a_control_group_that_is_gone_is_kept_no_longer() {
     kept.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     let code = kept.wait().unwrap().code();
     if code == Some(3) {
-        return println!("skipped: {errors}");
+        return println!("skipped: root: {errors}");
     }
     assert_eq!((code, errors.contains("the group is gone")), (Some(0), true), "{errors}");
 }
@@ -193,7 +193,7 @@ fn a_command_at_a_terminal_reads_it_and_gets_its_ctrl_c() {
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).env("XDG_STATE_HOME", dir.path());
     let Ok(mut terminal) = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        return println!("skipped: no script(1) to make a terminal");
+        return println!("skipped: tools: no script(1) to make a terminal");
     };
     let mut typed = terminal.stdin.take().unwrap();
     let mut text = String::new();
@@ -213,7 +213,7 @@ fn a_command_at_a_terminal_reads_it_and_gets_its_ctrl_c() {
 #[test]
 fn a_command_has_the_memory_policy_that_was_asked_for() {
     if !std::path::Path::new("/proc/self/numa_maps").exists() {
-        return println!("skipped: this kernel has no memory policies");
+        return println!("skipped: kernel: this kernel has no memory policies");
     }
     let policies = |options: &[&str]| {
         let (text, code, _) = Kept::start(options, &["cat", "/proc/self/numa_maps"]).end();

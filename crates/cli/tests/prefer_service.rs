@@ -207,7 +207,7 @@ fn a_lock_that_another_user_planted_does_not_lead_to_a_file_of_this_one() {
     fs::create_dir(&own).unwrap();
     std::os::unix::fs::symlink(&own, shared.join("nearfar")).unwrap();
     if std::os::unix::fs::lchown(shared.join("nearfar"), Some(65534), Some(65534)).is_err() {
-        return println!("skipped: only root can make a link of another user");
+        return println!("skipped: root: only root can make a link of another user");
     }
     let output = command(dir.path()).env("RUNTIME_DIRECTORY", shared.join("nearfar")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);

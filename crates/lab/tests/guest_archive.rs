@@ -26,7 +26,7 @@ fn cpio_lists_and_unpacks_what_was_put_in() {
         Some(child.wait_with_output().expect("cpio ends"))
     };
     let Some(listed) = run(&["-t", "--quiet"]) else {
-        println!("skipped: no cpio");
+        println!("skipped: tools: no cpio");
         return;
     };
     assert!(listed.status.success());

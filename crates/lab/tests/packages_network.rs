@@ -11,7 +11,7 @@ use nearfar_lab::{foreign, kernels};
 fn allowed() -> bool {
     let allowed = std::env::var_os("NEARFAR_NETWORK_TESTS").is_some_and(|value| value == "1");
     if !allowed {
-        println!("skipped: fetches from the network, which NEARFAR_NETWORK_TESTS=1 would allow");
+        println!("skipped: network: fetches from the network, which NEARFAR_NETWORK_TESTS=1 would allow");
     }
     allowed
 }

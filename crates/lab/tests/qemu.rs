@@ -83,7 +83,7 @@ fn foreign_guests_are_never_accelerated() {
 #[test]
 fn kvm_is_not_assumed_while_there_is_no_kernel_to_try_it_with() {
     let Some(host) = Arch::host() else {
-        println!("skipped: this machine's architecture is not one of the lab's");
+        println!("skipped: arch: this machine's architecture is not one of the lab's");
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -151,7 +151,7 @@ fn replica(directory: &Path) -> Option<PathBuf> {
             Some(program)
         }
         Err(error) => {
-            println!("skipped: no C compiler: {compiler}: {error}");
+            println!("skipped: tools: no C compiler: {compiler}: {error}");
             None
         }
     }

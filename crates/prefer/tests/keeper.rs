@@ -28,7 +28,7 @@ fn own() -> Option<CpuSet> {
     let own = affinity::get(0).unwrap();
     let enough = [0, 1].iter().all(|&cpu| own.contains(CpuId(cpu)));
     if !enough {
-        println!("skipped: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
+        println!("skipped: cpus: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
     }
     enough.then_some(own)
 }
@@ -172,7 +172,7 @@ fn the_surplus_of_a_full_node_is_let_out_and_comes_back() {
     let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
     if keeper.report().unwrap().widened == 0 && load > own.len() as f64 + 2.0 {
         return println!(
-            "skipped: this host is busy with other work (load {load}), and nobody was let out in a minute"
+            "skipped: load: this host is busy with other work (load {load}), and nobody was let out in a minute"
         );
     }
     let report = keeper.stop().unwrap();

@@ -127,6 +127,24 @@ pub enum TraceError {
     Wait(io::Error),
 }
 
+impl TraceError {
+    /// Whether the system does not let this process trace at all: for want of rights (EPERM, EACCES), in a kernel without perf
+    /// events (ENOSYS), or in a container. Not where something is wrong with this trace.
+    pub fn is_refusal(&self) -> bool {
+        let is_denied = |source: &io::Error| {
+            source.kind() == io::ErrorKind::PermissionDenied
+                || source.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error())
+        };
+        match self {
+            Self::NotPermitted { .. } | Self::Container | Self::NoTracefs { forbidden: true, .. } => true,
+            Self::NoTracefs { source, .. } | Self::Unreadable { source, .. } | Self::Open { source, .. } => {
+                is_denied(source)
+            }
+            _ => false,
+        }
+    }
+}
+
 fn advice(forbidden: bool) -> &'static str {
     match forbidden {
         true => "there is one that you may not read: trace as root",

@@ -23,14 +23,15 @@ fn move_to(cpu: CpuId) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// The formats, or why this kernel or user cannot have them.
+/// The formats, or why this kernel or user cannot have them. Fails where the system would allow it.
 fn permitted<T>(result: Result<T, TraceError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
-        Err(error) => {
-            println!("skipped: {error}");
+        Err(error) if error.is_refusal() => {
+            println!("skipped: perf: {error}");
             None
         }
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -69,9 +70,9 @@ fn two_nodes() -> Machine {
 
 #[test]
 fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() {
-    let Some([a, b]) = two_cpus() else { return println!("skipped: there are no two CPUs to move between") };
+    let Some([a, b]) = two_cpus() else { return println!("skipped: cpus: there are no two CPUs to move between") };
     if !migrations::in_first_pid_namespace() {
-        return println!("skipped: task numbers of a container are not the kernel's");
+        return println!("skipped: perf: task numbers of a container are not the kernel's");
     }
     for filtered in [true, false] {
         let thread = std::thread::spawn(move || {
@@ -109,7 +110,7 @@ fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() 
 #[test]
 fn processes_and_threads_that_a_command_makes_are_followed() {
     if !migrations::in_first_pid_namespace() {
-        return println!("skipped: task numbers of a container are not the kernel's");
+        return println!("skipped: perf: task numbers of a container are not the kernel's");
     }
     let machine = two_nodes();
     let mut first = 0;
@@ -132,7 +133,7 @@ fn processes_and_threads_that_a_command_makes_are_followed() {
 #[test]
 fn what_does_not_fit_into_the_ring_is_counted() {
     let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
-    let Some([a, b]) = two_cpus() else { return println!("skipped: there are no two CPUs to move between") };
+    let Some([a, b]) = two_cpus() else { return println!("skipped: cpus: there are no two CPUs to move between") };
     let following = formats.following();
     let plan = Plan { cpus: &online(), tracepoints: &following[..1], names: false };
     let Some(mut session) = permitted(Session::open(&plan)) else { return };
@@ -163,7 +164,7 @@ fn what_does_not_fit_into_the_ring_is_counted() {
 fn every_event_that_an_ordinary_thread_causes_is_written() {
     let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
     if !migrations::in_first_pid_namespace() {
-        return println!("skipped: task numbers of a container are not the kernel's");
+        return println!("skipped: perf: task numbers of a container are not the kernel's");
     }
     let following = formats.following();
     let (fork, _) = following.iter().find(|(format, _)| format.name().ends_with("sched_process_fork")).unwrap();
@@ -195,7 +196,7 @@ fn a_cpu_that_the_kernel_cannot_have_is_named() {
     let error =
         Session::open(&Plan { cpus: &CpuSet::single(CpuId(65_000)), tracepoints: &following[..1], names: false });
     match error.map(|_| ()).unwrap_err() {
-        error @ TraceError::NotPermitted { .. } => println!("skipped: {error}"),
+        error @ TraceError::NotPermitted { .. } => println!("skipped: perf: {error}"),
         error => assert!(error.to_string().contains("sched_migrate_task on CPU 65000"), "{error}"),
     }
 }
@@ -220,7 +221,7 @@ fn program_whose_thread_becomes_sleep() {
 fn a_thread_that_becomes_another_program_is_followed_to_its_end() {
     use std::io::{BufRead as _, Write as _};
     if !migrations::in_first_pid_namespace() {
-        return println!("skipped: task numbers of a container are not the kernel's");
+        return println!("skipped: perf: task numbers of a container are not the kernel's");
     }
     let mut first = 0;
     let found = traced(&two_nodes(), None, |moves| {

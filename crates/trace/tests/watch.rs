@@ -27,7 +27,7 @@ fn online() -> CpuSet {
 /// Two CPUs as nodes of their own, and a watch; or why not here.
 fn open() -> Option<Watch> {
     if !cpus().starts_with(&[0, 1]) {
-        println!("skipped: CPUs 0 and 1 are not there to move between");
+        println!("skipped: cpus: CPUs 0 and 1 are not there to move between");
         return None;
     }
     let mut machine = synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap();
@@ -35,10 +35,11 @@ fn open() -> Option<Watch> {
     machine.cpu_states.online = online();
     match Watch::open(&machine) {
         Ok(watch) => Some(watch),
-        Err(error) => {
-            println!("skipped: {error}");
+        Err(error) if error.is_refusal() => {
+            println!("skipped: perf: {error}");
             None
         }
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -130,16 +131,17 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
     let machine = nearfar_sources::read(&Request::live(Want::topology())).unwrap();
     // The first and the last: on different nodes, where there are such.
     let cpus = cpus();
-    let [a, .., b] = cpus[..] else { return println!("skipped: there are no two CPUs to move between") };
+    let [a, .., b] = cpus[..] else { return println!("skipped: cpus: there are no two CPUs to move between") };
     let mut watch = match Watch::open(&machine) {
         Ok(watch) => watch,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) if error.is_refusal() => return println!("skipped: perf: {error}"),
+        Err(error) => panic!("{error}"),
     };
     let child = busy();
     stop(&child);
     let Some(before) = kernels_count(&child) else {
         end(child);
-        return println!("skipped: this kernel has no /proc/PID/sched");
+        return println!("skipped: kernel: this kernel has no /proc/PID/sched");
     };
     let counter = Counter::open(pid(&child));
     watch.follow(pid(&child)).unwrap();

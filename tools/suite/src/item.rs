@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use crate::config::Treatment;
 use crate::executables::{Executable, selection};
 use crate::output;
+use crate::skip::{Kind, Skip};
 use crate::supervise::{self, Ending, How, Order};
 
 /// A test, or all documentation tests together.
@@ -27,8 +28,7 @@ pub struct Item {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     Passed,
-    /// With the reasons, one a line.
-    Skipped(Vec<String>),
+    Skipped(Vec<Skip>),
     Failed(String),
     /// The runner was interrupted.
     Interrupted,
@@ -54,6 +54,14 @@ impl Outcome {
     pub fn without_run(id: &str, verdict: Verdict, seconds: f64) -> Self {
         let (retries, left, output) = Default::default();
         Self { id: id.to_owned(), verdict, seconds, retries, left, output }
+    }
+
+    /// Fails it where it was skipped for want of something that this run requires.
+    pub fn require(&mut self, required: &[Kind]) {
+        let Verdict::Skipped(skips) = &self.verdict else { return };
+        if let Some(skip) = skips.iter().find(|skip| required.contains(&skip.kind)) {
+            self.verdict = Verdict::Failed(format!("skipped, but {} required: {skip}", skip.kind));
+        }
     }
 }
 
@@ -124,8 +132,9 @@ impl Item {
                 Verdict::Failed("exit code 0, but libtest does not report one passed test".to_owned())
             }
             How::Exited(0) => match output::skips(text) {
-                reasons if reasons.is_empty() => Verdict::Passed,
-                reasons => Verdict::Skipped(reasons),
+                Ok(skips) if skips.is_empty() => Verdict::Passed,
+                Ok(skips) => Verdict::Skipped(skips),
+                Err(error) => Verdict::Failed(format!("a line that begins with `skipped: `: {error}")),
             },
             How::Exited(code) => Verdict::Failed(format!("exit code {code}")),
             How::Signalled(signal) => Verdict::Failed(format!("ended by signal {signal}")),

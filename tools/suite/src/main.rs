@@ -7,6 +7,7 @@ mod output;
 mod processes;
 mod report;
 mod schedule;
+mod skip;
 mod supervise;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use config::{Class, Config};
 use executables::{Executable, Workspace, names};
 use item::{Item, Outcome, Verdict};
 use schedule::{Durations, Schedule, read_durations};
+use skip::Kind;
 use supervise::{How, Order};
 
 /// Builds and runs the tests of the workspace, each in a process of its own and with a time limit
@@ -73,8 +75,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// The kinds of skips that are failures, such as `guests,root,perf`.
+const REQUIRE: &str = "NEARFAR_REQUIRE";
+
 /// Whether all tests passed.
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
+    let required = std::env::var(REQUIRE).unwrap_or_default();
+    let required = Kind::list(&required).map_err(|error| anyhow::anyhow!("{REQUIRE}: {error}"))?;
     let suite = if arguments.executable.is_empty() { of_workspace(arguments)? } else { of_files(arguments)? };
     let logs = tempfile::tempdir().context("cannot make a folder for logs")?;
     let items = items(&suite, arguments, logs.path())?;
@@ -92,7 +99,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     println!("{} tests: {ordinary} ordinary, {guest} with guests, {alone} that run alone", items.len());
     let mut durations = suite.durations.as_deref().map(read_durations).unwrap_or_default();
     let begin = Instant::now();
-    let outcomes = run_all(&suite.config, Schedule::new(items, &durations), logs.path())?;
+    let outcomes = run_all(&suite.config, &required, Schedule::new(items, &durations), logs.path())?;
     if let Some(path) = &suite.durations {
         durations.extend(outcomes.iter().map(|outcome| (outcome.id.clone(), outcome.seconds)));
         write_durations(path, &durations)?;
@@ -194,14 +201,14 @@ impl Outcomes {
     }
 }
 
-fn run_all(config: &Config, schedule: Schedule, logs: &Path) -> anyhow::Result<Vec<Outcome>> {
+fn run_all(config: &Config, required: &[Kind], schedule: Schedule, logs: &Path) -> anyhow::Result<Vec<Outcome>> {
     let (schedule, outcomes) = (Arc::new(schedule), Arc::new(Outcomes::default()));
     end_on_signals(Arc::clone(&schedule), Arc::clone(&outcomes))?;
     thread::scope(|scope| {
         for _ in 0..config.jobs {
             scope.spawn(|| {
                 while let Some(item) = schedule.next() {
-                    outcomes.push(run_one(&item, logs, config.pause));
+                    outcomes.push(run_one(&item, logs, config.pause, required));
                     schedule.end(&item.id);
                 }
             });
@@ -210,10 +217,11 @@ fn run_all(config: &Config, schedule: Schedule, logs: &Path) -> anyhow::Result<V
     Ok(outcomes.take())
 }
 
-fn run_one(item: &Item, logs: &Path, pause: Duration) -> Outcome {
+fn run_one(item: &Item, logs: &Path, pause: Duration, required: &[Kind]) -> Outcome {
     let outcome = item.run(logs, pause, &|text| println!("{text}"));
     let failed = |error| Outcome::without_run(&item.id, Verdict::Failed(format!("{error:#}")), 0.0);
-    let outcome = outcome.unwrap_or_else(failed);
+    let mut outcome = outcome.unwrap_or_else(failed);
+    outcome.require(required);
     if let Some(line) = report::progress(&outcome) {
         println!("{line}");
     }

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::skip::Skip;
+
 /// How much of a hung test's output is shown.
 pub const HANG_LINES: usize = 100;
 /// How much of a failed test's output is shown.
@@ -39,8 +41,11 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Why the test skipped all or part of what it tests.
-pub fn skips(text: &str) -> Vec<String> {
-    lines(text).filter_map(|line| line.strip_prefix(SKIPPED)).map(shortened).collect()
+///
+/// # Errors
+/// When a reason names no kind.
+pub fn skips(text: &str) -> Result<Vec<Skip>, String> {
+    lines(text).filter_map(|line| line.strip_prefix(SKIPPED)).map(|reason| shortened(reason).parse()).collect()
 }
 
 /// What the test itself repeated.
@@ -77,9 +82,11 @@ mod tests {
 
     #[test]
     fn reports_are_found_also_after_libtests_prefix() {
-        let text = "\nrunning 1 test\ntest a::b ... skipped: no QEMU\nskipped: no numactl\nit was skipped: no\n\
+        let text = "\nrunning 1 test\ntest a::b ... skipped: guests: no QEMU\nskipped: tools: no numactl\nit was skipped: no\n\
                     retried: the guest hung\nnote: the guest was booted again after 3 s\nok\n";
-        assert_eq!(skips(text), ["no QEMU", "no numactl"]);
+        let skips = |text| skips(text).map(|skips| skips.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(skips(text), Ok(vec!["guests: no QEMU".to_owned(), "tools: no numactl".to_owned()]));
+        assert!(skips("skipped: no QEMU\n").is_err());
         assert_eq!(retries(text), ["the guest hung", "note: the guest was booted again after 3 s"]);
     }
 

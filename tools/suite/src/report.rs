@@ -30,7 +30,7 @@ pub fn summary(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     failures(&mut text, outcomes);
     list(&mut text, "skipped", outcomes, |outcome| match &outcome.verdict {
-        Verdict::Skipped(reasons) => reasons.clone(),
+        Verdict::Skipped(skips) => skips.iter().map(ToString::to_string).collect(),
         _ => Vec::new(),
     });
     list(&mut text, "processes left by tests, killed", outcomes, |outcome| outcome.left.clone());
@@ -105,7 +105,12 @@ mod tests {
         let outcomes = [
             outcome("p/t/a", Verdict::Passed, 7.26, &["over its limit of 1s"]),
             outcome("p/t/b", Verdict::Failed("exit code 101".into()), 0.2, &["the guest hung"]),
-            outcome("p/t/c", Verdict::Skipped(vec!["no QEMU".into(), "no QEMU".into()]), 0.1, &[]),
+            outcome(
+                "p/t/c",
+                Verdict::Skipped(vec!["guests: no QEMU".parse().unwrap(), "guests: no QEMU".parse().unwrap()]),
+                0.1,
+                &[],
+            ),
         ];
         let expected = "
 failed: p/t/b (exit code 101, 0.2 s)
@@ -113,7 +118,7 @@ failed: p/t/b (exit code 101, 0.2 s)
   | second
 
 skipped:
-  p/t/c: no QEMU
+  p/t/c: guests: no QEMU
 
 retries:
   p/t/a: over its limit of 1s

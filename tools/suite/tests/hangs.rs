@@ -46,6 +46,7 @@ impl Fake {
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar-suite"));
         command.args(["--config", "suite.toml", "--executable", "fake"]).current_dir(self.path());
+        command.env_remove("NEARFAR_REQUIRE");
         command
     }
 
@@ -66,7 +67,7 @@ impl Fake {
 fn the_last_line_has_the_counts() {
     let fake = Fake::new(&[
         ("passes", "echo free text; pass"),
-        ("skips", "echo 'skipped: no QEMU'; pass"),
+        ("skips", "echo 'skipped: guests: no QEMU'; pass"),
         ("fails", "echo 'assertion failed: false'; exit 101"),
         ("exits", "exit 0"),
     ]);
@@ -76,8 +77,30 @@ fn the_last_line_has_the_counts() {
     assert!(text.contains("\nfailed: fake/fails (exit code 101, "), "{text}");
     assert!(text.contains("  | test fails ... assertion failed: false\n"), "{text}");
     assert!(text.contains("fake/exits (exit code 0, but libtest does not report one passed test, "), "{text}");
-    assert!(text.contains("\nskipped:\n  fake/skips: no QEMU\n"), "{text}");
+    assert!(text.contains("\nskipped:\n  fake/skips: guests: no QEMU\n"), "{text}");
     assert!(!text.contains("retries") && !text.contains("free text"), "{text}");
+}
+
+#[test]
+fn a_skip_of_a_required_kind_is_a_failure_with_its_reason() {
+    let fake = Fake::new(&[
+        ("boots", "echo 'skipped: guests: no QEMU'; pass"),
+        ("measures", "echo 'skipped: load: the host is busy'; pass"),
+        ("unclear", "echo 'skipped: no reason'; pass"),
+    ]);
+    let run = |require: &str| {
+        let output = fake.command().env("NEARFAR_REQUIRE", require).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text, _) = run("");
+    assert!(code == Some(1) && text.ends_with("\n0 passed, 1 failed, 2 skipped\n"), "{text}");
+    assert!(text.contains("failed: fake/unclear (a line that begins with `skipped: `: no kind of skip"), "{text}");
+    let (code, text, _) = run("guests,root,perf");
+    assert!(code == Some(1) && text.ends_with("\n0 passed, 2 failed, 1 skipped\n"), "{text}");
+    assert!(text.contains("failed: fake/boots (skipped, but guests required: guests: no QEMU, "), "{text}");
+    assert!(text.contains("\nskipped:\n  fake/measures: load: the host is busy\n"), "{text}");
+    let (code, _, errors) = run("guest");
+    assert!(code == Some(2) && errors.contains("NEARFAR_REQUIRE: no kind of skip: \"guest\""), "{errors}");
 }
 
 #[test]

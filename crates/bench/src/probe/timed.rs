@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn the_timed_part_makes_no_system_call() {
         if !clock_needs_no_call() {
-            return println!("skipped: reading this machine's clock is a system call");
+            return println!("skipped: kernel: reading this machine's clock is a system call");
         }
         for pattern in Pattern::ALL {
             let mut words = vec![0; 1 << 16];
             let (mut timed, mut way) = (Timed::prepare(50), Loop::new(pattern));
             match without_system_calls(|| timed.run(&mut way, &mut words, 10_000)) {
-                None => return println!("skipped: the kernel takes no seccomp filter here"),
+                None => return println!("skipped: kernel: the kernel takes no seccomp filter here"),
                 Some(status) => assert_eq!(status, 0, "{pattern}: the process was ended"),
             }
         }

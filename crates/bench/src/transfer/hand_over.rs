@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_line_comes_back_as_often_as_it_was_handed_over() {
-        let Some(cpus) = two_cpus() else { return println!("skipped: this process may use one CPU only") };
+        let Some(cpus) = two_cpus() else { return println!("skipped: cpus: this process may use one CPU only") };
         let line = AtomicU64::new(0);
         let time = round_trips(&line, cpus, 2000, Duration::from_secs(20), &AtomicBool::new(false)).unwrap();
         assert!(time > 1.0 && time < 1e7, "{time} ns");
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn giving_up_at_any_moment_ends_both_threads() {
-        let Some(cpus) = two_cpus() else { return println!("skipped: this process may use one CPU only") };
+        let Some(cpus) = two_cpus() else { return println!("skipped: cpus: this process may use one CPU only") };
         for microseconds in 0..300 {
             let limit = Duration::from_micros(microseconds % 50);
             let result = round_trips(&AtomicU64::new(0), cpus, u64::MAX / 4, limit, &AtomicBool::new(false));

@@ -31,7 +31,7 @@ pub fn skipped() -> bool {
         _ => Some("the guest runs this machine's own programs, which are not x86-64's".to_owned()),
     };
     if let Some(why) = &why {
-        println!("skipped: {why}");
+        println!("skipped: guests: {why}");
     }
     why.is_some()
 }

@@ -26,14 +26,14 @@ pub fn node() -> String {
 pub fn control_group(name: &str) -> Option<PathBuf> {
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
     let Some(root) = roots.into_iter().find(|root| root.join("cgroup.procs").exists()) else {
-        println!("skipped: no control groups of version 2 here");
+        println!("skipped: kernel: no control groups of version 2 here");
         return None;
     };
     let group = root.join(name);
     match fs::create_dir(&group) {
         Ok(()) => Some(group),
         Err(error) => {
-            println!("skipped: no control group can be made: {error}");
+            println!("skipped: root: no control group can be made: {error}");
             None
         }
     }

@@ -18,7 +18,7 @@ pub fn request(machine: &str, arch: Arch) -> Option<GuestRequest> {
     match try_request(machine, arch) {
         Ok(request) => Some(request),
         Err(error) => {
-            println!("skipped: {error}");
+            println!("skipped: guests: {error}");
             None
         }
     }
