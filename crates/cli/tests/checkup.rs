@@ -171,8 +171,8 @@ fn a_full_disk_is_noticed_before_anything_is_measured() {
             assert!(errors.contains("writing page.html: No space left on device"), "{errors}");
         }
         Ok(output) if text(&output.stderr).contains("nearfar") => panic!("{}", text(&output.stderr)),
-        Ok(output) => println!("skipped: no file system of its own: {}", text(&output.stderr).trim()),
-        Err(error) => println!("skipped: unshare: {error}"),
+        Ok(output) => println!("skipped: root: no file system of its own: {}", text(&output.stderr).trim()),
+        Err(error) => println!("skipped: tools: unshare: {error}"),
     }
 }
 
