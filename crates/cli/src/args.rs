@@ -1,5 +1,6 @@
 //! Arguments that several verbs share.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::anyhow;
@@ -57,6 +58,18 @@ pub struct SourceArgs {
 }
 
 impl SourceArgs {
+    /// The arguments, as another verb takes them for the same machine.
+    pub fn words(&self) -> Vec<OsString> {
+        let word = |name: &str, value: Option<OsString>| value.map(|value| [OsString::from(name), value]);
+        let Self { source, root, fake } = self.clone();
+        let all = [
+            word("--source", source.map(Into::into)),
+            word("--root", root.map(Into::into)),
+            word("--fake", fake.map(Into::into)),
+        ];
+        all.into_iter().flatten().flatten().collect()
+    }
+
     /// Reads what is wanted of the machine. Fails where it has not every process that is asked for by number.
     pub fn read(&self, want: Want) -> Result<Machine, Failure> {
         let Self { source, root, fake } = self.clone();

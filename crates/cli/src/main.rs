@@ -13,6 +13,7 @@ mod command;
 mod failure;
 mod log;
 mod output;
+mod shell;
 mod signals;
 mod verb;
 

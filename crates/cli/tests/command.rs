@@ -287,3 +287,28 @@ fn the_page_of_a_checkup_stands_alone() {
         assert!(!html.contains(outside), "the page refers to {outside}");
     }
 }
+
+/// What the page offers to paste does run, for the machine of the page, from a file whose name has to be quoted.
+#[test]
+fn the_commands_of_a_page_can_be_pasted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, page) = (directory.path().join("it's a \"b\" & c.txt"), directory.path().join("page.html"));
+    std::fs::copy(KUNPENG, &source).unwrap();
+    answer(&["checkup", "--source", source.to_str().unwrap(), "--html", page.to_str().unwrap()]);
+    let html = std::fs::read_to_string(&page).unwrap();
+    let commands: Vec<String> = html
+        .split("<code class=\"command\">")
+        .skip(1)
+        .map(|rest| rest.split("</code>").next().unwrap())
+        .map(|code| code.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+        .collect();
+    assert!(!commands.is_empty());
+    let programs = Path::new(env!("CARGO_BIN_EXE_nearfar")).parent().unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    for line in &commands {
+        let output = Command::new("sh").args(["-c", line]).env("PATH", &path).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(!line.starts_with("nearfar topo") || said.contains("it's a"), "{line}: {said}");
+    }
+}

@@ -50,7 +50,7 @@ use std::time::Duration;
 pub use archive::Archive;
 pub use plug::{HotPlug, PlugDevice};
 pub use pump::{Input, Streams};
-pub use script::Exec;
+pub use script::{Exec, quoted};
 pub use signals::Signals;
 
 use crate::arch::Arch;

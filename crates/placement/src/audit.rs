@@ -31,6 +31,7 @@ use serde::Serialize;
 
 pub use finding::{Evidence, Finding, Severity};
 pub use rules::{RULES, Rule, rule, unknown_rule};
+pub use interrupts::{Serving, serving};
 
 use ledger::Ledger;
 use site::Site;

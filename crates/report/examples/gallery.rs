@@ -8,6 +8,7 @@ mod samples;
 use std::fs;
 use std::path::PathBuf;
 
+use nearfar_machine::Known;
 use nearfar_report::{Style, audit, checkup, latency, topo};
 
 fn main() -> std::io::Result<()> {
@@ -24,5 +25,9 @@ fn main() -> std::io::Result<()> {
         let text = checkup::screen(&checkup, &style) + &audit::table(&checkup.audit, &style);
         fs::write(directory.join(format!("{name}-checkup.txt")), text)?;
     }
-    Ok(())
+    // The largest machine there can be, as a page alone.
+    let huge = samples::huge(|a, b| if a == b { 10 } else { 14 + 4 * (a ^ b).ilog2() });
+    let huge = checkup::Checkup { probe: Known::no("the sample has none"), ..samples::checkup(huge, 64) };
+    fs::write(directory.join("huge.html"), checkup::page(&huge))?;
+    fs::write(directory.join("huge.svg"), topo::svg(&huge.machine))
 }

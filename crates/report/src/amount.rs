@@ -25,6 +25,20 @@ pub fn count(number: usize, noun: &str) -> String {
     }
 }
 
+/// Numbers as the kernel lists them: `45-68`, `1,3,5-7`.
+pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
+    let mut sorted: Vec<u32> = numbers.into_iter().collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let runs = sorted.chunk_by(|a, b| b - a == 1);
+    let text = |run: &[u32]| match (run.first(), run.last()) {
+        (Some(first), Some(last)) if first != last => format!("{first}-{last}"),
+        (Some(only), _) => only.to_string(),
+        _ => String::new(),
+    };
+    runs.map(text).collect::<Vec<_>>().join(",")
+}
+
 /// What is true of so many: `3 samples doubtful: `; `such as` where the figures that follow are those of one of them.
 pub(crate) fn lead(counted: &Counted, noun: &str, how: &str) -> String {
     let such_as = if counted.differ { ", such as" } else { "" };

@@ -1,5 +1,6 @@
 //! The checkup: topology, audit and a first measurement, on one screen and on one page.
 
+mod next;
 mod page;
 mod screen;
 
@@ -30,8 +31,11 @@ pub struct Checkup {
 /// How a checkup was made, for the reader of a page that was passed on.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Made {
-    /// The command line.
+    /// The command line, quoted for a shell.
     pub command: String,
+    /// The arguments that choose the machine (`--source`, `--root`, `--fake`), quoted for a shell; none for the running system.
+    #[serde(skip)]
+    pub source: String,
     /// Version of nearfar.
     pub version: String,
     /// When, in seconds since 1970.

@@ -1,18 +1,19 @@
-//! How far a figure is, relative to the others of its table.
+//! How far a figure is, in ten steps.
 //!
 //! ```text
-//!  linear        10      16           25        33       equal differences are equal steps
+//!  distance      10    12    14    16    18    20 and more    the same in every table, on every page
+//!  times         1.0   1.2   1.4   1.6   1.8   2.0 and more   latencies: of the least of the table
 //!                ├──┬──┬──┬──┬──┬──┬──┬──┬──┤
 //!  step          0  1  2  3  4  5  6  7  8  9
 //!                ├──┬──┬──┬──┬──┬──┬──┬──┬──┤
-//!  logarithmic   90    180    350   700   1400  2800      equal ratios are equal steps
+//!  logarithmic   90    180    350   700   1400  2800          other figures: over the table
 //! ```
 //!
-//! Of the two the one is taken that gives more of the table's figures a colour of their own. Its ends are in the legend.
+//! A colour of a distance has one meaning: two pages can be compared. Of figures that have no fixed unit, such as the time a
+//! cache line takes between CPUs, the scale is over the table, linear or logarithmic, whichever gives more of them a colour of
+//! their own; its ends are in the legend.
 
 use std::collections::BTreeSet;
-
-use nearfar_machine::{Distance, Distances};
 
 use crate::style::Role;
 
@@ -63,10 +64,15 @@ impl Scale {
         if nearest > 0.0 && told_apart(logarithmic) > told_apart(linear) { logarithmic } else { linear }
     }
 
-    /// A scale over a distance matrix. "Cannot be reached" is no distance and would flatten all others.
-    pub(crate) fn over_distances(table: &Distances) -> Self {
-        let distances = table.entries().filter_map(|(_, _, distance)| distance);
-        Self::over(distances.filter(|&distance| distance != Distance::UNREACHABLE).map(|distance| distance.0.into()))
+    /// The scale of every distance: ACPI's SLIT defines 10 as local and 20 as twice as far; what is farther has the colour of
+    /// 20. 255, "cannot be reached", is no distance and has no step.
+    pub(crate) const DISTANCES: Self = Self { nearest: 10.0, top: 20.0, spacing: Spacing::Linear };
+
+    /// The scale of distances for figures of which the least stands for 10, such as latencies.
+    pub(crate) fn relative(figures: impl IntoIterator<Item = f64>) -> Self {
+        let positive = figures.into_iter().filter(|figure| figure.is_finite() && *figure > 0.0);
+        let nearest = positive.fold(f64::INFINITY, f64::min);
+        Self { nearest, top: 2.0 * nearest, spacing: Spacing::Linear }
     }
 
     /// The step of one figure.
@@ -118,13 +124,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_distances_have_a_colour_each() {
+    fn a_scale_over_a_table_tells_its_figures_apart() {
         let scale = Scale::over([10.0, 16.0, 25.0, 33.0, f64::NAN]);
         assert_eq!([10.0, 16.0, 25.0, 33.0].map(|figure| scale.step(figure)), [0, 2, 6, HOTTEST]);
-        assert_eq!(
-            [10.0, 16.0, 25.0, 33.0].map(|f| scale.role(f)),
-            [Role::Local, Role::Near, Role::Middling, Role::Far]
-        );
         assert_eq!(scale.spacing(), Some(Spacing::Linear));
         assert_eq!((scale.step(1000.0), scale.step(f64::NAN)), (HOTTEST, 0));
     }
@@ -134,6 +136,21 @@ mod tests {
         let scale = Scale::over([90.0, 140.0, 220.0, 2900.0]);
         assert_eq!(scale.spacing(), Some(Spacing::Logarithmic));
         assert_eq!([90.0, 140.0, 220.0, 2900.0].map(|figure| scale.step(figure)), [0, 1, 2, HOTTEST]);
+    }
+
+    #[test]
+    fn a_distance_has_the_same_step_everywhere() {
+        let steps = [1, 10, 11, 12, 16, 19, 20, 21, 33, 254].map(|distance| Scale::DISTANCES.step(f64::from(distance)));
+        assert_eq!(steps, [0, 0, 1, 2, 5, 8, HOTTEST, HOTTEST, HOTTEST, HOTTEST]);
+        let roles = [10.0, 12.0, 15.0, 25.0].map(|distance| Scale::DISTANCES.role(distance));
+        assert_eq!(roles, [Role::Local, Role::Near, Role::Middling, Role::Far]);
+    }
+
+    #[test]
+    fn latencies_are_relative_to_the_least() {
+        let scale = Scale::relative([104.0, 90.0, 0.0, f64::NAN, 300.0]);
+        assert_eq!([90.0, 108.0, 144.0, 180.0, 300.0].map(|ns| scale.step(ns)), [0, 2, 5, HOTTEST, HOTTEST]);
+        assert_eq!(Scale::relative([f64::NAN]).step(5.0), 0);
     }
 
     #[test]

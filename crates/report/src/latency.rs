@@ -135,7 +135,7 @@ fn nearest_and_farthest(matrix: &LatencyMatrix, style: &Style) -> String {
     grid.render(style)
 }
 
-/// Heat over the medians.
+/// Heat over the medians: the least has the colour of distance 10, twice that the colour of 20.
 pub(crate) fn scale(matrix: &LatencyMatrix) -> Scale {
-    Scale::over(matrix.pairs.iter().map(|pair| pair.median_ns))
+    Scale::relative(matrix.pairs.iter().map(|pair| pair.median_ns))
 }

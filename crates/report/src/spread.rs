@@ -46,10 +46,9 @@ pub fn table(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>, style:
         ("distance", Side::Right),
     ];
     let mut grid = Grid::new(&columns).indent(0);
-    let scale = Scale::over(slots.iter().filter_map(|slot| slot.distance).map(|distance| distance.0.into()));
     for run in runs(slots) {
         let (queue, cpu, length) = (run.first.queue, run.first.cpu.0 as usize, run.length);
-        let role = run.first.distance.map_or(Role::Plain, |distance| scale.role(distance.0.into()));
+        let role = run.first.distance.map_or(Role::Plain, |distance| Scale::DISTANCES.role(distance.0.into()));
         grid.row(vec![
             Cell::from(range(queue, length)),
             Cell::new(Role::Subject, range(cpu, length)),

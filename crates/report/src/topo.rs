@@ -4,6 +4,7 @@ mod cpus;
 mod devices;
 pub(crate) mod distances;
 mod dot;
+pub(crate) mod marks;
 mod nodes;
 mod paths;
 mod svg;
@@ -18,7 +19,7 @@ use crate::summary::{self, Summary};
 pub(crate) use devices::{notable, place as device_place};
 pub use dot::dot;
 pub use svg::svg;
-pub(crate) use svg::{Surroundings, THEME as SVG_THEME, at, drawing, text};
+pub(crate) use svg::{THEME as SVG_THEME, at, blocks, cards, ink, legend, text, ticks};
 
 /// Most diagnostics shown; a damaged file can have one a line.
 const MOST_DIAGNOSTICS: usize = 30;

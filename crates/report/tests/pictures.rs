@@ -1,45 +1,19 @@
 //! Pictures and pages: well formed, escaped, small and quick.
 
+mod html;
 mod random;
 mod samples;
 
 use std::time::{Duration, Instant};
 
+use html::as_xml;
 use nearfar_machine::Known;
 use nearfar_report::{checkup, topo};
 use proptest::prelude::*;
 
 /// The names of all elements, or what is wrong with the document.
 fn elements(xml: &str) -> Result<Vec<String>, String> {
-    let mut reader = quick_xml::Reader::from_str(xml);
-    reader.config_mut().check_end_names = true;
-    let mut names = Vec::new();
-    loop {
-        match reader.read_event() {
-            Ok(quick_xml::events::Event::Eof) => return Ok(names),
-            Ok(quick_xml::events::Event::Start(tag) | quick_xml::events::Event::Empty(tag)) => {
-                for attribute in tag.attributes() {
-                    attribute.map_err(|error| format!("{error} in {}", tag.name().as_ref()))?;
-                }
-                names.push(tag.name().as_ref().to_owned());
-            }
-            Ok(_) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-}
-
-/// A page as XML: without its document type, and with the elements closed that HTML leaves open.
-fn as_xml(page: &str) -> String {
-    let body = page.strip_prefix("<!DOCTYPE html>").unwrap_or(page);
-    let mut xml = String::new();
-    for part in body.split_inclusive('>') {
-        match part.rsplit_once("<meta ") {
-            Some((before, meta)) => xml.extend([before, "<meta ", meta.trim_end_matches('>'), "/>"]),
-            None => xml.push_str(&part.replace("<details class=", "<details  class=").replace(" open>", " open=\"\">")),
-        }
-    }
-    xml
+    Ok(html::elements(xml)?.into_iter().map(|element| element.name).collect())
 }
 
 #[test]

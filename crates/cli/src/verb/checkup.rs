@@ -17,6 +17,7 @@ use nearfar_sources::Want;
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::shell;
 use crate::signals;
 
 /// The page's name where none is given, without its end.
@@ -73,7 +74,7 @@ impl Checkup {
         let page = self.page()?;
         let (probe, floating) = measured(&machine, budget)?;
         let audit = audit::audit(&machine, &AuditOptions::default());
-        let checkup = nearfar_report::checkup::Checkup { made: made(), machine, audit, probe, floating };
+        let checkup = nearfar_report::checkup::Checkup { made: made(&self.source), machine, audit, probe, floating };
         // Each is given also where the other cannot be: what was measured took half a minute.
         let printed = output::print(&match self.format.format {
             Format::Json => output::json("checkup/1", None, &checkup)?,
@@ -139,11 +140,11 @@ fn no_page(failure: Failure) -> Outcome {
 }
 
 /// How this checkup was made: as it was typed, so that it can be repeated.
-fn made() -> Made {
+fn made(source: &SourceArgs) -> Made {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let command: Vec<_> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     Made {
-        command: format!("nearfar {}", command.join(" ")),
+        command: format!("nearfar {}", shell::words(std::env::args_os().skip(1))),
+        source: shell::words(source.words()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         at_s: now.ok().map(|since| since.as_secs()),
     }

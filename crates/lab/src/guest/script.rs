@@ -99,7 +99,7 @@ fn path() -> OsString {
 }
 
 /// A word of the guest's shell, on one line and in ASCII whatever it holds (`$'...'` is known to busybox's shell).
-pub(super) fn quoted(word: &OsStr) -> String {
+pub fn quoted(word: &OsStr) -> String {
     let bytes = word.as_bytes();
     if bytes.iter().all(|byte| (0x20..0x7f).contains(byte) && *byte != b'\'') {
         return format!("'{}'", word.to_string_lossy());

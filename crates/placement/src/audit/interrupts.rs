@@ -45,13 +45,15 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) -> After {
 }
 
 /// The CPUs that serve an interrupt, and whether that is what the controller does or only what it may do.
-pub(super) struct Serving<'a> {
+pub struct Serving<'a> {
+    /// The CPUs; never none.
     pub cpus: &'a CpuSet,
+    /// Whether the interrupt controller uses them, rather than may use them.
     pub effective: bool,
 }
 
 /// The effective affinity, where it is known and not left over from before the last change of the affinity.
-pub(super) fn serving(interrupt: &Interrupt) -> Option<Serving<'_>> {
+pub fn serving(interrupt: &Interrupt) -> Option<Serving<'_>> {
     let affinity = interrupt.affinity.get().filter(|cpus| !cpus.is_empty());
     let effective = interrupt.effective.get().filter(|cpus| !cpus.is_empty());
     match (effective, affinity) {

@@ -2,8 +2,10 @@
 
 mod findings;
 mod floating;
+mod map;
 mod matrices;
 mod method;
+mod next;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use nearfar_machine::Machine;
@@ -25,6 +27,16 @@ const MOST_DIAGNOSTICS: usize = 200;
 /// The checkup as a whole HTML document. All foreign text is escaped; the page loads nothing and runs nothing.
 pub fn page(checkup: &Checkup) -> String {
     let name = clean(&summary::name(&checkup.machine));
+    let sections = [
+        map::section(checkup),
+        findings::section(checkup),
+        next::section(checkup),
+        matrices::section(checkup),
+        floating::section(checkup),
+        findings::not_checked(&checkup.audit, &checkup.machine),
+        diagnostics(&checkup.machine),
+        method::section(checkup),
+    ];
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -37,15 +49,7 @@ pub fn page(checkup: &Checkup) -> String {
             }
             body class="nearfar-map" {
                 (header(checkup, &name))
-                main {
-                    (machine(checkup))
-                    (findings::section(&checkup.audit))
-                    (matrices::section(checkup))
-                    (floating::section(checkup))
-                    (findings::not_checked(&checkup.audit, &checkup.machine))
-                    (diagnostics(&checkup.machine))
-                    (method::section(checkup))
-                }
+                main { @for section in &sections { (section) } }
             }
         }
     };
@@ -61,6 +65,33 @@ fn header(checkup: &Checkup, name: &str) -> Markup {
             p.about { (clean(&summary::circumstances(machine).join(" · "))) }
             @if let Some(label) = &machine.origin.emulated { p.emulated { (clean(label)) } }
             (tiles(checkup))
+        }
+        (contents(checkup))
+    }
+}
+
+/// The parts of the page that every page has.
+fn contents(checkup: &Checkup) -> Markup {
+    let number = checkup.audit.findings.len();
+    html! {
+        nav aria-label="Contents" {
+            ul {
+                li { a href="#machine" { "The machine" } }
+                li { a href="#findings" { "What is far (" (number) ")" } }
+                li { a href="#next" { "Next" } }
+                li { a href="#distances" { "Distances and latencies" } }
+                li { a href="#method" { "How each number was made" } }
+            }
+        }
+    }
+}
+
+/// A section with its heading, as a part of the page that can be jumped to.
+fn titled(id: &str, title: &str, content: &Markup) -> Markup {
+    html! {
+        section id=(id) aria-labelledby={ (id) "-title" } {
+            h2 id={ (id) "-title" } { (title) }
+            (content)
         }
     }
 }
@@ -125,40 +156,27 @@ fn measured(checkup: &Checkup) -> Option<(String, String)> {
     Some((nanoseconds(local), remark))
 }
 
-fn machine(checkup: &Checkup) -> Markup {
-    html! {
-        section {
-            h2 { "The machine" }
-            @if checkup.is_one_node() {
-                p.note {
-                    "This machine has one node: every CPU has the same distance to all of the memory, so nothing can be far. "
-                    code { "nearfar lab" } " boots machines with far memory as guests."
-                }
-            }
-            figure.map { (topo::drawing(&checkup.machine, topo::Surroundings::Page)) }
-        }
-    }
-}
-
 fn diagnostics(machine: &Machine) -> Markup {
     let all = &machine.diagnostics;
-    html! {
-        @if !all.is_empty() {
-            section {
-                h2 { "Doubts about the input" }
-                details open[all.len() <= 10] {
-                    summary { (count(all.len(), "remark")) " on what contradicts itself or is odd; it was read as far as it goes" }
-                    dl.facts {
-                        @for diagnostic in all.iter().take(MOST_DIAGNOSTICS) {
-                            dt { code { (clean(&diagnostic.place)) } }
-                            dd { (clean(&diagnostic.message)) }
-                        }
-                    }
-                    @if all.len() > MOST_DIAGNOSTICS { p.more { "and " (all.len() - MOST_DIAGNOSTICS) " more" } }
-                }
-            }
-        }
+    if all.is_empty() {
+        return html! {};
     }
+    titled(
+        "input",
+        "Warnings about the input",
+        &html! {
+            details open[all.len() <= 10] {
+                summary { (count(all.len(), "remark")) " on what contradicts itself or is odd; it was read as far as it goes" }
+                dl.facts {
+                    @for diagnostic in all.iter().take(MOST_DIAGNOSTICS) {
+                        dt { code { (clean(&diagnostic.place)) } }
+                        dd { (clean(&diagnostic.message)) }
+                    }
+                }
+                @if all.len() > MOST_DIAGNOSTICS { p.more { "and " (all.len() - MOST_DIAGNOSTICS) " more" } }
+            }
+        },
+    )
 }
 
 /// When the checkup was made, as text.

@@ -1,13 +1,15 @@
 //! One screen: what the machine is, what is far on it, what to do next. At most some 45 lines of 100 columns.
 
 use nearfar_bench::latency::LatencyMatrix;
-use nearfar_machine::{Distance, Machine, Node, NodeId, NodeSet};
+use nearfar_machine::{Machine, NodeId};
 
 use super::Checkup;
-use crate::amount::{bytes, count, nanoseconds};
+use super::next::steps;
+use crate::amount::{count, nanoseconds};
 use crate::audit;
 use crate::floating;
 use crate::heat::Scale;
+use crate::kinds::kinds;
 use crate::latency;
 use crate::layout::{Cell, Grid, Side, heading, paragraph};
 use crate::style::{Role, Style};
@@ -43,7 +45,7 @@ fn is_tall(checkup: &Checkup) -> bool {
 
 /// A line a node, or a line a kind of node where there are many.
 fn nodes(machine: &Machine, style: &Style) -> String {
-    let kinds = kinds(machine);
+    let kinds = kinds(machine.nodes.iter(), machine.nodes.len() <= MOST_NODES);
     let shown = kinds.len().min(MOST_NODES);
     let columns =
         [("node", Side::Left), ("state", Side::Left), ("CPUs", Side::Right), ("", Side::Left), ("memory", Side::Right)];
@@ -64,44 +66,6 @@ fn nodes(machine: &Machine, style: &Style) -> String {
         out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &more));
     }
     out
-}
-
-/// What nodes have in common, where there are too many to have a line each.
-#[derive(PartialEq)]
-struct Kind {
-    online: bool,
-    cpus: usize,
-    memory: String,
-}
-
-/// Nodes by kind, in the order in which kinds first appear. Where there are few, each is a kind of its own.
-fn kinds(machine: &Machine) -> Vec<(Kind, NodeSet)> {
-    let few = machine.nodes.len() <= MOST_NODES;
-    let mut kinds: Vec<(Kind, NodeSet)> = Vec::new();
-    for node in &machine.nodes {
-        let kind = Kind { online: node.online, cpus: node.cpus.len(), memory: memory(node, few) };
-        match kinds.iter_mut().find(|(other, _)| !few && *other == kind) {
-            Some((_, ids)) => {
-                ids.insert(node.id);
-            }
-            None => kinds.push((kind, NodeSet::single(node.id))),
-        }
-    }
-    kinds
-}
-
-/// The size of a node's memory; rounded to an eighth of its power of two for kinds, because no two nodes have quite
-/// the same.
-fn memory(node: &Node, exactly: bool) -> String {
-    match node.total_bytes() {
-        None => "?".to_owned(),
-        Some(0) => "none".to_owned(),
-        Some(size) if exactly => bytes(size),
-        Some(size) => {
-            let step = (1u64 << size.ilog2()) / 8;
-            format!("about {}", bytes(size.saturating_add(step / 2) / step.max(1) * step.max(1)))
-        }
-    }
 }
 
 /// Distances and latencies: one matrix with both for few nodes, the extremes for many.
@@ -148,13 +112,6 @@ fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>, style: &Style) -> St
     let mut columns = vec![("node", Side::Right)];
     columns.extend(headings.iter().map(|heading| (heading.as_str(), Side::Right)));
     let mut grid = Grid::new(&columns);
-    let scale = Scale::over(machine.distances.get().into_iter().flat_map(|table| {
-        table
-            .entries()
-            .filter_map(|(.., distance)| distance)
-            .filter(|d| *d != Distance::UNREACHABLE)
-            .map(|d| f64::from(d.0))
-    }));
     let with_spread = ids.len() <= 4;
     for &from in &ids {
         let mut row = vec![Cell::new(Role::Heading, from.to_string())];
@@ -165,7 +122,7 @@ fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>, style: &Style) -> St
                 true => format!("  {} ns", latency::with_quartiles(pair)),
                 false => format!(" {}ns", nanoseconds(pair.median_ns)),
             });
-            let role = distance.map_or(Role::Dim, |distance| scale.role(distance.0.into()));
+            let role = distance.map_or(Role::Dim, |distance| Scale::DISTANCES.role(distance.0.into()));
             let distance = distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string());
             Cell::new(role, format!("{distance}{}", figure.unwrap_or_default()))
         }));
@@ -290,18 +247,9 @@ fn doubts(checkup: &Checkup, style: &Style) -> String {
 fn next(checkup: &Checkup, style: &Style) -> String {
     let mut out = heading(style, "Next", "");
     let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]);
-    let mut line =
-        |command: &str, does: &str| grid.row(vec![Cell::new(Role::Subject, command), Cell::new(Role::Dim, does)]);
-    if !checkup.audit.findings.is_empty() {
-        line("nearfar audit", "every finding with its evidence and what would mend it");
+    for step in steps(checkup) {
+        grid.row(vec![Cell::new(Role::Subject, clean(&step.command)), Cell::new(Role::Dim, step.does)]);
     }
-    if checkup.audit.findings.iter().any(|finding| finding.mend.is_some()) {
-        line("nearfar plan", "the changes that mend them; nothing is changed before nearfar apply");
-    }
-    if checkup.floating.get().is_some_and(floating::hurts) {
-        line("nearfar prefer", "keeps a task on its node, and lets it out while that is full");
-    }
-    line("nearfar topo", "the whole machine");
     out.push_str(&grid.render(style));
     out
 }

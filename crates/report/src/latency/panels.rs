@@ -99,7 +99,7 @@ fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
         let about = format!("measured {measured:.2} times the nearest; the distances say {said} times");
         Some(Figure { heat: measured, value: format!("{measured:.2}"), beside: format!("/{said}"), about })
     });
-    let scale = Scale::over(matrix.pairs.iter().filter_map(|pair| Some(ratios(pair)?.0)));
+    let scale = Scale::relative(matrix.pairs.iter().filter_map(|pair| Some(ratios(pair)?.0)));
     let panel = Panel {
         title: "Latency, relative".to_owned(),
         remark: "times the nearest of the row: measured/what the distances say".to_owned(),

@@ -9,7 +9,7 @@ use super::panels;
 use super::survey::{doubts, label, left_out, methods};
 use crate::heat::HOTTEST;
 use crate::summary;
-use crate::topo::{SVG_THEME, at, text};
+use crate::topo::{SVG_THEME, at, ink, text};
 use crate::wrapping::{clean, wrap};
 
 /// Width of the picture in its own units.
@@ -119,7 +119,7 @@ fn cell(panel: &Panel, figure: Option<&Figure>, x: i32, y: i32, (width, height):
         return html! { rect class="hole" x=(x) y=(y) width=(width - 1) height=(height - 1) {} };
     };
     let step = panel.scale.step(figure.heat);
-    let class = if step > 6 { "middle hot" } else { "middle" };
+    let class = ink(Some(step));
     let (middle, two_lines) = (x + width / 2, height >= 30 && !figure.beside.is_empty());
     let baseline = y + (height + size * 7 / 10) / 2 - if two_lines { 6 } else { 0 };
     html! {

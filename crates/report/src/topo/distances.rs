@@ -48,7 +48,7 @@ pub(crate) fn remark(table: &Distances) -> String {
     remarks.join(", ")
 }
 
-/// A distance matrix with heat by relative distance.
+/// A distance matrix with heat by distance.
 pub(crate) fn matrix(table: &Distances, style: &Style) -> String {
     let widest = table.entries().map(|(.., distance)| text(distance).len()).max().unwrap_or(0);
     let label = table.nodes().iter().map(|node| node.to_string().len()).max().unwrap_or(0);
@@ -61,10 +61,9 @@ fn square(table: &Distances, style: &Style) -> String {
     let mut columns = vec![("node", Side::Right)];
     columns.extend(headings.iter().map(|heading| (heading.as_str(), Side::Right)));
     let mut grid = Grid::new(&columns);
-    let scale = Scale::over_distances(table);
     for &from in table.nodes() {
         let mut row = vec![Cell::new(Role::Heading, from.to_string())];
-        row.extend(table.row(from).map(|(_, distance)| Cell::new(role(&scale, distance), text(distance))));
+        row.extend(table.row(from).map(|(_, distance)| Cell::new(role(distance), text(distance))));
         grid.row(row);
     }
     grid.render(style)
@@ -72,7 +71,6 @@ fn square(table: &Distances, style: &Style) -> String {
 
 /// One line a node: `10: 0   16: 1,3   32: 2,4-7`; nodes with the same line are grouped when there are many.
 fn by_distance(table: &Distances, style: &Style) -> String {
-    let scale = Scale::over_distances(table);
     let mut out = String::new();
     for &from in table.nodes() {
         let mut groups: BTreeMap<Option<Distance>, NodeSet> = BTreeMap::new();
@@ -84,7 +82,7 @@ fn by_distance(table: &Distances, style: &Style) -> String {
         let mut first = format!("{from:>4}  ");
         for (distance, nodes) in known.into_iter().chain(holes) {
             let line = format!("{first}{:>4}: ", text(distance));
-            out.push_str(&paragraph(style, 2, (role(&scale, distance), &line), Role::Plain, &nodes.to_string()));
+            out.push_str(&paragraph(style, 2, (role(distance), &line), Role::Plain, &nodes.to_string()));
             first = " ".repeat(6);
         }
     }
@@ -95,10 +93,10 @@ fn text(distance: Option<Distance>) -> String {
     distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string())
 }
 
-fn role(scale: &Scale, distance: Option<Distance>) -> Role {
+fn role(distance: Option<Distance>) -> Role {
     match distance {
         None => Role::Dim,
         Some(Distance::UNREACHABLE) => Role::Critical,
-        Some(distance) => scale.role(distance.0.into()),
+        Some(distance) => Scale::DISTANCES.role(distance.0.into()),
     }
 }

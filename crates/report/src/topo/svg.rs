@@ -11,15 +11,20 @@
 //!  ┌ no node, says the kernel: ▪ ... ┐
 //! ```
 
+pub(crate) mod blocks;
 mod cores;
+pub(crate) mod legend;
 mod links;
 mod matrix;
+#[cfg(test)]
+mod palette;
 mod rooms;
 
 use maud::{Markup, PreEscaped, html};
 use nearfar_machine::{Machine, PciDevice};
 use nearfar_placement::locality::Localities;
 
+use super::marks::Marks;
 use super::{device_place, notable};
 use crate::summary::{self, Summary};
 use crate::wrapping::{clean, columns, cut};
@@ -32,14 +37,8 @@ const MARGIN: i32 = 16;
 /// Colours and type, for light and dark surroundings.
 pub(crate) const THEME: &str = include_str!("svg/theme.css");
 
-/// Where the picture stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Surroundings {
-    /// In a file of its own: with title, theme and a heat map of distances.
-    Alone,
-    /// In a page that has all of these itself.
-    Page,
-}
+pub(crate) use matrix::{ink, ticks};
+pub(crate) use rooms::cards;
 
 /// How much of a node is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -50,6 +49,11 @@ enum Detail {
 }
 
 impl Detail {
+    /// Space between a room's wall and what is in it.
+    fn padding(self) -> i32 {
+        if self == Self::Small { 7 } else { 14 }
+    }
+
     fn of(nodes: usize) -> Self {
         match nodes {
             0..=4 => Self::Full,
@@ -67,39 +71,39 @@ struct Drawn {
 
 /// A picture that stands alone: a whole SVG file, legible on light and dark, with all foreign text escaped.
 pub fn svg(machine: &Machine) -> String {
-    drawing(machine, Surroundings::Alone).into_string()
-}
-
-/// The picture as markup.
-pub(crate) fn drawing(machine: &Machine, surroundings: Surroundings) -> Markup {
-    let alone = surroundings == Surroundings::Alone;
-    let margin = if alone { MARGIN } else { 1 };
-    let inner = WIDTH - 2 * margin;
-    let mut parts = Vec::new();
-    if alone {
-        parts.push(head(machine));
-    }
-    parts.push(rooms::draw(machine, inner));
-    parts.extend(homeless(machine, inner));
-    if alone {
-        parts.extend(matrix::draw(machine, inner));
-    }
-    let mut y = margin;
+    let inner = WIDTH - 2 * MARGIN;
+    let marks = Marks::of(machine, None);
+    let mut parts = vec![head(machine), rooms::draw(machine, &marks, inner)];
+    parts.extend(homeless(machine, &marks, inner));
+    parts.push(legend::draw(machine, &marks, inner));
+    parts.extend(matrix::draw(machine, inner));
+    let mut y = MARGIN;
     let mut placed = Vec::new();
     for part in parts {
-        placed.push(html! { g transform=(at(margin, y)) { (part.markup) } });
+        placed.push(html! { g transform=(at(MARGIN, y)) { (part.markup) } });
         y += part.height + 14;
     }
-    let height = y - 14 + margin;
+    let height = y - 14 + MARGIN;
     let caption = format!("{}: {}", summary::name(machine), Summary::of(machine).line());
-    html! {
+    let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
             title { (clean(&caption)) }
-            @if alone { style { (PreEscaped(THEME)) } }
+            desc { (describe(machine)) }
+            style { (PreEscaped(THEME)) }
             rect class="paper" width=(WIDTH) height=(height) {}
             @for part in &placed { (part) }
         }
-    }
+    };
+    drawing.into_string()
+}
+
+/// What the picture shows, for those who do not see it.
+fn describe(machine: &Machine) -> String {
+    let distances = match machine.distances.get().filter(|table| table.nodes().len() > 1) {
+        Some(_) => "; below them the distances between nodes",
+        None => "",
+    };
+    format!("Each node with its CPUs, caches, memory and devices{distances}. nearfar topo prints the same as text.")
 }
 
 fn head(machine: &Machine) -> Drawn {
@@ -117,7 +121,7 @@ fn head(machine: &Machine) -> Drawn {
 }
 
 /// Devices for which the kernel knows no node: they are drawn outside all rooms.
-fn homeless(machine: &Machine, width: i32) -> Option<Drawn> {
+fn homeless(machine: &Machine, marks: &Marks, width: i32) -> Option<Drawn> {
     const MOST: usize = 8;
     let without = |device: &&PciDevice| notable(device) && device.node.get() == Some(&None);
     let devices: Vec<&PciDevice> = machine.pci.get()?.iter().filter(without).collect();
@@ -127,7 +131,9 @@ fn homeless(machine: &Machine, width: i32) -> Option<Drawn> {
     }
     let localities = Localities::new(machine);
     let shown = devices.len().min(MOST) as i32;
-    let height = 32 + shown * 17 + 4;
+    // In a narrow picture the place stands below the device.
+    let (step, second) = if width < 600 { (34, (28, 17, width - 42)) } else { (17, (width / 2, 0, width / 2 - 14)) };
+    let height = 32 + shown * step + 4;
     let title = match devices.len().saturating_sub(MOST) {
         0 => "on no node, as far as the kernel knows".to_owned(),
         more => format!("on no node, as far as the kernel knows ({more} more not drawn)"),
@@ -135,24 +141,38 @@ fn homeless(machine: &Machine, width: i32) -> Option<Drawn> {
     let markup = html! {
         rect class="homeless" width=(width) height=(height) rx="8" {}
         (text("warn", 14, 20, width - 28, 12, &title))
-        @for (y, device) in (38..).step_by(17).zip(devices.iter().take(MOST)) {
-            (self::device(device, 14, y, width / 2 - 28))
-            (text("dim", width / 2, y, width / 2 - 14, 11, &device_place(&localities, device)))
+        @for (y, device) in (38..).step_by(step as usize).zip(devices.iter().take(MOST)) {
+            (self::device(device, marks, 14, y, if width < 600 { width - 28 } else { width / 2 - 28 }))
+            (text("dim", second.0, y + second.1, second.2, 11, &device_place(&localities, device)))
         }
     };
     Some(Drawn { markup, height })
 }
 
-/// One device on a line.
-fn device(device: &PciDevice, x: i32, y: i32, width: i32) -> Markup {
+/// A device in words: the name the system has for it, where it is, what it is.
+fn device_line(device: &PciDevice, marks: &Marks) -> String {
     let short = device.address.to_string();
     let short = short.strip_prefix("0000:").unwrap_or(&short);
+    let system = marks.known_name(device.address).unwrap_or("");
     let what = device.driver.as_deref().or(device.class_name.as_deref()).unwrap_or("");
     let name = device.name.as_deref().unwrap_or("");
-    let line = [short, what, name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ");
+    [system, short, what, name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
+}
+
+/// One device on a line, with a flag where there are findings about it.
+fn device(device: &PciDevice, marks: &Marks, x: i32, y: i32, width: i32) -> Markup {
+    let findings = marks.findings(device.address);
+    let flag = findings.map(|(severity, number)| (severity, number.to_string()));
+    let taken = flag.as_ref().map_or(14, |(_, number)| number.len() as i32 * 7 + 16);
     html! {
-        rect class="port" x=(x) y=(y - 8) width="8" height="8" rx="2" {}
-        (text("item", x + 14, y, width - 14, 11, &line))
+        @match &flag {
+            Some((severity, number)) => {
+                rect class={ "flag " (severity) } x=(x) y=(y - 10) width=(taken - 5) height="13" rx="3" {}
+                text class={ "flagged " (severity) } x=(x + (taken - 5) / 2) y=(y) font-size="10" { "!" (number) }
+            }
+            None => rect class="port" x=(x) y=(y - 8) width="8" height="8" rx="2" {},
+        }
+        (text("item", x + taken, y, width - taken, 11, &device_line(device, marks)))
     }
 }
 

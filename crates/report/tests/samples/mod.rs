@@ -230,6 +230,16 @@ pub fn large() -> Machine {
     machine
 }
 
+/// 1024 nodes, the most a kernel can have, with a card on the last one whose 64 queues are served from nodes 0 to 63.
+pub fn huge(distance: impl Fn(u32, u32) -> u32) -> Machine {
+    let mut machine = machine("huge", 1024, 2, 2, distance);
+    let card = pci("0000:01:00.0", 0x020000, "Ethernet", "ice", "Sample device with a rather long name", Some(1023));
+    machine.pci = Known::Yes(vec![card]);
+    let interrupts = (0..64).map(|n| interrupt(40 + n, &format!("eth0-{n}"), "0000:01:00.0", n, 2 * n, false));
+    machine.interrupts = Known::Yes(interrupts.collect());
+    machine
+}
+
 /// Every text a source could be made to hold is an attempt on the reader.
 pub fn hostile() -> Machine {
     let evil = "<script>alert('x')</script>\"&\u{1b}[2J\u{202e}\n\u{0}";
@@ -303,9 +313,14 @@ pub fn latencies(machine: &Machine) -> LatencyMatrix {
     }
 }
 
+/// How a checkup was made, with the arguments that choose the machine.
+pub fn made(command: &str, source: &str) -> Made {
+    Made { command: command.to_owned(), source: source.to_owned(), ..Made::default() }
+}
+
 /// A checkup of a machine, with this many interrupts served far.
 pub fn checkup(machine: Machine, far: u32) -> Checkup {
-    let made = Made { command: "nearfar checkup".to_owned(), version: "0.1.0".to_owned(), at_s: Some(1_795_225_560) };
+    let made = Made { version: "0.1.0".to_owned(), at_s: Some(1_795_225_560), ..made("nearfar checkup", "") };
     let audit = match (machine.online_nodes().count(), machine.origin.host.as_deref()) {
         (1, _) => Default::default(),
         (_, Some(host)) if host.contains('<') => findings::hostile(),

@@ -11,7 +11,7 @@ use nearfar_lab::guest::{Exec, GuestRequest, Signals, Streams, command_line};
 use super::counts;
 use super::guest_args::{GuestArgs, booted, failure};
 use crate::failure::{Failure, Outcome};
-use crate::{output, signals};
+use crate::{output, shell, signals};
 
 /// Boot a machine as a guest, run a command in it, and power it off
 ///
@@ -106,17 +106,12 @@ fn inside(request: &GuestRequest, exec: &Exec, counts: Option<PathBuf>) -> Outco
 
 /// Words as a shell takes them, one option a line.
 fn quoted(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+.,/:@%".contains(c);
-    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    };
     let mut text = String::new();
     for word in words {
         if !text.is_empty() {
             text.push_str(if word.starts_with('-') { " \\\n  " } else { " " });
         }
-        text.push_str(&quote(word));
+        text.push_str(&shell::word(word.as_ref()));
     }
     text
 }

@@ -5,7 +5,7 @@ use nearfar_bench::floating::Floating;
 use nearfar_bench::matrix::Row;
 use nearfar_bench::probe::Where;
 
-use super::Checkup;
+use super::{Checkup, titled};
 use crate::floating;
 use crate::wrapping::clean;
 
@@ -13,8 +13,10 @@ use crate::wrapping::clean;
 pub(super) fn section(checkup: &Checkup) -> Markup {
     html! {
         @match (checkup.floating.get(), checkup.not_floated()) {
-            (Some(found), _) => { section { h2 { "Floating tasks" } (answer(found)) } }
-            (None, Some(because)) => { section { h2 { "Floating tasks" } p.note { "Not probed: " (clean(because)) } } }
+            (Some(found), _) => { (titled("floating", "Floating tasks", &answer(found))) }
+            (None, Some(because)) => {
+                (titled("floating", "Floating tasks", &html! { p.note { "Not probed: " (clean(because)) } }))
+            }
             (None, None) => {}
         }
     }
@@ -25,10 +27,11 @@ fn answer(found: &Floating) -> Markup {
     html! {
         p.legend { (clean(&floating::remark(found))) }
         div.note { @for verdict in floating::verdicts(found) { p { b { (verdict.what) } ": " (clean(&verdict.text)) } } }
-        div.scroll {
+        div.scroll tabindex="0" role="region" aria-labelledby="floating-runs" {
             table.runs {
-                tr { @for title in ["memory", "CPUs", "runs", "median", "95 % interval", "cross-node migrations a run"] { th { (title) } } }
-                @for row in &found.rows { (run(row)) }
+                caption id="floating-runs" { "Runs by where memory and CPUs were bound" }
+                thead { tr { @for title in ["memory", "CPUs", "runs", "median", "95 % interval", "cross-node migrations a run"] { th scope="col" { (title) } } } }
+                tbody { @for row in &found.rows { (run(row)) } }
             }
         }
         @if !doubts.is_empty() { ul.doubts { @for doubt in doubts { li { (clean(&doubt)) } } } }

@@ -8,6 +8,7 @@ use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Machine, Node};
 
 use super::{Detail, Drawn, at, text};
 use crate::amount::bytes;
+use crate::topo::marks::Marks;
 
 /// Most numbered cells in a room; more are drawn small and without numbers.
 const MOST_NUMBERED: usize = 64;
@@ -23,6 +24,7 @@ pub(super) struct Cores<'a> {
     last_level: Vec<&'a Cache>,
     online: &'a CpuSet,
     kept_free: CpuSet,
+    marks: &'a Marks,
 }
 
 /// Cores behind one cache.
@@ -39,7 +41,7 @@ struct Cell {
 }
 
 impl<'a> Cores<'a> {
-    pub(super) fn of(machine: &'a Machine) -> Self {
+    pub(super) fn of(machine: &'a Machine, marks: &'a Marks) -> Self {
         let mut by_leader: BTreeMap<CpuId, CpuSet> = BTreeMap::new();
         for cpu in &machine.cpus {
             by_leader.entry(cpu.core.unwrap_or(cpu.id)).or_default().insert(cpu.id);
@@ -48,7 +50,7 @@ impl<'a> Cores<'a> {
         let level = data().map(|cache| cache.level).max();
         let last_level = data().filter(|cache| Some(cache.level) == level).collect();
         let (online, kept_free) = (&machine.cpu_states.online, machine.cpu_states.kept_free());
-        Self { by_leader, last_level, online, kept_free }
+        Self { by_leader, last_level, online, kept_free, marks }
     }
 
     /// The cores of one node; nothing for a node without CPUs.
@@ -132,8 +134,9 @@ impl<'a> Cores<'a> {
         html! {
             @for (index, core) in group.cores.iter().enumerate() {
                 @let (x, y) = place(index);
-                rect class=(self.class(core)) x=(x) y=(y) width=(cell.width) height=(cell.height) rx="3" {}
+                rect class=(self.class(core, false)) x=(x) y=(y) width=(cell.width) height=(cell.height) rx="3" {}
                 text.number x=(x + cell.width / 2) y=(y + 12) font-size="9" { (core) }
+                (self.mark(core, x + cell.width, y))
             }
         }
     }
@@ -143,16 +146,27 @@ impl<'a> Cores<'a> {
         let mut paths: BTreeMap<&str, String> = BTreeMap::new();
         for (index, core) in group.cores.iter().enumerate() {
             let (x, y) = place(index);
-            let path = paths.entry(self.class(core)).or_default();
+            let path = paths.entry(self.class(core, true)).or_default();
             // Writing to a String cannot fail.
             let _ = write!(path, "M{x} {y}h{0}v{1}h-{0}z", cell.width, cell.height);
         }
         html! { @for (class, path) in &paths { path class=(class) d=(path) {} } }
     }
 
-    fn class(&self, core: &CpuSet) -> &'static str {
+    /// In the upper right corner: a triangle for interrupts of a device on another node, a dot for those of its own.
+    fn mark(&self, core: &CpuSet, right: i32, top: i32) -> Markup {
+        html! {
+            @if core.intersects(&self.marks.far) { path.far-mark d={ "M" (right - 8) " " (top) "h8v8z" } {} }
+            @else if core.intersects(&self.marks.near) { circle.near-mark cx=(right - 4) cy=(top + 4) r="2" {} }
+        }
+    }
+
+    /// The kind of a core's cell; a small one has no room for a mark and is filled instead.
+    fn class(&self, core: &CpuSet, small: bool) -> &'static str {
         if !core.intersects(self.online) {
             "down"
+        } else if core.intersects(&self.marks.far) && small {
+            "serves-far"
         } else if core.intersects(&self.kept_free) {
             "kept"
         } else {

@@ -4,11 +4,11 @@ use maud::{Markup, html};
 use nearfar_machine::{Machine, Node, PciDevice};
 
 use super::cores::Cores;
-use super::{Detail, Drawn, at, device, links, text};
+use super::{Detail, Drawn, at, device, device_line, homeless, links, text};
 use crate::amount::{bytes, count};
+use crate::topo::marks::{Lot, Marks};
 use crate::topo::notable;
-
-const PADDING: i32 = 14;
+use crate::wrapping::clean;
 
 /// Where the rooms are.
 pub(super) struct Floor {
@@ -42,21 +42,13 @@ impl Floor {
 }
 
 /// All rooms, with the links between them where there are few.
-pub(super) fn draw(machine: &Machine, width: i32) -> Drawn {
+pub(super) fn draw(machine: &Machine, marks: &Marks, width: i32) -> Drawn {
     let floor = Floor::plan(machine.nodes.len(), width);
     let detail = Detail::of(machine.nodes.len());
-    let cores = Cores::of(machine);
-    let largest = machine.nodes.iter().filter_map(Node::total_bytes).max().unwrap_or(0);
-    let devices = DevicesByNode::of(machine);
-    let padding = if detail == Detail::Small { 7 } else { PADDING };
-    let contents: Vec<Drawn> = machine
-        .nodes
-        .iter()
-        .map(|node| {
-            let inside = Inside { node, cores: &cores, largest, devices: devices.on(node), detail };
-            inside.draw(floor.width - 2 * padding)
-        })
-        .collect();
+    let parts = Parts::of(machine, marks);
+    let padding = detail.padding();
+    let inside = |node| parts.inside(node, detail).draw(floor.width - 2 * padding);
+    let contents: Vec<Drawn> = machine.nodes.iter().map(inside).collect();
     let mut rooms = Vec::new();
     let mut boxes = Vec::new();
     let mut y = 0;
@@ -83,6 +75,65 @@ pub(super) fn draw(machine: &Machine, width: i32) -> Drawn {
     Drawn { markup, height: (y - below).max(0) }
 }
 
+/// A picture a node, for a page that puts as many side by side as fit; then one of the devices without a node. Each has a title
+/// and a description that say the same in words.
+pub(crate) fn cards<'a>(
+    machine: &Machine,
+    marks: &Marks,
+    nodes: impl ExactSizeIterator<Item = &'a Node>,
+) -> Vec<Markup> {
+    let detail = Detail::of(nodes.len());
+    let parts = Parts::of(machine, marks);
+    let (width, padding) = (if detail == Detail::Small { 130 } else { 300 }, detail.padding());
+    let card = |title: &str, about: &str, height: i32, markup: Markup| {
+        html! {
+            svg viewBox={ "0 0 " (width) " " (height) } role="img" {
+                title { (clean(title)) }
+                desc { (clean(about)) }
+                (markup)
+            }
+        }
+    };
+    let node_card = |node| {
+        let inside = parts.inside(node, detail);
+        let drawn = inside.draw(width - 2 * padding);
+        let height = drawn.height + 2 * padding;
+        let markup = html! {
+            rect class=(if node.online { "room" } else { "room off" }) x="0.5" y="0.5" width=(width - 1) height=(height - 1) rx="10" {}
+            g transform=(at(padding, padding)) { (drawn.markup) }
+        };
+        card(&format!("Node {}", node.id), &inside.describe(), height, markup)
+    };
+    let mut cards: Vec<Markup> = nodes.map(node_card).collect();
+    if let Some(drawn) = homeless(machine, marks, 300) {
+        let about = "Devices on no node, as far as the kernel knows; nearfar topo lists them.";
+        cards.push(html! {
+            svg viewBox={ "-0.5 -0.5 301 " (drawn.height + 1) } role="img" { title { "Devices without a node" } desc { (about) } (drawn.markup) }
+        });
+    }
+    cards
+}
+
+/// What all rooms need.
+struct Parts<'a> {
+    cores: Cores<'a>,
+    largest: u64,
+    devices: DevicesByNode<'a>,
+    marks: &'a Marks,
+}
+
+impl<'a> Parts<'a> {
+    fn of(machine: &'a Machine, marks: &'a Marks) -> Self {
+        let largest = machine.nodes.iter().filter_map(Node::total_bytes).max().unwrap_or(0);
+        Self { cores: Cores::of(machine, marks), largest, devices: DevicesByNode::of(machine), marks }
+    }
+
+    fn inside(&'a self, node: &'a Node, detail: Detail) -> Inside<'a> {
+        let Self { cores, largest, devices, marks } = self;
+        Inside { node, cores, largest: *largest, devices: devices.on(node), marks, detail }
+    }
+}
+
 /// Devices that move data, by the node the kernel gives them.
 struct DevicesByNode<'a>(Vec<&'a PciDevice>);
 
@@ -107,6 +158,7 @@ struct Inside<'a> {
     cores: &'a Cores<'a>,
     largest: u64,
     devices: &'a [&'a PciDevice],
+    marks: &'a Marks,
     detail: Detail,
 }
 
@@ -116,6 +168,7 @@ impl Inside<'_> {
         parts.extend(self.cores.draw(self.node, width, self.detail));
         parts.push(self.memory(width));
         parts.extend(self.devices(width));
+        parts.extend(self.interrupts(width));
         let gap = if self.detail == Detail::Small { 5 } else { 10 };
         let mut y = 0;
         let mut placed: Vec<Markup> = Vec::new();
@@ -211,10 +264,54 @@ impl Inside<'_> {
         let more = (all > shown).then(|| format!("and {} more", count(all - shown, "device")));
         let markup = html! {
             @for (index, device) in self.devices.iter().take(shown).enumerate() {
-                (self::device(device, 0, 10 + index as i32 * 17, width))
+                (self::device(device, self.marks, 0, 10 + index as i32 * 17, width))
             }
             @if let Some(more) = &more { (text("dim", 14, 10 + shown as i32 * 17, width - 14, 11, more)) }
         };
         Some(Drawn { markup, height: (shown as i32 + i32::from(more.is_some())) * 17 - 4 })
     }
+
+    /// What the node's CPUs serve, far devices first.
+    fn interrupts(&self, width: i32) -> Option<Drawn> {
+        let (most, size) = if self.detail == Detail::Small { (1, 9) } else { (4, 11) };
+        let lots = self.marks.lots(self.node.id);
+        let line = |lot: &Lot| match lot.home == self.node.id {
+            _ if self.detail == Detail::Small => format!("{} of {}", count(lot.interrupts, "interrupt"), lot.device),
+            true => format!("{} of {}", count(lot.interrupts, "interrupt"), lot.device),
+            false => far(lot),
+        };
+        let class = |lot: &Lot| if lot.home == self.node.id { "dim" } else { "warn" };
+        let mut lines: Vec<(&str, String)> = lots.iter().take(most).map(|lot| (class(lot), line(lot))).collect();
+        let rest: usize = lots.iter().skip(most).map(|lot| lot.interrupts).sum();
+        if rest > 0 {
+            lines.push(("dim", format!("and {}", count(rest, "other interrupt"))));
+        }
+        let step = size + 6;
+        let markup = html! {
+            @for (y, (class, line)) in (size - 1..).step_by(step as usize).zip(&lines) { (text(class, 0, y, width, size, line)) }
+        };
+        (!lines.is_empty()).then(|| Drawn { markup, height: lines.len() as i32 * step - 4 })
+    }
+
+    /// All of it in words.
+    fn describe(&self) -> String {
+        const MOST: usize = 12;
+        let node = self.node;
+        let cpus = if node.cpus.is_empty() { "no CPUs".to_owned() } else { format!("CPUs {}", node.cpus) };
+        let memory = node
+            .total_bytes()
+            .map_or_else(|| "memory not known".to_owned(), |size| format!("{} of memory", bytes(size)));
+        let remark = Some(self.remark()).filter(|remark| !remark.is_empty());
+        let devices = self.devices.iter().take(MOST).map(|device| device_line(device, self.marks));
+        let more = self.devices.len().saturating_sub(MOST);
+        let more = (more > 0).then(|| format!("and {}", count(more, "other device")));
+        let lots = self.marks.lots(node.id).iter().take(MOST).map(far);
+        [cpus, memory].into_iter().chain(remark).chain(devices).chain(more).chain(lots).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// `24 interrupts of eth0, on node 0 (21)`: what is served, where its device is, how far that is.
+fn far(lot: &Lot) -> String {
+    let distance = lot.distance.map_or_else(String::new, |distance| format!(" ({distance})"));
+    format!("{} of {}, on node {}{distance}", count(lot.interrupts, "interrupt"), lot.device, lot.home)
 }
