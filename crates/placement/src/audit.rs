@@ -30,8 +30,8 @@ use nearfar_machine::Machine;
 use serde::Serialize;
 
 pub use finding::{Evidence, Finding, Severity};
-pub use rules::{RULES, Rule, rule, unknown_rule};
 pub use interrupts::{Serving, serving};
+pub use rules::{RULES, Rule, rule, unknown_rule};
 
 use ledger::Ledger;
 use site::Site;
