@@ -143,7 +143,7 @@ mod tests {
     fn what_another_process_lost_while_it_was_adopted_is_given_back() {
         let own = affinity::get(0).unwrap();
         if !own.contains(CpuId(0)) || !own.contains(CpuId(1)) {
-            return println!("skipped: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
+            return println!("skipped: cpus: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
         }
         let dir = tempfile::tempdir().unwrap();
         let leases = Some(Leases::at(dir.path().join("leases")));
