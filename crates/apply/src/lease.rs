@@ -18,10 +18,12 @@
 mod error;
 mod files;
 mod guard;
+mod kin;
 mod masks;
 mod record;
 mod recover;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ use serde::Serialize;
 
 pub use error::LeaseError;
 pub use guard::{GUARD, guard, guard_with};
+pub use kin::whole_sessions;
 pub use masks::{Masks, Member};
 
 use files::Held;
@@ -40,6 +43,7 @@ use guard::Guard;
 use record::{Contents, Header, Record};
 
 use crate::affinity;
+use crate::cpuset::Cpusets;
 use crate::lock::Lock;
 use crate::state::StateDir;
 use crate::target::{STATE_DIR, Target, plain};
@@ -243,14 +247,21 @@ impl Lease {
     /// When the journal cannot be written.
     pub fn hold_masks(&mut self, masks: Masks) -> Result<(), LeaseError> {
         self.note(Record::Masks(masks.clone()), false)?;
-        self.masks.push(masks);
+        match self
+            .masks
+            .last_mut()
+            .filter(|last| (&last.own, &last.narrow, last.unconfined) == (&masks.own, &masks.narrow, masks.unconfined))
+        {
+            Some(last) => last.members.extend(masks.members),
+            None => self.masks.push(masks),
+        }
         Ok(())
     }
 
     /// Who else has confined this thread: the number of a living process, and its words about why. Nobody where that cannot
     /// be read.
-    pub fn confined_by(&self, task: TaskId) -> Option<(u32, String)> {
-        let header = recover::confined_by(&self.state, &self.name, task).ok().flatten()?;
+    pub fn confined_by(&self, task: TaskId, process: i32) -> Option<(u32, String)> {
+        let header = recover::confined_by(&self.state, &self.name, task, process).ok().flatten()?;
         Some((header.pid, header.what))
     }
 
@@ -282,11 +293,18 @@ impl Lease {
     /// When the thread is gone or another one has its number, when the journal cannot be written, when the kernel refuses.
     pub fn set_affinity(&mut self, task: TaskId, cpus: &nearfar_machine::CpuSet) -> Result<(), LeaseError> {
         let failed = |error: io::Error| LeaseError::Affinity { tid: task.tid, because: plain(&error) };
-        let member = Member::find(task.tid).map_err(failed)?;
+        let mut member = Member::find(task.tid).map_err(failed)?;
         if member.task != task {
             return Err(LeaseError::Affinity { tid: task.tid, because: "it has ended".to_owned() });
         }
-        self.hold_masks(Masks::new(affinity::get(task.tid).map_err(failed)?, cpus.clone(), vec![member]))?;
+        member.whole_session = whole_sessions(&BTreeSet::from([member.process])).contains(&member.session);
+        let own = affinity::get(task.tid).map_err(failed)?;
+        let mut cpusets = Cpusets::of_this_system();
+        let masks = match cpusets.asked_for_none(task.tid, &own) {
+            true => Masks::unconfined(&cpusets, cpus.clone(), vec![member]),
+            false => Masks::new(own, cpus.clone(), vec![member]),
+        };
+        self.hold_masks(masks)?;
         affinity::set(task.tid, cpus).map_err(failed)?;
         let now = affinity::get(task.tid).map_err(failed)?;
         match now == *cpus {

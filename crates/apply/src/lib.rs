@@ -20,6 +20,7 @@
 pub mod affinity;
 mod apply;
 mod check;
+pub mod cpuset;
 mod error;
 pub mod export;
 mod history;

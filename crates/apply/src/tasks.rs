@@ -44,6 +44,21 @@ pub fn stat(tid: i32) -> io::Result<Stat> {
     parse(&fs::read(format!("/proc/{tid}/stat"))?).ok_or_else(no_stat)
 }
 
+/// A thread of a process.
+///
+/// # Errors
+/// When the process has no such thread, or /proc does not show it.
+pub fn stat_of(pid: i32, tid: i32) -> io::Result<Stat> {
+    parse(&fs::read(format!("/proc/{pid}/task/{tid}/stat"))?).ok_or_else(no_stat)
+}
+
+/// Now, in clock ticks since boot; rounded down, as the start of a task is (fs/proc/array.c).
+pub fn ticks_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    now.tv_sec.unsigned_abs() * per_second + now.tv_nsec.unsigned_abs() * per_second / 1_000_000_000
+}
+
 fn no_stat() -> io::Error {
     io::Error::other("/proc/PID/stat cannot be read")
 }
@@ -79,9 +94,30 @@ pub fn threads(pid: i32) -> io::Result<Vec<i32>> {
 /// # Errors
 /// When there is no such thread.
 pub fn process_of(tid: i32) -> io::Result<i32> {
-    let status = fs::read_to_string(format!("/proc/{tid}/status"))?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    process.ok_or_else(|| io::Error::other("/proc/PID/status names no process"))
+    let status = fs::read(format!("/proc/{tid}/status"))?;
+    process_in(&status).ok_or_else(|| io::Error::other("/proc/PID/status has no field Tgid"))
+}
+
+/// The field `Tgid` of a status file, which begins with the task's name. The kernel escapes line feeds and backslashes of
+/// names there and nothing else (proc_task_name() in fs/proc/array.c), so the text may be no UTF-8.
+fn process_in(status: &[u8]) -> Option<i32> {
+    let field = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    std::str::from_utf8(field).ok()?.trim().parse().ok()
+}
+
+/// The name of a thread (`comm`), of at most 15 bytes; what is not UTF-8 is replaced.
+///
+/// # Errors
+/// When there is no such thread.
+pub fn name(tid: i32) -> io::Result<String> {
+    let name = fs::read(format!("/proc/{tid}/comm"))?;
+    Ok(String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned())
+}
+
+/// Whether an answer of /proc or of a system call means that the thread has ended: `ENOENT` or `ESRCH`. Any other error
+/// says nothing about the thread.
+pub fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// All processes that /proc shows.
@@ -139,6 +175,32 @@ mod tests {
         assert_eq!(stat, expected);
         assert_eq!(parse(b"4711"), None);
         assert_eq!(parse(b"1 )("), None);
+    }
+
+    #[test]
+    fn a_name_that_is_no_utf8_does_not_hide_the_process() {
+        let status = b"Name:\t\xd1\x81\xd0\xb5\xd1\nTgid: 9\nUmask:\t0022\nTgid:\t4711\nNgid:\t0\n";
+        assert_eq!(process_in(b"Name:\t\xff\nTgid:\t4711\n"), Some(4711));
+        assert_eq!(process_in(status), Some(9), "a line is a field: the kernel escapes line feeds of names");
+        assert_eq!(process_in(b"Name:\tTgid: 7\n"), None);
+        assert_eq!(process_in(b"Tgid:\t\xff\n"), None);
+    }
+
+    #[test]
+    fn a_thread_with_any_name_is_found() {
+        let (named, names) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: a text that ends with NUL; the kernel copies it.
+            unsafe { libc::prctl(libc::PR_SET_NAME, c"\xd1\x81\xff \n(Tgid:".as_ptr()) };
+            named.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            std::thread::park();
+        });
+        let tid = names.recv().unwrap();
+        let (process, name) = (process_of(tid).unwrap(), name(tid).unwrap());
+        thread.thread().unpark();
+        thread.join().unwrap();
+        assert_eq!(process, std::process::id().cast_signed());
+        assert_eq!(name, "\u{441}\u{fffd} \n(Tgid:");
     }
 
     #[test]

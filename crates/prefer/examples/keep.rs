@@ -1,15 +1,18 @@
-//! Keeps a process or a command on node 0 of a made-up machine whose nodes have one CPU each; for tests without NUMA.
+//! Keeps processes or a command on node 0 of a made-up machine whose nodes have one CPU each; for tests without NUMA.
 //!
 //! ```text
-//! keep LEASES PID...                   until standard input ends
+//! keep LEASES PID...                   until standard input ends; prints "kept", and "settled" two looks after each line
 //! keep LEASES -- COMMAND...
 //! keep lease-guard LEASES OWNER        the guard, where GUARDED is set
 //! ```
+//!
+//! Where OBSERVE is set forks and changes of affinity are observed.
 
 use std::error::Error;
-use std::io::Read as _;
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use nearfar_apply::lease::{self, Leases};
 use nearfar_machine::NodeId;
@@ -29,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let source = Some("node:2 core:1 pu:1".to_owned());
     let machine = nearfar_sources::read(&Request { source, root: None, fake: None, want: Want::topology() })?;
     let [directory, rest @ ..] = &words[..] else { return Err("no directory".into()) };
-    let options = KeeperOptions { leases: Some(Leases::at(PathBuf::from(directory))), ..KeeperOptions::default() };
+    let leases = Some(Leases::at(PathBuf::from(directory)));
+    let options = KeeperOptions { leases, observe: std::env::var_os("OBSERVE").is_some(), ..KeeperOptions::default() };
     let report = match rest {
         ["--", program, arguments @ ..] => {
             let mut command = Command::new(program);
@@ -42,10 +46,24 @@ fn main() -> Result<(), Box<dyn Error>> {
             let pids: Result<Vec<i32>, _> = pids.iter().map(|pid| pid.parse()).collect();
             let keeper = Keeper::start(Targets::Pids(pids?), NodeId(0), &machine, options)?;
             println!("kept");
-            std::io::stdin().read_to_end(&mut Vec::new())?;
+            for line in std::io::stdin().lock().lines() {
+                line?;
+                settle(&keeper)?;
+                println!("settled");
+                std::io::stdout().flush()?;
+            }
             keeper.stop()?
         }
     };
     eprintln!("{report}");
+    Ok(())
+}
+
+/// Until two looks have begun and ended since.
+fn settle(keeper: &Keeper) -> Result<(), Box<dyn Error>> {
+    let enough = keeper.report()?.looks + 3;
+    while keeper.report()?.looks < enough {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     Ok(())
 }

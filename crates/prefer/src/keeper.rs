@@ -14,11 +14,15 @@
 //! Looks cost about one part in a hundred and twenty of a CPU's time at most (`pace.rs`): with many threads they become rarer, not
 //! dearer, until they are two seconds apart.
 
+mod adopt;
 mod error;
+mod home;
 mod identity;
 mod kept;
+mod lineage;
 mod look;
 mod memory;
+mod observer;
 mod pace;
 mod report;
 mod spawn;
@@ -76,6 +80,12 @@ pub struct KeeperOptions {
     pub children: bool,
     /// What becomes of memory.
     pub memory: Memory,
+    /// Whether to observe forks and changes of affinity through tracepoints where this user may: exact where /proc is not
+    /// (docs/prefer.md).
+    pub observe: bool,
+    /// Where the running system describes its nodes, if the machine is that one: /sys/devices/system/node. The node's CPUs are
+    /// read again now and then, since some may come online. None: they stay what the machine says.
+    pub nodes: Option<PathBuf>,
     /// Where the old masks are kept; by default where this user's leases are.
     pub leases: Option<Leases>,
 }
@@ -87,6 +97,8 @@ impl Default for KeeperOptions {
             rule: RuleOptions::default(),
             children: true,
             memory: Memory::default(),
+            observe: false,
+            nodes: None,
             leases: None,
         }
     }
@@ -100,6 +112,7 @@ pub struct Keeper {
 
 enum Order {
     Add(OpenProcess, Sender<Result<(), KeeperError>>),
+    LetGo(i32, Sender<()>),
     Report(Sender<KeeperReport>),
     Stop,
 }
@@ -136,6 +149,15 @@ impl Keeper {
         let (answer, answered) = mpsc::channel();
         self.orders.send(Order::Add(process, answer)).map_err(|_| KeeperError::Died)?;
         answered.recv().map_err(|_| KeeperError::Died)?
+    }
+
+    /// Keeps a process no longer, if it was kept: it has its own masks back when this returns. It is not taken in again as the
+    /// child of another one.
+    pub fn let_go(&self, pid: i32) {
+        let (answer, answered) = mpsc::channel();
+        if self.orders.send(Order::LetGo(pid, answer)).is_ok() {
+            let _ = answered.recv();
+        }
     }
 
     /// What was done so far.
@@ -181,6 +203,10 @@ fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperE
         match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
             Ok(Order::Add(process, answer)) => {
                 let _ = answer.send(kept.adopt_open(&process));
+            }
+            Ok(Order::LetGo(pid, answer)) => {
+                kept.let_go_as_asked(pid);
+                let _ = answer.send(());
             }
             Ok(Order::Report(answer)) => {
                 let _ = answer.send(kept.report());

@@ -11,4 +11,4 @@ pub mod psi;
 pub mod rule;
 pub mod service;
 
-pub use keeper::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
+pub use keeper::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, OpenProcess, Targets};

@@ -295,6 +295,12 @@ impl Shift {
         let rule = &self.config.rules[found.rule];
         let Some(machine) = &self.machine else { return };
         let who = format!("{}: {} (process {})", rule.name, found.name, found.pid);
+        // It may have been kept so far as the child of a process of another rule.
+        for (_, post) in self.posts.iter().enumerate().filter(|(index, _)| *index != found.rule) {
+            if let Post::Busy(_, keeper) = post {
+                keeper.let_go(found.process.pid());
+            }
+        }
         let taken = self.posts[found.rule].take(&found.process, rule, machine);
         match taken {
             Ok(Some(node)) => {
@@ -372,7 +378,9 @@ impl Post {
     }
 }
 
-/// What a rule asks of its keeper. Processes that a kept one makes are found by the roster, and may have another rule.
+/// What a rule asks of its keeper. Processes that a kept one makes have inherited its mask and are kept with it, also as
+/// daemons; the roster finds those that another rule has.
 fn options_of(rule: &Rule) -> KeeperOptions {
-    KeeperOptions { children: false, memory: rule.memory, ..KeeperOptions::default() }
+    let nodes = Some(PathBuf::from("/sys/devices/system/node"));
+    KeeperOptions { memory: rule.memory, observe: true, nodes, ..KeeperOptions::default() }
 }

@@ -86,7 +86,8 @@ fn pid_namespace() -> String {
 
 /// When a process started; `None` when it is gone, or dead and only waited for.
 fn started_ticks(pid: i32) -> Option<u64> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // A name is any bytes: the kernel cuts it after 15, also within a character.
+    parse_stat(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
 }
 
 /// Field 22 of a line of `/proc/PID/stat`, unless field 3 says that the process is dead. Field 2 is the command's

@@ -84,7 +84,15 @@ impl Session {
     /// # Errors
     /// When the kernel does not let this user trace, has no room for the rings, or refuses a filter.
     pub fn open(plan: &Plan<'_>) -> Result<Self, TraceError> {
-        let size = ring_size(plan.cpus.len());
+        Self::open_within(plan, ALL_RINGS)
+    }
+
+    /// As [`Self::open`], with rings of about so many bytes together, for events that are rare.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_within(plan: &Plan<'_>, rings_bytes: usize) -> Result<Self, TraceError> {
+        let size = ring_size(plan.cpus.len(), rings_bytes);
         let mut session = Self {
             cpus: Vec::new(),
             not_traced: CpuSet::new(),
@@ -145,7 +153,10 @@ impl Session {
         // The idle task has no directory; what happens in its context happens in an interrupt.
         let now = || match pid {
             0 => Some("(interrupt)".to_owned()),
-            _ => Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned()),
+            _ => {
+                let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
+                Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+            }
         };
         self.names.get(&pid).map(|(_, name)| name.clone()).or_else(now)
     }
@@ -285,8 +296,8 @@ fn map(event: &Event, cpu: CpuId, mut size: usize) -> Result<Ring, TraceError> {
     }
 }
 
-fn ring_size(cpus: usize) -> usize {
-    let share = (ALL_RINGS / cpus.max(1)).clamp(SMALLEST_RING, LARGEST_RING);
+fn ring_size(cpus: usize, all: usize) -> usize {
+    let share = (all / cpus.max(1)).clamp(SMALLEST_RING, LARGEST_RING);
     // The largest power of two that is not above the share; pages are at most 64 KiB.
     1 << share.ilog2()
 }
@@ -297,6 +308,9 @@ mod tests {
 
     #[test]
     fn rings_are_powers_of_two_and_smaller_the_more_cpus_there_are() {
-        assert_eq!([1, 64, 65, 512, 8192, 1 << 20].map(|cpus| ring_size(cpus) >> 10), [4096, 4096, 2048, 512, 64, 64]);
+        assert_eq!(
+            [1, 64, 65, 512, 8192, 1 << 20].map(|cpus| ring_size(cpus, ALL_RINGS) >> 10),
+            [4096, 4096, 2048, 512, 64, 64]
+        );
     }
 }

@@ -85,8 +85,10 @@ pub fn is_alive(tid: i32) -> bool {
 /// (kernel/sched/debug.c; with CONFIG_SCHED_DEBUG).
 pub fn moves_by_kernel(tid: i32) -> Known<u64> {
     let file = format!("/proc/{tid}/sched");
-    match std::fs::read_to_string(&file) {
-        Ok(text) => moves_in(&text).map_or_else(|| Known::no(format!("{file} has no count of moves")), Known::Yes),
+    match std::fs::read(&file) {
+        // It begins with the task's name, which may be any bytes.
+        Ok(text) => moves_in(&String::from_utf8_lossy(&text))
+            .map_or_else(|| Known::no(format!("{file} has no count of moves")), Known::Yes),
         Err(error) => Known::no(format!("{file}: {error}; it takes CONFIG_SCHED_DEBUG and a task that is alive")),
     }
 }
@@ -111,7 +113,9 @@ fn find_cgroup(group: &str) -> Result<PathBuf, TraceError> {
 }
 
 fn thread(tid: i32) -> Option<Thread> {
-    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    // A name is any bytes: the kernel cuts it after 15, also within a character.
+    let stat = std::fs::read(format!("/proc/{tid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
     let (name, cpu) = name_and_cpu(&stat).filter(|_| !is_zombie(&stat))?;
     Some(Thread { tid, name: name.to_owned(), cpu })
 }

@@ -18,7 +18,8 @@ pub struct Process {
 
 impl Process {
     fn read(pid: i32) -> Option<Self> {
-        Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        // A name is any bytes: the kernel cuts it after 15, also within a character.
+        Self::parse(pid, &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
     }
 
     /// The name stands in parentheses and may contain any character, also `)`.

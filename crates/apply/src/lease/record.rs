@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::files::{Held, may_be_set};
-use super::masks::{self, Masks};
+use super::kin;
+use super::masks::Masks;
 use super::{LeaseError, Recovered, claim};
 use crate::journal::{Line, lines, now_s, render};
 use crate::state::StateDir;
@@ -57,7 +58,7 @@ impl Header {
             pid: std::process::id(),
             what: what.to_owned(),
             boot: boot(),
-            since: ticks_since_boot(),
+            since: crate::tasks::ticks_since_boot(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
@@ -66,13 +67,6 @@ impl Header {
 fn boot() -> Option<String> {
     let live = Target::live(None);
     live.boot(&live.system().ok()?)
-}
-
-/// Rounded down, as the start of a task is (fs/proc/array.c).
-fn ticks_since_boot() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let per_second = rustix::param::clock_ticks_per_second();
-    now.tv_sec.unsigned_abs() * per_second + now.tv_nsec.unsigned_abs() * per_second / 1_000_000_000
 }
 
 /// A journal that is being written; its owner is who holds this.
@@ -149,7 +143,7 @@ impl Contents<'_> {
         let same_boot = header.boot == boot();
         let mut undone = Vec::new();
         if same_boot {
-            undone.extend(masks::undo(&self.masks, header));
+            undone.extend(kin::undo(&self.masks, header));
         }
         undone.extend(self.files.iter().rev().map(|held| held.undo(same_boot)));
         Recovered { what: header.what.clone(), pid: header.pid, undone }

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::record::{Contents, Header};
-use super::{LeaseError, PATIENCE, Recovered, claim, record};
+use super::{LeaseError, PATIENCE, Recovered, claim, kin, record};
 use crate::lock::Lock;
 use crate::state::StateDir;
 use crate::target::{Target, plain};
@@ -48,12 +48,17 @@ pub(super) fn nobody_else_holds(state: &StateDir, mine: &str, path: &Path) -> Re
 }
 
 /// The owner, alive, of a lease other than the one named that has confined this thread.
-pub(super) fn confined_by(state: &StateDir, mine: &str, task: TaskId) -> Result<Option<Header>, LeaseError> {
+pub(super) fn confined_by(
+    state: &StateDir,
+    mine: &str,
+    task: TaskId,
+    process: i32,
+) -> Result<Option<Header>, LeaseError> {
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         let Some(file) = open(state, name)? else { continue };
         let contents = contents(state, name, &file)?;
-        let confines = contents.masks.iter().any(|masks| masks.members.iter().any(|member| member.task == task));
-        if confines && !is_dead(state, name, &file)? {
+        let confines = |header| kin::confines(&contents.masks, header, task, process);
+        if contents.header.as_ref().is_some_and(confines) && !is_dead(state, name, &file)? {
             return Ok(contents.header);
         }
     }

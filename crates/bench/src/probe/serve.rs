@@ -171,7 +171,8 @@ fn life_until(end: Instant) -> f64 {
     let since_end = end.elapsed().as_secs_f64();
     let now = clock_gettime(ClockId::Boottime);
     let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let stat = fs::read("/proc/self/stat").unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
     let forked = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(19)?.parse::<f64>().ok());
     let forked = forked.map_or(now, |ticks| ticks / rustix::param::clock_ticks_per_second() as f64);
     (now - forked - since_end).max(0.0)

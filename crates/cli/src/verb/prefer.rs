@@ -116,7 +116,8 @@ impl Prefer {
         let machine = machine.map_err(Failure::input)?;
         let (node, near) = self.home(&machine)?;
         let memory = if self.memory == Some(MemoryArg::Follow) { Memory::Follow } else { Memory::Untouched };
-        let options = KeeperOptions { memory, ..KeeperOptions::default() };
+        let nodes = Some(PathBuf::from("/sys/devices/system/node"));
+        let options = KeeperOptions { memory, observe: true, nodes, ..KeeperOptions::default() };
         if let Some(name) = &self.group.cgroup {
             let kept = group::keep(name, &self.group, node, &machine, options, self.limit()?, &signals::cancel_flag())?;
             return self.write(&kept.text(self.format.format, &machine, near.as_ref(), &self.style(colour))?);

@@ -73,7 +73,8 @@ impl Progress {
 
 /// User and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)).
 pub(super) fn cpu_seconds(process: u32) -> Option<f64> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let text = fs::read(format!("/proc/{process}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text);
     // The second field is a name in parentheses that may hold spaces and parentheses.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
     let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;

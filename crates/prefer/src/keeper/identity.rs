@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nearfar_apply::{affinity, tasks};
+use nearfar_apply::tasks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -73,26 +73,13 @@ impl Kept {
         if !process.is_alive() {
             return Err(KeeperError::NoProcess { pid, ended: false });
         }
-        self.adopt(pid)?;
+        self.adopt(pid, None)?;
         if process.is_alive() {
             return Ok(());
         }
-        self.disown(pid);
+        // The threads that were adopted under its number are another process's.
+        self.let_go(pid);
         Err(KeeperError::NoProcess { pid, ended: false })
-    }
-
-    /// Gives the threads that were adopted under a number their own masks back: they are another process's.
-    fn disown(&mut self, pid: i32) {
-        let threads = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
-        for tid in threads {
-            let Some(group) = self.threads.get(&tid).and_then(|thread| thread.group) else { continue };
-            let masks = &self.groups[group];
-            if affinity::get(tid).is_ok_and(|now| masks.is_narrow(&now)) {
-                // One that has ended needs no mask.
-                let _ = affinity::set(tid, &masks.own);
-            }
-        }
-        self.gone(pid);
     }
 }
 
@@ -100,6 +87,7 @@ impl Kept {
 mod tests {
     use std::process::{Child, Command};
 
+    use nearfar_apply::affinity;
     use nearfar_apply::lease::Leases;
     use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
     use nearfar_sources::{Request, Want};
@@ -151,9 +139,9 @@ mod tests {
         let mut kept = Kept::new(NodeId(0), &machine(), options).unwrap();
         let child = sleeping();
         let pid = child.id().cast_signed();
-        kept.adopt(pid).unwrap();
+        kept.adopt(pid, None).unwrap();
         assert_eq!(affinity::get(pid).unwrap(), CpuSet::single(CpuId(0)));
-        kept.disown(pid);
+        kept.let_go(pid);
         assert_eq!(affinity::get(pid).unwrap(), own);
         assert!(kept.processes.is_empty() && kept.threads.is_empty());
         end(child);

@@ -1,15 +1,18 @@
 //! Who is kept: masks, threads, processes, and how they come in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use nearfar_apply::cpuset::Cpusets;
 use nearfar_apply::lease::{Lease, Leases, Masks, Member};
-use nearfar_apply::tasks::{Births, OpenTask};
+use nearfar_apply::tasks::{Births, OpenTask, Stat, is_gone};
 use nearfar_apply::{affinity, tasks};
 use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet};
 
+use super::lineage::Lineage;
+use super::observer::Observer;
 use super::report::{KeeperReport, LISTED, LeftInPeace, cpu_time};
 use super::{KeeperError, KeeperOptions, Memory, Mover, OpenProcess, Targets, home_of};
 use crate::cgroup::members;
@@ -27,12 +30,17 @@ pub(super) struct Thread {
     /// How long it had run when its children were read: who has not run since has made none.
     pub(super) children_at: Option<u64>,
     pub(super) files: OpenTask,
+    /// The mask that was found to be ours in its cpuset at the last look, as the kernel gives it, and whether at home.
+    pub(super) seen: Option<(bool, Vec<libc::c_ulong>)>,
+    /// What its cpuset allowed when it was taken in, where a change of that replaces its mask (before Linux 6.2).
+    pub(super) cpuset: Option<CpuSet>,
 }
 
 impl Thread {
     pub(super) fn new(process: i32, tid: i32, group: Option<usize>) -> Self {
         let files = OpenTask::new(process, tid);
-        let mut thread = Self { process, group, before: None, moving: true, children_at: None, files };
+        let mut thread =
+            Self { process, group, before: None, moving: true, children_at: None, files, seen: None, cpuset: None };
         thread.before = thread.files.run_and_wait().ok();
         thread
     }
@@ -66,19 +74,33 @@ pub(super) struct Kept {
     pub(super) ours: BTreeMap<(usize, bool), Vec<libc::c_ulong>>,
     /// Processes made earlier were not made by who is kept; in clock ticks since boot.
     pub(super) since: u64,
+    pub(super) cpusets: Cpusets,
+    /// By what was asked for and whether that was nothing, the place in `groups`.
+    pub(super) group_index: HashMap<(CpuSet, bool), usize>,
+    pub(super) lineage: Lineage,
+    /// Sessions all of whose processes were kept when one was taken in.
+    pub(super) whole_sessions: BTreeSet<i32>,
     spent: Duration,
-    lease: Lease,
+    pub(super) lease: Lease,
     /// Members noted in the lease's journal; far more than there are now means that it is written anew.
-    noted: usize,
+    pub(super) noted: usize,
 }
 
 /// A process that is kept.
 pub(super) struct Process {
     /// When it began, in clock ticks since boot.
     pub(super) start: u64,
+    /// When its threads were narrowed for the first time: those that began earlier have not inherited a narrow mask.
+    pub(super) since: Option<u64>,
     pub(super) threads: BTreeSet<i32>,
     /// Those its threads can have inherited.
     pub(super) groups: BTreeSet<usize>,
+}
+
+impl Process {
+    pub(super) fn new(stat: &Stat, since: Option<u64>) -> Self {
+        Self { start: stat.id.start, since, threads: BTreeSet::new(), groups: BTreeSet::new() }
+    }
 }
 
 impl Kept {
@@ -92,6 +114,7 @@ impl Kept {
         let lease = leases.take(&format!("prefer node {node}"))?;
         let others: NodeSet = machine.online_nodes().map(|node| node.id).filter(|&id| id != node).collect();
         let mover = (options.memory == Memory::Follow && !others.is_empty()).then(|| Mover::start(&others, node));
+        let observer = options.observe.then(|| Observer::open(&machine.cpu_states.online)).flatten();
         let now = Instant::now();
         let me = std::process::id().cast_signed();
         Ok(Self {
@@ -115,6 +138,10 @@ impl Kept {
             asker: affinity::Asker::default(),
             ours: BTreeMap::new(),
             since: lease.since(),
+            cpusets: Cpusets::of_this_system(),
+            group_index: HashMap::new(),
+            lineage: Lineage::new(observer),
+            whole_sessions: BTreeSet::new(),
             spent: Duration::ZERO,
             lease,
             noted: 0,
@@ -139,131 +166,10 @@ impl Kept {
                 let pids = members::processes(&group)?;
                 self.cgroup = Some(group);
                 // Who ends meanwhile, or is confined elsewhere, keeps nobody else from being kept.
-                pids.into_iter().for_each(|pid| drop(self.adopt(pid)));
+                pids.into_iter().for_each(|pid| drop(self.adopt(pid, None)));
                 Ok(())
             }
         }
-    }
-
-    /// Takes in a process with all its threads, and narrows them.
-    pub(super) fn adopt(&mut self, pid: i32) -> Result<(), KeeperError> {
-        let stat = tasks::stat(pid).map_err(|error| of_process(pid, &error))?;
-        if self.processes.get(&pid).is_some_and(|process| process.start == stat.id.start) {
-            return Ok(());
-        }
-        let process = Process { start: stat.id.start, threads: BTreeSet::new(), groups: BTreeSet::new() };
-        self.processes.insert(pid, process);
-        self.strangers.remove(&pid);
-        if self.options.children && self.cgroup.is_none() && self.orphans_except.is_none() {
-            // Whoever is there already was not made by one that is kept; the clock of starts is too coarse to tell.
-            let tids = tasks::threads(pid).unwrap_or_default();
-            let children = tids.into_iter().flat_map(|tid| tasks::children(pid, tid).unwrap_or_default());
-            self.strangers.extend(children.filter(|child| !self.processes.contains_key(child)));
-        }
-        let adopted = self.adopt_threads(pid);
-        self.unsettled = true;
-        if adopted.is_err() || self.processes[&pid].threads.is_empty() {
-            self.processes.remove(&pid);
-        } else {
-            self.said.processes += 1;
-            self.follow_home(pid);
-            tracing::info!(pid, node = self.said.node.0, "keep process");
-        }
-        if let Err(error) = &adopted {
-            tracing::warn!(pid, node = self.said.node.0, reason = %error, "process not kept");
-        }
-        adopted
-    }
-
-    /// Until no thread is found that a thread not narrowed yet has made.
-    fn adopt_threads(&mut self, pid: i32) -> Result<(), KeeperError> {
-        let mut elsewhere = None;
-        let (listed, counted) = (self.said.left_in_peace.len(), self.said.left_in_peace_count);
-        loop {
-            let tids = tasks::threads(pid);
-            let tids = tids.map_err(|error| of_process(pid, &error))?;
-            let new: Vec<i32> = tids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
-            if new.is_empty() {
-                break;
-            }
-            for tid in new {
-                match self.adopt_thread(pid, tid) {
-                    Err(KeeperError::Elsewhere { own, .. }) => {
-                        self.leave_in_peace(tid, pid, own.clone());
-                        elsewhere = Some(own);
-                    }
-                    adopted => adopted?,
-                }
-            }
-        }
-        let threads = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
-        let kept = threads.iter().any(|tid| self.threads.get(tid).is_some_and(|thread| thread.group.is_some()));
-        match elsewhere {
-            Some(own) if !kept => {
-                threads.iter().for_each(|tid| drop(self.threads.remove(tid)));
-                // Refused as a whole, and perhaps asked for again and again.
-                self.said.left_in_peace.truncate(listed);
-                self.said.left_in_peace_count = counted;
-                let other = tasks::stat(pid).ok().and_then(|stat| self.lease.confined_by(stat.id));
-                Err(match other {
-                    Some((by, what)) => KeeperError::Kept { pid, by, what },
-                    None => self.elsewhere(format!("process {pid}"), own),
-                })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn elsewhere(&self, who: String, own: CpuSet) -> KeeperError {
-        KeeperError::Elsewhere { who, own, node: self.said.node, home: self.home.clone() }
-    }
-
-    /// Narrows a thread that is kept from now on.
-    fn adopt_thread(&mut self, pid: i32, tid: i32) -> Result<(), KeeperError> {
-        let failed = |error: &io::Error| of_process(pid, error);
-        let own = match affinity::get(tid) {
-            Err(error) if is_gone(&error) => return Ok(()),
-            own => own.map_err(|error| failed(&error))?,
-        };
-        // What a command was started with, or a thread made by one that is narrow already.
-        let inherited = self.groups.iter().position(|group| group.own != group.narrow && group.is_narrow(&own));
-        let group = match inherited {
-            Some(group) => group,
-            None => self.group_of(&own).ok_or_else(|| self.elsewhere(format!("thread {tid}"), own.clone()))?,
-        };
-        self.note(group, tid)?;
-        if inherited.is_none() && self.groups[group].own != self.groups[group].narrow {
-            match affinity::set(tid, &self.groups[group].narrow) {
-                Err(error) if is_gone(&error) => return Ok(()),
-                set => set.map_err(|error| failed(&error))?,
-            }
-            tracing::debug!(tid, pid, old = %own, new = %self.groups[group].narrow, "confine thread");
-            self.said.narrowed += 1;
-        }
-        self.keep(pid, tid, group, Place::Home);
-        Ok(())
-    }
-
-    /// The masks of threads that may run on these CPUs; none where none of them is the node's.
-    pub(super) fn group_of(&mut self, own: &CpuSet) -> Option<usize> {
-        let narrow = own.intersection(&self.home);
-        if narrow.is_empty() {
-            return None;
-        }
-        Some(self.groups.iter().position(|group| group.own == *own).unwrap_or_else(|| {
-            self.groups.push(Masks::new(own.clone(), narrow, Vec::new()));
-            self.groups.len() - 1
-        }))
-    }
-
-    /// Notes a thread's masks in the lease, before they change. Who is gone needs no note.
-    pub(super) fn note(&mut self, group: usize, tid: i32) -> Result<(), KeeperError> {
-        if let Ok(member) = Member::find(tid) {
-            let Masks { own, narrow, unconfined, .. } = self.groups[group].clone();
-            self.lease.hold_masks(Masks { own, narrow, unconfined, members: vec![member] })?;
-            self.noted += 1;
-        }
-        Ok(())
     }
 
     /// From now on this thread is kept.
@@ -274,8 +180,12 @@ impl Kept {
             process.threads.insert(tid);
         }
         self.said.threads += 1;
-        if self.groups[group].own != self.groups[group].narrow {
+        if self.groups[group].confines() {
             self.house.put(tid, place);
+        }
+        let cpuset = (!self.cpusets.keeps_requests()).then(|| self.cpusets.allowed(tid)).flatten();
+        if let Some(thread) = self.threads.get_mut(&tid) {
+            thread.cpuset = cpuset;
         }
     }
 
@@ -283,14 +193,15 @@ impl Kept {
     pub(super) fn leave_in_peace(&mut self, tid: i32, pid: i32, cpus: CpuSet) {
         tracing::info!(tid, pid, old = %cpus, reason = "it has an affinity of its own", "thread skipped");
         self.house.remove(tid);
+        self.note_chosen(pid, tid, &cpus);
         self.threads.insert(tid, Thread::new(pid, tid, None));
         if let Some(process) = self.processes.get_mut(&pid) {
             process.threads.insert(tid);
         }
         self.said.left_in_peace_count += 1;
         if self.said.left_in_peace.len() < LISTED {
-            let name = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
-            self.said.left_in_peace.push(LeftInPeace { tid, pid, name: name.trim_end().to_owned(), cpus });
+            let name = tasks::name(tid).unwrap_or_default();
+            self.said.left_in_peace.push(LeftInPeace { tid, pid, name, cpus });
         }
     }
 
@@ -317,10 +228,19 @@ impl Kept {
             return;
         }
         let mut masks = self.groups.clone();
+        let mut chosen: HashMap<CpuSet, Vec<Member>> = HashMap::new();
         for (&tid, thread) in &self.threads {
-            let Some(group) = thread.group else { continue };
-            masks[group].members.extend(Member::find(tid));
+            let Ok(mut member) = Member::of(thread.process, tid) else { continue };
+            // What it made since its process was narrowed may have inherited.
+            let since = self.processes.get(&thread.process).and_then(|process| process.since);
+            (member.since, member.whole_session) =
+                (since.unwrap_or(member.since), self.whole_sessions.contains(&member.session));
+            match thread.group {
+                Some(group) => masks[group].members.push(member),
+                None => chosen.entry(affinity::get(tid).unwrap_or_default()).or_default().push(member),
+            }
         }
+        masks.extend(chosen.into_iter().map(|(mask, members)| Masks::new(mask.clone(), mask, members)));
         self.noted = masks.iter().map(|group| group.members.len()).sum();
         // Where it cannot be written the old one goes on to count.
         let _ = self.lease.rewrite_masks(masks);
@@ -332,13 +252,14 @@ impl Kept {
         let kept = || self.threads.iter().filter(|(_, thread)| thread.group.is_some());
         report.threads_now = kept().count() as u64;
         report.out_now = kept().filter(|(tid, _)| self.house.place(**tid) == Some(Place::Anywhere)).count() as u64;
-        report.nothing_to_narrow = !self.groups.is_empty() && self.groups.iter().all(|group| group.own == group.narrow);
+        report.nothing_to_narrow = !self.groups.is_empty() && !self.groups.iter().any(Masks::confines);
         report.memory = self.mover.as_ref().map(Mover::moved);
         report
     }
 
     /// Puts every mask back.
     pub(super) fn end(mut self) -> Result<KeeperReport, KeeperError> {
+        self.last_newcomers();
         let mut report = self.report();
         let mover = self.mover.take();
         self.lease.release()?;
@@ -382,10 +303,6 @@ fn counts_waits() -> Result<(), KeeperError> {
     Err(KeeperError::NoWaits { because })
 }
 
-pub(super) fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
-}
-
 /// The system's own words, without Rust's "(os error 3)".
 pub(super) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
@@ -393,7 +310,7 @@ pub(super) fn plain(error: &io::Error) -> String {
 }
 
 /// What the system said of a process.
-fn of_process(pid: i32, error: &io::Error) -> KeeperError {
+pub(super) fn of_process(pid: i32, error: &io::Error) -> KeeperError {
     let because = plain(error);
     match error.kind() {
         _ if is_gone(error) => KeeperError::NoProcess { pid, ended: false },

@@ -7,9 +7,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use nearfar_apply::affinity;
+use nearfar_apply::tasks::is_gone;
 use nearfar_machine::CpuSet;
 
-use super::kept::{Kept, Thread, is_gone};
+use super::kept::{Kept, Thread};
 use super::pace::Mood;
 use crate::rule::{Decision, Look, Place, Sample, offer};
 
@@ -24,6 +25,8 @@ impl Kept {
         self.last_look = now;
         // Before anybody is looked at: who is made later is found by the next look.
         let births = self.births.any();
+        self.observe();
+        self.rehome();
         let samples = self.samples(passed);
         let known = self.said.threads;
         self.newcomers(births);
@@ -98,17 +101,57 @@ impl Kept {
     fn foreign_mask(&mut self, tid: i32, group: usize, place: Place) -> io::Result<Option<CpuSet>> {
         let words = self.asker.ask(tid)?;
         let at_home = place == Place::Home;
-        if self.ours.get(&(group, at_home)).is_some_and(|known| known == words) {
+        let seen = self.threads.get(&tid).and_then(|thread| thread.seen.as_ref());
+        if self.ours.get(&(group, at_home)).is_some_and(|known| known == words)
+            || seen.is_some_and(|(seen_at_home, seen)| *seen_at_home == at_home && seen == words)
+        {
             return Ok(None);
         }
-        let mask = affinity::cpus_of(words);
+        let (mask, words) = (affinity::cpus_of(words), words.to_vec());
         let masks = &self.groups[group];
-        let ours = if at_home { masks.is_narrow(&mask) } else { masks.is_own(&mask) };
+        let requested = if at_home { &masks.narrow } else { &masks.own };
+        if mask == requested.intersection(self.cpusets.online()) {
+            self.ours.insert((group, at_home), words);
+            return Ok(None);
+        }
+        // Its cpuset or the CPUs that are online may have changed.
+        self.cpusets.refresh();
+        let ours = match at_home {
+            true => masks.is_narrow(tid, &mask, &mut self.cpusets),
+            false => masks.is_own(tid, &mask, &mut self.cpusets),
+        };
         if ours {
-            self.ours.insert((group, at_home), words.to_vec());
+            if let Some(thread) = self.threads.get_mut(&tid) {
+                thread.seen = Some((at_home, words));
+            }
+            return Ok(None);
+        }
+        if self.is_overwritten(tid, &mask) {
             return Ok(None);
         }
         Ok(Some(mask))
+    }
+
+    /// Before Linux 6.2, a change of a cpuset replaces the masks of its tasks by its CPUs. Such a thread has no mask of its own
+    /// any more, with or without a keeper, and is kept as one that asked for none.
+    fn is_overwritten(&mut self, tid: i32, mask: &CpuSet) -> bool {
+        if self.cpusets.keeps_requests() {
+            return false;
+        }
+        let allowed = self.cpusets.allowed(tid);
+        let Some(thread) = self.threads.get_mut(&tid) else { return false };
+        let changed = allowed.is_some() && thread.cpuset != allowed;
+        if !changed || allowed.map(|allowed| allowed.intersection(self.cpusets.online())).as_ref() != Some(mask) {
+            return false;
+        }
+        let process = thread.process;
+        let Some(group) = self.group_of(tid, mask) else { return false };
+        if !self.note(group, &[(process, tid)]).is_ok_and(|noted| !noted.is_empty()) {
+            return false;
+        }
+        let home = !self.groups[group].confines() || affinity::set(tid, &self.groups[group].narrow).is_ok();
+        self.keep(process, tid, group, if home { Place::Home } else { Place::Anywhere });
+        true
     }
 
     fn carry_out(&mut self, tid: i32, decision: Decision) {
@@ -135,7 +178,11 @@ impl Kept {
                 self.follow_home(process);
             }
             (Err(error), _) if is_gone(&error) => self.ended(tid),
-            // Its cpuset has changed under it, or it belongs to somebody else now.
+            // Its cpuset allows none of the node's CPUs now. It may do so again.
+            (Err(error), Decision::Narrow) if error.raw_os_error() == Some(libc::EINVAL) => {
+                self.house.put(tid, Place::Anywhere);
+            }
+            // It belongs to somebody else now.
             (Err(_), _) => {
                 let cpus = affinity::get(tid).unwrap_or_default();
                 self.leave_in_peace(tid, process, cpus);

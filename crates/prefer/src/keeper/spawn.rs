@@ -27,9 +27,13 @@ impl Keeper {
         let failed = |because| KeeperError::Spawn { program: program.clone(), because };
         let mut kept = Kept::new(node, machine, options)?;
         let own = affinity::get(0).map_err(failed)?;
-        let group = kept.group_of(&own).ok_or_else(|| kept.elsewhere(program.clone(), own.clone()))?;
+        let me = rustix::thread::gettid().as_raw_nonzero().get();
+        let process = std::process::id().cast_signed();
+        let group = kept.group_of(me, &own).ok_or_else(|| kept.elsewhere(program.clone(), own.clone()))?;
         // On record before there is anybody: a child of this thread's process with the narrow mask is ours.
-        kept.note(group, rustix::thread::gettid().as_raw_nonzero().get())?;
+        kept.orphans_except = Some(own_children());
+        kept.note_sessions();
+        kept.note(group, &[(process, me)])?;
         let narrow = kept.groups[group].narrow.clone();
         let confine = affinity::Confinement::to(&narrow);
         let nodes = memory::words(&NodeSet::single(node));
@@ -40,13 +44,14 @@ impl Keeper {
                 policy.map_or(Ok(()), |policy| policy.set(&nodes))
             });
         }
-        kept.orphans_except = Some(own_children());
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let child = command.spawn().map_err(failed)?;
         // Whoever started it waits for it.
         kept.orphans_except.get_or_insert_default().insert(child.id().cast_signed());
-        kept.said.narrowed += u64::from(own != narrow);
-        let adopted = kept.adopt(child.id().cast_signed());
+        kept.said.narrowed += u64::from(kept.groups[group].confines());
+        // Its first system call set the narrow mask, which is no choice of the program.
+        kept.observe();
+        let adopted = kept.adopt(child.id().cast_signed(), Some(group));
         // A command that has ended already was kept all its life.
         match adopted {
             Ok(()) | Err(KeeperError::Process { .. } | KeeperError::NoProcess { .. }) => Ok((Self::of(kept), child)),

@@ -4,12 +4,11 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_apply::{affinity, tasks};
+use nearfar_apply::tasks;
 
 use super::kept::{Kept, Process};
 use super::look::THOROUGH;
 use crate::cgroup::members;
-use crate::rule::Place;
 
 impl Kept {
     /// Threads and processes that came and went. `births`: whether anybody was made on this machine since the last look.
@@ -17,7 +16,10 @@ impl Kept {
         let due = births || self.unsettled || self.said.looks.is_multiple_of(THOROUGH);
         if let Some(group) = self.cgroup.clone().filter(|_| due || self.said.looks.is_multiple_of(THOROUGH / 8)) {
             for pid in members::processes(&group).unwrap_or_default() {
-                if !self.processes.contains_key(&pid) && !self.strangers.contains(&pid) && self.adopt(pid).is_err() {
+                if !self.processes.contains_key(&pid)
+                    && !self.strangers.contains(&pid)
+                    && self.adopt(pid, None).is_err()
+                {
                     self.strangers.insert(pid);
                 }
             }
@@ -37,6 +39,11 @@ impl Kept {
             }
         }
         children.extend(self.orphans());
+        if self.options.children {
+            children.extend(self.observed());
+        }
+        children.sort_unstable_by_key(|&(_, child)| child);
+        children.dedup_by_key(|&mut (_, child)| child);
         children.retain(|(_, child)| !self.processes.contains_key(child) && !self.strangers.contains(child));
         for (parent, child) in children {
             self.unsettled = true;
@@ -93,7 +100,7 @@ impl Kept {
         self.unsettled = true;
     }
 
-    fn forget(&mut self, tid: i32) {
+    pub(super) fn forget(&mut self, tid: i32) {
         let process = self.threads.remove(&tid).map(|thread| thread.process);
         if let Some(process) = process.and_then(|pid| self.processes.get_mut(&pid)) {
             process.threads.remove(&tid);
@@ -105,61 +112,69 @@ impl Kept {
     fn threads_of(&mut self, pid: i32) -> bool {
         let Ok(tids) = tasks::threads(pid) else { return false };
         let known = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
-        for tid in known.iter().filter(|tid| !tids.contains(tid)) {
-            self.forget(*tid);
-        }
-        let new = tids.iter().filter(|tid| !known.contains(tid));
-        for &tid in new {
+        let new: Vec<i32> = tids.iter().filter(|tid| !known.contains(tid)).copied().collect();
+        if !new.is_empty() {
             self.unsettled = true;
-            self.take_in(pid, tid);
+            // Those that cannot be put on record are found again by the next look.
+            let _ = self.take_in(pid, &new, None);
+        }
+        let listed: BTreeSet<i32> = tids.iter().copied().collect();
+        for tid in known.difference(&listed) {
+            self.forget(*tid);
         }
         // A zombie's thread is still listed.
         !(tids.len() == 1 && self.has_ended(pid))
     }
 
-    /// A thread that was made meanwhile has its maker's mask: narrow, or its own where its maker was let out.
-    fn take_in(&mut self, pid: i32, tid: i32) {
-        let Ok(mask) = affinity::get(tid) else { return };
-        let groups = self.processes.get(&pid).map(|process| process.groups.clone()).unwrap_or_default();
-        let fitting = |narrow: bool| {
-            let fits = |&&index: &&usize| match narrow {
-                true => self.groups[index].is_narrow(&mask),
-                false => self.groups[index].is_own(&mask),
-            };
-            // Of several makers with the same narrow mask, as if it were made by the one that asked for most.
-            groups.iter().filter(fits).max_by_key(|&&index| self.groups[index].own.len()).copied()
-        };
-        match (fitting(true), fitting(false)) {
-            (Some(group), _) => self.keep(pid, tid, group, Place::Home),
-            (None, Some(group)) => self.keep(pid, tid, group, Place::Anywhere),
-            (None, None) => self.leave_in_peace(tid, pid, mask),
-        }
-    }
-
     /// A process made by a kept one; whether it is kept.
     fn inherit(&mut self, parent: i32, child: i32) -> bool {
-        let (Ok(stat), Ok(mask)) = (tasks::stat(child), affinity::get(child)) else { return true };
+        let Ok(stat) = tasks::stat(child) else { return true };
         if stat.state == 'Z' {
             self.reap(parent, child);
             return true;
         }
-        // An orphan may be anybody's.
-        let groups = match self.processes.get(&parent) {
-            Some(process) => process.groups.clone(),
-            None => (0..self.groups.len()).collect(),
-        };
-        let ours = |&&index: &&usize| self.groups[index].is_narrow(&mask) || self.groups[index].is_own(&mask);
-        let Some(&group) = groups.iter().find(ours) else { return false };
-        if stat.id.start < self.since {
+        let Some((groups, since)) = self.inheritance(parent, child) else { return false };
+        if stat.id.start < since {
             return false;
         }
-        self.processes.insert(child, Process { start: stat.id.start, threads: BTreeSet::new(), groups });
-        self.said.processes += 1;
-        // So that it is found if this keeper is killed and its maker has ended.
-        let _ = self.note(group, child);
+        let mut process = Process::new(&stat, Some(stat.id.start));
+        process.groups = groups;
+        self.processes.insert(child, process);
         self.threads_of(child);
+        let is_kept = |tid| self.threads.get(tid).is_some_and(|thread| thread.group.is_some());
+        if !self.processes.get(&child).is_some_and(|process| process.threads.iter().any(is_kept)) {
+            // It began with masks of its own choice, or has ended.
+            self.gone(child);
+            return false;
+        }
+        self.said.processes += 1;
         self.follow_home(child);
         true
+    }
+
+    /// What a child can have inherited, and since when its maker had it.
+    fn inheritance(&self, parent: i32, child: i32) -> Option<(BTreeSet<usize>, u64)> {
+        match (self.lineage.of(child), self.processes.get(&parent)) {
+            (Some(group), _) => Some((BTreeSet::from([group?]), 0)),
+            (None, Some(process)) => Some((process.groups.clone(), process.since.unwrap_or(self.since))),
+            // An orphan of this process's command.
+            (None, None) => Some(((0..self.groups.len()).collect(), self.since)),
+        }
+    }
+
+    /// Descendants that were observed and are children of nobody who is kept: they left their session, or lost their parent.
+    fn observed(&self) -> Vec<(i32, i32)> {
+        let waiting = self.lineage.waiting().into_iter().filter(|tid| !self.threads.contains_key(tid));
+        // A thread that is not its process's first is found with its process.
+        let first = |tid: &i32| tasks::process_of(*tid).is_ok_and(|process| process == *tid);
+        waiting.filter(first).filter_map(|pid| Some((tasks::stat(pid).ok()?.parent, pid))).collect()
+    }
+
+    /// Takes in, at the end, whoever was made since the last look and can be found now: so that they are on record.
+    pub(super) fn last_newcomers(&mut self) {
+        self.observe();
+        self.unsettled = true;
+        self.newcomers(true);
     }
 
     /// Processes whose parent has ended before it was seen as theirs: given to this process, where it asked for them. The

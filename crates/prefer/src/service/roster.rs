@@ -159,7 +159,7 @@ fn look(pid: i32, rules: &[Rule]) -> Option<Seen> {
         looks.executable = std::fs::read_link(directory.join("exe")).ok().map(|path| executable(&path));
     }
     if !passed_over && rules.iter().any(|rule| rule.tasks.cgroup.is_some() || rule.tasks.unit.is_some()) {
-        looks.groups = groups(&std::fs::read_to_string(directory.join("cgroup")).unwrap_or_default());
+        looks.groups = groups(&String::from_utf8_lossy(&std::fs::read(directory.join("cgroup")).unwrap_or_default()));
     }
     if passed_over {
         // Seen, so that it is not looked at in every round, and like nothing that a rule can match.

@@ -1,0 +1,72 @@
+//! The CPUs of the home node, which may change while tasks are kept: CPUs come online and go.
+
+use std::collections::BTreeMap;
+
+use nearfar_apply::{affinity, cpuset};
+use nearfar_machine::CpuSet;
+
+use super::kept::Kept;
+use super::look::THOROUGH;
+use crate::rule::Place;
+
+impl Kept {
+    /// Reads the node's CPUs again; now and then.
+    pub(super) fn rehome(&mut self) {
+        let Some(nodes) = self.options.nodes.as_ref().filter(|_| self.said.looks.is_multiple_of(THOROUGH / 8)) else {
+            return;
+        };
+        let file = nodes.join(format!("node{}/cpulist", self.said.node));
+        // A node that has gone, or has no CPU now: its tasks run where the kernel puts them, and it may return.
+        let Ok(home) = cpuset::list_in(&file) else { return };
+        if home != self.home && !home.is_empty() {
+            self.cpusets.refresh();
+            self.move_home(home);
+        }
+    }
+
+    /// Those at home run on these CPUs from now on.
+    fn move_home(&mut self, home: CpuSet) {
+        self.home = home;
+        self.said.cpus = self.home.clone();
+        self.ours.clear();
+        for group in 0..self.groups.len() {
+            let old = self.groups[group].clone();
+            let new = self.masks_of(&old.own, old.unconfined);
+            if new.narrow == old.narrow || new.narrow.is_empty() {
+                continue;
+            }
+            let mut threads: BTreeMap<i32, i32> = BTreeMap::new();
+            threads.extend(
+                self.threads.iter().filter(|(_, it)| it.group == Some(group)).map(|(&tid, it)| (tid, it.process)),
+            );
+            let listed: Vec<(i32, i32)> = threads.iter().map(|(&tid, &process)| (process, tid)).collect();
+            self.groups[group] = new;
+            // Not on record, not changed: they stay on the CPUs that they have, and the next change is another chance.
+            let Ok(noted) = self.note(group, &listed) else {
+                self.groups[group] = old;
+                continue;
+            };
+            for tid in noted {
+                if self.house.place(tid).is_none_or(|place| place == Place::Home) {
+                    self.renew(tid, threads[&tid], group, &old);
+                }
+            }
+        }
+    }
+
+    fn renew(&mut self, tid: i32, process: i32, group: usize, old: &nearfar_apply::lease::Masks) {
+        let Ok(mask) = affinity::get(tid) else { return };
+        if !old.is_narrow(tid, &mask, &mut self.cpusets) {
+            return self.leave_in_peace(tid, process, mask);
+        }
+        let masks = &self.groups[group];
+        let renewed = if masks.confines() { affinity::set(tid, &masks.narrow) } else { masks.give_back(tid) };
+        // Where its cpuset has none of them, the kernel still has the earlier ones.
+        if renewed.is_ok() {
+            self.house.remove(tid);
+            if self.groups[group].confines() {
+                self.house.put(tid, Place::Home);
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The keeper gives back exactly what it took: masks that a program asked for stay, masks that it inherited do not.
+
+mod support;
+
+use nearfar_prefer::{KeeperOptions, OpenProcess};
+use support::{Cpuset, KeeperProcess, Tasks, can_observe, cpus, home, own, within};
+
+fn plain() -> KeeperOptions {
+    KeeperOptions::default()
+}
+
+fn observing() -> KeeperOptions {
+    KeeperOptions { observe: true, ..KeeperOptions::default() }
+}
+
+/// Cyrillic, cut within a character, with a line feed.
+const NAME: &str = "d181d0b5d180d0b2d0b5d180d0b00ad1";
+
+#[test]
+fn a_task_whose_name_is_no_utf8_is_given_back() {
+    let Some(own) = own() else { return };
+    let mut tasks = Tasks::new();
+    tasks.make(0, "thread", 1);
+    tasks.tell(0, &format!("name {NAME}"));
+    tasks.tell(1, "name ff20280a54676964");
+    let keeper = tasks.keeper(plain()).unwrap();
+    assert_eq!([0, 1].map(|task| tasks.tasks[&task].mask()), [home(), home()]);
+    keeper.stop().unwrap();
+    assert_eq!([0, 1].map(|task| tasks.tasks[&task].mask()), [own.clone(), own.clone()]);
+    // And by whoever finds the journal.
+    KeeperProcess::start(&tasks.state(), &[tasks.tasks[&0].pid], false).unwrap().kill();
+    assert_eq!(tasks.tasks[&1].mask(), home());
+    tasks.leases().recover().unwrap();
+    assert_eq!([0, 1].map(|task| tasks.tasks[&task].mask()), [own.clone(), own]);
+}
+
+#[test]
+fn a_thread_that_was_pinned_to_exactly_the_node_stays_pinned() {
+    let Some(own) = own() else { return };
+    let mut tasks = Tasks::new();
+    tasks.make(0, "thread", 1);
+    tasks.make(0, "thread", 2);
+    tasks.tell(1, "pin 0");
+    for killed in [false, true] {
+        let keeper = KeeperProcess::start(&tasks.state(), &[tasks.tasks[&0].pid], false).unwrap();
+        assert_eq!([0, 1, 2].map(|task| tasks.tasks[&task].mask()), [home(), home(), home()]);
+        match killed {
+            true => keeper.kill(),
+            false => keeper.stop(),
+        }
+        tasks.leases().recover().unwrap();
+        assert_eq!([0, 1, 2].map(|task| tasks.tasks[&task].mask()), [own.clone(), home(), own.clone()], "{killed}");
+    }
+}
+
+#[test]
+fn a_process_pinned_to_the_node_keeps_its_mask_beside_a_kept_one() {
+    let Some(own) = own() else { return };
+    let mut tasks = Tasks::new();
+    let pinned = tasks.make(0, "fork", 1);
+    tasks.tell(1, "pin 0");
+    let keeper = tasks.keeper(plain()).unwrap();
+    // Kept by the same keeper: it asked for what it has.
+    keeper.add(OpenProcess::open(pinned.pid).unwrap()).unwrap();
+    let made = tasks.make(1, "fork", 2);
+    within(20, "its child is seen", || keeper.report().unwrap().processes == 3);
+    keeper.stop().unwrap();
+    assert_eq!([tasks.tasks[&0].mask(), pinned.mask(), made.mask()], [own, home(), home()]);
+}
+
+#[test]
+fn an_orphan_that_pinned_itself_beside_a_kept_task_stays_pinned() {
+    let Some(own) = own() else { return };
+    let mut tasks = Tasks::new();
+    // Of the session of the kept one, as of a shell, and not kept; its child loses its parent.
+    let stranger = tasks.make(0, "fork", 1);
+    let keeper = KeeperProcess::start(&tasks.state(), &[tasks.tasks[&0].pid], false).unwrap();
+    let orphan = tasks.make(1, "fork", 2);
+    tasks.tell(2, "pin 0");
+    tasks.kill(stranger.pid);
+    keeper.kill();
+    tasks.leases().recover().unwrap();
+    assert_eq!([tasks.tasks[&0].mask(), orphan.mask()], [own, home()]);
+}
+
+#[test]
+fn who_was_left_in_peace_is_not_given_back_whatever_it_asks_for_later() {
+    let Some(own) = own() else { return };
+    let mut tasks = Tasks::new();
+    let thread = tasks.make(0, "thread", 1);
+    let keeper = tasks.keeper(plain()).unwrap();
+    tasks.tell(1, "pin 1");
+    within(20, "it is noticed", || keeper.report().unwrap().left_in_peace_count == 1);
+    tasks.tell(1, "pin 0");
+    keeper.stop().unwrap();
+    assert_eq!([tasks.tasks[&0].mask(), thread.mask()], [own, home()]);
+}
+
+#[test]
+fn a_choice_of_exactly_the_node_is_seen_where_it_can_be_observed() {
+    let (Some(own), true) = (own(), can_observe()) else { return };
+    let mut tasks = Tasks::new();
+    tasks.make(0, "thread", 1);
+    let keeper = tasks.keeper(observing()).unwrap();
+    tasks.tell(1, "pin 0");
+    // Born of the one that chose, and of the one that did not.
+    let (chosen, inherited) = (tasks.make(1, "thread", 2), tasks.make(0, "thread", 3));
+    assert_eq!([1, 2, 3].map(|task| tasks.tasks[&task].mask()), [home(), home(), home()]);
+    let report = keeper.stop().unwrap();
+    assert_eq!([0, 1].map(|task| tasks.tasks[&task].mask()), [own.clone(), home()], "{report:?}");
+    assert_eq!([chosen.mask(), inherited.mask()], [home(), own]);
+}
+
+#[test]
+fn a_daemon_is_found_where_descent_can_be_observed() {
+    let (Some(own), true) = (own(), can_observe()) else { return };
+    let mut tasks = Tasks::new();
+    let keeper = tasks.keeper(observing()).unwrap();
+    let daemon = tasks.make(0, "daemon", 1);
+    assert_eq!(daemon.mask(), home());
+    within(20, "it is kept", || keeper.report().unwrap().processes == 2);
+    let late = tasks.make(1, "daemon", 2);
+    keeper.stop().unwrap();
+    assert_eq!([tasks.tasks[&0], daemon, late].map(support::Task::mask), [own.clone(), own.clone(), own]);
+}
+
+#[test]
+fn a_thread_that_becomes_another_program_keeps_what_it_asked_for() {
+    let (Some(own), true) = (own(), can_observe()) else { return };
+    for pinned in [0, 1] {
+        let mut tasks = Tasks::new();
+        tasks.make(0, "thread", 1);
+        tasks.tell(pinned, "pin 0");
+        let mut keeper = KeeperProcess::start(&tasks.state(), &[tasks.tasks[&0].pid], true).unwrap();
+        keeper.settle();
+        let now = tasks.exec(1);
+        assert_eq!((now.tid, now.mask()), (now.pid, home()));
+        keeper.settle();
+        keeper.stop();
+        assert_eq!(now.mask(), if pinned == 1 { home() } else { own.clone() }, "{pinned} was pinned");
+    }
+}
+
+#[test]
+fn a_cpuset_that_changes_meanwhile_leaves_the_task_as_without_a_keeper() {
+    let Some(own) = own() else { return };
+    let Some(cpuset) = Cpuset::new("changes") else { return };
+    let tasks = Tasks::new();
+    let task = tasks.tasks[&0];
+    cpuset.take(task.pid);
+    for killed in [false, true] {
+        for (before, meanwhile, after) in [("0-1", "1", "0-1"), ("0", "0-1", "1"), ("0-1", "0", "0-1")] {
+            assert!(cpuset.set(before));
+            let mut keeper = KeeperProcess::start(&tasks.state(), &[task.pid], false).unwrap();
+            assert_eq!(task.mask(), home());
+            assert!(cpuset.set(meanwhile));
+            keeper.settle();
+            let effective = cpus(meanwhile).intersection(&home());
+            let kept = if effective.is_empty() { cpus(meanwhile) } else { effective };
+            assert_eq!(task.mask(), kept, "kept within {meanwhile}");
+            match killed {
+                true => keeper.kill(),
+                false => keeper.stop(),
+            }
+            tasks.leases().recover().unwrap();
+            assert_eq!(task.mask(), cpus(meanwhile), "{before}, then {meanwhile}");
+            assert!(cpuset.set(after));
+            assert_eq!(task.mask(), cpus(after), "{before}, then {meanwhile}, then {after}");
+        }
+    }
+    cpuset.release(task.pid);
+    assert_eq!(task.mask(), own);
+}
+
+#[test]
+fn cpus_of_the_node_that_come_online_later_are_used() {
+    let Some(own) = own() else { return };
+    let nodes = tempfile::tempdir().unwrap();
+    std::fs::create_dir(nodes.path().join("node0")).unwrap();
+    let list = |cpus: &str| std::fs::write(nodes.path().join("node0/cpulist"), cpus).unwrap();
+    list("0\n");
+    let mut tasks = Tasks::new();
+    tasks.make(0, "thread", 1);
+    tasks.tell(1, "pin 0");
+    let options = KeeperOptions { nodes: Some(nodes.path().to_owned()), ..plain() };
+    let keeper = tasks.keeper(options).unwrap();
+    let task = tasks.tasks[&0];
+    assert_eq!(task.mask(), home());
+    list("0-1\n");
+    within(20, "its node has two CPUs", || task.mask() == own);
+    list("1\n");
+    within(20, "its node has the other CPU", || task.mask() == cpus("1"));
+    list("\n");
+    keeper.stop().unwrap();
+    assert_eq!([task.mask(), tasks.tasks[&1].mask()], [own, home()]);
+}
