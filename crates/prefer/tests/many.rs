@@ -1,0 +1,54 @@
+//! Thousands of threads are kept and given back in time that grows as their number.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use nearfar_prefer::KeeperOptions;
+use support::{Tasks, home, own};
+
+/// How long keeping a process of so many threads and giving it back takes.
+fn kept_and_given_back(count: usize) -> Option<[Duration; 2]> {
+    let tasks = Tasks::new();
+    if tasks.ask(0, &format!("threads {count}")) != "done" {
+        println!("skipped: this system has no room for {count} threads");
+        return None;
+    }
+    let pid = tasks.tasks[&0].pid;
+    let threads = || nearfar_apply::tasks::threads(pid).unwrap();
+    let own = tasks.tasks[&0].mask();
+    let begun = Instant::now();
+    let keeper = tasks.keeper(KeeperOptions::default()).unwrap();
+    let kept = begun.elapsed();
+    let all = threads();
+    assert_eq!((all.len(), keeper.report().unwrap().threads_now as usize), (count + 1, count + 1));
+    assert!(all.iter().all(|&tid| support::mask(tid) == home()));
+    let begun = Instant::now();
+    keeper.stop().unwrap();
+    let given_back = begun.elapsed();
+    assert!(all.iter().all(|&tid| support::mask(tid) == own));
+    println!("{count} threads: kept within {kept:.3?}, given back within {given_back:.3?}");
+    Some([kept, given_back])
+}
+
+#[test]
+fn twice_as_many_threads_take_no_more_than_about_twice_as_long() {
+    if own().is_none() {
+        return;
+    }
+    let counts: Vec<usize> = match std::env::var("NEARFAR_THREADS") {
+        Ok(counts) => counts.split(',').map(|count| count.parse().unwrap()).collect(),
+        Err(_) => vec![2000, 8000],
+    };
+    let mut times = Vec::new();
+    for count in counts {
+        let Some(time) = kept_and_given_back(count) else { return };
+        times.push((count as f64, time));
+    }
+    // Four times as many took sixteen times as long when each was compared with each.
+    let [(few, short), .., (many, long)] = &times[..] else { return };
+    for (short, long) in short.iter().zip(long) {
+        let growth = long.as_secs_f64() / short.as_secs_f64();
+        assert!(growth < 2.0 * many / few, "{growth:.1} times as long for {:.1} times as many threads", many / few);
+    }
+}
