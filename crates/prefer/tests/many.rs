@@ -11,7 +11,7 @@ use support::{Tasks, home, own};
 fn kept_and_given_back(count: usize) -> Option<[Duration; 2]> {
     let tasks = Tasks::new();
     if tasks.ask(0, &format!("threads {count}")) != "done" {
-        println!("skipped: this system has no room for {count} threads");
+        println!("skipped: load: this system has no room for {count} threads");
         return None;
     }
     let pid = tasks.tasks[&0].pid;

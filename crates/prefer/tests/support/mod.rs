@@ -35,7 +35,7 @@ pub fn own() -> Option<CpuSet> {
     let own = affinity::get(0).unwrap();
     let enough = [0, 1].iter().all(|&cpu| own.contains(CpuId(cpu)));
     if !enough {
-        println!("skipped: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
+        println!("skipped: cpus: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
     }
     enough.then_some(own)
 }
@@ -212,7 +212,7 @@ pub fn can_observe() -> bool {
     let event = |tracefs: nearfar_trace::Tracefs| tracefs.tracepoint("syscalls", "sys_enter_sched_setaffinity");
     let can = initial && rustix::process::geteuid().is_root() && nearfar_trace::Tracefs::find().and_then(event).is_ok();
     if !can {
-        println!("skipped: forks cannot be observed here (root, tracefs, the initial pid namespace)");
+        println!("skipped: root: forks cannot be observed here (root, tracefs, the initial pid namespace)");
     }
     can
 }
@@ -274,7 +274,9 @@ impl Cpuset {
             .into_iter()
             .find_map(|(root, version_2)| Self::at(Path::new(root), name, version_2));
         if made.is_none() {
-            println!("skipped: no cpuset can be made here (root, a writable hierarchy with the cpuset controller)");
+            println!(
+                "skipped: root: no cpuset can be made here (root, a writable hierarchy with the cpuset controller)"
+            );
         }
         made
     }
