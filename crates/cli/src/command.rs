@@ -17,6 +17,13 @@ use crate::verb;
                         3 the system refused. Verbs that run a COMMAND end with its exit code: 128 and the \
                         signal's number where a signal ended it, 127 where there is no such command, 126 where it \
                         cannot be executed.")]
+#[command(
+    after_long_help = "Exit codes: 0 done; 1 an answer you asked to fail on; 2 wrong usage or unreadable input; \
+                             3 the system refused. Verbs that run a COMMAND end with its exit code: 128 and the \
+                             signal's number where a signal ended it, 127 where there is no such command, 126 where it \
+                             cannot be executed.\n\nExamples:\n  nearfar checkup\n  nearfar audit\n  \
+                             nearfar topo --source kunpeng\n  nearfar lab run --machine two-node -- nearfar topo"
+)]
 pub struct Command {
     /// What to do.
     #[command(subcommand)]
@@ -77,7 +84,7 @@ pub fn run(command: Command) -> Outcome {
         Verb::Runs(verb) => verb.run(colour),
         Verb::Lab(verb) => verb.run(colour),
         Verb::Ab(verb) => verb.run(colour),
-        Verb::Completions(verb) => verb.run(Command::command()),
+        Verb::Completions(verb) => verb.run(),
         Verb::Man(verb) => verb.run(Command::command()),
     }
 }

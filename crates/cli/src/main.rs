@@ -10,6 +10,7 @@
 
 mod args;
 mod command;
+mod complete;
 mod failure;
 mod log;
 mod output;
@@ -25,6 +26,8 @@ use crate::verb::bench::child::Child;
 use crate::verb::lease_guard::LeaseGuard;
 
 fn main() -> ExitCode {
+    // Answers a shell that asks what could be typed next (COMPLETE in the environment), and ends the process.
+    clap_complete::CompleteEnv::with_factory(complete::command).complete();
     let outcome = match (Child::asked_for(std::env::args_os()), LeaseGuard::asked_for(std::env::args_os())) {
         (Some(child), _) => child.run(),
         (None, Some(guard)) => guard.run(),

@@ -11,6 +11,8 @@ use serde::Serialize;
 use crate::args::Colour;
 use crate::failure::{Failure, Outcome};
 
+/// Lines that are longer are hard to follow with the eye.
+const MAX_COLUMNS: usize = 200;
 /// So many files of one name are kept beside each other.
 const MAX_UNUSED: u32 = 999;
 
@@ -77,7 +79,18 @@ pub fn style(colour: Colour) -> Style {
         Colour::Always => true,
         Colour::Never => false,
     };
-    Style { colour, width: 100 }
+    Style { colour, width: width(to_terminal) }
+}
+
+/// Columns of a line: COLUMNS where that is a number, else those of the terminal, else 100, so that a file or a pipe gets
+/// the same lines everywhere. Within what tables can be read in.
+fn width(to_terminal: bool) -> usize {
+    let asked = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse::<usize>().ok()).filter(|&it| it > 0);
+    let terminal = || {
+        let size = to_terminal.then(|| rustix::termios::tcgetwinsize(std::io::stdout()).ok()).flatten()?;
+        Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+    };
+    asked.or_else(terminal).map_or(Style::default().width, |columns| columns.clamp(40, MAX_COLUMNS))
 }
 
 /// Writes a file beside its final name and renames it there, so that no half-written one is ever seen. A path that

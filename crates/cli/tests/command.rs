@@ -260,17 +260,15 @@ fn colour_only_where_it_is_wanted() {
 }
 
 #[test]
-fn man_pages_and_completions_know_every_verb() {
+fn man_pages_know_every_verb() {
     let directory = tempfile::tempdir().unwrap();
     answer(&["man", "--directory", directory.path().to_str().unwrap()]);
-    let bash = answer(&["completions", "bash"]);
     for verb in [
         "checkup", "topo", "snapshot", "audit", "spread", "path", "plan", "apply", "rollback", "history", "bench",
         "lab",
     ] {
         let page = std::fs::read_to_string(directory.path().join(format!("nearfar-{verb}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{verb}");
-        assert!(bash.contains(verb), "{verb}");
         let documented = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{verb}.md"));
         assert!(documented.exists(), "docs/ has no page on {verb}");
     }

@@ -84,6 +84,7 @@ fn run(command: &str, directory: &Path) -> String {
         .current_dir(directory)
         .env("PATH", path)
         .env("NO_COLOR", "1")
+        .env_remove("COLUMNS")
         .output()
         .unwrap();
     String::from_utf8(output.stdout).unwrap()

@@ -82,3 +82,52 @@ fn every_key_of_the_labs_answers_is_documented() {
     });
     keys::documented(&answers);
 }
+
+/// A machine on which nothing of the lab is installed, but apt is.
+fn bare(words: &[&str]) -> Output {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = tempfile::tempdir().unwrap();
+    let apt = place.path().join("apt-get");
+    std::fs::write(&apt, "#!/bin/sh\nexit 1\n").unwrap();
+    std::fs::set_permissions(&apt, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command.args(words).env("PATH", place.path()).env("XDG_CACHE_HOME", place.path()).output().unwrap()
+}
+
+#[test]
+fn the_doctors_advice_is_that_of_the_errors() {
+    let doctor: serde_json::Value =
+        serde_json::from_slice(&bare(&["lab", "doctor", "--format", "json"]).stdout).unwrap();
+    let advised = |what: &str| {
+        let items = doctor["items"].as_array().unwrap().iter();
+        let item = items.filter(|item| item["what"].as_str().unwrap().starts_with(what)).next();
+        item.unwrap_or_else(|| panic!("the doctor has no {what}"))["command"].as_str().unwrap().to_owned()
+    };
+    for arch in ["x86_64", "aarch64", "ppc64le"] {
+        let output = bare(&["lab", "run", "--arch", arch, "--", "true"]);
+        let (message, command) = (String::from_utf8_lossy(&output.stderr), advised(&format!("QEMU for {arch}")));
+        assert!(message.contains(&command), "the doctor says {command:?}, the error {message:?}");
+        let output = bare(&["lab", "kernels", "path", "6.12", "--arch", arch]);
+        let (message, command) = (String::from_utf8_lossy(&output.stderr), advised(&format!("kernel 6.12 for {arch}")));
+        assert!(message.contains(&format!("run: {command} (")), "the doctor says {command:?}, the error {message:?}");
+    }
+}
+
+#[test]
+fn the_doctor_counts_what_is_there_and_fails_only_when_asked() {
+    let output = bare(&["lab", "doctor"]);
+    let (text, json) = (String::from_utf8(output.stdout).unwrap(), bare(&["lab", "doctor", "--format", "json"]));
+    assert_eq!(output.status.code(), Some(0));
+    let answer: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let items = answer["items"].as_array().unwrap();
+    let count = |state: &str| items.iter().filter(|item| item["state"] == state).count();
+    let (ok, degraded, missing) = (count("ok"), count("degraded"), count("missing"));
+    let counts = format!("Lab  {ok} of {} parts ok, {degraded} degraded, {missing} missing\n", items.len());
+    assert!(text.starts_with(&counts), "{text}");
+    assert!(missing > 0);
+    for (state, code) in [("missing", 1), ("degraded", 1)] {
+        let output = bare(&["lab", "doctor", "--fail-on", state]);
+        assert_eq!(output.status.code(), Some(code), "{state}");
+        assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "the answer says it all");
+    }
+}

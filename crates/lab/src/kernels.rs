@@ -222,8 +222,7 @@ fn cached_series(cache: &Cache, arch: Arch) -> String {
 
 /// In words, with the command.
 fn how_to_get(series: Series, arch: Arch) -> String {
-    let option = if Arch::host() == Some(arch) { String::new() } else { format!(" --arch {arch}") };
-    format!("run: nearfar lab kernels get {series}{option} (or name one of your own with --kernel PATH)")
+    format!("run: {} (or name one of your own with --kernel PATH)", crate::advice::get_kernel(series, arch))
 }
 
 fn newest(cache: &Cache, series: Option<Series>, arch: Arch, good: impl Fn(&Record, &Path) -> bool) -> Option<Kernel> {

@@ -9,6 +9,7 @@
 //! The design is pure: a machine goes in, typed virtual hardware comes out. Kernels and QEMU are found, fetched and
 //! probed; a guest is a running process that leaves nothing behind, however it ends.
 
+pub mod advice;
 pub mod arch;
 mod boot_id;
 pub mod cache;

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::advice;
 use crate::arch::Arch;
+use crate::doctor::Installer;
 use crate::error::LabError;
 use crate::programs;
 use answers::Answers;
@@ -37,7 +39,10 @@ impl Qemu {
         let name = arch.qemu_program();
         let program = programs::find(name).ok_or_else(|| LabError::Missing {
             what: name.to_owned(),
-            hint: format!("run: {}", install_command(arch)),
+            hint: match advice::install_qemu(&Installer::of_system(), arch) {
+                Some(command) => format!("run: {command}"),
+                None => format!("install QEMU (Debian's package is {})", package(arch)),
+            },
         })?;
         Self::at(program, arch)
     }
@@ -71,11 +76,6 @@ impl Qemu {
 /// A version as people write it.
 pub(crate) fn dotted((major, minor, micro): (u32, u32, u32)) -> String {
     format!("{major}.{minor}.{micro}")
-}
-
-/// The command that installs QEMU for an architecture, on Debian and what is made from it.
-pub fn install_command(arch: Arch) -> String {
-    format!("sudo apt-get install --no-install-recommends {}", package(arch))
 }
 
 /// The package with QEMU for an architecture (and, for arm64 guests, without firmware: the lab boots kernels directly).

@@ -12,11 +12,10 @@ pub fn table(doctor: &Doctor, style: &Style) -> String {
     let (missing, degraded) = (doctor.count(State::Missing), doctor.count(State::Degraded));
     let remark = match (missing, degraded) {
         (0, 0) => "everything is there".to_owned(),
-        _ => format!(
-            "{} of {}: {missing} missing, {degraded} degraded",
-            missing + degraded,
-            count(doctor.items.len(), "part")
-        ),
+        _ => {
+            let ok = doctor.count(State::Ok);
+            format!("{ok} of {} ok, {degraded} degraded, {missing} missing", count(doctor.items.len(), "part"))
+        }
     };
     let mut out = heading(style, "Lab", &remark);
     let mut grid = Grid::new(&[("", Side::Left), ("part", Side::Left), ("", Side::Left)]);
@@ -115,7 +114,7 @@ mod tests {
         let wanted =
             "\nWhat to do\n  QEMU: guests are slower\n    sudo apt-get install qemu\n  KVM: guests are slower\n";
         assert!(text.ends_with(wanted), "{text}");
-        assert!(text.starts_with("Lab  2 of 2 parts: 1 missing, 1 degraded\n"), "{text}");
+        assert!(text.starts_with("Lab  0 of 2 parts ok, 1 degraded, 1 missing\n"), "{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub fn table(kernels: &[Entry], style: &Style) -> String {
         let (role, state) = match (&entry.damage, entry.cached) {
             (Some(damage), _) => (Role::Warning, damage.clone()),
             (None, true) => (Role::Dim, entry.package.clone().unwrap_or_default()),
-            (None, false) => (Role::Notice, format!("nearfar lab kernels get {} --arch {}", entry.series, entry.arch)),
+            (None, false) => (Role::Notice, nearfar_lab::advice::get_kernel(entry.series, entry.arch)),
         };
         grid.row(vec![
             Cell::new(Role::Subject, entry.series.to_string()),

@@ -44,3 +44,13 @@ mod wrapping;
 pub use amount::count;
 pub use style::Style;
 pub use wrapping::clean;
+
+/// Names with a description each, one below the other.
+pub fn names(rows: &[(&str, &str)], style: &Style) -> String {
+    use layout::{Cell, Grid, Side};
+    let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]).indent(0);
+    for (name, description) in rows {
+        grid.row(vec![Cell::new(style::Role::Subject, name), Cell::from(description)]);
+    }
+    grid.render(style)
+}

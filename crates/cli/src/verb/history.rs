@@ -12,6 +12,7 @@ use crate::output;
 
 /// List what apply made, and what of it was undone
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar history\n  nearfar history --format json")]
 pub struct History {
     #[command(flatten)]
     target: TargetArgs,

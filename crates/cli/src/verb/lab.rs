@@ -29,6 +29,7 @@ pub struct Lab {
 #[derive(Subcommand)]
 enum LabVerb {
     /// List the machines that --machine and --source take by name
+    #[command(after_long_help = "Examples:\n  nearfar lab machines\n  nearfar lab machines --format json")]
     Machines(FormatArgs),
     Run(run::Run),
     Shell(run::Shell),
@@ -41,7 +42,7 @@ impl Lab {
     /// Does what was asked of the lab.
     pub fn run(self, colour: Colour) -> Outcome {
         match self.verb {
-            LabVerb::Machines(format) => machines::list(&format),
+            LabVerb::Machines(format) => machines::list(&format, colour),
             LabVerb::Run(verb) => verb.run(),
             LabVerb::Shell(verb) => verb.run(),
             LabVerb::Kernels(verb) => verb.run(colour),

@@ -11,7 +11,7 @@ use crate::output;
 
 /// Say which path of an NVMe subsystem each I/O policy takes from a CPU, and why
 #[derive(Args)]
-#[command(after_long_help = "Example:\n  nearfar path --cpu 0 --subsystem nvme-subsys0")]
+#[command(after_long_help = "Examples:\n  nearfar path --cpu 0 --subsystem nvme-subsys0")]
 pub struct Path {
     #[command(flatten)]
     source: SourceArgs,

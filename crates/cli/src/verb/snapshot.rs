@@ -14,6 +14,9 @@ use crate::output;
 /// The file holds no environment and no command lines; of a process only its number, its short name and where it
 /// runs and has its memory. Leave even that out with --no-tasks.
 #[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar snapshot -o this-server.nearfar\n  nearfar snapshot --no-tasks -o this-server.nearfar"
+)]
 pub struct Snapshot {
     #[command(flatten)]
     source: SourceArgs,

@@ -3,6 +3,8 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use crate::advice;
+use crate::doctor::Installer;
 use crate::error::LabError;
 use crate::qemu::{self, PLUGINS_SINCE, Qemu};
 
@@ -17,8 +19,10 @@ pub fn find_plugin(qemu: &Qemu) -> Result<PathBuf, LabError> {
         return Err(LabError::Missing {
             what: format!("plugin support in QEMU {}", qemu.version_text()),
             hint: format!(
-                "delays need QEMU {} or later, built with plugins (Debian 12: bookworm-backports), or --delay off",
-                qemu::dotted(PLUGINS_SINCE)
+                "delays need QEMU {} or later, built with plugins{}, or --delay off",
+                qemu::dotted(PLUGINS_SINCE),
+                advice::newer_qemu(&Installer::of_system(), qemu.arch)
+                    .map_or_else(String::new, |command| format!(" (run: {command})"))
             ),
         });
     }

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use super::{Installer, Item};
+use crate::advice;
 use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::error::LabError;
 use crate::kernels::{self, Kernel};
-use crate::packages::sources::Archive;
 use crate::qemu::{self, Acceleration, PLUGINS_SINCE, Qemu};
 use crate::{delay, foreign};
 
@@ -24,7 +24,6 @@ pub(super) fn qemus(installer: &Installer) -> Vec<Item> {
 
 fn qemu_for(arch: Arch, installer: &Installer) -> Item {
     let what = format!("QEMU for {arch} guests");
-    let package = qemu::package(arch);
     let found = match Qemu::find(arch) {
         Ok(found) => found,
         Err(error) => {
@@ -32,8 +31,7 @@ fn qemu_for(arch: Arch, installer: &Installer) -> Item {
                 LabError::Missing { what, .. } => format!("{what} is not installed"),
                 other => other.to_string(),
             };
-            // The release's own may be too old for the delays, in which case the newer one is proposed at once.
-            let command = newer_if_known_old(installer, package).or_else(|| installer.install(package));
+            let command = advice::install_qemu(installer, arch);
             return Item::missing(what, detail, format!("no {arch} guests")).mended_by(command);
         }
     };
@@ -50,13 +48,7 @@ fn qemu_for(arch: Arch, installer: &Installer) -> Item {
     if lacks.is_empty() {
         return Item::ok(what, format!("{version}, with plugins"));
     }
-    Item::degraded(what, version, lacks.join("; ")).mended_by(installer.install_newer(package))
-}
-
-/// Debian 12 has 7.2; later releases have 10.0 and newer.
-fn newer_if_known_old(installer: &Installer, package: &str) -> Option<String> {
-    let is_old = |archive: &Archive| archive.codename == "bookworm";
-    installer.archive.as_ref().is_ok_and(is_old).then(|| installer.install_newer(package)).flatten()
+    Item::degraded(what, version, lacks.join("; ")).mended_by(advice::newer_qemu(installer, arch))
 }
 
 pub(super) fn kvm(cache: &Cache) -> Item {
@@ -100,7 +92,7 @@ fn kernel(cache: &Cache, entry: &kernels::Entry, all: &[kernels::Entry]) -> Item
         } else {
             Item::missing(&what, detail, format!("{} guests need a kernel, this or one by --kernel PATH", entry.arch))
         };
-        item.mended_by(Some(format!("nearfar lab kernels get {} --arch {}", entry.series, entry.arch)))
+        item.mended_by(Some(advice::get_kernel(entry.series, entry.arch)))
     };
     let Some(release) = entry.release.as_deref().filter(|_| entry.cached) else {
         return absent(entry.damage.clone().unwrap_or_else(|| "not cached".to_owned()));
@@ -152,6 +144,7 @@ pub(super) fn emulators(cache: &Cache) -> Vec<Item> {
             Some(found) => Item::ok(what, found.user_emulator.display().to_string()),
             None => {
                 Item::degraded(what, "not cached", "the first such guest fetches an emulator and a busybox (65 MB)")
+                    .mended_by(Some(advice::GET_ALL.to_owned()))
             }
         }
     };

@@ -58,7 +58,7 @@ pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabEr
         archive.file(&format!("later/{name}.ko"), 0o644, modules.content(name));
     }
     if let Some(foreign) = &request.foreign {
-        let emulator = read_needed(&foreign.user_emulator, "fetch it with: nearfar lab doctor")?;
+        let emulator = read_needed(&foreign.user_emulator, &format!("run: {}", crate::advice::GET_ALL))?;
         archive.file(EMULATOR, 0o755, &emulator);
         archive.file("foreign.binfmt", 0o644, registration().as_bytes());
     }

@@ -28,6 +28,7 @@ pub struct CacheVerbs {
 #[derive(Subcommand)]
 enum CacheVerb {
     /// List what the cache holds, with the disk space it uses and when it was last used
+    #[command(after_long_help = "Examples:\n  nearfar lab cache list\n  nearfar lab cache list --format json")]
     List(FormatArgs),
     Clear(Clear),
     Limit(Limit),
@@ -35,6 +36,7 @@ enum CacheVerb {
 
 /// Remove entries of some kinds
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar lab cache clear --dry-run\n  nearfar lab cache clear kernels")]
 struct Clear {
     /// The kinds to remove [default: saved-guests and unpacked, which need no network to make again]
     #[arg(value_name = "KIND", value_enum)]
@@ -66,6 +68,7 @@ enum Clearable {
 /// The least recently used saved guests and unpacked files are removed first. Kernels and other fetched files count, but
 /// only `clear` removes them.
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar lab cache limit\n  nearfar lab cache limit 4G")]
 struct Limit {
     /// The new limit, such as 8G or 500M; 0 keeps no saved guests
     #[arg(value_name = "SIZE", value_parser = limit_size)]

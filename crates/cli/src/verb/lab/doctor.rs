@@ -1,19 +1,40 @@
 //! `nearfar lab doctor`: what the lab finds here, and what mends what is missing.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nearfar_lab::cache::Cache;
-use nearfar_lab::doctor;
+use nearfar_lab::doctor::{self, State};
 
 use super::guest_args::failure;
 use crate::args::{Colour, Format, FormatArgs};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 
 /// Say what the lab needs and finds here, and which command brings what is missing
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar lab doctor\n  nearfar lab doctor --fail-on missing")]
 pub struct Doctor {
+    /// Exit with code 1 when a part is in this state or a worse one
+    #[arg(long, value_enum, value_name = "STATE")]
+    fail_on: Option<FailOn>,
     #[command(flatten)]
     format: FormatArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// The lab works without it, with a consequence that is named
+    Degraded,
+    /// What needs it does not work
+    Missing,
+}
+
+impl FailOn {
+    fn state(self) -> State {
+        match self {
+            Self::Degraded => State::Degraded,
+            Self::Missing => State::Missing,
+        }
+    }
 }
 
 impl Doctor {
@@ -23,6 +44,10 @@ impl Doctor {
         output::print(&match self.format.format {
             Format::Json => output::json("lab-doctor/1", None, &doctor)?,
             Format::Table => nearfar_report::doctor::table(&doctor, &output::style(colour)),
-        })
+        })?;
+        match self.fail_on.is_some_and(|bad| doctor.items.iter().any(|item| item.state >= bad.state())) {
+            true => Err(Failure::AskedToFail),
+            false => Ok(()),
+        }
     }
 }

@@ -16,6 +16,9 @@ use crate::output;
 
 /// List, fetch and find kernels for guests; none of them is installed
 #[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab kernels list\n  nearfar lab kernels get 6.12\n  nearfar lab kernels path 6.12"
+)]
 pub struct Kernels {
     #[command(subcommand)]
     verb: KernelsVerb,
@@ -24,6 +27,7 @@ pub struct Kernels {
 #[derive(Subcommand)]
 enum KernelsVerb {
     /// List the cached kernels, and those that can be fetched
+    #[command(after_long_help = "Examples:\n  nearfar lab kernels list\n  nearfar lab kernels list --format json")]
     List(FormatArgs),
     Get(Get),
     Path(Path),
@@ -31,6 +35,9 @@ enum KernelsVerb {
 
 /// Fetch a distribution's kernel into the cache, checked against the package manager's hashes
 #[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab kernels get 6.12\n  nearfar lab kernels get 6.1 --arch powerpc64le\n  nearfar lab kernels get --all"
+)]
 struct Get {
     /// The series, such as 6.12
     #[arg(value_name = "SERIES", required_unless_present = "all")]
@@ -45,6 +52,7 @@ struct Get {
 
 /// Print where a kernel's image and modules are
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar lab kernels path 6.12\n  nearfar lab kernels path host")]
 struct Path {
     /// What --kernel takes: a series, a release, "host", a path
     #[arg(value_name = "KERNEL")]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::args::{Format, FormatArgs};
+use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::Outcome;
 use crate::output;
 
@@ -18,15 +18,15 @@ struct Entry {
 }
 
 /// Lists the gallery.
-pub fn list(format: &FormatArgs) -> Outcome {
+pub fn list(format: &FormatArgs, colour: Colour) -> Outcome {
     let entries = nearfar_sources::gallery();
     let machines: Vec<_> =
         entries.iter().map(|entry| Entry { name: entry.name, description: entry.description }).collect();
     output::print(&match format.format {
         Format::Json => output::json("machines/1", None, &Gallery { machines })?,
         Format::Table => {
-            let width = machines.iter().map(|machine| machine.name.len()).max().unwrap_or(0);
-            machines.iter().map(|Entry { name, description }| format!("{name:width$}  {description}\n")).collect()
+            let rows: Vec<_> = machines.iter().map(|machine| (machine.name, machine.description)).collect();
+            nearfar_report::names(&rows, &output::style(colour))
         }
     })
 }

@@ -43,7 +43,9 @@ pub struct Run {
 ///
 /// When standard input is not a terminal, the shell reads its commands from there and ends with it.
 #[derive(Args)]
-#[command(after_long_help = "Leave it with `exit` or Ctrl-D; Ctrl-] three times ends a guest that hangs.")]
+#[command(
+    after_long_help = "Leave it with `exit` or Ctrl-D; Ctrl-] three times ends a guest that hangs.\n\nExamples:\n  nearfar lab shell\n  nearfar lab shell --machine kunpeng --scale cpus=2,memory=512M"
+)]
 pub struct Shell {
     #[command(flatten)]
     guest: GuestArgs,

@@ -20,6 +20,9 @@ use crate::output;
 /// the run, a column a factor, and a column each value of the samples; several runs of different shapes have the
 /// columns of all of them.
 #[derive(Args)]
+#[command(
+    after_long_help = "Examples:\n  nearfar runs export 11 12 --format parquet -o runs.parquet\n  nearfar runs export last --format csv"
+)]
 pub struct Export {
     /// Their numbers, or "last"
     #[arg(value_name = "RUN", required = true)]

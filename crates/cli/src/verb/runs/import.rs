@@ -19,6 +19,7 @@ const LARGEST: u64 = 1 << 30;
 ///
 /// Each gets the next free number. One that is here already is left alone. Of each file all runs are added or none.
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar runs import run.json\n  nearfar runs import - --store other.db")]
 pub struct Import {
     /// What `runs export --format json` wrote; "-" for standard input
     #[arg(value_name = "FILE", required = true)]

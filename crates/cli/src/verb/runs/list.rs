@@ -15,6 +15,7 @@ use crate::output;
 
 /// List stored runs, newest first
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar runs list\n  nearfar runs list --experiment probe --since 7d")]
 pub struct List {
     /// Only runs of this experiment
     #[arg(long, value_name = "NAME")]

@@ -9,6 +9,7 @@ use crate::output;
 
 /// Remove stored runs with their samples; says what it removed, and asks for nothing
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar runs rm 12\n  nearfar runs rm 11 12")]
 pub struct Rm {
     /// Their numbers, or "last"
     #[arg(value_name = "RUN", required = true)]

@@ -12,6 +12,7 @@ use crate::output;
 
 /// Show a stored run: where and how it was made, and what its samples say cell by cell
 #[derive(Args)]
+#[command(after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --format json")]
 pub struct Show {
     /// Its number, or "last"
     #[arg(value_name = "RUN")]

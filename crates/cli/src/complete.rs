@@ -1,0 +1,169 @@
+//! What a shell offers for the value of an argument: rules, machines, kernels, runs, devices, nodes, processes.
+//!
+//! ```text
+//! shell ──► COMPLETE=bash nearfar -- nearfar plan --rule int ──► command() ──► a function of the table ──► interrupt-far ...
+//! ```
+//!
+//! Asked for at each key press: only names are looked up (directories of sysfs, the list of the cache), nothing is measured,
+//! made or fetched, and what cannot be read offers nothing.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use clap::{Arg, Command, CommandFactory as _};
+use clap_complete::engine::{
+    ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
+};
+use nearfar_apply::Target;
+use nearfar_lab::cache::Cache;
+use nearfar_placement::audit::RULES;
+use nearfar_runs::{Filter, Store};
+
+use crate::args::StoreArgs;
+
+type Candidates = Vec<CompletionCandidate>;
+
+/// By the name of an argument in the definitions, so that an argument of that name in a new verb has them, too.
+const OFFERS: &[(&str, fn() -> Candidates)] = &[
+    ("rule", rules),
+    ("rules", rules),
+    ("devices", pci_devices),
+    ("not_devices", pci_devices),
+    ("near", near),
+    ("node", nodes),
+    ("from", nodes),
+    ("to", nodes),
+    ("subsystem", subsystems),
+    ("pid", processes),
+    ("series", series),
+];
+
+/// The definitions of all arguments, with what a shell offers for their values.
+pub fn command() -> Command {
+    offering(crate::command::Command::command(), "")
+}
+
+/// The same for one verb and those below it.
+fn offering(command: Command, above: &str) -> Command {
+    let name = format!("{above} {}", command.get_name());
+    let verb = name.clone();
+    let command = command.mut_args(|arg| offered(arg, &verb));
+    command.mut_subcommands(|below| offering(below, &name))
+}
+
+fn offered(arg: Arg, verb: &str) -> Arg {
+    let id = arg.get_id().as_str().to_owned();
+    if let Some((_, candidates)) = OFFERS.iter().find(|(name, _)| *name == id) {
+        return arg.add(ArgValueCandidates::new(*candidates));
+    }
+    match (id.as_str(), verb) {
+        ("run" | "runs", verb) if verb.starts_with(" nearfar runs") => arg.add(ArgValueCandidates::new(stored_runs)),
+        ("run", " nearfar rollback") => arg.add(ArgValueCandidates::new(made_runs)),
+        ("source" | "machine", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| or_file(typed, machines()))),
+        ("kernel", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| or_file(typed, kernels()))),
+        ("cgroup", _) => arg.add(ArgValueCompleter::new(PathCompleter::dir().current_dir("/sys/fs/cgroup"))),
+        _ => arg,
+    }
+}
+
+/// Names, and where none begins so, files.
+fn or_file(typed: &OsStr, names: Candidates) -> Candidates {
+    let begins = |name: &CompletionCandidate| name.get_value().as_encoded_bytes().starts_with(typed.as_encoded_bytes());
+    let mut found: Candidates = names.into_iter().filter(begins).collect();
+    if found.is_empty() || typed.as_encoded_bytes().contains(&b'/') {
+        found.extend(PathCompleter::any().complete(typed));
+    }
+    found
+}
+
+fn candidate(name: impl Into<OsString>, help: impl Into<String>) -> CompletionCandidate {
+    CompletionCandidate::new(name).help(Some(help.into().into()))
+}
+
+fn rules() -> Candidates {
+    RULES.iter().map(|rule| candidate(rule.id, rule.title)).collect()
+}
+
+fn machines() -> Candidates {
+    nearfar_sources::gallery().into_iter().map(|machine| candidate(machine.name, machine.description)).collect()
+}
+
+/// What the cache holds for guests of any architecture, and this host's own.
+fn kernels() -> Candidates {
+    let entries = Cache::of_user().map(|cache| nearfar_lab::kernels::list(&cache)).unwrap_or_default();
+    let cached = entries.into_iter().filter(|entry| entry.cached);
+    let cached = cached.map(|entry| candidate(entry.series.to_string(), entry.release.unwrap_or_default()));
+    distinct(cached.chain([candidate("host", "the running kernel")]).collect())
+}
+
+/// What `lab kernels get` fetches for this project's own tests, and what is cached.
+fn series() -> Candidates {
+    let entries = Cache::of_user().map(|cache| nearfar_lab::kernels::list(&cache)).unwrap_or_default();
+    distinct(entries.into_iter().map(|entry| CompletionCandidate::new(entry.series.to_string())).collect())
+}
+
+fn distinct(mut candidates: Candidates) -> Candidates {
+    candidates.sort_by(|a, b| a.get_value().cmp(b.get_value()));
+    candidates.dedup_by(|a, b| a.get_value() == b.get_value());
+    candidates
+}
+
+/// The runs of the usual store; which one --store names is not known here.
+fn stored_runs() -> Candidates {
+    let path = StoreArgs { store: None }.path().ok().filter(|path| path.is_file());
+    let store = path.and_then(|path| Store::open_existing(&path).ok());
+    let runs = store.and_then(|store| store.list(&Filter::default()).ok()).unwrap_or_default();
+    let help = |run: &nearfar_runs::Run| format!("{} {}", run.experiment, run.label.as_deref().unwrap_or_default());
+    let named = runs.iter().map(|run| candidate(run.run.to_string(), help(run)));
+    named.chain((!runs.is_empty()).then(|| candidate("last", "the newest"))).collect()
+}
+
+/// The runs of apply on the running system; only root sees them.
+fn made_runs() -> Candidates {
+    let runs = nearfar_apply::history(&Target::live(None)).unwrap_or_default();
+    let help = |run: &nearfar_apply::Run| format!("{} changes", run.changes.len());
+    runs.iter().map(|run| candidate(run.run.to_string(), help(run))).collect()
+}
+
+fn pci_devices() -> Candidates {
+    names_in("/sys/bus/pci/devices").into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// What has hardware: interfaces and disks that stand on a device, NVMe controllers, PCI functions.
+fn near() -> Candidates {
+    let on_device = |class: &'static str| {
+        let has_device = move |name: &OsString| Path::new(class).join(name).join("device").exists();
+        names_in(class).into_iter().filter(has_device).map(CompletionCandidate::new)
+    };
+    let classes = ["/sys/class/net", "/sys/class/nvme", "/sys/class/block"];
+    classes.into_iter().flat_map(on_device).chain(pci_devices()).collect()
+}
+
+fn nodes() -> Candidates {
+    let number = |name: &OsString| name.to_str()?.strip_prefix("node")?.parse::<u32>().ok();
+    let mut numbers: Vec<u32> = names_in("/sys/devices/system/node").iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers.into_iter().map(|number| CompletionCandidate::new(number.to_string())).collect()
+}
+
+fn subsystems() -> Candidates {
+    names_in("/sys/class/nvme-subsystem").into_iter().map(CompletionCandidate::new).collect()
+}
+
+fn processes() -> Candidates {
+    let number = |name: OsString| name.to_str()?.parse::<u32>().ok();
+    let named = |pid: u32| {
+        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name: String = String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).collect();
+        candidate(pid.to_string(), name)
+    };
+    names_in("/proc").into_iter().filter_map(number).map(named).collect()
+}
+
+/// The names in a directory, sorted; none where it cannot be read.
+fn names_in(directory: &str) -> Vec<OsString> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    let mut names: Vec<OsString> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    names.sort();
+    names
+}
