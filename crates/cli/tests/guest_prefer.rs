@@ -249,7 +249,7 @@ fn map_and_read(file: &Path) {
 #[test]
 #[ignore = "a child of a part that runs in the guest"]
 fn hold() {
-    let Some(file) = std::env::var_os("HOLD") else { return println!("skipped: nothing to hold") };
+    let Some(file) = std::env::var_os("HOLD") else { return println!("skipped: manual: nothing to hold") };
     let page = rustix::param::page_size();
     std::fs::write(&file, vec![1; SHARED_PAGES * page]).unwrap();
     let own = vec![2_u8; OWN_PAGES * page];

@@ -184,7 +184,7 @@ fn under_systemd_the_service_gives_the_journal_fields() {
     let manager = Manager::of(&mut command, dir.path());
     if !Command::new("unshare").args(["--mount", "true"]).stderr(Stdio::null()).status().is_ok_and(|ran| ran.success())
     {
-        return println!("skipped: no mount namespace can be made here");
+        return println!("skipped: root: no mount namespace can be made here");
     }
     let _child = Owned(command.stderr(stream).spawn().unwrap());
     manager.hears("READY=1");

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn this_process_has_memory_somewhere() {
         let Ok(numa) = std::fs::File::open("/proc/self/numa_maps") else {
-            return println!("skipped: this kernel has no numa_maps");
+            return println!("skipped: kernel: this kernel has no numa_maps");
         };
         let nodes = (0..64).map(NodeId).collect();
         let shares = on_nodes(io::BufReader::new(numa), &nodes).unwrap();

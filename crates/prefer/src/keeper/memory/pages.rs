@@ -216,7 +216,7 @@ mod tests {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         };
-        let Ok(begin) = begin else { return println!("skipped: no 64 GiB of addresses here") };
+        let Ok(begin) = begin else { return println!("skipped: kernel: no 64 GiB of addresses here") };
         // SAFETY: inside the mapping.
         unsafe { begin.cast::<u8>().add(bytes / 64).write(1) };
         let pid = std::process::id().cast_signed();
@@ -227,7 +227,7 @@ mod tests {
             let walk = Walk { pid, from: &nodes, page_bytes: page as u64, pagemap, is_over: &|| false };
             let mut batch = Batch { pid, node: 0, pages_each: 1, addresses: Vec::new(), count: &mut |_| {} };
             match walk.mapping(range.clone(), share, &mut batch) {
-                Err(error) => println!("skipped: {error}"),
+                Err(error) => println!("skipped: kernel: {error}"),
                 Ok(_) => {
                     assert!(batch.addresses.contains(&(begin as u64 + bytes as u64 / 64)), "{:?}", batch.addresses)
                 }
