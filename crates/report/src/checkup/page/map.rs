@@ -57,7 +57,7 @@ fn alike(machine: &Machine, drawn: &[&Node]) -> Markup {
     let others = machine.nodes.len() - drawn.len();
     html! {
         details.alike open[kinds.len() <= 12] {
-            summary { (count(others, "other node")) " without devices or interrupts of their own" }
+            summary { (count(others, "other node")) ", by kind" }
             div.scroll tabindex="0" role="region" aria-label="Other nodes" {
                 table.runs {
                     caption { "Nodes that are alike" }
