@@ -21,6 +21,6 @@ fn man_pages_render_without_warnings() {
             let text = String::from_utf8_lossy(&rendered.stdout);
             assert!(text.contains("EXIT STATUS") && text.contains("SEE ALSO"));
         }
-        Err(error) => println!("skipped: groff: {error}"),
+        Err(error) => println!("skipped: tools: groff: {error}"),
     }
 }
