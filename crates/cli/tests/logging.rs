@@ -79,7 +79,9 @@ fn sources_say_what_they_read_and_what_they_cannot() {
     let output = nearfar(&["topo", "-vvv"]).output().unwrap();
     assert!(said(&output).contains("TRACE nearfar_sources::tree"), "{}", said(&output));
     assert!(said(&output).contains(r#"path=/sys/devices/system/"#));
-    assert_eq!(output.stdout, nearfar(&["topo"]).output().unwrap().stdout);
+    // Not compared with another answer: free memory changes meanwhile.
+    let answer = text(&output.stdout);
+    assert!(output.status.success() && answer.contains("Nodes") && !answer.contains("TRACE"), "{answer}");
 }
 
 #[test]
