@@ -9,6 +9,7 @@ mod script;
 mod systemd;
 mod udev;
 
+use nearfar_machine::PciAddress;
 use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
 
 use crate::check::check_planned;
@@ -120,10 +121,15 @@ fn lookup_name(change: &Change) -> Option<&str> {
 }
 
 /// A shell command, without any quotation mark, that finds the interrupt whose line in /proc/interrupts ends with the
-/// name ("7:" is its first word) and gives it to these CPUs.
-fn put_by_name(name: &str, cpus: &str) -> String {
+/// name ("7:" is its first word) and gives it to these CPUs. Names such as `virtio0-input.0` are numbered anew at every
+/// boot: where the device is known, the interrupt has to be one of its messages.
+fn put_by_name(name: &str, cpus: &str, device: Option<PciAddress>) -> String {
+    let of_device = device.map_or_else(String::new, |device| {
+        let messages = format!("/sys/bus/pci/devices/{device}/msi_irqs");
+        format!(" && {{ [ ! -d {messages} ] || [ -e {messages}/${{irq%:}} ]; }}")
+    });
     format!(
-        "set -f; while read -r irq rest; do last=; for last in $rest; do :; done; if [ x$last = x{name} ]; \
+        "set -f; while read -r irq rest; do last=; for last in $rest; do :; done; if [ x$last = x{name} ]{of_device}; \
          then echo {cpus} > /proc/irq/${{irq%:}}/smp_affinity_list; fi; done < /proc/interrupts"
     )
 }

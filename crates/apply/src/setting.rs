@@ -140,7 +140,7 @@ impl Setting {
 }
 
 /// The kernel's `dev_valid_name` (net/core/dev.c) lets more through; nearfar takes the names people and udev give.
-fn check_interface(name: &str) -> Result<(), String> {
+pub(crate) fn check_interface(name: &str) -> Result<(), String> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     let good = plain && (1..=15).contains(&name.len()) && name != "." && name != "..";
     good.then_some(()).ok_or_else(|| format!("{name:.64?} is no name of a network interface"))

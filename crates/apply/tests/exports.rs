@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use nearfar_apply::export::{script, systemd, udev};
 use nearfar_machine::IoPolicy;
-use nearfar_placement::change::{Change, LeftAlone, Plan};
+use nearfar_placement::change::{Change, LeftAlone, Owner, Plan};
 use proptest::prelude::*;
 use support::*;
 
@@ -20,6 +20,15 @@ fn hostile(text: &str) -> Plan {
         planned.reason = text.into();
         planned.rule = text.into();
         planned.before = Some(text.into());
+        let text_only = Some(text.to_owned());
+        planned.owner = Some(Owner {
+            interface: text_only.clone(),
+            controller: text_only.clone(),
+            nqn: text_only.clone(),
+            pci_id: text_only.clone(),
+            mac: text_only,
+            ..Owner::default()
+        });
         match &mut planned.change {
             Change::InterruptAffinity { name, .. } => *name = Some(text.into()),
             Change::Xps { interface, .. } | Change::Rps { interface, .. } => *interface = text.into(),
@@ -31,8 +40,22 @@ fn hostile(text: &str) -> Plan {
     plan
 }
 
+/// Owners as `nearfar plan` gives them: an interrupt of each kind of device.
 fn golden() -> Plan {
     let mut plan = plan_of_all_kinds();
+    let device = Some("0000:3b:00.0".parse().unwrap());
+    let named = |name: &str| Some(name.to_owned());
+    let owners = [
+        Some(Owner { device, interface: named("eth0"), ..Owner::default() }),
+        Some(Owner { device, controller: named("nvme0"), ..Owner::default() }),
+        Some(Owner { device, ..Owner::default() }),
+        Some(Owner { device, ..Owner::default() }),
+        None,
+        Some(Owner { nqn: named("nqn.2014-08.org.nvmexpress:uuid:1"), ..Owner::default() }),
+    ];
+    for (planned, owner) in plan.changes.iter_mut().zip(owners) {
+        planned.owner = owner;
+    }
     plan.left_alone.push(LeftAlone {
         subject: "interrupt 42 (nvme0q3)".into(),
         rule: "irq-managed".into(),
@@ -139,6 +162,31 @@ fn the_unit_finds_interrupts_by_name() {
     };
     let unit = systemd(&plan(vec![planned(nameless, None)]));
     assert!(unit.contains("# left out: /proc/irq/10/smp_affinity_list <- 4: interrupt numbers change"), "{unit}");
+}
+
+/// The unit's command, run on a tree: a name that another device's interrupt has now is not enough.
+#[test]
+fn an_interrupt_of_another_device_with_the_same_name_is_left() {
+    let tree = Tree::machine();
+    tree.put("/proc/interrupts", "   CPU0\n 10:  5  PCI-MSI 1-edge   virtio0-input.0\n");
+    tree.put("/sys/bus/pci/devices/0000:3b:00.0/msi_irqs/11", "msix\n");
+    let mut planned = planned(interrupt(10, "4"), None);
+    if let Change::InterruptAffinity { name, .. } = &mut planned.change {
+        *name = Some("virtio0-input.0".into());
+    }
+    planned.owner = Some(Owner { device: Some("0000:3b:00.0".parse().unwrap()), ..Owner::default() });
+    let run = || {
+        let unit = systemd(&plan(vec![planned.clone()]));
+        let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \"")).unwrap();
+        let command = line.strip_suffix('"').unwrap().replace("$$", "$").replace("%%", "%");
+        let root = tree.root().display().to_string();
+        let command = command.replace("/proc/", &format!("{root}/proc/")).replace("/sys/", &format!("{root}/sys/"));
+        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+        tree.get("/proc/irq/10/smp_affinity_list")
+    };
+    assert_eq!(run(), "0-7\n");
+    tree.put("/sys/bus/pci/devices/0000:3b:00.0/msi_irqs/10", "msix\n");
+    assert_eq!(run(), "4\n");
 }
 
 /// Lines that are not comments must be ones that a harmless plan produces too, but for what check lets through.

@@ -52,7 +52,8 @@ fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
         Change::InterruptAffinity { .. } => {
             let name = lookup_name(&writing.planned.change)
                 .ok_or("interrupt numbers change at every boot, and the plan gives no name to look it up by")?;
-            Ok(put_by_name(name, &writing.value))
+            let device = writing.planned.owner.as_ref().and_then(|owner| owner.device);
+            Ok(put_by_name(name, &writing.value, device))
         }
         _ => Ok(format!("echo '{}' > '{}'", writing.value, writing.file)),
     }

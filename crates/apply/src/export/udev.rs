@@ -1,14 +1,18 @@
 //! udev rules, which act whenever a device appears: at boot, and when one is plugged in later.
 
-use nearfar_placement::change::{Change, Plan};
+use nearfar_machine::PciAddress;
+use nearfar_placement::change::{Change, Owner, Plan};
 
 use super::{Writing, explained, heading, lookup_name, put_by_name, writings};
+use crate::setting::check_interface;
 
 const INSTALL: &str = "#
 # Install: save as /etc/udev/rules.d/99-nearfar.rules, then
-#     udevadm control --reload && udevadm trigger --action=change --subsystem-match=nvme-subsystem --subsystem-match=net
+#     udevadm control --reload
+#     udevadm trigger --action=change -s net -s nvme -s nvme-subsystem -s pci
 # Interrupts are no devices of udev's, and their numbers change at every boot: they are looked up by the name of their
-# handler when their network interface or disk controller appears, as far as the name tells which that is.
+# handler when the device that has them appears. A network driver asks for them when its interface comes up, which udev
+# does not see: trigger the event again then, or use the unit of --format systemd.
 # Settings of the kernel (sysctl) belong into /etc/sysctl.d and are comments here.
 ";
 
@@ -27,12 +31,16 @@ fn act(writing: &Writing<'_>) -> String {
     match &writing.planned.change {
         Change::InterruptAffinity { .. } => interrupt(writing),
         // The queue's own event comes before udev renames the interface; "move" is the renaming.
-        Change::Xps { interface, queue, .. } => queue_rule(interface, &format!("tx-{queue}/xps_cpus"), value),
-        Change::Rps { interface, queue, .. } => queue_rule(interface, &format!("rx-{queue}/rps_cpus"), value),
-        Change::NvmeIoPolicy { subsystem, .. } => format!(
-            "ACTION==\"add|change\", SUBSYSTEM==\"nvme-subsystem\", KERNEL==\"{subsystem}\", \
-             ATTR{{iopolicy}}=\"{value}\"\n"
-        ),
+        Change::Xps { interface, queue, .. } => queue_rule(writing, interface, &format!("tx-{queue}/xps_cpus")),
+        Change::Rps { interface, queue, .. } => queue_rule(writing, interface, &format!("rx-{queue}/rps_cpus")),
+        Change::NvmeIoPolicy { subsystem, .. } => {
+            // The number of a subsystem is given out in the order in which disks answer; its NQN is its own.
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b".:_-".contains(&b);
+            let nqn = owner(writing).nqn.filter(|nqn| !nqn.is_empty() && nqn.bytes().all(plain));
+            let which =
+                nqn.map_or_else(|| format!("KERNEL==\"{subsystem}\""), |nqn| format!("ATTR{{subsysnqn}}==\"{nqn}\""));
+            format!("ACTION==\"add|change\", SUBSYSTEM==\"nvme-subsystem\", {which}, ATTR{{iopolicy}}=\"{value}\"\n")
+        }
         Change::DeviceNode { device, .. } => {
             format!("ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\", ATTR{{numa_node}}=\"{value}\"\n")
         }
@@ -40,31 +48,51 @@ fn act(writing: &Writing<'_>) -> String {
     }
 }
 
-fn queue_rule(interface: &str, attribute: &str, value: &str) -> String {
+fn owner(writing: &Writing<'_>) -> Owner {
+    writing.planned.owner.clone().unwrap_or_default()
+}
+
+/// The device above the one that the event is about: names are given out in the order in which devices appear.
+fn below(device: Option<PciAddress>) -> String {
+    device.map_or_else(String::new, |device| format!(", KERNELS==\"{device}\""))
+}
+
+fn queue_rule(writing: &Writing<'_>, interface: &str, attribute: &str) -> String {
+    let (below, value) = (below(owner(writing).device), &writing.value);
     format!(
-        "ACTION==\"add|change|move\", SUBSYSTEM==\"net\", KERNEL==\"{interface}\", \
+        "ACTION==\"add|change|move\", SUBSYSTEM==\"net\", KERNEL==\"{interface}\"{below}, \
          ATTR{{queues/{attribute}}}=\"{value}\"\n"
     )
 }
 
-/// Handlers are named after their interface (`eth0-TxRx-1`) or controller (`nvme0q0`), which is then the device to wait
-/// for. Network drivers ask for their interrupts when the interface is brought up, which udev is not told: hence the
-/// `change` event, for `udevadm trigger` after that.
+/// Waits for the device that has the interrupt: drivers agree on no form of a handler's name (`i40e-eth0-TxRx-1`,
+/// `virtio0-input.1`), so the plan says which it is. Network drivers ask for their interrupts when the interface is brought
+/// up, which udev is not told: hence the `change` event, for `udevadm trigger` after that.
 fn interrupt(writing: &Writing<'_>) -> String {
     let left_out = |because: &str| format!("# left out: {} <- {}: {because}\n", writing.file, writing.value);
     let Some(name) = lookup_name(&writing.planned.change) else {
         return left_out("interrupt numbers change at every boot, and the plan gives no name to look it up by");
     };
-    let digits = |rest: &str| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit());
-    let nvme = name.strip_prefix("nvme").and_then(|rest| rest.split_once('q')).filter(|(it, _)| digits(it));
-    let device = match (nvme, name.split_once('-')) {
-        (Some((number, _)), _) => format!("SUBSYSTEM==\"nvme\", KERNEL==\"nvme{number}\""),
-        (None, Some((interface, _))) if !interface.contains([':', '@']) && interface.len() <= 15 => {
-            format!("SUBSYSTEM==\"net\", KERNEL==\"{interface}\"")
+    let Owner { interface, controller, device, .. } = owner(writing);
+    let interface = interface.filter(|name| check_interface(name).is_ok());
+    let controller = controller.filter(|name| is_controller(name));
+    let event = match (interface, controller, device) {
+        (Some(name), ..) => {
+            format!("ACTION==\"add|change|move\", SUBSYSTEM==\"net\", KERNEL==\"{name}\"{}", below(device))
         }
-        _ => return left_out("its name does not tell which device to wait for; see --format systemd"),
+        (None, Some(name), _) => {
+            format!("ACTION==\"add|change\", SUBSYSTEM==\"nvme\", KERNEL==\"{name}\"{}", below(device))
+        }
+        // Interrupts are there when the driver is: "bind" (since Linux 4.14) comes after "add".
+        (None, None, Some(device)) => format!("ACTION==\"bind|change\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\""),
+        (None, None, None) => return left_out("the plan does not say which device has it; see --format systemd"),
     };
     // $$ and %% are udev's way to write $ and %.
-    let command = put_by_name(name, &writing.value).replace('%', "%%").replace('$', "$$");
-    format!("ACTION==\"add|change|move\", {device}, RUN+=\"/bin/sh -c '{command}'\"\n")
+    let command = put_by_name(name, &writing.value, device).replace('%', "%%").replace('$', "$$");
+    format!("{event}, RUN+=\"/bin/sh -c '{command}'\"\n")
+}
+
+fn is_controller(name: &str) -> bool {
+    let digits = name.strip_prefix("nvme").unwrap_or_default();
+    (1..=10).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit())
 }
