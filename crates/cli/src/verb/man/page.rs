@@ -151,6 +151,7 @@ fn exit_status(command: &Command) -> String {
 fn environment(command: &Command, name: &str) -> Vec<(&'static str, &'static str)> {
     let mut known = vec![
         ("COLUMNS", "Columns of a line; without it those of the terminal, or 100 in a pipe or file."),
+        ("NEARFAR_LOG", "What is said on standard error of the work itself, by crate; as --verbose."),
         ("NO_COLOR", "No colour, unless --color always is given."),
     ];
     if has(command, "store") || name == "nearfar-runs" || name == "nearfar-bench" {
