@@ -22,9 +22,11 @@ use nearfar_runs::{Filter, Store};
 use crate::args::StoreArgs;
 
 type Candidates = Vec<CompletionCandidate>;
+/// An argument, and what is offered for it.
+type Offer = (&'static str, fn() -> Candidates);
 
 /// By the name of an argument in the definitions, so that an argument of that name in a new verb has them, too.
-const OFFERS: &[(&str, fn() -> Candidates)] = &[
+const OFFERS: &[Offer] = &[
     ("rule", rules),
     ("rules", rules),
     ("devices", pci_devices),
