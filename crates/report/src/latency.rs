@@ -52,12 +52,9 @@ pub(crate) fn label(matrix: &LatencyMatrix) -> String {
 /// How the figures were made.
 pub(crate) fn method(matrix: &LatencyMatrix) -> String {
     let samples = matrix.pairs.iter().map(|pair| pair.samples_ns.len()).min().unwrap_or(0);
-    let figures = match samples {
-        1 => "one sample a pair".to_owned(),
-        _ => format!("median and quartiles of {} a pair", count(samples, "sample")),
-    };
+    let figures = of_samples("median and quartiles", samples);
     format!(
-        "dependent loads over one random cycle of {} lines in {} on each node ({}); {figures}, {} loads each, pairs in \
+        "dependent loads over one random cycle of {} lines in {} on each node ({}); {figures} a pair, {} loads each, pairs in \
          random order; {:.1} s",
         bytes(matrix.line_bytes),
         bytes(matrix.buffer_bytes),
@@ -65,6 +62,11 @@ pub(crate) fn method(matrix: &LatencyMatrix) -> String {
         matrix.steps,
         matrix.elapsed_s,
     )
+}
+
+/// What is printed of so many samples; one sample has neither quartiles nor a median worth the name.
+pub(crate) fn of_samples(what: &str, samples: usize) -> String {
+    if samples == 1 { "one sample".to_owned() } else { format!("{what} of {}", count(samples, "sample")) }
 }
 
 /// The figures alone: as a matrix where it fits, as a list of pairs where it does not.

@@ -129,11 +129,11 @@ fn bandwidth_method(matrix: &BandwidthMatrix) -> String {
     let figures = || matrix.pairs.iter().map(|pair| &pair.bytes_per_s);
     format!(
         "Bandwidth: plain loops over {} on each node ({}), a part for each thread, threads pinned and started together; {:.0} \
-         ms counted in the middle of each run; medians and quartiles of {} a pair; {}; {:.1} s.",
+         ms counted in the middle of each run; {} a pair; {}; {:.1} s.",
         bytes(matrix.buffer_bytes),
         matrix.page_kind,
         matrix.window_s * 1e3,
-        count(figures().map(|figures| figures.samples.len()).min().unwrap_or(0), "sample"),
+        super::of_samples("medians and quartiles", figures().map(|figures| figures.samples.len()).min().unwrap_or(0)),
         sure(figures().map(|figures| (figures.median, figures.confidence))),
         matrix.elapsed_s,
     )
@@ -146,8 +146,8 @@ fn transfer_method(matrix: &TransferMatrix) -> String {
         false => "one pair of CPUs for each thing they share and each pair of nodes (--all-cpus for all)",
     };
     format!(
-        "Transfer: two pinned threads store and await numbers in one line; {which}; medians of {} a pair; {}; {:.1} s.",
-        count(figures().map(|figures| figures.samples.len()).min().unwrap_or(0), "sample"),
+        "Transfer: two pinned threads store and await numbers in one line; {which}; {} a pair; {}; {:.1} s.",
+        super::of_samples("medians", figures().map(|figures| figures.samples.len()).min().unwrap_or(0)),
         sure(figures().map(|figures| (figures.median, figures.confidence))),
         matrix.elapsed_s,
     )
