@@ -173,6 +173,24 @@ fn a_cpuset_that_changes_meanwhile_leaves_the_task_as_without_a_keeper() {
 }
 
 #[test]
+fn a_child_found_after_its_cpuset_changed_has_inherited_all_the_same() {
+    let Some(own) = own() else { return };
+    let Some(cpuset) = Cpuset::new("child") else { return };
+    let mut tasks = Tasks::new();
+    let task = tasks.tasks[&0];
+    cpuset.take(task.pid);
+    assert!(cpuset.set("0"));
+    // No look comes in between.
+    let options = KeeperOptions { interval: std::time::Duration::from_secs(60), ..plain() };
+    let keeper = tasks.keeper(options).unwrap();
+    let child = tasks.make(0, "fork", 1);
+    assert!(cpuset.set("1"));
+    keeper.stop().unwrap();
+    assert!(cpuset.set("0-1"));
+    assert_eq!([task.mask(), child.mask()], [own.clone(), own]);
+}
+
+#[test]
 fn cpus_of_the_node_that_come_online_later_are_used() {
     let Some(own) = own() else { return };
     let nodes = tempfile::tempdir().unwrap();

@@ -300,6 +300,7 @@ impl Kept {
     /// Keeps a process no longer: its threads get their own masks back.
     pub(super) fn let_go(&mut self, pid: i32) {
         self.observe();
+        self.cpusets.refresh();
         let threads = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
         for tid in threads {
             let Some(group) = self.threads.get(&tid).and_then(|thread| thread.group) else { continue };

@@ -54,6 +54,9 @@ impl Kept {
     pub(super) fn observe(&mut self) {
         let Some(observer) = &mut self.lineage.observer else { return };
         let events = observer.events();
+        if !events.is_empty() {
+            self.cpusets.refresh();
+        }
         for (maker, made) in std::mem::take(&mut self.lineage.open) {
             self.was_made(maker, made);
         }

@@ -27,6 +27,8 @@ impl Kept {
         if !due {
             return;
         }
+        // A newcomer's mask is what the kernel makes of the request within the cpuset as it is now.
+        self.cpusets.refresh();
         // A maker that runs has perhaps not been charged yet for the time in which it made somebody; and what a newcomer
         // has made is not listed in this round.
         self.unsettled = births;
