@@ -114,6 +114,29 @@ mod tests {
         }
     }
 
+    /// Verbs without `--format`: they write a file, run a command or print text for another program.
+    const NO_FORMAT: [&str; 7] =
+        ["snapshot", "lab run", "lab shell", "lab kernels get", "lab kernels path", "completions", "man"];
+
+    #[test]
+    fn every_verb_has_json_or_nothing_to_say_in_it() {
+        let mut found = Vec::new();
+        let mut command = super::Command::command();
+        command.build();
+        verbs(&command, "", &mut found);
+        let has_json = |definition: &clap::Command| {
+            let format = definition.get_arguments().find(|argument| argument.get_id() == "format");
+            format.is_some_and(|format| format.get_possible_values().iter().any(|value| value.get_name() == "json"))
+        };
+        let without: BTreeSet<&str> = found
+            .iter()
+            .filter(|(_, definition)| !definition.has_subcommands() || definition.get_name() == "prefer")
+            .filter(|(_, definition)| !definition.is_hide_set() && !has_json(definition))
+            .map(|(verb, _)| verb.as_str())
+            .collect();
+        assert_eq!(without, BTreeSet::from_iter(NO_FORMAT));
+    }
+
     #[test]
     fn every_argument_with_a_value_is_in_the_table_of_targets_or_names_none() {
         let mut found = Vec::new();

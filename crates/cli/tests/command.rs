@@ -222,6 +222,36 @@ fn nobody_to_ask_means_nothing_is_changed() {
 }
 
 #[test]
+fn a_dry_run_in_json_is_the_plan_that_apply_takes() {
+    let tree = Laid::out(QUEUES);
+    let root = tree.path("").display().to_string();
+    let [dry, plan] = [&["apply", "--dry-run"][..], &["plan"]].map(|verb| {
+        let text = answer(&[verb, &["--root", &root, "--format", "json"]].concat());
+        let mut plan: Value = serde_json::from_str(&text).unwrap();
+        plan["source"].as_object_mut().unwrap().remove("taken_at_s");
+        plan
+    });
+    assert!(!plan["changes"].as_array().unwrap().is_empty());
+    assert_eq!(dry, plan);
+    // Of a question that nobody can answer, only standard error has the plan for people.
+    let output = nearfar(&["apply", "--root", &root, "--format", "json"]);
+    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true));
+}
+
+#[test]
+fn what_topo_prints_as_json_is_a_source() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("topo.json").display().to_string();
+    let printed = answer(&["topo", "--source", "two-node", "--format", "json"]);
+    std::fs::write(&file, &printed).unwrap();
+    assert_eq!(answer(&["topo", "--source", &file, "--format", "json"]), printed);
+    std::fs::write(&file, answer(&["audit", "--source", "two-node", "--format", "json"])).unwrap();
+    let (message, code) = failure(&["topo", "--source", &file]);
+    assert_eq!(code, 2);
+    assert!(message.contains("audit/1") && message.contains("nearfar topo --format json"), "{message}");
+}
+
+#[test]
 fn nothing_to_change_needs_no_journal() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
@@ -268,7 +298,7 @@ fn man_pages_know_every_verb() {
         "lab",
     ] {
         let page = std::fs::read_to_string(directory.path().join(format!("nearfar-{verb}.1"))).unwrap();
-        assert!(page.contains(".SH SYNOPSIS"), "{verb}");
+        assert!(page.contains(".SH \"SYNOPSIS\"\n"), "{verb}");
         let documented = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{verb}.md"));
         assert!(documented.exists(), "docs/ has no page on {verb}");
     }

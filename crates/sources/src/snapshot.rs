@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 /// The version of the format that this nearfar writes, and the newest it reads.
 pub const VERSION: u32 = 1;
 
+/// The schema of what `nearfar topo --format json` prints: the machine's fields beside those of the envelope.
+pub const TOPO_SCHEMA: &str = "topo/1";
+
 /// The most that a snapshot may inflate to, in bytes.
 const MOST_INFLATED: u64 = 1 << 30;
 /// No snapshot shrinks more than this; one that claims to is meant to fill memory.
@@ -57,6 +60,18 @@ pub enum SnapshotError {
         /// Its version.
         found: u32,
     },
+    /// JSON that nearfar wrote, of another verb or of another version of `topo`.
+    #[error(
+        "{place} has the schema {schema:?}, and a machine is in {TOPO_SCHEMA:?}: \
+         `nearfar topo --format json` of this version ({}) prints that",
+        env!("CARGO_PKG_VERSION")
+    )]
+    OtherSchema {
+        /// The file.
+        place: String,
+        /// Its schema.
+        schema: String,
+    },
     /// The JSON in it is no snapshot.
     #[error("{place} does not hold a nearfar snapshot: {reason}")]
     NotASnapshot {
@@ -86,10 +101,11 @@ struct Written<'a> {
     machine: &'a Machine,
 }
 
-/// What every version has. Everything else is passed over.
+/// What every version has, and what `topo` prints has instead. Everything else is passed over.
 #[derive(Deserialize)]
 struct Head {
-    nearfar_snapshot: u32,
+    nearfar_snapshot: Option<u32>,
+    schema: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -110,16 +126,22 @@ pub fn write(machine: &Machine, out: impl Write) -> Result<(), SnapshotError> {
     out.flush().map_err(SnapshotError::Write)
 }
 
-/// Reads a snapshot: the compressed file, or the JSON text in it.
+/// Reads a snapshot: the compressed file, or the JSON text in it. What `nearfar topo --format json` prints is a snapshot as
+/// well, compressed or not.
 ///
 /// # Errors
 /// When it is damaged, too large, of a newer format, no snapshot, or contradicts itself.
 pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
-    let head: Head = decode(bytes, place)?;
-    if head.nearfar_snapshot > VERSION {
-        return Err(SnapshotError::Newer { place: place.to_owned(), found: head.nearfar_snapshot });
-    }
-    let Body { machine } = decode(bytes, place)?;
+    let machine = match decode(bytes, place)? {
+        Head { nearfar_snapshot: Some(found), .. } if found > VERSION => {
+            return Err(SnapshotError::Newer { place: place.to_owned(), found });
+        }
+        Head { nearfar_snapshot: None, schema: Some(schema) } if schema == TOPO_SCHEMA => decode(bytes, place)?,
+        Head { nearfar_snapshot: None, schema: Some(schema) } => {
+            return Err(SnapshotError::OtherSchema { place: place.to_owned(), schema });
+        }
+        _ => decode::<Body>(bytes, place)?.machine,
+    };
     match machine.check().into_iter().next() {
         Some(violation) => Err(SnapshotError::Contradicts { place: place.to_owned(), violation }),
         None => Ok(machine),

@@ -38,6 +38,15 @@ proptest! {
     }
 
     #[test]
+    fn the_json_of_topo_is_a_snapshot(machine in any_machine()) {
+        let mut json = serde_json::to_value(&machine).unwrap();
+        json["schema"] = snapshot::TOPO_SCHEMA.into();
+        let text = serde_json::to_vec_pretty(&json).unwrap();
+        prop_assert_eq!(&snapshot::read(&text, "file").unwrap(), &machine);
+        prop_assert_eq!(snapshot::read(&gzip(&text), "file").unwrap(), machine);
+    }
+
+    #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
         let _ = snapshot::read(&bytes, "file");
         let _ = snapshot::read(&gzip(&bytes), "file");

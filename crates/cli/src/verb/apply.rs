@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use nearfar_apply::{ApplyError, ApplyOptions};
+use nearfar_machine::Origin;
 use nearfar_placement::change::Plan;
 use nearfar_sources::TaskScope;
 
@@ -58,16 +59,26 @@ pub struct Apply {
 impl Apply {
     /// Reads or makes the plan, carries it out, prints what came of it.
     pub fn run(self, colour: Colour) -> Outcome {
-        let plan = match &self.file {
-            Some(file) => read_plan(file)?,
-            None => self.make_plan()?,
+        let (plan, origin) = match &self.file {
+            Some(file) => (read_plan(file)?, None),
+            None => self.make_plan().map(|(plan, origin)| (plan, Some(origin)))?,
         };
         let style = output::style(colour);
         if self.dry_run {
-            return output::print(&nearfar_report::plan::table(&plan, &style));
+            return output::print(&match self.format.format {
+                Format::Table => nearfar_report::plan::table(&plan, &style),
+                Format::Json => output::json(PLAN_SCHEMA, origin.as_ref(), &plan)?,
+            });
         }
         if self.file.is_none() && !self.yes && !plan.changes.is_empty() {
-            output::print(&nearfar_report::plan::table(&plan, &style))?;
+            match self.format.format {
+                Format::Table => output::print(&nearfar_report::plan::table(&plan, &style))?,
+                // Standard output is for the answer.
+                Format::Json => {
+                    let style = nearfar_report::Style { colour: false, ..style };
+                    output::say!("{}", nearfar_report::plan::table(&plan, &style));
+                }
+            }
             confirm()?;
         }
         let cancel = Some(signals::cancel_flag());
@@ -83,9 +94,10 @@ impl Apply {
         }
     }
 
-    fn make_plan(&self) -> Result<Plan, Failure> {
+    fn make_plan(&self) -> Result<(Plan, Origin), Failure> {
         let source = SourceArgs { source: None, root: self.target.root.clone(), fake: None };
-        self.choice.plan(&source.read(super::audit::wanted(TaskScope::None))?)
+        let machine = source.read(super::audit::wanted(TaskScope::None))?;
+        Ok((self.choice.plan(&machine)?, machine.origin))
     }
 }
 
@@ -103,7 +115,7 @@ fn confirm() -> Outcome {
             "nobody to ask: standard input is not a terminal; say --yes to make these changes"
         )));
     }
-    output::print("\nMake these changes? [y/N] ")?;
+    output::say_part!("\nMake these changes? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).map_err(Failure::input)?;
     match answer.trim() {

@@ -1,7 +1,7 @@
 //! `nearfar topo`: shows the machine.
 
 use clap::{Args, ValueEnum};
-use nearfar_sources::{TaskScope, Want, hwloc_xml};
+use nearfar_sources::{TaskScope, Want, hwloc_xml, snapshot};
 
 use crate::args::{Colour, SourceArgs, TaskArgs};
 use crate::failure::Outcome;
@@ -51,7 +51,7 @@ impl Topo {
         let machine = self.source.read(want)?;
         output::print(&match self.format {
             TopoFormat::Table => nearfar_report::topo::table(&machine, &output::style(colour)),
-            TopoFormat::Json => output::json("topo/1", None, &machine)?,
+            TopoFormat::Json => output::json(snapshot::TOPO_SCHEMA, None, &machine)?,
             TopoFormat::HwlocXml => hwloc_xml::render(&machine),
             TopoFormat::Dot => nearfar_report::topo::dot(&machine),
             TopoFormat::Svg => nearfar_report::topo::svg(&machine),
