@@ -3,7 +3,8 @@
 //!
 //! Commands of one page run one after the other in one directory that holds the gallery as `machines/`, some mails as
 //! `mails/`, and a recorded machine as `tree/`. A line `...` in the expected output stands for any number of lines. `UPDATE_DOCS=1 cargo test -p nearfar
-//! --test documents` rewrites the outputs that have no `...`. Blocks marked ```text are not run.
+//! --test documents` rewrites the outputs that have no `...`. Blocks marked ```text are not run. A command that needs a tool of
+//! [`FOREIGN`] is left out where that is not installed, and counted as skipped.
 
 #[path = "../../sources/tests/machines/mod.rs"]
 mod machines;
@@ -11,6 +12,33 @@ mod machines;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Programs of others that commands in the documentation use.
+const FOREIGN: [&str; 8] =
+    ["lstopo", "lstopo-no-graphics", "numactl", "jq", "dot", "python3", "rsvg-convert", "migratepages"];
+
+#[test]
+fn the_pipe_in_the_help_of_topo_works_with_the_installed_lstopo() {
+    if let Some(missing) = missing_tool("lstopo") {
+        return println!("skipped: {missing} is not installed");
+    }
+    let help = run("nearfar topo --help", Path::new("."));
+    let pipe = help.lines().map(str::trim).find(|line| line.contains("| lstopo")).expect("the help names no pipe");
+    // On a terminal lstopo opens a window where there is a display.
+    let output = run(&format!("{pipe} --of console"), Path::new("."));
+    assert!(output.starts_with("Machine "), "{pipe}\n{output}");
+}
+
+/// The first tool of [`FOREIGN`] that a command uses and that is not installed.
+fn missing_tool(command: &str) -> Option<&'static str> {
+    let uses =
+        |tool: &&&str| command.split(|c: char| c.is_whitespace() || "|;&()".contains(c)).any(|word| word == **tool);
+    let installed = |tool: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(tool).is_file())
+    };
+    FOREIGN.iter().filter(uses).find(|tool| !installed(tool)).copied()
+}
 
 #[test]
 fn every_command_in_the_documentation_prints_what_it_says() {
@@ -70,6 +98,11 @@ fn run_page(text: &str, directory: &Path, commands: &mut usize) -> String {
             writeln!(expected, "{output}").unwrap();
         }
         *commands += 1;
+        if let Some(missing) = missing_tool(&command) {
+            println!("skipped: {missing} is not installed: {command}");
+            page += &expected;
+            continue;
+        }
         let actual = run(&command, directory);
         page += if matches(&expected, &actual) { &expected } else { &actual };
     }

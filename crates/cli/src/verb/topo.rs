@@ -11,7 +11,7 @@ use crate::output;
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar topo\n  nearfar topo --source kunpeng --format svg > kunpeng.svg\n  \
-                             nearfar topo --source mail.txt\n  nearfar topo --fake 2U --format hwloc-xml | lstopo -i -"
+                             nearfar topo --source mail.txt\n  nearfar topo --fake 2U --format hwloc-xml | lstopo --if xml -i -"
 )]
 pub struct Topo {
     #[command(flatten)]
