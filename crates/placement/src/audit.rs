@@ -63,6 +63,47 @@ pub struct Audit {
     pub not_checked: Vec<NotChecked>,
     /// Rules that looked at something, in the order of [`RULES`].
     pub checked: Vec<&'static str>,
+    /// What became of each rule, in the order of [`RULES`].
+    pub rules: Vec<RuleState>,
+}
+
+/// What became of a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct RuleState {
+    /// Its id.
+    pub rule: &'static str,
+    /// Each rule has one.
+    pub state: State,
+    /// Its findings; none unless the state is `found`.
+    pub findings: usize,
+    /// Whether something that it should have looked at is unknown, although the state says that it looked.
+    pub in_part: bool,
+}
+
+/// The states of a rule. They exclude each other, so the rules in them add up to all rules.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Checked, with findings.
+    Found,
+    /// Checked, without findings.
+    NothingFound,
+    /// What it needs is unknown; the reasons are in [`Audit::not_checked`].
+    NotChecked,
+    /// The machine has nothing that it is about, such as a distance between nodes where there is one node.
+    NotApplicable,
+}
+
+impl Audit {
+    /// How many rules are in a state.
+    pub fn number(&self, state: State) -> usize {
+        self.rules.iter().filter(|rule| rule.state == state).count()
+    }
+
+    /// How many were checked, but not everywhere.
+    pub fn number_in_part(&self) -> usize {
+        self.rules.iter().filter(|rule| rule.in_part).count()
+    }
 }
 
 /// A rule that could not be checked, or not everywhere.
@@ -84,5 +125,9 @@ pub fn audit(machine: &Machine, options: &AuditOptions) -> Audit {
     nvme::check(&site, &mut ledger);
     tasks::check(&site, options, &mut ledger);
     system::check(&site, &mut ledger);
+    // Without any node listed nothing is known; that the rules say themselves.
+    if machine.online_nodes().count() == 1 {
+        ledger.not_applicable(rules::AMONG_NODES);
+    }
     ledger.close()
 }

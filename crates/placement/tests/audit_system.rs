@@ -328,6 +328,116 @@ fn json_of_an_audit_has_the_documented_keys() {
         "node-without-cpus",
         "node-without-memory",
         "input-contradiction"
+      ],
+      "rules": [
+        {
+          "rule": "device-without-node",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "firmware-node-offline",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "device-node-differs",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "interrupt-far",
+          "state": "found",
+          "findings": 1,
+          "in_part": false
+        },
+        {
+          "rule": "queues-share-cpu",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "interrupt-on-isolated-cpu",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "managed-interrupt",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "competing-writer",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "xps-mismatch",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "rps-mismatch",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "nvme-far-path",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "task-memory-far",
+          "state": "not-checked",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "cpuset-disjoint",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "numa-balancing",
+          "state": "not-checked",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "flat-distances",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "node-without-cpus",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "node-without-memory",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        },
+        {
+          "rule": "input-contradiction",
+          "state": "nothing-found",
+          "findings": 0,
+          "in_part": false
+        }
       ]
     }
     "#);

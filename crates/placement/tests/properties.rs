@@ -4,9 +4,9 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::model;
 use common::random::any_inhabited_machine;
-use nearfar_machine::{IoPolicy, Machine};
+use common::{model, rules_that_do_not_add_up};
+use nearfar_machine::{IoPolicy, Known, Machine};
 use nearfar_placement::audit::{AuditOptions, RULES, audit};
 use nearfar_placement::change::Change;
 use nearfar_placement::plan::{PlanOptions, plan};
@@ -43,6 +43,7 @@ proptest! {
         let known = |id: &str| RULES.iter().any(|rule| rule.id == id);
         prop_assert!(found.findings.iter().all(|finding| known(finding.rule)));
         prop_assert!(found.not_checked.iter().all(|not| known(not.rule) && !not.because.is_empty()));
+        prop_assert_eq!(rules_that_do_not_add_up(&found), Vec::<String>::new());
         for finding in &found.findings {
             prop_assert!(!finding.subject.is_empty() && finding.message.ends_with('.'), "{:?}", finding);
             if let Some(cost) = finding.cost {
@@ -51,6 +52,21 @@ proptest! {
                 prop_assert!(nearer && (cost.now.is_some() || cost.after.is_some()), "{:?}", finding);
             }
         }
+    }
+
+    #[test]
+    fn whatever_is_unknown_each_rule_is_in_one_state(mut machine in any_inhabited_machine(), unknown in 0..512u32) {
+        let hidden = |part: u32| unknown >> part & 1 == 1;
+        if hidden(0) { machine.pci = Known::no("hidden") }
+        if hidden(1) { machine.host_bridges = Known::no("hidden") }
+        if hidden(2) { machine.interrupts = Known::no("hidden") }
+        if hidden(3) { machine.networks = Known::no("hidden") }
+        if hidden(4) { machine.nvme = Known::no("hidden") }
+        if hidden(5) { machine.tasks = Known::no("hidden") }
+        if hidden(6) { machine.distances = Known::no("hidden") }
+        if hidden(7) { machine.settings.numa_balancing = Known::no("hidden") }
+        if hidden(8) { machine.nodes.truncate(1) }
+        prop_assert_eq!(rules_that_do_not_add_up(&audit(&machine, &AuditOptions::default())), Vec::<String>::new());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_placement::audit::{Audit, Finding, Severity};
+use nearfar_placement::audit::{Audit, Finding, Severity, State};
 
 use crate::amount::count;
 use crate::change;
@@ -15,7 +15,8 @@ const MOST_OF_A_RULE: usize = 12;
 /// Findings by severity and rule, each with evidence, what it costs and what would mend it; then what was not
 /// checked, and why.
 pub fn table(audit: &Audit, style: &Style) -> String {
-    let mut out = heading(style, "Findings", &counts(audit));
+    let mut out = heading(style, "Findings", &found(audit));
+    out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Dim, &rules(audit)));
     for group in groups(audit) {
         out.push_str(&rule(&group, style));
     }
@@ -43,14 +44,36 @@ pub(crate) fn groups(audit: &Audit) -> Vec<Group<'_>> {
     groups
 }
 
-/// `1 critical, 3 warnings, 2 notices`, or that there are none.
+/// `1 critical, 3 warnings, 2 notices`, or that there are none and of how many rules.
 pub(crate) fn counts(audit: &Audit) -> String {
+    if audit.findings.is_empty() { format!("none; {}", rules(audit)) } else { found(audit) }
+}
+
+/// `1 critical, 3 warnings, 2 notices`, or `none`.
+fn found(audit: &Audit) -> String {
     let of = |severity: &Severity| audit.findings.iter().filter(|finding| finding.severity == *severity).count();
     let all = [Severity::Critical, Severity::Warning, Severity::Notice, Severity::Fact].into_iter();
     let parts: Vec<String> =
         all.filter(|severity| of(severity) > 0).map(|severity| number(severity, of(&severity))).collect();
-    let checked = count(audit.checked.len(), "rule");
-    if parts.is_empty() { format!("none; {checked} checked") } else { parts.join(", ") }
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+}
+
+/// `18 rules: 6 with findings, 8 without (2 of these 14 only in part), 4 not checked`; the figures add up to the number of
+/// rules.
+pub(crate) fn rules(audit: &Audit) -> String {
+    let in_part = match audit.number_in_part() {
+        0 => String::new(),
+        part => format!(" ({part} of these {} only in part)", audit.checked.len()),
+    };
+    let (found, nothing) = (audit.number(State::Found), audit.number(State::NothingFound));
+    let mut text = format!("{}: {found} with findings, {nothing} without{in_part}", count(audit.rules.len(), "rule"));
+    for (state, what) in [(State::NotChecked, "not checked"), (State::NotApplicable, "not applicable")] {
+        match audit.number(state) {
+            0 => {}
+            number => text.push_str(&format!(", {number} {what}")),
+        }
+    }
+    text
 }
 
 /// `3 warnings`, `2 critical`.

@@ -18,18 +18,16 @@ pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, 
     if let Some(near) = near {
         say(Role::Plain, &format!("near: {near}"));
     }
-    if report.nothing_to_narrow {
-        say(Role::Plain, "Whoever was kept may run on this node's CPUs only: there was nothing to narrow.");
-    }
-    let (threads, processes) = (report.threads as usize, report.processes as usize);
-    say(
-        Role::Plain,
-        &format!(
-            "kept {} of {}",
-            count(threads, "thread"),
-            if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
-        ),
-    );
+    let threads = count(report.threads as usize, "thread");
+    let processes =
+        if report.processes == 1 { "1 process".to_owned() } else { format!("{} processes", report.processes) };
+    let verb = if report.threads == 1 { "is" } else { "are" };
+    let node = report.node;
+    let kept = match report.nothing_to_narrow {
+        true => format!("{threads} of {processes} {verb} on node {node} only already: nothing to narrow"),
+        false => format!("kept {threads} of {processes}"),
+    };
+    say(Role::Plain, &kept);
     let out_now = match report.out_now {
         0 => String::new(),
         now => format!("; {now} still out at the end, for want of room"),

@@ -104,7 +104,13 @@ pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Sty
     line("machine", Role::Plain, &machine.map_or_else(unreadable, |machine| Summary::of(machine).line()));
     line("emulated", Role::Warning, run.emulated.as_deref().unwrap_or(""));
     let attempts = format!("{} in {}, seed {}", samples_of(run), count(detail.plan.len(), "cell"), detail.seed);
-    line("samples", Role::Plain, &format!("{attempts}, {} with doubts, {} failed", run.doubtful, run.failed));
+    // Doubts about the whole run stand below; a bare "0 with doubts" would deny them.
+    let (own, whole) = match detail.warnings.len() {
+        0 => ("", String::new()),
+        number => (" of their own", format!("; {} about the whole run", count(number, "doubt"))),
+    };
+    let text = format!("{attempts}, {} with doubts{own}, {} failed{whole}", run.doubtful, run.failed);
+    line("samples", Role::Plain, &text);
     line("parameters", Role::Plain, &parameters(&detail.parameters));
     let mut out = heading(style, &format!("Run {}", run.run), &run.title);
     out.push_str(&grid.render(style));

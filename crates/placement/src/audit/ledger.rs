@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use nearfar_machine::Known;
 
 use super::rules::RULES;
-use super::{Audit, Finding, NotChecked};
+use super::{Audit, Finding, NotChecked, RuleState, State};
 
 /// Collects findings; the same reason for many things is one entry that counts them.
 #[derive(Default)]
 pub(super) struct Ledger {
     findings: Vec<Finding>,
     checked: BTreeSet<&'static str>,
+    not_applicable: BTreeSet<&'static str>,
     skipped: BTreeMap<(usize, String), Things>,
 }
 
@@ -29,6 +30,11 @@ impl Ledger {
     /// These rules looked at something.
     pub fn checked(&mut self, rules: &[&'static str]) {
         self.checked.extend(rules);
+    }
+
+    /// The machine has nothing that these rules are about.
+    pub fn not_applicable(&mut self, rules: &[&'static str]) {
+        self.not_applicable.extend(rules);
     }
 
     /// A rule could not be checked at all.
@@ -66,7 +72,10 @@ impl Ledger {
 
     pub fn close(mut self) -> Audit {
         self.findings.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), position(finding.rule)));
-        let not_checked = self.skipped.into_iter().map(|((rule, because), things)| NotChecked {
+        let rules: Vec<RuleState> = RULES.iter().map(|rule| self.state(rule.id)).collect();
+        let applies = |rule: usize| rules.get(rule).is_some_and(|rule| rule.state != State::NotApplicable);
+        let skipped = self.skipped.into_iter().filter(|((rule, _), _)| applies(*rule));
+        let not_checked = skipped.map(|((rule, because), things)| NotChecked {
             rule: RULES.get(rule).map_or("", |rule| rule.id),
             because: match (things.first, things.more) {
                 (None, _) => because,
@@ -74,8 +83,25 @@ impl Ledger {
                 (Some(first), more) => format!("{first} and {more} more: {because}"),
             },
         });
-        let checked = RULES.iter().map(|rule| rule.id).filter(|id| self.checked.contains(id)).collect();
-        Audit { findings: self.findings, not_checked: not_checked.collect(), checked }
+        let not_checked = not_checked.collect();
+        let checked = |rule: &&RuleState| matches!(rule.state, State::Found | State::NothingFound);
+        let checked = rules.iter().filter(checked).map(|rule| rule.rule).collect();
+        Audit { findings: self.findings, not_checked, checked, rules }
+    }
+
+    /// What became of a rule: what it found decides before what it lacked.
+    fn state(&self, rule: &'static str) -> RuleState {
+        let findings = self.findings.iter().filter(|finding| finding.rule == rule).count();
+        let lacks = self.skipped.keys().any(|&(of, _)| of == position(rule));
+        let state = match self.checked.contains(rule) {
+            _ if findings > 0 => State::Found,
+            _ if self.not_applicable.contains(rule) => State::NotApplicable,
+            true => State::NothingFound,
+            false if lacks => State::NotChecked,
+            false => State::NotApplicable,
+        };
+        let in_part = lacks && matches!(state, State::Found | State::NothingFound);
+        RuleState { rule, state, findings, in_part }
     }
 }
 

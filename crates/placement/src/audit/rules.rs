@@ -18,6 +18,10 @@ pub struct Rule {
     pub explanation: &'static str,
 }
 
+/// The rules that compare nodes, with nothing to compare where there is one.
+pub(super) const AMONG_NODES: &[&str] =
+    &["device-without-node", "flat-distances", "task-memory-far", "cpuset-disjoint"];
+
 /// Every rule, in the order in which findings of one severity are listed.
 pub static RULES: &[Rule] = &[
     Rule {

@@ -181,7 +181,7 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     let Some(tasks) = ledger.need(&site.machine.tasks, &[BALANCING]) else { return };
     let with_memory = site.machine.online_nodes().filter(|node| node.has_memory() != Some(false)).count();
     if with_memory < 2 {
-        return;
+        return ledger.not_applicable(&[BALANCING]);
     }
     let floating: Heaviest<'_> = tasks.iter().filter_map(|task| floats(site, options, task)).collect();
     let pinned = |task: &Task| task.pinned_bytes.get().copied().filter(|&bytes| bytes >= options.pinned_bytes.max(1));

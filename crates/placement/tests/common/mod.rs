@@ -10,6 +10,7 @@ use nearfar_machine::{
     NvmeNamespace, NvmePath, NvmeSubsystem, Origin, PciAddress, PciDevice, ReceiveQueue, RootBus, SourceKind,
     TransmitQueue,
 };
+use nearfar_placement::audit::{Audit, RULES, State};
 
 /// A list such as "0-3,8".
 pub fn set(text: &str) -> CpuSet {
@@ -204,6 +205,32 @@ pub fn device_on_an_offline_node(online: u32) -> Machine {
     let paths = [("0000:20:00.0", Some(0), AnaState::Optimized), ("0000:40:00.0", None, AnaState::Optimized)];
     add_subsystem(&mut machine, "nvme-subsys0", IoPolicy::Numa, &paths);
     machine
+}
+
+/// Rules whose state contradicts the rest of the audit; each has to be in one state, and the states to add up to all.
+pub fn rules_that_do_not_add_up(audit: &Audit) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let all: Vec<&str> = audit.rules.iter().map(|rule| rule.rule).collect();
+    if all != RULES.iter().map(|rule| rule.id).collect::<Vec<_>>() {
+        wrong.push(format!("the rules are {all:?}"));
+    }
+    let states = [State::Found, State::NothingFound, State::NotChecked, State::NotApplicable];
+    if states.iter().map(|&state| audit.number(state)).sum::<usize>() != RULES.len() {
+        wrong.push("the states do not add up".to_owned());
+    }
+    for rule in &audit.rules {
+        let findings = audit.findings.iter().filter(|finding| finding.rule == rule.rule).count();
+        let lacks = audit.not_checked.iter().any(|not| not.rule == rule.rule);
+        let checked = matches!(rule.state, State::Found | State::NothingFound);
+        let agrees = rule.findings == findings
+            && (rule.state == State::Found) == (findings > 0)
+            && audit.checked.contains(&rule.rule) == checked
+            && lacks == (rule.in_part || rule.state == State::NotChecked);
+        if !agrees {
+            wrong.push(format!("{rule:?}"));
+        }
+    }
+    wrong
 }
 
 /// An audit as text: what was found, then what was not checked.

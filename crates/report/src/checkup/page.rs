@@ -117,7 +117,7 @@ fn tiles(checkup: &Checkup) -> Markup {
                 @let groups = severities(checkup);
                 @if groups.is_empty() { strong { "0" } span { "findings" } }
                 @for (severity, number) in groups { span class={ "badge " (severity) } { (audit::number(severity, number)) } }
-                small { (count(checkup.audit.checked.len(), "rule")) " checked, " (checkup.audit.not_checked.len()) " not" }
+                small { (audit::rules(&checkup.audit)) }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Findings to draw.
 
 use nearfar_machine::*;
-use nearfar_placement::audit::{Audit, Evidence, Finding, NotChecked, Severity};
+use nearfar_placement::audit::{Audit, Evidence, Finding, NotChecked, RULES, RuleState, Severity, State};
 use nearfar_placement::change::{Change, DistanceChange};
 
 fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str) -> Finding {
@@ -71,14 +71,27 @@ pub fn audit(far: u32) -> Audit {
         )
     });
     findings.push(finding("node-without-memory", Severity::Fact, "node 2", "has CPUs and no memory"));
+    let rules = RULES.iter().map(|rule| state(rule.id, &findings)).collect();
     Audit {
         findings,
+        rules,
         not_checked: vec![
             NotChecked { rule: "task-memory-far", because: "tasks were not read: ask with --tasks".into() },
             NotChecked { rule: "competing-writer", because: "the sample has none".into() },
         ],
         checked: vec!["device-without-node", "interrupt-far", "nvme-far-path", "node-without-memory"],
     }
+}
+
+/// What became of a rule in the sample.
+fn state(rule: &'static str, findings: &[Finding]) -> RuleState {
+    let number = findings.iter().filter(|finding| finding.rule == rule).count();
+    let state = match rule {
+        _ if number > 0 => State::Found,
+        "task-memory-far" | "competing-writer" => State::NotChecked,
+        _ => State::NothingFound,
+    };
+    RuleState { rule, state, findings: number, in_part: false }
 }
 
 /// Findings whose every text is an attempt on the reader.

@@ -6,7 +6,7 @@ use nearfar_placement::audit::{self, Audit, Finding, Severity};
 
 use super::{Checkup, next, titled};
 use crate::amount::count;
-use crate::audit::{Group, groups, reasons};
+use crate::audit::{Group, groups, reasons, rules};
 use crate::change;
 use crate::checkup::next::on_this_machine;
 use crate::fold::{Fold, Folder};
@@ -29,7 +29,7 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
         "What is far",
         &html! {
             @if groups.is_empty() {
-                p.note { "No findings. " (count(audit.checked.len(), "rule")) " checked, " (audit.not_checked.len()) " not (see below)." }
+                p.note { "No findings. " (rules(audit)) "." }
             }
             @for group in &groups { (rule(checkup, group, &folder)) }
         },
