@@ -19,6 +19,7 @@
 mod check;
 mod cpu;
 mod diagnostic;
+mod disk;
 mod distance;
 mod id;
 mod interrupt;
@@ -36,6 +37,7 @@ mod task;
 
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
 pub use diagnostic::Diagnostic;
+pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances};
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu::{Cache, Cpu, CpuStates};
 use crate::diagnostic::Diagnostic;
+use crate::disk::Disk;
 use crate::distance::Distances;
 use crate::id::{CpuId, Distance, NodeId, PciAddress};
 use crate::interrupt::Interrupt;
@@ -44,6 +45,9 @@ pub struct Machine {
     pub interrupts: Known<Vec<Interrupt>>,
     /// Network devices with hardware behind them, by name.
     pub networks: Known<Vec<NetworkDevice>>,
+    /// Disks below PCI functions, by name; none where the source has none or was not asked for devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Disk>,
     /// NVMe subsystems, by name.
     pub nvme: Known<Vec<NvmeSubsystem>>,
     /// Processes, by number; only read on request.
@@ -74,6 +78,7 @@ impl Machine {
             host_bridges: Known::no(because),
             interrupts: Known::no(because),
             networks: Known::no(because),
+            disks: Vec::new(),
             nvme: Known::no(because),
             tasks: Known::no(because),
             cpusets: Known::no(because),

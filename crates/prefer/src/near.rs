@@ -140,7 +140,10 @@ pub fn home(machine: &Machine, device: &str) -> Result<Home, NearError> {
         Ok(address) => by_address(machine, &localities, device, address)?,
         Err(_) => match network(machine, &localities, device) {
             Some(way) => vec![way],
-            None => nvme(machine, &localities, device)?.ok_or_else(|| unknown_device(machine, device))?,
+            None => match nvme(machine, &localities, device)? {
+                Some(ways) => ways,
+                None => disk(machine, &localities, device).ok_or_else(|| unknown_device(machine, device))?,
+            },
         },
     };
     settle(machine, device, ways)
@@ -186,6 +189,13 @@ fn has_cpus(machine: &Machine, node: NodeId) -> bool {
 
 fn nearest_with_cpus(machine: &Machine, from: NodeId) -> Option<(NodeId, Option<Distance>)> {
     nodes_by_distance(machine, from).into_iter().find(|&(node, _)| has_cpus(machine, node))
+}
+
+/// A disk such as `vda`, by the PCI function above it.
+fn disk(machine: &Machine, localities: &Localities<'_>, device: &str) -> Option<Vec<Way>> {
+    let functions = machine.functions_named(device);
+    let way = |address| Way { name: device.to_owned(), address: Some(address), located: localities.of(address) };
+    (!functions.is_empty()).then(|| functions.into_iter().map(way).collect())
 }
 
 fn by_address(
@@ -284,6 +294,7 @@ fn unknown_device(machine: &Machine, device: &str) -> NearError {
     for subsystem in machine.nvme.get().into_iter().flatten() {
         names.extend(subsystem.controllers.iter().map(|it| it.name.as_str()));
     }
+    names.extend(machine.disks.iter().map(|disk| disk.name.as_str()));
     let known = match (names.len(), machine.pci.why_not()) {
         (0, Some(because)) => format!("what devices there are is not known: {because}"),
         (0, None) => "it has neither network nor NVMe devices, name another by its PCI address (lspci)".to_owned(),

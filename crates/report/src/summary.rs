@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_machine::{CacheKind, Cpu, CpuId, Machine};
+use nearfar_machine::{Cache, CacheKind, Cpu, CpuId, Machine, Node, NodeId};
 
 use crate::amount::{bytes, count, moment};
 
@@ -86,14 +86,54 @@ pub(crate) fn circumstances(machine: &Machine) -> Vec<String> {
     parts
 }
 
+/// The packages (sockets) that a node's CPUs are in, as the kernel numbers them, `0` or `0,1`; where its numbers do not
+/// tell them apart, counted by their first CPU. Empty where the source does not tell.
+pub(crate) fn packages_of(machine: &Machine, node: &Node) -> String {
+    let names = Packages::of(machine);
+    names.on(machine, node)
+}
+
+/// How packages are named.
+pub(crate) struct Packages {
+    /// First CPUs, ascending, where the kernel's numbers are of no use.
+    leaders: Option<Vec<CpuId>>,
+}
+
+impl Packages {
+    pub(crate) fn of(machine: &Machine) -> Self {
+        let pairs: BTreeSet<(CpuId, Option<i64>)> =
+            machine.cpus.iter().filter_map(|cpu| Some((cpu.package_leader?, cpu.package))).collect();
+        let numbers: BTreeSet<Option<i64>> = pairs.iter().map(|&(_, number)| number).collect();
+        let leaders: BTreeSet<CpuId> = pairs.iter().map(|&(leader, _)| leader).collect();
+        let useless = numbers.len() < leaders.len() || numbers.iter().any(|number| number.is_none_or(|it| it < 0));
+        Self { leaders: (useless && !leaders.is_empty()).then(|| leaders.into_iter().collect()) }
+    }
+
+    pub(crate) fn on(&self, machine: &Machine, node: &Node) -> String {
+        let number = |cpu: &Cpu| match &self.leaders {
+            Some(leaders) => leaders.binary_search(&cpu.package_leader?).ok().map(|place| place as i64),
+            None => cpu.package.filter(|&number| number >= 0),
+        };
+        let cpus = node.cpus.iter().filter_map(|cpu| machine.cpu(cpu));
+        let numbers: BTreeSet<i64> = cpus.filter_map(number).collect();
+        numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// How many nodes a cache serves; 1 where none of its CPUs is on a node. Fake nodes count as the real one they are of.
+pub(crate) fn nodes_behind(machine: &Machine, cache: &Cache) -> usize {
+    let nodes: BTreeSet<NodeId> = cache.cpus.iter().filter_map(|cpu| machine.node_of(cpu)).collect();
+    nodes.len().max(1)
+}
+
 /// One line a level: `L3 unified  32 MiB x 4, each for 12 CPUs`.
 pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
-    let mut kinds: BTreeMap<(u32, CacheKind, Option<u64>, usize), usize> = BTreeMap::new();
+    let mut kinds: BTreeMap<(u32, CacheKind, Option<u64>, usize, usize), usize> = BTreeMap::new();
     for cache in &machine.caches {
         let size = cache.size_bytes.get().copied();
-        *kinds.entry((cache.level, cache.kind, size, cache.cpus.len())).or_default() += 1;
+        *kinds.entry((cache.level, cache.kind, size, cache.cpus.len(), nodes_behind(machine, cache))).or_default() += 1;
     }
-    let lines = kinds.into_iter().map(|((level, kind, size, cpus), number)| {
+    let lines = kinds.into_iter().map(|((level, kind, size, cpus, nodes), number)| {
         let suffix = match kind {
             CacheKind::Data => "d",
             CacheKind::Instruction => "i",
@@ -101,7 +141,8 @@ pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
         };
         let size = size.map_or_else(|| "unknown size".to_owned(), bytes);
         let shared = if cpus == 1 { "one a CPU".to_owned() } else { format!("one for {cpus} CPUs") };
-        (format!("L{level}{suffix}"), format!("{size} x {number}, {shared}"))
+        let across = if nodes > 1 { format!(" on {nodes} nodes") } else { String::new() };
+        (format!("L{level}{suffix}"), format!("{size} x {number}, {shared}{across}"))
     });
     lines.collect()
 }

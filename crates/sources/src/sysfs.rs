@@ -16,6 +16,7 @@ mod cpuinfo;
 mod cpus;
 mod cpusets;
 mod devices;
+mod disks;
 mod distances;
 mod firmware;
 mod interrupts;

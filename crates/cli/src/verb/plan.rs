@@ -52,12 +52,12 @@ pub struct ChoiceArgs {
     /// Mend only what this audit rule finds (may be repeated)
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
-    /// Change only what belongs to this PCI device (may be repeated)
-    #[arg(long = "device", value_name = "ADDRESS")]
-    devices: Vec<PciAddress>,
-    /// Leave what belongs to this PCI device alone (may be repeated)
-    #[arg(long = "not-device", value_name = "ADDRESS")]
-    not_devices: Vec<PciAddress>,
+    /// Change only what belongs to this device: a PCI address, eth0, vda, nvme0 (may be repeated)
+    #[arg(long = "device", value_name = "DEVICE")]
+    devices: Vec<String>,
+    /// Leave what belongs to this device alone (may be repeated)
+    #[arg(long = "not-device", value_name = "DEVICE")]
+    not_devices: Vec<String>,
     /// Also override the node of devices that the kernel puts on none: the last resort. It taints the kernel, and the
     /// driver has to be bound again, which stops the device for a moment
     #[arg(long)]
@@ -74,14 +74,27 @@ impl ChoiceArgs {
         let options = PlanOptions {
             device_node_override: self.override_device_node,
             rules: (!self.rules.is_empty()).then(|| self.rules.clone()),
-            devices: (!self.devices.is_empty()).then(|| self.devices.clone()),
-            not_devices: self.not_devices.clone(),
+            devices: (!self.devices.is_empty()).then(|| functions(machine, &self.devices)).transpose()?,
+            not_devices: functions(machine, &self.not_devices)?,
             iopolicy: self.iopolicy.as_deref().map(IoPolicy::from),
         };
         options.check(machine).map_err(Failure::input)?;
         let audit = audit::audit(machine, &AuditOptions::default());
         Ok(plan::plan(machine, &audit, &options))
     }
+}
+
+/// The PCI functions behind the names of devices. An address that the machine does not have is left to
+/// [`PlanOptions::check`], which knows those it has.
+fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Failure> {
+    let one = |name: &String| match (name.parse::<PciAddress>(), machine.functions_named(name)) {
+        (Ok(address), _) => Ok(vec![address]),
+        (Err(_), found) if !found.is_empty() => Ok(found),
+        (Err(error), _) => Err(Failure::input(anyhow::anyhow!(
+            "there is no device {name:?}: not a disk, network interface or NVMe controller on the PCI bus, and {error}"
+        ))),
+    };
+    names.iter().map(one).collect::<Result<Vec<_>, _>>().map(|found| found.concat())
 }
 
 impl Plan {

@@ -24,6 +24,7 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
         ("address", Side::Left),
         ("class", Side::Left),
         ("driver", Side::Left),
+        ("in Linux", Side::Left),
         ("name", Side::Left),
         ("where it is", Side::Left),
     ];
@@ -31,7 +32,7 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
     let localities = Localities::new(machine);
     for devices in by_place.values() {
         for device in devices {
-            grid.row(row(&localities, device));
+            grid.row(row(machine, &localities, device));
         }
     }
     let others = all.len() - shown;
@@ -45,7 +46,7 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
     heading(style, "Devices", &remark) + &grid.render(style)
 }
 
-fn row(localities: &Localities<'_>, device: &PciDevice) -> Vec<Cell> {
+fn row(machine: &Machine, localities: &Localities<'_>, device: &PciDevice) -> Vec<Cell> {
     let (place, role) = match &device.node {
         Known::Yes(Some(node)) => (node.to_string(), Role::Heading),
         Known::Yes(None) => ("none".to_owned(), Role::Warning),
@@ -58,6 +59,7 @@ fn row(localities: &Localities<'_>, device: &PciDevice) -> Vec<Cell> {
         Cell::new(Role::Subject, device.address.to_string()),
         Cell::new(Role::Dim, class),
         Cell::new(Role::Plain, device.driver.as_deref().unwrap_or("-")),
+        Cell::new(Role::Subject, machine.names_on(device.address).join(", ")),
         Cell::new(Role::Dim, name),
         Cell::new(Role::Warning, self::place(localities, device)),
     ]

@@ -19,11 +19,13 @@ pub fn dot(machine: &Machine) -> String {
     out.push_str("  edge [fontname=\"sans-serif\", fontsize=10, color=\"#8899aa\"];\n");
     for node in &machine.nodes {
         let dashed = if node.online { "" } else { ", style=\"rounded,dashed\"" };
-        let _ = writeln!(out, "  n{} [label={}{dashed}];", node.id, quoted(&label(node)));
+        let _ = writeln!(out, "  n{} [label={}{dashed}];", node.id, quoted(&label(machine, node)));
     }
     for device in machine.pci.get().into_iter().flatten().filter(|device| notable(device)) {
         let what = device.driver.as_deref().or(device.class_name.as_deref()).unwrap_or("");
-        let name = format!("{}\n{what}", device.address);
+        let names = machine.names_on(device.address).join(" ");
+        let lines = [device.address.to_string(), names, what.to_owned()];
+        let name = lines.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join("\n");
         let id = quoted(&device.address.to_string());
         let _ = writeln!(
             out,
@@ -39,12 +41,16 @@ pub fn dot(machine: &Machine) -> String {
     out
 }
 
-fn label(node: &Node) -> String {
+fn label(machine: &Machine, node: &Node) -> String {
     let mut label = format!("node {}", node.id);
     let _ = match node.cpus.is_empty() {
         true => write!(label, "\nno CPUs"),
         false => write!(label, "\nCPUs {}", node.cpus),
     };
+    let package = summary::packages_of(machine, node);
+    if !package.is_empty() {
+        let _ = write!(label, "\npackage {package}");
+    }
     let _ = match node.total_bytes() {
         Some(0) => write!(label, "\nno memory"),
         Some(size) => write!(label, "\n{}", bytes(size)),

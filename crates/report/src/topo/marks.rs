@@ -47,14 +47,15 @@ pub(crate) fn served(machine: &Machine, localities: &Localities<'_>, interrupt: 
     Some(Served { device, nodes, home: localities.of(device).node })
 }
 
-/// The names under which the system knows PCI devices: network interfaces and NVMe controllers.
+/// The names under which the system knows PCI devices: network interfaces, NVMe controllers, disks.
 pub(crate) fn names(machine: &Machine) -> BTreeMap<PciAddress, String> {
     let interfaces = machine.networks.get().into_iter().flatten();
     let interfaces = interfaces.filter_map(|network| Some((network.device?, network.name.as_str())));
     let controllers = machine.nvme.get().into_iter().flatten().flat_map(|subsystem| &subsystem.controllers);
     let controllers = controllers.filter_map(|controller| Some((controller.device?, controller.name.as_str())));
     let mut names: BTreeMap<PciAddress, String> = BTreeMap::new();
-    for (device, name) in interfaces.chain(controllers) {
+    let disks = machine.disks.iter().map(|disk| (disk.device, disk.name.as_str()));
+    for (device, name) in interfaces.chain(controllers).chain(disks) {
         let all = names.entry(device).or_default();
         all.push_str(if all.is_empty() { "" } else { ", " });
         all.push_str(name);

@@ -5,6 +5,7 @@ use nearfar_machine::{Known, Machine, Node};
 use crate::amount::bytes;
 use crate::layout::{Cell, Grid, Side, heading};
 use crate::style::{Role, Style};
+use crate::summary::Packages;
 
 /// The section on nodes.
 pub(super) fn section(machine: &Machine, style: &Style) -> String {
@@ -13,6 +14,7 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
         ("state", Side::Left),
         ("count", Side::Right),
         ("CPUs", Side::Left),
+        ("package", Side::Right),
         ("memory", Side::Right),
         ("free", Side::Right),
         ("tier", Side::Right),
@@ -20,8 +22,9 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
         ("remark", Side::Left),
     ];
     let mut grid = Grid::new(&columns);
+    let packages = Packages::of(machine);
     for node in &machine.nodes {
-        grid.row(row(node));
+        grid.row(row(node, packages.on(machine, node)));
     }
     let remark = match &machine.possible_nodes {
         Known::Yes(possible) if possible.len() > machine.nodes.len() => format!("possible: {possible}"),
@@ -33,7 +36,7 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
     heading(style, "Nodes", &remark) + &grid.render(style)
 }
 
-fn row(node: &Node) -> Vec<Cell> {
+fn row(node: &Node, package: String) -> Vec<Cell> {
     let state = if node.online { Cell::new(Role::Local, "online") } else { Cell::new(Role::Far, "offline") };
     let memory = node.memory.get();
     let total = match memory {
@@ -50,6 +53,7 @@ fn row(node: &Node) -> Vec<Cell> {
         state,
         count,
         cpus,
+        Cell::from(package),
         total,
         Cell::from(memory.and_then(|memory| memory.free_bytes).map_or_else(String::new, bytes)),
         Cell::from(node.tier.map_or_else(String::new, |tier| tier.to_string())),

@@ -3,7 +3,7 @@
 use nearfar_machine::{Known, Machine, Node, PciDevice, RootBus};
 
 use super::notes::Notes;
-use super::{cpusets, firmware, interrupts, networks, nvme, pci, settings, tasks, virtio, writers};
+use super::{cpusets, disks, firmware, interrupts, networks, nvme, pci, settings, tasks, virtio, writers};
 use crate::tree::Tree;
 use crate::want::{TaskScope, Want};
 
@@ -33,6 +33,7 @@ fn read_devices(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) 
     if want.devices {
         machine.networks = networks::read(tree, notes, functions);
         machine.nvme = nvme::read(tree, notes, functions);
+        machine.disks = disks::read(tree);
         let roots = pci.as_ref().map(|functions| root_buses(functions));
         locate_bridges(tree, notes, roots, machine);
         machine.pci = pci;

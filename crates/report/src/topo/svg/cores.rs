@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
-use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Machine, Node};
+use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Machine, Node, NodeSet};
 
 use super::{Detail, Drawn, at, text};
 use crate::amount::bytes;
@@ -25,11 +25,14 @@ pub(super) struct Cores<'a> {
     online: &'a CpuSet,
     kept_free: CpuSet,
     marks: &'a Marks,
+    machine: &'a Machine,
 }
 
 /// Cores behind one cache.
 struct Group {
     label: String,
+    /// Whether the cache also serves other nodes: it is drawn open, once in the room of each.
+    is_shared: bool,
     cores: Vec<CpuSet>,
 }
 
@@ -50,7 +53,11 @@ impl<'a> Cores<'a> {
         let level = data().map(|cache| cache.level).max();
         let last_level = data().filter(|cache| Some(cache.level) == level).collect();
         let (online, kept_free) = (&machine.cpu_states.online, machine.cpu_states.kept_free());
-        Self { by_leader, last_level, online, kept_free, marks }
+        Self { by_leader, last_level, online, kept_free, marks, machine }
+    }
+
+    pub(super) fn machine(&self) -> &Machine {
+        self.machine
     }
 
     /// The cores of one node; nothing for a node without CPUs.
@@ -67,12 +74,13 @@ impl<'a> Cores<'a> {
         let mut y = 0;
         let mut placed: Vec<Markup> = Vec::new();
         for row in groups.chunks(columns) {
+            let class = |group: &Group| if group.is_shared { "group shared" } else { "group" };
             let drawn: Vec<Drawn> = row.iter().map(|group| self.group(group, own_width, &cell, boxed)).collect();
             let height = drawn.iter().map(|drawn| drawn.height).max().unwrap_or(0);
             for (column, drawn) in drawn.iter().enumerate() {
                 placed.push(html! {
                     g transform=(at(column as i32 * (own_width + 6), y)) {
-                        @if boxed { rect class="group" width=(own_width) height=(height) rx="6" {} }
+                        @if boxed { rect class=(class(&row[column])) width=(own_width) height=(height) rx="6" {} }
                         (drawn.markup)
                     }
                 });
@@ -96,17 +104,21 @@ impl<'a> Cores<'a> {
         }
         let caches: Vec<&&Cache> = self.last_level.iter().filter(|cache| cache.cpus.intersects(&node.cpus)).collect();
         if caches.is_empty() || caches.len() > MOST_GROUPS || (caches.len() > 1 && caches.len() >= cores.len()) {
-            return vec![Group { label: String::new(), cores }];
+            return vec![Group { label: String::new(), is_shared: false, cores }];
         }
         let mut groups = Vec::new();
         for cache in caches {
             let (own, others) = cores.into_iter().partition(|core| core.intersects(&cache.cpus));
             cores = others;
             let size = cache.size_bytes.get().map_or_else(String::new, |&size| format!(" {}", bytes(size)));
-            groups.push(Group { label: format!("L{}{size}", cache.level), cores: own });
+            let nodes: NodeSet = cache.cpus.iter().filter_map(|cpu| self.machine.node_of(cpu)).collect();
+            let is_shared = nodes.len() > 1;
+            // One cache behind several nodes must not look like one in each of them.
+            let with = if is_shared { format!(", one for nodes {nodes}") } else { String::new() };
+            groups.push(Group { label: format!("L{}{size}{with}", cache.level), is_shared, cores: own });
         }
         if !cores.is_empty() {
-            groups.push(Group { label: String::new(), cores });
+            groups.push(Group { label: String::new(), is_shared: false, cores });
         }
         groups.retain(|group| !group.cores.is_empty());
         groups

@@ -6,6 +6,7 @@ use nearfar_machine::{Machine, Node, PciDevice};
 use super::cores::Cores;
 use super::{Detail, Drawn, at, device, device_line, homeless, links, text};
 use crate::amount::{bytes, count};
+use crate::summary::packages_of;
 use crate::topo::marks::{Lot, Marks};
 use crate::topo::notable;
 use crate::wrapping::clean;
@@ -193,6 +194,10 @@ impl Inside<'_> {
             0 => "no CPUs".to_owned(),
             1 => format!("CPU {}", self.node.cpus),
             _ => format!("CPUs {}", self.node.cpus),
+        };
+        let cpus = match packages_of(self.cores.machine(), self.node) {
+            package if package.is_empty() => cpus,
+            package => format!("{cpus}, package {package}"),
         };
         let markup = html! {
             (text("node", 0, 14, width, 16, &format!("Node {}", self.node.id)))
