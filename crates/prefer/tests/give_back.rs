@@ -112,6 +112,25 @@ fn a_choice_of_exactly_the_node_is_seen_where_it_can_be_observed() {
 }
 
 #[test]
+fn a_child_that_chose_before_it_was_seen_keeps_its_choice_and_what_it_made_earlier_does_not() {
+    let (Some(own), true) = (own(), can_observe()) else { return };
+    for how in ["fork", "daemon"] {
+        let mut tasks = Tasks::new();
+        // No look comes in between.
+        let options = KeeperOptions { interval: std::time::Duration::from_secs(60), ..observing() };
+        let keeper = tasks.keeper(options).unwrap();
+        let child = tasks.make(0, how, 1);
+        let (earlier, alone) = (tasks.make(1, "thread", 2), tasks.make(0, how, 3));
+        tasks.tell(1, "pin 0");
+        tasks.tell(3, "pin 0");
+        let later = tasks.make(1, "thread", 4);
+        keeper.stop().unwrap();
+        let masks = [tasks.tasks[&0], child, earlier, alone, later].map(support::Task::mask);
+        assert_eq!(masks, [own.clone(), home(), own.clone(), home(), home()], "{how}");
+    }
+}
+
+#[test]
 fn a_daemon_is_found_where_descent_can_be_observed() {
     let (Some(own), true) = (own(), can_observe()) else { return };
     let mut tasks = Tasks::new();

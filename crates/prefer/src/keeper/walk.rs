@@ -131,11 +131,13 @@ impl Kept {
     /// A process made by a kept one; whether it is kept.
     fn inherit(&mut self, parent: i32, child: i32) -> bool {
         let Ok(stat) = tasks::stat(child) else { return true };
-        if stat.state == 'Z' {
+        let tids = tasks::threads(child).unwrap_or_default();
+        // While other threads live, the first may have ended.
+        if stat.state == 'Z' && tids.len() <= 1 {
             self.reap(parent, child);
             return true;
         }
-        let Some((groups, since)) = self.inheritance(parent, child) else { return false };
+        let (groups, since) = self.inheritance(parent, &tids);
         if stat.id.start < since {
             return false;
         }
@@ -145,7 +147,7 @@ impl Kept {
         self.threads_of(child);
         let is_kept = |tid| self.threads.get(tid).is_some_and(|thread| thread.group.is_some());
         if !self.processes.get(&child).is_some_and(|process| process.threads.iter().any(is_kept)) {
-            // It began with masks of its own choice, or has ended.
+            // All its threads have masks of their own choice, which is on record now, or it has ended.
             self.gone(child);
             return false;
         }
@@ -154,22 +156,23 @@ impl Kept {
         true
     }
 
-    /// What a child can have inherited, and since when its maker had it.
-    fn inheritance(&self, parent: i32, child: i32) -> Option<(BTreeSet<usize>, u64)> {
-        match (self.lineage.of(child), self.processes.get(&parent)) {
-            (Some(group), _) => Some((BTreeSet::from([group?]), 0)),
-            (None, Some(process)) => Some((process.groups.clone(), process.since.unwrap_or(self.since))),
+    /// What the threads of a child can have inherited, and since when its maker had it. One of them may have chosen a mask after
+    /// it made another.
+    fn inheritance(&self, parent: i32, tids: &[i32]) -> (BTreeSet<usize>, u64) {
+        let known: Vec<Option<usize>> = tids.iter().filter_map(|&tid| self.lineage.of(tid)).collect();
+        match self.processes.get(&parent) {
+            _ if !known.is_empty() => (known.into_iter().flatten().collect(), 0),
+            Some(process) => (process.groups.clone(), process.since.unwrap_or(self.since)),
             // An orphan of this process's command.
-            (None, None) => Some(((0..self.groups.len()).collect(), self.since)),
+            None => ((0..self.groups.len()).collect(), self.since),
         }
     }
 
-    /// Descendants that were observed and are children of nobody who is kept: they left their session, or lost their parent.
+    /// The processes of descendants that were observed: they may have left their session, or lost their parent.
     fn observed(&self) -> Vec<(i32, i32)> {
         let waiting = self.lineage.waiting().into_iter().filter(|tid| !self.threads.contains_key(tid));
-        // A thread that is not its process's first is found with its process.
-        let first = |tid: &i32| tasks::process_of(*tid).is_ok_and(|process| process == *tid);
-        waiting.filter(first).filter_map(|pid| Some((tasks::stat(pid).ok()?.parent, pid))).collect()
+        let processes: BTreeSet<i32> = waiting.filter_map(|tid| tasks::process_of(tid).ok()).collect();
+        processes.into_iter().filter_map(|pid| Some((tasks::stat(pid).ok()?.parent, pid))).collect()
     }
 
     /// Takes in, at the end, whoever was made since the last look and can be found now: so that they are on record.
