@@ -24,7 +24,7 @@ pub enum ApplyError {
         error: io::Error,
     },
     /// The directory for the journal cannot be used.
-    #[error("cannot keep a journal in {place}: {because}")]
+    #[error("cannot use the state directory {place}: {because}")]
     StateDir {
         /// The directory.
         place: String,

@@ -1,12 +1,14 @@
 //! The state directory: the lock, and one journal for each run.
 //!
 //! ```text
-//! /var/lib/nearfar/        0700
-//!   lock                   held by the one that changes something; says who
-//!   run-1.journal          0600, see crate::journal
+//! /var/lib/nearfar/        0755
+//!   lock                   0600, held by the one that changes something; says who
+//!   run-1.journal          0644, see crate::journal
 //!   run-2.journal
+//!   lease-4711-0.journal   0600, see crate::lease
 //! ```
 //!
+//! Every user can read the history. What is locked only its owner can open: who can open a file can lock it.
 //! A journal for each run, so that a damaged one costs one run and not the history.
 
 use std::fs::File;
@@ -20,7 +22,7 @@ use rustix::io::Errno;
 use crate::error::ApplyError;
 use crate::run_id::RunId;
 use crate::target::{STATE_DIR, Target, plain};
-use crate::trusted::{TrustError, TrustedDir, is_private, own_regular_file};
+use crate::trusted::{PRIVATE_FILE, READABLE_DIR, READABLE_FILE, TrustError, TrustedDir, is_private, own_regular_file};
 
 /// The open state directory.
 pub(crate) struct StateDir {
@@ -74,7 +76,7 @@ impl StateDir {
     /// Creates the journal of a new run. Not on disk until [`Self::sync`].
     pub(crate) fn create(&self, run: RunId) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
-        self.open_file(&file_of(run), flags)
+        self.open_with(&file_of(run), flags, READABLE_FILE)
     }
 
     pub(crate) fn sync(&self) -> io::Result<()> {
@@ -102,8 +104,12 @@ impl StateDir {
     /// A regular file in the directory, never through a link, and not of another user: what they wrote is not to be
     /// acted on.
     pub(crate) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        self.open_with(name, flags, PRIVATE_FILE)
+    }
+
+    fn open_with(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let file = openat(&self.dir, name, flags, mode)?;
         own_regular_file(file).map_err(|error| match error {
             TrustError::System(error) => error,
             error => io::Error::other(error),
@@ -165,7 +171,7 @@ impl Way {
     /// Opens it, or makes it with its parents. What is made is on disk when this returns.
     fn make(&self) -> Result<OwnedFd, TrustError> {
         match self {
-            Self::Trusted(path) => Ok(TrustedDir::make(path)?.into_fd()),
+            Self::Trusted(path) => Ok(TrustedDir::make_readable(path)?.into_fd()),
             Self::Tree { root, .. } => {
                 make_in_tree(root)?;
                 self.open()
@@ -194,7 +200,7 @@ fn make_in_tree(root: &OwnedFd) -> io::Result<()> {
             }
         }
         let parent = in_tree(root, &names[..depth].join("/"))?;
-        match mkdirat(&parent, *name, Mode::RWXU) {
+        match mkdirat(&parent, *name, READABLE_DIR) {
             Ok(()) => fsync(&parent)?,
             // Made by another nearfar meanwhile.
             Err(Errno::EXIST) => {}

@@ -29,6 +29,14 @@ use crate::target::plain;
 const MAX_LINKS: u32 = 40;
 /// Written by its group, written by others.
 const SHARED: u32 = 0o022;
+/// A directory that every user can read: 0755.
+pub(crate) const READABLE_DIR: Mode = Mode::RWXU.union(READABLE).union(Mode::XGRP).union(Mode::XOTH);
+/// Read by its group and by others.
+const READABLE: Mode = Mode::RGRP.union(Mode::ROTH);
+/// A file of this user's alone: 0600.
+pub(crate) const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// A file that every user can read: 0644.
+pub(crate) const READABLE_FILE: Mode = PRIVATE_FILE.union(READABLE);
 
 /// Why a path is not used.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +106,7 @@ impl TrustedDir {
     /// # Errors
     /// When there is none, when it or a directory above it can be changed by other users, or the system refuses.
     pub fn open(path: &Path) -> Result<Self, TrustError> {
-        Self::walk(path, false)
+        Self::walk(path, None)
     }
 
     /// Opens a directory; makes it, and those above it, where they are missing, for this user alone. What is made is on
@@ -107,10 +115,18 @@ impl TrustedDir {
     /// # Errors
     /// As [`TrustedDir::open`].
     pub fn make(path: &Path) -> Result<Self, TrustError> {
-        Self::walk(path, true)
+        Self::walk(path, Some(Mode::RWXU))
     }
 
-    fn walk(path: &Path, make: bool) -> Result<Self, TrustError> {
+    /// As [`TrustedDir::make`]; other users can read what is made.
+    ///
+    /// # Errors
+    /// As [`TrustedDir::open`].
+    pub(crate) fn make_readable(path: &Path) -> Result<Self, TrustError> {
+        Self::walk(path, Some(READABLE_DIR))
+    }
+
+    fn walk(path: &Path, make: Option<Mode>) -> Result<Self, TrustError> {
         let mut walk = Walk::begin(make)?;
         walk.follow(path)?;
         walk.last_directory()
@@ -121,7 +137,7 @@ impl TrustedDir {
     /// # Errors
     /// When it is a link, not a regular file, belongs to another user, or the system refuses.
     pub fn open_file(&self, name: &str, flags: OFlags) -> Result<File, TrustError> {
-        own_regular_file(openat(&self.dir, name, flags | CAREFUL, Mode::RUSR | Mode::WUSR)?)
+        own_regular_file(openat(&self.dir, name, flags | CAREFUL, PRIVATE_FILE)?)
     }
 
     /// The open directory.
@@ -136,7 +152,7 @@ impl TrustedDir {
 /// # Errors
 /// When it or a directory above it can be changed by other users, when it is not a regular file, or the system refuses.
 pub fn open_to_read(path: &Path) -> Result<File, TrustError> {
-    let mut walk = Walk::begin(false)?;
+    let mut walk = Walk::begin(None)?;
     walk.follow(path)?;
     let Some(name) = walk.file.take() else { return Err(TrustError::NotRegular) };
     let file = own_regular_file(openat(&walk.dir, &name, OFlags::RDONLY | CAREFUL, Mode::empty())?)?;
@@ -197,11 +213,12 @@ struct Walk {
     at: PathBuf,
     /// The last name, where that is not a directory.
     file: Option<OsString>,
-    make: bool,
+    /// The mode of directories that are made where they are missing.
+    make: Option<Mode>,
 }
 
 impl Walk {
-    fn begin(make: bool) -> Result<Self, TrustError> {
+    fn begin(make: Option<Mode>) -> Result<Self, TrustError> {
         Ok(Self { dir: root()?, at: "/".into(), file: None, make })
     }
 
@@ -244,11 +261,11 @@ impl Walk {
     /// What has this name in the directory reached, opened without following it and without reading it.
     fn entry(&self, name: &OsStr) -> Result<OwnedFd, TrustError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match openat(&self.dir, name, flags, Mode::empty()) {
-            Err(Errno::NOENT) if self.make => {}
-            opened => return Ok(opened?),
-        }
-        match mkdirat(&self.dir, name, Mode::RWXU) {
+        let mode = match (openat(&self.dir, name, flags, Mode::empty()), self.make) {
+            (Err(Errno::NOENT), Some(mode)) => mode,
+            (opened, _) => return Ok(opened?),
+        };
+        match mkdirat(&self.dir, name, mode) {
             // Made by another nearfar meanwhile.
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),

@@ -150,12 +150,12 @@ fn a_state_directory_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn what_is_kept_is_for_its_owner_only() {
+fn what_is_kept_is_written_by_its_owner_only() {
     let tree = Tree::machine();
     apply(&one_interrupt(), &tree.target(), &ApplyOptions::default()).unwrap();
     let mode = |path: &str| fs::metadata(tree.at(path)).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode("/var/lib/nearfar"), 0o700);
-    assert_eq!((mode("/var/lib/nearfar/run-1.journal"), mode("/var/lib/nearfar/lock")), (0o600, 0o600));
+    assert_eq!(mode("/var/lib/nearfar"), 0o755);
+    assert_eq!((mode("/var/lib/nearfar/run-1.journal"), mode("/var/lib/nearfar/lock")), (0o644, 0o600));
 }
 
 proptest! {

@@ -11,7 +11,7 @@
 //! queue-depth   of the class, the controller with the fewest commands in flight
 //! ```
 //!
-//! For a controller on no node `numa` compares 10 since Linux 6.9, and something undefined before: [`kernel`].
+//! For a controller on no node `numa` compares 10 since Linux 6.9, and something undefined before (`path/kernel.rs`).
 
 mod choice;
 pub(crate) mod kernel;

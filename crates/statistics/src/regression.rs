@@ -13,7 +13,7 @@
 //! of Cross Section and Panel Data, 10.5). What a column does then is told by runs of one cell that differ in it.
 //!
 //! Samples of one cluster (cell) share what is special to it in every group (round), so repeating the rounds adds less than it
-//! seems: intervals count clusters, not samples ([`clustered`]). They also hold where samples with many migrations scatter
+//! seems: intervals count clusters, not samples (`regression/clustered.rs`). They also hold where samples with many migrations scatter
 //! more than those with none.
 
 mod clustered;
