@@ -247,6 +247,23 @@ impl Lease {
     /// When the journal cannot be written.
     pub fn hold_masks(&mut self, masks: Masks) -> Result<(), LeaseError> {
         self.note(Record::Masks(masks.clone()), false)?;
+        self.remember(masks);
+        Ok(())
+    }
+
+    /// Notes that a thread has this mask by its program's choice: undoing gives nothing back to it, nor to what it makes. Holds
+    /// for this lease also where that cannot be written.
+    ///
+    /// # Errors
+    /// When the journal cannot be written: [`recover()`] will not know.
+    pub fn note_choice(&mut self, mask: nearfar_machine::CpuSet, member: Member) -> Result<(), LeaseError> {
+        let masks = Masks::new(mask.clone(), mask, vec![member]);
+        let noted = self.note(Record::Masks(masks.clone()), false);
+        self.remember(masks);
+        noted
+    }
+
+    fn remember(&mut self, masks: Masks) {
         match self
             .masks
             .last_mut()
@@ -255,7 +272,6 @@ impl Lease {
             Some(last) => last.members.extend(masks.members),
             None => self.masks.push(masks),
         }
-        Ok(())
     }
 
     /// Who else has confined this thread: the number of a living process, and its words about why. Nobody where that cannot

@@ -105,6 +105,17 @@ fn process_in(status: &[u8]) -> Option<i32> {
     std::str::from_utf8(field).ok()?.trim().parse().ok()
 }
 
+/// The numbers of a thread, from this pid namespace's to its own's; one where that is the same (`NSpid`,
+/// proc_pid_status(5)).
+///
+/// # Errors
+/// When there is no such thread, or the kernel does not say (before Linux 4.1).
+pub fn numbers_of(tid: i32) -> io::Result<Vec<i32>> {
+    let status = fs::read(format!("/proc/{tid}/status"))?;
+    let field = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"));
+    field.map(numbers_in).ok_or_else(|| io::Error::other("/proc/PID/status has no field NSpid"))
+}
+
 /// The name of a thread (`comm`), of at most 15 bytes; what is not UTF-8 is replaced.
 ///
 /// # Errors
@@ -201,6 +212,13 @@ mod tests {
         thread.join().unwrap();
         assert_eq!(process, std::process::id().cast_signed());
         assert_eq!(name, "\u{441}\u{fffd} \n(Tgid:");
+    }
+
+    #[test]
+    fn a_thread_of_this_namespace_has_one_number() {
+        let me = std::process::id().cast_signed();
+        assert_eq!(numbers_of(me).unwrap(), [me]);
+        assert!(is_gone(&numbers_of(i32::MAX).unwrap_err()));
     }
 
     #[test]

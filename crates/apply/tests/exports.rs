@@ -72,7 +72,7 @@ fn the_exports_read_as_they_did() {
     insta::assert_snapshot!("udev", exported(udev));
 }
 
-/// Runs a checker on a text; `None` (said aloud) where it is not installed.
+/// Runs a checker on a text; `None`, counted as skipped, where it is not installed.
 fn checked(checker: &[&str], name: &str, text: &str) -> Option<Output> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join(name);
@@ -80,7 +80,7 @@ fn checked(checker: &[&str], name: &str, text: &str) -> Option<Output> {
     match Command::new(checker[0]).args(&checker[1..]).arg(&file).output() {
         Ok(output) => Some(output),
         Err(error) => {
-            println!("SKIPPED: {}: {error}", checker[0]);
+            println!("skipped: tools: {}: {error}", checker[0]);
             None
         }
     }

@@ -88,7 +88,7 @@ fn on_a_full_tmpfs_nothing_is_written() {
         .output();
     let output = match output {
         Ok(output) if output.status.code() != Some(77) && !error_of(&output).contains("unshare") => output,
-        other => return println!("SKIPPED: no mount namespace to be had here: {other:?}"),
+        other => return println!("skipped: root: no mount namespace to be had here: {other:?}"),
     };
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(error_of(&output).contains("Journal") && error_of(&output).contains("No space left"), "{output:?}");

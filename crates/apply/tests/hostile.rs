@@ -136,7 +136,7 @@ fn a_state_directory_of_somebody_else_is_refused() {
     assert!(error.contains("others may write there"), "{error}");
     fs::set_permissions(state.path(), fs::Permissions::from_mode(0o700)).unwrap();
     if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED in part: only root can give a directory away");
+        println!("skipped: root: only root can give a directory away");
         return;
     }
     std::os::unix::fs::chown(state.path(), Some(65534), None).unwrap();

@@ -96,7 +96,7 @@ fn two_runs_killed_on_top_of_each_other_are_undone_in_turn() {
 #[test]
 fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {
     if Command::new("strace").args(["-qq", "-e", "trace=none", "true"]).status().map_or(true, |it| !it.success()) {
-        println!("SKIPPED: strace is not installed or may not trace here; DIE_AT steps were tested without it");
+        println!("skipped: tools: strace is not installed or may not trace here; DIE_AT steps were tested without it");
         return;
     }
     let beside = tempfile::tempdir().unwrap();

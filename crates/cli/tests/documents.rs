@@ -20,7 +20,7 @@ const FOREIGN: [&str; 8] =
 #[test]
 fn the_pipe_in_the_help_of_topo_works_with_the_installed_lstopo() {
     if let Some(missing) = missing_tool("lstopo") {
-        return println!("skipped: {missing} is not installed");
+        return println!("skipped: tools: {missing} is not installed");
     }
     let help = run("nearfar topo --help", Path::new("."));
     let pipe = help.lines().map(str::trim).find(|line| line.contains("| lstopo")).expect("the help names no pipe");
@@ -99,7 +99,7 @@ fn run_page(text: &str, directory: &Path, commands: &mut usize) -> String {
         }
         *commands += 1;
         if let Some(missing) = missing_tool(&command) {
-            println!("skipped: {missing} is not installed: {command}");
+            println!("skipped: tools: {missing} is not installed: {command}");
             page += &expected;
             continue;
         }

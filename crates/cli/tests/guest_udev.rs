@@ -21,7 +21,7 @@ fn udevadm() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join("udevadm")).find(|program| program.is_file());
     if found.is_none() {
-        println!("skipped: there is no udevadm here");
+        println!("skipped: tools: there is no udevadm here");
     }
     found
 }

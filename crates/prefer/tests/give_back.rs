@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+
 use nearfar_prefer::{KeeperOptions, OpenProcess};
 use support::{Cpuset, KeeperProcess, Tasks, can_observe, cpus, home, own, within};
 
@@ -128,6 +131,72 @@ fn a_child_that_chose_before_it_was_seen_keeps_its_choice_and_what_it_made_earli
         let masks = [tasks.tasks[&0], child, earlier, alone, later].map(support::Task::mask);
         assert_eq!(masks, [own.clone(), home(), own.clone(), home(), home()], "{how}");
     }
+}
+
+/// A shell that is the first process of a pid namespace: it says `up`, then runs each line that it reads.
+struct Contained {
+    outer: std::process::Child,
+    /// Its number in this namespace.
+    pid: i32,
+}
+
+impl Contained {
+    fn start() -> Option<Self> {
+        let script = "echo up; while read -r line; do eval \"$line\" >/dev/null; echo done; done";
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script]);
+        let mut outer = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let mut said = [0; 3];
+        if outer.stdout.as_mut().unwrap().read_exact(&mut said).is_err() {
+            println!("skipped: root: no pid namespace can be made");
+            return None;
+        }
+        let children = format!("/proc/{0}/task/{0}/children", outer.id());
+        let pid = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+        Some(Self { outer, pid })
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.outer.stdin.as_mut().unwrap(), "{line}").unwrap();
+        self.outer.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
+    }
+}
+
+impl Drop for Contained {
+    fn drop(&mut self) {
+        let _ = self.outer.kill();
+        let _ = self.outer.wait();
+    }
+}
+
+#[test]
+fn a_choice_in_a_container_is_of_the_thread_that_has_the_number_there() {
+    let (Some(own), true) = (own(), can_observe()) else { return };
+    let (Some(mut pinned), Some(mut other)) = (Contained::start(), Contained::start()) else { return };
+    let tasks = Tasks::new();
+    let keeper = tasks.keeper(observing()).unwrap();
+    for kept in [&pinned, &other] {
+        keeper.add(OpenProcess::open(kept.pid).unwrap()).unwrap();
+    }
+    // Both are number 1 of their namespaces; taskset has ended when its call is read.
+    pinned.tell("taskset -pc 0 1");
+    other.tell("true");
+    let report = keeper.stop().unwrap();
+    let masks = [pinned.pid, other.pid, tasks.tasks[&0].pid].map(support::mask);
+    assert_eq!(masks, [home(), own.clone(), own], "{report:?}");
+}
+
+#[test]
+fn a_number_of_another_namespace_is_not_taken_for_a_kept_thread_of_this_one() {
+    let (Some(own), true) = (own(), can_observe()) else { return };
+    let Some(mut contained) = Contained::start() else { return };
+    let tasks = Tasks::new();
+    let kept = tasks.tasks[&0].pid;
+    let keeper = tasks.keeper(observing()).unwrap();
+    // The number of the kept one, given to a child in the other namespace.
+    contained.tell(&format!("echo {} > /proc/sys/kernel/ns_last_pid; sleep 60 & taskset -pc 0 $!; kill $!", kept - 1));
+    let report = keeper.stop().unwrap();
+    assert_eq!((support::mask(kept), report.left_in_peace_count), (own, 0), "{report:?}");
 }
 
 #[test]

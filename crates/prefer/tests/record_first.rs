@@ -4,12 +4,13 @@ mod support;
 
 use nearfar_apply::affinity;
 use nearfar_prefer::{KeeperOptions, OpenProcess};
-use support::{Tasks, mask, own};
+use support::{Tasks, home, mask, own, within};
 
 #[test]
 fn what_cannot_be_put_on_record_is_not_narrowed() {
     let Some(own) = own() else { return };
-    let tasks = Tasks::new();
+    let mut tasks = Tasks::new();
+    tasks.make(0, "thread", 1);
     let keeper = tasks.keeper(KeeperOptions::default()).unwrap();
     let other = Tasks::new();
     // Its journal cannot grow: the limit holds for whoever writes it.
@@ -19,10 +20,15 @@ fn what_cannot_be_put_on_record_is_not_narrowed() {
     let before = rustix::process::getrlimit(rustix::process::Resource::Fsize);
     rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
     let refused = keeper.add(OpenProcess::open(other.tasks[&0].pid).unwrap());
+    tasks.tell(1, "pin 1");
+    within(20, "its choice is noticed", || keeper.report().unwrap().left_in_peace_count == 1);
     rustix::process::setrlimit(rustix::process::Resource::Fsize, before).unwrap();
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("journal"), "{error}");
     assert_eq!(mask(other.tasks[&0].tid), own);
+    // A choice that could not be put on record is known to this keeper all the same, whatever is chosen later.
+    tasks.tell(1, "pin 0");
     keeper.stop().unwrap();
+    assert_eq!(mask(tasks.tasks[&1].tid), home());
     assert_eq!(affinity::get(tasks.tasks[&0].tid).unwrap(), own);
 }

@@ -59,7 +59,9 @@ fn inline(text: &str) -> String {
         let (mark, after) = rest[at..].split_at(1);
         rest = after;
         let close = if mark == "[" { "](" } else { mark };
-        let Some(end) = after.find(close) else {
+        // A star before a space is one: "2 * 3".
+        let end = after.find(close).filter(|_| mark != "*" || !after.starts_with(' '));
+        let Some(end) = end else {
             out.push_str(mark);
             continue;
         };

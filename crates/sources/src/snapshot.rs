@@ -140,7 +140,11 @@ pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
         Head { nearfar_snapshot: None, schema: Some(schema) } => {
             return Err(SnapshotError::OtherSchema { place: place.to_owned(), schema });
         }
-        _ => decode::<Body>(bytes, place)?.machine,
+        Head { nearfar_snapshot: None, schema: None } => {
+            let reason = serde::de::Error::missing_field("nearfar_snapshot");
+            return Err(SnapshotError::NotASnapshot { place: place.to_owned(), reason });
+        }
+        Head { nearfar_snapshot: Some(_), .. } => decode::<Body>(bytes, place)?.machine,
     };
     match machine.check().into_iter().next() {
         Some(violation) => Err(SnapshotError::Contradicts { place: place.to_owned(), violation }),

@@ -78,6 +78,6 @@ fn this_system_reads_without_a_broken_invariant() {
             assert_eq!(machine.check(), Vec::<String>::new());
             assert!(machine.cpu_states.allowed.get().is_none_or(|allowed| !allowed.is_empty()));
         }
-        Err(error) => eprintln!("SKIPPED: this system shows neither sysfs nor procfs: {error}"),
+        Err(error) => eprintln!("skipped: kernel: this system shows neither sysfs nor procfs: {error}"),
     }
 }

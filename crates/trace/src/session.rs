@@ -148,6 +148,11 @@ impl Session {
         cpus.iter_mut().for_each(|on_cpu| on_cpu.drain(scratch, names, visit));
     }
 
+    /// How many events had no room in a ring or could not be read, of those that were drained so far.
+    pub fn lost(&self) -> u64 {
+        self.cpus.iter().map(|on_cpu| on_cpu.losses.lost + on_cpu.losses.damaged).sum()
+    }
+
     /// The kernel's name of a process: the last it got during the trace, else the one it has now.
     pub fn name_of(&self, pid: i32) -> Option<String> {
         // The idle task has no directory; what happens in its context happens in an interrupt.

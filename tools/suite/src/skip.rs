@@ -119,6 +119,7 @@ mod tests {
         let mut lines = 0;
         for file in files {
             let text = std::fs::read_to_string(&file).unwrap();
+            assert!(!text.contains("\"SKIPPED"), "{}: a skip that is not counted", file.display());
             for (_, rest) in text.match_indices("\"skipped: ").map(|(at, mark)| text[at..].split_at(mark.len())) {
                 let kind = rest.split_once(": ").map_or(rest, |(kind, _)| kind);
                 assert!(kind.parse::<Kind>().is_ok(), "{}: {:?}", file.display(), rest.lines().next());

@@ -282,8 +282,9 @@ impl Kept {
     pub(super) fn note_chosen(&mut self, pid: i32, tid: i32, mask: &CpuSet) {
         if let Ok(member) = Member::of(pid, tid) {
             self.noted += 1;
-            // Where it cannot be written, this keeper still knows.
-            let _ = self.lease.hold_masks(Masks::new(mask.clone(), mask.clone(), vec![member]));
+            if let Err(error) = self.lease.note_choice(mask.clone(), member) {
+                tracing::warn!(tid, pid, %error, "cannot put on record that the thread has a mask of its own");
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use nearfar_apply::{affinity, tasks};
 
 use super::kept::Kept;
 use super::look::THOROUGH;
-use super::observer::{Event, Observer};
+use super::observer::{Event, Observer, Within};
 
 /// By thread, what it inherited.
 #[derive(Default)]
@@ -53,10 +53,16 @@ impl Kept {
     /// Takes in what happened since the last time.
     pub(super) fn observe(&mut self) {
         let Some(observer) = &mut self.lineage.observer else { return };
-        let events = observer.events();
+        let (events, lost) = (observer.events(), observer.lost());
         if !events.is_empty() {
             self.cpusets.refresh();
         }
+        if lost > 0 {
+            // Whoever was made or chose meanwhile is judged by /proc alone.
+            tracing::warn!(lost, "events of forks and affinity changes were lost");
+            self.unsettled = true;
+        }
+        let mut within = None;
         for (maker, made) in std::mem::take(&mut self.lineage.open) {
             self.was_made(maker, made);
         }
@@ -70,10 +76,29 @@ impl Kept {
                 }
                 Event::Executed { before, now } => self.executed(before, now),
                 Event::Chose { tid } => self.chose(tid),
+                Event::ChoseWithin { namespace, number } => {
+                    let within = within.get_or_insert_with(|| {
+                        Within::of(self.threads.keys().chain(self.lineage.made.keys()).copied())
+                    });
+                    let tids = within.numbered(namespace.as_deref(), number);
+                    tids.into_iter().for_each(|tid| self.chose(tid));
+                }
             }
         }
+        self.observe_new_cpus();
         if self.said.looks.is_multiple_of(THOROUGH) {
             self.lineage.made.retain(|&tid, _| tasks::stat(tid).is_ok());
+        }
+    }
+
+    /// Opens the events again where CPUs have come online since; now and then.
+    fn observe_new_cpus(&mut self) {
+        let online = self.cpusets.online();
+        let Some(observer) = &self.lineage.observer else { return };
+        if self.said.looks.is_multiple_of(THOROUGH / 8) && !online.is_empty() && !online.is_subset(observer.cpus()) {
+            // What the old one has not told yet is told by it at this look's end, or not at all: a moment.
+            let opened = Observer::open(online);
+            self.lineage.observer = opened.or(self.lineage.observer.take());
         }
     }
 

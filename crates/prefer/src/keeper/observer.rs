@@ -9,9 +9,14 @@
 //! /proc does not tell these three apart from what looks the same: a thread that inherited a mask from one that set the same
 //! mask itself, for example. Opening them takes root, tracefs and the initial pid namespace, since two of the events name tasks
 //! by their numbers there. The events are closed with this value.
+//!
+//! sched_setaffinity(2) is called with a number of the caller's pid namespace. In a container that is another one than here, so
+//! such a choice is told with the namespace, and [`super::lineage`] finds the thread.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
+use nearfar_apply::tasks;
 use nearfar_machine::CpuSet;
 use nearfar_trace::format::{Format, Number};
 use nearfar_trace::records::Sample;
@@ -23,7 +28,7 @@ const RINGS_BYTES: usize = 16 << 20;
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Something that happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Event {
     /// A thread or process was made.
     Made {
@@ -44,7 +49,17 @@ pub(super) enum Event {
         /// The thread.
         tid: i32,
     },
+    /// The same in another pid namespace.
+    ChoseWithin {
+        /// The namespace, where this user may see it.
+        namespace: Option<Namespace>,
+        /// The thread's number there.
+        number: i32,
+    },
 }
+
+/// A pid namespace, as the links of /proc/PID/ns name it: `pid:[4026531836]`.
+pub(super) type Namespace = PathBuf;
 
 /// What a record of the kernel says, before two are put together.
 enum Raw {
@@ -58,9 +73,18 @@ pub(super) struct Observer {
     session: Session,
     fields: Fields,
     order: Ordered<Raw>,
-    /// Whose affinity a thread is about to set.
+    /// The CPUs that it was opened on.
+    cpus: CpuSet,
+    /// The number that a thread named in the call it is in.
     calls: HashMap<i32, i32>,
+    /// Who made whom, for callers that have ended before their call is read.
+    makers: HashMap<i32, i32>,
+    /// Events lost until the last time.
+    lost: u64,
 }
+
+/// As many are remembered in [`Observer::makers`]: a minute of a thousand forks a second.
+const MAX_MAKERS: usize = 1 << 16;
 
 struct Fields {
     fork: (u16, Number, Number),
@@ -70,13 +94,20 @@ struct Fields {
 }
 
 impl Observer {
-    /// Opens the events on these CPUs. None where this user may not, or the kernel has none of them.
+    /// Opens the events on these CPUs. None where this user may not, or the kernel has none of them; the log says which.
     pub(super) fn open(cpus: &CpuSet) -> Option<Self> {
         let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
-        if namespace.as_os_str() != INITIAL_PID_NAMESPACE {
+        if !is_initial(&namespace) {
+            tracing::info!("forks and affinity changes are not observed: not in the initial pid namespace");
             return None;
         }
-        Self::try_open(cpus).ok()
+        let opened = Self::try_open(cpus);
+        opened.inspect_err(|error| tracing::info!(%error, "forks and affinity changes are not observed")).ok()
+    }
+
+    /// The CPUs that it was opened on: what happens on others is not observed.
+    pub(super) fn cpus(&self) -> &CpuSet {
+        &self.cpus
     }
 
     fn try_open(cpus: &CpuSet) -> Result<Self, TraceError> {
@@ -98,12 +129,19 @@ impl Observer {
         let plan = Plan { cpus, tracepoints: &tracepoints, names: false };
         let mut session = Session::open_within(&plan, RINGS_BYTES)?;
         session.enable()?;
-        Ok(Self { session, fields, order: Ordered::default(), calls: HashMap::new() })
+        let (calls, makers) = Default::default();
+        Ok(Self { session, fields, order: Ordered::default(), cpus: cpus.clone(), calls, makers, lost: 0 })
+    }
+
+    /// How many events were lost since this was last asked.
+    pub(super) fn lost(&mut self) -> u64 {
+        let lost = self.session.lost();
+        lost - std::mem::replace(&mut self.lost, lost)
     }
 
     /// What happened since the last time and before this call, in order of time.
     pub(super) fn events(&mut self) -> Vec<Event> {
-        let Self { session, fields, order, calls } = self;
+        let Self { session, fields, order, calls, makers, .. } = self;
         let me = std::process::id().cast_signed();
         let until = now_ns();
         session.drain(&mut |_, sample| {
@@ -111,15 +149,79 @@ impl Observer {
                 order.push(sample.time_ns, raw);
             }
         });
+        if makers.len() > MAX_MAKERS {
+            makers.clear();
+        }
         let mut events = Vec::new();
         order.until(until, &mut |_, raw| match raw {
-            Raw::Event(event) => events.push(event),
-            Raw::Called { caller, target } => drop(calls.insert(caller, if target == 0 { caller } else { target })),
+            Raw::Event(event) => {
+                if let Event::Made { maker, made } = event {
+                    makers.insert(made, maker);
+                }
+                events.push(event);
+            }
+            Raw::Called { caller, target } => drop(calls.insert(caller, target)),
             Raw::Answered { caller, done } => {
-                events.extend(calls.remove(&caller).filter(|_| done).map(|tid| Event::Chose { tid }));
+                events.extend(calls.remove(&caller).filter(|_| done).map(|target| chosen(caller, target, makers)));
             }
         });
         events
+    }
+}
+
+/// Whose affinity a call has set: 0 is the caller.
+fn chosen(caller: i32, target: i32, makers: &HashMap<i32, i32>) -> Event {
+    match target {
+        0 => Event::Chose { tid: caller },
+        _ => match numbering_of(caller, makers) {
+            Numbering::Ours => Event::Chose { tid: target },
+            Numbering::Other(namespace) => Event::ChoseWithin { namespace, number: target },
+        },
+    }
+}
+
+/// The numbers that a thread names tasks by.
+enum Numbering {
+    Ours,
+    Other(Option<Namespace>),
+}
+
+/// How a caller numbers tasks. One that has ended numbered them as its maker's children do. Where nobody is left to ask, it is
+/// taken for one of this namespace: `taskset` is short, and its shell usually there.
+fn numbering_of(caller: i32, makers: &HashMap<i32, i32>) -> Numbering {
+    let (mut at, mut link) = (caller, "pid");
+    // No line of makers is longer; numbers that were used again could make a circle.
+    for _ in 0..64 {
+        if let Ok(numbers) = tasks::numbers_of(at) {
+            let namespace = std::fs::read_link(format!("/proc/{at}/ns/{link}")).ok();
+            let is_ours = namespace.as_deref().map_or(numbers.len() == 1, is_initial);
+            return if is_ours { Numbering::Ours } else { Numbering::Other(namespace) };
+        }
+        let Some(&maker) = makers.get(&at) else { break };
+        // unshare(2) and setns(2) move a thread's children and not itself.
+        (at, link) = (maker, "pid_for_children");
+    }
+    Numbering::Ours
+}
+
+/// Of the threads given, the one with a number in another pid namespace.
+pub(super) struct Within(Vec<(i32, i32, Option<Namespace>)>);
+
+impl Within {
+    /// Those of these threads that are in another pid namespace.
+    pub(super) fn of(tids: impl Iterator<Item = i32>) -> Self {
+        let of_thread = |tid: i32| {
+            let numbers = tasks::numbers_of(tid).ok().filter(|numbers| numbers.len() > 1)?;
+            Some((tid, *numbers.last()?, std::fs::read_link(format!("/proc/{tid}/ns/pid")).ok()))
+        };
+        Self(tids.filter_map(of_thread).collect())
+    }
+
+    /// The threads of this number; several only where their namespaces cannot be told apart.
+    pub(super) fn numbered(&self, namespace: Option<&Path>, number: i32) -> Vec<i32> {
+        let is_same = |other: Option<&Path>| namespace.is_none() || other.is_none() || namespace == other;
+        let found = self.0.iter().filter(|(_, own, other)| *own == number && is_same(other.as_deref()));
+        found.map(|(tid, ..)| *tid).collect()
     }
 }
 
@@ -138,19 +240,49 @@ impl Fields {
                 (before != now).then_some(Raw::Event(Event::Executed { before, now }))
             }
             // The argument's register may have anything in its upper half.
-            _ if kind == self.enter.0 => {
-                let target = self.enter.1.read(sample.event)? as i32;
-                let same = target == 0 || target == caller || same_numbers(caller);
-                same.then_some(Raw::Called { caller, target })
-            }
+            _ if kind == self.enter.0 => Some(Raw::Called { caller, target: self.enter.1.read(sample.event)? as i32 }),
             _ if kind == self.exit.0 => Some(Raw::Answered { caller, done: self.exit.1.read(sample.event)? == 0 }),
             _ => None,
         }
     }
 }
 
-/// Whether a thread numbers tasks as this process does. One that has ended is taken for one that does.
-fn same_numbers(tid: i32) -> bool {
-    let namespace = std::fs::read_link(format!("/proc/{tid}/ns/pid"));
-    namespace.map_or(true, |namespace| namespace.as_os_str() == INITIAL_PID_NAMESPACE)
+fn is_initial(namespace: &Path) -> bool {
+    namespace.as_os_str() == INITIAL_PID_NAMESPACE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_that_has_ended_numbered_tasks_as_its_makers_children_do() {
+        let me = std::process::id().cast_signed();
+        let (ended, unknown) = (i32::MAX, i32::MAX - 1);
+        let makers = HashMap::from([(ended, me)]);
+        let here = std::fs::read_link("/proc/self/ns/pid_for_children").unwrap();
+        for caller in [me, ended] {
+            match numbering_of(caller, &makers) {
+                Numbering::Ours => assert!(is_initial(&here)),
+                Numbering::Other(namespace) => assert_eq!(namespace, Some(here.clone())),
+            }
+        }
+        assert!(matches!(numbering_of(unknown, &HashMap::from([(unknown, unknown)])), Numbering::Ours));
+        assert_eq!(chosen(7, 0, &makers), Event::Chose { tid: 7 });
+    }
+
+    #[test]
+    fn numbers_of_other_namespaces_are_looked_up_there() {
+        let [a, b] = ["pid:[1]", "pid:[2]"].map(PathBuf::from);
+        let within = Within(vec![(100, 7, Some(a.clone())), (200, 7, Some(b.clone())), (300, 8, None)]);
+        assert_eq!(within.numbered(Some(&a), 7), [100]);
+        assert_eq!(within.numbered(Some(&b), 7), [200]);
+        assert_eq!(within.numbered(None, 7), [100, 200]);
+        assert_eq!(within.numbered(Some(&a), 8), [300]);
+        assert_eq!(within.numbered(Some(&a), 9), [0; 0]);
+        assert_eq!(Within::of([std::process::id().cast_signed()].into_iter()).0.len(), {
+            let numbers = tasks::numbers_of(std::process::id().cast_signed()).unwrap();
+            usize::from(numbers.len() > 1)
+        });
+    }
 }

@@ -102,7 +102,7 @@ mod tests {
         ] {
             let [ours, kernel] = both(&root, path);
             if kernel == Err(Errno::NOSYS) {
-                eprintln!("SKIPPED: this kernel has no openat2 to compare with");
+                eprintln!("skipped: kernel: this kernel has no openat2 to compare with");
                 return;
             }
             assert_eq!(ours, kernel, "{path}");
