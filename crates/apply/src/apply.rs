@@ -64,19 +64,12 @@ pub fn apply_with(
     options: &ApplyOptions,
     system: &dyn System,
 ) -> Result<Outcome, ApplyError> {
-    check(plan)?;
-    let host = target.host(system);
-    if let (Some(made_for), Some(here)) = (&plan.host, &host)
-        && made_for != here
-    {
-        return Err(PlanError::OtherHost { plan: made_for.clone(), here: here.clone() }.into());
-    }
+    check_target(plan, target, system)?;
     if plan.changes.is_empty() {
         // Nothing to write down, so nobody has to be allowed to.
         return Ok(Outcome::default());
     }
-    let boot = target.boot(system);
-    owner::check(plan, system, target.is_tree(), boot.as_deref())?;
+    let (host, boot) = (target.host(system), target.boot(system));
     let state = StateDir::make(target)?;
     let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;
     let (run, notes) = next_run(&state, boot.as_deref(), options.force)?;
@@ -90,6 +83,29 @@ pub fn apply_with(
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     Carrying::new(plan, options, system, target.is_tree(), &state, header).carry_out(notes)
+}
+
+/// Whether a plan fits a target: what [`apply`] checks before it writes anything.
+///
+/// # Errors
+/// When the plan has a fault, is of another host, or names what is another device's now.
+pub fn check_plan(plan: &Plan, target: &Target) -> Result<(), ApplyError> {
+    check(plan)?;
+    check_target(plan, target, &target.system()?)
+}
+
+fn check_target(plan: &Plan, target: &Target, system: &dyn System) -> Result<(), ApplyError> {
+    check(plan)?;
+    if let (Some(made_for), Some(here)) = (&plan.host, target.host(system))
+        && *made_for != here
+    {
+        return Err(PlanError::OtherHost { plan: made_for.clone(), here }.into());
+    }
+    if plan.changes.is_empty() {
+        return Ok(());
+    }
+    owner::check(plan, system, target.is_tree(), target.boot(system).as_deref())?;
+    Ok(())
 }
 
 /// The number of the next run. An interrupted one before it may leave values behind that nobody chose, so going on is

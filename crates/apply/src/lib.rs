@@ -40,7 +40,7 @@ pub mod tasks;
 pub mod trusted;
 mod undo;
 
-pub use apply::{ApplyOptions, apply, apply_with};
+pub use apply::{ApplyOptions, apply, apply_with, check_plan};
 pub use check::{PlanError, check};
 pub use error::ApplyError;
 pub use history::{Run, RunChange, RunChangeState, RunState, history, history_with};

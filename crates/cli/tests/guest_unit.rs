@@ -38,8 +38,8 @@ fn the_unit_starts_the_service_reloads_it_starts_it_again_and_ends_it() {
         "start nearfar-prefer ended with 0\nafter its start: active\n",
         "kept: 2-3\n",
         "memory: N1=\n",
-        // CAP_SYS_PTRACE and CAP_SYS_NICE, the bits 19 and 23; filtered system calls.
-        "CapBnd:\t0000000000880000\nNoNewPrivs:\t1\nSeccomp:\t2\n",
+        // CAP_SYS_PTRACE, CAP_SYS_NICE and CAP_PERFMON, the bits 19, 23 and 38; filtered system calls.
+        "CapBnd:\t0000004000880000\nNoNewPrivs:\t1\nSeccomp:\t2\n",
         "status nearfar-prefer ended with 0\n",
         "reload nearfar-prefer ended with 0\n",
         "reloaded: 0-1\n",

@@ -46,7 +46,7 @@ fn errors_of_every_kind_have_the_same_exit_code_when_nobody_reads_them() {
         (&["runs", "show", "last"], 2),
         (&["prefer", "service", "--config", nowhere], 2),
         (&["prefer", "--node", "4000", "--", "true"], 2),
-        (&["trace", "migrations", "--", nowhere], 2),
+        (&["trace", "migrations", "--", nowhere], 127),
         (&["lab", "run", "--machine", "nosuch", "--", "true"], 2),
         (&["ab", "--a", "machine=nosuch", "--b", "machine=nosuch", "--", "true"], 2),
     ];

@@ -35,6 +35,22 @@ impl Machine {
         names
     }
 
+    /// The names that [`Machine::functions_named`] knows, besides addresses: each once and in order.
+    pub fn device_names(&self) -> Vec<&str> {
+        let disks = self.disks.iter().map(|disk| disk.name.as_str());
+        let networks = self.networks.get().into_iter().flatten();
+        let networks = networks.filter(|network| network.device.is_some()).map(|network| network.name.as_str());
+        let mut names: Vec<&str> = disks.chain(networks).collect();
+        for subsystem in self.nvme.get().into_iter().flatten() {
+            names.push(&subsystem.name);
+            names.extend(subsystem.controllers.iter().map(|controller| controller.name.as_str()));
+            names.extend(subsystem.namespaces.iter().map(|namespace| namespace.name.as_str()));
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// The PCI functions that a name stands for: an address (`41:00.0`), a disk (`vda`, `/dev/sda`), a network interface,
     /// an NVMe controller, namespace or subsystem. Empty where the machine has nothing of that name.
     pub fn functions_named(&self, name: &str) -> Vec<PciAddress> {

@@ -240,7 +240,7 @@ fn case_1_a_device_whose_node_is_not_online() {
       /sys/devices/system/node/online = 0
       cost ? -> 40
       advice A kernel that brings such nodes online (Linux 6.11 and later on powerpc) mends it; there is no other online node to give the device to.
-    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; the kernel's release is unknown: the source does not tell. I/O from node 0 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from node 0 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
@@ -255,7 +255,7 @@ fn case_1_a_device_whose_node_is_not_online() {
       cost ? -> 31
       mend {"kind":"device-node","device":"0000:40:00.0","node":1,"rebind":"nvme"}
       advice A firmware or kernel that knows the node is the real mend. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment. The node is a guess: measure first.
-    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; the kernel's release is unknown: the source does not tell. I/O from nodes 0-1 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from nodes 0-1 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa

@@ -63,7 +63,7 @@ fn round_robin_and_queue_depth_send_part_of_the_io_far() {
 fn a_controller_without_a_node_under_numa() {
     let mut machine = disk(IoPolicy::Numa, [Some(0), None]);
     insta::assert_snapshot!(findings(&machine), @r"
-    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; the kernel's release is unknown: the source does not tell. I/O from nodes 0-1 may go through nvme0c1n1.
+    warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from nodes 0-1 may go through nvme0c1n1.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
@@ -78,7 +78,7 @@ fn a_controller_without_a_node_under_numa() {
     };
     insta::assert_snapshot!(under("6.12.1").unwrap(), @"warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: Linux 6.12.1 counts it as local (10). I/O from node 1 goes through nvme0c1n1. I/O from node 0 may go through nvme0c1n1.");
     insta::assert_snapshot!(under("6.6.32").unwrap(), @"warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: Linux 6.6.32 reads any value as its distance (fixed in 6.6.33: local, 10). I/O from nodes 0-1 may go through nvme0c1n1.");
-    insta::assert_snapshot!(under("5.14.0-503.el9.x86_64").unwrap(), @"warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; Linux 5.14.0-503.el9.x86_64 is a distribution's: it may have the fix. I/O from nodes 0-1 may go through nvme0c1n1.");
+    insta::assert_snapshot!(under("5.14.0-503.el9.x86_64").unwrap(), @"warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; Linux 5.14.0-503.el9.x86_64 is a distribution's: it may have the fix. I/O from nodes 0-1 may go through nvme0c1n1.");
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn case_1_a_controller_without_a_node_is_ranked_as_its_kernel_does() {
         assert_eq!(fixed.paths[1].kernel_distance.unwrap().0, 10);
     }
     insta::assert_snapshot!(choices(&case_1(1, None), 0), @r"
-    * numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; the kernel's release is unknown: the source does not tell
+    * numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
       queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
     nearest: nvme0c0n1
@@ -108,7 +108,7 @@ fn case_1_a_controller_without_a_node_is_ranked_as_its_kernel_does() {
     insta::assert_snapshot!(numa(&case_1(2, Some("6.12.1")), 4), @"* numa takes [nvme0c1n1]: nvme1 is the nearest; the kernel has no node for nvme1: Linux 6.12.1 counts it as local (10)");
     insta::assert_snapshot!(numa(&case_1(2, Some("6.12.1")), 0), @"* numa one of [nvme0c0n1 nvme0c1n1]: all at 10 from node 0: the kernel keeps to the one it found first; the kernel has no node for nvme1: Linux 6.12.1 counts it as local (10)");
     insta::assert_snapshot!(numa(&case_1(2, Some("6.1.90")), 4), @"* numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: Linux 6.1.90 reads any value as its distance (fixed in 6.1.93: local, 10)");
-    insta::assert_snapshot!(numa(&case_1(2, Some("6.1.0-21-amd64")), 4), @"* numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: Linux 6.9 and later count it as local (10), earlier ones read any value; Linux 6.1.0-21-amd64 is a distribution's: it may have the fix");
+    insta::assert_snapshot!(numa(&case_1(2, Some("6.1.0-21-amd64")), 4), @"* numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; Linux 6.1.0-21-amd64 is a distribution's: it may have the fix");
     let mut debian = case_1(2, Some("6.1.0-22-amd64"));
     debian.origin.kernel_base = Some("6.1.94".to_owned());
     insta::assert_snapshot!(numa(&debian, 4), @"* numa takes [nvme0c1n1]: nvme1 is the nearest; the kernel has no node for nvme1: Linux 6.1.0-22-amd64 (from 6.1.94) counts it as local (10)");

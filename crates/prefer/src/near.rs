@@ -13,7 +13,7 @@ pub mod class;
 
 use std::path::Path;
 
-use nearfar_machine::{Distance, Known, Machine, NodeId, NvmeController, PciAddress, near_match};
+use nearfar_machine::{Distance, Known, Machine, NodeId, NvmeController, PciAddress, alternatives};
 use nearfar_placement::locality::{EffectiveNode, How, Localities};
 use nearfar_placement::order::nodes_by_distance;
 use serde::Serialize;
@@ -286,25 +286,12 @@ fn settle(machine: &Machine, device: &str, mut ways: Vec<Way>) -> Result<Home, N
     Ok(Home { node, device: named(), address, located, moved })
 }
 
-/// The most names that a message lists.
-const LISTED: usize = 12;
-
 fn unknown_device(machine: &Machine, device: &str) -> NearError {
-    let mut names: Vec<&str> = machine.networks.get().into_iter().flatten().map(|it| it.name.as_str()).collect();
-    for subsystem in machine.nvme.get().into_iter().flatten() {
-        names.extend(subsystem.controllers.iter().map(|it| it.name.as_str()));
-    }
-    names.extend(machine.disks.iter().map(|disk| disk.name.as_str()));
-    let known = match (names.len(), machine.pci.why_not()) {
-        (0, Some(because)) => format!("what devices there are is not known: {because}"),
-        (0, None) => "it has neither network nor NVMe devices, name another by its PCI address (lspci)".to_owned(),
-        (count, _) => {
-            let more = if count > LISTED { format!(" and {} more", count - LISTED) } else { String::new() };
-            let near = near_match(device, names.iter().copied());
-            let near = near.map(|name| format!("did you mean \"{name}\"? ")).unwrap_or_default();
-            names.truncate(LISTED);
-            format!("{near}it has {}{more}; any other can be named by its PCI address (lspci)", names.join(", "))
-        }
+    let names = machine.device_names();
+    let known = match (names.is_empty(), machine.pci.why_not()) {
+        (true, Some(because)) => format!("what devices there are is not known: {because}"),
+        (true, None) => "it has neither network nor NVMe devices, name another by its PCI address (lspci)".to_owned(),
+        (false, _) => format!("{}; any other has a PCI address (lspci)", alternatives(device, &names)),
     };
     NearError::NoSuchDevice { device: device.chars().take(64).collect(), known }
 }

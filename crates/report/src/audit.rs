@@ -12,7 +12,7 @@ use crate::style::{Role, Style};
 /// Most findings of one rule that are written out.
 const MOST_OF_A_RULE: usize = 12;
 
-/// Findings by severity and rule, each with evidence, what it costs and what would mend it; then what was not
+/// Findings by severity and rule, each with evidence, what it costs and what would fix it; then what was not
 /// checked, and why.
 pub fn table(audit: &Audit, style: &Style) -> String {
     let mut out = heading(style, "Findings", &found(audit));
@@ -58,22 +58,21 @@ fn found(audit: &Audit) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
-/// `18 rules: 6 with findings, 8 without (2 of these 14 only in part), 4 not checked`; the figures add up to the number of
-/// rules.
+/// `18 rules: 6 with findings, 8 without, 4 not checked; 2 checked in part`; the figures before the semicolon add up to the
+/// number of rules.
 pub(crate) fn rules(audit: &Audit) -> String {
-    let in_part = match audit.number_in_part() {
-        0 => String::new(),
-        part => format!(" ({part} of these {} only in part)", audit.checked.len()),
-    };
     let (found, nothing) = (audit.number(State::Found), audit.number(State::NothingFound));
-    let mut text = format!("{}: {found} with findings, {nothing} without{in_part}", count(audit.rules.len(), "rule"));
+    let mut text = format!("{}: {found} with findings, {nothing} without", count(audit.rules.len(), "rule"));
     for (state, what) in [(State::NotChecked, "not checked"), (State::NotApplicable, "not applicable")] {
         match audit.number(state) {
             0 => {}
             number => text.push_str(&format!(", {number} {what}")),
         }
     }
-    text
+    match audit.number_in_part() {
+        0 => text,
+        number => text + &format!("; {number} checked in part"),
+    }
 }
 
 /// `3 warnings`, `2 critical`.

@@ -31,7 +31,9 @@ fn one(run: &Run, style: &Style) -> String {
         parts.push(moment(run.at_s));
     }
     parts.extend(run.host.iter().map(|host| format!("on {host}")));
-    parts.push(count(run.changes.len(), "write"));
+    if because.is_none() {
+        parts.push(count(run.changes.len(), "write"));
+    }
     let mut out = heading(style, &format!("Run {}", run.run), &parts.join(", "));
     if let Some(because) = because {
         out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, because));

@@ -10,7 +10,8 @@ use crate::style::{Role, Style};
 const COLUMNS: [(&str, Side); 4] = [("", Side::Left), ("what", Side::Left), ("value", Side::Left), ("", Side::Left)];
 
 /// Every change of the plan with its result: what was made, what was so before, what was left alone, what failed.
-pub fn table(outcome: &Outcome, style: &Style) -> String {
+/// `options`: those that name the target, as they are typed, each with a space before it; `rollback` needs the same.
+pub fn table(outcome: &Outcome, options: &str, style: &Style) -> String {
     let made = outcome.changes.iter().filter(|tried| matches!(tried.result, Applied::Made { .. })).count();
     let title = match outcome.run {
         Some(run) => format!("Run {run}"),
@@ -36,7 +37,13 @@ pub fn table(outcome: &Outcome, style: &Style) -> String {
     out.push_str(&notes(&outcome.notes, style));
     if made > 0 && outcome.undone_because.is_none() {
         let run = outcome.run.map_or_else(String::new, |run| format!(" --run {run}"));
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &format!("to undo: nearfar rollback{run}")));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Dim, ""),
+            Role::Dim,
+            &format!("to undo: nearfar rollback{options}{run}"),
+        ));
     }
     whole(out)
 }

@@ -24,17 +24,17 @@ pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, 
     let verb = if report.threads == 1 { "is" } else { "are" };
     let node = report.node;
     let kept = match report.nothing_to_narrow {
-        true => format!("{threads} of {processes} {verb} on node {node} only already: nothing to narrow"),
+        true => format!("{threads} of {processes} {verb} confined to node {node} already: nothing was changed"),
         false => format!("kept {threads} of {processes}"),
     };
     say(Role::Plain, &kept);
     let out_now = match report.out_now {
         0 => String::new(),
-        now => format!("; {now} still out at the end, for want of room"),
+        now => format!("; {now} still released at the end"),
     };
     let widened = match report.widened {
-        0 => "nobody had to be let out".to_owned(),
-        often => format!("let out {} while the node was full{out_now}", times(often)),
+        0 => "no thread was released".to_owned(),
+        often => format!("released {} while the node was full{out_now}", times(often)),
     };
     say(Role::Plain, &widened);
     say(

@@ -86,7 +86,7 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
         stopped_because: None,
         notes: vec!["irqbalance is running and will move interrupts again".to_owned()],
     };
-    let text = outcome::table(&outcome, &PLAIN);
+    let text = outcome::table(&outcome, "", &PLAIN);
     assert!(text.contains("nearfar rollback --run 7"), "{text}");
     insta::assert_snapshot!(text);
 }
@@ -201,7 +201,8 @@ fn masks_are_lists_in_every_table() {
         ],
         notes: Vec::new(),
     };
-    for text in [plan::table(&plan, &PLAIN), outcome::table(&outcome, &PLAIN), outcome::rollback(&rollback, &PLAIN)] {
+    for text in [plan::table(&plan, &PLAIN), outcome::table(&outcome, "", &PLAIN), outcome::rollback(&rollback, &PLAIN)]
+    {
         assert!(
             text.contains("0-7") && text.contains("0,5") && !text.contains("ff") && !text.contains("21 "),
             "{text}"

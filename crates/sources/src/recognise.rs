@@ -17,8 +17,8 @@ pub(crate) const HEAD: usize = 64 << 10;
 
 const EXTRACT: &str = "extract it and give the directory that holds sys and proc with --root";
 const DECOMPRESS: &str = "decompress it first";
-const WANTED: &str =
-    "a snapshot, hwloc XML (lstopo topology.xml), the output of numactl -H or a description file (TOML) is wanted";
+const WANTED: &str = "a snapshot, the JSON of nearfar topo, hwloc XML (lstopo topology.xml), the output of numactl -H or a description file \
+     (TOML) is wanted";
 
 /// What stands at the beginning of files that are nothing for nearfar, and what to do about them.
 const FOREIGN: &[(&[u8], &str, &str)] = &[

@@ -65,6 +65,7 @@ impl Apply {
         };
         let style = output::style(colour);
         if self.dry_run {
+            nearfar_apply::check_plan(&plan, &self.target.target()).map_err(by_who_has_to_act)?;
             return output::print(&match self.format.format {
                 Format::Table => nearfar_report::plan::table(&plan, &style),
                 Format::Json => output::json(PLAN_SCHEMA, origin.as_ref(), &plan)?,
@@ -85,7 +86,7 @@ impl Apply {
         let options = ApplyOptions { atomic: self.atomic, force: self.force, wait: self.target.wait(), cancel };
         let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options).map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::outcome::table(&outcome, &style),
+            Format::Table => nearfar_report::outcome::table(&outcome, &self.target.words(), &style),
             Format::Json => output::json("apply/1", None, &outcome)?,
         })?;
         match outcome.is_complete() {

@@ -8,7 +8,7 @@ use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Say what is far on the machine, with evidence, what it costs, and the change that would mend it
+/// Say what is far on the machine, with evidence, what it costs, and the change that would fix it
 ///
 /// A rule that could not be checked says why; docs/audit.md explains each rule.
 #[derive(Args)]

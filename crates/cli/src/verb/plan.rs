@@ -90,8 +90,9 @@ fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Fai
     let one = |name: &String| match (name.parse::<PciAddress>(), machine.functions_named(name)) {
         (Ok(address), _) => Ok(vec![address]),
         (Err(_), found) if !found.is_empty() => Ok(found),
-        (Err(error), _) => Err(Failure::input(anyhow::anyhow!(
-            "there is no device {name:?}: not a disk, network interface or NVMe controller on the PCI bus, and {error}"
+        (Err(_), _) => Err(Failure::input(anyhow::anyhow!(
+            "there is no device {name:?}; {}; any other has a PCI address (lspci)",
+            nearfar_machine::alternatives(name, &machine.device_names())
         ))),
     };
     names.iter().map(one).collect::<Result<Vec<_>, _>>().map(|found| found.concat())
@@ -148,6 +149,13 @@ impl TargetArgs {
             }
         }
         Ok(self.target())
+    }
+
+    /// The options as they are typed, each with a space before it: for commands that are shown.
+    pub fn words(&self) -> String {
+        let given = [("--root", &self.root), ("--state", &self.state)].into_iter();
+        let given = given.filter_map(|(option, directory)| Some((option, directory.as_ref()?)));
+        given.map(|(option, directory)| format!(" {option} {}", crate::shell::word(directory.as_os_str()))).collect()
     }
 
     /// How long to wait for the lock.

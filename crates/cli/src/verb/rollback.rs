@@ -41,7 +41,9 @@ impl Rollback {
         })?;
         match outcome.is_complete() {
             true => Ok(()),
-            false => Err(Failure::Refused(anyhow!("not every value was put back"))),
+            false => Err(Failure::Refused(anyhow!(
+                "not every value was put back\nvalues that changed since the run are kept; --force puts those back, too"
+            ))),
         }
     }
 }

@@ -4,6 +4,8 @@ set -e
 ln -s "$UDEVADM" /run/systemd-udevd
 rules=/etc/udev/rules.d/99-nearfar.rules
 mkdir -p /etc/udev/rules.d
+# The host's files are the guest's: where systemd is installed, its rules rename interfaces.
+ln -sf /dev/null /etc/udev/rules.d/80-net-setup-link.rules
 cards() { sed -n 's/^ *\([0-9]*\):.* \(eth[01]-[A-Za-z]*-[0-9]*\|virtio[0-9]*-input\.0\)$/\1 \2/p' /proc/interrupts; }
 files() {
 	cards | while read -r irq name; do echo "$1 irq $name $(cat "/proc/irq/$irq/smp_affinity_list")"; done

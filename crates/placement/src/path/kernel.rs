@@ -74,7 +74,9 @@ impl NoNode {
                 format!("{kernel} reads any value as its distance (fixed in {fixed_in}: local, 10)")
             }
             Self::Unknown { because } => {
-                format!("Linux 6.9 and later count it as local (10), earlier ones read any value; {because}")
+                format!(
+                    "kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; {because}"
+                )
             }
         }
     }

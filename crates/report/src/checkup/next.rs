@@ -14,7 +14,7 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
     let step = |command: &str, does| Step { command: on_this_machine(checkup, command), does };
     let (audit, mut steps) = (&checkup.audit, Vec::new());
     if !audit.findings.is_empty() {
-        steps.push(step("nearfar audit", "every finding with its evidence and what would mend it"));
+        steps.push(step("nearfar audit", "every finding with its evidence and what would fix it"));
     }
     if audit.findings.iter().any(|finding| finding.mend.is_some()) {
         steps.push(step("nearfar plan", "the changes that mend them; nothing is changed before nearfar apply"));

@@ -205,7 +205,10 @@ fn not_checked(checkup: &Checkup, style: &Style) -> String {
     if reasons.is_empty() {
         return String::new();
     }
-    let mut out = heading(style, "Not checked", &count(checkup.audit.not_checked.len(), "rule"));
+    let (not_at_all, in_part) =
+        (checkup.audit.number(nearfar_placement::audit::State::NotChecked), checkup.audit.number_in_part());
+    let in_part = if in_part == 0 { String::new() } else { format!(", {in_part} in part") };
+    let mut out = heading(style, "Not checked", &(count(not_at_all, "rule") + &in_part));
     for (because, rules) in reasons.iter().take(MOST_REASONS) {
         let others = rules.len() - 1;
         let rule = rules.first().copied().unwrap_or("");

@@ -33,10 +33,17 @@ pub struct Import {
 impl Import {
     /// Reads each file, adds its runs, says under which numbers.
     pub fn run(self, colour: Colour) -> Outcome {
-        let mut store = self.store.open()?;
+        let mut store = None;
         let mut all = Imported::default();
         let added = self.files.iter().try_for_each(|file| {
-            let imported = add(&mut store, file)?;
+            let name = file.display();
+            let json = read(file).with_context(|| format!("reading {name}")).map_err(Failure::Input)?;
+            // Not before there is something to add: a store that is missing is made.
+            let store = match &mut store {
+                Some(store) => store,
+                None => store.insert(self.store.open()?),
+            };
+            let imported = add(store, &json, file)?;
             all.runs.extend(imported.runs);
             all.already.extend(imported.already);
             Ok(())
@@ -53,12 +60,10 @@ impl Import {
 }
 
 /// Adds the runs of one file.
-fn add(store: &mut Store, file: &Path) -> Result<Imported, Failure> {
-    let name = file.display();
-    let json = read(file).with_context(|| format!("reading {name}")).map_err(Failure::Input)?;
-    store.import(&json).map_err(|error| match error {
+fn add(store: &mut Store, json: &[u8], file: &Path) -> Result<Imported, Failure> {
+    store.import(json).map_err(|error| match error {
         ImportError::Store(error) => of_store(error),
-        error => Failure::Input(anyhow::Error::new(error).context(name.to_string())),
+        error => Failure::Input(anyhow::Error::new(error).context(file.display().to_string())),
     })
 }
 
