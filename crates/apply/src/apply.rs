@@ -64,12 +64,12 @@ pub fn apply_with(
     options: &ApplyOptions,
     system: &dyn System,
 ) -> Result<Outcome, ApplyError> {
-    check_target(plan, target, system)?;
+    check(plan)?;
+    let Here { host, boot } = fits(plan, target, system)?;
     if plan.changes.is_empty() {
         // Nothing to write down, so nobody has to be allowed to.
         return Ok(Outcome::default());
     }
-    let (host, boot) = (target.host(system), target.boot(system));
     let state = StateDir::make(target)?;
     let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;
     let (run, notes) = next_run(&state, boot.as_deref(), options.force)?;
@@ -91,21 +91,27 @@ pub fn apply_with(
 /// When the plan has a fault, is of another host, or names what is another device's now.
 pub fn check_plan(plan: &Plan, target: &Target) -> Result<(), ApplyError> {
     check(plan)?;
-    check_target(plan, target, &target.system()?)
+    fits(plan, target, &target.system()?).map(drop)
 }
 
-fn check_target(plan: &Plan, target: &Target, system: &dyn System) -> Result<(), ApplyError> {
-    check(plan)?;
-    if let (Some(made_for), Some(here)) = (&plan.host, target.host(system))
-        && *made_for != here
+/// What a target says of itself.
+struct Here {
+    host: Option<String>,
+    boot: Option<String>,
+}
+
+/// Whether a plan that holds is of this target.
+fn fits(plan: &Plan, target: &Target, system: &dyn System) -> Result<Here, ApplyError> {
+    let here = Here { host: target.host(system), boot: target.boot(system) };
+    if let (Some(made_for), Some(host)) = (&plan.host, &here.host)
+        && made_for != host
     {
-        return Err(PlanError::OtherHost { plan: made_for.clone(), here }.into());
+        return Err(PlanError::OtherHost { plan: made_for.clone(), here: host.clone() }.into());
     }
-    if plan.changes.is_empty() {
-        return Ok(());
+    if !plan.changes.is_empty() {
+        owner::check(plan, system, target.is_tree(), here.boot.as_deref())?;
     }
-    owner::check(plan, system, target.is_tree(), target.boot(system).as_deref())?;
-    Ok(())
+    Ok(here)
 }
 
 /// The number of the next run. An interrupted one before it may leave values behind that nobody chose, so going on is

@@ -19,7 +19,7 @@ use nearfar_machine::CpuSet;
 /// Where hierarchies with the cpuset controller are mounted, and what was read of them.
 #[derive(Debug)]
 pub struct Cpusets {
-    mounts: Vec<Mount>,
+    mounts: Vec<Hierarchy>,
     keeps_requests: bool,
     online: CpuSet,
     possible: CpuSet,
@@ -27,13 +27,17 @@ pub struct Cpusets {
     allowed: HashMap<Vec<u8>, Option<CpuSet>>,
 }
 
-/// A mounted hierarchy.
+/// A mounted hierarchy of control groups.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Mount {
-    place: PathBuf,
+pub struct Hierarchy {
+    /// Where it is mounted.
+    pub place: PathBuf,
     /// The group that is the root of the mount (field 4 of proc_pid_mountinfo(5)).
-    root: PathBuf,
-    version_2: bool,
+    pub root: PathBuf,
+    /// Whether it is of version 2.
+    pub version_2: bool,
+    /// Whether it may have the cpuset controller: of version 2, or of version 1 with that controller.
+    pub may_have_cpusets: bool,
 }
 
 impl Default for Cpusets {
@@ -48,7 +52,7 @@ impl Cpusets {
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         let mut cpusets = Self {
-            mounts: mounts_in(&mounts),
+            mounts: hierarchies(&mounts).into_iter().filter(|mount| mount.may_have_cpusets).collect(),
             keeps_requests: keeps_requests(&release),
             online: CpuSet::new(),
             possible: CpuSet::new(),
@@ -137,17 +141,17 @@ fn cpuset_of(groups: &[u8]) -> Option<(PathBuf, bool)> {
     })
 }
 
-/// The hierarchies that may have the cpuset controller (proc_pid_mountinfo(5)).
-fn mounts_in(mountinfo: &[u8]) -> Vec<Mount> {
+/// The hierarchies that a list of mounts has (proc_pid_mountinfo(5)).
+pub fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
     let mount = |line: &[u8]| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
         let (kind, options) = (*fields.get(dash + 1)?, *fields.get(dash + 3)?);
         let has_cpuset = || kind == b"cpuset" || options.split(|&byte| byte == b',').any(|option| option == b"cpuset");
         let version_2 = kind == b"cgroup2";
-        let counts = version_2 || matches!(kind, b"cgroup" | b"cpuset") && has_cpuset();
-        counts.then_some(())?;
-        Some(Mount { place: unescaped(fields.get(4)?), root: unescaped(fields.get(3)?), version_2 })
+        (version_2 || matches!(kind, b"cgroup" | b"cpuset")).then_some(())?;
+        let (place, root) = (unescaped(fields.get(4)?), unescaped(fields.get(3)?));
+        Some(Hierarchy { place, root, version_2, may_have_cpusets: version_2 || has_cpuset() })
     };
     mountinfo.split(|&byte| byte == b'\n').filter_map(mount).collect()
 }
@@ -173,12 +177,12 @@ fn unescaped(field: &[u8]) -> PathBuf {
 }
 
 fn cpus_in(file: &str) -> Option<CpuSet> {
-    let text = std::fs::read_to_string(Path::new("/sys/devices/system/cpu").join(file)).ok()?;
-    CpuSet::parse_list(text.trim()).ok()
+    list_in(&Path::new("/sys/devices/system/cpu").join(file)).ok()
 }
 
-/// `user_cpus_ptr` is kept for every task since commit 8f9ea86fdf99, in 6.2.
-fn keeps_requests(release: &str) -> bool {
+/// Whether a kernel of this release (`6.12.117+deb12-amd64`) leaves what a task asked for as it was when its cpuset changes:
+/// `user_cpus_ptr` is kept for every task since commit 8f9ea86fdf99, in 6.2. No for a release that cannot be read.
+pub fn keeps_requests(release: &str) -> bool {
     let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return false };
     (major, minor) >= (6, 2)
@@ -215,9 +219,15 @@ mod tests {
         let text = b"30 1 0:1 / /sys/fs/cgroup/unified rw shared:1 - cgroup2 cgroup2 rw\n\
             31 1 0:2 /a\\040b /c rw - cgroup cgroup rw,cpuset\n32 1 0:3 / /d rw - cgroup cgroup rw,memory\nnonsense\n";
         let expected = [("/sys/fs/cgroup/unified", "/", true), ("/c", "/a b", false)];
-        let expected =
-            expected.map(|(place, root, version_2)| Mount { place: place.into(), root: root.into(), version_2 });
-        assert_eq!(mounts_in(text), expected);
+        let expected = expected.map(|(place, root, version_2)| Hierarchy {
+            place: place.into(),
+            root: root.into(),
+            version_2,
+            may_have_cpusets: true,
+        });
+        let mut found = hierarchies(text);
+        found.retain(|mount| mount.may_have_cpusets);
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -226,7 +236,8 @@ mod tests {
         let above = directory.path().join("a");
         std::fs::create_dir_all(above.join("b")).unwrap();
         std::fs::write(above.join("cpuset.cpus.effective"), "2-5\n").unwrap();
-        let mount = Mount { place: directory.path().into(), root: "/root".into(), version_2: true };
+        let place = directory.path().to_owned();
+        let mount = Hierarchy { place, root: "/root".into(), version_2: true, may_have_cpusets: true };
         let mut cpusets = Cpusets::of_this_system();
         cpusets.mounts = vec![mount];
         cpusets.online = cpus("0-4");
@@ -238,8 +249,8 @@ mod tests {
 
     #[test]
     fn releases_are_compared_by_number() {
-        let kept = ["6.2", "6.12.117+deb12-amd64", "10.0-rc1"].map(keeps_requests);
+        let kept = ["6.2", "6.12.117+deb12-amd64", "6.18-rc1", "10.0-rc1"].map(keeps_requests);
         let lost = ["6.1.0-18-amd64", "5.10", "linux", ""].map(keeps_requests);
-        assert_eq!((kept, lost), ([true; 3], [false; 4]));
+        assert_eq!((kept, lost), ([true; 4], [false; 4]));
     }
 }

@@ -101,8 +101,12 @@ pub fn process_of(tid: i32) -> io::Result<i32> {
 /// The field `Tgid` of a status file, which begins with the task's name. The kernel escapes line feeds and backslashes of
 /// names there and nothing else (proc_task_name() in fs/proc/array.c), so the text may be no UTF-8.
 fn process_in(status: &[u8]) -> Option<i32> {
-    let field = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
-    std::str::from_utf8(field).ok()?.trim().parse().ok()
+    std::str::from_utf8(field_in(status, b"Tgid:")?).ok()?.trim().parse().ok()
+}
+
+/// What stands behind a name at the start of a line of a status file.
+fn field_in<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))
 }
 
 /// The numbers of a thread, from this pid namespace's to its own's; one where that is the same (`NSpid`,
@@ -112,8 +116,7 @@ fn process_in(status: &[u8]) -> Option<i32> {
 /// When there is no such thread, or the kernel does not say (before Linux 4.1).
 pub fn numbers_of(tid: i32) -> io::Result<Vec<i32>> {
     let status = fs::read(format!("/proc/{tid}/status"))?;
-    let field = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"));
-    field.map(numbers_in).ok_or_else(|| io::Error::other("/proc/PID/status has no field NSpid"))
+    field_in(&status, b"NSpid:").map(numbers_in).ok_or_else(|| io::Error::other("/proc/PID/status has no field NSpid"))
 }
 
 /// The name of a thread (`comm`), of at most 15 bytes; what is not UTF-8 is replaced.

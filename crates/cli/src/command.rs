@@ -118,12 +118,17 @@ mod tests {
     const NO_FORMAT: [&str; 7] =
         ["snapshot", "lab run", "lab shell", "lab kernels get", "lab kernels path", "completions", "man"];
 
-    #[test]
-    fn every_verb_has_json_or_nothing_to_say_in_it() {
+    fn all_verbs() -> Vec<(String, clap::Command)> {
         let mut found = Vec::new();
         let mut command = super::Command::command();
         command.build();
         verbs(&command, "", &mut found);
+        found
+    }
+
+    #[test]
+    fn every_verb_has_json_or_nothing_to_say_in_it() {
+        let found = all_verbs();
         let has_json = |definition: &clap::Command| {
             let format = definition.get_arguments().find(|argument| argument.get_id() == "format");
             format.is_some_and(|format| format.get_possible_values().iter().any(|value| value.get_name() == "json"))
@@ -139,10 +144,7 @@ mod tests {
 
     #[test]
     fn every_argument_with_a_value_is_in_the_table_of_targets_or_names_none() {
-        let mut found = Vec::new();
-        let mut command = super::Command::command();
-        command.build();
-        verbs(&command, "", &mut found);
+        let found = all_verbs();
         let (mut unlisted, mut of_table, mut unused) = (Vec::new(), BTreeSet::new(), BTreeSet::from_iter(NO_TARGETS));
         for (verb, definition) in &found {
             for argument in definition.get_arguments().filter(|argument| argument.get_action().takes_values()) {

@@ -14,7 +14,7 @@ use clap::{Arg, Command, CommandFactory as _};
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
 };
-use nearfar_apply::Target;
+use nearfar_apply::{Target, tasks};
 use nearfar_lab::cache::Cache;
 use nearfar_placement::audit::RULES;
 use nearfar_runs::{Filter, Store};
@@ -120,7 +120,7 @@ fn stored_runs() -> Candidates {
     named.chain((!runs.is_empty()).then(|| candidate("last", "the newest"))).collect()
 }
 
-/// The runs of apply on the running system; only root sees them.
+/// The runs of apply on the running system.
 fn made_runs() -> Candidates {
     let runs = nearfar_apply::history(&Target::live(None)).unwrap_or_default();
     let help = |run: &nearfar_apply::Run| format!("{} changes", run.changes.len());
@@ -153,13 +153,11 @@ fn subsystems() -> Candidates {
 }
 
 fn processes() -> Candidates {
-    let number = |name: OsString| name.to_str()?.parse::<u32>().ok();
-    let named = |pid: u32| {
-        let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let name: String = String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).collect();
-        candidate(pid.to_string(), name)
+    let named = |pid: i32| {
+        let name = tasks::name(pid).unwrap_or_default();
+        candidate(pid.to_string(), name.replace(char::is_control, ""))
     };
-    names_in("/proc").into_iter().filter_map(number).map(named).collect()
+    tasks::processes().unwrap_or_default().into_iter().map(named).collect()
 }
 
 /// The names in a directory, sorted; none where it cannot be read.

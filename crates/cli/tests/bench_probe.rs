@@ -1,6 +1,7 @@
 //! `nearfar bench probe` as it is typed: a tiny matrix on whatever machine this is, interrupted, resumed, killed.
 
 mod keys;
+mod waiting;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use waiting::wait_until;
 
 /// Small enough for seconds on one core: the cells that exist, 4 MiB, a hundredth of a second a run.
 const TINY: [&str; 8] = ["--bytes", "4M", "--counts", "4", "--steps", "20000", "--load", "5"];
@@ -36,16 +38,6 @@ fn failure(store: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 fn samples(answer: &Value) -> Vec<usize> {
     let of_row = |row: &Value| row["seconds"]["samples"].as_array().map_or(0, Vec::len);
     answer["rows"].as_array().unwrap().iter().map(of_row).collect()
-}
-
-/// Waits until something is so; a minute is more than anything here takes.
-#[track_caller]
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "waited a minute for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn signal(child: &Child, signal: libc::c_int) {
@@ -92,7 +84,7 @@ fn an_interrupted_run_is_completed_with_exactly_what_it_lacks() {
     let many = [&TINY[..], &["--samples", "40", "--policies", "off", "--memory", "0,F", "--cpus", "F"]].concat();
     let child = probe(&store, &many).spawn().unwrap();
     let stored = || answer_of_export(&store);
-    wait_for("some samples", || stored() > 3);
+    wait_until("some samples", || stored() > 3);
     signal(&child, libc::SIGINT);
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

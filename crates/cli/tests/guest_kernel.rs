@@ -2,25 +2,17 @@
 //! and tests do not change the settings of the machine that they run on.
 
 mod guests;
+mod waiting;
 
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearfar_prefer::psi::{Trigger, Woken};
+use waiting::wait_until;
 
 const MIGRATION_COST: &str = "/sys/kernel/debug/sched/migration_cost_ns";
-
-/// Waits until a condition holds, at most a minute.
-#[track_caller]
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 #[test]
 fn settings_of_a_killed_run_are_restored_and_pressure_wakes_a_trigger() {
@@ -46,11 +38,11 @@ fn restores_the_settings_of_a_killed_run() {
     command.env("NEARFAR_STORE", folder.path().join("runs.db")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let now = || std::fs::read_to_string(MIGRATION_COST).unwrap();
-    wait_for("the run writes the setting", || now().trim() == other);
+    wait_until("the run writes the setting", || now().trim() == other);
     // SIGKILL, which no process can handle.
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_for("the guard restores the setting", || now() == before);
+    wait_until("the guard restores the setting", || now() == before);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! NEARFAR_GUESTS=20 runs twenty in a row instead of three, NEARFAR_STARTS=200 starts two hundred of several designs, three at a time.
 
 mod guests;
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,6 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use nearfar_lab::cache::Cache;
+use waiting::wait_until;
 
 /// QEMUs whose command line has this word.
 fn qemus_with(word: &str) -> Vec<u32> {
@@ -85,14 +87,6 @@ impl Traces {
         let half_made =
             |path: &&PathBuf| path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("making-"));
         assert_eq!(cache.iter().find(half_made), None);
-    }
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -28,15 +28,12 @@ struct Raw {
     from: Option<usize>,
 }
 
-/// Numbers that are the same in each run (splitmix64). A strategy would take ten times as long, and nothing is shrunk.
-struct Random(u64);
+/// Numbers that are the same in each run. A strategy would take ten times as long, and nothing is shrunk.
+struct Random(fastrand::Rng);
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+        self.0.usize(..limit)
     }
 
     fn percent(&mut self, share: usize) -> bool {
@@ -161,7 +158,7 @@ fn replica(directory: &Path) -> Option<PathBuf> {
 fn ten_thousand_random_machines_spread_as_the_kernel_does() {
     let directory = tempfile::tempdir().unwrap();
     let Some(program) = replica(directory.path()) else { return };
-    let mut random = Random(7);
+    let mut random = Random(fastrand::Rng::with_seed(7));
     let machines: Vec<Raw> = (0..MACHINES).map(|_| random.machine()).collect();
     let has_cpus =
         |raw: &&Raw| raw.from.is_none_or(|from| raw.cpus.iter().any(|&(node, online)| online && node == from));

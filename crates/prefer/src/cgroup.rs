@@ -19,6 +19,7 @@ pub mod members;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use nearfar_apply::{affinity, cpuset};
 use nearfar_machine::CpuSet;
 
 pub use either::{KeptGroup, KeptGroupError, KeptGroupReport, Through};
@@ -98,19 +99,15 @@ pub enum Means {
     },
 }
 
-/// The first Linux on which a change of the cpuset leaves what a task asked for by sched_setaffinity(2) as it was
-/// (`user_cpus_ptr` is kept since commit 8f9ea86fdf99).
-const KEEPS_AFFINITIES: (u32, u32) = (6, 2);
-
 impl Group {
     /// The group of this name: a path below the root of the hierarchy as in /proc/PID/cgroup, or the directory itself.
     ///
     /// # Errors
     /// When there is no hierarchy, no such group, or it is the root.
     pub fn find(name: &str) -> Result<Self, CgroupError> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo")
-            .map_err(|error| file_error("/proc/self/mountinfo", &error))?;
-        Self::find_in(&hierarchies(&mounts), name)
+        let mounts =
+            std::fs::read("/proc/self/mountinfo").map_err(|error| file_error("/proc/self/mountinfo", &error))?;
+        Self::find_in(&mounts_in(&mounts), name)
     }
 
     fn find_in(mounts: &[(PathBuf, Version)], name: &str) -> Result<Self, CgroupError> {
@@ -164,7 +161,7 @@ impl Group {
         if !self.directory.join("cpuset.cpus").exists() {
             return threads(self.how_to_enable());
         }
-        if release_of(&release).is_none_or(|release| release < KEEPS_AFFINITIES) {
+        if !cpuset::keeps_requests(&release) {
             return threads(format!("on Linux {release} a change of a cpuset overwrites the affinities of its tasks"));
         }
         let partition = self.read("cpuset.cpus.partition").unwrap_or_default();
@@ -175,7 +172,7 @@ impl Group {
             return threads(format!("{} below it has CPUs of its own", group.display()));
         }
         let allowed = self.allowed()?;
-        let confined = |tid: &i32| nearfar_apply::affinity::get(*tid).is_ok_and(|own| own != allowed);
+        let confined = |tid: &i32| affinity::get(*tid).is_ok_and(|own| own != allowed);
         match members::threads(&self.directory)?.into_iter().find(confined) {
             Some(tid) => threads(format!("its thread {tid} has chosen CPUs of its own")),
             None if has_own_cpus(&self.directory) => Ok(Means::Cpuset),
@@ -228,24 +225,10 @@ fn file_error(file: impl Into<PathBuf>, error: &io::Error) -> CgroupError {
     CgroupError::File { file: file.into().display().to_string(), because: error.to_string() }
 }
 
-/// `6.12.117+deb12-amd64`: 6 and 12.
-fn release_of(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// Where hierarchies are mounted (proc_pid_mountinfo(5)).
-fn hierarchies(mountinfo: &str) -> Vec<(PathBuf, Version)> {
-    let mount = |line: &str| {
-        let (before, after) = line.split_once(" - ")?;
-        let version = match after.split(' ').next()? {
-            "cgroup2" => Version::Two,
-            "cgroup" => Version::One,
-            _ => return None,
-        };
-        Some((PathBuf::from(before.split(' ').nth(4)?), version))
-    };
-    mountinfo.lines().filter_map(mount).collect()
+/// Where hierarchies are mounted.
+fn mounts_in(mountinfo: &[u8]) -> Vec<(PathBuf, Version)> {
+    let version = |version_2: bool| if version_2 { Version::Two } else { Version::One };
+    cpuset::hierarchies(mountinfo).into_iter().map(|mount| (mount.place, version(mount.version_2))).collect()
 }
 
 #[cfg(test)]
@@ -264,7 +247,7 @@ mod tests {
             (PathBuf::from("/sys/fs/cgroup/unified"), Version::Two),
             (PathBuf::from("/sys/fs/cgroup/cpuset"), Version::One),
         ];
-        assert_eq!(hierarchies(HYBRID), expected);
+        assert_eq!(mounts_in(HYBRID.as_bytes()), expected);
     }
 
     #[test]
@@ -298,13 +281,5 @@ mod tests {
         let found = Group::find_in(&[(dir.path().to_owned(), Version::Two)], "/a.slice/b.service").unwrap();
         let Means::Threads { because } = found.means().unwrap() else { panic!() };
         assert!(because.contains("+cpuset > ") && because.contains("/a.slice/cgroup.subtree_control"), "{because}");
-    }
-
-    #[test]
-    fn releases_are_read_however_they_go_on() {
-        assert_eq!(release_of("6.12.117+deb12-amd64"), Some((6, 12)));
-        assert_eq!(release_of("6.2"), Some((6, 2)));
-        assert_eq!(release_of("6.18-rc1"), Some((6, 18)));
-        assert_eq!(release_of("linux"), None);
     }
 }

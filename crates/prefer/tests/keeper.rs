@@ -1,37 +1,19 @@
 //! The keeper on this very system, as if each of its first two CPUs were a node: who is narrowed, who is left in peace, and
 //! that every mask is as before when it ends or is killed at any moment.
 
+mod support;
+
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nearfar_apply::lease::Leases;
 use nearfar_apply::{affinity, tasks};
-use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
-use nearfar_sources::{Request, Want};
-
-fn machine() -> Machine {
-    let source = Some("node:2 core:1 pu:1".to_owned());
-    nearfar_sources::read(&Request { source, root: None, fake: None, want: Want::topology() }).unwrap()
-}
-
-fn home() -> CpuSet {
-    CpuSet::single(CpuId(0))
-}
-
-/// The CPUs of this test, if they are enough.
-fn own() -> Option<CpuSet> {
-    let own = affinity::get(0).unwrap();
-    let enough = [0, 1].iter().all(|&cpu| own.contains(CpuId(cpu)));
-    if !enough {
-        println!("skipped: cpus: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
-    }
-    enough.then_some(own)
-}
+use support::{examples, home, machine, mask, own, within};
 
 /// A shell in a session of its own, so that orphans of other tests are no kin. What it prints is read line by line.
 struct Family {
@@ -87,20 +69,6 @@ impl Drop for Family {
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }
-}
-
-/// As soon as it holds, within so many seconds.
-#[track_caller]
-fn within(seconds: u64, what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
-        sleep(Duration::from_millis(2));
-    }
-}
-
-fn mask(tid: i32) -> CpuSet {
-    affinity::get(tid).unwrap_or_default()
 }
 
 #[test]
@@ -178,26 +146,6 @@ fn the_surplus_of_a_full_node_is_let_out_and_comes_back() {
     let report = keeper.stop().unwrap();
     assert!(report.widened >= 1, "{report}");
     assert_eq!(mask(busy), own);
-}
-
-/// The examples of this crate, built.
-fn examples() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let directory = test.parent().and_then(Path::parent).unwrap().join("examples");
-        // `nearfar-suite` built them together with the tests.
-        if std::env::var_os("NEARFAR_EXAMPLES_ARE_BUILT").is_some() {
-            return directory;
-        }
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built =
-            Command::new(cargo).args(["build", "--quiet", "--package", "nearfar-prefer", "--examples"]).output();
-        // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
-        let there = ["keep", "short_threads"].iter().all(|name| directory.join(name).exists());
-        assert!(built.is_ok_and(|it| it.status.success()) || there, "cargo build --examples makes no examples");
-        directory
-    })
 }
 
 fn example() -> PathBuf {

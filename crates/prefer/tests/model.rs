@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use support::{Cpuset, KeeperProcess, Tasks, can_observe, own};
 
 /// One command.
@@ -41,30 +42,13 @@ enum Step {
     Lose,
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len())]
-    }
+fn one_of<T: Copy>(random: &mut Rng, choices: &[T]) -> T {
+    choices[random.usize(..choices.len())]
 }
 
 /// Who there is after the steps so far, by number.
 struct Writer {
-    random: Random,
+    random: Rng,
     steps: Vec<Step>,
     /// The process of each task; a process is named by the number of a task that it began with.
     process: BTreeMap<usize, usize>,
@@ -83,7 +67,7 @@ const MOST_TASKS: usize = 200;
 impl Writer {
     fn write(seed: u64, length: usize, observed: bool, cpusets: usize) -> Vec<Step> {
         let mut writer = Self {
-            random: Random(seed),
+            random: Rng::with_seed(seed),
             steps: Vec::new(),
             process: BTreeMap::from([(0, 0)]),
             first: BTreeMap::from([(0, 0)]),
@@ -105,19 +89,19 @@ impl Writer {
 
     fn any(&mut self) -> usize {
         let tasks: Vec<usize> = self.process.keys().copied().collect();
-        self.random.one_of(&tasks)
+        one_of(&mut self.random, &tasks)
     }
 
     fn step(&mut self) {
         let task = self.any();
-        match self.random.below(100) {
+        match self.random.usize(..100) {
             0..40 => self.make(task),
             40..55 => self.pin(task),
             55..61 => {
                 // 15 bytes at most count; a name has no NUL.
-                let length = 1 + self.random.below(20);
+                let length = 1 + self.random.usize(..20);
                 let mut name = String::new();
-                (0..length).for_each(|_| write!(name, "{:02x}", 1 + self.random.below(255)).unwrap());
+                (0..length).for_each(|_| write!(name, "{:02x}", 1 + self.random.usize(..255)).unwrap());
                 self.steps.push(Step::Tell { task, command: format!("name {name}") });
             }
             61..66 => self.exec(task),
@@ -136,7 +120,7 @@ impl Writer {
         }
         self.made += 1;
         let made = self.made;
-        let how = match self.random.below(10) {
+        let how = match self.random.usize(..10) {
             0..6 => "thread",
             6..9 => "fork",
             // What left its session and its parent is found by observing alone.
@@ -168,7 +152,7 @@ impl Writer {
         if self.cpuset.contains_key(&self.process[&task]) {
             return;
         }
-        let mut cpus = self.random.one_of(&["0", "0", "1", "0-1"]);
+        let mut cpus = one_of(&mut self.random, &["0", "0", "1", "0-1"]);
         // Without observing, a choice of exactly the node is not seen.
         if !self.observed && self.kept && cpus == "0" {
             cpus = "1";
@@ -221,7 +205,7 @@ impl Writer {
 
     fn move_to(&mut self, task: usize) {
         let process = self.process[&task];
-        let to = self.random.below(self.cpusets + 1);
+        let to = self.random.usize(..self.cpusets + 1);
         let to = (to < self.cpusets).then_some(to);
         match to {
             // A pinned thread in a cpuset: what it asked for is hidden from a keeper that comes later.
@@ -233,15 +217,15 @@ impl Writer {
     }
 
     fn set_cpus(&mut self) {
-        let cpuset = self.random.below(self.cpusets);
-        let cpus = self.random.one_of(&["0", "1", "0-1", "0-1"]);
+        let cpuset = self.random.usize(..self.cpusets);
+        let cpus = one_of(&mut self.random, &["0", "1", "0-1", "0-1"]);
         self.steps.push(Step::SetCpus(cpuset, cpus));
     }
 
     fn keeper(&mut self) {
-        let step = match (self.kept, self.random.below(2)) {
+        let step = match (self.kept, self.random.usize(..2)) {
             (false, _) => {
-                let others: Vec<usize> = (0..self.random.below(3)).map(|_| self.any()).collect();
+                let others: Vec<usize> = (0..self.random.usize(..3)).map(|_| self.any()).collect();
                 Step::Keep(std::iter::once(self.first[&0]).chain(others).collect())
             }
             (true, 0) => Step::Stop,

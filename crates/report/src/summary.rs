@@ -86,13 +86,6 @@ pub(crate) fn circumstances(machine: &Machine) -> Vec<String> {
     parts
 }
 
-/// The packages (sockets) that a node's CPUs are in, as the kernel numbers them, `0` or `0,1`; where its numbers do not
-/// tell them apart, counted by their first CPU. Empty where the source does not tell.
-pub(crate) fn packages_of(machine: &Machine, node: &Node) -> String {
-    let names = Packages::of(machine);
-    names.on(machine, node)
-}
-
 /// How packages are named.
 pub(crate) struct Packages {
     /// First CPUs, ascending, where the kernel's numbers are of no use.
@@ -109,6 +102,8 @@ impl Packages {
         Self { leaders: (useless && !leaders.is_empty()).then(|| leaders.into_iter().collect()) }
     }
 
+    /// The packages (sockets) that a node's CPUs are in, as the kernel numbers them, `0` or `0,1`; where its numbers do not
+    /// tell them apart, counted by their first CPU. Empty where the source does not tell.
     pub(crate) fn on(&self, machine: &Machine, node: &Node) -> String {
         let number = |cpu: &Cpu| match &self.leaders {
             Some(leaders) => leaders.binary_search(&cpu.package_leader?).ok().map(|place| place as i64),

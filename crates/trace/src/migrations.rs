@@ -228,9 +228,11 @@ impl Decoder {
     }
 }
 
+/// The number of the first pid namespace's file (PROC_PID_INIT_INO in include/uapi/linux/nsfs.h, the same since Linux 3.8).
+pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
 /// Whether task numbers here are those that the events carry. In a container they are not.
 pub fn in_first_pid_namespace() -> bool {
     use std::os::unix::fs::MetadataExt as _;
-    // PROC_PID_INIT_INO in include/uapi/linux/nsfs.h, the same since Linux 3.8.
-    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|file| file.ino() == 0xEFFF_FFFC)
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|file| file.ino() == FIRST_PID_NAMESPACE)
 }

@@ -12,6 +12,8 @@
 //! Time and memory are linear in the number of records, threads and processes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::thread::sleep;
+use std::time::Duration;
 
 use nearfar_machine::CpuSet;
 
@@ -23,8 +25,12 @@ use crate::cpuset::Cpusets;
 use crate::target::plain;
 use crate::tasks::{self, Stat, TaskId};
 
-/// Rounds of looking for threads that were made by one whose mask had not been put back yet.
-const ROUNDS: usize = 50;
+/// Passes over /proc at most. Each finds threads made by one whose mask had not been put back yet.
+const MAX_PASSES: usize = 50;
+
+/// Waits before the passes that follow one that found nothing. fork copies the mask of its caller long before /proc shows the
+/// child (`copy_process` in kernel/fork.c), so a child of a thread whose mask was just put back can appear later with the old one.
+const SETTLING: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(75)];
 
 /// Puts all masks back. One line for each kind of result.
 pub(super) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
@@ -34,10 +40,15 @@ pub(super) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
     }
     let mut cpusets = Cpusets::of_this_system();
     let records = Records::of(groups, lease);
-    for _ in 0..ROUNDS {
-        if !Kin::find(&records).put_back(&mut cpusets, &mut outcome) {
-            break;
+    let mut settling = SETTLING.iter();
+    for _ in 0..MAX_PASSES {
+        let kin = Kin::find(&records);
+        if kin.put_back(&mut cpusets, &mut outcome) {
+            settling = SETTLING.iter();
+            continue;
         }
+        let Some(&wait) = settling.next().filter(|_| kin.has_confined()) else { break };
+        sleep(wait);
     }
     let mut undone = Vec::new();
     let mut say = |count: usize, what: &str, fate: Fate| {
@@ -229,7 +240,12 @@ impl<'a> Kin<'a> {
         }
     }
 
-    /// Whether another round may find more.
+    /// Whether any process can have inherited a mask.
+    fn has_confined(&self) -> bool {
+        self.processes.values().any(|inherited| !inherited.is_empty())
+    }
+
+    /// Whether it put a mask back.
     fn put_back(&self, cpusets: &mut Cpusets, outcome: &mut Outcome) -> bool {
         outcome.not_ours.clear();
         outcome.failed = None;

@@ -96,7 +96,7 @@ impl Kept {
         let online = self.cpusets.online();
         let Some(observer) = &self.lineage.observer else { return };
         if self.said.looks.is_multiple_of(THOROUGH / 8) && !online.is_empty() && !online.is_subset(observer.cpus()) {
-            // What the old one has not told yet is told by it at this look's end, or not at all: a moment.
+            // The old one was read a moment ago.
             let opened = Observer::open(online);
             self.lineage.observer = opened.or(self.lineage.observer.take());
         }

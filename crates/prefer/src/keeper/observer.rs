@@ -19,14 +19,12 @@ use std::path::{Path, PathBuf};
 use nearfar_apply::tasks;
 use nearfar_machine::CpuSet;
 use nearfar_trace::format::{Format, Number};
+use nearfar_trace::migrations::{FIRST_PID_NAMESPACE, in_first_pid_namespace};
 use nearfar_trace::records::Sample;
 use nearfar_trace::{Ordered, Plan, Session, TraceError, Tracefs, now_ns};
 
 /// Bytes of all rings together: an event takes about 100.
 const RINGS_BYTES: usize = 16 << 20;
-/// The number of the initial pid namespace's file (PROC_PID_INIT_INO in include/linux/proc_ns.h).
-const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
-
 /// Something that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Event {
@@ -96,8 +94,7 @@ struct Fields {
 impl Observer {
     /// Opens the events on these CPUs. None where this user may not, or the kernel has none of them; the log says which.
     pub(super) fn open(cpus: &CpuSet) -> Option<Self> {
-        let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
-        if !is_initial(&namespace) {
+        if !in_first_pid_namespace() {
             tracing::info!("forks and affinity changes are not observed: not in the initial pid namespace");
             return None;
         }
@@ -247,8 +244,9 @@ impl Fields {
     }
 }
 
+/// Whether a link of /proc/PID/ns is that of the initial pid namespace.
 fn is_initial(namespace: &Path) -> bool {
-    namespace.as_os_str() == INITIAL_PID_NAMESPACE
+    namespace.to_str().is_some_and(|link| link == format!("pid:[{FIRST_PID_NAMESPACE}]"))
 }
 
 #[cfg(test)]

@@ -207,8 +207,7 @@ impl Drop for Tasks {
 
 /// Whether the keeper can observe here: root, in the initial pid namespace, with tracefs.
 pub fn can_observe() -> bool {
-    let namespace = std::fs::read_link("/proc/self/ns/pid");
-    let initial = namespace.is_ok_and(|namespace| namespace.as_os_str() == "pid:[4026531836]");
+    let initial = nearfar_trace::migrations::in_first_pid_namespace();
     let event = |tracefs: nearfar_trace::Tracefs| tracefs.tracepoint("syscalls", "sys_enter_sched_setaffinity");
     let can = initial && rustix::process::geteuid().is_root() && nearfar_trace::Tracefs::find().and_then(event).is_ok();
     if !can {

@@ -6,7 +6,7 @@ use nearfar_machine::{Distance, Machine, Node};
 
 use super::notable;
 use crate::amount::bytes;
-use crate::summary;
+use crate::summary::{self, Packages};
 use crate::wrapping::clean;
 
 /// The machine for `dot -Tsvg`. Both directions of a distance are one edge when they agree.
@@ -17,9 +17,10 @@ pub fn dot(machine: &Machine) -> String {
     out.push_str("  layout=neato; overlap=false; splines=true; fontname=\"sans-serif\";\n");
     out.push_str("  node [shape=box, style=\"rounded,filled\", fillcolor=\"#eef3f8\", fontname=\"sans-serif\"];\n");
     out.push_str("  edge [fontname=\"sans-serif\", fontsize=10, color=\"#8899aa\"];\n");
+    let packages = Packages::of(machine);
     for node in &machine.nodes {
         let dashed = if node.online { "" } else { ", style=\"rounded,dashed\"" };
-        let _ = writeln!(out, "  n{} [label={}{dashed}];", node.id, quoted(&label(machine, node)));
+        let _ = writeln!(out, "  n{} [label={}{dashed}];", node.id, quoted(&label(machine, &packages, node)));
     }
     for device in machine.pci.get().into_iter().flatten().filter(|device| notable(device)) {
         let what = device.driver.as_deref().or(device.class_name.as_deref()).unwrap_or("");
@@ -41,13 +42,13 @@ pub fn dot(machine: &Machine) -> String {
     out
 }
 
-fn label(machine: &Machine, node: &Node) -> String {
+fn label(machine: &Machine, packages: &Packages, node: &Node) -> String {
     let mut label = format!("node {}", node.id);
     let _ = match node.cpus.is_empty() {
         true => write!(label, "\nno CPUs"),
         false => write!(label, "\nCPUs {}", node.cpus),
     };
-    let package = summary::packages_of(machine, node);
+    let package = packages.on(machine, node);
     if !package.is_empty() {
         let _ = write!(label, "\npackage {package}");
     }

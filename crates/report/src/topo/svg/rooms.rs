@@ -6,7 +6,7 @@ use nearfar_machine::{Machine, Node, PciDevice};
 use super::cores::Cores;
 use super::{Detail, Drawn, at, device, device_line, homeless, links, text};
 use crate::amount::{bytes, count};
-use crate::summary::packages_of;
+use crate::summary::Packages;
 use crate::topo::marks::{Lot, Marks};
 use crate::topo::notable;
 use crate::wrapping::clean;
@@ -118,6 +118,7 @@ pub(crate) fn cards<'a>(
 /// What all rooms need.
 struct Parts<'a> {
     cores: Cores<'a>,
+    packages: Packages,
     largest: u64,
     devices: DevicesByNode<'a>,
     marks: &'a Marks,
@@ -126,12 +127,18 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn of(machine: &'a Machine, marks: &'a Marks) -> Self {
         let largest = machine.nodes.iter().filter_map(Node::total_bytes).max().unwrap_or(0);
-        Self { cores: Cores::of(machine, marks), largest, devices: DevicesByNode::of(machine), marks }
+        Self {
+            cores: Cores::of(machine, marks),
+            packages: Packages::of(machine),
+            largest,
+            devices: DevicesByNode::of(machine),
+            marks,
+        }
     }
 
     fn inside(&'a self, node: &'a Node, detail: Detail) -> Inside<'a> {
-        let Self { cores, largest, devices, marks } = self;
-        Inside { node, cores, largest: *largest, devices: devices.on(node), marks, detail }
+        let Self { cores, packages, largest, devices, marks } = self;
+        Inside { node, cores, packages, largest: *largest, devices: devices.on(node), marks, detail }
     }
 }
 
@@ -157,6 +164,7 @@ impl<'a> DevicesByNode<'a> {
 struct Inside<'a> {
     node: &'a Node,
     cores: &'a Cores<'a>,
+    packages: &'a Packages,
     largest: u64,
     devices: &'a [&'a PciDevice],
     marks: &'a Marks,
@@ -195,7 +203,7 @@ impl Inside<'_> {
             1 => format!("CPU {}", self.node.cpus),
             _ => format!("CPUs {}", self.node.cpus),
         };
-        let cpus = match packages_of(self.cores.machine(), self.node) {
+        let cpus = match self.packages.on(self.cores.machine(), self.node) {
             package if package.is_empty() => cpus,
             package => format!("{cpus}, package {package}"),
         };
