@@ -23,18 +23,26 @@ fn main() -> Result<(), Box<dyn Error>> {
     if std::env::var_os("GUARDED").is_some() {
         lease::guard_with(std::env::current_exe()?);
     }
-    let [directory, rest @ ..] = &words[..] else { return Err("no directory".into()) };
+    let [directory, rest @ ..] = &words[..] else {
+        return Err("no directory".into());
+    };
     let mut lease = Leases::at(PathBuf::from(directory)).take("a test")?;
     match rest {
-        ["--task", tid, cpus] => lease.set_affinity(tasks::stat(tid.parse()?)?.id, &cpus.parse()?)?,
+        ["--task", tid, cpus] => {
+            lease.set_affinity(tasks::stat(tid.parse()?)?.id, &cpus.parse()?)?
+        }
         ["--for-ever", file, values @ ..] => {
             println!("held");
             loop {
-                values.iter().try_for_each(|value| lease.set_file(Path::new(file), value.as_bytes()))?;
+                values
+                    .iter()
+                    .try_for_each(|value| lease.set_file(Path::new(file), value.as_bytes()))?;
             }
         }
         [file, values @ ..] => {
-            values.iter().try_for_each(|value| lease.set_file(Path::new(file), value.as_bytes()))?;
+            values
+                .iter()
+                .try_for_each(|value| lease.set_file(Path::new(file), value.as_bytes()))?;
         }
         [] => {}
     }

@@ -26,16 +26,30 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["apply", root, plan, ref more @ ..] => {
             let plan = serde_json::from_slice(&std::fs::read(plan)?)?;
             let wait = more.contains(&"--wait").then_some(Duration::from_secs(60));
-            let options = ApplyOptions { wait, ..ApplyOptions::default() };
-            let outcome = apply_with(&plan, &Target::tree(root.into(), state), &options, &Mortal::below(root)?)?;
+            let options = ApplyOptions {
+                wait,
+                ..ApplyOptions::default()
+            };
+            let outcome = apply_with(
+                &plan,
+                &Target::tree(root.into(), state),
+                &options,
+                &Mortal::below(root)?,
+            )?;
             println!("{}", serde_json::to_string_pretty(&outcome)?);
         }
         ["rollback", root] => {
             let options = RollbackOptions::default();
-            let outcome = rollback_with(&Target::tree(root.into(), state), &options, &Mortal::below(root)?)?;
+            let outcome = rollback_with(
+                &Target::tree(root.into(), state),
+                &options,
+                &Mortal::below(root)?,
+            )?;
             println!("{}", serde_json::to_string_pretty(&outcome)?);
         }
-        _ => return Err("usage: in_tree apply DIR PLAN.json [--wait] | in_tree rollback DIR".into()),
+        _ => {
+            return Err("usage: in_tree apply DIR PLAN.json [--wait] | in_tree rollback DIR".into());
+        }
     }
     Ok(())
 }
@@ -48,15 +62,24 @@ struct Mortal {
 
 impl Mortal {
     fn below(root: &str) -> Result<Self, Box<dyn Error>> {
-        let steps_left = std::env::var("DIE_AT").ok().map(|at| at.parse()).transpose()?;
-        Ok(Self { below: Rooted::tree(Path::new(root))?, steps_left: Cell::new(steps_left) })
+        let steps_left = std::env::var("DIE_AT")
+            .ok()
+            .map(|at| at.parse())
+            .transpose()?;
+        Ok(Self {
+            below: Rooted::tree(Path::new(root))?,
+            steps_left: Cell::new(steps_left),
+        })
     }
 
     fn step(&self) {
         let left = self.steps_left.get().map(|left| left.saturating_sub(1));
         self.steps_left.set(left);
         if left == Some(0) {
-            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+            let _ = rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            );
         }
     }
 }

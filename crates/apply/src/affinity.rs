@@ -25,7 +25,9 @@ pub struct Asker {
 
 impl Default for Asker {
     fn default() -> Self {
-        Self { words: vec![0; (MAX_NUMBER / WORD_BITS) as usize + 1] }
+        Self {
+            words: vec![0; (MAX_NUMBER / WORD_BITS) as usize + 1],
+        }
     }
 }
 
@@ -38,7 +40,12 @@ impl Asker {
         let words = &mut self.words;
         // SAFETY: the kernel writes at most as many bytes as it is told the buffer has.
         let written = unsafe {
-            libc::syscall(libc::SYS_sched_getaffinity, tid, std::mem::size_of_val(&words[..]), words.as_mut_ptr())
+            libc::syscall(
+                libc::SYS_sched_getaffinity,
+                tid,
+                std::mem::size_of_val(&words[..]),
+                words.as_mut_ptr(),
+            )
         };
         if written < 0 {
             return Err(io::Error::last_os_error());
@@ -53,7 +60,9 @@ impl Asker {
 pub fn cpus_of(words: &[libc::c_ulong]) -> CpuSet {
     let some = (0..).zip(words).filter(|(_, word)| **word != 0);
     let cpus = some.flat_map(|(index, &word)| {
-        (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| CpuId(index * WORD_BITS + bit))
+        (0..WORD_BITS)
+            .filter(move |bit| word >> bit & 1 == 1)
+            .map(move |bit| CpuId(index * WORD_BITS + bit))
     });
     cpus.collect()
 }
@@ -98,13 +107,22 @@ impl Confinement {
 /// As [`set`].
 pub fn unconfine(tid: i32) -> io::Result<()> {
     // The kernel takes as many bits as it has CPUs, and what its cpuset has of them (kernel/sched/syscalls.c).
-    set_words(tid, &vec![libc::c_ulong::MAX; (MAX_NUMBER / WORD_BITS) as usize + 1])
+    set_words(
+        tid,
+        &vec![libc::c_ulong::MAX; (MAX_NUMBER / WORD_BITS) as usize + 1],
+    )
 }
 
 fn set_words(tid: i32, words: &[libc::c_ulong]) -> io::Result<()> {
     // SAFETY: the kernel reads as many bytes as the buffer has.
-    let result =
-        unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, std::mem::size_of_val(words), words.as_ptr()) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            tid,
+            std::mem::size_of_val(words),
+            words.as_ptr(),
+        )
+    };
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

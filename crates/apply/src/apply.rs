@@ -38,7 +38,9 @@ pub struct ApplyOptions {
 
 impl ApplyOptions {
     fn is_cancelled(&self) -> bool {
-        self.cancel.as_ref().is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+        self.cancel
+            .as_ref()
+            .is_some_and(|cancel| cancel.load(Ordering::Relaxed))
     }
 }
 
@@ -102,11 +104,18 @@ struct Here {
 
 /// Whether a plan that holds is of this target.
 fn fits(plan: &Plan, target: &Target, system: &dyn System) -> Result<Here, ApplyError> {
-    let here = Here { host: target.host(system), boot: target.boot(system) };
+    let here = Here {
+        host: target.host(system),
+        boot: target.boot(system),
+    };
     if let (Some(made_for), Some(host)) = (&plan.host, &here.host)
         && made_for != host
     {
-        return Err(PlanError::OtherHost { plan: made_for.clone(), here: host.clone() }.into());
+        return Err(PlanError::OtherHost {
+            plan: made_for.clone(),
+            here: host.clone(),
+        }
+        .into());
     }
     if !plan.changes.is_empty() {
         owner::check(plan, system, target.is_tree(), here.boot.as_deref())?;
@@ -116,18 +125,26 @@ fn fits(plan: &Plan, target: &Target, system: &dyn System) -> Result<Here, Apply
 
 /// The number of the next run. An interrupted one before it may leave values behind that nobody chose, so going on is
 /// the operator's decision; either way its journal, and with it its old values, stays.
-fn next_run(state: &StateDir, boot: Option<&str>, force: bool) -> Result<(RunId, Vec<String>), ApplyError> {
+fn next_run(
+    state: &StateDir,
+    boot: Option<&str>,
+    force: bool,
+) -> Result<(RunId, Vec<String>), ApplyError> {
     let runs = state.runs()?;
     let mut notes = Vec::new();
     for &run in &runs {
         match journal::read(state, run) {
-            Err(_) if force => notes.push(format!("the journal of run {run} does not hold; it cannot be rolled back")),
+            Err(_) if force => notes.push(format!(
+                "the journal of run {run} does not hold; it cannot be rolled back"
+            )),
             Err(error) => return Err(error),
             Ok(contents) if state_of(&contents, boot) == RunState::Interrupted => {
                 if !force {
                     return Err(ApplyError::Unfinished { run });
                 }
-                notes.push(format!("run {run} was interrupted and not rolled back; this run goes on top of it"));
+                notes.push(format!(
+                    "run {run} was interrupted and not rolled back; this run goes on top of it"
+                ));
             }
             Ok(_) => {}
         }

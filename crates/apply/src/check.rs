@@ -17,7 +17,9 @@ const LONGEST_VALUE: usize = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Made by a version with another format.
-    #[error("the plan has format {found}, this version knows format {PLAN_FORMAT}: make the plan again with it")]
+    #[error(
+        "the plan has format {found}, this version knows format {PLAN_FORMAT}: make the plan again with it"
+    )]
     Format {
         /// The plan's `plan_format`.
         found: u32,
@@ -113,7 +115,9 @@ fn others_too(others: usize) -> String {
 /// The first thing that is wrong.
 pub fn check(plan: &Plan) -> Result<(), PlanError> {
     if plan.plan_format != PLAN_FORMAT {
-        return Err(PlanError::Format { found: plan.plan_format });
+        return Err(PlanError::Format {
+            found: plan.plan_format,
+        });
     }
     if plan.changes.len() > MOST_CHANGES {
         return Err(PlanError::TooMany(plan.changes.len()));
@@ -124,7 +128,11 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
         let setting = Setting::of(&planned.change);
         let file = setting.path();
         if let Some(first) = seen.insert(setting, number) {
-            return Err(PlanError::Twice { first, second: number, file });
+            return Err(PlanError::Twice {
+                first,
+                second: number,
+                file,
+            });
         }
     }
     Ok(())
@@ -133,15 +141,23 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
 /// One change by itself.
 pub(crate) fn check_planned(planned: &Planned) -> Result<(), String> {
     Setting::of(&planned.change).check()?;
-    if planned.before.as_ref().is_some_and(|before| before.len() > LONGEST_VALUE) {
-        return Err(format!("the value before has more than {LONGEST_VALUE} bytes"));
+    if planned
+        .before
+        .as_ref()
+        .is_some_and(|before| before.len() > LONGEST_VALUE)
+    {
+        return Err(format!(
+            "the value before has more than {LONGEST_VALUE} bytes"
+        ));
     }
     match &planned.change {
         Change::InterruptAffinity { irq, cpus, .. } if cpus.is_empty() => {
             Err(format!("interrupt {irq} would have no CPU to serve it"))
         }
         Change::NvmeIoPolicy { policy, .. } => word(policy.as_str(), "I/O policy", b"-"),
-        Change::DeviceNode { rebind: Some(name), .. } => driver(name),
+        Change::DeviceNode {
+            rebind: Some(name), ..
+        } => driver(name),
         Change::Sysctl { value, .. } => word(value, "sysctl value", b"_-"),
         _ => Ok(()),
     }
@@ -153,7 +169,10 @@ pub(crate) fn driver(name: &str) -> Result<(), String> {
 }
 
 fn word(text: &str, noun: &str, also: &[u8]) -> Result<(), String> {
-    let plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || also.contains(&b));
+    let plain = text
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || also.contains(&b));
     let good = plain && (1..=64).contains(&text.len());
-    good.then_some(()).ok_or_else(|| format!("{noun} {text:.64?} is no plain word"))
+    good.then_some(())
+        .ok_or_else(|| format!("{noun} {text:.64?} is no plain word"))
 }

@@ -50,9 +50,15 @@ impl Cpusets {
     /// Finds the hierarchies of this process's mount namespace.
     pub fn of_this_system() -> Self {
         let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let release = rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned();
         let mut cpusets = Self {
-            mounts: hierarchies(&mounts).into_iter().filter(|mount| mount.may_have_cpusets).collect(),
+            mounts: hierarchies(&mounts)
+                .into_iter()
+                .filter(|mount| mount.may_have_cpusets)
+                .collect(),
             keeps_requests: keeps_requests(&release),
             online: CpuSet::new(),
             possible: CpuSet::new(),
@@ -98,13 +104,19 @@ impl Cpusets {
     /// Whether a thread with this mask asked for no CPUs: it has all that are online, or all that its cpuset allows.
     pub fn asked_for_none(&mut self, tid: i32, mask: &CpuSet) -> bool {
         !self.online.is_empty() && self.online.is_subset(mask)
-            || self.allowed(tid).is_some_and(|allowed| allowed.intersection(&self.online) == *mask)
+            || self
+                .allowed(tid)
+                .is_some_and(|allowed| allowed.intersection(&self.online) == *mask)
     }
 
     /// The mask that the kernel forms of a requested one for a thread that is in a cpuset with these CPUs.
     pub fn effective(&self, requested: &CpuSet, allowed: &CpuSet) -> CpuSet {
         let effective = requested.intersection(allowed).intersection(&self.online);
-        if effective.is_empty() { allowed.intersection(&self.online) } else { effective }
+        if effective.is_empty() {
+            allowed.intersection(&self.online)
+        } else {
+            effective
+        }
     }
 
     fn read(&self, groups: &[u8]) -> Option<CpuSet> {
@@ -113,13 +125,20 @@ impl Cpusets {
             true => &["cpuset.cpus.effective"],
             false => &["cpuset.effective_cpus", "effective_cpus"],
         };
-        let mount = self.mounts.iter().rfind(|mount| mount.version_2 == version_2 && group.starts_with(&mount.root))?;
+        let mount = self
+            .mounts
+            .iter()
+            .rfind(|mount| mount.version_2 == version_2 && group.starts_with(&mount.root))?;
         let below = group.strip_prefix(&mount.root).ok()?;
         // A group without the controller has the CPUs of the nearest one above that has it.
         below.ancestors().find_map(|group| {
             let directory = mount.place.join(group);
-            let text = files.iter().find_map(|file| std::fs::read_to_string(directory.join(file)).ok())?;
-            CpuSet::parse_list(text.trim()).ok().filter(|cpus| !cpus.is_empty())
+            let text = files
+                .iter()
+                .find_map(|file| std::fs::read_to_string(directory.join(file)).ok())?;
+            CpuSet::parse_list(text.trim())
+                .ok()
+                .filter(|cpus| !cpus.is_empty())
         })
     }
 }
@@ -127,11 +146,18 @@ impl Cpusets {
 /// The group whose cpuset a task has, and whether it is of version 2. The controller is in one hierarchy only: in version 1
 /// where there is a line for it.
 fn cpuset_of(groups: &[u8]) -> Option<(PathBuf, bool)> {
-    let lines = || groups.split(|&byte| byte == b'\n').map(|line| line.splitn(3, |&byte| byte == b':'));
+    let lines = || {
+        groups
+            .split(|&byte| byte == b'\n')
+            .map(|line| line.splitn(3, |&byte| byte == b':'))
+    };
     let path = |path: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(path));
     let first = lines().find_map(|mut line| {
         let (_, controllers, group) = (line.next()?, line.next()?, line.next()?);
-        controllers.split(|&byte| byte == b',').any(|name| name == b"cpuset").then(|| (path(group), false))
+        controllers
+            .split(|&byte| byte == b',')
+            .any(|name| name == b"cpuset")
+            .then(|| (path(group), false))
     });
     first.or_else(|| {
         lines().find_map(|mut line| {
@@ -147,13 +173,26 @@ pub fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
         let (kind, options) = (*fields.get(dash + 1)?, *fields.get(dash + 3)?);
-        let has_cpuset = || kind == b"cpuset" || options.split(|&byte| byte == b',').any(|option| option == b"cpuset");
+        let has_cpuset = || {
+            kind == b"cpuset"
+                || options
+                    .split(|&byte| byte == b',')
+                    .any(|option| option == b"cpuset")
+        };
         let version_2 = kind == b"cgroup2";
         (version_2 || matches!(kind, b"cgroup" | b"cpuset")).then_some(())?;
         let (place, root) = (unescaped(fields.get(4)?), unescaped(fields.get(3)?));
-        Some(Hierarchy { place, root, version_2, may_have_cpusets: version_2 || has_cpuset() })
+        Some(Hierarchy {
+            place,
+            root,
+            version_2,
+            may_have_cpusets: version_2 || has_cpuset(),
+        })
     };
-    mountinfo.split(|&byte| byte == b'\n').filter_map(mount).collect()
+    mountinfo
+        .split(|&byte| byte == b'\n')
+        .filter_map(mount)
+        .collect()
 }
 
 /// `\040` stands for a space (mangle() in fs/seq_file.c).
@@ -161,7 +200,9 @@ fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, after @ ..] = rest {
-        let octal = after.get(..3).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        let octal = after
+            .get(..3)
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
         match (first, octal) {
             (b'\\', Some(byte)) => {
                 bytes.push(byte);
@@ -183,8 +224,12 @@ fn cpus_in(file: &str) -> Option<CpuSet> {
 /// Whether a kernel of this release (`6.12.117+deb12-amd64`) leaves what a task asked for as it was when its cpuset changes:
 /// `user_cpus_ptr` is kept for every task since commit 8f9ea86fdf99, in 6.2. No for a release that cannot be read.
 pub fn keeps_requests(release: &str) -> bool {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit()).map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return false };
+    let mut numbers = release
+        .split(|character: char| !character.is_ascii_digit())
+        .map(str::parse::<u32>);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+        return false;
+    };
     (major, minor) >= (6, 2)
 }
 
@@ -194,7 +239,8 @@ pub fn keeps_requests(release: &str) -> bool {
 /// When it cannot be read or is no list.
 pub fn list_in(file: &Path) -> io::Result<CpuSet> {
     let text = std::fs::read_to_string(file)?;
-    CpuSet::parse_list(text.trim()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    CpuSet::parse_list(text.trim())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]
@@ -208,8 +254,14 @@ mod tests {
     #[test]
     fn the_group_is_of_the_hierarchy_that_has_the_controller() {
         let hybrid = b"5:freezer:/\n3:cpu,cpuset:/batch/a:b\n0::/user.slice\n";
-        assert_eq!(cpuset_of(hybrid), Some((PathBuf::from("/batch/a:b"), false)));
-        assert_eq!(cpuset_of(b"0::/user.slice\n"), Some((PathBuf::from("/user.slice"), true)));
+        assert_eq!(
+            cpuset_of(hybrid),
+            Some((PathBuf::from("/batch/a:b"), false))
+        );
+        assert_eq!(
+            cpuset_of(b"0::/user.slice\n"),
+            Some((PathBuf::from("/user.slice"), true))
+        );
         assert_eq!(cpuset_of(b"1:name=systemd:/\n"), None);
         assert_eq!(cpuset_of(b"\xff\n"), None);
     }
@@ -237,14 +289,27 @@ mod tests {
         std::fs::create_dir_all(above.join("b")).unwrap();
         std::fs::write(above.join("cpuset.cpus.effective"), "2-5\n").unwrap();
         let place = directory.path().to_owned();
-        let mount = Hierarchy { place, root: "/root".into(), version_2: true, may_have_cpusets: true };
+        let mount = Hierarchy {
+            place,
+            root: "/root".into(),
+            version_2: true,
+            may_have_cpusets: true,
+        };
         let mut cpusets = Cpusets::of_this_system();
         cpusets.mounts = vec![mount];
         cpusets.online = cpus("0-4");
         assert_eq!(cpusets.read(b"0::/root/a/b\n"), Some(cpus("2-5")));
-        assert_eq!(cpusets.read(b"0::/elsewhere\n"), None, "outside of what is mounted");
+        assert_eq!(
+            cpusets.read(b"0::/elsewhere\n"),
+            None,
+            "outside of what is mounted"
+        );
         assert_eq!(cpusets.effective(&cpus("0-3"), &cpus("2-5")), cpus("2-3"));
-        assert_eq!(cpusets.effective(&cpus("0-1"), &cpus("2-5")), cpus("2-4"), "nothing is left: the cpuset's");
+        assert_eq!(
+            cpusets.effective(&cpus("0-1"), &cpus("2-5")),
+            cpus("2-4"),
+            "nothing is left: the cpuset's"
+        );
     }
 
     #[test]

@@ -32,7 +32,9 @@ pub enum ApplyError {
         because: String,
     },
     /// Another nearfar is changing this system.
-    #[error("{holder} is changing this system now ({lock} is locked): wait for it, or say how long to wait")]
+    #[error(
+        "{holder} is changing this system now ({lock} is locked): wait for it, or say how long to wait"
+    )]
     Locked {
         /// "process 4711", where the lock tells.
         holder: String,

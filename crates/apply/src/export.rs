@@ -36,13 +36,22 @@ impl Writing<'_> {
             Some(before) => comment(before),
             None => "not seen when the plan was made".to_owned(),
         };
-        vec![format!("{}: {}", comment(&self.planned.rule), comment(&self.planned.reason)), format!("was: {was}")]
+        vec![
+            format!(
+                "{}: {}",
+                comment(&self.planned.rule),
+                comment(&self.planned.reason)
+            ),
+            format!("was: {was}"),
+        ]
     }
 
     /// What is left to the reader: whether a device may lose its driver for a moment takes a look at who uses it,
     /// which `nearfar apply` takes and a script at boot does not.
     fn rebinding(&self) -> Vec<String> {
-        let Change::DeviceNode { device, rebind, .. } = &self.planned.change else { return Vec::new() };
+        let Change::DeviceNode { device, rebind, .. } = &self.planned.change else {
+            return Vec::new();
+        };
         let driver = rebind.as_deref().unwrap_or("DRIVER");
         let echo = |verb: &str| format!("echo {device} > /sys/bus/pci/drivers/{driver}/{verb}");
         vec![
@@ -74,13 +83,20 @@ fn explained(exported: &Exported<'_>, act: impl FnOnce(&Writing<'_>) -> String) 
 
 /// The plan's changes in order.
 fn writings(plan: &Plan) -> Vec<Exported<'_>> {
-    plan.changes.iter().zip(1..).map(|(planned, number)| writing(plan, planned, number)).collect()
+    plan.changes
+        .iter()
+        .zip(1..)
+        .map(|(planned, number)| writing(plan, planned, number))
+        .collect()
 }
 
 fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a> {
     let left_out = |because: String| format!("left out: change {number}: {}", comment(&because));
     if plan.plan_format != PLAN_FORMAT {
-        return Err(left_out(format!("plan format {}, this version knows {PLAN_FORMAT}", plan.plan_format)));
+        return Err(left_out(format!(
+            "plan format {}, this version knows {PLAN_FORMAT}",
+            plan.plan_format
+        )));
     }
     check_planned(planned).map_err(left_out)?;
     let value = match &planned.change {
@@ -92,7 +108,11 @@ fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a>
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } => value.clone(),
     };
-    Ok(Writing { planned, file: Setting::of(&planned.change).path(), value })
+    Ok(Writing {
+        planned,
+        file: Setting::of(&planned.change).path(),
+        value,
+    })
 }
 
 /// Foreign text as a part of one comment line. Newlines would end the comment, and a backslash at the end of one joins
@@ -115,7 +135,12 @@ fn comment(text: &str) -> String {
 /// The name by which an interrupt can be found again after a boot, where it is fit for that: the last word of its line
 /// in /proc/interrupts, unless several handlers share the line.
 fn lookup_name(change: &Change) -> Option<&str> {
-    let Change::InterruptAffinity { name: Some(name), .. } = change else { return None };
+    let Change::InterruptAffinity {
+        name: Some(name), ..
+    } = change
+    else {
+        return None;
+    };
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:@-".contains(&b);
     ((1..=128).contains(&name.len()) && name.bytes().all(plain)).then_some(name)
 }
@@ -136,6 +161,12 @@ fn put_by_name(name: &str, cpus: &str, device: Option<PciAddress>) -> String {
 
 /// The first lines of every export.
 fn heading(plan: &Plan, what: &str) -> String {
-    let host = plan.host.as_deref().map_or_else(|| "a host that is not named".to_owned(), comment);
-    format!("# {what} for {host}\n# Written by nearfar {} from a plan; see docs/plan.md.\n", env!("CARGO_PKG_VERSION"))
+    let host = plan
+        .host
+        .as_deref()
+        .map_or_else(|| "a host that is not named".to_owned(), comment);
+    format!(
+        "# {what} for {host}\n# Written by nearfar {} from a plan; see docs/plan.md.\n",
+        env!("CARGO_PKG_VERSION")
+    )
 }

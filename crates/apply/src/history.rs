@@ -126,11 +126,25 @@ pub fn history(target: &Target) -> Result<Vec<Run>, ApplyError> {
 /// # Errors
 /// As [`history`].
 pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<Run>, ApplyError> {
-    let Some(state) = StateDir::find(target)? else { return Ok(Vec::new()) };
+    let Some(state) = StateDir::find(target)? else {
+        return Ok(Vec::new());
+    };
     let boot = target.boot(system);
-    let read: Vec<_> = state.runs()?.into_iter().map(|run| (run, journal::read(&state, run))).collect();
-    let view = View { system, tree: target.is_tree(), boot: boot.as_deref(), runs: &read };
-    Ok(read.iter().filter_map(|(run, contents)| view.describe(*run, contents)).collect())
+    let read: Vec<_> = state
+        .runs()?
+        .into_iter()
+        .map(|run| (run, journal::read(&state, run)))
+        .collect();
+    let view = View {
+        system,
+        tree: target.is_tree(),
+        boot: boot.as_deref(),
+        runs: &read,
+    };
+    Ok(read
+        .iter()
+        .filter_map(|(run, contents)| view.describe(*run, contents))
+        .collect())
 }
 
 /// What runs are looked at with.
@@ -147,8 +161,22 @@ impl View<'_> {
         let contents = match read {
             Ok(contents) => contents,
             Err(error) => {
-                let (state, changes) = (RunState::Unreadable { because: error.to_string() }, Vec::new());
-                return Some(Run { run, at_s: 0, host: None, plan: None, pid: None, state, in_force: 0, changes });
+                let (state, changes) = (
+                    RunState::Unreadable {
+                        because: error.to_string(),
+                    },
+                    Vec::new(),
+                );
+                return Some(Run {
+                    run,
+                    at_s: 0,
+                    host: None,
+                    plan: None,
+                    pid: None,
+                    state,
+                    in_force: 0,
+                    changes,
+                });
             }
         };
         let state = state_of(contents, self.boot);
@@ -165,14 +193,30 @@ impl View<'_> {
             }
         };
         let changes: Vec<RunChange> = contents.writes.iter().map(describe).collect();
-        let in_force = changes.iter().filter(|change| change.state == RunChangeState::Made).count();
-        let Header { host, plan, pid, .. } = header;
-        Some(Run { run, at_s: contents.at_s, host, plan: Some(plan), pid: Some(pid), state, in_force, changes })
+        let in_force = changes
+            .iter()
+            .filter(|change| change.state == RunChangeState::Made)
+            .count();
+        let Header {
+            host, plan, pid, ..
+        } = header;
+        Some(Run {
+            run,
+            at_s: contents.at_s,
+            host,
+            plan: Some(plan),
+            pid: Some(pid),
+            state,
+            in_force,
+            changes,
+        })
     }
 
     fn state(&self, run: RunId, written: &Written, before_reboot: bool) -> RunChangeState {
         match &written.progress {
-            Progress::Failed { error } => RunChangeState::Failed { error: error.clone() },
+            Progress::Failed { error } => RunChangeState::Failed {
+                error: error.clone(),
+            },
             Progress::Undone => RunChangeState::Undone,
             _ if before_reboot => RunChangeState::GoneWithReboot,
             Progress::Intended | Progress::Undoing => RunChangeState::InDoubt,
@@ -185,24 +229,40 @@ impl View<'_> {
         let now = match text(self.system, &written.intent.setting.path()) {
             Ok(now) => now,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return RunChangeState::Gone,
-            Err(error) => return RunChangeState::NotRead { because: plain(&error) },
+            Err(error) => {
+                return RunChangeState::NotRead {
+                    because: plain(&error),
+                };
+            }
         };
-        if let Some(Mismatch { was, now, .. }) = other_owner(self.system, &written.intent, self.tree) {
+        if let Some(Mismatch { was, now, .. }) =
+            other_owner(self.system, &written.intent, self.tree)
+        {
             return RunChangeState::OtherOwner { was, now };
         }
         if found(written, &now, self.tree) == Found::Ours {
             return RunChangeState::Made;
         }
         let later = self.runs.iter().rev().take_while(|(later, _)| *later > run);
-        let by_run = writer(&now, written, later.filter_map(|(run, read)| Some((*run, read.as_ref().ok()?))));
-        RunChangeState::ChangedSince { now: now.trim_end().to_owned(), by_run }
+        let by_run = writer(
+            &now,
+            written,
+            later.filter_map(|(run, read)| Some((*run, read.as_ref().ok()?))),
+        );
+        RunChangeState::ChangedSince {
+            now: now.trim_end().to_owned(),
+            by_run,
+        }
     }
 }
 
 /// What has become of a run, seen from a boot.
 pub(crate) fn state_of(contents: &Contents, boot: Option<&str>) -> RunState {
     let any = |test: fn(&Written) -> bool| contents.writes.iter().any(test);
-    let made_in = contents.header.as_ref().and_then(|header| header.boot.as_deref());
+    let made_in = contents
+        .header
+        .as_ref()
+        .and_then(|header| header.boot.as_deref());
     if any(Written::is_open) {
         match (made_in, boot) {
             (Some(then), Some(now)) if then != now => RunState::GoneWithReboot,

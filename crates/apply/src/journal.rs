@@ -109,13 +109,29 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Begins the journal of a new run; on disk, with its name, when this returns. Leaves nothing behind on failure.
-    pub(crate) fn begin(state: &StateDir, system: &dyn System, header: Header) -> Result<Self, ApplyError> {
+    pub(crate) fn begin(
+        state: &StateDir,
+        system: &dyn System,
+        header: Header,
+    ) -> Result<Self, ApplyError> {
         let run = header.id;
         let place = state.journal_place(run);
-        let failed = |error: &io::Error| ApplyError::Journal { file: place.clone(), because: plain(error) };
+        let failed = |error: &io::Error| ApplyError::Journal {
+            file: place.clone(),
+            because: plain(error),
+        };
         let file = state.create(run).map_err(|error| failed(&error))?;
-        let mut journal = Self { file, place: place.clone(), run, length: 0, next: 0, broken: false };
-        let begun = journal.append(system, Record::Run(header)).and_then(|()| state.sync());
+        let mut journal = Self {
+            file,
+            place: place.clone(),
+            run,
+            length: 0,
+            next: 0,
+            broken: false,
+        };
+        let begun = journal
+            .append(system, Record::Run(header))
+            .and_then(|()| state.sync());
         begun.map_err(|error| {
             let _ = state.remove(run);
             failed(&error)
@@ -124,23 +140,43 @@ impl Journal {
     }
 
     /// Goes on with the journal of an earlier run, behind its last whole record.
-    pub(crate) fn resume(state: &StateDir, run: RunId, contents: &Contents) -> Result<Self, ApplyError> {
+    pub(crate) fn resume(
+        state: &StateDir,
+        run: RunId,
+        contents: &Contents,
+    ) -> Result<Self, ApplyError> {
         let place = state.journal_place(run);
         let open = || -> io::Result<File> {
             let file = state.open_journal(run, true)?;
             file.set_len(contents.length)?;
             Ok(file)
         };
-        let file = open().map_err(|error| ApplyError::Unreadable { file: place.clone(), because: plain(&error) })?;
-        Ok(Self { file, place, run, length: contents.length, next: contents.records, broken: false })
+        let file = open().map_err(|error| ApplyError::Unreadable {
+            file: place.clone(),
+            because: plain(&error),
+        })?;
+        Ok(Self {
+            file,
+            place,
+            run,
+            length: contents.length,
+            next: contents.records,
+            broken: false,
+        })
     }
 
     /// Appends a record; on disk when this returns. After a failure the journal ends where it ended before.
     pub(crate) fn append(&mut self, system: &dyn System, record: Record) -> io::Result<()> {
         if self.broken {
-            return Err(io::Error::other("an earlier line could be neither finished nor cut off"));
+            return Err(io::Error::other(
+                "an earlier line could be neither finished nor cut off",
+            ));
         }
-        let line = render(&Line { n: self.next, at_s: now_s(), record })?;
+        let line = render(&Line {
+            n: self.next,
+            at_s: now_s(),
+            record,
+        })?;
         if let Err(error) = system.record(&self.file, line.as_bytes()) {
             self.broken = self.file.set_len(self.length).is_err();
             return Err(error);
@@ -158,5 +194,7 @@ pub(crate) fn render<R: Serialize>(line: &Line<R>) -> io::Result<String> {
 }
 
 pub(crate) fn now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }

@@ -134,10 +134,20 @@ impl Leases {
         if rustix::process::geteuid().is_root() {
             return Ok(Self::at(Path::new(STATE_DIR).join("leases")));
         }
-        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let absolute = |name: &str| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
         let enter = |home: &PathBuf| rustix::fs::access(home.join("."), Access::EXEC_OK).is_ok();
-        let home = || absolute("HOME").filter(enter).map(|home| home.join(".local/state"));
-        let base = absolute("XDG_STATE_HOME").or_else(home).ok_or(LeaseError::NoHome)?;
+        let home = || {
+            absolute("HOME")
+                .filter(enter)
+                .map(|home| home.join(".local/state"))
+        };
+        let base = absolute("XDG_STATE_HOME")
+            .or_else(home)
+            .ok_or(LeaseError::NoHome)?;
         Ok(Self::at(base.join("nearfar/leases")))
     }
 
@@ -164,7 +174,18 @@ impl Leases {
         tracing::debug!(path = %self.directory.join(&name).display(), what, "lease begun");
         let leases = self.clone();
         let (files, masks) = (Vec::new(), Vec::new());
-        Ok(Lease { state, leases, header, name, journal, files, masks, named: false, released: false, guard })
+        Ok(Lease {
+            state,
+            leases,
+            header,
+            name,
+            journal,
+            files,
+            masks,
+            named: false,
+            released: false,
+            guard,
+        })
     }
 
     /// As [`recover()`], of this directory.
@@ -212,7 +233,13 @@ impl Lease {
                 recover::nobody_else_holds(&self.state, &self.name, &path)?;
                 let held = Held::before(path)?;
                 // On disk with the record of the first write, which follows before that write.
-                self.note(Record::Old { path: held.path.clone(), old: held.old.clone() }, false)?;
+                self.note(
+                    Record::Old {
+                        path: held.path.clone(),
+                        old: held.old.clone(),
+                    },
+                    false,
+                )?;
                 // From here on others find the file in this journal.
                 drop(lock);
                 self.files.push(held);
@@ -221,7 +248,13 @@ impl Lease {
         };
         let held = &self.files[index];
         if !held.is_ours(&new) {
-            self.note(Record::New { path: held.path.clone(), new: new.clone() }, true)?;
+            self.note(
+                Record::New {
+                    path: held.path.clone(),
+                    new: new.clone(),
+                },
+                true,
+            )?;
         }
         let held = &mut self.files[index];
         held.ours.insert(new.clone());
@@ -229,10 +262,20 @@ impl Lease {
         if held.is_ours(&now) {
             return Ok(());
         }
-        let error = LeaseError::ReadBack { path: held.path.clone(), wrote: new, reads: now };
+        let error = LeaseError::ReadBack {
+            path: held.path.clone(),
+            wrote: new,
+            reads: now,
+        };
         // What it says now is by our doing as well.
         if let LeaseError::ReadBack { path, reads, .. } = &error {
-            self.note(Record::New { path: path.clone(), new: reads.clone() }, true)?;
+            self.note(
+                Record::New {
+                    path: path.clone(),
+                    new: reads.clone(),
+                },
+                true,
+            )?;
             self.files[index].ours.insert(reads.clone());
         }
         Err(error)
@@ -256,7 +299,11 @@ impl Lease {
     ///
     /// # Errors
     /// When the journal cannot be written: [`recover()`] will not know.
-    pub fn note_choice(&mut self, mask: nearfar_machine::CpuSet, member: Member) -> Result<(), LeaseError> {
+    pub fn note_choice(
+        &mut self,
+        mask: nearfar_machine::CpuSet,
+        member: Member,
+    ) -> Result<(), LeaseError> {
         let masks = Masks::new(mask.clone(), mask, vec![member]);
         let noted = self.note(Record::Masks(masks.clone()), false);
         self.remember(masks);
@@ -264,11 +311,10 @@ impl Lease {
     }
 
     fn remember(&mut self, masks: Masks) {
-        match self
-            .masks
-            .last_mut()
-            .filter(|last| (&last.own, &last.narrow, last.unconfined) == (&masks.own, &masks.narrow, masks.unconfined))
-        {
+        match self.masks.last_mut().filter(|last| {
+            (&last.own, &last.narrow, last.unconfined)
+                == (&masks.own, &masks.narrow, masks.unconfined)
+        }) {
             Some(last) => last.members.extend(masks.members),
             None => self.masks.push(masks),
         }
@@ -277,7 +323,9 @@ impl Lease {
     /// Who else has confined this thread: the number of a living process, and its words about why. Nobody where that cannot
     /// be read.
     pub fn confined_by(&self, task: TaskId, process: i32) -> Option<(u32, String)> {
-        let header = recover::confined_by(&self.state, &self.name, task, process).ok().flatten()?;
+        let header = recover::confined_by(&self.state, &self.name, task, process)
+            .ok()
+            .flatten()?;
         Some((header.pid, header.what))
     }
 
@@ -288,8 +336,10 @@ impl Lease {
     pub fn rewrite_masks(&mut self, masks: Vec<Masks>) -> Result<(), LeaseError> {
         let lock = Lock::take(&self.state, Some(PATIENCE), None)?;
         let (name, journal) = record::Journal::begin(&self.state, &self.header)?;
-        let (old_name, old_journal) =
-            (std::mem::replace(&mut self.name, name), std::mem::replace(&mut self.journal, journal));
+        let (old_name, old_journal) = (
+            std::mem::replace(&mut self.name, name),
+            std::mem::replace(&mut self.journal, journal),
+        );
         self.named = false;
         let old_masks = std::mem::replace(&mut self.masks, masks);
         if let Err(error) = self.note_all() {
@@ -307,13 +357,24 @@ impl Lease {
     ///
     /// # Errors
     /// When the thread is gone or another one has its number, when the journal cannot be written, when the kernel refuses.
-    pub fn set_affinity(&mut self, task: TaskId, cpus: &nearfar_machine::CpuSet) -> Result<(), LeaseError> {
-        let failed = |error: io::Error| LeaseError::Affinity { tid: task.tid, because: plain(&error) };
+    pub fn set_affinity(
+        &mut self,
+        task: TaskId,
+        cpus: &nearfar_machine::CpuSet,
+    ) -> Result<(), LeaseError> {
+        let failed = |error: io::Error| LeaseError::Affinity {
+            tid: task.tid,
+            because: plain(&error),
+        };
         let mut member = Member::find(task.tid).map_err(failed)?;
         if member.task != task {
-            return Err(LeaseError::Affinity { tid: task.tid, because: "it has ended".to_owned() });
+            return Err(LeaseError::Affinity {
+                tid: task.tid,
+                because: "it has ended".to_owned(),
+            });
         }
-        member.whole_session = whole_sessions(&BTreeSet::from([member.process])).contains(&member.session);
+        member.whole_session =
+            whole_sessions(&BTreeSet::from([member.process])).contains(&member.session);
         let own = affinity::get(task.tid).map_err(failed)?;
         let mut cpusets = Cpusets::of_this_system();
         let masks = match cpusets.asked_for_none(task.tid, &own) {
@@ -325,7 +386,9 @@ impl Lease {
         let now = affinity::get(task.tid).map_err(failed)?;
         match now == *cpus {
             true => Ok(()),
-            false => Err(failed(io::Error::other(format!("confined to {cpus} it says {now}")))),
+            false => Err(failed(io::Error::other(format!(
+                "confined to {cpus} it says {now}"
+            )))),
         }
     }
 
@@ -339,18 +402,26 @@ impl Lease {
 
     fn end(&mut self) -> Result<Recovered, LeaseError> {
         self.released = true;
-        let contents =
-            Contents { header: Some(self.header.clone()), files: (&self.files).into(), masks: (&self.masks).into() };
+        let contents = Contents {
+            header: Some(self.header.clone()),
+            files: (&self.files).into(),
+            masks: (&self.masks).into(),
+        };
         let recovered = contents.undo();
         if let Some(failed) = recovered.failed() {
             return Err(failed);
         }
-        self.state.remove_file(&self.name).map_err(|error| self.journal_failed(&error))?;
+        self.state
+            .remove_file(&self.name)
+            .map_err(|error| self.journal_failed(&error))?;
         Ok(recovered)
     }
 
     fn note(&mut self, record: Record, durable: bool) -> Result<(), LeaseError> {
-        let noted = self.journal.append(record).and_then(|()| if durable { self.sync() } else { Ok(()) });
+        let noted = self
+            .journal
+            .append(record)
+            .and_then(|()| if durable { self.sync() } else { Ok(()) });
         noted.map_err(|error| self.journal_failed(&error))
     }
 
@@ -366,18 +437,36 @@ impl Lease {
 
     fn note_all(&mut self) -> Result<(), LeaseError> {
         for held in self.files.clone() {
-            self.note(Record::Old { path: held.path.clone(), old: held.old }, false)?;
+            self.note(
+                Record::Old {
+                    path: held.path.clone(),
+                    old: held.old,
+                },
+                false,
+            )?;
             for new in held.ours {
-                self.note(Record::New { path: held.path.clone(), new }, false)?;
+                self.note(
+                    Record::New {
+                        path: held.path.clone(),
+                        new,
+                    },
+                    false,
+                )?;
             }
         }
-        self.masks.clone().into_iter().try_for_each(|masks| self.note(Record::Masks(masks), false))?;
+        self.masks
+            .clone()
+            .into_iter()
+            .try_for_each(|masks| self.note(Record::Masks(masks), false))?;
         self.sync().map_err(|error| self.journal_failed(&error))
     }
 
     fn journal_failed(&self, error: &io::Error) -> LeaseError {
         let file = self.leases.directory.join(&self.name);
-        LeaseError::Journal { file, because: plain(error) }
+        LeaseError::Journal {
+            file,
+            because: plain(error),
+        }
     }
 }
 
@@ -392,9 +481,10 @@ impl Drop for Lease {
 impl Recovered {
     fn failed(&self) -> Option<LeaseError> {
         self.undone.iter().find_map(|undone| match &undone.fate {
-            Fate::Failed { because } => {
-                Some(LeaseError::Undo { subject: undone.subject.clone(), because: because.clone() })
-            }
+            Fate::Failed { because } => Some(LeaseError::Undo {
+                subject: undone.subject.clone(),
+                because: because.clone(),
+            }),
             _ => None,
         })
     }

@@ -25,8 +25,13 @@ impl Lock {
         wait: Option<Duration>,
         cancel: Option<&AtomicBool>,
     ) -> Result<Self, ApplyError> {
-        let refused = |because: String| ApplyError::StateDir { place: state.place.clone(), because };
-        let mut file = state.open_lock().map_err(|error| refused(format!("lock: {}", plain(&error))))?;
+        let refused = |because: String| ApplyError::StateDir {
+            place: state.place.clone(),
+            because,
+        };
+        let mut file = state
+            .open_lock()
+            .map_err(|error| refused(format!("lock: {}", plain(&error))))?;
         let begun = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -39,7 +44,10 @@ impl Lock {
             }
             if wait.is_none_or(|wait| begun.elapsed() >= wait) {
                 tracing::warn!(path = %format_args!("{}/lock", state.place), "lock refused: another process holds it");
-                return Err(ApplyError::Locked { holder: holder(&mut file), lock: format!("{}/lock", state.place) });
+                return Err(ApplyError::Locked {
+                    holder: holder(&mut file),
+                    lock: format!("{}/lock", state.place),
+                });
             }
             sleep(POLL);
         }
@@ -61,7 +69,9 @@ impl Drop for Lock {
 
 fn holder(file: &mut File) -> String {
     let mut text = String::new();
-    let read = file.rewind().and_then(|()| file.take(32).read_to_string(&mut text));
+    let read = file
+        .rewind()
+        .and_then(|()| file.take(32).read_to_string(&mut text));
     match text.trim().parse::<u32>() {
         Ok(pid) if read.is_ok() => format!("process {pid}"),
         _ => "another process".to_owned(),

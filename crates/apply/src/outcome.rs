@@ -24,8 +24,15 @@ pub struct Outcome {
 impl Outcome {
     /// Whether every change is now as the plan wants it.
     pub fn is_complete(&self) -> bool {
-        let wanted = |tried: &Tried| matches!(tried.result, Applied::Made { .. } | Applied::AlreadySo { .. });
-        self.stopped_because.is_none() && self.undone_because.is_none() && self.changes.iter().all(wanted)
+        let wanted = |tried: &Tried| {
+            matches!(
+                tried.result,
+                Applied::Made { .. } | Applied::AlreadySo { .. }
+            )
+        };
+        self.stopped_because.is_none()
+            && self.undone_because.is_none()
+            && self.changes.iter().all(wanted)
     }
 }
 
@@ -118,7 +125,9 @@ impl RollbackOutcome {
     /// Whether everything of the run is as before it.
     pub fn is_complete(&self) -> bool {
         let refused = |result: &UndoResult| matches!(result, UndoResult::OtherOwner { .. });
-        self.changes.iter().all(|reverted| reverted.result.is_settled() && !refused(&reverted.result))
+        self.changes
+            .iter()
+            .all(|reverted| reverted.result.is_settled() && !refused(&reverted.result))
     }
 }
 
@@ -178,6 +187,9 @@ pub enum UndoResult {
 impl UndoResult {
     /// Whether nothing is left to undo.
     pub fn is_settled(&self) -> bool {
-        !matches!(self, Self::ChangedSince { .. } | Self::OtherOwner { gone: false, .. } | Self::Failed { .. })
+        !matches!(
+            self,
+            Self::ChangedSince { .. } | Self::OtherOwner { gone: false, .. } | Self::Failed { .. }
+        )
     }
 }

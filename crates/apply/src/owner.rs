@@ -49,27 +49,56 @@ pub(crate) struct Mismatch {
 pub(crate) fn expected(planned: &Planned) -> Owner {
     let owner = planned.owner.clone().unwrap_or_default();
     match &planned.change {
-        Change::InterruptAffinity { name, .. } => Owner { handlers: name.clone(), ..owner },
+        Change::InterruptAffinity { name, .. } => Owner {
+            handlers: name.clone(),
+            ..owner
+        },
         _ => owner,
     }
 }
 
 /// Looks at what a setting stands for. `expected` says what to look for first; a tree may lack any file.
-pub(crate) fn observe(system: &dyn System, setting: &Setting, expected: &Owner, tree: bool) -> Seen {
+pub(crate) fn observe(
+    system: &dyn System,
+    setting: &Setting,
+    expected: &Owner,
+    tree: bool,
+) -> Seen {
     let seen = match setting {
         Setting::InterruptAffinity { irq } => interrupt(system, *irq, expected.device, tree),
-        Setting::Xps { interface, .. } | Setting::Rps { interface, .. } => network(system, interface, expected),
+        Setting::Xps { interface, .. } | Setting::Rps { interface, .. } => {
+            network(system, interface, expected)
+        }
         Setting::NvmeIoPolicy { subsystem } => {
-            let nqn = first_line(system, &format!("/sys/class/nvme-subsystem/{subsystem}/subsysnqn"));
-            Seen { owner: Owner { nqn, ..Owner::default() }, has_no_device: false }
+            let nqn = first_line(
+                system,
+                &format!("/sys/class/nvme-subsystem/{subsystem}/subsysnqn"),
+            );
+            Seen {
+                owner: Owner {
+                    nqn,
+                    ..Owner::default()
+                },
+                has_no_device: false,
+            }
         }
-        Setting::DeviceNode { device } => {
-            Seen { owner: Owner { device: Some(*device), ..Owner::default() }, has_no_device: false }
-        }
+        Setting::DeviceNode { device } => Seen {
+            owner: Owner {
+                device: Some(*device),
+                ..Owner::default()
+            },
+            has_no_device: false,
+        },
         Setting::Sysctl { .. } => Seen::default(),
     };
     let pci_id = seen.owner.device.and_then(|device| pci_id(system, device));
-    Seen { owner: Owner { pci_id, ..seen.owner }, ..seen }
+    Seen {
+        owner: Owner {
+            pci_id,
+            ..seen.owner
+        },
+        ..seen
+    }
 }
 
 /// Whether what was seen is another owner than the one expected.
@@ -78,13 +107,15 @@ pub(crate) fn mismatch(expected: &Owner, seen: &Seen) -> Option<Mismatch> {
         matches!((one, other), (Some(one), Some(other)) if one != other)
     }
     let now = &seen.owner;
-    let other_device = differ(&expected.device, &now.device) || (expected.device.is_some() && seen.has_no_device);
+    let other_device =
+        differ(&expected.device, &now.device) || (expected.device.is_some() && seen.has_no_device);
     let other_handlers = match (&expected.handlers, &now.handlers) {
         (Some(was), Some(now)) => handlers(was) != handlers(now),
         _ => false,
     };
-    let other_names =
-        differ(&expected.pci_id, &now.pci_id) || differ(&expected.nqn, &now.nqn) || differ(&expected.mac, &now.mac);
+    let other_names = differ(&expected.pci_id, &now.pci_id)
+        || differ(&expected.nqn, &now.nqn)
+        || differ(&expected.mac, &now.mac);
     (other_device || other_handlers || other_names).then(|| Mismatch {
         was: described(expected, false),
         now: described(now, seen.has_no_device),
@@ -95,7 +126,11 @@ pub(crate) fn mismatch(expected: &Owner, seen: &Seen) -> Option<Mismatch> {
 
 /// The names of an interrupt's handlers; `/proc/interrupts` and sysfs give them in the order they came.
 fn handlers(names: &str) -> BTreeSet<&str> {
-    names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
+    names
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect()
 }
 
 /// `eth0-TxRx-3 of 0000:3b:00.0 (8086:1592)`.
@@ -105,8 +140,17 @@ fn described(owner: &Owner, has_no_device: bool) -> String {
         (Some(device), None) => Some(device.to_string()),
         (None, _) => has_no_device.then(|| "no PCI device".to_owned()),
     };
-    let handlers = owner.handlers.as_deref().map(|names| if names.trim().is_empty() { "no handler" } else { names });
-    let names = [handlers, owner.nqn.as_deref(), owner.mac.as_deref()].into_iter().flatten().collect::<Vec<_>>();
+    let handlers = owner.handlers.as_deref().map(|names| {
+        if names.trim().is_empty() {
+            "no handler"
+        } else {
+            names
+        }
+    });
+    let names = [handlers, owner.nqn.as_deref(), owner.mac.as_deref()]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
     match (names.is_empty(), device) {
         (true, device) => device.unwrap_or_else(|| "unknown".to_owned()),
         (false, Some(device)) => format!("{} of {device}", names.join(" ")),
@@ -125,12 +169,20 @@ fn interrupt(system: &dyn System, irq: Irq, expected: Option<PciAddress>, tree: 
         }
         (Err(_), Err(_)) => None,
     };
-    let (device, has_no_device) = match expected.map(|expected| device_of(system, irq, expected, tree)) {
-        None | Some(Of::Unknown) => (None, false),
-        Some(Of::Device(device)) => (Some(device), false),
-        Some(Of::NoDevice) => (None, true),
-    };
-    Seen { owner: Owner { handlers, device, ..Owner::default() }, has_no_device }
+    let (device, has_no_device) =
+        match expected.map(|expected| device_of(system, irq, expected, tree)) {
+            None | Some(Of::Unknown) => (None, false),
+            Some(Of::Device(device)) => (Some(device), false),
+            Some(Of::NoDevice) => (None, true),
+        };
+    Seen {
+        owner: Owner {
+            handlers,
+            device,
+            ..Owner::default()
+        },
+        has_no_device,
+    }
 }
 
 enum Of {
@@ -153,18 +205,37 @@ fn device_of(system: &dyn System, irq: Irq, expected: PciAddress, tree: bool) ->
         Err(_) if line().as_deref() == Some(&number) => return Of::Device(expected),
         _ => {}
     }
-    let Ok(devices) = system.list("/sys/bus/pci/devices") else { return Of::Unknown };
-    let owner = devices.iter().find(|device| lists(device).is_ok_and(|messages| messages.contains(&number)));
-    owner.and_then(|device| device.parse().ok()).map_or(Of::NoDevice, Of::Device)
+    let Ok(devices) = system.list("/sys/bus/pci/devices") else {
+        return Of::Unknown;
+    };
+    let owner = devices
+        .iter()
+        .find(|device| lists(device).is_ok_and(|messages| messages.contains(&number)));
+    owner
+        .and_then(|device| device.parse().ok())
+        .map_or(Of::NoDevice, Of::Device)
 }
 
 fn network(system: &dyn System, interface: &str, expected: &Owner) -> Seen {
     let path = format!("/sys/class/net/{interface}");
     let links = [path.clone(), format!("{path}/device")].map(|link| system.link(&link));
-    let device = links.iter().flatten().find_map(|link| PciAddress::innermost(link));
+    let device = links
+        .iter()
+        .flatten()
+        .find_map(|link| PciAddress::innermost(link));
     let has_no_device = device.is_none() && links[0].is_ok();
-    let mac = expected.mac.as_ref().and_then(|_| first_line(system, &format!("{path}/address")));
-    Seen { owner: Owner { device, mac, ..Owner::default() }, has_no_device }
+    let mac = expected
+        .mac
+        .as_ref()
+        .and_then(|_| first_line(system, &format!("{path}/address")));
+    Seen {
+        owner: Owner {
+            device,
+            mac,
+            ..Owner::default()
+        },
+        has_no_device,
+    }
 }
 
 fn pci_id(system: &dyn System, device: PciAddress) -> Option<String> {
@@ -172,5 +243,9 @@ fn pci_id(system: &dyn System, device: PciAddress) -> Option<String> {
         let text = first_line(system, &format!("/sys/bus/pci/devices/{device}/{file}"))?;
         u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
     };
-    Some(format!("{:04x}:{:04x}", number("vendor")?, number("device")?))
+    Some(format!(
+        "{:04x}:{:04x}",
+        number("vendor")?,
+        number("device")?
+    ))
 }

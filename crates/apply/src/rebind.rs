@@ -12,34 +12,60 @@ use crate::system::{System, first_line, text};
 
 /// The driver a device is bound to.
 pub(crate) fn bound_driver(system: &dyn System, device: PciAddress) -> Option<String> {
-    let link = system.link(&format!("/sys/bus/pci/devices/{device}/driver")).ok()?;
-    link.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
+    let link = system
+        .link(&format!("/sys/bus/pci/devices/{device}/driver"))
+        .ok()?;
+    link.rsplit('/')
+        .next()
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
 }
 
 /// Whether the driver can be taken from the device now.
 ///
 /// # Errors
 /// A sentence that names the user of the device, or the other driver.
-pub(crate) fn may_rebind(system: &dyn System, device: PciAddress, driver: &str) -> Result<(), String> {
+pub(crate) fn may_rebind(
+    system: &dyn System,
+    device: PciAddress,
+    driver: &str,
+) -> Result<(), String> {
     match bound_driver(system, device) {
         Some(bound) if bound != driver => {
-            return Err(format!("{device} is bound to driver {bound}, the plan was made for {driver}"));
+            return Err(format!(
+                "{device} is bound to driver {bound}, the plan was made for {driver}"
+            ));
         }
-        _ if driver == "vfio-pci" => return Err(format!("{device} is handed to a guest or a user-space driver")),
+        _ if driver == "vfio-pci" => {
+            return Err(format!(
+                "{device} is handed to a guest or a user-space driver"
+            ));
+        }
         _ => {}
     }
-    let class = first_line(system, &format!("/sys/bus/pci/devices/{device}/class")).unwrap_or_default();
+    let class =
+        first_line(system, &format!("/sys/bus/pci/devices/{device}/class")).unwrap_or_default();
     if class.starts_with("0x06") {
-        return Err(format!("{device} is a bridge: everything behind it would go too"));
+        return Err(format!(
+            "{device} is a bridge: everything behind it would go too"
+        ));
     }
-    if system.list(&format!("/sys/bus/pci/devices/{device}/infiniband")).is_ok_and(|names| !names.is_empty()) {
-        return Err(format!("{device} is an RDMA device: its memory registrations would be lost"));
+    if system
+        .list(&format!("/sys/bus/pci/devices/{device}/infiniband"))
+        .is_ok_and(|names| !names.is_empty())
+    {
+        return Err(format!(
+            "{device} is an RDMA device: its memory registrations would be lost"
+        ));
     }
     unused_interfaces(system, device)?;
-    let in_use = DisksInUse::read(system).map_err(|error| format!("cannot tell whether a disk is in use: {error}"))?;
+    let in_use = DisksInUse::read(system)
+        .map_err(|error| format!("cannot tell whether a disk is in use: {error}"))?;
     for disk in disks_of(system, device) {
         if let Some(user) = in_use.user_of(system, &disk) {
-            return Err(format!("disk {disk} of {device} is in use ({user}): its driver cannot be bound again now"));
+            return Err(format!(
+                "disk {disk} of {device} is in use ({user}): its driver cannot be bound again now"
+            ));
         }
     }
     Ok(())
@@ -49,9 +75,15 @@ pub(crate) fn may_rebind(system: &dyn System, device: PciAddress, driver: &str) 
 pub(crate) fn rebind(system: &dyn System, device: PciAddress, driver: &str) -> io::Result<()> {
     let address = device.to_string();
     if bound_driver(system, device).is_some() {
-        system.write(&format!("/sys/bus/pci/drivers/{driver}/unbind"), address.as_bytes())?;
+        system.write(
+            &format!("/sys/bus/pci/drivers/{driver}/unbind"),
+            address.as_bytes(),
+        )?;
     }
-    system.write(&format!("/sys/bus/pci/drivers/{driver}/bind"), address.as_bytes())
+    system.write(
+        &format!("/sys/bus/pci/drivers/{driver}/bind"),
+        address.as_bytes(),
+    )
 }
 
 /// Any interface that is up may carry the very connection the operator came over.
@@ -78,7 +110,10 @@ fn below(system: &dyn System, class: &str, device: PciAddress) -> Vec<String> {
         Ok(link) => link.contains(&part),
         // A file among the links (/sys/class/net/bonding_masters), or gone meanwhile. What cannot be told counts as
         // the device's.
-        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput),
+        Err(error) => !matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+        ),
     });
     names
 }
@@ -88,15 +123,25 @@ fn disks_of(system: &dyn System, device: PciAddress) -> Vec<String> {
     let mut disks = below(system, "/sys/class/block", device);
     let controllers = below(system, "/sys/class/nvme", device);
     for subsystem in system.list("/sys/class/nvme-subsystem").unwrap_or_default() {
-        let members = system.list(&format!("/sys/class/nvme-subsystem/{subsystem}")).unwrap_or_default();
-        if !controllers.iter().any(|controller| members.contains(controller)) {
+        let members = system
+            .list(&format!("/sys/class/nvme-subsystem/{subsystem}"))
+            .unwrap_or_default();
+        if !controllers
+            .iter()
+            .any(|controller| members.contains(controller))
+        {
             continue;
         }
         for name in members {
             let block = format!("/sys/class/block/{name}");
             if system.link(&block).is_ok() && !disks.contains(&name) {
-                disks
-                    .extend(system.list(&block).unwrap_or_default().into_iter().filter(|part| part.starts_with(&name)));
+                disks.extend(
+                    system
+                        .list(&block)
+                        .unwrap_or_default()
+                        .into_iter()
+                        .filter(|part| part.starts_with(&name)),
+                );
                 disks.push(name);
             }
         }
@@ -114,12 +159,17 @@ impl DisksInUse {
     fn read(system: &dyn System) -> io::Result<Self> {
         // No /proc/swaps: a kernel without swap. No mountinfo: nothing can be told.
         let swaps = text(system, "/proc/swaps").unwrap_or_default();
-        Ok(Self { mountinfo: text(system, "/proc/self/mountinfo")?, swaps })
+        Ok(Self {
+            mountinfo: text(system, "/proc/self/mountinfo")?,
+            swaps,
+        })
     }
 
     fn user_of(&self, system: &dyn System, disk: &str) -> Option<String> {
         let directory = format!("/sys/class/block/{disk}");
-        let holders = system.list(&format!("{directory}/holders")).unwrap_or_default();
+        let holders = system
+            .list(&format!("{directory}/holders"))
+            .unwrap_or_default();
         if let Some(holder) = holders.first() {
             return Some(format!("held by {holder}"));
         }
@@ -133,7 +183,8 @@ impl DisksInUse {
         // number of its own, so the source counts too.
         let mounted = self.mountinfo.lines().find_map(|line| {
             let fields: Vec<&str> = line.split(' ').collect();
-            let same = fields.get(2).is_some_and(|it| *it == number) || fields.contains(&path.as_str());
+            let same =
+                fields.get(2).is_some_and(|it| *it == number) || fields.contains(&path.as_str());
             same.then(|| fields.get(4).copied().unwrap_or("somewhere").to_owned())
         });
         mounted.map(|place| format!("mounted on {place}"))

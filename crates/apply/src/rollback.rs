@@ -43,31 +43,61 @@ pub fn rollback_with(
     options: &RollbackOptions,
     system: &dyn System,
 ) -> Result<RollbackOutcome, ApplyError> {
-    let nothing = RollbackOutcome { run: None, changes: Vec::new(), notes: Vec::new() };
+    let nothing = RollbackOutcome {
+        run: None,
+        changes: Vec::new(),
+        notes: Vec::new(),
+    };
     let Some(state) = StateDir::find(target)? else {
         return match options.run {
-            Some(run) => Err(ApplyError::NoSuchRun { run, place: target.place() }),
+            Some(run) => Err(ApplyError::NoSuchRun {
+                run,
+                place: target.place(),
+            }),
             None => Ok(nothing),
         };
     };
     let _lock = Lock::take(&state, options.wait, None)?;
     let boot = target.boot(system);
-    let Choice { chosen, later, mut notes } = choose(&state, options.run, boot.as_deref())?;
-    let Some((run, mut contents)) = chosen else { return Ok(RollbackOutcome { notes, ..nothing }) };
+    let Choice {
+        chosen,
+        later,
+        mut notes,
+    } = choose(&state, options.run, boot.as_deref())?;
+    let Some((run, mut contents)) = chosen else {
+        return Ok(RollbackOutcome { notes, ..nothing });
+    };
     if contents.torn {
-        notes.push("the last line of the journal was torn by a crash: what it announced was not done".to_owned());
+        notes.push(
+            "the last line of the journal was torn by a crash: what it announced was not done"
+                .to_owned(),
+        );
     }
     let mut changes = Vec::new();
     match state_of(&contents, boot.as_deref()) {
         RunState::GoneWithReboot => {
-            let gone = contents.writes.iter().rev().filter(|written| written.is_open());
+            let gone = contents
+                .writes
+                .iter()
+                .rev()
+                .filter(|written| written.is_open());
             changes.extend(gone.map(|written| reverted(written, UndoResult::GoneWithReboot)));
         }
         RunState::Made | RunState::Interrupted => {
             let mut journal = Journal::resume(&state, run, &contents)?;
             let (tree, force) = (target.is_tree(), options.force);
-            let mut undo = Undo { system, journal: &mut journal, tree, force };
-            for written in contents.writes.iter_mut().rev().filter(|written| written.is_open()) {
+            let mut undo = Undo {
+                system,
+                journal: &mut journal,
+                tree,
+                force,
+            };
+            for written in contents
+                .writes
+                .iter_mut()
+                .rev()
+                .filter(|written| written.is_open())
+            {
                 let result = name_later_run(undo.undo(written), written, &later);
                 changes.push(reverted(written, result));
             }
@@ -78,7 +108,11 @@ pub fn rollback_with(
         }
         _ => return Ok(RollbackOutcome { notes, ..nothing }),
     }
-    Ok(RollbackOutcome { run: Some(run), changes, notes })
+    Ok(RollbackOutcome {
+        run: Some(run),
+        changes,
+        notes,
+    })
 }
 
 /// The run to undo, and what was found on the way to it.
@@ -89,8 +123,16 @@ struct Choice {
     notes: Vec<String>,
 }
 
-fn choose(state: &StateDir, asked: Option<RunId>, boot: Option<&str>) -> Result<Choice, ApplyError> {
-    let mut choice = Choice { chosen: None, later: Vec::new(), notes: Vec::new() };
+fn choose(
+    state: &StateDir,
+    asked: Option<RunId>,
+    boot: Option<&str>,
+) -> Result<Choice, ApplyError> {
+    let mut choice = Choice {
+        chosen: None,
+        later: Vec::new(),
+        notes: Vec::new(),
+    };
     for run in state.runs()?.into_iter().rev() {
         if asked.is_some_and(|asked| run < asked) {
             break;
@@ -109,23 +151,36 @@ fn choose(state: &StateDir, asked: Option<RunId>, boot: Option<&str>) -> Result<
                 choice.chosen = Some((run, contents));
                 return Ok(choice);
             }
-            RunState::GoneWithReboot if asked.is_none() => {
-                choice.notes.push(format!("run {run} was made before the last reboot, which has reset what it wrote"))
-            }
+            RunState::GoneWithReboot if asked.is_none() => choice.notes.push(format!(
+                "run {run} was made before the last reboot, which has reset what it wrote"
+            )),
             _ => {}
         }
         choice.later.push((run, contents));
     }
     match asked {
-        Some(run) => Err(ApplyError::NoSuchRun { run, place: state.place.clone() }),
+        Some(run) => Err(ApplyError::NoSuchRun {
+            run,
+            place: state.place.clone(),
+        }),
         None => Ok(choice),
     }
 }
 
 /// Says of a value that is not ours whose it is, where it was a later run's.
-fn name_later_run(result: UndoResult, written: &Written, later: &[(RunId, Contents)]) -> UndoResult {
-    let UndoResult::ChangedSince { now, .. } = result else { return result };
-    let by_run = writer(&now, written, later.iter().map(|(run, contents)| (*run, contents)));
+fn name_later_run(
+    result: UndoResult,
+    written: &Written,
+    later: &[(RunId, Contents)],
+) -> UndoResult {
+    let UndoResult::ChangedSince { now, .. } = result else {
+        return result;
+    };
+    let by_run = writer(
+        &now,
+        written,
+        later.iter().map(|(run, contents)| (*run, contents)),
+    );
     UndoResult::ChangedSince { now, by_run }
 }
 
@@ -137,12 +192,20 @@ pub(crate) fn writer<'a>(
 ) -> Option<RunId> {
     let setting = &written.intent.setting;
     let wrote = |contents: &Contents| {
-        let mut same = contents.writes.iter().filter(|it| it.is_open() && it.intent.setting == *setting);
+        let mut same = contents
+            .writes
+            .iter()
+            .filter(|it| it.is_open() && it.intent.setting == *setting);
         same.any(|it| setting.same(&it.intent.new, now))
     };
-    runs.find(|(_, contents)| wrote(contents)).map(|(run, _)| run)
+    runs.find(|(_, contents)| wrote(contents))
+        .map(|(run, _)| run)
 }
 
 fn reverted(written: &Written, result: UndoResult) -> Reverted {
-    Reverted { setting: written.intent.setting.clone(), file: written.intent.setting.path(), result }
+    Reverted {
+        setting: written.intent.setting.clone(),
+        file: written.intent.setting.path(),
+        result,
+    }
 }

@@ -67,9 +67,21 @@ impl Setting {
     pub fn of(change: &Change) -> Self {
         match change {
             Change::InterruptAffinity { irq, .. } => Self::InterruptAffinity { irq: *irq },
-            Change::Xps { interface, queue, .. } => Self::Xps { interface: interface.clone(), queue: *queue },
-            Change::Rps { interface, queue, .. } => Self::Rps { interface: interface.clone(), queue: *queue },
-            Change::NvmeIoPolicy { subsystem, .. } => Self::NvmeIoPolicy { subsystem: subsystem.clone() },
+            Change::Xps {
+                interface, queue, ..
+            } => Self::Xps {
+                interface: interface.clone(),
+                queue: *queue,
+            },
+            Change::Rps {
+                interface, queue, ..
+            } => Self::Rps {
+                interface: interface.clone(),
+                queue: *queue,
+            },
+            Change::NvmeIoPolicy { subsystem, .. } => Self::NvmeIoPolicy {
+                subsystem: subsystem.clone(),
+            },
             Change::DeviceNode { device, .. } => Self::DeviceNode { device: *device },
             Change::Sysctl { name, .. } => Self::Sysctl { name: name.clone() },
         }
@@ -85,13 +97,23 @@ impl Setting {
             Self::Xps { interface, .. } | Self::Rps { interface, .. } => check_interface(interface),
             Self::NvmeIoPolicy { subsystem } => {
                 let number = subsystem.strip_prefix("nvme-subsys").unwrap_or_default();
-                let good = (1..=10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
-                good.then_some(()).ok_or_else(|| format!("{subsystem:.64?} is no NVMe subsystem such as nvme-subsys0"))
+                let good =
+                    (1..=10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+                good.then_some(()).ok_or_else(|| {
+                    format!("{subsystem:.64?} is no NVMe subsystem such as nvme-subsys0")
+                })
             }
-            Self::Sysctl { name } => SYSCTLS
-                .contains(&name.as_str())
-                .then_some(())
-                .ok_or_else(|| format!("sysctl {name:.64?} is none of those nearfar writes ({})", SYSCTLS.join(", "))),
+            Self::Sysctl { name } => {
+                SYSCTLS
+                    .contains(&name.as_str())
+                    .then_some(())
+                    .ok_or_else(|| {
+                        format!(
+                            "sysctl {name:.64?} is none of those nearfar writes ({})",
+                            SYSCTLS.join(", ")
+                        )
+                    })
+            }
         }
     }
 
@@ -99,9 +121,15 @@ impl Setting {
     pub fn path(&self) -> String {
         match self {
             Self::InterruptAffinity { irq } => format!("/proc/irq/{irq}/smp_affinity_list"),
-            Self::Xps { interface, queue } => format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"),
-            Self::Rps { interface, queue } => format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"),
-            Self::NvmeIoPolicy { subsystem } => format!("/sys/class/nvme-subsystem/{subsystem}/iopolicy"),
+            Self::Xps { interface, queue } => {
+                format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus")
+            }
+            Self::Rps { interface, queue } => {
+                format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus")
+            }
+            Self::NvmeIoPolicy { subsystem } => {
+                format!("/sys/class/nvme-subsystem/{subsystem}/iopolicy")
+            }
             Self::DeviceNode { device } => format!("/sys/bus/pci/devices/{device}/numa_node"),
             Self::Sysctl { name } => format!("/proc/sys/{}", name.replace('.', "/")),
         }
@@ -109,7 +137,10 @@ impl Setting {
 
     /// Whether two texts say the same of this setting: "0-3" and "0,1,2,3", "0f" and "0000000f\n".
     pub fn same(&self, one: &str, other: &str) -> bool {
-        one == other || self.meaning(one).is_some_and(|meaning| Some(meaning) == self.meaning(other))
+        one == other
+            || self
+                .meaning(one)
+                .is_some_and(|meaning| Some(meaning) == self.meaning(other))
     }
 
     /// A text of the file as it is shown to people: CPU masks as lists, "none" for an empty one, anything else without
@@ -117,7 +148,9 @@ impl Setting {
     pub fn shown(&self, text: &str) -> String {
         let text = text.trim_end();
         match (self, self.meaning(text)) {
-            (Self::Xps { .. } | Self::Rps { .. }, Some(Meaning::Cpus(cpus))) if cpus.is_empty() => "none".to_owned(),
+            (Self::Xps { .. } | Self::Rps { .. }, Some(Meaning::Cpus(cpus))) if cpus.is_empty() => {
+                "none".to_owned()
+            }
             (Self::Xps { .. } | Self::Rps { .. }, Some(Meaning::Cpus(cpus))) => cpus.to_string(),
             _ => text.to_owned(),
         }
@@ -132,18 +165,21 @@ impl Setting {
             Self::InterruptAffinity { .. } => CpuSet::parse_list(text).ok().map(Meaning::Cpus),
             Self::Xps { .. } | Self::Rps { .. } => CpuSet::parse_mask(text).ok().map(Meaning::Cpus),
             Self::DeviceNode { .. } => text.parse().ok().map(Meaning::Number),
-            Self::NvmeIoPolicy { .. } | Self::Sysctl { .. } => {
-                Some(Meaning::Words(text.split_whitespace().map(str::to_owned).collect()))
-            }
+            Self::NvmeIoPolicy { .. } | Self::Sysctl { .. } => Some(Meaning::Words(
+                text.split_whitespace().map(str::to_owned).collect(),
+            )),
         }
     }
 }
 
 /// The kernel's `dev_valid_name` (net/core/dev.c) lets more through; nearfar takes the names people and udev give.
 pub(crate) fn check_interface(name: &str) -> Result<(), String> {
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let plain = name
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     let good = plain && (1..=15).contains(&name.len()) && name != "." && name != "..";
-    good.then_some(()).ok_or_else(|| format!("{name:.64?} is no name of a network interface"))
+    good.then_some(())
+        .ok_or_else(|| format!("{name:.64?} is no name of a network interface"))
 }
 
 /// What to write for a change, in the form the file has now: masks as wide as the kernel's, and a line end where there
@@ -161,7 +197,11 @@ pub(crate) fn wanted(change: &Change, current: &str) -> String {
 
 /// What is wrong where a file does not show what was written to it.
 pub(crate) fn shows_another(setting: &Setting, written: &str, now: &str) -> String {
-    format!("{:?} was written, the file shows {:?}", setting.shown(written), setting.shown(now))
+    format!(
+        "{:?} was written, the file shows {:?}",
+        setting.shown(written),
+        setting.shown(now)
+    )
 }
 
 /// The text with a line end where the current one has it.
@@ -178,7 +218,10 @@ pub(crate) fn mask_width(mask: &str) -> u32 {
         Some((first, rest)) => (first, rest.split(',').count()),
         None => (mask.trim(), 0),
     };
-    let bits = first.len().saturating_mul(4).saturating_add(words.saturating_mul(32));
+    let bits = first
+        .len()
+        .saturating_mul(4)
+        .saturating_add(words.saturating_mul(32));
     bits.min(nearfar_machine::MAX_NUMBER as usize) as u32
 }
 
@@ -192,45 +235,121 @@ mod tests {
         assert!(irq.same("0-3\n", "0,1,2,3"));
         assert!(!irq.same("0-3", "0-2"));
         assert!(!irq.same("", "0"));
-        let rps = Setting::Rps { interface: "eth0".into(), queue: 0 };
+        let rps = Setting::Rps {
+            interface: "eth0".into(),
+            queue: 0,
+        };
         assert!(rps.same("0f\n", "00000000,0000000f"));
         assert!(!rps.same("nonsense", "0"));
-        let node = Setting::DeviceNode { device: "0000:3b:00.0".parse().unwrap() };
+        let node = Setting::DeviceNode {
+            device: "0000:3b:00.0".parse().unwrap(),
+        };
         assert!(node.same("-1\n", "-1") && !node.same("-1", "1"));
-        let sysctl = Setting::Sysctl { name: "kernel.numa_balancing".into() };
+        let sysctl = Setting::Sysctl {
+            name: "kernel.numa_balancing".into(),
+        };
         assert!(sysctl.same("1 2\t3\n", "1 2 3"));
     }
 
     #[test]
     fn masks_are_shown_as_lists_and_the_rest_as_it_is() {
-        let xps = Setting::Xps { interface: "eth0".into(), queue: 0 };
-        for (mask, list) in [("21\n", "0,5"), ("00000000,000000ff", "0-7"), ("00\n", "none"), ("1,00000000", "32")] {
+        let xps = Setting::Xps {
+            interface: "eth0".into(),
+            queue: 0,
+        };
+        for (mask, list) in [
+            ("21\n", "0,5"),
+            ("00000000,000000ff", "0-7"),
+            ("00\n", "none"),
+            ("1,00000000", "32"),
+        ] {
             assert_eq!(xps.shown(mask), list);
         }
         assert_eq!(xps.shown("no mask \n"), "no mask");
         assert_eq!(xps.shown(""), "");
-        assert_eq!(Setting::InterruptAffinity { irq: Irq(7) }.shown("0-3,21\n"), "0-3,21");
-        assert_eq!(Setting::NvmeIoPolicy { subsystem: "nvme-subsys0".into() }.shown("numa\n"), "numa");
+        assert_eq!(
+            Setting::InterruptAffinity { irq: Irq(7) }.shown("0-3,21\n"),
+            "0-3,21"
+        );
+        assert_eq!(
+            Setting::NvmeIoPolicy {
+                subsystem: "nvme-subsys0".into()
+            }
+            .shown("numa\n"),
+            "numa"
+        );
     }
 
     #[test]
     fn masks_are_as_wide_as_the_kernel_writes_them() {
-        for (now, wide) in [("3f\n", "04\n"), ("0", "4"), ("00000000,00000000\n", "00000000,00000004\n"), ("", "4")] {
-            let change = Change::Xps { interface: "eth0".into(), queue: 0, cpus: "2".parse().unwrap() };
+        for (now, wide) in [
+            ("3f\n", "04\n"),
+            ("0", "4"),
+            ("00000000,00000000\n", "00000000,00000004\n"),
+            ("", "4"),
+        ] {
+            let change = Change::Xps {
+                interface: "eth0".into(),
+                queue: 0,
+                cpus: "2".parse().unwrap(),
+            };
             assert_eq!(wanted(&change, now), wide);
         }
     }
 
     #[test]
     fn names_that_would_leave_their_directory_are_refused() {
-        for name in ["", ".", "..", "../../etc", "a/b", "eth0\n", "eth 0", "a\0", "sixteen-letters-", "eth0:1"] {
-            assert!(Setting::Xps { interface: name.into(), queue: 0 }.check().is_err(), "{name:?}");
+        for name in [
+            "",
+            ".",
+            "..",
+            "../../etc",
+            "a/b",
+            "eth0\n",
+            "eth 0",
+            "a\0",
+            "sixteen-letters-",
+            "eth0:1",
+        ] {
+            assert!(
+                Setting::Xps {
+                    interface: name.into(),
+                    queue: 0
+                }
+                .check()
+                .is_err(),
+                "{name:?}"
+            );
         }
-        for name in ["", "nvme-subsys", "nvme-subsys0/..", "nvme0", "nvme-subsys+1", "nvme-subsys00000000000"] {
-            assert!(Setting::NvmeIoPolicy { subsystem: name.into() }.check().is_err(), "{name:?}");
+        for name in [
+            "",
+            "nvme-subsys",
+            "nvme-subsys0/..",
+            "nvme0",
+            "nvme-subsys+1",
+            "nvme-subsys00000000000",
+        ] {
+            assert!(
+                Setting::NvmeIoPolicy {
+                    subsystem: name.into()
+                }
+                .check()
+                .is_err(),
+                "{name:?}"
+            );
         }
-        for name in ["", "kernel..numa_balancing", "kernel/numa_balancing", "kernel.core_pattern", "..", "vm.../x"] {
-            assert!(Setting::Sysctl { name: name.into() }.check().is_err(), "{name:?}");
+        for name in [
+            "",
+            "kernel..numa_balancing",
+            "kernel/numa_balancing",
+            "kernel.core_pattern",
+            "..",
+            "vm.../x",
+        ] {
+            assert!(
+                Setting::Sysctl { name: name.into() }.check().is_err(),
+                "{name:?}"
+            );
         }
     }
 }

@@ -16,13 +16,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat, openat2, unlinkat};
+use rustix::fs::{
+    Dir, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat, openat2, unlinkat,
+};
 use rustix::io::Errno;
 
 use crate::error::ApplyError;
 use crate::run_id::RunId;
 use crate::target::{STATE_DIR, Target, plain};
-use crate::trusted::{PRIVATE_FILE, READABLE_DIR, READABLE_FILE, TrustError, TrustedDir, is_private, own_regular_file};
+use crate::trusted::{
+    PRIVATE_FILE, READABLE_DIR, READABLE_FILE, TrustError, TrustedDir, is_private, own_regular_file,
+};
 
 /// The open state directory.
 pub(crate) struct StateDir {
@@ -36,7 +40,10 @@ impl StateDir {
     pub(crate) fn make(target: &Target) -> Result<Self, ApplyError> {
         let way = Way::of(target)?;
         let dir = way.make().map_err(|error| way.refused(&error))?;
-        Ok(Self { dir, place: way.place() })
+        Ok(Self {
+            dir,
+            place: way.place(),
+        })
     }
 
     /// Opens it where it exists.
@@ -45,15 +52,20 @@ impl StateDir {
         match way.open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(way.refused(&error)),
-            Ok(dir) => Ok(Some(Self { dir, place: way.place() })),
+            Ok(dir) => Ok(Some(Self {
+                dir,
+                place: way.place(),
+            })),
         }
     }
 
     /// The numbers of all runs, oldest first.
     pub(crate) fn runs(&self) -> Result<Vec<RunId>, ApplyError> {
         let names = self.names();
-        let names =
-            names.map_err(|error| ApplyError::Unreadable { file: self.place.clone(), because: plain(&error) })?;
+        let names = names.map_err(|error| ApplyError::Unreadable {
+            file: self.place.clone(),
+            because: plain(&error),
+        })?;
         let mut runs: Vec<RunId> = names.iter().filter_map(|name| run_of(name)).collect();
         runs.sort_unstable();
         Ok(runs)
@@ -93,7 +105,11 @@ impl StateDir {
     }
 
     pub(crate) fn open_journal(&self, run: RunId, to_append: bool) -> io::Result<File> {
-        let flags = if to_append { OFlags::RDWR | OFlags::APPEND } else { OFlags::RDONLY };
+        let flags = if to_append {
+            OFlags::RDWR | OFlags::APPEND
+        } else {
+            OFlags::RDONLY
+        };
         self.open_file(&file_of(run), flags)
     }
 
@@ -145,7 +161,10 @@ impl Way {
         let place = tree.join(&STATE_DIR[1..]).display().to_string();
         match crate::system::open_directory(tree) {
             Ok(root) => Ok(Self::Tree { root, place }),
-            Err(error) => Err(ApplyError::StateDir { place: tree.display().to_string(), because: plain(&error) }),
+            Err(error) => Err(ApplyError::StateDir {
+                place: tree.display().to_string(),
+                because: plain(&error),
+            }),
         }
     }
 
@@ -184,7 +203,10 @@ impl Way {
             io::ErrorKind::PermissionDenied => ": run as root, or give another directory",
             _ => "",
         };
-        ApplyError::StateDir { place: self.place(), because: format!("{error}{next}") }
+        ApplyError::StateDir {
+            place: self.place(),
+            because: format!("{error}{next}"),
+        }
     }
 }
 

@@ -19,12 +19,18 @@ pub struct Target {
 impl Target {
     /// The running system; the journal in `state_dir` or else /var/lib/nearfar.
     pub fn live(state_dir: Option<PathBuf>) -> Self {
-        Self { root: None, state_dir }
+        Self {
+            root: None,
+            state_dir,
+        }
     }
 
     /// The sysfs and procfs files below `root`; the journal in `state_dir` or else in `root`/var/lib/nearfar.
     pub fn tree(root: PathBuf, state_dir: Option<PathBuf>) -> Self {
-        Self { root: Some(root), state_dir }
+        Self {
+            root: Some(root),
+            state_dir,
+        }
     }
 
     /// Whether this is a directory tree. A tree has no boots, no drivers, and is not restored by a reboot.
@@ -42,7 +48,10 @@ impl Target {
             None => Rooted::live(),
         };
         let place = || self.root.clone().unwrap_or_else(|| PathBuf::from("/"));
-        opened.map_err(|error| ApplyError::Root { root: place(), error })
+        opened.map_err(|error| ApplyError::Root {
+            root: place(),
+            error,
+        })
     }
 
     /// The boot the live system is in: what was written to sysfs and procfs in another boot is gone.
@@ -54,13 +63,18 @@ impl Target {
     /// Where the journal is, for messages.
     pub(crate) fn place(&self) -> String {
         let below = || self.root.as_ref().map(|root| root.join(&STATE_DIR[1..]));
-        let place = self.state_dir.clone().or_else(below).unwrap_or_else(|| STATE_DIR.into());
+        let place = self
+            .state_dir
+            .clone()
+            .or_else(below)
+            .unwrap_or_else(|| STATE_DIR.into());
         place.display().to_string()
     }
 
     /// The target's host name, where it tells.
     pub(crate) fn host(&self, system: &dyn System) -> Option<String> {
-        first_line(system, "/proc/sys/kernel/hostname").or_else(|| first_line(system, "/etc/hostname"))
+        first_line(system, "/proc/sys/kernel/hostname")
+            .or_else(|| first_line(system, "/etc/hostname"))
     }
 }
 
@@ -69,7 +83,9 @@ pub(crate) fn plain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => {
             let text = error.to_string();
-            text.strip_suffix(&format!(" (os error {code})")).map(str::to_owned).unwrap_or(text)
+            text.strip_suffix(&format!(" (os error {code})"))
+                .map(str::to_owned)
+                .unwrap_or(text)
         }
         None => error.to_string(),
     }

@@ -67,12 +67,19 @@ fn no_stat() -> io::Error {
 fn parse(stat: &[u8]) -> Option<Stat> {
     let open = stat.iter().position(|&byte| byte == b'(')?;
     let close = stat.iter().rposition(|&byte| byte == b')')?;
-    let tid = std::str::from_utf8(&stat[..open]).ok()?.trim().parse().ok()?;
+    let tid = std::str::from_utf8(&stat[..open])
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
     let after = std::str::from_utf8(stat.get(close + 1..)?).ok()?;
     let fields: Vec<&str> = after.split_ascii_whitespace().take(37).collect();
     let number = |index: usize| fields.get(index)?.parse().ok();
     Some(Stat {
-        id: TaskId { tid, start: fields.get(19)?.parse().ok()? },
+        id: TaskId {
+            tid,
+            start: fields.get(19)?.parse().ok()?,
+        },
         state: fields.first()?.chars().next()?,
         parent: number(1)?,
         group: number(2)?,
@@ -101,12 +108,18 @@ pub fn process_of(tid: i32) -> io::Result<i32> {
 /// The field `Tgid` of a status file, which begins with the task's name. The kernel escapes line feeds and backslashes of
 /// names there and nothing else (proc_task_name() in fs/proc/array.c), so the text may be no UTF-8.
 fn process_in(status: &[u8]) -> Option<i32> {
-    std::str::from_utf8(field_in(status, b"Tgid:")?).ok()?.trim().parse().ok()
+    std::str::from_utf8(field_in(status, b"Tgid:")?)
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// What stands behind a name at the start of a line of a status file.
 fn field_in<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))
+    status
+        .split(|&byte| byte == b'\n')
+        .find_map(|line| line.strip_prefix(name))
 }
 
 /// The numbers of a thread, from this pid namespace's to its own's; one where that is the same (`NSpid`,
@@ -116,7 +129,9 @@ fn field_in<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 /// When there is no such thread, or the kernel does not say (before Linux 4.1).
 pub fn numbers_of(tid: i32) -> io::Result<Vec<i32>> {
     let status = fs::read(format!("/proc/{tid}/status"))?;
-    field_in(&status, b"NSpid:").map(numbers_in).ok_or_else(|| io::Error::other("/proc/PID/status has no field NSpid"))
+    field_in(&status, b"NSpid:")
+        .map(numbers_in)
+        .ok_or_else(|| io::Error::other("/proc/PID/status has no field NSpid"))
 }
 
 /// The name of a thread (`comm`), of at most 15 bytes; what is not UTF-8 is replaced.
@@ -147,17 +162,24 @@ pub fn processes() -> io::Result<Vec<i32>> {
 /// # Errors
 /// When the thread is gone, or the kernel was built without CONFIG_PROC_CHILDREN.
 pub fn children(pid: i32, tid: i32) -> io::Result<Vec<i32>> {
-    Ok(numbers_in(&fs::read(format!("/proc/{pid}/task/{tid}/children"))?))
+    Ok(numbers_in(&fs::read(format!(
+        "/proc/{pid}/task/{tid}/children"
+    ))?))
 }
 
 fn numbers_in(text: &[u8]) -> Vec<i32> {
     let words = text.split(u8::is_ascii_whitespace);
-    words.filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect()
+    words
+        .filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok())
+        .collect()
 }
 
 /// The first two numbers of /proc/PID/schedstat.
 fn two_numbers(text: &[u8]) -> Option<(u64, u64)> {
-    let mut numbers = std::str::from_utf8(text).ok()?.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    let mut numbers = std::str::from_utf8(text)
+        .ok()?
+        .split_ascii_whitespace()
+        .map_while(|number| number.parse().ok());
     numbers.next().zip(numbers.next())
 }
 
@@ -167,7 +189,9 @@ fn no_schedstat() -> io::Error {
 
 fn numbers(directory: &str) -> io::Result<Vec<i32>> {
     let entries = fs::read_dir(directory)?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+    Ok(entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect())
 }
 
 #[cfg(test)]
@@ -179,7 +203,10 @@ mod tests {
         let line = b"4711 (a) S (b c) R 12 13 14 0 -1 4194560 1 0 0 0 1 2 3 4 20 0 1 0 815 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 3 0 0\n";
         let stat = parse(line).unwrap();
         let expected = Stat {
-            id: TaskId { tid: 4711, start: 815 },
+            id: TaskId {
+                tid: 4711,
+                start: 815,
+            },
             state: 'R',
             parent: 12,
             group: 13,
@@ -195,7 +222,11 @@ mod tests {
     fn a_name_that_is_no_utf8_does_not_hide_the_process() {
         let status = b"Name:\t\xd1\x81\xd0\xb5\xd1\nTgid: 9\nUmask:\t0022\nTgid:\t4711\nNgid:\t0\n";
         assert_eq!(process_in(b"Name:\t\xff\nTgid:\t4711\n"), Some(4711));
-        assert_eq!(process_in(status), Some(9), "a line is a field: the kernel escapes line feeds of names");
+        assert_eq!(
+            process_in(status),
+            Some(9),
+            "a line is a field: the kernel escapes line feeds of names"
+        );
         assert_eq!(process_in(b"Name:\tTgid: 7\n"), None);
         assert_eq!(process_in(b"Tgid:\t\xff\n"), None);
     }
@@ -206,7 +237,9 @@ mod tests {
         let thread = std::thread::spawn(move || {
             // SAFETY: a text that ends with NUL; the kernel copies it.
             unsafe { libc::prctl(libc::PR_SET_NAME, c"\xd1\x81\xff \n(Tgid:".as_ptr()) };
-            named.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            named
+                .send(rustix::thread::gettid().as_raw_nonzero().get())
+                .unwrap();
             std::thread::park();
         });
         let tid = names.recv().unwrap();

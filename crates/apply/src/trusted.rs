@@ -30,7 +30,10 @@ const MAX_LINKS: u32 = 40;
 /// Written by its group, written by others.
 const SHARED: u32 = 0o022;
 /// A directory that every user can read: 0755.
-pub(crate) const READABLE_DIR: Mode = Mode::RWXU.union(READABLE).union(Mode::XGRP).union(Mode::XOTH);
+pub(crate) const READABLE_DIR: Mode = Mode::RWXU
+    .union(READABLE)
+    .union(Mode::XGRP)
+    .union(Mode::XOTH);
 /// Read by its group and by others.
 const READABLE: Mode = Mode::RGRP.union(Mode::ROTH);
 /// A file of this user's alone: 0600.
@@ -61,7 +64,10 @@ pub enum TrustError {
         me: u32,
     },
     /// Other users can change what is in it.
-    #[error("{}others may write there: chmod go-w it after looking at what is in it", on_the_way(place))]
+    #[error(
+        "{}others may write there: chmod go-w it after looking at what is in it",
+        on_the_way(place)
+    )]
     Shared {
         /// The directory on the way to the path; none for the path itself.
         place: Option<PathBuf>,
@@ -91,7 +97,9 @@ impl From<Errno> for TrustError {
 }
 
 fn on_the_way(place: &Option<PathBuf>) -> String {
-    place.as_ref().map_or_else(String::new, |place| format!("{}: ", place.display()))
+    place
+        .as_ref()
+        .map_or_else(String::new, |place| format!("{}: ", place.display()))
 }
 
 /// An open directory whose entries only root and this user can change.
@@ -154,8 +162,15 @@ impl TrustedDir {
 pub fn open_to_read(path: &Path) -> Result<File, TrustError> {
     let mut walk = Walk::begin(None)?;
     walk.follow(path)?;
-    let Some(name) = walk.file.take() else { return Err(TrustError::NotRegular) };
-    let file = own_regular_file(openat(&walk.dir, &name, OFlags::RDONLY | CAREFUL, Mode::empty())?)?;
+    let Some(name) = walk.file.take() else {
+        return Err(TrustError::NotRegular);
+    };
+    let file = own_regular_file(openat(
+        &walk.dir,
+        &name,
+        OFlags::RDONLY | CAREFUL,
+        Mode::empty(),
+    )?)?;
     match is_shared(&fstat(&file)?) {
         false => Ok(file),
         true => Err(TrustError::SharedFile),
@@ -163,7 +178,10 @@ pub fn open_to_read(path: &Path) -> Result<File, TrustError> {
 }
 
 /// Never through a link, not waiting for the writer of a FIFO, not becoming the process of a terminal.
-const CAREFUL: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const CAREFUL: OFlags = OFlags::CLOEXEC
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
 
 pub(crate) fn own_regular_file(file: OwnedFd) -> Result<File, TrustError> {
     let stat = fstat(&file)?;
@@ -177,7 +195,11 @@ pub(crate) fn own_regular_file(file: OwnedFd) -> Result<File, TrustError> {
 /// Refuses a directory that other users can change: the last one of a path.
 pub(crate) fn is_private(stat: &Stat) -> Result<(), TrustError> {
     is_own(stat, "directory", None)?;
-    if stat.st_mode & SHARED == 0 { Ok(()) } else { Err(TrustError::Shared { place: None }) }
+    if stat.st_mode & SHARED == 0 {
+        Ok(())
+    } else {
+        Err(TrustError::Shared { place: None })
+    }
 }
 
 /// Refuses what belongs to neither root nor this user.
@@ -186,14 +208,21 @@ fn is_own(stat: &Stat, what: &'static str, place: Option<&Path>) -> Result<(), T
     if user == 0 || user == me {
         return Ok(());
     }
-    Err(TrustError::OtherOwner { what, place: place.map(Path::to_owned), user, me })
+    Err(TrustError::OtherOwner {
+        what,
+        place: place.map(Path::to_owned),
+        user,
+        me,
+    })
 }
 
 /// Refuses a directory on the way whose entries other users can replace.
 fn is_passable(stat: &Stat, place: &Path) -> Result<(), TrustError> {
     is_own(stat, "directory", Some(place))?;
     if is_shared(stat) && !Mode::from_raw_mode(stat.st_mode).contains(Mode::SVTX) {
-        return Err(TrustError::Shared { place: Some(place.to_owned()) });
+        return Err(TrustError::Shared {
+            place: Some(place.to_owned()),
+        });
     }
     Ok(())
 }
@@ -202,7 +231,8 @@ fn is_passable(stat: &Stat, place: &Path) -> Result<(), TrustError> {
 /// a user makes is writable by that group.
 fn is_shared(stat: &Stat) -> bool {
     let mode = Mode::from_raw_mode(stat.st_mode);
-    let own_group = stat.st_gid == stat.st_uid && stat.st_gid == rustix::process::getegid().as_raw();
+    let own_group =
+        stat.st_gid == stat.st_uid && stat.st_gid == rustix::process::getegid().as_raw();
     mode.contains(Mode::WOTH) || mode.contains(Mode::WGRP) && !own_group
 }
 
@@ -219,7 +249,12 @@ struct Walk {
 
 impl Walk {
     fn begin(make: Option<Mode>) -> Result<Self, TrustError> {
-        Ok(Self { dir: root()?, at: "/".into(), file: None, make })
+        Ok(Self {
+            dir: root()?,
+            at: "/".into(),
+            file: None,
+            make,
+        })
     }
 
     /// Goes along a path, a relative one from the working directory.
@@ -245,11 +280,15 @@ impl Walk {
                     if links > MAX_LINKS {
                         return Err(Errno::LOOP.into());
                     }
-                    let target = PathBuf::from(OsString::from_vec(readlinkat(&entry, "", Vec::new())?.into_bytes()));
+                    let target = PathBuf::from(OsString::from_vec(
+                        readlinkat(&entry, "", Vec::new())?.into_bytes(),
+                    ));
                     if target.is_absolute() {
                         (self.dir, self.at) = (root()?, "/".into());
                     }
-                    self::names(&target).rev().for_each(|name| names.push_front(name.to_owned()));
+                    self::names(&target)
+                        .rev()
+                        .for_each(|name| names.push_front(name.to_owned()));
                 }
                 _ if names.is_empty() => self.file = Some(name),
                 _ => return Err(Errno::NOTDIR.into()),
@@ -286,11 +325,20 @@ impl Walk {
 
 /// The same directory, opened so that it can be read: the others on the way need not be readable.
 fn readable(dir: &OwnedFd) -> Result<OwnedFd, TrustError> {
-    Ok(openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(openat(
+        dir,
+        ".",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }
 
 fn root() -> Result<OwnedFd, TrustError> {
-    let root = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let root = open(
+        "/",
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     is_passable(&fstat(&root)?, Path::new("/"))?;
     Ok(root)
 }

@@ -38,16 +38,28 @@ impl Undo<'_> {
         let result = self.restore(written);
         let path = written.intent.setting.path();
         match &result {
-            UndoResult::Restored { from, to, .. } => tracing::info!(path, old = from, new = to, "put back"),
+            UndoResult::Restored { from, to, .. } => {
+                tracing::info!(path, old = from, new = to, "put back")
+            }
             UndoResult::Failed { error } => tracing::warn!(path, reason = error, "not put back"),
             UndoResult::ChangedSince { now, .. } => {
-                tracing::warn!(path, old = now, reason = "it was changed by another since", "not put back");
+                tracing::warn!(
+                    path,
+                    old = now,
+                    reason = "it was changed by another since",
+                    "not put back"
+                );
             }
             _ => tracing::debug!(path, "nothing to put back"),
         }
         if result.is_settled() {
             written.progress = Progress::Undone;
-            let _ = self.journal.append(self.system, Record::Undone { write: written.intent.write });
+            let _ = self.journal.append(
+                self.system,
+                Record::Undone {
+                    write: written.intent.write,
+                },
+            );
         }
         result
     }
@@ -58,34 +70,71 @@ impl Undo<'_> {
         let now = match text(self.system, &path) {
             Ok(now) => now,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
-            Err(error) => return UndoResult::Failed { error: plain(&error) },
+            Err(error) => {
+                return UndoResult::Failed {
+                    error: plain(&error),
+                };
+            }
         };
-        if let Some(Mismatch { was, now, is_given_out_again, .. }) =
-            other_owner(self.system, &intent, self.tree).filter(|it| !(self.force && it.only_handlers))
+        if let Some(Mismatch {
+            was,
+            now,
+            is_given_out_again,
+            ..
+        }) = other_owner(self.system, &intent, self.tree)
+            .filter(|it| !(self.force && it.only_handlers))
         {
-            return UndoResult::OtherOwner { was, now, gone: is_given_out_again };
+            return UndoResult::OtherOwner {
+                was,
+                now,
+                gone: is_given_out_again,
+            };
         }
         let found = found(written, &now, self.tree);
         let driver = self.driver_to_bind(written, found);
         match found {
             Found::Old if driver.is_none() => return UndoResult::AlreadyBefore,
             Found::Foreign if !self.force => {
-                return UndoResult::ChangedSince { now: now.trim_end().to_owned(), by_run: None };
+                return UndoResult::ChangedSince {
+                    now: now.trim_end().to_owned(),
+                    by_run: None,
+                };
             }
             _ => {}
         }
-        let _ = self.journal.append(self.system, Record::Undoing { write: intent.write });
+        let _ = self.journal.append(
+            self.system,
+            Record::Undoing {
+                write: intent.write,
+            },
+        );
         written.progress = Progress::Undoing;
         if let Err(error) = self.system.write(&path, intent.old.as_bytes()) {
-            return UndoResult::Failed { error: plain(&error) };
+            return UndoResult::Failed {
+                error: plain(&error),
+            };
         }
         match text(self.system, &path) {
             Ok(now) if intent.setting.same(&now, &intent.old) => {}
-            Ok(now) => return UndoResult::Failed { error: shows_another(&intent.setting, &intent.old, &now) },
-            Err(error) => return UndoResult::Failed { error: plain(&error) },
+            Ok(now) => {
+                return UndoResult::Failed {
+                    error: shows_another(&intent.setting, &intent.old, &now),
+                };
+            }
+            Err(error) => {
+                return UndoResult::Failed {
+                    error: plain(&error),
+                };
+            }
         }
-        match driver.map_or(Ok(None), |(device, driver)| self.bind_again(device, &driver)) {
-            Ok(note) => UndoResult::Restored { from: now.trim_end().into(), to: intent.old.trim_end().into(), note },
+        match driver.map_or(Ok(None), |(device, driver)| {
+            self.bind_again(device, &driver)
+        }) {
+            Ok(note) => UndoResult::Restored {
+                from: now.trim_end().into(),
+                to: intent.old.trim_end().into(),
+                note,
+            },
             Err(error) => UndoResult::Failed { error },
         }
     }
@@ -93,7 +142,9 @@ impl Undo<'_> {
     /// The driver that has to be bound again: it saw the new node, or may have, or was left unbound by a kill.
     fn driver_to_bind(&self, written: &Written, found: Found) -> Option<(PciAddress, String)> {
         let driver = written.intent.rebind.clone().filter(|_| !self.tree)?;
-        let Setting::DeviceNode { device } = written.intent.setting else { return None };
+        let Setting::DeviceNode { device } = written.intent.setting else {
+            return None;
+        };
         let untouched = found == Found::Old && written.progress != Progress::Undoing;
         let needed = !untouched || bound_driver(self.system, device).is_none();
         needed.then_some((device, driver))
@@ -103,11 +154,16 @@ impl Undo<'_> {
         if bound_driver(self.system, device).is_some()
             && let Err(because) = may_rebind(self.system, device, driver)
         {
-            return Ok(Some(format!("the driver keeps the node it was bound with: {because}")));
+            return Ok(Some(format!(
+                "the driver keeps the node it was bound with: {because}"
+            )));
         }
         let bound = rebind(self.system, device, driver);
         bound.map(|()| None).map_err(|error| {
-            format!("the node is as before, but driver {driver} could not be bound again: {}", plain(&error))
+            format!(
+                "the node is as before, but driver {driver} could not be bound again: {}",
+                plain(&error)
+            )
         })
     }
 }
@@ -136,12 +192,15 @@ pub(crate) enum Found {
 
 /// Whose the content of a file is.
 pub(crate) fn found(written: &Written, now: &str, tree: bool) -> Found {
-    let Intent { setting, old, new, .. } = &written.intent;
+    let Intent {
+        setting, old, new, ..
+    } = &written.intent;
     let in_doubt = matches!(written.progress, Progress::Intended | Progress::Undoing);
     let wrote = written.now.as_deref();
     if now == old {
         Found::Old
-    } else if tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new))) {
+    } else if tree && in_doubt && (is_mix(now, new, old) || is_mix(now, old, wrote.unwrap_or(new)))
+    {
         Found::Ours
     } else if setting.same(now, old) {
         Found::Old
@@ -156,7 +215,11 @@ pub(crate) fn found(written: &Written, now: &str, tree: bool) -> Found {
 /// leaves.
 fn is_mix(now: &str, over: &str, under: &str) -> bool {
     let (now, over, under) = (now.as_bytes(), over.as_bytes(), under.as_bytes());
-    let common = now.iter().zip(over).take_while(|(one, other)| one == other).count();
+    let common = now
+        .iter()
+        .zip(over)
+        .take_while(|(one, other)| one == other)
+        .count();
     now.get(common..).unwrap_or_default() == under.get(common..).unwrap_or_default()
 }
 

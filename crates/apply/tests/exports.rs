@@ -15,7 +15,11 @@ use support::*;
 fn hostile(text: &str) -> Plan {
     let mut plan = plan_of_all_kinds();
     plan.host = Some(text.into());
-    plan.left_alone.push(LeftAlone { subject: text.into(), rule: text.into(), because: text.into() });
+    plan.left_alone.push(LeftAlone {
+        subject: text.into(),
+        rule: text.into(),
+        because: text.into(),
+    });
     for planned in &mut plan.changes {
         planned.reason = text.into();
         planned.rule = text.into();
@@ -31,7 +35,9 @@ fn hostile(text: &str) -> Plan {
         });
         match &mut planned.change {
             Change::InterruptAffinity { name, .. } => *name = Some(text.into()),
-            Change::Xps { interface, .. } | Change::Rps { interface, .. } => *interface = text.into(),
+            Change::Xps { interface, .. } | Change::Rps { interface, .. } => {
+                *interface = text.into()
+            }
             Change::NvmeIoPolicy { policy, .. } => *policy = IoPolicy::Other(text.into()),
             Change::DeviceNode { rebind, .. } => *rebind = Some(text.into()),
             Change::Sysctl { value, .. } => *value = text.into(),
@@ -46,12 +52,29 @@ fn golden() -> Plan {
     let device = Some("0000:3b:00.0".parse().unwrap());
     let named = |name: &str| Some(name.to_owned());
     let owners = [
-        Some(Owner { device, interface: named("eth0"), ..Owner::default() }),
-        Some(Owner { device, controller: named("nvme0"), ..Owner::default() }),
-        Some(Owner { device, ..Owner::default() }),
-        Some(Owner { device, ..Owner::default() }),
+        Some(Owner {
+            device,
+            interface: named("eth0"),
+            ..Owner::default()
+        }),
+        Some(Owner {
+            device,
+            controller: named("nvme0"),
+            ..Owner::default()
+        }),
+        Some(Owner {
+            device,
+            ..Owner::default()
+        }),
+        Some(Owner {
+            device,
+            ..Owner::default()
+        }),
         None,
-        Some(Owner { nqn: named("nqn.2014-08.org.nvmexpress:uuid:1"), ..Owner::default() }),
+        Some(Owner {
+            nqn: named("nqn.2014-08.org.nvmexpress:uuid:1"),
+            ..Owner::default()
+        }),
     ];
     for (planned, owner) in plan.changes.iter_mut().zip(owners) {
         planned.owner = owner;
@@ -66,7 +89,9 @@ fn golden() -> Plan {
 
 #[test]
 fn the_exports_read_as_they_did() {
-    let exported = |export: fn(&Plan) -> String| export(&golden()).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    let exported = |export: fn(&Plan) -> String| {
+        export(&golden()).replace(env!("CARGO_PKG_VERSION"), "VERSION")
+    };
     insta::assert_snapshot!("script", exported(script));
     insta::assert_snapshot!("systemd", exported(systemd));
     insta::assert_snapshot!("udev", exported(udev));
@@ -77,7 +102,11 @@ fn checked(checker: &[&str], name: &str, text: &str) -> Option<Output> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join(name);
     std::fs::write(&file, text).unwrap();
-    match Command::new(checker[0]).args(&checker[1..]).arg(&file).output() {
+    match Command::new(checker[0])
+        .args(&checker[1..])
+        .arg(&file)
+        .output()
+    {
         Ok(output) => Some(output),
         Err(error) => {
             println!("skipped: tools: {}: {error}", checker[0]);
@@ -88,16 +117,33 @@ fn checked(checker: &[&str], name: &str, text: &str) -> Option<Output> {
 
 #[test]
 fn shells_and_checkers_take_the_exports() {
-    for plan in [golden(), plan(Vec::new()), hostile("x\ny"), hostile("a'b\"c$(d)`e`\\")] {
+    for plan in [
+        golden(),
+        plan(Vec::new()),
+        hostile("x\ny"),
+        hostile("a'b\"c$(d)`e`\\"),
+    ] {
         let script = script(&plan);
-        for checker in [&["sh", "-n"][..], &["bash", "--posix", "-n"], &["shellcheck", "--shell=sh", "--norc"]] {
+        for checker in [
+            &["sh", "-n"][..],
+            &["bash", "--posix", "-n"],
+            &["shellcheck", "--shell=sh", "--norc"],
+        ] {
             if let Some(output) = checked(checker, "plan.sh", &script) {
                 assert!(output.status.success(), "{checker:?}: {output:?}\n{script}");
             }
         }
-        if let Some(output) = checked(&["systemd-analyze", "verify"], "nearfar-placement.service", &systemd(&plan)) {
+        if let Some(output) = checked(
+            &["systemd-analyze", "verify"],
+            "nearfar-placement.service",
+            &systemd(&plan),
+        ) {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!said.contains("nearfar-placement.service:"), "{said}\n{}", systemd(&plan));
+            assert!(
+                !said.contains("nearfar-placement.service:"),
+                "{said}\n{}",
+                systemd(&plan)
+            );
         }
         if let Some(output) = checked(&["udevadm", "verify"], "99-nearfar.rules", &udev(&plan)) {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -109,7 +155,11 @@ fn shells_and_checkers_take_the_exports() {
 
 fn sh(script: &Path, tree: &Tree, arguments: &[&str]) -> Output {
     let mut command = Command::new("sh");
-    command.arg(script).args(arguments).env("NEARFAR_ROOT", tree.root()).current_dir(tree.root());
+    command
+        .arg(script)
+        .args(arguments)
+        .env("NEARFAR_ROOT", tree.root())
+        .current_dir(tree.root());
     command.output().unwrap()
 }
 
@@ -136,7 +186,11 @@ fn the_script_makes_the_changes_of_a_tree_and_undoes_them() {
     std::fs::remove_dir_all(by_script.at("/proc/irq/10")).unwrap();
     let output = sh(&file, &by_script, &[]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    assert_eq!(by_script.get("/proc/irq/11/smp_affinity_list"), "0-3,5,7\n", "the others are made");
+    assert_eq!(
+        by_script.get("/proc/irq/11/smp_affinity_list"),
+        "0-3,5,7\n",
+        "the others are made"
+    );
 }
 
 /// What systemd runs, after its own unquoting, finds an interrupt by its name.
@@ -148,12 +202,33 @@ fn the_unit_finds_interrupts_by_name() {
         "   CPU0\n 17:  5  PCI-MSI 1-edge   eth0-TxRx-100\n 11:  5  PCI-MSI 2-edge   eth0-TxRx-10\n",
     );
     let unit = systemd(&plan(vec![planned(interrupt(10, "4"), None)]));
-    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \"")).unwrap();
-    let command = line.strip_suffix('"').unwrap().replace("$$", "$").replace("%%", "%");
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \""))
+        .unwrap();
+    let command = line
+        .strip_suffix('"')
+        .unwrap()
+        .replace("$$", "$")
+        .replace("%%", "%");
     let command = command.replace("/proc/", &format!("{}/proc/", tree.root().display()));
-    assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
-    assert_eq!(tree.get("/proc/irq/11/smp_affinity_list"), "4\n", "the number it has now");
-    assert_eq!(tree.get("/proc/irq/10/smp_affinity_list"), "0-7\n", "the number it had then");
+    assert!(
+        Command::new("sh")
+            .args(["-c", &command])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(
+        tree.get("/proc/irq/11/smp_affinity_list"),
+        "4\n",
+        "the number it has now"
+    );
+    assert_eq!(
+        tree.get("/proc/irq/10/smp_affinity_list"),
+        "0-7\n",
+        "the number it had then"
+    );
     let nameless = Change::InterruptAffinity {
         irq: nearfar_machine::Irq(10),
         cpus: cpus("4"),
@@ -161,27 +236,51 @@ fn the_unit_finds_interrupts_by_name() {
         name: Some("two, handlers".into()),
     };
     let unit = systemd(&plan(vec![planned(nameless, None)]));
-    assert!(unit.contains("# left out: /proc/irq/10/smp_affinity_list <- 4: interrupt numbers change"), "{unit}");
+    assert!(
+        unit.contains("# left out: /proc/irq/10/smp_affinity_list <- 4: interrupt numbers change"),
+        "{unit}"
+    );
 }
 
 /// The unit's command, run on a tree: a name that another device's interrupt has now is not enough.
 #[test]
 fn an_interrupt_of_another_device_with_the_same_name_is_left() {
     let tree = Tree::machine();
-    tree.put("/proc/interrupts", "   CPU0\n 10:  5  PCI-MSI 1-edge   virtio0-input.0\n");
+    tree.put(
+        "/proc/interrupts",
+        "   CPU0\n 10:  5  PCI-MSI 1-edge   virtio0-input.0\n",
+    );
     tree.put("/sys/bus/pci/devices/0000:3b:00.0/msi_irqs/11", "msix\n");
     let mut planned = planned(interrupt(10, "4"), None);
     if let Change::InterruptAffinity { name, .. } = &mut planned.change {
         *name = Some("virtio0-input.0".into());
     }
-    planned.owner = Some(Owner { device: Some("0000:3b:00.0".parse().unwrap()), ..Owner::default() });
+    planned.owner = Some(Owner {
+        device: Some("0000:3b:00.0".parse().unwrap()),
+        ..Owner::default()
+    });
     let run = || {
         let unit = systemd(&plan(vec![planned.clone()]));
-        let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \"")).unwrap();
-        let command = line.strip_suffix('"').unwrap().replace("$$", "$").replace("%%", "%");
+        let line = unit
+            .lines()
+            .find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \""))
+            .unwrap();
+        let command = line
+            .strip_suffix('"')
+            .unwrap()
+            .replace("$$", "$")
+            .replace("%%", "%");
         let root = tree.root().display().to_string();
-        let command = command.replace("/proc/", &format!("{root}/proc/")).replace("/sys/", &format!("{root}/sys/"));
-        assert!(Command::new("sh").args(["-c", &command]).status().unwrap().success());
+        let command = command
+            .replace("/proc/", &format!("{root}/proc/"))
+            .replace("/sys/", &format!("{root}/sys/"));
+        assert!(
+            Command::new("sh")
+                .args(["-c", &command])
+                .status()
+                .unwrap()
+                .success()
+        );
         tree.get("/proc/irq/10/smp_affinity_list")
     };
     assert_eq!(run(), "0-7\n");
@@ -191,7 +290,10 @@ fn an_interrupt_of_another_device_with_the_same_name_is_left() {
 
 /// Lines that are not comments must be ones that a harmless plan produces too, but for what check lets through.
 fn commands(text: &str) -> Vec<&str> {
-    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect()
 }
 
 proptest! {

@@ -5,7 +5,8 @@ mod support;
 use std::process::Command;
 
 use nearfar_apply::{
-    Applied, ApplyError, ApplyOptions, RollbackOptions, RunState, apply_with, history, rollback, rollback_with,
+    Applied, ApplyError, ApplyOptions, RollbackOptions, RunState, apply_with, history, rollback,
+    rollback_with,
 };
 use support::child::{in_tree, plan_file};
 use support::kernel::Kernel;
@@ -17,10 +18,19 @@ fn full_from_the_first_record_nothing_happens_at_all() {
     let before = tree.files();
     let kernel = Kernel::over(&tree.root());
     kernel.disk_full_from.set(Some(0));
-    let refused = apply_with(&plan_of_all_kinds(), &tree.target(), &ApplyOptions::default(), &kernel).unwrap_err();
+    let refused = apply_with(
+        &plan_of_all_kinds(),
+        &tree.target(),
+        &ApplyOptions::default(),
+        &kernel,
+    )
+    .unwrap_err();
     assert!(matches!(refused, ApplyError::Journal { .. }));
     let message = refused.to_string();
-    assert!(message.contains("No space left on device") && message.contains("nothing was changed"), "{message}");
+    assert!(
+        message.contains("No space left on device") && message.contains("nothing was changed"),
+        "{message}"
+    );
     assert!(kernel.log().is_empty());
     assert_eq!(tree.files(), before);
     assert!(!tree.journal(1).exists(), "no half a journal stays behind");
@@ -33,24 +43,52 @@ fn full_at_any_record_what_was_made_stays_recorded_and_can_be_undone() {
         let before = tree.files();
         let kernel = Kernel::over(&tree.root());
         kernel.disk_full_from.set(Some(from));
-        let outcome = apply_with(&plan_of_all_kinds(), &tree.target(), &ApplyOptions::default(), &kernel).unwrap();
-        let made = outcome.changes.iter().filter(|it| matches!(it.result, Applied::Made { .. })).count();
+        let outcome = apply_with(
+            &plan_of_all_kinds(),
+            &tree.target(),
+            &ApplyOptions::default(),
+            &kernel,
+        )
+        .unwrap();
+        let made = outcome
+            .changes
+            .iter()
+            .filter(|it| matches!(it.result, Applied::Made { .. }))
+            .count();
         // Records: the run, two for each change, the end.
         assert_eq!(made, (from as usize / 2).min(8), "full from record {from}");
-        assert_eq!(kernel.log().len(), made, "only what was recorded was written");
+        assert_eq!(
+            kernel.log().len(),
+            made,
+            "only what was recorded was written"
+        );
         if outcome.stopped_because.is_none() {
             assert_eq!(from, 18);
             break;
         }
         let because = outcome.stopped_because.unwrap();
-        assert!(because.contains("run-1.journal: No space left on device"), "{because}");
+        assert!(
+            because.contains("run-1.journal: No space left on device"),
+            "{because}"
+        );
         // Rollback restores on the full disk already, and again when there is room.
-        assert!(rollback_with(&tree.target(), &RollbackOptions::default(), &kernel).unwrap().is_complete());
+        assert!(
+            rollback_with(&tree.target(), &RollbackOptions::default(), &kernel)
+                .unwrap()
+                .is_complete()
+        );
         assert_eq!(tree.files(), before, "full from record {from}");
         kernel.free_the_disk();
-        assert!(rollback_with(&tree.target(), &RollbackOptions::default(), &kernel).unwrap().is_complete());
+        assert!(
+            rollback_with(&tree.target(), &RollbackOptions::default(), &kernel)
+                .unwrap()
+                .is_complete()
+        );
         assert_eq!(tree.files(), before);
-        assert_ne!(history(&tree.target()).unwrap()[0].state, RunState::Interrupted);
+        assert_ne!(
+            history(&tree.target()).unwrap()[0].state,
+            RunState::Interrupted
+        );
     }
 }
 
@@ -61,9 +99,16 @@ fn full_with_atomic_everything_is_undone() {
         let before = tree.files();
         let kernel = Kernel::over(&tree.root());
         kernel.disk_full_from.set(Some(from));
-        let atomic = ApplyOptions { atomic: true, ..ApplyOptions::default() };
+        let atomic = ApplyOptions {
+            atomic: true,
+            ..ApplyOptions::default()
+        };
         let outcome = apply_with(&plan_of_all_kinds(), &tree.target(), &atomic, &kernel).unwrap();
-        assert_eq!(outcome.undone_because.is_some(), from < 17, "full from record {from}");
+        assert_eq!(
+            outcome.undone_because.is_some(),
+            from < 17,
+            "full from record {from}"
+        );
         if from < 17 {
             assert_eq!(tree.files(), before, "full from record {from}");
         }
@@ -87,11 +132,18 @@ fn on_a_full_tmpfs_nothing_is_written() {
         .args([&state, in_tree(), &tree.root(), &plan])
         .output();
     let output = match output {
-        Ok(output) if output.status.code() != Some(77) && !error_of(&output).contains("unshare") => output,
+        Ok(output)
+            if output.status.code() != Some(77) && !error_of(&output).contains("unshare") =>
+        {
+            output
+        }
         other => return println!("skipped: root: no mount namespace to be had here: {other:?}"),
     };
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(error_of(&output).contains("Journal") && error_of(&output).contains("No space left"), "{output:?}");
+    assert!(
+        error_of(&output).contains("Journal") && error_of(&output).contains("No space left"),
+        "{output:?}"
+    );
     assert_eq!(tree.files(), before);
 }
 
@@ -110,10 +162,17 @@ fn a_journal_that_may_not_grow_ends_the_run_and_can_be_rolled_back() {
         let before = tree.files();
         // dash counts in 512 bytes.
         let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$1\" apply \"$2\" \"$3\"");
-        let output = Command::new("sh").args(["-c", &script, "sh"]).args([in_tree(), &tree.root(), &plan]).output();
+        let output = Command::new("sh")
+            .args(["-c", &script, "sh"])
+            .args([in_tree(), &tree.root(), &plan])
+            .output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         stopped += usize::from(text.contains("File too large"));
-        assert!(rollback(&tree.target(), &RollbackOptions::default()).unwrap().is_complete());
+        assert!(
+            rollback(&tree.target(), &RollbackOptions::default())
+                .unwrap()
+                .is_complete()
+        );
         assert_eq!(tree.files(), before, "limit of {blocks} blocks");
     }
     assert!(stopped >= 2, "the limit did not bite");

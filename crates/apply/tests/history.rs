@@ -4,7 +4,10 @@ mod support;
 
 use std::fs;
 
-use nearfar_apply::{RollbackOptions, RunChangeState, RunId, RunState, Target, apply, history, history_with, rollback};
+use nearfar_apply::{
+    RollbackOptions, RunChangeState, RunId, RunState, Target, apply, history, history_with,
+    rollback,
+};
 use nearfar_machine::IoPolicy;
 use support::kernel::Kernel;
 use support::*;
@@ -18,25 +21,50 @@ fn a_run_says_how_much_of_it_is_in_force() {
     // Somebody writes one in other words, another with the value it had, a third with a value of their own; a device goes.
     tree.put("/proc/irq/12/smp_affinity_list", "6,6\n");
     tree.put("/proc/sys/kernel/numa_balancing", "1\n");
-    tree.put("/sys/class/net/eth0/queues/tx-0/xps_cpus", "00000000,00000001\n");
+    tree.put(
+        "/sys/class/net/eth0/queues/tx-0/xps_cpus",
+        "00000000,00000001\n",
+    );
     fs::remove_dir_all(tree.at("/sys/bus/pci")).unwrap();
     tree.put("/sys/kernel/irq/11/actions", "nvme0q3\n");
     let now = run(&tree);
     assert_eq!((now.state, now.in_force), (RunState::Made, 4));
-    let state = |file: &str| now.changes.iter().find(|change| change.file.ends_with(file)).unwrap().state.clone();
-    let since = |now: &str| RunChangeState::ChangedSince { now: now.into(), by_run: None };
+    let state = |file: &str| {
+        now.changes
+            .iter()
+            .find(|change| change.file.ends_with(file))
+            .unwrap()
+            .state
+            .clone()
+    };
+    let since = |now: &str| RunChangeState::ChangedSince {
+        now: now.into(),
+        by_run: None,
+    };
     assert_eq!(state("/12/smp_affinity_list"), RunChangeState::Made);
     assert_eq!(state("numa_balancing"), since("1"));
     assert_eq!(state("xps_cpus"), since("00000000,00000001"));
     assert_eq!(state("numa_node"), RunChangeState::Gone);
-    let other = RunChangeState::OtherOwner { was: "eth0-TxRx-11".into(), now: "nvme0q3".into() };
+    let other = RunChangeState::OtherOwner {
+        was: "eth0-TxRx-11".into(),
+        now: "nvme0q3".into(),
+    };
     assert_eq!(state("/11/smp_affinity_list"), other);
 
     let outcome = rollback(&tree.target(), &Default::default()).unwrap();
     assert!(!outcome.is_complete());
     let now = run(&tree);
-    assert_eq!((now.state, now.in_force), (RunState::Made, 0), "what is left was changed by others: {:?}", now.changes);
-    let undone = now.changes.iter().filter(|change| change.state == RunChangeState::Undone).count();
+    assert_eq!(
+        (now.state, now.in_force),
+        (RunState::Made, 0),
+        "what is left was changed by others: {:?}",
+        now.changes
+    );
+    let undone = now
+        .changes
+        .iter()
+        .filter(|change| change.state == RunChangeState::Undone)
+        .count();
     assert_eq!(undone, 6);
 }
 
@@ -45,7 +73,10 @@ fn a_later_run_is_named() {
     let tree = Tree::machine();
     for cpu in ["4", "5"] {
         apply(
-            &plan(vec![planned(interrupt(10, cpu), None), planned(iopolicy(IoPolicy::RoundRobin), None)]),
+            &plan(vec![
+                planned(interrupt(10, cpu), None),
+                planned(iopolicy(IoPolicy::RoundRobin), None),
+            ]),
             &tree.target(),
             &Default::default(),
         )
@@ -54,7 +85,13 @@ fn a_later_run_is_named() {
     let runs = history(&tree.target()).unwrap();
     assert_eq!((runs[0].in_force, runs[1].in_force), (1, 1));
     let by_run = Some(RunId(2));
-    assert_eq!(runs[0].changes[0].state, RunChangeState::ChangedSince { now: "5".into(), by_run });
+    assert_eq!(
+        runs[0].changes[0].state,
+        RunChangeState::ChangedSince {
+            now: "5".into(),
+            by_run
+        }
+    );
     rollback(&tree.target(), &RollbackOptions::default()).unwrap();
     assert_eq!(history(&tree.target()).unwrap()[0].in_force, 2);
 }
@@ -66,8 +103,13 @@ fn after_a_reboot_nothing_is_in_force() {
     let state = tempfile::tempdir().unwrap();
     let target = Target::live(Some(state.path().to_owned()));
     let kernel = Kernel::over(&tree.root());
-    nearfar_apply::apply_with(&plan(vec![planned(interrupt(10, "4"), None)]), &target, &Default::default(), &kernel)
-        .unwrap();
+    nearfar_apply::apply_with(
+        &plan(vec![planned(interrupt(10, "4"), None)]),
+        &target,
+        &Default::default(),
+        &kernel,
+    )
+    .unwrap();
     assert_eq!(history_with(&target, &kernel).unwrap()[0].in_force, 1);
     // By chance the file says the same.
     tree.put("/proc/sys/kernel/random/boot_id", "second-boot\n");

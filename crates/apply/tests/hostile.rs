@@ -6,7 +6,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use nearfar_apply::system::{Rooted, System};
-use nearfar_apply::{Applied, ApplyError, ApplyOptions, RollbackOptions, RunState, Target, apply, history, rollback};
+use nearfar_apply::{
+    Applied, ApplyError, ApplyOptions, RollbackOptions, RunState, Target, apply, history, rollback,
+};
 use proptest::prelude::*;
 use support::*;
 
@@ -21,20 +23,39 @@ fn links_out_of_the_tree_end_inside_it() {
     let tree = Tree::empty();
     fs::create_dir_all(tree.at("/proc/irq")).unwrap();
     symlink(outside.at("/proc/irq/10"), tree.at("/proc/irq/10")).unwrap();
-    symlink("../../../../../../../../../../../../proc/irq/11", tree.at("/proc/irq/11")).unwrap();
+    symlink(
+        "../../../../../../../../../../../../proc/irq/11",
+        tree.at("/proc/irq/11"),
+    )
+    .unwrap();
     fs::create_dir_all(tree.at("/proc/irq/12")).unwrap();
-    symlink(outside.at("/proc/irq/12/smp_affinity_list"), tree.at("/proc/irq/12/smp_affinity_list")).unwrap();
+    symlink(
+        outside.at("/proc/irq/12/smp_affinity_list"),
+        tree.at("/proc/irq/12/smp_affinity_list"),
+    )
+    .unwrap();
     symlink(outside.root(), tree.at("/sys")).unwrap();
     symlink(outside.root(), tree.at("/var")).unwrap();
-    let changes = [10, 11, 12].map(|irq| planned(interrupt(irq, "4"), None)).into_iter();
+    let changes = [10, 11, 12]
+        .map(|irq| planned(interrupt(irq, "4"), None))
+        .into_iter();
     let plan = plan(changes.chain([planned(xps("4"), None)]).collect());
     // The state directory's place leads outside too.
     let refused = apply(&plan, &tree.target(), &ApplyOptions::default());
-    assert!(matches!(refused, Err(ApplyError::StateDir { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ApplyError::StateDir { .. })),
+        "{refused:?}"
+    );
     let state = tempfile::tempdir().unwrap();
     let target = Target::tree(tree.root(), Some(state.path().join("a/b")));
     let outcome = apply(&plan, &target, &ApplyOptions::default()).unwrap();
-    assert!(outcome.changes.iter().all(|it| matches!(it.result, Applied::Failed { .. })), "{outcome:#?}");
+    assert!(
+        outcome
+            .changes
+            .iter()
+            .all(|it| matches!(it.result, Applied::Failed { .. })),
+        "{outcome:#?}"
+    );
     assert_eq!(outside.files(), before);
 }
 
@@ -44,13 +65,28 @@ fn links_inside_the_tree_are_followed_as_sysfs_needs_it() {
     let device = "/sys/devices/pci0000:00/0000:00:03.0/net/eth1";
     tree.put(&format!("{device}/queues/tx-0/xps_cpus"), "00\n");
     symlink(format!("../../..{device}"), tree.at("/sys/class/net/eth1")).unwrap();
-    let change = nearfar_placement::change::Change::Xps { interface: "eth1".into(), queue: 0, cpus: cpus("4") };
-    let outcome = apply(&plan(vec![planned(change, None)]), &tree.target(), &ApplyOptions::default()).unwrap();
+    let change = nearfar_placement::change::Change::Xps {
+        interface: "eth1".into(),
+        queue: 0,
+        cpus: cpus("4"),
+    };
+    let outcome = apply(
+        &plan(vec![planned(change, None)]),
+        &tree.target(),
+        &ApplyOptions::default(),
+    )
+    .unwrap();
     assert!(outcome.is_complete(), "{outcome:?}");
     assert_eq!(tree.get(&format!("{device}/queues/tx-0/xps_cpus")), "10\n");
     let system = Rooted::tree(&tree.root()).unwrap();
-    assert_eq!(system.link("/sys/class/net/eth1").unwrap(), format!("../../..{device}"));
-    assert_eq!(system.link("/sys/class/net/eth0").unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(
+        system.link("/sys/class/net/eth1").unwrap(),
+        format!("../../..{device}")
+    );
+    assert_eq!(
+        system.link("/sys/class/net/eth0").unwrap_err().kind(),
+        std::io::ErrorKind::NotFound
+    );
 }
 
 #[test]
@@ -71,9 +107,20 @@ fn files_with_a_second_name_and_what_is_no_file_are_refused() {
     .unwrap();
     fs::write(tree.at(&list(12)), [0xff, 0xfe, b'\n']).unwrap();
     let changes = [10, 11, 12].map(|irq| planned(interrupt(irq, "4"), None));
-    let outcome = apply(&plan(changes.into()), &tree.target(), &ApplyOptions::default()).unwrap();
-    for (tried, said) in outcome.changes.iter().zip(["second name", "no regular file", "text"]) {
-        let Applied::Failed { error } = &tried.result else { panic!("{tried:?}") };
+    let outcome = apply(
+        &plan(changes.into()),
+        &tree.target(),
+        &ApplyOptions::default(),
+    )
+    .unwrap();
+    for (tried, said) in outcome
+        .changes
+        .iter()
+        .zip(["second name", "no regular file", "text"])
+    {
+        let Applied::Failed { error } = &tried.result else {
+            panic!("{tried:?}")
+        };
         assert!(error.contains(said), "{error}");
     }
     assert_eq!(outside.get(&list(10)), "0-7\n");
@@ -82,20 +129,39 @@ fn files_with_a_second_name_and_what_is_no_file_are_refused() {
 #[test]
 fn a_damaged_line_is_named_and_stops_rollback_but_not_history() {
     let tree = Tree::machine();
-    apply(&plan_of_all_kinds(), &tree.target(), &ApplyOptions::default()).unwrap();
+    apply(
+        &plan_of_all_kinds(),
+        &tree.target(),
+        &ApplyOptions::default(),
+    )
+    .unwrap();
     let whole = fs::read_to_string(tree.journal(1)).unwrap();
     fs::write(tree.journal(1), whole.replacen("numa\\n", "evil\\n", 1)).unwrap();
     let error = rollback(&tree.target(), &RollbackOptions::default()).unwrap_err();
-    let ApplyError::Corrupt { line, .. } = &error else { panic!("{error}") };
-    assert!(error.to_string().contains(&format!("line {line}: its checksum")), "{error}");
+    let ApplyError::Corrupt { line, .. } = &error else {
+        panic!("{error}")
+    };
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("line {line}: its checksum")),
+        "{error}"
+    );
     let runs = history(&tree.target()).unwrap();
-    assert!(matches!(&runs[0].state, RunState::Unreadable { because } if because.contains("checksum")));
+    assert!(
+        matches!(&runs[0].state, RunState::Unreadable { because } if because.contains("checksum"))
+    );
     // And a line that is missing.
     let mut lines: Vec<&str> = whole.lines().collect();
     lines.remove(3);
     fs::write(tree.journal(1), lines.join("\n") + "\n").unwrap();
-    let error = rollback(&tree.target(), &RollbackOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("line 4: record 4 where 3 was due"), "{error}");
+    let error = rollback(&tree.target(), &RollbackOptions::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("line 4: record 4 where 3 was due"),
+        "{error}"
+    );
     assert!(matches!(
         apply(&one_interrupt(), &tree.target(), &ApplyOptions::default()),
         Err(ApplyError::Corrupt { .. })
@@ -113,15 +179,22 @@ fn a_forged_journal_with_good_checksums_cannot_name_other_files() {
             format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
         };
         fs::write(tree.journal(1), whole.lines().map(line).collect::<String>()).unwrap();
-        rollback(&tree.target(), &RollbackOptions::default()).unwrap_err().to_string()
+        rollback(&tree.target(), &RollbackOptions::default())
+            .unwrap_err()
+            .to_string()
     };
     let setting = r#"{"kind":"interrupt-affinity","irq":10}"#;
     assert!(whole.contains(setting));
     let error = forge(setting, r#"{"kind":"sysctl","name":"kernel.core_pattern"}"#);
     assert!(error.contains("line 2: sysctl"), "{error}");
     let error = forge(setting, r#"{"kind":"xps","interface":"../..","queue":0}"#);
-    assert!(error.contains("line 2:") && error.contains("no name of a network interface"), "{error}");
-    assert!(forge(r#""write":0,"now""#, r#""write":9,"now""#).contains("write 9, which was not begun"));
+    assert!(
+        error.contains("line 2:") && error.contains("no name of a network interface"),
+        "{error}"
+    );
+    assert!(
+        forge(r#""write":0,"now""#, r#""write":9,"now""#).contains("write 9, which was not begun")
+    );
     assert!(forge(r#""id":1"#, r#""id":2"#).contains("it is the journal of run 2"));
     assert!(forge(r#""journal_format":1"#, r#""journal_format":9"#).contains("journal format 9"));
 }
@@ -132,7 +205,9 @@ fn a_state_directory_of_somebody_else_is_refused() {
     let state = tempfile::tempdir().unwrap();
     let target = Target::tree(tree.root(), Some(state.path().into()));
     fs::set_permissions(state.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let error = apply(&one_interrupt(), &target, &ApplyOptions::default()).unwrap_err().to_string();
+    let error = apply(&one_interrupt(), &target, &ApplyOptions::default())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("others may write there"), "{error}");
     fs::set_permissions(state.path(), fs::Permissions::from_mode(0o700)).unwrap();
     if !rustix::process::geteuid().is_root() {
@@ -140,11 +215,15 @@ fn a_state_directory_of_somebody_else_is_refused() {
         return;
     }
     std::os::unix::fs::chown(state.path(), Some(65534), None).unwrap();
-    let error = apply(&one_interrupt(), &target, &ApplyOptions::default()).unwrap_err().to_string();
+    let error = apply(&one_interrupt(), &target, &ApplyOptions::default())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("belongs to user 65534"), "{error}");
     let file = tempfile::NamedTempFile::new().unwrap();
     let target = Target::tree(tree.root(), Some(file.path().join("state")));
-    let error = apply(&one_interrupt(), &target, &ApplyOptions::default()).unwrap_err().to_string();
+    let error = apply(&one_interrupt(), &target, &ApplyOptions::default())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("Not a directory"), "{error}");
     assert_eq!(tree.get("/proc/irq/10/smp_affinity_list"), "0-7\n");
 }
@@ -155,7 +234,13 @@ fn what_is_kept_is_written_by_its_owner_only() {
     apply(&one_interrupt(), &tree.target(), &ApplyOptions::default()).unwrap();
     let mode = |path: &str| fs::metadata(tree.at(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("/var/lib/nearfar"), 0o755);
-    assert_eq!((mode("/var/lib/nearfar/run-1.journal"), mode("/var/lib/nearfar/lock")), (0o644, 0o600));
+    assert_eq!(
+        (
+            mode("/var/lib/nearfar/run-1.journal"),
+            mode("/var/lib/nearfar/lock")
+        ),
+        (0o644, 0o600)
+    );
 }
 
 proptest! {

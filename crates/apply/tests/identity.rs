@@ -9,23 +9,40 @@ use proptest::prelude::*;
 use support::*;
 
 fn some_cpus() -> impl Strategy<Value = CpuSet> {
-    proptest::collection::vec(0u32..200, 1..6).prop_map(|numbers| numbers.into_iter().map(CpuId).collect())
+    proptest::collection::vec(0u32..200, 1..6)
+        .prop_map(|numbers| numbers.into_iter().map(CpuId).collect())
 }
 
 /// A change, and what its file holds before.
 fn some_change() -> impl Strategy<Value = (Change, String)> {
     let end = prop_oneof![Just("\n"), Just("")];
     let list = (some_cpus(), end.clone()).prop_map(|(cpus, end)| format!("{cpus}{end}"));
-    let mask =
-        (some_cpus(), 1u32..300, end).prop_map(|(cpus, width, end)| format!("{}{end}", cpus.to_mask(width))).boxed();
+    let mask = (some_cpus(), 1u32..300, end)
+        .prop_map(|(cpus, width, end)| format!("{}{end}", cpus.to_mask(width)))
+        .boxed();
     let irq = (0u32..20, some_cpus()).prop_map(|(irq, cpus)| match interrupt(irq, "0") {
-        Change::InterruptAffinity { irq, near, name, .. } => Change::InterruptAffinity { irq, cpus, near, name },
+        Change::InterruptAffinity {
+            irq, near, name, ..
+        } => Change::InterruptAffinity {
+            irq,
+            cpus,
+            near,
+            name,
+        },
         other => other,
     });
     let queue = |transmit: bool| {
         (0u32..4, some_cpus()).prop_map(move |(queue, cpus)| match transmit {
-            true => Change::Xps { interface: "eth0".into(), queue, cpus },
-            false => Change::Rps { interface: "eth0".into(), queue, cpus },
+            true => Change::Xps {
+                interface: "eth0".into(),
+                queue,
+                cpus,
+            },
+            false => Change::Rps {
+                interface: "eth0".into(),
+                queue,
+                cpus,
+            },
         })
     };
     let policies = prop_oneof![Just("numa\n"), Just("round-robin\n"), Just("queue-depth")];

@@ -9,6 +9,7 @@ fn a_file_of_the_kernel_that_takes_no_offset_is_written() {
     let thread = std::fs::read_link("/proc/thread-self").expect("procfs");
     let comm = format!("/proc/{}/comm", thread.display());
     let live = Rooted::live().expect("the root directory");
-    live.write(&comm, b"near").expect("the name of our own thread");
+    live.write(&comm, b"near")
+        .expect("the name of our own thread");
     assert_eq!(live.read(&comm).expect("the name"), b"near\n");
 }

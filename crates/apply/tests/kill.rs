@@ -42,9 +42,16 @@ fn killed_at_any_step_of_apply_rollback_restores_every_byte() {
         }
         roll_back(&tree);
         assert_eq!(tree.files(), before, "killed at step {step}");
-        assert_eq!(roll_back(&tree).run, None, "a second rollback finds nothing to do, step {step}");
+        assert_eq!(
+            roll_back(&tree).run,
+            None,
+            "a second rollback finds nothing to do, step {step}"
+        );
         let again = run(&[Path::new("apply"), &tree.root(), &plan], None);
-        assert!(again.status.success(), "apply works again after step {step}: {again:?}");
+        assert!(
+            again.status.success(),
+            "apply works again after step {step}: {again:?}"
+        );
     }
 }
 
@@ -57,10 +64,17 @@ fn killed_at_any_step_of_rollback_another_rollback_completes_it() {
         for step in 1.. {
             let tree = Tree::machine();
             let before = tree.files();
-            assert_eq!(died(&run(&[Path::new("apply"), &tree.root(), &plan], apply_dies)), apply_dies.is_some());
+            assert_eq!(
+                died(&run(&[Path::new("apply"), &tree.root(), &plan], apply_dies)),
+                apply_dies.is_some()
+            );
             let killed = died(&run(&[Path::new("rollback"), &tree.root()], Some(step)));
             roll_back(&tree);
-            assert_eq!(tree.files(), before, "apply killed at {apply_dies:?}, rollback at {step}");
+            assert_eq!(
+                tree.files(),
+                before,
+                "apply killed at {apply_dies:?}, rollback at {step}"
+            );
             if !killed {
                 assert!(step > 20, "rollback had only {step} steps");
                 break;
@@ -72,17 +86,34 @@ fn killed_at_any_step_of_rollback_another_rollback_completes_it() {
 #[test]
 fn two_runs_killed_on_top_of_each_other_are_undone_in_turn() {
     let beside = tempfile::tempdir().unwrap();
-    let first = plan(vec![planned(interrupt(10, "4"), None), planned(interrupt(11, "5"), None)]);
+    let first = plan(vec![
+        planned(interrupt(10, "4"), None),
+        planned(interrupt(11, "5"), None),
+    ]);
     let first = plan_file(beside.path(), &first);
     for step in (1..=STEPS_OF_APPLY).step_by(3) {
         let tree = Tree::machine();
         let before = tree.files();
-        assert!(run(&[Path::new("apply"), &tree.root(), &first], None).status.success());
+        assert!(
+            run(&[Path::new("apply"), &tree.root(), &first], None)
+                .status
+                .success()
+        );
         let between = tree.files();
         let other = tempfile::tempdir().unwrap();
         let mut second = plan_of_all_kinds();
-        second.changes.iter_mut().for_each(|planned| planned.before = None);
-        run(&[Path::new("apply"), &tree.root(), &plan_file(other.path(), &second)], Some(step));
+        second
+            .changes
+            .iter_mut()
+            .for_each(|planned| planned.before = None);
+        run(
+            &[
+                Path::new("apply"),
+                &tree.root(),
+                &plan_file(other.path(), &second),
+            ],
+            Some(step),
+        );
         let undone = roll_back(&tree);
         if undone.run == Some(nearfar_apply::RunId(2)) {
             assert_eq!(tree.files(), between, "killed at step {step}");
@@ -95,13 +126,28 @@ fn two_runs_killed_on_top_of_each_other_are_undone_in_turn() {
 /// The same from outside, at the level of system calls: whatever the program does between its own steps counts too.
 #[test]
 fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {
-    if Command::new("strace").args(["-qq", "-e", "trace=none", "true"]).status().map_or(true, |it| !it.success()) {
-        println!("skipped: tools: strace is not installed or may not trace here; DIE_AT steps were tested without it");
+    if Command::new("strace")
+        .args(["-qq", "-e", "trace=none", "true"])
+        .status()
+        .map_or(true, |it| !it.success())
+    {
+        println!(
+            "skipped: tools: strace is not installed or may not trace here; DIE_AT steps were tested without it"
+        );
         return;
     }
     let beside = tempfile::tempdir().unwrap();
     let plan = plan_file(beside.path(), &plan_of_all_kinds());
-    let calls = ["write", "fdatasync", "fsync", "ftruncate", "mkdirat", "openat", "openat2", "flock"];
+    let calls = [
+        "write",
+        "fdatasync",
+        "fsync",
+        "ftruncate",
+        "mkdirat",
+        "openat",
+        "openat2",
+        "flock",
+    ];
     for verb in ["apply", "rollback"] {
         for call in calls {
             let mut deaths = 0;
@@ -109,22 +155,47 @@ fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {
                 let tree = Tree::machine();
                 let before = tree.files();
                 if verb == "rollback" {
-                    assert!(run(&[Path::new("apply"), &tree.root(), &plan], None).status.success());
+                    assert!(
+                        run(&[Path::new("apply"), &tree.root(), &plan], None)
+                            .status
+                            .success()
+                    );
                 }
                 let mut command = Command::new("strace");
                 let inject = format!("inject={call}:signal=SIGKILL:when={when}");
-                command.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={call}"), "-e", &inject]);
+                command.args([
+                    "-qq",
+                    "-o",
+                    "/dev/null",
+                    "-e",
+                    &format!("trace={call}"),
+                    "-e",
+                    &inject,
+                ]);
                 command.arg(in_tree()).arg(verb).arg(tree.root());
-                let output = if verb == "apply" { command.arg(&plan) } else { &mut command }.output().unwrap();
+                let output = if verb == "apply" {
+                    command.arg(&plan)
+                } else {
+                    &mut command
+                }
+                .output()
+                .unwrap();
                 if !died(&output) {
                     break;
                 }
                 deaths += 1;
                 roll_back(&tree);
-                assert_eq!(tree.files(), before, "{verb} killed at {call} number {when}");
+                assert_eq!(
+                    tree.files(),
+                    before,
+                    "{verb} killed at {call} number {when}"
+                );
             }
             println!("{verb}: killed at each of {deaths} {call}");
-            assert!(deaths > 0 || verb == "rollback" || call == "mkdirat" || call == "fsync", "{verb} makes no {call}");
+            assert!(
+                deaths > 0 || verb == "rollback" || call == "mkdirat" || call == "fsync",
+                "{verb} makes no {call}"
+            );
         }
     }
 }

@@ -24,8 +24,13 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let place = Self { directory: tempfile::tempdir().unwrap() };
-        fs::DirBuilder::new().mode(0o700).create(place.state()).unwrap();
+        let place = Self {
+            directory: tempfile::tempdir().unwrap(),
+        };
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(place.state())
+            .unwrap();
         fs::write(place.file(), "1\n").unwrap();
         place
     }
@@ -48,21 +53,31 @@ impl Place {
     }
 
     fn journals(&self) -> usize {
-        let names = fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.to_str().unwrap().ends_with(".journal")).count()
+        let names = fs::read_dir(self.state())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.to_str().unwrap().ends_with(".journal"))
+            .count()
     }
 
     /// A process that holds a lease.
     fn owner(&self, words: &[&str], guarded: bool) -> Owner {
         static BINARY: OnceLock<PathBuf> = OnceLock::new();
         let mut command = Command::new(BINARY.get_or_init(|| example("hold_lease")));
-        command.arg(self.state()).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .arg(self.state())
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         if guarded {
             command.env("GUARDED", "1");
         }
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "held\n");
         Owner(child)
     }
@@ -83,7 +98,11 @@ impl Owner {
 
 /// Kills a process that is no child of this one.
 fn kill(pid: i32) {
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
 }
 
 /// Waits until it holds. That takes milliseconds; a machine with much else to do may take its time.
@@ -91,7 +110,10 @@ fn kill(pid: i32) {
 fn soon(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: not in half a minute");
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{what}: not in half a minute"
+        );
         sleep(Duration::from_millis(2));
     }
 }
@@ -105,7 +127,14 @@ fn a_released_lease_leaves_everything_as_it_was() {
         assert_eq!(place.content(), value);
     }
     let recovered = lease.release().unwrap();
-    assert_eq!(recovered.undone.iter().map(|undone| &undone.fate).collect::<Vec<_>>(), [&Fate::PutBack]);
+    assert_eq!(
+        recovered
+            .undone
+            .iter()
+            .map(|undone| &undone.fate)
+            .collect::<Vec<_>>(),
+        [&Fate::PutBack]
+    );
     assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0));
 }
 
@@ -124,7 +153,9 @@ fn the_guard_undoes_when_its_owner_dies() {
     let owner = place.owner_of_file(true);
     assert_eq!(place.content(), "0");
     owner.kill();
-    soon("put back", || place.content() == "1\n" && place.journals() == 0);
+    soon("put back", || {
+        place.content() == "1\n" && place.journals() == 0
+    });
 }
 
 #[test]
@@ -134,8 +165,15 @@ fn a_guard_that_is_sent_home_does_not_wait_for_what_its_owner_still_holds() {
     lease.set_file(&place.file(), b"0").unwrap();
     for (word, goes_home) in [(&b"."[..], true), (&b""[..], false)] {
         let mut guard = Command::new(example("hold_lease"));
-        guard.arg("lease-guard").arg(place.state()).arg(std::process::id().to_string());
-        let mut guard = guard.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        guard
+            .arg("lease-guard")
+            .arg(place.state())
+            .arg(std::process::id().to_string());
+        let mut guard = guard
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         std::io::Write::write_all(&mut guard.stdin.take().unwrap(), word).unwrap();
         let begun = Instant::now();
         let mut ended = false;
@@ -183,7 +221,9 @@ fn with_guard_and_owner_killed_the_next_one_undoes() {
     let place = Place::new();
     let owner = place.owner_of_file(true);
     let pid = owner.0.id().cast_signed();
-    let [guard] = tasks::children(pid, pid).unwrap()[..] else { panic!("not one guard") };
+    let [guard] = tasks::children(pid, pid).unwrap()[..] else {
+        panic!("not one guard")
+    };
     kill(guard);
     owner.kill();
     place.leases().recover().unwrap();
@@ -194,11 +234,18 @@ fn with_guard_and_owner_killed_the_next_one_undoes() {
 fn killed_at_any_moment_of_a_change_it_is_undone() {
     let place = Place::new();
     for moment in 0..15_u64 {
-        let owner = place.owner(&["--for-ever", place.file().to_str().unwrap(), "0", "2", "3"], false);
+        let owner = place.owner(
+            &["--for-ever", place.file().to_str().unwrap(), "0", "2", "3"],
+            false,
+        );
         sleep(Duration::from_micros(moment * 797));
         owner.kill();
         place.leases().recover().unwrap();
-        assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0), "moment {moment}");
+        assert_eq!(
+            (place.content().as_str(), place.journals()),
+            ("1\n", 0),
+            "moment {moment}"
+        );
     }
 }
 
@@ -208,7 +255,9 @@ fn a_file_belongs_to_one_lease_and_the_second_is_told_whose() {
     let owner = place.owner_of_file(false);
     let mut second = place.leases().take("another").unwrap();
     match second.set_file(&place.file(), b"2") {
-        Err(LeaseError::Held { pid, what, .. }) => assert_eq!((pid, what.as_str()), (owner.0.id(), "a test")),
+        Err(LeaseError::Held { pid, what, .. }) => {
+            assert_eq!((pid, what.as_str()), (owner.0.id(), "a test"))
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(place.content(), "0");
@@ -226,7 +275,10 @@ fn what_somebody_else_has_set_meanwhile_is_left() {
     fs::write(place.file(), "7\n").unwrap();
     owner.kill();
     let recovered = place.leases().recover().unwrap();
-    assert_eq!(recovered[0].undone[0].fate, Fate::NotOurs { now: "7\n".into() });
+    assert_eq!(
+        recovered[0].undone[0].fate,
+        Fate::NotOurs { now: "7\n".into() }
+    );
     assert_eq!((place.content().as_str(), place.journals()), ("7\n", 0));
 }
 
@@ -244,17 +296,30 @@ fn of_a_choice_the_chosen_word_is_put_back() {
 fn a_directory_that_others_write_to_is_not_trusted() {
     let place = Place::new();
     fs::set_permissions(place.state(), fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(matches!(place.leases().take("a test"), Err(LeaseError::Directory(_))));
-    assert!(matches!(place.leases().recover(), Err(LeaseError::Directory(_))));
+    assert!(matches!(
+        place.leases().take("a test"),
+        Err(LeaseError::Directory(_))
+    ));
+    assert!(matches!(
+        place.leases().recover(),
+        Err(LeaseError::Directory(_))
+    ));
 }
 
 #[test]
 fn a_damaged_journal_is_named_and_keeps_no_other_from_being_undone() {
     let place = Place::new();
     place.owner_of_file(false).kill();
-    fs::write(place.state().join("lease-1-0.journal"), "0 nonsense\nmore\nand more\n").unwrap();
+    fs::write(
+        place.state().join("lease-1-0.journal"),
+        "0 nonsense\nmore\nand more\n",
+    )
+    .unwrap();
     let error = place.leases().recover().unwrap_err().to_string();
-    assert!(error.contains("lease-1-0.journal") && error.contains("line 1"), "{error}");
+    assert!(
+        error.contains("lease-1-0.journal") && error.contains("line 1"),
+        "{error}"
+    );
     assert_eq!((place.content().as_str(), place.journals()), ("1\n", 1));
 }
 
@@ -262,13 +327,22 @@ impl Place {
     /// The journal of a killed owner, in which one file's path is replaced by another's, with good checksums.
     fn forged(&self, path: &Path) -> PathBuf {
         self.owner_of_file(false).kill();
-        let entries = fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().path());
-        let journal = entries.into_iter().find(|path| path.extension().is_some_and(|end| end == "journal")).unwrap();
+        let entries = fs::read_dir(self.state())
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        let journal = entries
+            .into_iter()
+            .find(|path| path.extension().is_some_and(|end| end == "journal"))
+            .unwrap();
         let forge = |line: &str| {
             let json = line[9..].replace(self.file().to_str().unwrap(), path.to_str().unwrap());
             format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
         };
-        let forged: String = fs::read_to_string(&journal).unwrap().lines().map(forge).collect();
+        let forged: String = fs::read_to_string(&journal)
+            .unwrap()
+            .lines()
+            .map(forge)
+            .collect();
         assert!(forged.contains(path.to_str().unwrap()));
         fs::write(&journal, forged).unwrap();
         journal
@@ -289,8 +363,14 @@ fn a_forged_journal_cannot_name_other_files() {
     let cases = [
         (outside.path(), "none of the files"),
         (&above, "none of the files"),
-        (Path::new("/proc/self/../sys/kernel/numa_balancing"), "none of the files"),
-        (Path::new("/proc/sys/kernel/core_pattern"), "none of the files"),
+        (
+            Path::new("/proc/self/../sys/kernel/numa_balancing"),
+            "none of the files",
+        ),
+        (
+            Path::new("/proc/sys/kernel/core_pattern"),
+            "none of the files",
+        ),
         (&in_no_group, "in no control group"),
         (&link, "symbolic links"),
     ];
@@ -312,8 +392,14 @@ fn what_could_not_be_put_back_is_not_set() {
     let outside = tempfile::NamedTempFile::new().unwrap();
     let place = Place::new();
     let mut lease = place.leases().take("a test").unwrap();
-    let error = lease.set_file(outside.path(), b"1").unwrap_err().to_string();
-    assert!(error.contains("none of the files that nearfar sets"), "{error}");
+    let error = lease
+        .set_file(outside.path(), b"1")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("none of the files that nearfar sets"),
+        "{error}"
+    );
     assert_eq!(fs::read(outside.path()).unwrap(), b"");
 }
 
@@ -345,10 +431,14 @@ proptest::proptest! {
 /// A shell with a child, both waiting, in a session of their own: orphans of other tests are no kin.
 fn family() -> (Owner, i32) {
     let mut command = Command::new("setsid");
-    command.args(["sh", "-c", "sleep 60 & echo $!; wait"]).stdout(Stdio::piped());
+    command
+        .args(["sh", "-c", "sleep 60 & echo $!; wait"])
+        .stdout(Stdio::piped());
     let mut shell = command.spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(shell.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     (Owner(shell), line.trim().parse().unwrap())
 }
 
@@ -390,15 +480,30 @@ fn children_made_meanwhile_get_their_masks_back_and_those_that_chose_keep_theirs
         "echo; read go; sleep 61 & echo $!; taskset -c {chosen} sleep 62 & echo $!; sh -c 'sleep 63 & echo $!'; read end"
     );
     let mut command = Command::new("setsid");
-    command.args(["sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .args(["sh", "-c", &script])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut shell = command.spawn().unwrap();
     let shell_tid = shell.id().cast_signed();
     let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "", "it has begun its session");
-    let owner = place.owner(&["--task", &shell_tid.to_string(), &one_of(&own).to_string()], false);
+    assert_eq!(
+        lines.next().unwrap().unwrap(),
+        "",
+        "it has begun its session"
+    );
+    let owner = place.owner(
+        &["--task", &shell_tid.to_string(), &one_of(&own).to_string()],
+        false,
+    );
     std::io::Write::write_all(shell.stdin.as_mut().unwrap(), b"go\n").unwrap();
-    let made: Vec<i32> = lines.take(3).map(|line| line.unwrap().parse().unwrap()).collect();
-    soon("the one that chooses", || affinity::get(made[1]).unwrap() == chosen);
+    let made: Vec<i32> = lines
+        .take(3)
+        .map(|line| line.unwrap().parse().unwrap())
+        .collect();
+    soon("the one that chooses", || {
+        affinity::get(made[1]).unwrap() == chosen
+    });
     assert_eq!(affinity::get(made[0]).unwrap(), one_of(&own));
     assert_eq!(affinity::get(made[2]).unwrap(), one_of(&own));
     owner.kill();
@@ -419,12 +524,22 @@ fn a_thread_that_ended_is_no_reason_to_touch_another() {
     let own = affinity::get(0).unwrap();
     let place = Place::new();
     let (shell, child) = family();
-    let owner = place.owner(&["--task", &shell.0.id().to_string(), &one_of(&own).to_string()], false);
+    let owner = place.owner(
+        &[
+            "--task",
+            &shell.0.id().to_string(),
+            &one_of(&own).to_string(),
+        ],
+        false,
+    );
     kill(child);
     shell.kill();
     owner.kill();
     let recovered = place.leases().recover().unwrap();
-    assert!(recovered.iter().all(|lease| lease.undone.is_empty()), "{recovered:?}");
+    assert!(
+        recovered.iter().all(|lease| lease.undone.is_empty()),
+        "{recovered:?}"
+    );
     assert_eq!(place.journals(), 0);
     assert!(Path::new(&place.state()).exists());
 }

@@ -31,8 +31,15 @@ impl Place {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
         fs::DirBuilder::new().mode(0o700).create(&state).unwrap();
-        let files = [state.join("first"), state.join("second"), directory.path().join("outside")];
-        files.iter().zip(contents).for_each(|(file, content)| fs::write(file, content).unwrap());
+        let files = [
+            state.join("first"),
+            state.join("second"),
+            directory.path().join("outside"),
+        ];
+        files
+            .iter()
+            .zip(contents)
+            .for_each(|(file, content)| fs::write(file, content).unwrap());
         Self { directory, files }
     }
 
@@ -55,7 +62,9 @@ impl Place {
         let json = |record: &Forged| match record {
             Forged::Old(file, old) => of_file("old", &self.files[*file], old),
             Forged::New(file, new) => of_file("new", &self.files[*file], new),
-            Forged::Masks => json!({"masks": {"own": "0-3", "narrow": "0", "unconfined": true, "members": [member]}}),
+            Forged::Masks => {
+                json!({"masks": {"own": "0-3", "narrow": "0", "unconfined": true, "members": [member]}})
+            }
             Forged::Lease => header(),
             Forged::Torn => json!({"old": 7}),
         };
@@ -112,9 +121,19 @@ fn expected(records: &[Forged], before: &[String; 3]) -> Option<[String; 3]> {
 #[test]
 fn two_old_contents_of_a_file_are_refused() {
     let place = Place::new(["0", "", ""]);
-    let twice = [Forged::Old(0, "1".into()), Forged::New(0, "0".into()), Forged::Old(0, "2".into())];
-    let error = place.recover(&place.journal(&twice)).unwrap_err().to_string();
-    assert!(error.contains("line 4") && error.contains("has an old content already"), "{error}");
+    let twice = [
+        Forged::Old(0, "1".into()),
+        Forged::New(0, "0".into()),
+        Forged::Old(0, "2".into()),
+    ];
+    let error = place
+        .recover(&place.journal(&twice))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("line 4") && error.contains("has an old content already"),
+        "{error}"
+    );
     assert_eq!(place.contents()[0], "0");
 }
 
@@ -123,21 +142,35 @@ fn two_old_contents_of_a_file_are_refused() {
 fn a_journal_of_very_many_files_is_undone() {
     let place = Place::new(["", "", ""]);
     let path = |number: usize| place.state().join(format!("file-{number}"));
-    let of_one = |number: usize| [of_file("old", &path(number), "a"), of_file("new", &path(number), "b")];
+    let of_one = |number: usize| {
+        [
+            of_file("old", &path(number), "a"),
+            of_file("new", &path(number), "b"),
+        ]
+    };
     let last = 19_999;
     fs::write(path(last), "b").unwrap();
     let journal = lines(std::iter::once(header()).chain((0..=last).flat_map(of_one)));
     let recovered = place.recover(&journal).unwrap();
     assert_eq!(recovered[0].undone.len(), last + 1);
-    assert_eq!((&recovered[0].undone[0].fate, &recovered[0].undone[1].fate), (&Fate::PutBack, &Fate::Gone));
+    assert_eq!(
+        (&recovered[0].undone[0].fate, &recovered[0].undone[1].fate),
+        (&Fate::PutBack, &Fate::Gone)
+    );
     assert_eq!(fs::read_to_string(path(last)).unwrap(), "a");
 }
 
 #[test]
 fn a_huge_file_is_not_read_to_its_end() {
     let place = Place::new(["", "", ""]);
-    fs::File::create(&place.files[0]).unwrap().set_len(1 << 30).unwrap();
-    let refused = Leases::at(place.state()).take("a test").unwrap().set_file(&place.files[0], b"1");
+    fs::File::create(&place.files[0])
+        .unwrap()
+        .set_len(1 << 30)
+        .unwrap();
+    let refused = Leases::at(place.state())
+        .take("a test")
+        .unwrap()
+        .set_file(&place.files[0], b"1");
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("more than a mebibyte"), "{error}");
 }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nearfar_apply::{ApplyError, ApplyOptions, RollbackOptions, RunId, RunState, apply, history, rollback};
+use nearfar_apply::{
+    ApplyError, ApplyOptions, RollbackOptions, RunId, RunState, apply, history, rollback,
+};
 use support::child::{in_tree, plan_file, run};
 use support::*;
 
@@ -27,16 +29,36 @@ fn hold(tree: &Tree) -> std::fs::File {
 #[test]
 fn the_second_refuses_and_names_the_first() {
     let tree = Tree::machine();
-    apply(&plan(vec![planned(interrupt(10, "4"), None)]), &tree.target(), &ApplyOptions::default()).unwrap();
+    apply(
+        &plan(vec![planned(interrupt(10, "4"), None)]),
+        &tree.target(),
+        &ApplyOptions::default(),
+    )
+    .unwrap();
     let before = tree.files();
     let _held = hold(&tree);
-    let refused = apply(&plan_of_all_kinds(), &tree.target(), &ApplyOptions::default()).unwrap_err();
+    let refused = apply(
+        &plan_of_all_kinds(),
+        &tree.target(),
+        &ApplyOptions::default(),
+    )
+    .unwrap_err();
     assert!(refused.to_string().contains("process 4711"), "{refused}");
     let wait = Some(Duration::from_millis(60));
-    let options = RollbackOptions { wait, ..RollbackOptions::default() };
-    assert!(matches!(rollback(&tree.target(), &options), Err(ApplyError::Locked { .. })));
+    let options = RollbackOptions {
+        wait,
+        ..RollbackOptions::default()
+    };
+    assert!(matches!(
+        rollback(&tree.target(), &options),
+        Err(ApplyError::Locked { .. })
+    ));
     assert_eq!(tree.files(), before);
-    assert_eq!(history(&tree.target()).unwrap().len(), 1, "history needs no lock");
+    assert_eq!(
+        history(&tree.target()).unwrap().len(),
+        1,
+        "history needs no lock"
+    );
 }
 
 #[test]
@@ -48,8 +70,15 @@ fn the_second_waits_when_told_to() {
         std::thread::sleep(Duration::from_millis(100));
         drop(held);
     });
-    let options = ApplyOptions { wait: Some(Duration::from_secs(30)), ..ApplyOptions::default() };
-    assert!(apply(&plan_of_all_kinds(), &tree.target(), &options).unwrap().is_complete());
+    let options = ApplyOptions {
+        wait: Some(Duration::from_secs(30)),
+        ..ApplyOptions::default()
+    };
+    assert!(
+        apply(&plan_of_all_kinds(), &tree.target(), &options)
+            .unwrap()
+            .is_complete()
+    );
     release.join().unwrap();
 }
 
@@ -65,7 +94,10 @@ fn many_at_once_leave_a_consistent_history() {
             let cpu = number.to_string();
             let changes = [10, 11, 12].map(|irq| planned(interrupt(irq, &cpu), None));
             let mut command = Command::new(in_tree());
-            command.arg("apply").arg(tree.root()).arg(plan_file(&directory, &plan(changes.into())));
+            command
+                .arg("apply")
+                .arg(tree.root())
+                .arg(plan_file(&directory, &plan(changes.into())));
             command.arg("--wait").stdout(Stdio::null()).spawn().unwrap()
         })
         .collect();
@@ -73,11 +105,21 @@ fn many_at_once_leave_a_consistent_history() {
         assert!(child.wait().unwrap().success());
     }
     let values = [10, 11, 12].map(|irq| tree.get(&format!("/proc/irq/{irq}/smp_affinity_list")));
-    assert!(values.iter().all(|value| *value == values[0]), "runs were not mixed: {values:?}");
+    assert!(
+        values.iter().all(|value| *value == values[0]),
+        "runs were not mixed: {values:?}"
+    );
     let runs = history(&tree.target()).unwrap();
-    assert!(runs.len() == 8 && runs.iter().all(|run| run.state == RunState::Made), "{runs:?}");
+    assert!(
+        runs.len() == 8 && runs.iter().all(|run| run.state == RunState::Made),
+        "{runs:?}"
+    );
     for _ in 0..8 {
-        assert!(rollback(&tree.target(), &RollbackOptions::default()).unwrap().is_complete());
+        assert!(
+            rollback(&tree.target(), &RollbackOptions::default())
+                .unwrap()
+                .is_complete()
+        );
     }
     assert_eq!(tree.files(), before);
 }
@@ -89,15 +131,40 @@ fn an_interrupted_run_stands_in_the_way_until_rolled_back_or_forced() {
     let beside = tempfile::tempdir().unwrap();
     let file = plan_file(beside.path(), &plan_of_all_kinds());
     run(&[Path::new("apply"), &tree.root(), &file], Some(20));
-    assert_eq!(history(&tree.target()).unwrap()[0].state, RunState::Interrupted);
-    let refused = apply(&plan_of_all_kinds(), &tree.target(), &ApplyOptions::default()).unwrap_err();
-    assert!(matches!(refused, ApplyError::Unfinished { run: RunId(1) }), "{refused}");
-    assert!(refused.to_string().contains("nearfar rollback"), "{refused}");
-    let force = ApplyOptions { force: true, ..ApplyOptions::default() };
+    assert_eq!(
+        history(&tree.target()).unwrap()[0].state,
+        RunState::Interrupted
+    );
+    let refused = apply(
+        &plan_of_all_kinds(),
+        &tree.target(),
+        &ApplyOptions::default(),
+    )
+    .unwrap_err();
+    assert!(
+        matches!(refused, ApplyError::Unfinished { run: RunId(1) }),
+        "{refused}"
+    );
+    assert!(
+        refused.to_string().contains("nearfar rollback"),
+        "{refused}"
+    );
+    let force = ApplyOptions {
+        force: true,
+        ..ApplyOptions::default()
+    };
     let outcome = apply(&plan_of_all_kinds(), &tree.target(), &force).unwrap();
-    assert!(outcome.notes[0].contains("run 1 was interrupted"), "{outcome:?}");
+    assert!(
+        outcome.notes[0].contains("run 1 was interrupted"),
+        "{outcome:?}"
+    );
     for run in [2, 1] {
-        assert_eq!(rollback(&tree.target(), &RollbackOptions::default()).unwrap().run, Some(RunId(run)));
+        assert_eq!(
+            rollback(&tree.target(), &RollbackOptions::default())
+                .unwrap()
+                .run,
+            Some(RunId(run))
+        );
     }
     assert_eq!(tree.files(), before);
 }

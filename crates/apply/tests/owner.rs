@@ -7,7 +7,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use nearfar_apply::{
-    ApplyError, PlanError, RollbackOptions, Target, UndoResult, apply, apply_with, rollback, rollback_with,
+    ApplyError, PlanError, RollbackOptions, Target, UndoResult, apply, apply_with, rollback,
+    rollback_with,
 };
 use nearfar_machine::{IoPolicy, NodeId};
 use nearfar_placement::change::{NodeCpus, Owner, Plan, Planned};
@@ -22,14 +23,20 @@ const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:1";
 fn machine() -> Tree {
     let tree = Tree::machine();
     for (address, id) in [(CARD, "0x1592\n"), (OTHER, "0x16d7\n")] {
-        tree.put(&format!("/sys/bus/pci/devices/{address}/vendor"), "0x8086\n");
+        tree.put(
+            &format!("/sys/bus/pci/devices/{address}/vendor"),
+            "0x8086\n",
+        );
         tree.put(&format!("/sys/bus/pci/devices/{address}/device"), id);
     }
     for irq in [10, 11, 12] {
         hand_out(&tree, irq, &format!("eth0-TxRx-{irq}"), CARD);
     }
     eth0_of(&tree, CARD);
-    tree.put("/sys/class/nvme-subsystem/nvme-subsys0/subsysnqn", &format!("{NQN}\n"));
+    tree.put(
+        "/sys/class/nvme-subsystem/nvme-subsys0/subsysnqn",
+        &format!("{NQN}\n"),
+    );
     tree
 }
 
@@ -39,22 +46,39 @@ fn hand_out(tree: &Tree, irq: u32, handler: &str, address: &str) {
         let _ = fs::remove_file(tree.at(&format!("/sys/bus/pci/devices/{device}/msi_irqs/{irq}")));
         fs::create_dir_all(tree.at(&format!("/sys/bus/pci/devices/{device}/msi_irqs"))).unwrap();
     }
-    tree.put(&format!("/sys/bus/pci/devices/{address}/msi_irqs/{irq}"), "msix\n");
-    tree.put(&format!("/sys/kernel/irq/{irq}/actions"), &format!("{handler}\n"));
+    tree.put(
+        &format!("/sys/bus/pci/devices/{address}/msi_irqs/{irq}"),
+        "msix\n",
+    );
+    tree.put(
+        &format!("/sys/kernel/irq/{irq}/actions"),
+        &format!("{handler}\n"),
+    );
 }
 
 fn eth0_of(tree: &Tree, address: &str) {
     let _ = fs::remove_file(tree.at("/sys/class/net/eth0/device"));
-    symlink(format!("../../../devices/pci0000:00/{address}"), tree.at("/sys/class/net/eth0/device")).unwrap();
+    symlink(
+        format!("../../../devices/pci0000:00/{address}"),
+        tree.at("/sys/class/net/eth0/device"),
+    )
+    .unwrap();
 }
 
 fn of_card() -> Option<Owner> {
     let device = Some(CARD.parse().unwrap());
-    Some(Owner { device, pci_id: Some("8086:1592".into()), ..Owner::default() })
+    Some(Owner {
+        device,
+        pci_id: Some("8086:1592".into()),
+        ..Owner::default()
+    })
 }
 
 fn subsystem() -> Option<Owner> {
-    Some(Owner { nqn: Some(NQN.into()), ..Owner::default() })
+    Some(Owner {
+        nqn: Some(NQN.into()),
+        ..Owner::default()
+    })
 }
 
 /// A plan as `nearfar plan` makes it on that machine.
@@ -88,7 +112,11 @@ fn a_plan_whose_owners_are_the_same_is_carried_out_and_undone() {
     let outcome = apply(&plan_with_owners(), &tree.target(), &Default::default()).unwrap();
     assert!(outcome.is_complete(), "{outcome:?}");
     assert_ne!(tree.files(), before);
-    assert!(rollback(&tree.target(), &Default::default()).unwrap().is_complete());
+    assert!(
+        rollback(&tree.target(), &Default::default())
+            .unwrap()
+            .is_complete()
+    );
     assert_eq!(tree.files(), before);
 }
 
@@ -97,12 +125,26 @@ fn an_interrupt_with_another_handler_is_refused_with_both_names() {
     let tree = machine();
     hand_out(&tree, 12, "nvme0q3", OTHER);
     let said = refused(&plan_with_owners(), &tree);
-    for names in ["eth0-TxRx-12 of 0000:3b:00.0", "nvme0q3 of 0000:5e:00.0", "change 3", "/proc/irq/12/"] {
+    for names in [
+        "eth0-TxRx-12 of 0000:3b:00.0",
+        "nvme0q3 of 0000:5e:00.0",
+        "change 3",
+        "/proc/irq/12/",
+    ] {
         assert!(said.contains(names), "{names}: {said}");
     }
     // A plan of an earlier version names the handler and no device.
-    let said = refused(&plan(vec![planned(interrupt(11, "1"), None), planned(interrupt(12, "4"), None)]), &tree);
-    assert!(said.contains("eth0-TxRx-12") && said.contains("nvme0q3"), "{said}");
+    let said = refused(
+        &plan(vec![
+            planned(interrupt(11, "1"), None),
+            planned(interrupt(12, "4"), None),
+        ]),
+        &tree,
+    );
+    assert!(
+        said.contains("eth0-TxRx-12") && said.contains("nvme0q3"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -127,12 +169,23 @@ fn handlers_are_read_from_proc_where_sysfs_has_none() {
 #[test]
 fn shared_lines_may_list_their_handlers_in_any_order() {
     let tree = machine();
-    tree.put("/sys/kernel/irq/10/actions", "uhci_hcd:usb1,ehci_hcd:usb2\n");
+    tree.put(
+        "/sys/kernel/irq/10/actions",
+        "uhci_hcd:usb1,ehci_hcd:usb2\n",
+    );
     let mut change = interrupt(10, "4");
     if let nearfar_placement::change::Change::InterruptAffinity { name, .. } = &mut change {
         *name = Some("ehci_hcd:usb2, uhci_hcd:usb1".into());
     }
-    assert!(apply(&plan(vec![planned(change, None)]), &tree.target(), &Default::default()).unwrap().is_complete());
+    assert!(
+        apply(
+            &plan(vec![planned(change, None)]),
+            &tree.target(),
+            &Default::default()
+        )
+        .unwrap()
+        .is_complete()
+    );
 }
 
 #[test]
@@ -140,7 +193,13 @@ fn an_interface_of_another_card_is_refused() {
     for change in [xps("4-5"), rps("4")] {
         let tree = machine();
         eth0_of(&tree, OTHER);
-        let plan = plan(vec![planned(interrupt(10, "4"), None), Planned { owner: of_card(), ..planned(change, None) }]);
+        let plan = plan(vec![
+            planned(interrupt(10, "4"), None),
+            Planned {
+                owner: of_card(),
+                ..planned(change, None)
+            },
+        ]);
         let said = refused(&plan, &tree);
         assert!(said.contains(CARD) && said.contains(OTHER), "{said}");
     }
@@ -150,22 +209,42 @@ fn an_interface_of_another_card_is_refused() {
 fn an_interface_without_a_function_of_its_own_is_known_by_its_hardware_address() {
     let tree = machine();
     tree.put("/sys/class/net/eth0/address", "52:54:00:00:00:02\n");
-    let mac = |last| Some(Owner { mac: Some(format!("52:54:00:00:00:0{last}")), ..Owner::default() });
-    let plan_for = |last| plan(vec![Planned { owner: mac(last), ..planned(xps("4-5"), None) }]);
+    let mac = |last| {
+        Some(Owner {
+            mac: Some(format!("52:54:00:00:00:0{last}")),
+            ..Owner::default()
+        })
+    };
+    let plan_for = |last| {
+        plan(vec![Planned {
+            owner: mac(last),
+            ..planned(xps("4-5"), None)
+        }])
+    };
     assert!(refused(&plan_for(1), &tree).contains("52:54:00:00:00:01"));
-    assert!(apply(&plan_for(2), &tree.target(), &Default::default()).unwrap().is_complete());
+    assert!(
+        apply(&plan_for(2), &tree.target(), &Default::default())
+            .unwrap()
+            .is_complete()
+    );
 }
 
 #[test]
 fn another_disk_or_another_card_in_the_slot_is_refused() {
     let tree = machine();
-    tree.put("/sys/class/nvme-subsystem/nvme-subsys0/subsysnqn", "nqn.other\n");
+    tree.put(
+        "/sys/class/nvme-subsystem/nvme-subsys0/subsysnqn",
+        "nqn.other\n",
+    );
     let said = refused(&plan_with_owners(), &tree);
     assert!(said.contains(NQN) && said.contains("nqn.other"), "{said}");
     let tree = machine();
     tree.put(&format!("/sys/bus/pci/devices/{CARD}/device"), "0x9999\n");
     let said = refused(&plan_with_owners(), &tree);
-    assert!(said.contains("8086:1592") && said.contains("8086:9999"), "{said}");
+    assert!(
+        said.contains("8086:1592") && said.contains("8086:9999"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -175,15 +254,35 @@ fn a_plan_for_other_nodes_is_refused() {
     tree.put("/sys/devices/system/node/node1/cpulist", "2-5\n");
     let mut plan = plan_with_owners();
     let nodes = |first: &str, second: &str| {
-        vec![NodeCpus { node: NodeId(0), cpus: cpus(first) }, NodeCpus { node: NodeId(1), cpus: cpus(second) }]
+        vec![
+            NodeCpus {
+                node: NodeId(0),
+                cpus: cpus(first),
+            },
+            NodeCpus {
+                node: NodeId(1),
+                cpus: cpus(second),
+            },
+        ]
     };
     plan.nodes = nodes("0-3", "4-7");
     let error = apply(&plan, &tree.target(), &Default::default()).unwrap_err();
-    let ApplyError::Plan(PlanError::OtherNodes { cpu, plan: was, here }) = error else { panic!("{error:?}") };
+    let ApplyError::Plan(PlanError::OtherNodes {
+        cpu,
+        plan: was,
+        here,
+    }) = error
+    else {
+        panic!("{error:?}")
+    };
     assert_eq!((cpu.0, was, here), (2, NodeId(0), NodeId(1)));
     // CPUs 6 and 7 went offline since.
     plan.nodes = nodes("0-1", "2-7");
-    assert!(apply(&plan, &tree.target(), &Default::default()).unwrap().is_complete());
+    assert!(
+        apply(&plan, &tree.target(), &Default::default())
+            .unwrap()
+            .is_complete()
+    );
 }
 
 #[test]
@@ -192,17 +291,46 @@ fn rollback_does_not_write_to_another_devices_interrupt() {
     apply(&plan_with_owners(), &tree.target(), &Default::default()).unwrap();
     // By chance the new owner has the very value that was written.
     hand_out(&tree, 10, "nvme0q3", OTHER);
-    let outcome = rollback(&tree.target(), &RollbackOptions { force: true, ..Default::default() }).unwrap();
-    assert_eq!(tree.get("/proc/irq/10/smp_affinity_list"), "4\n", "it is another device's");
-    assert_eq!(tree.get("/proc/irq/11/smp_affinity_list"), "0-7\n", "the others are put back");
-    let refused: Vec<_> =
-        outcome.changes.iter().filter(|it| matches!(it.result, UndoResult::OtherOwner { .. })).collect();
-    let [refused] = refused[..] else { panic!("{outcome:?}") };
+    let outcome = rollback(
+        &tree.target(),
+        &RollbackOptions {
+            force: true,
+            ..Default::default()
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        tree.get("/proc/irq/10/smp_affinity_list"),
+        "4\n",
+        "it is another device's"
+    );
+    assert_eq!(
+        tree.get("/proc/irq/11/smp_affinity_list"),
+        "0-7\n",
+        "the others are put back"
+    );
+    let refused: Vec<_> = outcome
+        .changes
+        .iter()
+        .filter(|it| matches!(it.result, UndoResult::OtherOwner { .. }))
+        .collect();
+    let [refused] = refused[..] else {
+        panic!("{outcome:?}")
+    };
     assert_eq!(refused.file, "/proc/irq/10/smp_affinity_list");
-    let UndoResult::OtherOwner { was, now, gone } = &refused.result else { unreachable!() };
-    assert!(was.contains("eth0-TxRx-10") && now.contains("nvme0q3") && *gone, "{was}, {now}");
+    let UndoResult::OtherOwner { was, now, gone } = &refused.result else {
+        unreachable!()
+    };
+    assert!(
+        was.contains("eth0-TxRx-10") && now.contains("nvme0q3") && *gone,
+        "{was}, {now}"
+    );
     assert!(!outcome.is_complete());
-    assert_eq!(rollback(&tree.target(), &Default::default()).unwrap().run, None, "nothing is left to undo");
+    assert_eq!(
+        rollback(&tree.target(), &Default::default()).unwrap().run,
+        None,
+        "nothing is left to undo"
+    );
 }
 
 #[test]
@@ -210,14 +338,26 @@ fn rollback_waits_for_a_renamed_interface_or_force() {
     let tree = machine();
     let before = tree.files();
     apply(
-        &plan(vec![Planned { owner: of_card(), ..planned(interrupt(10, "4"), None) }]),
+        &plan(vec![Planned {
+            owner: of_card(),
+            ..planned(interrupt(10, "4"), None)
+        }]),
         &tree.target(),
         &Default::default(),
     )
     .unwrap();
     // Down: its driver has let go of the handler and keeps the interrupt.
     tree.put("/sys/kernel/irq/10/actions", "ens1-TxRx-10\n");
-    let undo = |force| rollback(&tree.target(), &RollbackOptions { force, ..Default::default() }).unwrap();
+    let undo = |force| {
+        rollback(
+            &tree.target(),
+            &RollbackOptions {
+                force,
+                ..Default::default()
+            },
+        )
+        .unwrap()
+    };
     assert!(!undo(false).is_complete());
     assert_eq!(tree.get("/proc/irq/10/smp_affinity_list"), "4\n");
     assert!(undo(true).is_complete());
@@ -230,7 +370,11 @@ fn rollback_gives_back_the_interrupts_of_an_interface_that_is_down() {
     let tree = machine();
     apply(&plan_with_owners(), &tree.target(), &Default::default()).unwrap();
     hand_out(&tree, 10, "", CARD);
-    assert!(rollback(&tree.target(), &Default::default()).unwrap().is_complete());
+    assert!(
+        rollback(&tree.target(), &Default::default())
+            .unwrap()
+            .is_complete()
+    );
     assert_eq!(tree.get("/proc/irq/10/smp_affinity_list"), "0-7\n");
 }
 
@@ -240,21 +384,57 @@ fn rollback_gives_back_the_interrupts_of_an_interface_that_is_down() {
 fn a_plan_of_another_boot_needs_owners_that_can_be_compared() {
     let tree = machine();
     tree.put("/proc/sys/kernel/random/boot_id", "second-boot\n");
-    tree.put("/proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
+    tree.put(
+        "/proc/self/mountinfo",
+        "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
+    );
     let state = tempfile::tempdir().unwrap();
     let target = Target::live(Some(state.path().to_owned()));
     let kernel = Kernel::over(&tree.root());
-    let with_boot = |plan: Plan, boot: &str| Plan { boot: Some(boot.into()), ..plan };
+    let with_boot = |plan: Plan, boot: &str| Plan {
+        boot: Some(boot.into()),
+        ..plan
+    };
     let before = tree.files();
-    for change in [xps("4-5"), rps("4"), iopolicy(IoPolicy::RoundRobin), device_node(1, None)] {
-        let plan = with_boot(plan(vec![planned(interrupt(10, "4"), None), planned(change, None)]), "first-boot");
-        let error = apply_with(&plan, &target, &Default::default(), &kernel).unwrap_err().to_string();
-        assert!(["change 2", "first-boot", "second-boot"].iter().all(|it| error.contains(it)), "{error}");
+    for change in [
+        xps("4-5"),
+        rps("4"),
+        iopolicy(IoPolicy::RoundRobin),
+        device_node(1, None),
+    ] {
+        let plan = with_boot(
+            plan(vec![
+                planned(interrupt(10, "4"), None),
+                planned(change, None),
+            ]),
+            "first-boot",
+        );
+        let error = apply_with(&plan, &target, &Default::default(), &kernel)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            ["change 2", "first-boot", "second-boot"]
+                .iter()
+                .all(|it| error.contains(it)),
+            "{error}"
+        );
     }
     assert_eq!(tree.files(), before);
     let known = with_boot(plan_with_owners(), "first-boot");
-    assert!(apply_with(&known, &target, &Default::default(), &kernel).unwrap().is_complete());
-    assert!(rollback_with(&target, &Default::default(), &kernel).unwrap().is_complete());
+    assert!(
+        apply_with(&known, &target, &Default::default(), &kernel)
+            .unwrap()
+            .is_complete()
+    );
+    assert!(
+        rollback_with(&target, &Default::default(), &kernel)
+            .unwrap()
+            .is_complete()
+    );
     let same_boot = with_boot(plan(vec![planned(xps("4-5"), None)]), "second-boot");
-    assert!(apply_with(&same_boot, &target, &Default::default(), &kernel).unwrap().is_complete());
+    assert!(
+        apply_with(&same_boot, &target, &Default::default(), &kernel)
+            .unwrap()
+            .is_complete()
+    );
 }

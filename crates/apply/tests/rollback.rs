@@ -5,8 +5,8 @@ mod support;
 use std::path::PathBuf;
 
 use nearfar_apply::{
-    Applied, ApplyError, ApplyOptions, RollbackOptions, RunId, RunState, Target, UndoResult, apply, apply_with,
-    history, rollback, rollback_with,
+    Applied, ApplyError, ApplyOptions, RollbackOptions, RunId, RunState, Target, UndoResult, apply,
+    apply_with, history, rollback, rollback_with,
 };
 use support::kernel::Kernel;
 use support::*;
@@ -15,18 +15,36 @@ const IRQ_10: &str = "/proc/irq/10/smp_affinity_list";
 const NODE: &str = "/sys/bus/pci/devices/0000:3b:00.0/numa_node";
 
 fn apply_to(tree: &Tree, changes: Vec<nearfar_placement::change::Planned>) {
-    assert!(apply(&plan(changes), &tree.target(), &ApplyOptions::default()).unwrap().is_complete());
+    assert!(
+        apply(&plan(changes), &tree.target(), &ApplyOptions::default())
+            .unwrap()
+            .is_complete()
+    );
 }
 
 #[test]
 fn undoing_twice_says_there_is_nothing_to_do() {
     let tree = Tree::machine();
     let before = tree.files();
-    assert_eq!(rollback(&tree.target(), &RollbackOptions::default()).unwrap().run, None, "nothing was made yet");
-    apply(&plan_of_all_kinds(), &tree.target(), &ApplyOptions::default()).unwrap();
+    assert_eq!(
+        rollback(&tree.target(), &RollbackOptions::default())
+            .unwrap()
+            .run,
+        None,
+        "nothing was made yet"
+    );
+    apply(
+        &plan_of_all_kinds(),
+        &tree.target(),
+        &ApplyOptions::default(),
+    )
+    .unwrap();
     let first = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
     assert_eq!((first.run, first.changes.len()), (Some(RunId(1)), 8));
-    assert!(first.changes[0].file.contains("numa_balancing"), "newest first");
+    assert!(
+        first.changes[0].file.contains("numa_balancing"),
+        "newest first"
+    );
     assert_eq!(tree.files(), before);
     let second = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
     assert_eq!((second.run, second.changes.len()), (None, 0));
@@ -36,14 +54,32 @@ fn undoing_twice_says_there_is_nothing_to_do() {
 #[test]
 fn what_somebody_changed_since_is_let_be_unless_forced() {
     let tree = Tree::machine();
-    apply_to(&tree, vec![planned(interrupt(10, "4"), None), planned(interrupt(11, "5"), None)]);
+    apply_to(
+        &tree,
+        vec![
+            planned(interrupt(10, "4"), None),
+            planned(interrupt(11, "5"), None),
+        ],
+    );
     tree.put(IRQ_10, "2\n");
     let outcome = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
     assert!(!outcome.is_complete());
-    assert_eq!(outcome.changes[1].result, UndoResult::ChangedSince { now: "2".into(), by_run: None });
-    assert!(matches!(outcome.changes[0].result, UndoResult::Restored { .. }), "the others are undone");
+    assert_eq!(
+        outcome.changes[1].result,
+        UndoResult::ChangedSince {
+            now: "2".into(),
+            by_run: None
+        }
+    );
+    assert!(
+        matches!(outcome.changes[0].result, UndoResult::Restored { .. }),
+        "the others are undone"
+    );
     assert_eq!(tree.get(IRQ_10), "2\n");
-    let force = RollbackOptions { force: true, ..RollbackOptions::default() };
+    let force = RollbackOptions {
+        force: true,
+        ..RollbackOptions::default()
+    };
     assert!(rollback(&tree.target(), &force).unwrap().is_complete());
     assert_eq!(tree.get(IRQ_10), "0-7\n");
 }
@@ -54,10 +90,19 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
     for cpu in ["4", "5", "6"] {
         apply_to(&tree, vec![planned(interrupt(10, cpu), None)]);
     }
-    let oldest = RollbackOptions { run: Some(RunId(1)), ..RollbackOptions::default() };
+    let oldest = RollbackOptions {
+        run: Some(RunId(1)),
+        ..RollbackOptions::default()
+    };
     let refused = rollback(&tree.target(), &oldest).unwrap();
     let by_run = Some(RunId(3));
-    assert_eq!(refused.changes[0].result, UndoResult::ChangedSince { now: "6".into(), by_run });
+    assert_eq!(
+        refused.changes[0].result,
+        UndoResult::ChangedSince {
+            now: "6".into(),
+            by_run
+        }
+    );
     for (run, value) in [(3, "5\n"), (2, "4\n"), (1, "0-7\n")] {
         let outcome = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
         assert_eq!(outcome.run, Some(RunId(run)));
@@ -68,10 +113,19 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
 #[test]
 fn a_run_that_does_not_exist_is_named() {
     let tree = Tree::machine();
-    let options = RollbackOptions { run: Some(RunId(7)), ..RollbackOptions::default() };
-    assert!(matches!(rollback(&tree.target(), &options), Err(ApplyError::NoSuchRun { run: RunId(7), .. })));
+    let options = RollbackOptions {
+        run: Some(RunId(7)),
+        ..RollbackOptions::default()
+    };
+    assert!(matches!(
+        rollback(&tree.target(), &options),
+        Err(ApplyError::NoSuchRun { run: RunId(7), .. })
+    ));
     apply_to(&tree, vec![planned(interrupt(10, "4"), None)]);
-    assert!(matches!(rollback(&tree.target(), &options), Err(ApplyError::NoSuchRun { run: RunId(7), .. })));
+    assert!(matches!(
+        rollback(&tree.target(), &options),
+        Err(ApplyError::NoSuchRun { run: RunId(7), .. })
+    ));
 }
 
 #[test]
@@ -88,7 +142,10 @@ fn a_file_that_is_gone_went_with_its_device() {
 fn live(tree: &Tree) -> (Target, Kernel, tempfile::TempDir) {
     let state = tempfile::tempdir().unwrap();
     tree.put("/proc/sys/kernel/random/boot_id", "first-boot\n");
-    tree.put("/proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
+    tree.put(
+        "/proc/self/mountinfo",
+        "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n",
+    );
     let target = Target::live(Some(PathBuf::from(state.path())));
     (target, Kernel::over(&tree.root()), state)
 }
@@ -97,15 +154,33 @@ fn live(tree: &Tree) -> (Target, Kernel, tempfile::TempDir) {
 fn a_reboot_has_undone_what_is_not_written_again() {
     let tree = Tree::machine();
     let (target, kernel, _state) = live(&tree);
-    apply_with(&plan_of_all_kinds(), &target, &ApplyOptions::default(), &kernel).unwrap();
+    apply_with(
+        &plan_of_all_kinds(),
+        &target,
+        &ApplyOptions::default(),
+        &kernel,
+    )
+    .unwrap();
     let made = tree.files();
     tree.put("/proc/sys/kernel/random/boot_id", "second-boot\n");
     let outcome = rollback_with(&target, &RollbackOptions::default(), &kernel).unwrap();
     assert_eq!(outcome.run, None);
-    assert!(outcome.notes[0].contains("before the last reboot"), "{outcome:?}");
-    let asked = RollbackOptions { run: Some(RunId(1)), ..RollbackOptions::default() };
+    assert!(
+        outcome.notes[0].contains("before the last reboot"),
+        "{outcome:?}"
+    );
+    let asked = RollbackOptions {
+        run: Some(RunId(1)),
+        ..RollbackOptions::default()
+    };
     let outcome = rollback_with(&target, &asked, &kernel).unwrap();
-    assert!(outcome.changes.iter().all(|it| it.result == UndoResult::GoneWithReboot) && outcome.changes.len() == 8);
+    assert!(
+        outcome
+            .changes
+            .iter()
+            .all(|it| it.result == UndoResult::GoneWithReboot)
+            && outcome.changes.len() == 8
+    );
     tree.put("/proc/sys/kernel/random/boot_id", "first-boot\n");
     assert_eq!(tree.files(), made, "nothing was written");
 }
@@ -115,8 +190,13 @@ fn a_driver_is_bound_again_after_the_node_and_after_its_undoing() {
     let tree = Tree::machine();
     let (target, kernel, _state) = live(&tree);
     let plan = plan(vec![planned(device_node(1, Some("nvme")), Some("-1"))]);
-    assert!(apply_with(&plan, &target, &ApplyOptions::default(), &kernel).unwrap().is_complete());
-    let bind = ["unbind", "bind"].map(|it| format!("/sys/bus/pci/drivers/nvme/{it} <- 0000:3b:00.0"));
+    assert!(
+        apply_with(&plan, &target, &ApplyOptions::default(), &kernel)
+            .unwrap()
+            .is_complete()
+    );
+    let bind =
+        ["unbind", "bind"].map(|it| format!("/sys/bus/pci/drivers/nvme/{it} <- 0000:3b:00.0"));
     let mut expected = vec![format!("{NODE} <- 1"), bind[0].clone(), bind[1].clone()];
     assert_eq!(kernel.log(), expected);
     rollback_with(&target, &RollbackOptions::default(), &kernel).unwrap();
@@ -132,8 +212,13 @@ fn a_driver_that_cannot_be_bound_to_the_new_node_gets_the_old_one_back() {
     kernel.bind_fails.set(1);
     let plan = plan(vec![planned(device_node(1, Some("nvme")), None)]);
     let outcome = apply_with(&plan, &target, &ApplyOptions::default(), &kernel).unwrap();
-    let Applied::Failed { error } = &outcome.changes[0].result else { panic!("{outcome:?}") };
-    assert!(error.contains("could not be bound again") && error.contains("old value is back"), "{error}");
+    let Applied::Failed { error } = &outcome.changes[0].result else {
+        panic!("{outcome:?}")
+    };
+    assert!(
+        error.contains("could not be bound again") && error.contains("old value is back"),
+        "{error}"
+    );
     assert_eq!(tree.get(NODE), "-1\n");
     assert_eq!(kernel.driver.borrow().as_deref(), Some("nvme"));
 }
@@ -146,9 +231,16 @@ fn a_driver_left_unbound_by_a_kill_is_bound_by_rollback() {
     kernel.bind_fails.set(2);
     // Both the binding and its undoing fail: the device is left without a driver, as after a kill.
     let outcome = apply_with(&plan, &target, &ApplyOptions::default(), &kernel).unwrap();
-    assert!(matches!(outcome.changes[0].result, Applied::Failed { .. }), "{outcome:?}");
+    assert!(
+        matches!(outcome.changes[0].result, Applied::Failed { .. }),
+        "{outcome:?}"
+    );
     assert_eq!(*kernel.driver.borrow(), None);
-    assert!(rollback_with(&target, &RollbackOptions::default(), &kernel).unwrap().is_complete());
+    assert!(
+        rollback_with(&target, &RollbackOptions::default(), &kernel)
+            .unwrap()
+            .is_complete()
+    );
     assert_eq!(kernel.driver.borrow().as_deref(), Some("nvme"));
     assert_eq!(tree.get(NODE), "-1\n");
 }
@@ -159,17 +251,32 @@ fn devices_in_use_keep_their_driver() {
     type Prepare = fn(&Tree, &Kernel);
     let cases: [(&str, Prepare); 6] = [
         ("mounted on /data", |tree, _| {
-            tree.put("/proc/self/mountinfo", "30 1 259:0 / /data rw - xfs /dev/nvme0n1 rw\n");
+            tree.put(
+                "/proc/self/mountinfo",
+                "30 1 259:0 / /data rw - xfs /dev/nvme0n1 rw\n",
+            );
         }),
-        ("swap space", |tree, _| tree.put("/proc/swaps", "Filename Type\n/dev/nvme0n1 partition 8 0 -2\n")),
-        ("held by dm-0", |tree, _| tree.put("/sys/class/block/nvme0n1/holders/dm-0", "")),
+        ("swap space", |tree, _| {
+            tree.put(
+                "/proc/swaps",
+                "Filename Type\n/dev/nvme0n1 partition 8 0 -2\n",
+            )
+        }),
+        ("held by dm-0", |tree, _| {
+            tree.put("/sys/class/block/nvme0n1/holders/dm-0", "")
+        }),
         ("interface eth9", |tree, _| {
             let device = "/sys/devices/pci0000:3a/0000:3b:00.0/net/eth9";
             tree.put(&format!("{device}/flags"), "0x1003\n");
-            std::os::unix::fs::symlink(format!("../../..{device}"), tree.at("/sys/class/net/eth9")).unwrap();
+            std::os::unix::fs::symlink(format!("../../..{device}"), tree.at("/sys/class/net/eth9"))
+                .unwrap();
         }),
-        ("bound to driver vmd", |_, kernel| *kernel.driver.borrow_mut() = Some("vmd".into())),
-        ("is a bridge", |tree, _| tree.put("/sys/bus/pci/devices/0000:3b:00.0/class", "0x060400\n")),
+        ("bound to driver vmd", |_, kernel| {
+            *kernel.driver.borrow_mut() = Some("vmd".into())
+        }),
+        ("is a bridge", |tree, _| {
+            tree.put("/sys/bus/pci/devices/0000:3b:00.0/class", "0x060400\n")
+        }),
     ];
     for (said, prepare) in cases {
         let tree = Tree::machine();
@@ -177,11 +284,17 @@ fn devices_in_use_keep_their_driver() {
         tree.put(&format!("{disk}/dev"), "259:0\n");
         std::fs::create_dir_all(tree.at(&format!("{disk}/holders"))).unwrap();
         std::fs::create_dir_all(tree.at("/sys/class/block")).unwrap();
-        std::os::unix::fs::symlink(format!("../../..{disk}"), tree.at("/sys/class/block/nvme0n1")).unwrap();
+        std::os::unix::fs::symlink(
+            format!("../../..{disk}"),
+            tree.at("/sys/class/block/nvme0n1"),
+        )
+        .unwrap();
         prepare(&tree, &kernel);
         let plan = plan(vec![planned(device_node(1, Some("nvme")), None)]);
         let outcome = apply_with(&plan, &target, &ApplyOptions::default(), &kernel).unwrap();
-        let Applied::LeftAlone { because } = &outcome.changes[0].result else { panic!("{said}: {outcome:?}") };
+        let Applied::LeftAlone { because } = &outcome.changes[0].result else {
+            panic!("{said}: {outcome:?}")
+        };
         assert!(because.contains(said), "{because}");
         assert!(kernel.log().is_empty(), "{said}");
     }

@@ -30,11 +30,19 @@ fn text(error: TrustError) -> String {
 fn missing_directories_are_made_for_this_user_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/b");
-    assert_eq!(TrustedDir::open(&path).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(
+        TrustedDir::open(&path).unwrap_err().kind(),
+        std::io::ErrorKind::NotFound
+    );
     let made = TrustedDir::make(&path).unwrap();
-    made.open_file("lock", OFlags::RDWR | OFlags::CREATE).unwrap();
+    made.open_file("lock", OFlags::RDWR | OFlags::CREATE)
+        .unwrap();
     for (path, expected) in [("a", 0o700), ("a/b", 0o700), ("a/b/lock", 0o600)] {
-        assert_eq!(fs::metadata(dir.path().join(path)).unwrap().mode() & 0o777, expected, "{path}");
+        assert_eq!(
+            fs::metadata(dir.path().join(path)).unwrap().mode() & 0o777,
+            expected,
+            "{path}"
+        );
     }
 }
 
@@ -44,7 +52,9 @@ fn a_file_is_never_opened_through_a_link() {
     let victim = dir.path().join("victim");
     fs::write(&victim, "precious").unwrap();
     symlink(&victim, dir.path().join("lock")).unwrap();
-    let opened = TrustedDir::open(dir.path()).unwrap().open_file("lock", OFlags::RDWR | OFlags::CREATE);
+    let opened = TrustedDir::open(dir.path())
+        .unwrap()
+        .open_file("lock", OFlags::RDWR | OFlags::CREATE);
     assert!(text(opened.unwrap_err()).contains("symbolic links"));
     assert_eq!(fs::read_to_string(victim).unwrap(), "precious");
 }
@@ -55,11 +65,17 @@ fn own_links_on_the_way_are_followed_and_loops_end() {
     fs::create_dir(dir.path().join("real")).unwrap();
     mode(&dir.path().join("real"), 0o755);
     symlink("./real", dir.path().join("relative")).unwrap();
-    symlink(dir.path().join("relative/../relative"), dir.path().join("absolute")).unwrap();
+    symlink(
+        dir.path().join("relative/../relative"),
+        dir.path().join("absolute"),
+    )
+    .unwrap();
     TrustedDir::make(&dir.path().join("absolute/new")).unwrap();
     assert!(dir.path().join("real/new").is_dir());
     symlink("loop", dir.path().join("loop")).unwrap();
-    assert!(text(TrustedDir::open(&dir.path().join("loop/x")).unwrap_err()).contains("symbolic links"));
+    assert!(
+        text(TrustedDir::open(&dir.path().join("loop/x")).unwrap_err()).contains("symbolic links")
+    );
     fs::write(dir.path().join("file"), "").unwrap();
     let through_file = TrustedDir::open(&dir.path().join("file/x")).unwrap_err();
     assert_eq!(through_file.kind(), std::io::ErrorKind::NotADirectory);
@@ -68,19 +84,35 @@ fn own_links_on_the_way_are_followed_and_loops_end() {
 #[test]
 fn a_link_or_directory_of_another_user_is_refused_wherever_it_is() {
     let dir = tempfile::tempdir().unwrap();
-    let (own, planted, theirs) = (dir.path().join("own"), dir.path().join("planted"), dir.path().join("theirs"));
+    let (own, planted, theirs) = (
+        dir.path().join("own"),
+        dir.path().join("planted"),
+        dir.path().join("theirs"),
+    );
     fs::create_dir_all(own.join("x")).unwrap();
     fs::create_dir_all(theirs.join("x")).unwrap();
     symlink(&own, &planted).unwrap();
     if !gave_away(&planted) || !gave_away(&theirs) {
         return;
     }
-    for path in [planted.join("x"), planted.clone(), theirs.join("x"), theirs.clone()] {
+    for path in [
+        planted.join("x"),
+        planted.clone(),
+        theirs.join("x"),
+        theirs.clone(),
+    ] {
         let error = text(TrustedDir::make(&path).unwrap_err());
-        assert!(error.contains("belongs to user 65534"), "{}: {error}", path.display());
+        assert!(
+            error.contains("belongs to user 65534"),
+            "{}: {error}",
+            path.display()
+        );
     }
     // What is on the way is named.
-    assert!(text(TrustedDir::open(&theirs.join("x")).unwrap_err()).starts_with(theirs.to_str().unwrap()));
+    assert!(
+        text(TrustedDir::open(&theirs.join("x")).unwrap_err())
+            .starts_with(theirs.to_str().unwrap())
+    );
 }
 
 #[test]
@@ -89,13 +121,25 @@ fn a_directory_that_others_may_write_is_refused_and_a_sticky_one_only_as_the_las
     let shared = dir.path().join("shared");
     fs::create_dir_all(shared.join("own")).unwrap();
     mode(&shared.join("own"), 0o700);
-    for (bits, passes) in [(0o777, false), (0o1777, true), (0o755, true), (0o757, false)] {
+    for (bits, passes) in [
+        (0o777, false),
+        (0o1777, true),
+        (0o755, true),
+        (0o757, false),
+    ] {
         mode(&shared, bits);
-        assert_eq!(TrustedDir::open(&shared.join("own")).is_ok(), passes, "{bits:o}");
+        assert_eq!(
+            TrustedDir::open(&shared.join("own")).is_ok(),
+            passes,
+            "{bits:o}"
+        );
     }
     for bits in [0o777, 0o1777, 0o775, 0o757] {
         mode(&shared, bits);
-        assert!(text(TrustedDir::open(&shared).unwrap_err()).contains("others may write there"), "{bits:o}");
+        assert!(
+            text(TrustedDir::open(&shared).unwrap_err()).contains("others may write there"),
+            "{bits:o}"
+        );
     }
 }
 
@@ -108,7 +152,10 @@ fn a_file_that_others_wrote_or_can_write_is_not_read() {
     symlink("file", dir.path().join("link")).unwrap();
     for name in ["file", "link"] {
         let mut read = String::new();
-        open_to_read(&dir.path().join(name)).unwrap().read_to_string(&mut read).unwrap();
+        open_to_read(&dir.path().join(name))
+            .unwrap()
+            .read_to_string(&mut read)
+            .unwrap();
         assert_eq!(read, "own", "{name}");
     }
     mode(&file, 0o646);
@@ -118,8 +165,14 @@ fn a_file_that_others_wrote_or_can_write_is_not_read() {
     assert!(text(open_to_read(&file).unwrap_err()).contains("others may write there"));
     mode(dir.path(), 0o1777);
     open_to_read(&file).unwrap();
-    assert!(matches!(open_to_read(dir.path()), Err(TrustError::NotRegular)));
-    assert!(matches!(open_to_read(Path::new("/dev/null")), Err(TrustError::NotRegular)));
+    assert!(matches!(
+        open_to_read(dir.path()),
+        Err(TrustError::NotRegular)
+    ));
+    assert!(matches!(
+        open_to_read(Path::new("/dev/null")),
+        Err(TrustError::NotRegular)
+    ));
     if gave_away(&file) {
         assert!(text(open_to_read(&file).unwrap_err()).contains("belongs to user 65534"));
     }

@@ -22,7 +22,9 @@ const STEPS: u64 = 20_000;
 type Problem = Box<dyn std::error::Error>;
 
 fn main() -> Result<ExitCode, Problem> {
-    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u64>());
+    let mut arguments = std::env::args()
+        .skip(1)
+        .map(|argument| argument.parse::<u64>());
     let mebibytes = arguments.next().transpose()?.unwrap_or(128);
     let rounds = arguments.next().transpose()?.unwrap_or(9);
     let folder = tempfile::tempdir()?;
@@ -35,7 +37,10 @@ fn main() -> Result<ExitCode, Problem> {
     for round in 1..=rounds {
         // Whoever comes first may find the machine in another state: they take turns.
         let (c, nearfar) = match round % 2 {
-            0 => (chase(&program, mebibytes, cpu)?, nearfar(&machine, mebibytes)?),
+            0 => (
+                chase(&program, mebibytes, cpu)?,
+                nearfar(&machine, mebibytes)?,
+            ),
             _ => {
                 let ours = nearfar(&machine, mebibytes)?;
                 (chase(&program, mebibytes, cpu)?, ours)
@@ -49,19 +54,35 @@ fn main() -> Result<ExitCode, Problem> {
         return Err("at least one round is needed".into());
     };
     let ratio = ours.median / theirs.median;
-    println!("median {:>5.1}   {:>6.1}   nearfar/C {ratio:.3}", theirs.median, ours.median);
-    Ok(if (ratio - 1.0).abs() <= TOLERANCE { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!(
+        "median {:>5.1}   {:>6.1}   nearfar/C {ratio:.3}",
+        theirs.median, ours.median
+    );
+    Ok(if (ratio - 1.0).abs() <= TOLERANCE {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn compile(folder: &Path) -> Result<PathBuf, Problem> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/chase.c");
     let program = folder.join("chase");
-    let status = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).status()?;
-    if status.success() { Ok(program) } else { Err("cc could not compile chase.c".into()) }
+    let status = Command::new("cc")
+        .args(["-O2", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status()?;
+    if status.success() {
+        Ok(program)
+    } else {
+        Err("cc could not compile chase.c".into())
+    }
 }
 
 fn chase(program: &Path, mebibytes: u64, cpu: CpuId) -> Result<f64, Problem> {
-    let arguments = [mebibytes, LINE, u64::from(cpu.0), SAMPLES as u64, STEPS].map(|argument| argument.to_string());
+    let arguments = [mebibytes, LINE, u64::from(cpu.0), SAMPLES as u64, STEPS]
+        .map(|argument| argument.to_string());
     let output = Command::new(program).args(arguments).output()?;
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
@@ -75,17 +96,29 @@ fn nearfar(machine: &Machine, mebibytes: u64) -> Result<f64, Problem> {
         huge_pages: HugePages::Transparent,
         ..ProbeOptions::default()
     };
-    Ok(measure(machine, &options)?.pairs.first().ok_or("nothing was measured")?.median_ns)
+    Ok(measure(machine, &options)?
+        .pairs
+        .first()
+        .ok_or("nothing was measured")?
+        .median_ns)
 }
 
 /// This system as one node with one CPU: the last that may be used.
 fn one_cpu() -> Result<Machine, Problem> {
-    let mut machine = Machine::empty(Origin::new(SourceKind::Live, "this system"), "not read by this example");
+    let mut machine = Machine::empty(
+        Origin::new(SourceKind::Live, "this system"),
+        "not read by this example",
+    );
     let allowed = rustix::thread::sched_getaffinity(None)?;
-    let last = (0..1024).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU below 1024 may be used")?;
+    let last = (0..1024)
+        .rev()
+        .find(|&cpu| allowed.is_set(cpu))
+        .ok_or("no CPU below 1024 may be used")?;
     let cpu = CpuId(last as u32);
     machine.cpus = vec![Cpu::new(cpu, Some(NodeId(0)))];
     machine.cpu_states.online = CpuSet::single(cpu);
-    machine.nodes.push(Node::new(NodeId(0), CpuSet::single(cpu)));
+    machine
+        .nodes
+        .push(Node::new(NodeId(0), CpuSet::single(cpu)));
     Ok(machine)
 }

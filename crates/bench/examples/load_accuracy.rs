@@ -22,9 +22,14 @@ fn main() -> Result<ExitCode, Problem> {
         serve()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let seconds = arguments.first().map_or(Ok(10), |argument| argument.parse::<u32>())?;
+    let seconds = arguments
+        .first()
+        .map_or(Ok(10), |argument| argument.parse::<u32>())?;
     let allowed = rustix::thread::sched_getaffinity(None)?;
-    let last = (0..1024).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU below 1024 may be used")?;
+    let last = (0..1024)
+        .rev()
+        .find(|&cpu| allowed.is_set(cpu))
+        .ok_or("no CPU below 1024 may be used")?;
     let cpus = CpuSet::single(CpuId(last as u32));
     println!("CPU {last}, {seconds} seconds each, percent of the CPU");
     println!("asked   mean    worst second off by   its own worst   waited for the CPU   given up");
@@ -45,12 +50,18 @@ fn main() -> Result<ExitCode, Problem> {
         println!(
             "{share:>5} {:>7.3} {worst:>12.3} {:>22} {waited:>16.2} {:>17.3} s",
             before.share_since(first),
-            report.cpus[0].worst_second_off.map_or("-".to_owned(), |off| format!("{off:.3}")),
+            report.cpus[0]
+                .worst_second_off
+                .map_or("-".to_owned(), |off| format!("{off:.3}")),
             report.cpus[0].given_up_s,
         );
         off |= worst > ACCURACY;
     }
-    Ok(if off { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if off {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// What the kernel says of a process at some moment, in seconds: its clock, which is brought up to date when it is read,
@@ -65,15 +76,31 @@ struct Account {
 impl Account {
     fn of(pid: i32) -> Result<Self, Problem> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-        let waited: f64 = text.split_whitespace().nth(1).ok_or("schedstat is short")?.parse()?;
-        let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+        let waited: f64 = text
+            .split_whitespace()
+            .nth(1)
+            .ok_or("schedstat is short")?
+            .parse()?;
+        let (mut clock, mut time) = (
+            0,
+            libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+        );
         // SAFETY: both calls only write to variables of this function.
-        let failed =
-            unsafe { libc::clock_getcpuclockid(pid, &mut clock) != 0 || libc::clock_gettime(clock, &mut time) != 0 };
+        let failed = unsafe {
+            libc::clock_getcpuclockid(pid, &mut clock) != 0
+                || libc::clock_gettime(clock, &mut time) != 0
+        };
         if failed {
             return Err("the load's clock cannot be read".into());
         }
-        Ok(Self { at: Instant::now(), used: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9, waited: waited / 1e9 })
+        Ok(Self {
+            at: Instant::now(),
+            used: time.tv_sec as f64 + time.tv_nsec as f64 / 1e9,
+            waited: waited / 1e9,
+        })
     }
 
     fn share_since(self, before: Self) -> f64 {

@@ -38,18 +38,33 @@ fn main() -> Result<ExitCode, Problem> {
     let folder = tempfile::tempdir()?;
     let program = compile(folder.path())?;
     let cpu = last_cpu()?;
-    println!("{} MiB of base pages, CPU {cpu}, {runs} runs of {COUNTS} rounds each, ns an access", bytes >> 20);
-    println!("pattern                            C  (quartiles)       nearfar  (quartiles)       nearfar/C");
+    println!(
+        "{} MiB of base pages, CPU {cpu}, {runs} runs of {COUNTS} rounds each, ns an access",
+        bytes >> 20
+    );
+    println!(
+        "pattern                            C  (quartiles)       nearfar  (quartiles)       nearfar/C"
+    );
     let mut slower = false;
     for pattern in Pattern::ALL {
         let ratio = compare(&program, pattern, bytes, runs, cpu)?;
         slower |= ratio - 1.0 > TOLERANCE;
     }
-    Ok(if slower { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if slower {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Both in turn, one line of the table, and their ratio.
-fn compare(program: &Path, pattern: Pattern, bytes: u64, runs: u64, cpu: CpuId) -> Result<f64, Problem> {
+fn compare(
+    program: &Path,
+    pattern: Pattern,
+    bytes: u64,
+    runs: u64,
+    cpu: CpuId,
+) -> Result<f64, Problem> {
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     for run in 0..runs {
         // Whoever comes first may find the machine in another state: they take turns.
@@ -66,13 +81,20 @@ fn compare(program: &Path, pattern: Pattern, bytes: u64, runs: u64, cpu: CpuId) 
     };
     let ratio = ours.median / theirs.median;
     let figures = |of: &Summary| format!("{:>8.3}  ({:.3} to {:.3})", of.median, of.low, of.high);
-    println!("{:<27} {:<26} {:<26} {ratio:>8.3}", pattern.to_string(), figures(&theirs), figures(&ours));
+    println!(
+        "{:<27} {:<26} {:<26} {ratio:>8.3}",
+        pattern.to_string(),
+        figures(&theirs),
+        figures(&ours)
+    );
     Ok(ratio)
 }
 
 fn steps(pattern: Pattern) -> u64 {
     match pattern {
-        Pattern::SequentialReadWrite | Pattern::SequentialRead | Pattern::SequentialWrite => SEQUENTIAL_STEPS,
+        Pattern::SequentialReadWrite | Pattern::SequentialRead | Pattern::SequentialWrite => {
+            SEQUENTIAL_STEPS
+        }
         Pattern::Chain => CHAIN_STEPS,
         _ => STEPS,
     }
@@ -81,20 +103,37 @@ fn steps(pattern: Pattern) -> u64 {
 fn compile(folder: &Path) -> Result<PathBuf, Problem> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/probe.c");
     let program = folder.join("probe");
-    let status = Command::new("cc").args(["-O3", "-march=native", "-o"]).arg(&program).arg(source).status()?;
-    if status.success() { Ok(program) } else { Err("cc could not compile probe.c".into()) }
+    let status = Command::new("cc")
+        .args(["-O3", "-march=native", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status()?;
+    if status.success() {
+        Ok(program)
+    } else {
+        Err("cc could not compile probe.c".into())
+    }
 }
 
 /// The median round of a run of the program in C, in nanoseconds an access.
 fn in_c(program: &Path, pattern: Pattern, bytes: u64, cpu: CpuId) -> Result<f64, Problem> {
     let name = serde_json::to_value(pattern)?;
-    let arguments = [bytes, COUNTS.into(), steps(pattern), cpu.0.into()].map(|number| number.to_string());
-    let output = Command::new(program).arg(name.as_str().unwrap_or_default()).args(arguments).output()?;
+    let arguments =
+        [bytes, COUNTS.into(), steps(pattern), cpu.0.into()].map(|number| number.to_string());
+    let output = Command::new(program)
+        .arg(name.as_str().unwrap_or_default())
+        .args(arguments)
+        .output()?;
     if !output.status.success() {
         return Err(format!("the program in C failed: {}", output.status).into());
     }
-    let rounds: Vec<f64> = String::from_utf8(output.stdout)?.lines().map(str::parse).collect::<Result<_, _>>()?;
-    Ok(Summary::of(&rounds).ok_or("the program in C said nothing")?.median)
+    let rounds: Vec<f64> = String::from_utf8(output.stdout)?
+        .lines()
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    Ok(Summary::of(&rounds)
+        .ok_or("the program in C said nothing")?
+        .median)
 }
 
 /// The same of the probe.
@@ -113,13 +152,17 @@ fn in_nearfar(pattern: Pattern, bytes: u64, cpu: CpuId) -> Result<f64, Problem> 
     for doubt in &result.doubts {
         eprintln!("{pattern}: {doubt}");
     }
-    let rounds = Summary::of(&result.round_s).ok_or("the clock of this machine is a system call: no rounds")?;
+    let rounds = Summary::of(&result.round_s)
+        .ok_or("the clock of this machine is a system call: no rounds")?;
     Ok(rounds.median * 1e9 / spec.steps as f64)
 }
 
 /// The last CPU that may be used.
 fn last_cpu() -> Result<CpuId, Problem> {
     let allowed = rustix::thread::sched_getaffinity(None)?;
-    let last = (0..1024).rev().find(|&cpu| allowed.is_set(cpu)).ok_or("no CPU below 1024 may be used")?;
+    let last = (0..1024)
+        .rev()
+        .find(|&cpu| allowed.is_set(cpu))
+        .ok_or("no CPU below 1024 may be used")?;
     Ok(CpuId(last as u32))
 }

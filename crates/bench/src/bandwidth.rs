@@ -75,9 +75,16 @@ pub struct BandwidthMatrix {
 
 impl BandwidthMatrix {
     /// The measurement of one pair, if it was made.
-    pub fn pair(&self, traffic: Traffic, cpu_node: NodeId, memory_node: NodeId) -> Option<&BandwidthPair> {
+    pub fn pair(
+        &self,
+        traffic: Traffic,
+        cpu_node: NodeId,
+        memory_node: NodeId,
+    ) -> Option<&BandwidthPair> {
         let wanted = (traffic, cpu_node, memory_node);
-        self.pairs.iter().find(|pair| (pair.traffic, pair.cpu_node, pair.memory_node) == wanted)
+        self.pairs
+            .iter()
+            .find(|pair| (pair.traffic, pair.cpu_node, pair.memory_node) == wanted)
     }
 }
 

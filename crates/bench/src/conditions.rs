@@ -31,7 +31,10 @@ struct OneCpu {
 impl Ticks {
     /// Reads them; none where the file cannot be read.
     pub(crate) fn now() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), own_seconds())
+        Self::parse(
+            &std::fs::read_to_string("/proc/stat").unwrap_or_default(),
+            own_seconds(),
+        )
     }
 
     fn parse(text: &str, own_s: f64) -> Self {
@@ -39,27 +42,60 @@ impl Ticks {
             let mut fields = line.split_whitespace();
             let cpu = CpuId(fields.next()?.strip_prefix("cpu")?.parse().ok()?);
             // user nice system idle iowait irq softirq steal; guest time is already in user.
-            let ticks: Vec<u64> = fields.map_while(|field| field.parse().ok()).take(8).collect();
-            let sum = |ticks: &[u64]| ticks.iter().fold(0u64, |sum, &ticks| sum.saturating_add(ticks));
+            let ticks: Vec<u64> = fields
+                .map_while(|field| field.parse().ok())
+                .take(8)
+                .collect();
+            let sum = |ticks: &[u64]| {
+                ticks
+                    .iter()
+                    .fold(0u64, |sum, &ticks| sum.saturating_add(ticks))
+            };
             let busy = sum(ticks.get(..3)?).saturating_add(sum(ticks.get(5..7)?));
-            Some((cpu, OneCpu { stolen: *ticks.get(7)?, busy, all: sum(&ticks) }))
+            Some((
+                cpu,
+                OneCpu {
+                    stolen: *ticks.get(7)?,
+                    busy,
+                    all: sum(&ticks),
+                },
+            ))
         });
-        Self { cpus: cpus.collect(), own_s }
+        Self {
+            cpus: cpus.collect(),
+            own_s,
+        }
     }
 
     /// Seconds stolen from these CPUs since `before`, and all their time since then; `None` where nobody counts.
     pub(crate) fn stolen_seconds_since(&self, before: &Self, cpus: &CpuSet) -> Option<(f64, f64)> {
         let ticks = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
-        let both = cpus.iter().filter_map(|cpu| Some((self.cpus.get(&cpu)?, before.cpus.get(&cpu)?)));
-        let since = both.map(|(now, then)| (now.stolen.saturating_sub(then.stolen), now.all.saturating_sub(then.all)));
-        since.map(|(stolen, all)| (ticks(stolen), ticks(all))).reduce(|sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1))
+        let both = cpus
+            .iter()
+            .filter_map(|cpu| Some((self.cpus.get(&cpu)?, before.cpus.get(&cpu)?)));
+        let since = both.map(|(now, then)| {
+            (
+                now.stolen.saturating_sub(then.stolen),
+                now.all.saturating_sub(then.all),
+            )
+        });
+        since
+            .map(|(stolen, all)| (ticks(stolen), ticks(all)))
+            .reduce(|sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1))
     }
 
     /// A warning when one of these CPUs lost more than a percent of its time since `before`.
-    pub(crate) fn stolen_since(&self, before: &Self, cpus: impl IntoIterator<Item = CpuId>) -> Option<Warning> {
+    pub(crate) fn stolen_since(
+        &self,
+        before: &Self,
+        cpus: impl IntoIterator<Item = CpuId>,
+    ) -> Option<Warning> {
         let shares = cpus.into_iter().filter_map(|cpu| {
             let (now, then) = (self.cpus.get(&cpu)?, before.cpus.get(&cpu)?);
-            let (stolen, all) = (now.stolen.saturating_sub(then.stolen), now.all.saturating_sub(then.all));
+            let (stolen, all) = (
+                now.stolen.saturating_sub(then.stolen),
+                now.all.saturating_sub(then.all),
+            );
             Some((cpu, 100.0 * stolen as f64 / all.max(1) as f64))
         });
         let (cpu, percent) = shares.max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -69,8 +105,10 @@ impl Ticks {
     /// A warning when other processes used more than a quarter of a CPU since `before`.
     pub(crate) fn other_load_since(&self, before: &Self, ticks_per_second: f64) -> Option<Warning> {
         let since = |of: fn(&OneCpu) -> u64| {
-            let later =
-                self.cpus.iter().filter_map(|(cpu, now)| Some(of(now).saturating_sub(of(before.cpus.get(cpu)?))));
+            let later = self
+                .cpus
+                .iter()
+                .filter_map(|(cpu, now)| Some(of(now).saturating_sub(of(before.cpus.get(cpu)?))));
             later.fold(0u64, u64::saturating_add) as f64 / ticks_per_second
         };
         let elapsed = since(|cpu| cpu.all) / self.cpus.len().max(1) as f64;
@@ -82,9 +120,16 @@ impl Ticks {
     }
 
     /// Everything that happened since `before` and makes figures of these CPUs worth less.
-    pub(crate) fn doubts_since(&self, before: &Self, cpus: impl IntoIterator<Item = CpuId>) -> Vec<Warning> {
+    pub(crate) fn doubts_since(
+        &self,
+        before: &Self,
+        cpus: impl IntoIterator<Item = CpuId>,
+    ) -> Vec<Warning> {
         let others = self.other_load_since(before, rustix::param::clock_ticks_per_second() as f64);
-        self.stolen_since(before, cpus).into_iter().chain(others).collect()
+        self.stolen_since(before, cpus)
+            .into_iter()
+            .chain(others)
+            .collect()
     }
 }
 
@@ -110,8 +155,14 @@ pub(crate) fn switches() -> u64 {
 
 /// A warning when the governor keeps clocks low.
 pub(crate) fn governor(machine: &Machine) -> Option<Warning> {
-    let governor = machine.settings.governor.get().filter(|governor| *governor == "powersave")?;
-    Some(Warning::Governor { governor: governor.clone() })
+    let governor = machine
+        .settings
+        .governor
+        .get()
+        .filter(|governor| *governor == "powersave")?;
+    Some(Warning::Governor {
+        governor: governor.clone(),
+    })
 }
 
 #[cfg(test)]
@@ -125,9 +176,19 @@ mod tests {
     fn stolen_time_is_that_of_the_cpu_that_lost_most() {
         let (before, after) = (Ticks::parse(BEFORE, 0.0), Ticks::parse(AFTER, 0.0));
         let stolen = after.stolen_since(&before, [CpuId(0), CpuId(1), CpuId(9)]);
-        assert_eq!(stolen, Some(Warning::StolenTime { cpu: CpuId(0), percent: 50.0 }));
+        assert_eq!(
+            stolen,
+            Some(Warning::StolenTime {
+                cpu: CpuId(0),
+                percent: 50.0
+            })
+        );
         assert_eq!(after.stolen_since(&before, [CpuId(1)]), None);
-        assert_eq!(before.stolen_since(&after, [CpuId(0)]), None, "counters that run backwards");
+        assert_eq!(
+            before.stolen_since(&after, [CpuId(0)]),
+            None,
+            "counters that run backwards"
+        );
     }
 
     #[test]
@@ -135,9 +196,20 @@ mod tests {
         let before = Ticks::parse(BEFORE, 1.0);
         // 100 busy ticks in 200 and 201 ticks of two CPUs: half of one CPU's time.
         let idle = Ticks::parse(AFTER, 2.0);
-        assert_eq!(idle.other_load_since(&before, 100.0), None, "this process used that second");
+        assert_eq!(
+            idle.other_load_since(&before, 100.0),
+            None,
+            "this process used that second"
+        );
         let busy = Ticks::parse(AFTER, 1.0).other_load_since(&before, 100.0);
-        assert!(matches!(busy, Some(Warning::OtherLoad { percent }) if (45.0..55.0).contains(&percent)), "{busy:?}");
-        assert_eq!(before.other_load_since(&before, 100.0), None, "no time has passed");
+        assert!(
+            matches!(busy, Some(Warning::OtherLoad { percent }) if (45.0..55.0).contains(&percent)),
+            "{busy:?}"
+        );
+        assert_eq!(
+            before.other_load_since(&before, 100.0),
+            None,
+            "no time has passed"
+        );
     }
 }

@@ -53,19 +53,30 @@ pub fn homes(machine: &Machine) -> Result<Vec<NodeId>, FloatingError> {
     let places = matrix::places(machine);
     if places.cpus.len() < 2 {
         let cpus = matrix::load_cpus(machine);
-        return Err(match machine.online_nodes().filter(|node| !node.cpus.is_empty()).count() {
-            0 | 1 => FloatingError::OneNode,
-            _ => FloatingError::Confined { cpus },
-        });
+        return Err(
+            match machine
+                .online_nodes()
+                .filter(|node| !node.cpus.is_empty())
+                .count()
+            {
+                0 | 1 => FloatingError::OneNode,
+                _ => FloatingError::Confined { cpus },
+            },
+        );
     }
     farthest_two(machine, &places).ok_or(FloatingError::NoHome)
 }
 
 /// The first node with CPUs and memory, and the one farthest from it, the first of equals.
 fn farthest_two(machine: &Machine, places: &Places) -> Option<Vec<NodeId>> {
-    let mut nodes = places.cpus.iter().copied().filter(|node| places.memory.contains(node));
+    let mut nodes = places
+        .cpus
+        .iter()
+        .copied()
+        .filter(|node| places.memory.contains(node));
     let first = nodes.next()?;
-    let farthest = nodes.max_by_key(|&node| (machine.distance(first, node), std::cmp::Reverse(node)));
+    let farthest =
+        nodes.max_by_key(|&node| (machine.distance(first, node), std::cmp::Reverse(node)));
     Some([first].into_iter().chain(farthest).collect())
 }
 
@@ -73,16 +84,22 @@ fn farthest_two(machine: &Machine, places: &Places) -> Option<Vec<NodeId>> {
 #[derive(Debug, thiserror::Error)]
 pub enum FloatingError {
     /// There is one node with CPUs.
-    #[error("only one node has CPUs: a floating task has nowhere else to run, so it cannot be hurt")]
+    #[error(
+        "only one node has CPUs: a floating task has nowhere else to run, so it cannot be hurt"
+    )]
     OneNode,
     /// This process may use the CPUs of one node only.
-    #[error("this process may run on CPUs {cpus} only, which are of one node: its affinity or cpuset keeps it there")]
+    #[error(
+        "this process may run on CPUs {cpus} only, which are of one node: its affinity or cpuset keeps it there"
+    )]
     Confined {
         /// Where it may run.
         cpus: CpuSet,
     },
     /// No node has both.
-    #[error("no node has both memory and CPUs that this process may use: there is nothing to bind a task to")]
+    #[error(
+        "no node has both memory and CPUs that this process may use: there is nothing to bind a task to"
+    )]
     NoHome,
     /// The machine cannot be measured.
     #[error(transparent)]
@@ -124,7 +141,9 @@ impl From<ChildError> for FloatingError {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_machine::{CpuId, Distance, DistanceOrigin, Distances, Known, Node, Origin, SourceKind};
+    use nearfar_machine::{
+        CpuId, Distance, DistanceOrigin, Distances, Known, Node, Origin, SourceKind,
+    };
 
     use super::*;
 
@@ -132,17 +151,44 @@ mod tests {
     fn homes_are_the_first_node_and_the_farthest_from_it_of_those_with_cpus_and_memory() {
         let mut machine = Machine::empty(Origin::new(SourceKind::Live, "test"), "test");
         let ids = [0, 1, 2, 3].map(NodeId);
-        machine.nodes = ids.map(|id| Node::new(id, CpuSet::single(CpuId(id.0)))).to_vec();
-        let all = Places { memory: ids.to_vec(), cpus: ids.to_vec() };
-        assert_eq!(farthest_two(&machine, &all), Some(vec![NodeId(0), NodeId(1)]), "no distances are known");
+        machine.nodes = ids
+            .map(|id| Node::new(id, CpuSet::single(CpuId(id.0))))
+            .to_vec();
+        let all = Places {
+            memory: ids.to_vec(),
+            cpus: ids.to_vec(),
+        };
+        assert_eq!(
+            farthest_two(&machine, &all),
+            Some(vec![NodeId(0), NodeId(1)]),
+            "no distances are known"
+        );
         let mut distances = Distances::empty(DistanceOrigin::Kernel, ids);
         for (from, to, distance) in [(0, 1, 16), (0, 2, 32), (0, 3, 32), (1, 2, 25), (1, 3, 32)] {
             assert!(distances.set(NodeId(from), NodeId(to), Some(Distance(distance))));
         }
         machine.distances = Known::Yes(distances);
-        assert_eq!(farthest_two(&machine, &all), Some(vec![NodeId(0), NodeId(2)]));
-        let without_0 = Places { memory: ids[1..].to_vec(), cpus: ids.to_vec() };
-        assert_eq!(farthest_two(&machine, &without_0), Some(vec![NodeId(1), NodeId(3)]));
-        assert_eq!(farthest_two(&machine, &Places { memory: vec![NodeId(3)], cpus: vec![NodeId(0)] }), None);
+        assert_eq!(
+            farthest_two(&machine, &all),
+            Some(vec![NodeId(0), NodeId(2)])
+        );
+        let without_0 = Places {
+            memory: ids[1..].to_vec(),
+            cpus: ids.to_vec(),
+        };
+        assert_eq!(
+            farthest_two(&machine, &without_0),
+            Some(vec![NodeId(1), NodeId(3)])
+        );
+        assert_eq!(
+            farthest_two(
+                &machine,
+                &Places {
+                    memory: vec![NodeId(3)],
+                    cpus: vec![NodeId(0)]
+                }
+            ),
+            None
+        );
     }
 }

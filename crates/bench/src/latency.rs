@@ -59,7 +59,9 @@ pub struct LatencyMatrix {
 impl LatencyMatrix {
     /// The measurement of one pair, if it was made.
     pub fn pair(&self, cpu_node: NodeId, memory_node: NodeId) -> Option<&LatencyPair> {
-        self.pairs.iter().find(|pair| pair.cpu_node == cpu_node && pair.memory_node == memory_node)
+        self.pairs
+            .iter()
+            .find(|pair| pair.cpu_node == cpu_node && pair.memory_node == memory_node)
     }
 }
 
@@ -101,8 +103,20 @@ pub fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMat
     on_own_thread(|| {
         let allowed = pinning::allowed().map_err(ProbeError::Thread)?;
         let subjects = subjects::pick(machine, &allowed, options)?;
-        let room = room::decide(machine, &subjects.memory, options, Use::OneCpu, room::spare_memory())?;
-        let placed = placed::place(machine, &subjects.memory, &subjects.sources, room.buffer_bytes, options)?;
+        let room = room::decide(
+            machine,
+            &subjects.memory,
+            options,
+            Use::OneCpu,
+            room::spare_memory(),
+        )?;
+        let placed = placed::place(
+            machine,
+            &subjects.memory,
+            &subjects.sources,
+            room.buffer_bytes,
+            options,
+        )?;
         let mut matrix = measure_on(Chases {
             machine,
             options,

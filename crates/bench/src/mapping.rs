@@ -79,22 +79,39 @@ impl Mapping {
     /// Maps at least `bytes`, aligned for huge pages and asking for what `backing` says. No page is there yet.
     pub(crate) fn new(bytes: usize, backing: Backing) -> io::Result<Self> {
         let (granule, extra, pool) = match backing {
-            Backing::Pool { page_bytes } => {
-                (page_bytes as usize, 0, libc::MAP_HUGETLB | (page_bytes.ilog2() << MAP_HUGE_SHIFT) as libc::c_int)
-            }
+            Backing::Pool { page_bytes } => (
+                page_bytes as usize,
+                0,
+                libc::MAP_HUGETLB | (page_bytes.ilog2() << MAP_HUGE_SHIFT) as libc::c_int,
+            ),
             Backing::Transparent | Backing::Base => (rustix::param::page_size(), HUGE_PAGE, 0),
         };
-        let bytes = bytes.checked_next_multiple_of(granule).ok_or(io::ErrorKind::OutOfMemory)?;
+        let bytes = bytes
+            .checked_next_multiple_of(granule)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
         let mapped = bytes.checked_add(extra).ok_or(io::ErrorKind::OutOfMemory)?;
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | pool);
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | pool,
+        );
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory in use.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), mapped, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let lead = if extra == 0 { 0 } else { start.as_ptr().align_offset(HUGE_PAGE).min(HUGE_PAGE) };
-        let mapping = Self { start, mapped, lead, bytes, backing };
+        let lead = if extra == 0 {
+            0
+        } else {
+            start.as_ptr().align_offset(HUGE_PAGE).min(HUGE_PAGE)
+        };
+        let mapping = Self {
+            start,
+            mapped,
+            lead,
+            bytes,
+            backing,
+        };
         // A refusal only means other pages than wished for, which `page_kind` finds out.
         let _ = match backing {
             Backing::Transparent => mapping.advise(libc::MADV_HUGEPAGE),
@@ -121,8 +138,14 @@ impl Mapping {
     /// Touches each page in `range` (in bytes), which puts it where the policy says.
     pub(crate) fn touch(&mut self, range: std::ops::Range<usize>) {
         let words = self.words_mut();
-        let (start, end) = (range.start / size_of::<u64>(), (range.end / size_of::<u64>()).min(words.len()));
-        for word in words[start.min(end)..end].iter_mut().step_by(rustix::param::page_size() / size_of::<u64>()) {
+        let (start, end) = (
+            range.start / size_of::<u64>(),
+            (range.end / size_of::<u64>()).min(words.len()),
+        );
+        for word in words[start.min(end)..end]
+            .iter_mut()
+            .step_by(rustix::param::page_size() / size_of::<u64>())
+        {
             *word = 0;
         }
     }
@@ -142,22 +165,39 @@ impl Mapping {
         let (mask, longest) = only(node);
         let (flags, length) = (0 as libc::c_ulong, self.bytes as libc::c_ulong);
         // SAFETY: the address range is this mapping's; the mask outlives the call and is as long as said.
-        let result =
-            unsafe { libc::syscall(libc::SYS_mbind, self.base(), length, MPOL_BIND, mask.as_ptr(), longest, flags) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base(),
+                length,
+                MPOL_BIND,
+                mask.as_ptr(),
+                longest,
+                flags,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 
     /// The memory as words, to be read.
     pub(crate) fn words(&self) -> &[u64] {
         // SAFETY: the range is mapped, aligned to far more than a word, initialised by the kernel with zeroes, and
         // borrowed from `self`, so nothing writes to it meanwhile.
-        unsafe { std::slice::from_raw_parts(self.base().cast::<u64>(), self.bytes / size_of::<u64>()) }
+        unsafe {
+            std::slice::from_raw_parts(self.base().cast::<u64>(), self.bytes / size_of::<u64>())
+        }
     }
 
     /// The memory as words, to be written.
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
         // SAFETY: as for `words`; the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.base().cast::<u64>(), self.bytes / size_of::<u64>()) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.base().cast::<u64>(), self.bytes / size_of::<u64>())
+        }
     }
 
     /// The first word, for several threads at once; the cache line around it is its own, as long as `words` and
@@ -179,10 +219,16 @@ impl Mapping {
     pub(crate) fn nodes_of_pages(&self, most: usize) -> io::Result<Vec<Option<NodeId>>> {
         let page = rustix::param::page_size();
         let step = self.bytes.div_ceil(most.max(1)).next_multiple_of(page);
-        let mut pages: Vec<*mut u8> =
-            (0..self.bytes).step_by(step).map(|offset| self.base().wrapping_add(offset)).collect();
+        let mut pages: Vec<*mut u8> = (0..self.bytes)
+            .step_by(step)
+            .map(|offset| self.base().wrapping_add(offset))
+            .collect();
         let mut status: Vec<libc::c_int> = vec![0; pages.len()];
-        let (this_process, count, flags) = (0 as libc::c_int, pages.len() as libc::c_ulong, 0 as libc::c_int);
+        let (this_process, count, flags) = (
+            0 as libc::c_int,
+            pages.len() as libc::c_ulong,
+            0 as libc::c_int,
+        );
         let no_nodes: *const libc::c_int = std::ptr::null();
         // SAFETY: without target nodes move_pages only writes `count` states into `status`, which is that long.
         let result = unsafe {
@@ -200,7 +246,10 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         // What is no node is an error's number, below 0.
-        Ok(status.iter().map(|&status| u32::try_from(status).ok().map(NodeId)).collect())
+        Ok(status
+            .iter()
+            .map(|&status| u32::try_from(status).ok().map(NodeId))
+            .collect())
     }
 
     /// What its pages are, as `/proc/self/smaps` counts them.
@@ -231,7 +280,11 @@ pub(crate) fn set_policy(node: Option<NodeId>) -> io::Result<()> {
     };
     // SAFETY: the mask outlives the call and is as long as said.
     let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), longest) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// A node mask with one node in it, and the length that is to be said of it.
@@ -289,7 +342,12 @@ mod tests {
     #[test]
     fn a_pool_without_pages_refuses_instead_of_killing() {
         // 1 GiB pages are in nobody's pool here; where they are, populating works.
-        match Mapping::new(1 << 30, Backing::Pool { page_bytes: 1 << 30 }) {
+        match Mapping::new(
+            1 << 30,
+            Backing::Pool {
+                page_bytes: 1 << 30,
+            },
+        ) {
             Err(error) => assert!(error.raw_os_error().is_some(), "{error}"),
             Ok(mapping) => assert_eq!(mapping.page_kind(), PageKind::Pool),
         }

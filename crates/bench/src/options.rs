@@ -119,7 +119,9 @@ pub enum ProbeError {
         because: String,
     },
     /// The buffer that was asked for is so small that only caches would be measured.
-    #[error("cannot use a buffer of {bytes} bytes on each node: less than {least} would measure caches only")]
+    #[error(
+        "cannot use a buffer of {bytes} bytes on each node: less than {least} would measure caches only"
+    )]
     BufferTooSmall {
         /// How many bytes were asked for.
         bytes: u64,
@@ -149,7 +151,12 @@ fn in_mebibytes(bytes: &u64) -> String {
 /// That a machine is the one this process runs on.
 pub(crate) fn check_live(machine: &Machine) -> Result<(), ProbeError> {
     let origin = &machine.origin;
-    let refuse = |what: String| Err(ProbeError::NotThisMachine { place: origin.place.clone(), what });
+    let refuse = |what: String| {
+        Err(ProbeError::NotThisMachine {
+            place: origin.place.clone(),
+            what,
+        })
+    };
     match origin.overlays.last() {
         _ if origin.kind != SourceKind::Live => refuse(origin.kind.to_string()),
         Some(overlay) => refuse(overlay.clone()),
@@ -158,10 +165,16 @@ pub(crate) fn check_live(machine: &Machine) -> Result<(), ProbeError> {
 }
 
 /// Does the work on a thread of its own, so that the caller's affinity and memory policy are never touched.
-pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, ProbeError> + Send) -> Result<T, ProbeError> {
+pub(crate) fn on_own_thread<T: Send>(
+    work: impl FnOnce() -> Result<T, ProbeError> + Send,
+) -> Result<T, ProbeError> {
     std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().name("nearfar-bench".to_owned());
-        let worker = worker.spawn_scoped(scope, work).map_err(ProbeError::Thread)?;
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let worker = worker
+            .spawn_scoped(scope, work)
+            .map_err(ProbeError::Thread)?;
+        worker
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

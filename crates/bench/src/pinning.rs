@@ -14,13 +14,20 @@ pub(crate) fn allowed() -> io::Result<CpuSet> {
     let this_thread: libc::pid_t = 0;
     // SAFETY: the kernel writes at most as many bytes as it is told the buffer has.
     let written = unsafe {
-        libc::syscall(libc::SYS_sched_getaffinity, this_thread, std::mem::size_of_val(&words[..]), words.as_mut_ptr())
+        libc::syscall(
+            libc::SYS_sched_getaffinity,
+            this_thread,
+            std::mem::size_of_val(&words[..]),
+            words.as_mut_ptr(),
+        )
     };
     if written < 0 {
         return Err(io::Error::last_os_error());
     }
     let cpus = (0..).zip(&words).flat_map(|(index, &word)| {
-        (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| CpuId(index * WORD_BITS + bit))
+        (0..WORD_BITS)
+            .filter(move |bit| word >> bit & 1 == 1)
+            .map(move |bit| CpuId(index * WORD_BITS + bit))
     });
     Ok(cpus.collect())
 }
@@ -41,7 +48,12 @@ pub(crate) fn confine(cpus: &CpuSet) -> io::Result<()> {
     let this_thread: libc::pid_t = 0;
     // SAFETY: the kernel reads as many bytes as the buffer has.
     let result = unsafe {
-        libc::syscall(libc::SYS_sched_setaffinity, this_thread, std::mem::size_of_val(&words[..]), words.as_ptr())
+        libc::syscall(
+            libc::SYS_sched_setaffinity,
+            this_thread,
+            std::mem::size_of_val(&words[..]),
+            words.as_ptr(),
+        )
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -49,7 +61,9 @@ pub(crate) fn confine(cpus: &CpuSet) -> io::Result<()> {
     // A sandbox may pretend to have done what it was asked.
     match u32::try_from(rustix::thread::sched_getcpu()).is_ok_and(|cpu| cpus.contains(CpuId(cpu))) {
         true => Ok(()),
-        false => Err(io::Error::other("the thread does not run where it was pinned to")),
+        false => Err(io::Error::other(
+            "the thread does not run where it was pinned to",
+        )),
     }
 }
 

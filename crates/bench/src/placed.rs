@@ -44,24 +44,43 @@ pub(crate) fn place(
     bytes: u64,
     options: &ProbeOptions,
 ) -> Result<Placed, ProbeError> {
-    let placed = Placed { buffers: Vec::new(), page_kind: PageKind::Unknown, skipped: vec![], warnings: vec![] };
+    let placed = Placed {
+        buffers: Vec::new(),
+        page_kind: PageKind::Unknown,
+        skipped: vec![],
+        warnings: vec![],
+    };
     // On a machine with one node memory can be nowhere else: asking would only meet refusals of sandboxes.
     let several = machine.online_nodes().count() > 1;
-    let mut placing = Placing { machine, sources, options, bytes: bytes as usize, several, placed };
+    let mut placing = Placing {
+        machine,
+        sources,
+        options,
+        bytes: bytes as usize,
+        several,
+        placed,
+    };
     for &node in nodes {
         options.check_cancelled()?;
         placing.place(node)?;
     }
     let mut placed = placing.placed;
     if placed.buffers.is_empty() {
-        let first = placed.skipped.first().map_or("no reason given", |skipped| &skipped.because);
+        let first = placed
+            .skipped
+            .first()
+            .map_or("no reason given", |skipped| &skipped.because);
         let because = format!("no node's memory could be bound or reached: {first}");
         return Err(ProbeError::NothingToMeasure { because });
     }
     placed.page_kind = kind_of_all(&placed.buffers);
     if placed.page_kind == PageKind::Base {
         let asked = options.huge_pages == HugePages::Off;
-        placed.warnings.push(if asked { Warning::BasePagesAsked } else { Warning::BasePages });
+        placed.warnings.push(if asked {
+            Warning::BasePagesAsked
+        } else {
+            Warning::BasePages
+        });
     }
     Ok(placed)
 }
@@ -112,15 +131,23 @@ impl Placing<'_> {
             return None;
         }
         let result = self.pool_pages(node).and_then(|page_bytes| {
-            let memory = Mapping::new(self.bytes, Backing::Pool { page_bytes }).map_err(|error| error.to_string())?;
+            let memory = Mapping::new(self.bytes, Backing::Pool { page_bytes })
+                .map_err(|error| error.to_string())?;
             if self.several {
-                memory.bind(node).map_err(|error| format!("mbind: {error}"))?;
+                memory
+                    .bind(node)
+                    .map_err(|error| format!("mbind: {error}"))?;
             }
-            memory.populate().map_err(|error| format!("its pages could not be had: {error}"))?;
+            memory
+                .populate()
+                .map_err(|error| format!("its pages could not be had: {error}"))?;
             Ok(memory)
         });
         if let (Err(because), HugePages::Pool) = (&result, self.options.huge_pages) {
-            self.placed.warnings.push(Warning::NoPool { node, because: because.clone() });
+            self.placed.warnings.push(Warning::NoPool {
+                node,
+                because: because.clone(),
+            });
         }
         result.ok()
     }
@@ -131,31 +158,62 @@ impl Placing<'_> {
         let pools = memory.map_or(&[][..], |memory| &memory.huge_pages);
         let need = |page_bytes: u64| (self.bytes as u64).div_ceil(page_bytes.max(1));
         let enough = pools.iter().filter(|pool| {
-            pool.page_bytes.is_power_of_two() && pool.free.is_some_and(|free| free >= need(pool.page_bytes))
+            pool.page_bytes.is_power_of_two()
+                && pool.free.is_some_and(|free| free >= need(pool.page_bytes))
         });
-        enough.map(|pool| pool.page_bytes).min_by_key(|&page_bytes| need(page_bytes) * page_bytes).ok_or_else(|| {
-            let free: u64 = pools.iter().map(|pool| pool.free.unwrap_or(0).saturating_mul(pool.page_bytes)).sum();
-            format!("{} MiB of it are free, {} MiB are needed", free >> 20, self.bytes >> 20)
-        })
+        enough
+            .map(|pool| pool.page_bytes)
+            .min_by_key(|&page_bytes| need(page_bytes) * page_bytes)
+            .ok_or_else(|| {
+                let free: u64 = pools
+                    .iter()
+                    .map(|pool| pool.free.unwrap_or(0).saturating_mul(pool.page_bytes))
+                    .sum();
+                format!(
+                    "{} MiB of it are free, {} MiB are needed",
+                    free >> 20,
+                    self.bytes >> 20
+                )
+            })
     }
 
     /// Memory of ordinary pages, bound; or the calling thread pinned so that touching places it. `None` when the node
     /// has to be skipped.
     fn pages(&mut self, node: NodeId) -> Result<Option<Mapping>, ProbeError> {
-        let backing = if self.options.huge_pages == HugePages::Off { Backing::Base } else { Backing::Transparent };
+        let backing = if self.options.huge_pages == HugePages::Off {
+            Backing::Base
+        } else {
+            Backing::Transparent
+        };
         let memory = Mapping::new(self.bytes, backing);
-        let memory = memory.map_err(|source| ProbeError::Memory { bytes: self.bytes as u64, source })?;
+        let memory = memory.map_err(|source| ProbeError::Memory {
+            bytes: self.bytes as u64,
+            source,
+        })?;
         // Touching from the node itself is quickest, too.
         let source = self.sources.iter().find(|source| source.node == node);
         let at_home = source.is_some_and(|source| pinning::pin(source.cpu).is_ok());
-        let refused: Option<io::Error> = if self.several { memory.bind(node).err() } else { None };
+        let refused: Option<io::Error> = if self.several {
+            memory.bind(node).err()
+        } else {
+            None
+        };
         match refused {
             Some(error) if !at_home => {
-                let because = format!("its memory cannot be bound ({error}) nor touched first by a CPU of its own");
-                self.placed.skipped.push(SkippedPair { cpu_node: None, memory_node: Some(node), because });
+                let because = format!(
+                    "its memory cannot be bound ({error}) nor touched first by a CPU of its own"
+                );
+                self.placed.skipped.push(SkippedPair {
+                    cpu_node: None,
+                    memory_node: Some(node),
+                    because,
+                });
                 return Ok(None);
             }
-            Some(error) => self.placed.warnings.push(Warning::BindRefused { node, error: error.to_string() }),
+            Some(error) => self.placed.warnings.push(Warning::BindRefused {
+                node,
+                error: error.to_string(),
+            }),
             None => {}
         }
         Ok(Some(memory))
@@ -165,13 +223,26 @@ impl Placing<'_> {
     fn is_in_place(&mut self, node: NodeId, memory: &Mapping) -> bool {
         match memory.share_elsewhere(node) {
             Ok(share) if share > 0.5 => {
-                let because = format!("{:.0} % of the pages meant for it are on another node", share * 100.0);
-                self.placed.skipped.push(SkippedPair { cpu_node: None, memory_node: Some(node), because });
+                let because = format!(
+                    "{:.0} % of the pages meant for it are on another node",
+                    share * 100.0
+                );
+                self.placed.skipped.push(SkippedPair {
+                    cpu_node: None,
+                    memory_node: Some(node),
+                    because,
+                });
                 return false;
             }
             Ok(0.0) => {}
-            Ok(share) => self.placed.warnings.push(Warning::PagesElsewhere { node, percent: share * 100.0 }),
-            Err(error) => self.placed.warnings.push(Warning::Unverified { node, error: error.to_string() }),
+            Ok(share) => self.placed.warnings.push(Warning::PagesElsewhere {
+                node,
+                percent: share * 100.0,
+            }),
+            Err(error) => self.placed.warnings.push(Warning::Unverified {
+                node,
+                error: error.to_string(),
+            }),
         }
         true
     }

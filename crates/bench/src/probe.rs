@@ -43,7 +43,10 @@ pub use spec::{Pattern, ProbeSpec, Where};
 /// the warnings.
 pub fn default_buffer_bytes(machine: &Machine, nodes: &[NodeId]) -> (u64, Vec<Warning>) {
     // A probe is filled once a run, which nobody's budget of seconds is for.
-    let options = ProbeOptions { budget: std::time::Duration::from_secs(3600), ..ProbeOptions::default() };
+    let options = ProbeOptions {
+        budget: std::time::Duration::from_secs(3600),
+        ..ProbeOptions::default()
+    };
     let room = room::size_of(machine, nodes, &options, Use::OneCpu, room::spare_memory());
     (room.one_cpu_bytes, room.warnings)
 }

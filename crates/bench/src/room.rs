@@ -70,23 +70,46 @@ pub(crate) fn decide(
     Ok(size_of(machine, nodes, options, used_by, spare))
 }
 
-fn check_asked(machine: &Machine, nodes: &[NodeId], bytes: u64, spare: Option<u64>) -> Result<(), ProbeError> {
+fn check_asked(
+    machine: &Machine,
+    nodes: &[NodeId],
+    bytes: u64,
+    spare: Option<u64>,
+) -> Result<(), ProbeError> {
     if bytes < LEAST_TAKEN {
-        return Err(ProbeError::BufferTooSmall { bytes, least: LEAST_TAKEN });
+        return Err(ProbeError::BufferTooSmall {
+            bytes,
+            least: LEAST_TAKEN,
+        });
     }
     let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
     let of_nodes = nodes.iter().filter_map(|&node| {
         let total = machine.node(node)?.memory.get()?.total_bytes;
-        Some((total, format!("node {node} has {} of memory", mebibytes(total))))
+        Some((
+            total,
+            format!("node {node} has {} of memory", mebibytes(total)),
+        ))
     });
     let of_process = spare.map(|spare| {
         let each = spare / nodes.len().max(1) as u64;
-        (each, format!("this process may take {} more memory, for {} nodes together", mebibytes(spare), nodes.len()))
+        (
+            each,
+            format!(
+                "this process may take {} more memory, for {} nodes together",
+                mebibytes(spare),
+                nodes.len()
+            ),
+        )
     });
     let most = (MOST_TAKEN, format!("the most is {}", mebibytes(MOST_TAKEN)));
-    let least = of_nodes.chain(of_process).chain([most]).min_by_key(|(limit, _)| *limit);
+    let least = of_nodes
+        .chain(of_process)
+        .chain([most])
+        .min_by_key(|(limit, _)| *limit);
     match least {
-        Some((limit, because)) if limit < bytes => Err(ProbeError::BufferTooLarge { bytes, because }),
+        Some((limit, because)) if limit < bytes => {
+            Err(ProbeError::BufferTooLarge { bytes, because })
+        }
         _ => Ok(()),
     }
 }
@@ -99,18 +122,35 @@ pub(crate) fn size_of(
     spare: Option<u64>,
 ) -> Room {
     let modelled = machine.origin.emulated.as_deref().and_then(modelled_cache);
-    let last_level_cache_bytes = modelled.or_else(|| last_level_caches(machine).filter_map(size).max());
-    let line_bytes = machine.caches.iter().filter_map(|cache| cache.line_bytes).max().unwrap_or(64);
+    let last_level_cache_bytes =
+        modelled.or_else(|| last_level_caches(machine).filter_map(size).max());
+    let line_bytes = machine
+        .caches
+        .iter()
+        .filter_map(|cache| cache.line_bytes)
+        .max()
+        .unwrap_or(64);
     // A line of 512 bytes is the largest there is; a wrong file must not make the stride absurd.
     let line_bytes = u64::from(line_bytes).clamp(64, 512).next_power_of_two();
-    let least = if machine.origin.emulated.is_some() { LEAST_WANTED_EMULATED } else { LEAST_WANTED };
+    let least = if machine.origin.emulated.is_some() {
+        LEAST_WANTED_EMULATED
+    } else {
+        LEAST_WANTED
+    };
     let for_one = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(TIMES_CACHE));
     let by_cache = match used_by {
         Use::OneCpu => for_one,
-        Use::AllCpus => for_one.max(largest_sum_of_a_node(machine).saturating_mul(TIMES_ALL_CACHES)),
+        Use::AllCpus => {
+            for_one.max(largest_sum_of_a_node(machine).saturating_mul(TIMES_ALL_CACHES))
+        }
     };
-    let wanted = options.buffer_bytes.unwrap_or(by_cache.max(least)).clamp(LEAST_TAKEN, MOST_TAKEN);
-    let limit = limits(machine, nodes, options.budget, spare).into_iter().min_by_key(|limit| limit.bytes);
+    let wanted = options
+        .buffer_bytes
+        .unwrap_or(by_cache.max(least))
+        .clamp(LEAST_TAKEN, MOST_TAKEN);
+    let limit = limits(machine, nodes, options.budget, spare)
+        .into_iter()
+        .min_by_key(|limit| limit.bytes);
     let mut warnings = Vec::new();
     if last_level_cache_bytes.is_none() {
         warnings.push(Warning::UnknownCache);
@@ -119,10 +159,18 @@ pub(crate) fn size_of(
     if let Some(limit) = limit.filter(|limit| limit.bytes < wanted) {
         buffer_bytes = limit.bytes.max(LEAST_TAKEN);
         let because = limit.because;
-        warnings.push(Warning::SmallBuffer { wanted_bytes: wanted, got_bytes: buffer_bytes, because });
+        warnings.push(Warning::SmallBuffer {
+            wanted_bytes: wanted,
+            got_bytes: buffer_bytes,
+            because,
+        });
     } else if wanted < by_cache {
         let because = "that size was asked for".to_owned();
-        warnings.push(Warning::SmallBuffer { wanted_bytes: by_cache, got_bytes: wanted, because });
+        warnings.push(Warning::SmallBuffer {
+            wanted_bytes: by_cache,
+            got_bytes: wanted,
+            because,
+        });
     }
     // Whole megabytes, so that huge pages can fill them.
     let whole = |bytes: u64| bytes & !((2 << 20) - 1);
@@ -131,7 +179,13 @@ pub(crate) fn size_of(
         Some(_) => buffer_bytes,
         None => whole(for_one.max(least)).min(buffer_bytes),
     };
-    Room { buffer_bytes, one_cpu_bytes, line_bytes, last_level_cache_bytes, warnings }
+    Room {
+        buffer_bytes,
+        one_cpu_bytes,
+        line_bytes,
+        last_level_cache_bytes,
+        warnings,
+    }
 }
 
 fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u64>) -> Vec<Limit> {
@@ -141,10 +195,16 @@ fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u
         None => PREPARED_PER_SECOND,
     };
     let by_time = budget.as_secs_f64() * PREPARING_SHARE * speed / count as f64;
-    let by_time = Limit { bytes: by_time as u64, because: "a larger one could not be prepared in the time".into() };
+    let by_time = Limit {
+        bytes: by_time as u64,
+        because: "a larger one could not be prepared in the time".into(),
+    };
     let by_node = nodes.iter().filter_map(|&node| {
         let free = machine.node(node)?.memory.get()?.free_bytes?;
-        Some(Limit { bytes: free / 2, because: format!("node {node} has {} MiB free", free >> 20) })
+        Some(Limit {
+            bytes: free / 2,
+            because: format!("node {node} has {} MiB free", free >> 20),
+        })
     });
     let by_spare = spare.map(|spare| Limit {
         bytes: spare / 2 / count,
@@ -155,7 +215,12 @@ fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u
 
 /// The caches of the highest level that hold data.
 pub(crate) fn last_level_caches(machine: &Machine) -> impl Iterator<Item = &Cache> {
-    let data = || machine.caches.iter().filter(|cache| cache.kind != CacheKind::Instruction);
+    let data = || {
+        machine
+            .caches
+            .iter()
+            .filter(|cache| cache.kind != CacheKind::Instruction)
+    };
     let level = data().map(|cache| cache.level).max();
     data().filter(move |cache| Some(cache.level) == level)
 }
@@ -179,8 +244,15 @@ fn modelled_cache(label: &str) -> Option<u64> {
 
 /// The last-level caches of one node together, for the node that has most, in bytes.
 fn largest_sum_of_a_node(machine: &Machine) -> u64 {
-    let of_node = |cpus| last_level_caches(machine).filter(move |cache| cache.cpus.intersects(cpus)).filter_map(size);
-    let sums = machine.nodes.iter().map(|node| of_node(&node.cpus).fold(0u64, u64::saturating_add));
+    let of_node = |cpus| {
+        last_level_caches(machine)
+            .filter(move |cache| cache.cpus.intersects(cpus))
+            .filter_map(size)
+    };
+    let sums = machine
+        .nodes
+        .iter()
+        .map(|node| of_node(&node.cpus).fold(0u64, u64::saturating_add));
     sums.max().unwrap_or(0)
 }
 
@@ -194,18 +266,35 @@ pub(crate) fn spare_memory() -> Option<u64> {
         let number = |file: &str| read(&directory.join(file))?.trim().parse::<u64>().ok();
         Some(number(limit)?.saturating_sub(number(used)?))
     };
-    let unified = group.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let unified = group
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .unwrap_or_default();
     let unified = Path::new("/sys/fs/cgroup").join(unified);
-    let ancestors = unified.ancestors().take_while(|directory| directory.starts_with("/sys/fs/cgroup"));
-    let groups = ancestors.filter_map(|directory| below_limit(directory, "memory.max", "memory.current"));
-    let version_1 = below_limit(Path::new("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes");
+    let ancestors = unified
+        .ancestors()
+        .take_while(|directory| directory.starts_with("/sys/fs/cgroup"));
+    let groups =
+        ancestors.filter_map(|directory| below_limit(directory, "memory.max", "memory.current"));
+    let version_1 = below_limit(
+        Path::new("/sys/fs/cgroup/memory"),
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+    );
     groups.chain(version_1).chain(available).min()
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
 fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -217,7 +306,10 @@ mod tests {
     fn machine(cache: Option<u64>, free: u64) -> Machine {
         let mut machine = Machine::empty(Origin::new(SourceKind::Live, "test"), "test");
         let mut node = Node::new(NodeId(0), CpuSet::single(CpuId(0)));
-        node.memory = Known::Yes(Memory { free_bytes: Some(free), ..Memory::of(1 << 40) });
+        node.memory = Known::Yes(Memory {
+            free_bytes: Some(free),
+            ..Memory::of(1 << 40)
+        });
         machine.nodes.push(node);
         machine.caches.extend(cache.map(|bytes| Cache {
             level: 3,
@@ -231,14 +323,30 @@ mod tests {
     }
 
     fn room(machine: &Machine, spare: Option<u64>) -> Room {
-        decide(machine, &[NodeId(0)], &ProbeOptions::default(), Use::OneCpu, spare).unwrap()
+        decide(
+            machine,
+            &[NodeId(0)],
+            &ProbeOptions::default(),
+            Use::OneCpu,
+            spare,
+        )
+        .unwrap()
     }
 
     #[test]
     fn a_size_that_memory_cannot_hold_is_refused_with_the_limit() {
         let asked = |bytes, spare| {
-            let options = ProbeOptions { buffer_bytes: Some(bytes), ..ProbeOptions::default() };
-            decide(&machine(Some(32 << 20), 1 << 40), &[NodeId(0)], &options, Use::OneCpu, spare)
+            let options = ProbeOptions {
+                buffer_bytes: Some(bytes),
+                ..ProbeOptions::default()
+            };
+            decide(
+                &machine(Some(32 << 20), 1 << 40),
+                &[NodeId(0)],
+                &options,
+                Use::OneCpu,
+                spare,
+            )
         };
         let refused = |bytes, spare| asked(bytes, spare).unwrap_err().to_string();
         assert!(refused(99_999 << 40, None).contains("the most is 16384 MiB"));
@@ -247,17 +355,32 @@ mod tests {
         assert!(asked(64 << 20, Some(1 << 30)).is_ok());
         let mut small = machine(None, 1 << 30);
         small.nodes[0].memory = Known::Yes(Memory::of(8 << 30));
-        let options = ProbeOptions { buffer_bytes: Some(9 << 30), ..ProbeOptions::default() };
+        let options = ProbeOptions {
+            buffer_bytes: Some(9 << 30),
+            ..ProbeOptions::default()
+        };
         let error = decide(&small, &[NodeId(0)], &options, Use::OneCpu, None).unwrap_err();
-        assert!(error.to_string().contains("node 0 has 8192 MiB of memory"), "{error}");
+        assert!(
+            error.to_string().contains("node 0 has 8192 MiB of memory"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_buffer_is_four_times_the_cache_and_at_least_64_mib() {
-        assert_eq!(room(&machine(Some(32 << 20), 1 << 40), None).buffer_bytes, 128 << 20);
-        assert_eq!(room(&machine(Some(1 << 20), 1 << 40), None).buffer_bytes, 64 << 20);
+        assert_eq!(
+            room(&machine(Some(32 << 20), 1 << 40), None).buffer_bytes,
+            128 << 20
+        );
+        assert_eq!(
+            room(&machine(Some(1 << 20), 1 << 40), None).buffer_bytes,
+            64 << 20
+        );
         let unknown = room(&machine(None, 1 << 40), None);
-        assert_eq!((unknown.buffer_bytes, unknown.warnings), (64 << 20, vec![Warning::UnknownCache]));
+        assert_eq!(
+            (unknown.buffer_bytes, unknown.warnings),
+            (64 << 20, vec![Warning::UnknownCache])
+        );
     }
 
     #[test]
@@ -277,14 +400,26 @@ mod tests {
         machine.nodes[0].cpus = CpuSet::range(CpuId(0), CpuId(2));
         for cpu in [1, 2] {
             let cpus = CpuSet::single(CpuId(cpu));
-            machine.caches.push(Cache { cpus, ..machine.caches[0].clone() });
+            machine.caches.push(Cache {
+                cpus,
+                ..machine.caches[0].clone()
+            });
         }
         let options = ProbeOptions::default();
         let room = decide(&machine, &[NodeId(0)], &options, Use::AllCpus, None).unwrap();
-        assert_eq!((room.one_cpu_bytes, room.buffer_bytes), (128 << 20, 192 << 20));
-        let asked = ProbeOptions { buffer_bytes: Some(16 << 20), ..options };
+        assert_eq!(
+            (room.one_cpu_bytes, room.buffer_bytes),
+            (128 << 20, 192 << 20)
+        );
+        let asked = ProbeOptions {
+            buffer_bytes: Some(16 << 20),
+            ..options
+        };
         let room = decide(&machine, &[NodeId(0)], &asked, Use::AllCpus, None).unwrap();
-        assert_eq!((room.one_cpu_bytes, room.buffer_bytes), (16 << 20, 16 << 20));
+        assert_eq!(
+            (room.one_cpu_bytes, room.buffer_bytes),
+            (16 << 20, 16 << 20)
+        );
         assert!(matches!(room.warnings[..], [Warning::SmallBuffer { .. }]));
     }
 
@@ -301,9 +436,16 @@ mod tests {
         machine.origin.emulated =
             Some("machine x, delays 10: 400 ns; cache 12M/16 ways a node; transfer 5/9 ns".into());
         assert_eq!(room(&machine, None).buffer_bytes, 48 << 20);
-        assert_eq!(modelled_cache("x; cache 512K/8 ways a node"), Some(512 << 10));
-        for label in ["no delays: all memory equally fast", "x; cache ", "x; cache M/", "x; cache 99999999999999999G/1"]
-        {
+        assert_eq!(
+            modelled_cache("x; cache 512K/8 ways a node"),
+            Some(512 << 10)
+        );
+        for label in [
+            "no delays: all memory equally fast",
+            "x; cache ",
+            "x; cache M/",
+            "x; cache 99999999999999999G/1",
+        ] {
             assert_eq!(modelled_cache(label), None, "{label}");
         }
     }
@@ -311,12 +453,18 @@ mod tests {
     #[test]
     fn absurd_caches_and_no_memory_leave_a_buffer_that_can_be_had() {
         assert!(room(&machine(Some(u64::MAX), 1 << 60), None).buffer_bytes <= MOST_TAKEN);
-        assert_eq!(room(&machine(Some(32 << 20), 0), Some(0)).buffer_bytes, LEAST_TAKEN);
+        assert_eq!(
+            room(&machine(Some(32 << 20), 0), Some(0)).buffer_bytes,
+            LEAST_TAKEN
+        );
     }
 
     #[test]
     fn available_memory_is_read_and_nonsense_is_not() {
-        assert_eq!(available("MemTotal: 5 kB\nMemAvailable:   24336624 kB\n"), Some(24_336_624 * 1024));
+        assert_eq!(
+            available("MemTotal: 5 kB\nMemAvailable:   24336624 kB\n"),
+            Some(24_336_624 * 1024)
+        );
         assert_eq!(available("MemAvailable: 99999999999999999999 kB"), None);
         assert_eq!(available("MemAvailable:"), None);
     }

@@ -38,31 +38,58 @@ pub struct SkippedPair {
 ///
 /// # Errors
 /// When a node that was asked for by name is not there or lacks what it was asked for, or nothing is left.
-pub(crate) fn pick(machine: &Machine, allowed: &CpuSet, options: &ProbeOptions) -> Result<Subjects, ProbeError> {
-    options.from.iter().try_for_each(|nodes| check_cpus(machine, nodes))?;
-    options.to.iter().try_for_each(|nodes| check_memory(machine, nodes))?;
-    let mut subjects = Subjects { sources: Vec::new(), memory: Vec::new(), skipped: Vec::new() };
+pub(crate) fn pick(
+    machine: &Machine,
+    allowed: &CpuSet,
+    options: &ProbeOptions,
+) -> Result<Subjects, ProbeError> {
+    options
+        .from
+        .iter()
+        .try_for_each(|nodes| check_cpus(machine, nodes))?;
+    options
+        .to
+        .iter()
+        .try_for_each(|nodes| check_memory(machine, nodes))?;
+    let mut subjects = Subjects {
+        sources: Vec::new(),
+        memory: Vec::new(),
+        skipped: Vec::new(),
+    };
     for node in machine.online_nodes() {
         if may_have_memory(node) && options.to.as_ref().is_none_or(|to| to.contains(node.id)) {
             subjects.memory.push(node.id);
         }
         let online = online_cpus(machine, node);
-        if online.is_empty() || options.from.as_ref().is_some_and(|from| !from.contains(node.id)) {
+        if online.is_empty()
+            || options
+                .from
+                .as_ref()
+                .is_some_and(|from| !from.contains(node.id))
+        {
             continue;
         }
         let all = in_order(machine, &online.intersection(allowed));
         match best_cpu(machine, &all) {
-            Some(cpu) => subjects.sources.push(Source { node: node.id, cpu, all }),
+            Some(cpu) => subjects.sources.push(Source {
+                node: node.id,
+                cpu,
+                all,
+            }),
             None => subjects.skipped.push(SkippedPair {
                 cpu_node: Some(node.id),
                 memory_node: None,
-                because: format!("this process may not run on the node's CPUs {online}, only on {allowed}"),
+                because: format!(
+                    "this process may not run on the node's CPUs {online}, only on {allowed}"
+                ),
             }),
         }
     }
     let because = match (subjects.memory.is_empty(), subjects.sources.is_empty()) {
         (true, _) => "no online node has memory".to_owned(),
-        (_, true) => format!("this process may run on CPUs {allowed}, none of which is on a node to measure from"),
+        (_, true) => format!(
+            "this process may run on CPUs {allowed}, none of which is on a node to measure from"
+        ),
         _ => return Ok(subjects),
     };
     Err(ProbeError::NothingToMeasure { because })
@@ -87,8 +114,16 @@ pub(crate) fn check_cpus(machine: &Machine, nodes: &NodeSet) -> Result<(), Probe
     for id in nodes.iter() {
         let node = online_node(machine, id)?;
         if !has_cpus(node) {
-            let has = if may_have_memory(node) { "memory" } else { "a number" };
-            return Err(ProbeError::NoCpus { node: id, has, others: nodes_that(machine, has_cpus) });
+            let has = if may_have_memory(node) {
+                "memory"
+            } else {
+                "a number"
+            };
+            return Err(ProbeError::NoCpus {
+                node: id,
+                has,
+                others: nodes_that(machine, has_cpus),
+            });
         }
     }
     Ok(())
@@ -98,7 +133,10 @@ pub(crate) fn check_cpus(machine: &Machine, nodes: &NodeSet) -> Result<(), Probe
 fn check_memory(machine: &Machine, nodes: &NodeSet) -> Result<(), ProbeError> {
     for node in nodes.iter() {
         if !may_have_memory(online_node(machine, node)?) {
-            return Err(ProbeError::NoMemory { node, others: nodes_that(machine, may_have_memory) });
+            return Err(ProbeError::NoMemory {
+                node,
+                others: nodes_that(machine, may_have_memory),
+            });
         }
     }
     Ok(())
@@ -106,24 +144,35 @@ fn check_memory(machine: &Machine, nodes: &NodeSet) -> Result<(), ProbeError> {
 
 fn online_node(machine: &Machine, node: NodeId) -> Result<&Node, ProbeError> {
     let found = machine.node(node).filter(|node| node.online);
-    found.ok_or_else(|| ProbeError::NoSuchNode { node, online: machine.online_node_set() })
+    found.ok_or_else(|| ProbeError::NoSuchNode {
+        node,
+        online: machine.online_node_set(),
+    })
 }
 
 fn nodes_that(machine: &Machine, has: impl Fn(&Node) -> bool) -> NodeSet {
-    machine.online_nodes().filter(|node| has(node)).map(|node| node.id).collect()
+    machine
+        .online_nodes()
+        .filter(|node| has(node))
+        .map(|node| node.id)
+        .collect()
 }
 
 /// The CPUs that may be used, one of each core first; isolated ones only when there are no others.
 fn in_order(machine: &Machine, usable: &CpuSet) -> Vec<CpuId> {
     let free = usable.difference(&machine.cpu_states.kept_free());
     let candidates = if free.is_empty() { usable } else { &free };
-    let (mut leaders, siblings): (Vec<_>, Vec<_>) = candidates.iter().partition(|&cpu| leads(machine, cpu));
+    let (mut leaders, siblings): (Vec<_>, Vec<_>) =
+        candidates.iter().partition(|&cpu| leads(machine, cpu));
     leaders.extend(siblings);
     leaders
 }
 
 fn leads(machine: &Machine, cpu: CpuId) -> bool {
-    machine.cpu(cpu).and_then(|cpu| cpu.core).is_none_or(|core| core == cpu)
+    machine
+        .cpu(cpu)
+        .and_then(|cpu| cpu.core)
+        .is_none_or(|core| core == cpu)
 }
 
 /// The CPU to measure from: the first of its core, and the highest of those, because interrupts gather on the low
@@ -144,12 +193,18 @@ mod tests {
         let mut machine = Machine::empty(Origin::new(SourceKind::Live, "test"), "test");
         for cpu in 0..8u32 {
             let core = Some(CpuId(cpu & !1));
-            machine.cpus.push(Cpu { core, ..Cpu::new(CpuId(cpu), Some(NodeId(cpu / 4))) });
+            machine.cpus.push(Cpu {
+                core,
+                ..Cpu::new(CpuId(cpu), Some(NodeId(cpu / 4)))
+            });
         }
         machine.cpu_states.online = CpuSet::range(CpuId(0), CpuId(7));
         machine.nodes = vec![
             Node::new(NodeId(0), CpuSet::range(CpuId(0), CpuId(3))),
-            Node { memory: Known::Yes(Memory::of(0)), ..Node::new(NodeId(1), CpuSet::range(CpuId(4), CpuId(7))) },
+            Node {
+                memory: Known::Yes(Memory::of(0)),
+                ..Node::new(NodeId(1), CpuSet::range(CpuId(4), CpuId(7)))
+            },
             Node::new(NodeId(2), CpuSet::new()),
         ];
         assert!(machine.check().is_empty());
@@ -161,7 +216,11 @@ mod tests {
     }
 
     fn measuring(subjects: &Subjects) -> Vec<(NodeId, CpuId)> {
-        subjects.sources.iter().map(|source| (source.node, source.cpu)).collect()
+        subjects
+            .sources
+            .iter()
+            .map(|source| (source.node, source.cpu))
+            .collect()
     }
 
     fn nodes(list: &str) -> Option<NodeSet> {
@@ -171,8 +230,15 @@ mod tests {
     #[test]
     fn the_highest_core_leader_measures() {
         let subjects = all_of(&machine(), &CpuSet::range(CpuId(0), CpuId(7)));
-        assert_eq!(measuring(&subjects), [(NodeId(0), CpuId(2)), (NodeId(1), CpuId(6))]);
-        assert_eq!(subjects.memory, [NodeId(0), NodeId(2)], "node 1 has no memory, node 2's is unknown");
+        assert_eq!(
+            measuring(&subjects),
+            [(NodeId(0), CpuId(2)), (NodeId(1), CpuId(6))]
+        );
+        assert_eq!(
+            subjects.memory,
+            [NodeId(0), NodeId(2)],
+            "node 1 has no memory, node 2's is unknown"
+        );
     }
 
     #[test]
@@ -180,7 +246,10 @@ mod tests {
         let mut machine = machine();
         machine.cpu_states.isolated = Known::Yes(CpuSet::parse_list("2-7").unwrap());
         let subjects = all_of(&machine, &CpuSet::range(CpuId(0), CpuId(7)));
-        assert_eq!(measuring(&subjects), [(NodeId(0), CpuId(0)), (NodeId(1), CpuId(6))]);
+        assert_eq!(
+            measuring(&subjects),
+            [(NodeId(0), CpuId(0)), (NodeId(1), CpuId(6))]
+        );
     }
 
     #[test]
@@ -188,7 +257,11 @@ mod tests {
         let subjects = all_of(&machine(), &CpuSet::single(CpuId(1)));
         assert_eq!(measuring(&subjects), [(NodeId(0), CpuId(1))]);
         assert_eq!(subjects.skipped.len(), 1);
-        assert!(subjects.skipped[0].because.contains("4-7"), "{}", subjects.skipped[0].because);
+        assert!(
+            subjects.skipped[0].because.contains("4-7"),
+            "{}",
+            subjects.skipped[0].because
+        );
     }
 
     #[test]
@@ -199,7 +272,11 @@ mod tests {
 
     #[test]
     fn nodes_that_were_asked_for_are_measured_and_no_others() {
-        let options = ProbeOptions { from: nodes("1"), to: nodes("0"), ..ProbeOptions::default() };
+        let options = ProbeOptions {
+            from: nodes("1"),
+            to: nodes("0"),
+            ..ProbeOptions::default()
+        };
         let subjects = pick(&machine(), &CpuSet::range(CpuId(0), CpuId(7)), &options).unwrap();
         assert_eq!(measuring(&subjects), [(NodeId(1), CpuId(6))]);
         assert_eq!(subjects.memory, [NodeId(0)]);
@@ -207,19 +284,54 @@ mod tests {
 
     #[test]
     fn a_node_that_lacks_what_it_was_asked_for_is_named() {
-        let refusal = |options: ProbeOptions| match pick(&machine(), &CpuSet::range(CpuId(0), CpuId(7)), &options) {
+        let refusal = |options: ProbeOptions| match pick(
+            &machine(),
+            &CpuSet::range(CpuId(0), CpuId(7)),
+            &options,
+        ) {
             Err(error) => error.to_string(),
             Ok(_) => panic!("{options:?} cannot be measured"),
         };
         let cases = [
-            (ProbeOptions { from: nodes("0,2"), ..ProbeOptions::default() }, "node 2 has no CPU", "0-1"),
-            (ProbeOptions { to: nodes("1"), ..ProbeOptions::default() }, "node 1 has no memory", "0,2"),
-            (ProbeOptions { to: nodes("5"), ..ProbeOptions::default() }, "no node 5", "0-2"),
-            (ProbeOptions { from: nodes("9"), ..ProbeOptions::default() }, "no node 9", "0-2"),
+            (
+                ProbeOptions {
+                    from: nodes("0,2"),
+                    ..ProbeOptions::default()
+                },
+                "node 2 has no CPU",
+                "0-1",
+            ),
+            (
+                ProbeOptions {
+                    to: nodes("1"),
+                    ..ProbeOptions::default()
+                },
+                "node 1 has no memory",
+                "0,2",
+            ),
+            (
+                ProbeOptions {
+                    to: nodes("5"),
+                    ..ProbeOptions::default()
+                },
+                "no node 5",
+                "0-2",
+            ),
+            (
+                ProbeOptions {
+                    from: nodes("9"),
+                    ..ProbeOptions::default()
+                },
+                "no node 9",
+                "0-2",
+            ),
         ];
         for (options, names, offers) in cases {
             let message = refusal(options);
-            assert!(message.contains(names) && message.contains(offers), "{message}");
+            assert!(
+                message.contains(names) && message.contains(offers),
+                "{message}"
+            );
         }
     }
 }

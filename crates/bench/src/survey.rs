@@ -71,7 +71,12 @@ pub struct SurveyOptions {
 
 impl Default for SurveyOptions {
     fn default() -> Self {
-        Self { parts: Part::ALL.to_vec(), threads: None, all_cpus: false, probe: ProbeOptions::default() }
+        Self {
+            parts: Part::ALL.to_vec(),
+            threads: None,
+            all_cpus: false,
+            probe: ProbeOptions::default(),
+        }
     }
 }
 
@@ -112,7 +117,13 @@ pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Survey, Pro
     on_own_thread(|| {
         // Asked before the thread is pinned for the first time.
         let allowed = pinning::allowed().map_err(ProbeError::Thread)?;
-        Measuring { machine, options, allowed, start: Instant::now() }.measure()
+        Measuring {
+            machine,
+            options,
+            allowed,
+            start: Instant::now(),
+        }
+        .measure()
     })
 }
 
@@ -132,7 +143,10 @@ impl Measuring<'_> {
     /// When a part has to end, so that those after it have their share of what is left.
     fn deadline(&self, part: Part) -> Instant {
         let end = self.start + self.options.probe.budget;
-        let weights = Part::ALL.iter().skip_while(|&&other| other != part).filter(|&&other| self.wants(other));
+        let weights = Part::ALL
+            .iter()
+            .skip_while(|&&other| other != part)
+            .filter(|&&other| self.wants(other));
         let all: f64 = weights.map(|part| part.weight()).sum();
         let left: Duration = end.saturating_duration_since(Instant::now());
         Instant::now() + left.mul_f64((part.weight() / all.max(part.weight())).min(1.0))
@@ -155,7 +169,10 @@ impl Measuring<'_> {
                 Ok(transfer) => survey.transfer = Some(transfer),
                 // On a machine with one CPU the rest is still worth having.
                 Err(ProbeError::NothingToMeasure { because }) if self.options.parts.len() > 1 => {
-                    survey.not_measured.push(NotMeasured { part: Part::Transfer, because });
+                    survey.not_measured.push(NotMeasured {
+                        part: Part::Transfer,
+                        because,
+                    });
                 }
                 Err(error) => return Err(error),
             }
@@ -166,32 +183,62 @@ impl Measuring<'_> {
 
     fn measure_memory(&self, survey: &mut Survey) -> Result<(), ProbeError> {
         let (machine, options) = (self.machine, &self.options.probe);
-        let subjects::Subjects { sources, memory, skipped } = subjects::pick(machine, &self.allowed, options)?;
-        let used_by = if self.wants(Part::Bandwidth) { Use::AllCpus } else { Use::OneCpu };
+        let subjects::Subjects {
+            sources,
+            memory,
+            skipped,
+        } = subjects::pick(machine, &self.allowed, options)?;
+        let used_by = if self.wants(Part::Bandwidth) {
+            Use::AllCpus
+        } else {
+            Use::OneCpu
+        };
         let room = room::decide(machine, &memory, options, used_by, room::spare_memory())?;
         let mut placed = placed::place(machine, &memory, &sources, room.buffer_bytes, options)?;
         placed.skipped.splice(0..0, skipped);
         if self.wants(Part::Latency) {
             let deadline = self.deadline(Part::Latency);
             let (sources, placed) = (&sources, &mut placed);
-            let chases = Chases { machine, options, sources, room: &room, placed, deadline };
+            let chases = Chases {
+                machine,
+                options,
+                sources,
+                room: &room,
+                placed,
+                deadline,
+            };
             survey.latency = Some(latency::measure_on(chases)?);
         }
         if self.wants(Part::Bandwidth) {
             let (deadline, threads) = (self.deadline(Part::Bandwidth), self.options.threads);
             let (sources, placed) = (&sources, &mut placed);
-            let streams = Streams { machine, options, sources, room: &room, placed, threads, deadline };
+            let streams = Streams {
+                machine,
+                options,
+                sources,
+                room: &room,
+                placed,
+                threads,
+                deadline,
+            };
             survey.bandwidth = Some(bandwidth::measure_on(streams)?);
         }
         Ok(())
     }
 
     fn transfers(&self) -> Result<TransferMatrix, ProbeError> {
-        let (machine, options, all_cpus) = (self.machine, &self.options.probe, self.options.all_cpus);
+        let (machine, options, all_cpus) =
+            (self.machine, &self.options.probe, self.options.all_cpus);
         for nodes in [&options.from, &options.to].into_iter().flatten() {
             subjects::check_cpus(machine, nodes)?;
         }
         let deadline = self.deadline(Part::Transfer);
-        transfer::measure_on(HandOvers { machine, options, allowed: &self.allowed, all_cpus, deadline })
+        transfer::measure_on(HandOvers {
+            machine,
+            options,
+            allowed: &self.allowed,
+            all_cpus,
+            deadline,
+        })
     }
 }

@@ -66,7 +66,9 @@ pub struct TransferMatrix {
 impl TransferMatrix {
     /// The measurement between two CPUs, in either order.
     pub fn pair(&self, a: CpuId, b: CpuId) -> Option<&TransferPair> {
-        self.pairs.iter().find(|pair| (pair.first, pair.second) == (a.min(b), a.max(b)))
+        self.pairs
+            .iter()
+            .find(|pair| (pair.first, pair.second) == (a.min(b), a.max(b)))
     }
 }
 

@@ -22,7 +22,11 @@ fn small(parts: &[Part]) -> SurveyOptions {
         most_samples: 7,
         ..ProbeOptions::default()
     };
-    SurveyOptions { parts: parts.to_vec(), probe, ..SurveyOptions::default() }
+    SurveyOptions {
+        parts: parts.to_vec(),
+        probe,
+        ..SurveyOptions::default()
+    }
 }
 
 fn several_cpus(machine: &Machine) -> bool {
@@ -36,14 +40,30 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
     let survey = measure(&machine, &small(&Part::ALL)).unwrap();
     assert_eq!(survey.emulated, machine.origin.emulated);
     let latency = survey.latency.as_ref().unwrap();
-    assert!((0.1..1e5).contains(&latency.pairs[0].median_ns), "{:?}", latency.pairs);
-    assert!(latency.pairs[0].confidence_ns.is_some_and(|c| c.low <= c.high), "seven samples give an interval");
+    assert!(
+        (0.1..1e5).contains(&latency.pairs[0].median_ns),
+        "{:?}",
+        latency.pairs
+    );
+    assert!(
+        latency.pairs[0]
+            .confidence_ns
+            .is_some_and(|c| c.low <= c.high),
+        "seven samples give an interval"
+    );
     let bandwidth = survey.bandwidth.as_ref().unwrap();
     assert_eq!(bandwidth.emulated, machine.origin.emulated);
     for traffic in Traffic::ALL {
         let pair = bandwidth.pair(traffic, NodeId(0), NodeId(0)).unwrap();
-        assert_eq!(pair.cpus, machine.nodes[0].cpus, "all CPUs of the node take part");
-        assert!((1e7..1e13).contains(&pair.bytes_per_s.median), "{traffic}: {:?}", pair.bytes_per_s);
+        assert_eq!(
+            pair.cpus, machine.nodes[0].cpus,
+            "all CPUs of the node take part"
+        );
+        assert!(
+            (1e7..1e13).contains(&pair.bytes_per_s.median),
+            "{traffic}: {:?}",
+            pair.bytes_per_s
+        );
         assert!(!pair.bytes_per_s.samples.is_empty());
     }
     if !several_cpus(&machine) {
@@ -54,7 +74,11 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
     assert_eq!(transfer.emulated, machine.origin.emulated);
     match (&transfer.pairs[..], &transfer.skipped[..]) {
         ([pair], []) => {
-            assert_eq!(pair.nearness, Nearness::Node, "the test names no cores and no caches");
+            assert_eq!(
+                pair.nearness,
+                Nearness::Node,
+                "the test names no cores and no caches"
+            );
             assert!((1.0..5e4).contains(&pair.round_trip_ns.median), "{pair:?}");
             assert_eq!(transfer.pair(pair.second, pair.first), Some(pair));
         }
@@ -67,10 +91,20 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
 
 #[test]
 fn threads_can_be_fewer_than_cpus() {
-    let options = SurveyOptions { threads: Some(1), ..small(&[Part::Bandwidth]) };
+    let options = SurveyOptions {
+        threads: Some(1),
+        ..small(&[Part::Bandwidth])
+    };
     let survey = measure(&this_system(), &options).unwrap();
     assert!(survey.latency.is_none() && survey.transfer.is_none());
-    assert!(survey.bandwidth.unwrap().pairs.iter().all(|pair| pair.cpus.len() == 1));
+    assert!(
+        survey
+            .bandwidth
+            .unwrap()
+            .pairs
+            .iter()
+            .all(|pair| pair.cpus.len() == 1)
+    );
 }
 
 #[test]
@@ -82,14 +116,27 @@ fn pages_are_bound_and_verified_where_there_are_nodes_to_mix_up() {
     let (latency, bandwidth) = (survey.latency.unwrap(), survey.bandwidth.unwrap());
     for skipped in [&latency.skipped, &bandwidth.skipped] {
         assert!(
-            skipped.iter().any(|s| s.memory_node == Some(NodeId(900)) && s.because.contains("bound")),
+            skipped
+                .iter()
+                .any(|s| s.memory_node == Some(NodeId(900)) && s.because.contains("bound")),
             "{skipped:?}"
         );
     }
-    assert!(latency.pairs.iter().all(|pair| pair.memory_node == NodeId(0)));
-    let refused =
-        latency.warnings.iter().any(|w| matches!(w, Warning::BindRefused { .. } | Warning::Unverified { .. }));
-    assert!(!refused || std::env::var_os("container").is_some(), "{:?}", latency.warnings);
+    assert!(
+        latency
+            .pairs
+            .iter()
+            .all(|pair| pair.memory_node == NodeId(0))
+    );
+    let refused = latency
+        .warnings
+        .iter()
+        .any(|w| matches!(w, Warning::BindRefused { .. } | Warning::Unverified { .. }));
+    assert!(
+        !refused || std::env::var_os("container").is_some(),
+        "{:?}",
+        latency.warnings
+    );
 }
 
 #[test]
@@ -98,7 +145,11 @@ fn base_pages_can_be_had_and_are_named() {
     options.probe.huge_pages = HugePages::Off;
     let latency = measure(&this_system(), &options).unwrap().latency.unwrap();
     assert_eq!(latency.page_kind, nearfar_bench::latency::PageKind::Base);
-    assert!(latency.warnings.contains(&Warning::BasePagesAsked), "{:?}", latency.warnings);
+    assert!(
+        latency.warnings.contains(&Warning::BasePagesAsked),
+        "{:?}",
+        latency.warnings
+    );
 }
 
 #[test]
@@ -106,14 +157,24 @@ fn a_pool_that_is_empty_is_said_to_be_and_replaced() {
     let mut options = small(&[Part::Latency]);
     options.probe.huge_pages = HugePages::Pool;
     let latency = measure(&this_system(), &options).unwrap().latency.unwrap();
-    assert!(latency.warnings.iter().any(|warning| matches!(warning, Warning::NoPool { .. })), "{:?}", latency.warnings);
+    assert!(
+        latency
+            .warnings
+            .iter()
+            .any(|warning| matches!(warning, Warning::NoPool { .. })),
+        "{:?}",
+        latency.warnings
+    );
 }
 
 #[test]
 fn nodes_that_cannot_be_measured_as_asked_are_named() {
     let mut machine = this_system();
     machine.nodes.push(Node::new(NodeId(1), CpuSet::new()));
-    machine.nodes.push(Node { memory: Known::Yes(Memory::of(0)), ..Node::new(NodeId(2), CpuSet::new()) });
+    machine.nodes.push(Node {
+        memory: Known::Yes(Memory::of(0)),
+        ..Node::new(NodeId(2), CpuSet::new())
+    });
     let refusal = |parts: &[Part], from: Option<&str>, to: Option<&str>| {
         let mut options = small(parts);
         let set = |list: &str| NodeSet::parse_list(list).unwrap();
@@ -133,7 +194,10 @@ fn one_cpu_has_nobody_to_hand_a_line_to() {
     let only = machine.nodes[0].cpus.first().unwrap();
     machine.cpu_states.online = CpuSet::single(only);
     let error = measure(&machine, &small(&[Part::Transfer])).unwrap_err();
-    assert!(matches!(&error, ProbeError::NothingToMeasure { because } if because.contains("two CPUs")), "{error}");
+    assert!(
+        matches!(&error, ProbeError::NothingToMeasure { because } if because.contains("two CPUs")),
+        "{error}"
+    );
     let survey = measure(&machine, &small(&[Part::Latency, Part::Transfer])).unwrap();
     assert!(survey.latency.is_some() && survey.transfer.is_none());
     assert_eq!(survey.not_measured[0].part, Part::Transfer);
@@ -161,7 +225,10 @@ fn a_survey_can_be_cancelled_while_it_runs() {
         });
         match ended.recv_timeout(Duration::from_millis(300)) {
             Err(_) => {}
-            Ok(Ok(Survey { transfer: Some(transfer), .. })) if !transfer.skipped.is_empty() => {
+            Ok(Ok(Survey {
+                transfer: Some(transfer),
+                ..
+            })) if !transfer.skipped.is_empty() => {
                 println!("skipped: cpus: {}", transfer.skipped[0].because);
                 continue;
             }
@@ -169,8 +236,17 @@ fn a_survey_can_be_cancelled_while_it_runs() {
         }
         cancel.store(true, Ordering::Relaxed);
         let told = Instant::now();
-        let result = ended.recv_timeout(Duration::from_secs(20)).expect("a cancelled survey ends");
-        assert!(matches!(result, Err(ProbeError::Cancelled)), "{part}: {result:?}");
-        assert!(told.elapsed() < Duration::from_secs(5), "{part}: {:?}", told.elapsed());
+        let result = ended
+            .recv_timeout(Duration::from_secs(20))
+            .expect("a cancelled survey ends");
+        assert!(
+            matches!(result, Err(ProbeError::Cancelled)),
+            "{part}: {result:?}"
+        );
+        assert!(
+            told.elapsed() < Duration::from_secs(5),
+            "{part}: {:?}",
+            told.elapsed()
+        );
     }
 }

@@ -28,24 +28,35 @@ struct Cost {
 }
 
 fn main() -> io::Result<()> {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(11);
+    let rounds = std::env::args()
+        .nth(1)
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(11);
     let nearfar = beside_us("nearfar")?;
     let directory = tempfile::tempdir()?;
     println!("{rounds} rounds a size after one warm-up, median (lowest to highest)\n");
-    println!("{:>6}  {:24} {:24} {:20} peak memory", "CPUs", "nearfar audit", "lstopo", "time, ratio");
+    println!(
+        "{:>6}  {:24} {:24} {:20} peak memory",
+        "CPUs", "nearfar audit", "lstopo", "time, ratio"
+    );
     for cpus in SIZES {
         let tree = directory.path().join(cpus.to_string());
         generate(&tree, cpus)?;
         let ours = || run(Command::new(&nearfar).args(["audit", "--root"]).arg(&tree));
         let theirs = || {
-            run(Command::new("lstopo-no-graphics").args(["--whole-io", "--of", "console"]).envs([
-                ("HWLOC_FSROOT", tree.as_os_str()),
-                ("HWLOC_THISSYSTEM", "0".as_ref()),
-                // The processor of this machine is none of the tree's business.
-                ("HWLOC_COMPONENTS", "linux,stop".as_ref()),
-            ]))
+            run(Command::new("lstopo-no-graphics")
+                .args(["--whole-io", "--of", "console"])
+                .envs([
+                    ("HWLOC_FSROOT", tree.as_os_str()),
+                    ("HWLOC_THISSYSTEM", "0".as_ref()),
+                    // The processor of this machine is none of the tree's business.
+                    ("HWLOC_COMPONENTS", "linux,stop".as_ref()),
+                ]))
         };
-        let mut both = [Contender::new("nearfar audit", ours), Contender::new("lstopo", theirs)];
+        let mut both = [
+            Contender::new("nearfar audit", ours),
+            Contender::new("lstopo", theirs),
+        ];
         // The first round fills the page cache.
         race(&mut both, rounds, &mut |text| println!("{text}"));
         let [ours, theirs] = both.map(|contender| contender.costs);
@@ -63,8 +74,21 @@ fn print_row(cpus: u32, ours: &[Cost], theirs: &[Cost]) {
         true => "-".to_owned(),
         false => Spread::of(values.into_iter()).with_unit(unit),
     };
-    let wall = |costs: &[Cost]| spread(costs.iter().map(|cost| cost.wall.as_secs_f64() * 1e3).collect(), "ms");
-    let pairs = |f: fn(&Cost) -> f64| spread(ours.iter().zip(theirs).map(|(a, b)| f(a) / f(b)).collect(), "x");
+    let wall = |costs: &[Cost]| {
+        spread(
+            costs
+                .iter()
+                .map(|cost| cost.wall.as_secs_f64() * 1e3)
+                .collect(),
+            "ms",
+        )
+    };
+    let pairs = |f: fn(&Cost) -> f64| {
+        spread(
+            ours.iter().zip(theirs).map(|(a, b)| f(a) / f(b)).collect(),
+            "x",
+        )
+    };
     println!(
         "{cpus:>6}  {:24} {:24} {:20} {}",
         wall(ours),
@@ -72,8 +96,10 @@ fn print_row(cpus: u32, ours: &[Cost], theirs: &[Cost]) {
         pairs(|cost| cost.wall.as_secs_f64()),
         pairs(|cost| cost.peak_kib as f64),
     );
-    let cpu = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.cpu.as_secs_f64() * 1e3)).median;
-    let peak = |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.peak_kib as f64 / 1024.0)).median;
+    let cpu =
+        |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.cpu.as_secs_f64() * 1e3)).median;
+    let peak =
+        |costs: &[Cost]| Spread::of(costs.iter().map(|cost| cost.peak_kib as f64 / 1024.0)).median;
     let both = |costs: &[Cost]| match costs.is_empty() {
         true => "-".to_owned(),
         false => format!("{:.0} ms of CPU, {:.1} MiB", cpu(costs), peak(costs)),
@@ -96,14 +122,29 @@ fn startup(nearfar: &Path, rounds: usize) -> io::Result<()> {
         return Ok(());
     }
     let wall = Spread::of(costs.iter().map(|cost| cost.wall.as_secs_f64() * 1e3));
-    println!("\n8192 queues spread over 8192 CPUs: {}", wall.with_unit("ms"));
+    println!(
+        "\n8192 queues spread over 8192 CPUs: {}",
+        wall.with_unit("ms")
+    );
     Ok(())
 }
 
 fn generate(tree: &Path, cpus: u32) -> io::Result<()> {
     let mut command = Command::new(beside_us("examples/generate_tree")?);
-    command.arg(tree).args(["--cpus", &cpus.to_string(), "--nodes", &(cpus / 64).to_string()]);
-    command.args(["--pci", &(cpus / 8).to_string(), "--interrupts", &cpus.to_string()]).stdout(Stdio::null());
+    command.arg(tree).args([
+        "--cpus",
+        &cpus.to_string(),
+        "--nodes",
+        &(cpus / 64).to_string(),
+    ]);
+    command
+        .args([
+            "--pci",
+            &(cpus / 8).to_string(),
+            "--interrupts",
+            &cpus.to_string(),
+        ])
+        .stdout(Stdio::null());
     match command.status()?.success() {
         true => Ok(()),
         false => Err(io::Error::other("generate_tree failed")),
@@ -112,7 +153,11 @@ fn generate(tree: &Path, cpus: u32) -> io::Result<()> {
 
 fn run(command: &mut Command) -> io::Result<Cost> {
     let start = Instant::now();
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
     let mut status = 0;
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -122,6 +167,12 @@ fn run(command: &mut Command) -> io::Result<Cost> {
     if waited < 0 || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
         return Err(io::Error::other(format!("{command:?} failed")));
     }
-    let seconds = |time: libc::timeval| Duration::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64);
-    Ok(Cost { wall, cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime), peak_kib: usage.ru_maxrss })
+    let seconds = |time: libc::timeval| {
+        Duration::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64)
+    };
+    Ok(Cost {
+        wall,
+        cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        peak_kib: usage.ru_maxrss,
+    })
 }

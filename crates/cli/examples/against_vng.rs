@@ -32,7 +32,10 @@ const SERIES: &str = "6.12";
 const SAY_IN_VNG: &str = "echo first; echo first > /dev/ttyS1";
 
 fn main() -> io::Result<()> {
-    let rounds = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(10);
+    let rounds = std::env::args()
+        .nth(1)
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(10);
     let (kernel, qemu) = match kernel_and_qemu() {
         Ok(both) => both,
         Err(why) => {
@@ -43,30 +46,54 @@ fn main() -> io::Result<()> {
     let nearfar = beside_us("nearfar")?;
     let plugin = delay::find_plugin(&qemu).map_err(|error| error.to_string());
     let vng = virtme_ng(&kernel);
-    for (what, problem) in [("delays", plugin.as_ref().err()), ("virtme-ng", vng.as_ref().err())] {
-        problem.into_iter().for_each(|why| println!("skipped: {what}: {why}"));
+    for (what, problem) in [
+        ("delays", plugin.as_ref().err()),
+        ("virtme-ng", vng.as_ref().err()),
+    ] {
+        problem
+            .into_iter()
+            .for_each(|why| println!("skipped: {what}: {why}"));
     }
-    println!("Linux {}, {rounds} rounds after one warm-up, median (lowest to highest)\n", kernel.release);
-    let ours = |options: &'static [&'static str]| first_output(&mut our_guest(&nearfar, SMALL, options));
+    println!(
+        "Linux {}, {rounds} rounds after one warm-up, median (lowest to highest)\n",
+        kernel.release
+    );
+    let ours =
+        |options: &'static [&'static str]| first_output(&mut our_guest(&nearfar, SMALL, options));
     let mut contenders = vec![Contender::new("lab run, warm", || ours(&[]))];
     if plugin.is_ok() {
-        contenders.push(Contender::new("  with --delay auto", || ours(&["--delay", "auto"])));
+        contenders.push(Contender::new("  with --delay auto", || {
+            ours(&["--delay", "auto"])
+        }));
     }
     contenders.push(Contender::new("lab run --cold", || ours(&["--cold"])));
     if let Ok(image) = &vng {
-        contenders.push(Contender::new("vng --run", move || first_output(&mut their_guest(image))));
+        contenders.push(Contender::new("vng --run", move || {
+            first_output(&mut their_guest(image))
+        }));
     }
     // The first round fills the page cache, and nearfar's own with the unpacked kernel and the saved guest.
     let say = &mut |text| println!("{text}");
     race(&mut contenders, rounds, say);
     let (warm, others) = contenders.split_first().expect("the first is always there");
     print_row(warm.name, &warm.costs);
-    others.iter().for_each(|other| print_row(other.name, &other.costs));
+    others
+        .iter()
+        .for_each(|other| print_row(other.name, &other.costs));
     println!();
-    for other in others.iter().filter(|other| !other.costs.is_empty() && !warm.costs.is_empty()) {
-        println!("warm / {:20} {}", other.name.trim(), ratios(&warm.costs, &other.costs).with_unit("x"));
+    for other in others
+        .iter()
+        .filter(|other| !other.costs.is_empty() && !warm.costs.is_empty())
+    {
+        println!(
+            "warm / {:20} {}",
+            other.name.trim(),
+            ratios(&warm.costs, &other.costs).with_unit("x")
+        );
     }
-    let mut large = [Contender::new("64 vCPUs, warm", || first_output(&mut our_guest(&nearfar, LARGE, &[])))];
+    let mut large = [Contender::new("64 vCPUs, warm", || {
+        first_output(&mut our_guest(&nearfar, LARGE, &[]))
+    })];
     race(&mut large, rounds, say);
     println!();
     print_row(large[0].name, &large[0].costs);
@@ -79,13 +106,21 @@ const LARGE: [&str; 2] = ["node:2 core:32", "memory=1G"];
 
 fn print_row(name: &str, times: &[Duration]) {
     if !times.is_empty() {
-        println!("{name:22} {}", Spread::of(times.iter().map(Duration::as_secs_f64)).with_unit("s"));
+        println!(
+            "{name:22} {}",
+            Spread::of(times.iter().map(Duration::as_secs_f64)).with_unit("s")
+        );
     }
 }
 
 /// Of runs that followed each other.
 fn ratios(times: &[Duration], than: &[Duration]) -> Spread {
-    Spread::of(times.iter().zip(than).map(|(time, than)| time.as_secs_f64() / than.as_secs_f64()))
+    Spread::of(
+        times
+            .iter()
+            .zip(than)
+            .map(|(time, than)| time.as_secs_f64() / than.as_secs_f64()),
+    )
 }
 
 /// What both boot, and in what; or why there is nothing to measure.
@@ -93,7 +128,12 @@ fn kernel_and_qemu() -> Result<(Kernel, Qemu), String> {
     if Arch::host() != Some(Arch::X86_64) {
         return Err("the guests are x86-64 ones, and this host is not".to_owned());
     }
-    let found = || Ok((kernels::find_in(&Cache::of_user()?, Some(SERIES), Arch::X86_64)?, Qemu::find(Arch::X86_64)?));
+    let found = || {
+        Ok((
+            kernels::find_in(&Cache::of_user()?, Some(SERIES), Arch::X86_64)?,
+            Qemu::find(Arch::X86_64)?,
+        ))
+    };
     found().map_err(|error: LabError| error.to_string())
 }
 
@@ -101,15 +141,28 @@ fn kernel_and_qemu() -> Result<(Kernel, Qemu), String> {
 /// `../lib/modules`.
 fn virtme_ng(kernel: &Kernel) -> Result<PathBuf, String> {
     let install = "python3 -m venv venv && venv/bin/pip install virtme-ng && PATH=$PWD/venv/bin:$PATH make bench";
-    for (program, brings) in [("vng", install), ("virtme-run", install), ("depmod", "apt-get install kmod")] {
+    for (program, brings) in [
+        ("vng", install),
+        ("virtme-run", install),
+        ("depmod", "apt-get install kmod"),
+    ] {
         if !their_path().any(|folder| folder.join(program).is_file()) {
-            return Err(format!("there is no {program} on the PATH; it comes with: {brings}"));
+            return Err(format!(
+                "there is no {program} on the PATH; it comes with: {brings}"
+            ));
         }
     }
-    let beside = kernel.image.parent().and_then(Path::parent).map(|folder| folder.join("lib/modules"));
+    let beside = kernel
+        .image
+        .parent()
+        .and_then(Path::parent)
+        .map(|folder| folder.join("lib/modules"));
     match beside.filter(|modules| modules.join(&kernel.release).is_dir()) {
         Some(_) => Ok(kernel.image.clone()),
-        None => Err(format!("it finds no modules for {}", kernel.image.display())),
+        None => Err(format!(
+            "it finds no modules for {}",
+            kernel.image.display()
+        )),
     }
 }
 
@@ -117,12 +170,25 @@ fn virtme_ng(kernel: &Kernel) -> Result<PathBuf, String> {
 fn their_path() -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&path).collect();
-    folders.into_iter().chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+    folders
+        .into_iter()
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
 }
 
 fn our_guest(nearfar: &Path, [machine, memory]: [&str; 2], options: &[&str]) -> Command {
     let mut command = Command::new(nearfar);
-    command.args(["lab", "run", "--machine", machine, "--scale", memory, "--accel", "tcg", "--kernel", SERIES]);
+    command.args([
+        "lab",
+        "run",
+        "--machine",
+        machine,
+        "--scale",
+        memory,
+        "--accel",
+        "tcg",
+        "--kernel",
+        SERIES,
+    ]);
     command.args(options).args(["--", "echo", "first"]);
     command
 }
@@ -130,8 +196,22 @@ fn our_guest(nearfar: &Path, [machine, memory]: [&str; 2], options: &[&str]) -> 
 fn their_guest(image: &Path) -> Command {
     let mut command = Command::new("vng");
     // Joining fails for folders with a colon in their names only, and these came from a PATH.
-    command.env("PATH", std::env::join_paths(their_path()).unwrap_or_default()).arg("--run").arg(image);
-    command.args(["--disable-kvm", "--numa", "512M,cpus=0-1", "--numa", "512M,cpus=2-3", "--numa-distance", "0,1=20"]);
+    command
+        .env(
+            "PATH",
+            std::env::join_paths(their_path()).unwrap_or_default(),
+        )
+        .arg("--run")
+        .arg(image);
+    command.args([
+        "--disable-kvm",
+        "--numa",
+        "512M,cpus=0-1",
+        "--numa",
+        "512M,cpus=2-3",
+        "--numa-distance",
+        "0,1=20",
+    ]);
     command.args(["--cpus", "4", "--memory", "1G", "--exec", SAY_IN_VNG]);
     command.arg("--qemu-opts=-chardev file,id=first,path=/proc/self/fd/1 -serial chardev:first");
     command
@@ -140,9 +220,15 @@ fn their_guest(image: &Path) -> Command {
 /// Runs a guest to its end; the time until its command printed something.
 fn first_output(command: &mut Command) -> io::Result<Duration> {
     let start = Instant::now();
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (Some(mut out), Some(mut err)) = (out, err) else { return Err(io::Error::other("no pipes")) };
+    let (Some(mut out), Some(mut err)) = (out, err) else {
+        return Err(io::Error::other("no pipes"));
+    };
     // Read by itself: a full pipe would stop the guest.
     let complaints = std::thread::spawn(move || {
         let mut text = Vec::new();

@@ -60,7 +60,8 @@ pub struct SourceArgs {
 impl SourceArgs {
     /// The arguments, as another verb takes them for the same machine.
     pub fn words(&self) -> Vec<OsString> {
-        let word = |name: &str, value: Option<OsString>| value.map(|value| [OsString::from(name), value]);
+        let word =
+            |name: &str, value: Option<OsString>| value.map(|value| [OsString::from(name), value]);
         let Self { source, root, fake } = self.clone();
         let all = [
             word("--source", source.map(Into::into)),
@@ -74,7 +75,12 @@ impl SourceArgs {
     pub fn read(&self, want: Want) -> Result<Machine, Failure> {
         let Self { source, root, fake } = self.clone();
         let scope = want.tasks.clone();
-        let request = Request { source, root, fake, want };
+        let request = Request {
+            source,
+            root,
+            fake,
+            want,
+        };
         let mut machine = nearfar_sources::read(&request).map_err(Failure::input)?;
         if let TaskScope::Of(pids) = scope {
             only_processes(&mut machine, &pids)?;
@@ -97,12 +103,20 @@ fn only_processes(machine: &mut Machine, pids: &[i32]) -> Result<(), Failure> {
             )));
         }
     };
-    if let Some(missing) = pids.iter().find(|pid| !tasks.iter().any(|task| task.pid == **pid)) {
+    if let Some(missing) = pids
+        .iter()
+        .find(|pid| !tasks.iter().any(|task| task.pid == **pid))
+    {
         let known: Vec<String> = tasks.iter().map(|task| task.pid.to_string()).collect();
         return Err(Failure::Input(match is_live {
-            true => anyhow!("there is no process {missing}, or none that this user can see (ps -e lists those)"),
+            true => anyhow!(
+                "there is no process {missing}, or none that this user can see (ps -e lists those)"
+            ),
             false => {
-                anyhow!("there is no process {missing} in {place}; {}", alternatives(&missing.to_string(), &known))
+                anyhow!(
+                    "there is no process {missing} in {place}; {}",
+                    alternatives(&missing.to_string(), &known)
+                )
             }
         }));
     }
@@ -122,8 +136,11 @@ pub struct StoreArgs {
 impl StoreArgs {
     /// The file.
     pub fn path(&self) -> Result<PathBuf, Failure> {
-        let from_environment =
-            || std::env::var_os("NEARFAR_STORE").filter(|value| !value.is_empty()).map(PathBuf::from);
+        let from_environment = || {
+            std::env::var_os("NEARFAR_STORE")
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         match self.store.clone().or_else(from_environment) {
             Some(path) => Ok(path),
             None => nearfar_runs::default_path().map_err(of_store),
@@ -182,14 +199,19 @@ impl TaskArgs {
 
 /// The number of a process, as an option takes it: 0 and below name none.
 pub fn pid(text: &str) -> Result<i32, String> {
-    text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| "a process number is a whole number above 0".to_owned())
+    text.parse()
+        .ok()
+        .filter(|&pid| pid > 0)
+        .ok_or_else(|| "a process number is a whole number above 0".to_owned())
 }
 
 /// A size in bytes above 0, as an option takes it: powers of 1024, with the units of [`parse_size`].
 pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text, 1)
         .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| "a size is a number of bytes above 0, or one with K, M, G, T or P behind it".to_owned())
+        .ok_or_else(|| {
+            "a size is a number of bytes above 0, or one with K, M, G, T or P behind it".to_owned()
+        })
 }
 
 #[cfg(test)]
@@ -198,7 +220,10 @@ mod tests {
 
     #[test]
     fn sizes_have_the_kernels_suffixes() {
-        assert_eq!(["4096", "512k", "256M", "2G"].map(size), [4096, 512 << 10, 256 << 20, 2 << 30].map(Ok));
+        assert_eq!(
+            ["4096", "512k", "256M", "2G"].map(size),
+            [4096, 512 << 10, 256 << 20, 2 << 30].map(Ok)
+        );
         for wrong in ["", "0", "0M", "M", "1.5G", "-1", "16X", "99999999999999G"] {
             assert!(size(wrong).is_err(), "{wrong}");
         }

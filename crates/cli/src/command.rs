@@ -12,11 +12,19 @@ use crate::verb;
 /// server, hwloc's XML, pasted `numactl -H` text, a description file, a machine of the gallery or a synthetic string
 /// serve as well.
 #[derive(Parser)]
-#[command(name = "nearfar", version, max_term_width = 100, arg_required_else_help = true, propagate_version = true)]
-#[command(after_help = "Exit codes: 0 done; 1 an answer you asked to fail on; 2 wrong usage or unreadable input; \
+#[command(
+    name = "nearfar",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    propagate_version = true
+)]
+#[command(
+    after_help = "Exit codes: 0 done; 1 an answer you asked to fail on; 2 wrong usage or unreadable input; \
                         3 the system refused. Verbs that run a COMMAND end with its exit code: 128 and the \
                         signal's number where a signal ended it, 127 where there is no such command, 126 where it \
-                        cannot be executed.")]
+                        cannot be executed."
+)]
 #[command(
     after_long_help = "Exit codes: 0 done; 1 an answer you asked to fail on; 2 wrong usage or unreadable input; \
                              3 the system refused. Verbs that run a COMMAND end with its exit code: 128 and the \
@@ -64,7 +72,10 @@ pub enum Verb {
 /// Runs what was typed.
 pub fn run(command: Command) -> Outcome {
     let colour: Colour = command.color;
-    crate::log::start(command.verbose, matches!(&command.verb, Verb::Prefer(prefer) if prefer.is_service()))?;
+    crate::log::start(
+        command.verbose,
+        matches!(&command.verb, Verb::Prefer(prefer) if prefer.is_service()),
+    )?;
     verb::lease_guard::recover();
     match command.verb {
         Verb::Checkup(verb) => verb.run(colour),
@@ -104,10 +115,15 @@ mod tests {
 
     /// Each verb without verbs of its own, by its words, and `prefer`, which has both.
     fn verbs(command: &clap::Command, above: &str, found: &mut Vec<(String, clap::Command)>) {
-        for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+        for verb in command
+            .get_subcommands()
+            .filter(|verb| verb.get_name() != "help")
+        {
             let name = format!("{above} {}", verb.get_name()).trim().to_owned();
             verbs(verb, &name, found);
-            if verb.get_arguments().any(|argument| !["help", "version", "color"].contains(&argument.get_id().as_str()))
+            if verb
+                .get_arguments()
+                .any(|argument| !["help", "version", "color"].contains(&argument.get_id().as_str()))
             {
                 found.push((name, verb.clone()));
             }
@@ -115,8 +131,15 @@ mod tests {
     }
 
     /// Verbs without `--format`: they write a file, run a command or print text for another program.
-    const NO_FORMAT: [&str; 7] =
-        ["snapshot", "lab run", "lab shell", "lab kernels get", "lab kernels path", "completions", "man"];
+    const NO_FORMAT: [&str; 7] = [
+        "snapshot",
+        "lab run",
+        "lab shell",
+        "lab kernels get",
+        "lab kernels path",
+        "completions",
+        "man",
+    ];
 
     fn all_verbs() -> Vec<(String, clap::Command)> {
         let mut found = Vec::new();
@@ -130,12 +153,21 @@ mod tests {
     fn every_verb_has_json_or_nothing_to_say_in_it() {
         let found = all_verbs();
         let has_json = |definition: &clap::Command| {
-            let format = definition.get_arguments().find(|argument| argument.get_id() == "format");
-            format.is_some_and(|format| format.get_possible_values().iter().any(|value| value.get_name() == "json"))
+            let format = definition
+                .get_arguments()
+                .find(|argument| argument.get_id() == "format");
+            format.is_some_and(|format| {
+                format
+                    .get_possible_values()
+                    .iter()
+                    .any(|value| value.get_name() == "json")
+            })
         };
         let without: BTreeSet<&str> = found
             .iter()
-            .filter(|(_, definition)| !definition.has_subcommands() || definition.get_name() == "prefer")
+            .filter(|(_, definition)| {
+                !definition.has_subcommands() || definition.get_name() == "prefer"
+            })
             .filter(|(_, definition)| !definition.is_hide_set() && !has_json(definition))
             .map(|(verb, _)| verb.as_str())
             .collect();
@@ -145,13 +177,19 @@ mod tests {
     #[test]
     fn every_argument_with_a_value_is_in_the_table_of_targets_or_names_none() {
         let found = all_verbs();
-        let (mut unlisted, mut of_table, mut unused) = (Vec::new(), BTreeSet::new(), BTreeSet::from_iter(NO_TARGETS));
+        let (mut unlisted, mut of_table, mut unused) =
+            (Vec::new(), BTreeSet::new(), BTreeSet::from_iter(NO_TARGETS));
         for (verb, definition) in &found {
-            for argument in definition.get_arguments().filter(|argument| argument.get_action().takes_values()) {
+            for argument in definition
+                .get_arguments()
+                .filter(|argument| argument.get_action().takes_values())
+            {
                 let of = [verb.as_str(), argument.get_id().as_str()];
                 if TARGETS.iter().any(|target| target.of == of) {
                     of_table.insert(of.map(str::to_owned));
-                } else if let Some(known) = NO_TARGETS.iter().find(|known| **known == of[1] || **known == of.join(" "))
+                } else if let Some(known) = NO_TARGETS
+                    .iter()
+                    .find(|known| **known == of[1] || **known == of.join(" "))
                 {
                     unused.remove(known);
                 } else {
@@ -160,9 +198,20 @@ mod tests {
             }
         }
         assert!(found.len() > 20, "{} verbs", found.len());
-        assert_eq!(unlisted, Vec::<[String; 2]>::new(), "is it a target? then tests/targets/mod.rs needs a row for it");
-        let stale: Vec<_> = TARGETS.iter().filter(|target| !of_table.contains(&target.of.map(str::to_owned))).collect();
-        assert!(stale.is_empty(), "no such argument: {:?}", stale.iter().map(|target| target.of).collect::<Vec<_>>());
+        assert_eq!(
+            unlisted,
+            Vec::<[String; 2]>::new(),
+            "is it a target? then tests/targets/mod.rs needs a row for it"
+        );
+        let stale: Vec<_> = TARGETS
+            .iter()
+            .filter(|target| !of_table.contains(&target.of.map(str::to_owned)))
+            .collect();
+        assert!(
+            stale.is_empty(),
+            "no such argument: {:?}",
+            stale.iter().map(|target| target.of).collect::<Vec<_>>()
+        );
         assert!(unused.is_empty(), "in NO_TARGETS for nothing: {unused:?}");
     }
 }

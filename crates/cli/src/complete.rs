@@ -59,18 +59,30 @@ fn offered(arg: Arg, verb: &str) -> Arg {
         return arg.add(ArgValueCandidates::new(*candidates));
     }
     match (id.as_str(), verb) {
-        ("run" | "runs", verb) if verb.starts_with(" nearfar runs") => arg.add(ArgValueCandidates::new(stored_runs)),
+        ("run" | "runs", verb) if verb.starts_with(" nearfar runs") => {
+            arg.add(ArgValueCandidates::new(stored_runs))
+        }
         ("run", " nearfar rollback") => arg.add(ArgValueCandidates::new(made_runs)),
-        ("source" | "machine", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| or_file(typed, machines()))),
-        ("kernel", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| or_file(typed, kernels()))),
-        ("cgroup", _) => arg.add(ArgValueCompleter::new(PathCompleter::dir().current_dir("/sys/fs/cgroup"))),
+        ("source" | "machine", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| {
+            or_file(typed, machines())
+        })),
+        ("kernel", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| {
+            or_file(typed, kernels())
+        })),
+        ("cgroup", _) => arg.add(ArgValueCompleter::new(
+            PathCompleter::dir().current_dir("/sys/fs/cgroup"),
+        )),
         _ => arg,
     }
 }
 
 /// Names, and where none begins so, files.
 fn or_file(typed: &OsStr, names: Candidates) -> Candidates {
-    let begins = |name: &CompletionCandidate| name.get_value().as_encoded_bytes().starts_with(typed.as_encoded_bytes());
+    let begins = |name: &CompletionCandidate| {
+        name.get_value()
+            .as_encoded_bytes()
+            .starts_with(typed.as_encoded_bytes())
+    };
     let mut found: Candidates = names.into_iter().filter(begins).collect();
     if found.is_empty() || typed.as_encoded_bytes().contains(&b'/') {
         found.extend(PathCompleter::any().complete(typed));
@@ -83,25 +95,45 @@ fn candidate(name: impl Into<OsString>, help: impl Into<String>) -> CompletionCa
 }
 
 fn rules() -> Candidates {
-    RULES.iter().map(|rule| candidate(rule.id, rule.title)).collect()
+    RULES
+        .iter()
+        .map(|rule| candidate(rule.id, rule.title))
+        .collect()
 }
 
 fn machines() -> Candidates {
-    nearfar_sources::gallery().into_iter().map(|machine| candidate(machine.name, machine.description)).collect()
+    nearfar_sources::gallery()
+        .into_iter()
+        .map(|machine| candidate(machine.name, machine.description))
+        .collect()
 }
 
 /// What the cache holds for guests of any architecture, and this host's own.
 fn kernels() -> Candidates {
-    let entries = Cache::of_user().map(|cache| nearfar_lab::kernels::list(&cache)).unwrap_or_default();
+    let entries = Cache::of_user()
+        .map(|cache| nearfar_lab::kernels::list(&cache))
+        .unwrap_or_default();
     let cached = entries.into_iter().filter(|entry| entry.cached);
-    let cached = cached.map(|entry| candidate(entry.series.to_string(), entry.release.unwrap_or_default()));
-    distinct(cached.chain([candidate("host", "the running kernel")]).collect())
+    let cached =
+        cached.map(|entry| candidate(entry.series.to_string(), entry.release.unwrap_or_default()));
+    distinct(
+        cached
+            .chain([candidate("host", "the running kernel")])
+            .collect(),
+    )
 }
 
 /// What `lab kernels get` fetches for this project's own tests, and what is cached.
 fn series() -> Candidates {
-    let entries = Cache::of_user().map(|cache| nearfar_lab::kernels::list(&cache)).unwrap_or_default();
-    distinct(entries.into_iter().map(|entry| CompletionCandidate::new(entry.series.to_string())).collect())
+    let entries = Cache::of_user()
+        .map(|cache| nearfar_lab::kernels::list(&cache))
+        .unwrap_or_default();
+    distinct(
+        entries
+            .into_iter()
+            .map(|entry| CompletionCandidate::new(entry.series.to_string()))
+            .collect(),
+    )
 }
 
 fn distinct(mut candidates: Candidates) -> Candidates {
@@ -112,44 +144,80 @@ fn distinct(mut candidates: Candidates) -> Candidates {
 
 /// The runs of the usual store; which one --store names is not known here.
 fn stored_runs() -> Candidates {
-    let path = StoreArgs { store: None }.path().ok().filter(|path| path.is_file());
+    let path = StoreArgs { store: None }
+        .path()
+        .ok()
+        .filter(|path| path.is_file());
     let store = path.and_then(|path| Store::open_existing(&path).ok());
-    let runs = store.and_then(|store| store.list(&Filter::default()).ok()).unwrap_or_default();
-    let help = |run: &nearfar_runs::Run| format!("{} {}", run.experiment, run.label.as_deref().unwrap_or_default());
-    let named = runs.iter().map(|run| candidate(run.run.to_string(), help(run)));
-    named.chain((!runs.is_empty()).then(|| candidate("last", "the newest"))).collect()
+    let runs = store
+        .and_then(|store| store.list(&Filter::default()).ok())
+        .unwrap_or_default();
+    let help = |run: &nearfar_runs::Run| {
+        format!(
+            "{} {}",
+            run.experiment,
+            run.label.as_deref().unwrap_or_default()
+        )
+    };
+    let named = runs
+        .iter()
+        .map(|run| candidate(run.run.to_string(), help(run)));
+    named
+        .chain((!runs.is_empty()).then(|| candidate("last", "the newest")))
+        .collect()
 }
 
 /// The runs of apply on the running system.
 fn made_runs() -> Candidates {
     let runs = nearfar_apply::history(&Target::live(None)).unwrap_or_default();
     let help = |run: &nearfar_apply::Run| format!("{} changes", run.changes.len());
-    runs.iter().map(|run| candidate(run.run.to_string(), help(run))).collect()
+    runs.iter()
+        .map(|run| candidate(run.run.to_string(), help(run)))
+        .collect()
 }
 
 fn pci_devices() -> Candidates {
-    names_in("/sys/bus/pci/devices").into_iter().map(CompletionCandidate::new).collect()
+    names_in("/sys/bus/pci/devices")
+        .into_iter()
+        .map(CompletionCandidate::new)
+        .collect()
 }
 
 /// What has hardware: interfaces and disks that stand on a device, NVMe controllers, PCI functions.
 fn near() -> Candidates {
     let on_device = |class: &'static str| {
         let has_device = move |name: &OsString| Path::new(class).join(name).join("device").exists();
-        names_in(class).into_iter().filter(has_device).map(CompletionCandidate::new)
+        names_in(class)
+            .into_iter()
+            .filter(has_device)
+            .map(CompletionCandidate::new)
     };
     let classes = ["/sys/class/net", "/sys/class/nvme", "/sys/class/block"];
-    classes.into_iter().flat_map(on_device).chain(pci_devices()).collect()
+    classes
+        .into_iter()
+        .flat_map(on_device)
+        .chain(pci_devices())
+        .collect()
 }
 
 fn nodes() -> Candidates {
     let number = |name: &OsString| name.to_str()?.strip_prefix("node")?.parse::<u32>().ok();
-    let mut numbers: Vec<u32> = names_in("/sys/devices/system/node").iter().filter_map(number).collect();
+    let mut numbers: Vec<u32> = names_in("/sys/devices/system/node")
+        .iter()
+        .filter_map(number)
+        .collect();
     numbers.sort_unstable();
-    numbers.into_iter().map(|number| CompletionCandidate::new(number.to_string())).collect()
+    numbers
+        .into_iter()
+        .map(|number| CompletionCandidate::new(number.to_string()))
+        .collect()
 }
 
 fn subsystems() -> Candidates {
-    names_in("/sys/class/nvme-subsystem").into_iter().map(CompletionCandidate::new).collect()
+    names_in("/sys/class/nvme-subsystem")
+        .into_iter()
+        .map(CompletionCandidate::new)
+        .collect()
 }
 
 fn processes() -> Candidates {
@@ -157,13 +225,19 @@ fn processes() -> Candidates {
         let name = tasks::name(pid).unwrap_or_default();
         candidate(pid.to_string(), name.replace(char::is_control, ""))
     };
-    tasks::processes().unwrap_or_default().into_iter().map(named).collect()
+    tasks::processes()
+        .unwrap_or_default()
+        .into_iter()
+        .map(named)
+        .collect()
 }
 
 /// The names in a directory, sorted; none where it cannot be read.
 fn names_in(directory: &str) -> Vec<OsString> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
-    let mut names: Vec<OsString> = entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect();
+    let mut names: Vec<OsString> = entries
+        .filter_map(|entry| Some(entry.ok()?.file_name()))
+        .collect();
     names.sort();
     names
 }

@@ -43,11 +43,14 @@ impl Failure {
     pub fn not_started(program: &OsStr, because: io::Error) -> Self {
         use rustix::io::Errno;
         let errno = Errno::from_io_error(&because);
-        let error = anyhow::Error::new(because).context(format!("cannot start {}", program.display()));
+        let error =
+            anyhow::Error::new(because).context(format!("cannot start {}", program.display()));
         match errno {
             Some(Errno::NOENT) => Self::NotStarted(error, 127),
             // fork, and what is set between fork and exec: memory policy and affinity.
-            Some(Errno::AGAIN | Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::NOSYS) => Self::Refused(error),
+            Some(Errno::AGAIN | Errno::NOMEM | Errno::INVAL | Errno::PERM | Errno::NOSYS) => {
+                Self::Refused(error)
+            }
             // A word with a zero byte in it never got as far as the system.
             None => Self::Input(error),
             Some(_) => Self::NotStarted(error, 126),
@@ -75,7 +78,10 @@ impl Failure {
         // Messages quote foreign files, which may hold what a terminal obeys.
         let message = output::cleaned(&message);
         let message = message.lines().map(readable).collect::<Vec<_>>().join("\n");
-        output::say_part!("{red}nearfar:{red:#} {message}\n", red = anstyle::AnsiColor::Red.on_default().bold());
+        output::say_part!(
+            "{red}nearfar:{red:#} {message}\n",
+            red = anstyle::AnsiColor::Red.on_default().bold()
+        );
         ExitCode::from(code)
     }
 }
@@ -90,7 +96,11 @@ fn readable(line: &str) -> Cow<'_, str> {
     }
     let first: String = line.chars().take(begin).collect();
     let last: String = line.chars().skip(length - end).collect();
-    format!("{first} [... {} more characters ...] {last}", length - begin - end).into()
+    format!(
+        "{first} [... {} more characters ...] {last}",
+        length - begin - end
+    )
+    .into()
 }
 
 #[cfg(test)]
@@ -104,7 +114,13 @@ mod tests {
         assert_eq!(readable(&path), path);
         let long = format!("file {}: no such node", "y".repeat(1 << 20));
         let cut = readable(&long);
-        assert!(cut.len() < 2000 && cut.starts_with("file yy") && cut.ends_with("yy: no such node"), "{cut}");
-        assert!(cut.contains(&format!(" {} more characters", long.len() - 1800)), "{cut}");
+        assert!(
+            cut.len() < 2000 && cut.starts_with("file yy") && cut.ends_with("yy: no such node"),
+            "{cut}"
+        );
+        assert!(
+            cut.contains(&format!(" {} more characters", long.len() - 1800)),
+            "{cut}"
+        );
     }
 }

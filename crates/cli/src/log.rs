@@ -23,7 +23,12 @@ use crate::output;
 /// Which events are wanted: `LEVEL`, `CRATE=LEVEL`, with commas between several.
 const VARIABLE: &str = "NEARFAR_LOG";
 /// The crates that say something; a name below one of them is that of a module.
-const CRATES: [&str; 4] = ["nearfar_apply", "nearfar_lab", "nearfar_prefer", "nearfar_sources"];
+const CRATES: [&str; 4] = [
+    "nearfar_apply",
+    "nearfar_lab",
+    "nearfar_prefer",
+    "nearfar_sources",
+];
 /// Every name of [`CRATES`] begins so.
 const ALL: &str = "nearfar";
 /// What the service says of its work to whoever runs it, also without being asked for more.
@@ -33,18 +38,30 @@ const SERVICE: &str = "nearfar_prefer::service";
 /// nothing is.
 pub fn start(verbose: u8, is_service: bool) -> Outcome {
     let asked = std::env::var_os(VARIABLE).filter(|text| !text.is_empty());
-    let asked = asked.map(|text| text.into_string().map_err(|_| wrong("it is not UTF-8"))).transpose()?;
+    let asked = asked
+        .map(|text| text.into_string().map_err(|_| wrong("it is not UTF-8")))
+        .transpose()?;
     let is_asked = verbose > 0 || asked.is_some();
     let mut filter = filter(verbose, asked.as_deref())?;
     if is_service && !filter.would_enable(SERVICE, &Level::INFO) {
         filter = filter.with_target(SERVICE, LevelFilter::INFO);
     }
     let registry = tracing_subscriber::registry();
-    let lines = || tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| Lines);
+    let lines = || {
+        tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .with_writer(|| Lines)
+    };
     let set = match is_service.then(journal).flatten() {
-        Some(journal) => tracing::subscriber::set_global_default(registry.with(journal.with_filter(filter))),
-        None if is_asked => tracing::subscriber::set_global_default(registry.with(lines().with_filter(filter))),
-        None if is_service => tracing::subscriber::set_global_default(registry.with(Messages.with_filter(filter))),
+        Some(journal) => {
+            tracing::subscriber::set_global_default(registry.with(journal.with_filter(filter)))
+        }
+        None if is_asked => {
+            tracing::subscriber::set_global_default(registry.with(lines().with_filter(filter)))
+        }
+        None if is_service => {
+            tracing::subscriber::set_global_default(registry.with(Messages.with_filter(filter)))
+        }
         None => return Ok(()),
     };
     set.map_err(Failure::refused)
@@ -59,19 +76,34 @@ fn filter(verbose: u8, asked: Option<&str>) -> Result<Targets, Failure> {
         _ => LevelFilter::TRACE,
     };
     let mut filter = Targets::new().with_target(ALL, level);
-    let Some(asked) = asked else { return Ok(filter) };
-    for part in asked.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+    let Some(asked) = asked else {
+        return Ok(filter);
+    };
+    for part in asked
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
         let (target, level) = match part.split_once('=') {
             Some((target, level)) => (target.trim(), level.trim()),
             None => (ALL, part),
         };
         let is_ours = |known: &&str| target == *known || target.starts_with(&format!("{known}::"));
         if target != ALL && !CRATES.iter().any(is_ours) {
-            return Err(wrong(&format!("{part:?}: there is no {target:?}, only {}", CRATES.join(", "))));
+            return Err(wrong(&format!(
+                "{part:?}: there is no {target:?}, only {}",
+                CRATES.join(", ")
+            )));
         }
         // An empty word would be "error" to the parser.
-        let known = Some(level).filter(|level| !level.is_empty()).and_then(|level| LevelFilter::from_str(level).ok());
-        let none = || wrong(&format!("{part:?}: {level:?} is none of off, error, warn, info, debug, trace"));
+        let known = Some(level)
+            .filter(|level| !level.is_empty())
+            .and_then(|level| LevelFilter::from_str(level).ok());
+        let none = || {
+            wrong(&format!(
+                "{part:?}: {level:?} is none of off, error, warn, info, debug, trace"
+            ))
+        };
         let level = known.ok_or_else(none)?;
         filter = filter.with_target(target, level);
     }
@@ -79,7 +111,9 @@ fn filter(verbose: u8, asked: Option<&str>) -> Result<Targets, Failure> {
 }
 
 fn wrong(because: &str) -> Failure {
-    Failure::input(anyhow!("{VARIABLE}: {because}; give LEVEL or CRATE=LEVEL, with commas between several"))
+    Failure::input(anyhow!(
+        "{VARIABLE}: {because}; give LEVEL or CRATE=LEVEL, with commas between several"
+    ))
 }
 
 /// The journal, where standard error leads there (JOURNAL_STREAM in systemd.exec(5)): a service that was started by hand in the
@@ -92,7 +126,11 @@ fn journal() -> Option<tracing_journald::Layer> {
         return None;
     }
     let journal = tracing_journald::layer().ok()?;
-    Some(journal.with_field_prefix(Some("NEARFAR".to_owned())).with_syslog_identifier("nearfar".to_owned()))
+    Some(
+        journal
+            .with_field_prefix(Some("NEARFAR".to_owned()))
+            .with_syslog_identifier("nearfar".to_owned()),
+    )
 }
 
 /// Standard error, a line at a time, without what a terminal obeys; names and values in it are foreign. It may be a pipe that
@@ -149,7 +187,10 @@ mod tests {
         assert!(debug.would_enable("nearfar_lab::order", &Level::DEBUG));
         assert!(!debug.would_enable("nearfar_lab::order", &Level::TRACE));
         assert!(!debug.would_enable("another", &Level::ERROR));
-        let one = filter(1, Some(" nearfar_prefer=debug , nearfar_sources::tree=off,"));
+        let one = filter(
+            1,
+            Some(" nearfar_prefer=debug , nearfar_sources::tree=off,"),
+        );
         assert!(one.would_enable("nearfar_prefer::keeper", &Level::DEBUG));
         assert!(one.would_enable("nearfar_sources::sysfs", &Level::INFO));
         assert!(!one.would_enable("nearfar_sources::tree", &Level::ERROR));
@@ -160,11 +201,19 @@ mod tests {
     fn what_is_no_filter_is_refused_with_the_part_that_is_none() {
         for (text, part) in [
             ("loud", "\"loud\": \"loud\" is none of"),
-            ("info,nearfar_prefre=debug", "there is no \"nearfar_prefre\""),
+            (
+                "info,nearfar_prefre=debug",
+                "there is no \"nearfar_prefre\"",
+            ),
             ("nearfar_prefer=", "\"\" is none of"),
-            ("nearfar_preferable=info", "there is no \"nearfar_preferable\""),
+            (
+                "nearfar_preferable=info",
+                "there is no \"nearfar_preferable\"",
+            ),
         ] {
-            let Err(Failure::Input(error)) = filter(0, Some(text)) else { panic!("{text} is taken") };
+            let Err(Failure::Input(error)) = filter(0, Some(text)) else {
+                panic!("{text} is taken")
+            };
             assert!(error.to_string().contains(part), "{error}");
         }
     }

@@ -28,7 +28,10 @@ use crate::verb::lease_guard::LeaseGuard;
 fn main() -> ExitCode {
     // Answers a shell that asks what could be typed next (COMPLETE in the environment), and ends the process.
     clap_complete::CompleteEnv::with_factory(complete::command).complete();
-    let outcome = match (Child::asked_for(std::env::args_os()), LeaseGuard::asked_for(std::env::args_os())) {
+    let outcome = match (
+        Child::asked_for(std::env::args_os()),
+        LeaseGuard::asked_for(std::env::args_os()),
+    ) {
         (Some(child), _) => child.run(),
         (None, Some(guard)) => guard.run(),
         (None, None) => command::run(command::Command::parse()),

@@ -19,10 +19,12 @@ const MAX_UNUSED: u32 = 999;
 /// Prints text to standard output. A reader that has gone away (`| head`) ends the command quietly.
 pub fn print(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| match text.ends_with('\n') {
-        true => out.flush(),
-        false => out.write_all(b"\n").and_then(|()| out.flush()),
-    });
+    let written = out
+        .write_all(text.as_bytes())
+        .and_then(|()| match text.ends_with('\n') {
+            true => out.flush(),
+            false => out.write_all(b"\n").and_then(|()| out.flush()),
+        });
     written.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::OutputClosed,
         _ => Failure::Refused(anyhow::Error::new(error).context("writing to standard output")),
@@ -46,7 +48,10 @@ pub(crate) use {say, say_part};
 
 /// Text without control characters but for the ends of its lines.
 pub fn cleaned(text: &str) -> String {
-    text.split('\n').map(nearfar_report::clean).collect::<Vec<_>>().join("\n")
+    text.split('\n')
+        .map(nearfar_report::clean)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// What stands around each JSON answer, so that a stored one can be read years later.
@@ -64,8 +69,17 @@ struct Envelope<'a, T> {
 }
 
 /// An answer as JSON, in its envelope.
-pub fn json<T: Serialize>(schema: &str, source: Option<&Origin>, answer: &T) -> Result<String, Failure> {
-    let envelope = Envelope { schema, nearfar: env!("CARGO_PKG_VERSION"), source, answer };
+pub fn json<T: Serialize>(
+    schema: &str,
+    source: Option<&Origin>,
+    answer: &T,
+) -> Result<String, Failure> {
+    let envelope = Envelope {
+        schema,
+        nearfar: env!("CARGO_PKG_VERSION"),
+        source,
+        answer,
+    };
     serde_json::to_string_pretty(&envelope).map_err(Failure::input)
 }
 
@@ -79,18 +93,30 @@ pub fn style(colour: Colour) -> Style {
         Colour::Always => true,
         Colour::Never => false,
     };
-    Style { colour, width: width(to_terminal) }
+    Style {
+        colour,
+        width: width(to_terminal),
+    }
 }
 
 /// Columns of a line: COLUMNS where that is a number, else those of the terminal, else 100, so that a file or a pipe gets
 /// the same lines everywhere. Within what tables can be read in.
 fn width(to_terminal: bool) -> usize {
-    let asked = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse::<usize>().ok()).filter(|&it| it > 0);
+    let asked = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.trim().parse::<usize>().ok())
+        .filter(|&it| it > 0);
     let terminal = || {
-        let size = to_terminal.then(|| rustix::termios::tcgetwinsize(std::io::stdout()).ok()).flatten()?;
+        let size = to_terminal
+            .then(|| rustix::termios::tcgetwinsize(std::io::stdout()).ok())
+            .flatten()?;
         Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
     };
-    asked.or_else(terminal).map_or(Style::default().width, |columns| columns.clamp(40, MAX_COLUMNS))
+    asked
+        .or_else(terminal)
+        .map_or(Style::default().width, |columns| {
+            columns.clamp(40, MAX_COLUMNS)
+        })
 }
 
 /// Writes a file beside its final name and renames it there, so that no half-written one is ever seen. A path that
@@ -101,7 +127,9 @@ pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
     } else {
         replace(path, content)
     };
-    written.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
+    written
+        .with_context(|| format!("writing {}", path.display()))
+        .map_err(Failure::refused)
 }
 
 /// Fails where [`write_file`] is going to, before the work begins whose answer would be lost.
@@ -119,13 +147,17 @@ pub fn has_room(path: &Path, bytes: u64) -> Outcome {
         }
         _ => return room_beside(path, bytes),
     };
-    tried.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
+    tried
+        .with_context(|| format!("writing {}", path.display()))
+        .map_err(Failure::refused)
 }
 
 /// The same for a file that gets another name where that one is taken.
 pub fn room_beside(path: &Path, bytes: u64) -> Outcome {
     let tried = beside(path).and_then(|file| allocate(file.as_file(), bytes));
-    tried.with_context(|| format!("writing {}", path.display())).map_err(Failure::refused)
+    tried
+        .with_context(|| format!("writing {}", path.display()))
+        .map_err(Failure::refused)
 }
 
 /// Has the file system set aside that many bytes; passes where it cannot say.
@@ -147,9 +179,15 @@ pub fn write_unused(stem: &str, extension: &str, content: &[u8]) -> Result<PathB
         1 => PathBuf::from(format!("{stem}.{extension}")),
         _ => PathBuf::from(format!("{stem}-{number}.{extension}")),
     };
-    let refused = |error| Failure::Refused(anyhow::Error::new(error).context(format!("writing {}", name(1).display())));
+    let refused = |error| {
+        Failure::Refused(
+            anyhow::Error::new(error).context(format!("writing {}", name(1).display())),
+        )
+    };
     let mut file = beside(&name(1)).map_err(refused)?;
-    file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(refused)?;
+    file.write_all(content)
+        .and_then(|()| file.as_file().sync_all())
+        .map_err(refused)?;
     for number in 1..=MAX_UNUSED {
         match file.persist_noclobber(name(number)) {
             Ok(_) => return Ok(name(number)),
@@ -168,13 +206,21 @@ pub fn write_answer(path: &Path, text: &str) -> Outcome {
 /// A file without content in the directory of that one, gone when it is dropped.
 fn beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     use std::os::unix::fs::PermissionsExt as _;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let permissions = std::fs::Permissions::from_mode(0o644);
     // tempfile would add the name of its own file, which says nothing to the user.
-    let made = tempfile::Builder::new().permissions(permissions).tempfile_in(directory);
+    let made = tempfile::Builder::new()
+        .permissions(permissions)
+        .tempfile_in(directory);
     made.map_err(|error| {
         let text = error.to_string();
-        std::io::Error::new(error.kind(), text.split(" at path ").next().unwrap_or_default())
+        std::io::Error::new(
+            error.kind(),
+            text.split(" at path ").next().unwrap_or_default(),
+        )
     })
 }
 

@@ -12,7 +12,11 @@ pub fn cancel_flag() -> Arc<AtomicBool> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // In this order: the first signal finds the flag unset and only sets it. Registering fails only for signals
         // that cannot be caught, which these are not; without it the default action is still a safe one.
-        let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&flag));
+        let _ = signal_hook::flag::register_conditional_shutdown(
+            signal,
+            128 + signal,
+            Arc::clone(&flag),
+        );
         let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
     }
     flag

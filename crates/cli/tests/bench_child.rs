@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use nearfar_bench::load::Load;
 use nearfar_bench::options::HugePages;
-use nearfar_bench::probe::{ChildError, Doubt, Faults, Pattern, Probe, ProbeResult, ProbeSpec, Where};
+use nearfar_bench::probe::{
+    ChildError, Doubt, Faults, Pattern, Probe, ProbeResult, ProbeSpec, Where,
+};
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 
 static GO_ON: AtomicBool = AtomicBool::new(false);
@@ -34,14 +36,21 @@ fn spec(pattern: Pattern) -> ProbeSpec {
 /// A CPU that this process may use: the last of the list in its status.
 fn some_cpu() -> CpuId {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap();
     list.trim().parse::<CpuSet>().unwrap().last().unwrap()
 }
 
 /// What a child says to something on its standard input.
 fn child(what: &str, input: &[u8]) -> Output {
     let mut command = Command::new(nearfar());
-    command.args(["bench", "child", what]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["bench", "child", what])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     // It may have given up before it has read everything.
     let _ = child.stdin.take().unwrap().write_all(input);
@@ -51,7 +60,8 @@ fn child(what: &str, input: &[u8]) -> Output {
 /// Whether a process is there and not merely waiting to be reaped.
 fn lives(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// Waits for the end of a process, generously.
@@ -67,30 +77,66 @@ fn ends(pid: i32) -> bool {
 fn every_pattern_runs_and_the_kernel_counts_no_fault_in_its_timed_part() {
     for pattern in Pattern::ALL {
         let mut probe = Probe::prepare(nearfar(), &spec(pattern)).unwrap();
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", probe.pid())).unwrap().count();
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", probe.pid()))
+            .unwrap()
+            .count();
         assert_eq!(tasks, 1, "tracing its pid must be enough");
         assert_eq!(probe.ready().pid, probe.pid());
         let result = probe.run(&GO_ON).unwrap();
         let name = std::fs::read_to_string(format!("/proc/{}/comm", probe.pid())).unwrap();
-        assert_eq!(name, "nearfar-probe\n", "it can be asked about until it is dropped, and has a name in top");
-        assert!(result.seconds > 0.0 && result.elapsed_life_s >= result.seconds - 0.02, "{result:?}");
-        assert_eq!((result.counts, result.steps, result.buffer_bytes), (20, 10_000, 8 << 20));
+        assert_eq!(
+            name, "nearfar-probe\n",
+            "it can be asked about until it is dropped, and has a name in top"
+        );
+        assert!(
+            result.seconds > 0.0 && result.elapsed_life_s >= result.seconds - 0.02,
+            "{result:?}"
+        );
+        assert_eq!(
+            (result.counts, result.steps, result.buffer_bytes),
+            (20, 10_000, 8 << 20)
+        );
         if !result.round_s.is_empty() {
             let sum: f64 = result.round_s.iter().sum();
-            assert!((sum - result.seconds).abs() < 1e-6, "rounds of {sum} s in {} s", result.seconds);
+            assert!(
+                (sum - result.seconds).abs() < 1e-6,
+                "rounds of {sum} s in {} s",
+                result.seconds
+            );
         }
         if result.numa_balancing.get() == Some(&false) && result.faults != Faults::default() {
             // The kernel may have moved a page for reasons of its own, but not each time.
-            assert!(result.doubts.iter().any(|doubt| matches!(doubt, Doubt::Faults { .. })), "{:?}", result.doubts);
-            let again = Probe::prepare(nearfar(), &spec(pattern)).unwrap().run(&GO_ON).unwrap();
-            assert_eq!(again.faults, Faults::default(), "{pattern}, after {:?}", result.faults);
+            assert!(
+                result
+                    .doubts
+                    .iter()
+                    .any(|doubt| matches!(doubt, Doubt::Faults { .. })),
+                "{:?}",
+                result.doubts
+            );
+            let again = Probe::prepare(nearfar(), &spec(pattern))
+                .unwrap()
+                .run(&GO_ON)
+                .unwrap();
+            assert_eq!(
+                again.faults,
+                Faults::default(),
+                "{pattern}, after {:?}",
+                result.faults
+            );
         }
         assert_eq!(result.switches.voluntary, 0, "{pattern}");
         if let (Some(before), Some(after)) = (result.pages_before.get(), result.pages_after.get()) {
             assert_eq!((before.nowhere, before.looked_at), (0, after.looked_at));
         }
         let text = serde_json::to_string(&result).unwrap();
-        assert_eq!(serde_json::from_str::<ProbeResult>(&text).unwrap().round_s.len(), result.round_s.len());
+        assert_eq!(
+            serde_json::from_str::<ProbeResult>(&text)
+                .unwrap()
+                .round_s
+                .len(),
+            result.round_s.len()
+        );
     }
 }
 
@@ -134,9 +180,17 @@ fn what_cannot_be_run_is_said_in_one_line_with_exit_code_2() {
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("probe", line("memory=60000"), "there is no node 60000"),
         ("probe", line("cpus=60000"), "there is no node 60000"),
-        ("probe", line("memory=\"everywhere\""), "neither a node's number nor \"floating\""),
+        (
+            "probe",
+            line("memory=\"everywhere\""),
+            "neither a node's number nor \"floating\"",
+        ),
         ("probe", line("bytes=0"), "at least 4096"),
-        ("probe", line("bytes=18446744073709551615"), "no process can map"),
+        (
+            "probe",
+            line("bytes=18446744073709551615"),
+            "no process can map",
+        ),
         ("probe", line("bytes=70000000000000"), "too large"),
         ("probe", line("counts=0"), "at least one round"),
         ("probe", line("steps=0"), "at least one access"),
@@ -149,10 +203,26 @@ fn what_cannot_be_run_is_said_in_one_line_with_exit_code_2() {
         ("probe", Vec::new(), "no probe was described"),
         ("probe", line("counts=1"), "ended before it said \"go\""),
         ("load", Vec::new(), "no load was described"),
-        ("load", b"{\"cpu\":60000,\"percent\":5}\n".to_vec(), "there is no CPU 60000"),
-        ("load", b"{\"cpu\":0,\"percent\":100}\n".to_vec(), "give 0 to 99"),
-        ("load", b"{\"cpu\":0,\"percent\":-1}\n".to_vec(), "give 0 to 99"),
-        ("load", b"{\"cpu\":0,\"percent\":1,\"period_s\":1e9}\n".to_vec(), "give 0.0005 to 1"),
+        (
+            "load",
+            b"{\"cpu\":60000,\"percent\":5}\n".to_vec(),
+            "there is no CPU 60000",
+        ),
+        (
+            "load",
+            b"{\"cpu\":0,\"percent\":100}\n".to_vec(),
+            "give 0 to 99",
+        ),
+        (
+            "load",
+            b"{\"cpu\":0,\"percent\":-1}\n".to_vec(),
+            "give 0 to 99",
+        ),
+        (
+            "load",
+            b"{\"cpu\":0,\"percent\":1,\"period_s\":1e9}\n".to_vec(),
+            "give 0.0005 to 1",
+        ),
     ];
     for (what, input, says) in cases {
         let output = child(what, &input);
@@ -165,19 +235,40 @@ fn what_cannot_be_run_is_said_in_one_line_with_exit_code_2() {
 
 #[test]
 fn a_program_that_is_no_nearfar_is_recognised() {
-    let error = |program: &str| Probe::prepare(Path::new(program), &spec(Pattern::Chain)).err().unwrap();
-    assert!(matches!(error("/nonexistent/nearfar"), ChildError::Start { .. }));
-    assert!(matches!(error("/bin/false"), ChildError::Ended { .. }), "{}", error("/bin/false"));
-    assert!(matches!(error("/bin/echo"), ChildError::Nonsense { .. }), "{}", error("/bin/echo"));
+    let error = |program: &str| {
+        Probe::prepare(Path::new(program), &spec(Pattern::Chain))
+            .err()
+            .unwrap()
+    };
+    assert!(matches!(
+        error("/nonexistent/nearfar"),
+        ChildError::Start { .. }
+    ));
+    assert!(
+        matches!(error("/bin/false"), ChildError::Ended { .. }),
+        "{}",
+        error("/bin/false")
+    );
+    assert!(
+        matches!(error("/bin/echo"), ChildError::Nonsense { .. }),
+        "{}",
+        error("/bin/echo")
+    );
 }
 
 #[test]
 fn a_probe_that_is_cancelled_or_dropped_leaves_no_process_behind() {
-    let endless = ProbeSpec { counts: u32::MAX, ..spec(Pattern::RandomRead) };
+    let endless = ProbeSpec {
+        counts: u32::MAX,
+        ..spec(Pattern::RandomRead)
+    };
     let mut probe = Probe::prepare(nearfar(), &endless).unwrap();
     let pid = probe.pid();
     let cancelled = probe.run(&AtomicBool::new(true)).unwrap_err();
-    assert!(matches!(cancelled, ChildError::Cancelled { .. }), "{cancelled}");
+    assert!(
+        matches!(cancelled, ChildError::Cancelled { .. }),
+        "{cancelled}"
+    );
     drop(probe);
     assert!(!lives(pid));
     let probe = Probe::prepare(nearfar(), &endless).unwrap();
@@ -188,7 +279,14 @@ fn a_probe_that_is_cancelled_or_dropped_leaves_no_process_behind() {
 
 #[test]
 fn a_probe_killed_in_its_timed_part_is_an_error_that_says_so() {
-    let mut probe = Probe::prepare(nearfar(), &ProbeSpec { counts: u32::MAX, ..spec(Pattern::Chain) }).unwrap();
+    let mut probe = Probe::prepare(
+        nearfar(),
+        &ProbeSpec {
+            counts: u32::MAX,
+            ..spec(Pattern::Chain)
+        },
+    )
+    .unwrap();
     let pid = probe.pid();
     let killer = std::thread::spawn(move || {
         // SAFETY: sends a signal to a child that this test started and has not reaped.
@@ -196,7 +294,10 @@ fn a_probe_killed_in_its_timed_part_is_an_error_that_says_so() {
     });
     let error = probe.run(&GO_ON).unwrap_err();
     killer.join().unwrap();
-    assert!(matches!(&error, ChildError::Ended { status, .. } if status.signal() == Some(libc::SIGKILL)), "{error}");
+    assert!(
+        matches!(&error, ChildError::Ended { status, .. } if status.signal() == Some(libc::SIGKILL)),
+        "{error}"
+    );
 }
 
 #[test]
@@ -206,20 +307,36 @@ fn children_end_with_their_parent_even_when_it_is_killed() {
             "probe",
             format!(
                 "{}\ngo\n",
-                serde_json::to_string(&ProbeSpec { counts: u32::MAX, ..spec(Pattern::Chain) }).unwrap()
+                serde_json::to_string(&ProbeSpec {
+                    counts: u32::MAX,
+                    ..spec(Pattern::Chain)
+                })
+                .unwrap()
             ),
         ),
-        ("load", "{\"cpu\":CPU,\"percent\":50}\n".replace("CPU", &some_cpu().to_string())),
-        ("load", "{\"cpu\":CPU,\"percent\":0}\n".replace("CPU", &some_cpu().to_string())),
+        (
+            "load",
+            "{\"cpu\":CPU,\"percent\":50}\n".replace("CPU", &some_cpu().to_string()),
+        ),
+        (
+            "load",
+            "{\"cpu\":CPU,\"percent\":0}\n".replace("CPU", &some_cpu().to_string()),
+        ),
     ];
     for (what, input) in lines {
         // A shell as the parent; the pipe to its child stays open in this test, so that only the parent's end counts.
-        let script = format!("{} bench child {what} <&3 & echo $!; wait", nearfar().display());
+        let script = format!(
+            "{} bench child {what} <&3 & echo $!; wait",
+            nearfar().display()
+        );
         let mut pipe = [0; 2];
         // SAFETY: writes two descriptors to an array of two.
         assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("exec 3<&{}; {script}", pipe[0])]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .args(["-c", &format!("exec 3<&{}; {script}", pipe[0])])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
         let mut shell = command.spawn().unwrap();
         let mut output = BufReader::new(shell.stdout.take().unwrap()).lines();
         let pid: i32 = output.next().unwrap().unwrap().parse().unwrap();
@@ -258,14 +375,19 @@ fn a_load_burns_about_its_share_and_says_what_it_got() {
         // What it could not have it gave up on or still owes: only too much is its own fault, whatever else runs here.
         assert!(got.achieved_percent < percent + 2.0, "{got:?}");
         let owed = got.seconds * (percent - got.achieved_percent) / 100.0;
-        assert!(owed < got.given_up_s + 0.1 + 0.05 * got.seconds, "{owed} s are missing: {got:?}");
+        assert!(
+            owed < got.given_up_s + 0.1 + 0.05 * got.seconds,
+            "{owed} s are missing: {got:?}"
+        );
     }
 }
 
 #[test]
 fn a_load_that_cannot_be_is_refused_before_it_starts() {
     let started = Load::start(nearfar(), &CpuSet::single(CpuId(60_000)), 5.0);
-    assert!(matches!(started, Err(ChildError::BadSpec { because }) if because.contains("no CPU 60000")));
+    assert!(
+        matches!(started, Err(ChildError::BadSpec { because }) if because.contains("no CPU 60000"))
+    );
     let started = Load::start(nearfar(), &CpuSet::single(some_cpu()), f64::NAN);
     assert!(matches!(started, Err(ChildError::BadSpec { .. })));
 }

@@ -17,20 +17,36 @@ const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 
 fn options(seconds: f64, cancel: &Arc<AtomicBool>) -> FloatingOptions {
     let (program, budget) = (PathBuf::from(NEARFAR), Duration::from_secs_f64(seconds));
-    FloatingOptions { program, budget, load_percent: 5.0, cancel: Arc::clone(cancel) }
+    FloatingOptions {
+        program,
+        budget,
+        load_percent: 5.0,
+        cancel: Arc::clone(cancel),
+    }
 }
 
 fn this_machine() -> (Machine, NodeId) {
     let machine = read(&Request::live(Want::topology())).unwrap();
-    let node = machine.online_nodes().find(|node| !node.cpus.is_empty()).unwrap().id;
+    let node = machine
+        .online_nodes()
+        .find(|node| !node.cpus.is_empty())
+        .unwrap()
+        .id;
     (machine, node)
 }
 
 /// Processes that this one started and that are still there.
 fn children() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+    let lists =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// The longest probe that these tests take, in seconds.
@@ -41,10 +57,16 @@ fn measured(seconds: f64) -> Option<Floating> {
     match measure(&machine, &[node], &options(seconds, &Arc::default())) {
         Ok(found) => Some(found),
         // A slow machine, as the error says. The time scatters, hence twice as much.
-        Err(FloatingError::TooLittleTime { needed_s, left_s, .. }) if seconds < MAX_SECONDS => {
+        Err(FloatingError::TooLittleTime {
+            needed_s, left_s, ..
+        }) if seconds < MAX_SECONDS => {
             measured((seconds + 2.0 * (needed_s - left_s)).min(MAX_SECONDS))
         }
-        Err(error @ (FloatingError::TooLittleTime { .. } | FloatingError::Child(_) | FloatingError::Run(_))) => {
+        Err(
+            error @ (FloatingError::TooLittleTime { .. }
+            | FloatingError::Child(_)
+            | FloatingError::Run(_)),
+        ) => {
             println!("skipped: load: {error}");
             None
         }
@@ -58,23 +80,54 @@ fn a_probe_of_floating_tasks_tells_its_ratio_or_why_not_and_leaves_nothing_behin
     compared();
     cancelled();
     let (machine, node) = this_machine();
-    let error = measure(&machine, &[node], &options(0.2, &Arc::default())).unwrap_err().to_string();
-    assert!(error.contains("too little time: 6 rounds of 3 runs take"), "{error}");
+    let error = measure(&machine, &[node], &options(0.2, &Arc::default()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("too little time: 6 rounds of 3 runs take"),
+        "{error}"
+    );
     assert_eq!(children(), Vec::<String>::new());
 }
 
 fn compared() {
     let Some(found) = measured(12.0) else { return };
-    assert_eq!(children(), Vec::<String>::new(), "load and probes have ended");
-    let cells: Vec<String> = found.rows.iter().map(|row| format!("{}/{}", row.cell.memory, row.cell.cpus)).collect();
+    assert_eq!(
+        children(),
+        Vec::<String>::new(),
+        "load and probes have ended"
+    );
+    let cells: Vec<String> = found
+        .rows
+        .iter()
+        .map(|row| format!("{}/{}", row.cell.memory, row.cell.cpus))
+        .collect();
     let node = found.parameters.nodes[0];
-    assert_eq!(cells, [format!("{node}/{node}"), format!("{node}/F"), "F/F".to_owned()]);
+    assert_eq!(
+        cells,
+        [
+            format!("{node}/{node}"),
+            format!("{node}/F"),
+            "F/F".to_owned()
+        ]
+    );
     assert_eq!(found.contrasts.len(), 2);
     for floated in &found.contrasts {
         let ratio = floated.ratio.get().expect("every round is whole");
-        assert!(ratio.median > 0.1 && ratio.median < 10.0 && ratio.rounds >= 1, "{ratio:?}");
-        assert!(floated.cross_node.get().is_none_or(|&moves| moves == 0 || homes(&this_machine().0).is_ok()));
-        println!("{:?}: {:.3} times ({:?})", floated.question, ratio.median, ratio.confidence);
+        assert!(
+            ratio.median > 0.1 && ratio.median < 10.0 && ratio.rounds >= 1,
+            "{ratio:?}"
+        );
+        assert!(
+            floated
+                .cross_node
+                .get()
+                .is_none_or(|&moves| moves == 0 || homes(&this_machine().0).is_ok())
+        );
+        println!(
+            "{:?}: {:.3} times ({:?})",
+            floated.question, ratio.median, ratio.confidence
+        );
     }
     keys::documented([&serde_json::to_value(&found).unwrap()]);
 }
@@ -91,14 +144,30 @@ fn cancelled() {
     let ended = measure(&machine, &[node], &options(600.0, &cancel));
     canceller.join().unwrap();
     assert!(matches!(ended, Err(FloatingError::Cancelled)), "{ended:?}");
-    assert!(started.elapsed() < Duration::from_secs(120), "{:?}", started.elapsed());
-    assert_eq!(children(), Vec::<String>::new(), "nothing goes on after it was cancelled");
+    assert!(
+        started.elapsed() < Duration::from_secs(120),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(
+        children(),
+        Vec::<String>::new(),
+        "nothing goes on after it was cancelled"
+    );
 }
 
 #[test]
 fn help_says_what_load_it_makes_and_how_to_leave_it_out() {
-    let output = Command::new(NEARFAR).args(["checkup", "--help"]).stdin(Stdio::null()).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+    let output = Command::new(NEARFAR)
+        .args(["checkup", "--help"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout)
+        .unwrap()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     for says in ["a load of 5 % runs on each CPU", "--probe 5", "--probe 0"] {
         assert!(text.contains(says), "{text}");
     }
@@ -107,15 +176,26 @@ fn help_says_what_load_it_makes_and_how_to_leave_it_out() {
 /// What a checkup in that directory does: its exit code, and what it prints on each stream.
 fn checked_up(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(NEARFAR);
-    command.arg("checkup").args(words).current_dir(directory).env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+        .arg("checkup")
+        .args(words)
+        .current_dir(directory)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
     let output = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
 }
 
 /// The names in a directory.
 fn names(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let entries = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = entries.collect();
     names.sort();
     names
@@ -127,7 +207,11 @@ fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
     std::fs::create_dir(place.path().join("folder")).unwrap();
     for page in ["/proc/page.html", "/nonexistent/page.html", "folder", "/"] {
         let (code, screen, errors) = checked_up(place.path(), &["--html", page]);
-        assert_eq!((code, screen.as_str()), (Some(3), ""), "a screen shows that it was measured first: {errors}");
+        assert_eq!(
+            (code, screen.as_str()),
+            (Some(3), ""),
+            "a screen shows that it was measured first: {errors}"
+        );
         assert!(errors.contains(&format!("writing {page}: ")), "{errors}");
     }
     assert_eq!(names(place.path()), ["folder"], "nothing is left behind");
@@ -137,41 +221,78 @@ fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
 fn the_screen_is_printed_also_when_the_page_is_lost_at_the_end() {
     let place = tempfile::tempdir().unwrap();
     for format in ["table", "json"] {
-        let words = ["--source", "two-node", "--html", "/dev/full", "--format", format];
+        let words = [
+            "--source",
+            "two-node",
+            "--html",
+            "/dev/full",
+            "--format",
+            format,
+        ];
         let (code, screen, errors) = checked_up(place.path(), &words);
         assert_eq!(code, Some(3), "{errors}");
-        assert!(screen.contains("2 nodes") || screen.contains("checkup/1"), "{screen}");
-        assert!(errors.contains("writing /dev/full: No space left on device"), "{errors}");
+        assert!(
+            screen.contains("2 nodes") || screen.contains("checkup/1"),
+            "{screen}"
+        );
+        assert!(
+            errors.contains("writing /dev/full: No space left on device"),
+            "{errors}"
+        );
     }
 }
 
 #[test]
 fn the_page_is_written_also_when_nobody_takes_the_screen() {
     let place = tempfile::tempdir().unwrap();
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
     let mut command = Command::new(NEARFAR);
-    command.args(["checkup", "--source", "two-node", "--html", "page.html"]).current_dir(place.path()).stdout(full);
-    assert_eq!(command.stderr(Stdio::null()).status().unwrap().code(), Some(3));
-    assert!(std::fs::read_to_string(place.path().join("page.html")).unwrap().contains("</html>"));
+    command
+        .args(["checkup", "--source", "two-node", "--html", "page.html"])
+        .current_dir(place.path())
+        .stdout(full);
+    assert_eq!(
+        command.stderr(Stdio::null()).status().unwrap().code(),
+        Some(3)
+    );
+    assert!(
+        std::fs::read_to_string(place.path().join("page.html"))
+            .unwrap()
+            .contains("</html>")
+    );
 }
 
 #[test]
 fn a_full_disk_is_noticed_before_anything_is_measured() {
     let place = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=64k none full && cd full && exec \"$0\" checkup --html page.html";
+    let script =
+        "mount -t tmpfs -o size=64k none full && cd full && exec \"$0\" checkup --html page.html";
     std::fs::create_dir(place.path().join("full")).unwrap();
     let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--mount", "sh", "-c", script, NEARFAR]).current_dir(place.path());
+    command
+        .args(["--map-root-user", "--mount", "sh", "-c", script, NEARFAR])
+        .current_dir(place.path());
     let output = command.stdin(Stdio::null()).output();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output {
         Ok(output) if output.status.code() == Some(3) => {
             assert_eq!(text(&output.stdout), "");
             let errors = text(&output.stderr);
-            assert!(errors.contains("writing page.html: No space left on device"), "{errors}");
+            assert!(
+                errors.contains("writing page.html: No space left on device"),
+                "{errors}"
+            );
         }
-        Ok(output) if text(&output.stderr).contains("nearfar") => panic!("{}", text(&output.stderr)),
-        Ok(output) => println!("skipped: root: no file system of its own: {}", text(&output.stderr).trim()),
+        Ok(output) if text(&output.stderr).contains("nearfar") => {
+            panic!("{}", text(&output.stderr))
+        }
+        Ok(output) => println!(
+            "skipped: root: no file system of its own: {}",
+            text(&output.stderr).trim()
+        ),
         Err(error) => println!("skipped: tools: unshare: {error}"),
     }
 }
@@ -185,15 +306,27 @@ fn a_page_that_nobody_asked_for_replaces_nothing() {
     std::fs::create_dir(at("nearfar-checkup-3.html")).unwrap();
     let (code, screen, errors) = checked_up(place.path(), &["--source", "two-node"]);
     assert_eq!(code, Some(0), "{errors}");
-    assert!(screen.ends_with("The whole of it as a page: nearfar-checkup-4.html\n"), "{screen}");
-    assert_eq!(std::fs::read_to_string(at("nearfar-checkup.html")).unwrap(), "mine");
+    assert!(
+        screen.ends_with("The whole of it as a page: nearfar-checkup-4.html\n"),
+        "{screen}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(at("nearfar-checkup.html")).unwrap(),
+        "mine"
+    );
     assert!(at("nearfar-checkup-2.html").is_symlink() && at("nearfar-checkup-3.html").is_dir());
     assert_eq!(names(place.path()).len(), 4);
     // A place that takes no file is no reason to fail: /proc is one for root, too.
     let (code, screen, errors) = checked_up(Path::new("/proc"), &["--source", "two-node"]);
     assert_eq!(code, Some(0), "{errors}");
-    assert!(screen.contains("2 nodes") && !screen.contains("as a page"), "{screen}");
-    assert!(errors.contains("no page: ") && errors.contains("--html FILE"), "{errors}");
+    assert!(
+        screen.contains("2 nodes") && !screen.contains("as a page"),
+        "{screen}"
+    );
+    assert!(
+        errors.contains("no page: ") && errors.contains("--html FILE"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -208,8 +341,14 @@ fn a_page_that_was_asked_for_replaces_a_file_and_never_follows_a_link() {
         let (code, _, errors) = checked_up(place.path(), &["--source", "two-node", "--html", page]);
         assert_eq!(code, Some(0), "{errors}");
         let text = std::fs::read_to_string(at(page)).unwrap();
-        assert!(text.starts_with("<!DOCTYPE html>") && !at(page).is_symlink(), "{page}");
+        assert!(
+            text.starts_with("<!DOCTYPE html>") && !at(page).is_symlink(),
+            "{page}"
+        );
     }
     assert_eq!(std::fs::read_to_string(at("target")).unwrap(), "theirs");
-    assert_eq!(names(place.path()), ["dangling.html", "link.html", "page.html", "target"]);
+    assert_eq!(
+        names(place.path()),
+        ["dangling.html", "link.html", "page.html", "target"]
+    );
 }

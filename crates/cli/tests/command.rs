@@ -10,14 +10,20 @@ use std::process::{Command, Output, Stdio};
 use machines::Laid;
 use serde_json::Value;
 
-const KUNPENG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../sources/tests/fixtures/kunpeng-numactl.txt");
+const KUNPENG: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../sources/tests/fixtures/kunpeng-numactl.txt"
+);
 
 /// The recorded guest whose four-node machine has its network cards, disks and NVMe controller on node 2.
 const QUEUES: &str = "x86-queues-on-node-2";
 
 fn nearfar(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command.args(arguments).env("NO_COLOR", "1").stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
     command.output().unwrap()
 }
 
@@ -26,7 +32,11 @@ fn nearfar(arguments: &[&str]) -> Output {
 fn answer(arguments: &[&str]) -> String {
     let output = nearfar(arguments);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?} ended with {}: {errors}", output.status);
+    assert!(
+        output.status.success(),
+        "{arguments:?} ended with {}: {errors}",
+        output.status
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -39,20 +49,33 @@ fn json(arguments: &[&str]) -> Value {
 #[track_caller]
 fn failure(arguments: &[&str]) -> (String, i32) {
     let output = nearfar(arguments);
-    assert!(!output.status.success(), "{arguments:?} was expected to fail");
-    (String::from_utf8(output.stderr).unwrap(), output.status.code().unwrap())
+    assert!(
+        !output.status.success(),
+        "{arguments:?} was expected to fail"
+    );
+    (
+        String::from_utf8(output.stderr).unwrap(),
+        output.status.code().unwrap(),
+    )
 }
 
 #[test]
 fn a_spread_from_the_published_machine_is_nearest_first() {
-    let spread = ["spread", "--source", KUNPENG, "--node", "2", "--count", "49", "--format"];
+    let spread = [
+        "spread", "--source", KUNPENG, "--node", "2", "--count", "49", "--format",
+    ];
     let cpus = |more: &[&str]| -> Vec<String> {
         let text = answer(&[&spread[..], more].concat());
-        text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+        text.lines()
+            .map(|line| line.split_once(' ').unwrap().1.to_owned())
+            .collect()
     };
     let at = |cpus: &[String]| [0, 24, 48].map(|queue: usize| cpus[queue].clone());
     assert_eq!(at(&cpus(&["list"])), ["48", "72", "24"]);
-    assert_eq!(at(&cpus(&["list", "--policy", "kernel-pre-6.3"])), ["48", "0", "24"]);
+    assert_eq!(
+        at(&cpus(&["list", "--policy", "kernel-pre-6.3"])),
+        ["48", "0", "24"]
+    );
     assert_eq!(cpus(&["mask"])[24], "00000100,00000000,00000000");
 }
 
@@ -65,8 +88,22 @@ fn every_answer_has_a_json_form_in_its_envelope() {
         ("audit/1", &["audit", "--root", &root]),
         ("plan/1", &["plan", "--root", &root]),
         ("history/1", &["history", "--root", &root]),
-        ("spread/1", &["spread", "--root", &root, "--count", "3", "--node", "2"]),
-        ("path/1", &["path", "--source", "nvme-two-controllers", "--cpu", "0", "--subsystem", "nvme-subsys0"]),
+        (
+            "spread/1",
+            &["spread", "--root", &root, "--count", "3", "--node", "2"],
+        ),
+        (
+            "path/1",
+            &[
+                "path",
+                "--source",
+                "nvme-two-controllers",
+                "--cpu",
+                "0",
+                "--subsystem",
+                "nvme-subsys0",
+            ],
+        ),
         ("machines/1", &["lab", "machines"]),
         ("explain/1", &["explain", "nvme-far-path"]),
         ("explain-rules/1", &["explain"]),
@@ -75,7 +112,11 @@ fn every_answer_has_a_json_form_in_its_envelope() {
     for (schema, arguments) in verbs {
         let answer = json(&[arguments, &["--format", "json"]].concat());
         assert_eq!(answer["schema"], schema, "{arguments:?}");
-        assert_eq!(answer["nearfar"], env!("CARGO_PKG_VERSION"), "{arguments:?}");
+        assert_eq!(
+            answer["nearfar"],
+            env!("CARGO_PKG_VERSION"),
+            "{arguments:?}"
+        );
     }
 }
 
@@ -84,17 +125,43 @@ fn every_key_of_the_json_forms_is_documented() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
     let mut answers = Vec::new();
-    for source in ["kunpeng", "nvme-two-controllers", "cxl-memory-only", "x86-case1"] {
-        answers.extend(["topo", "audit"].map(|verb| json(&[verb, "--source", source, "--format", "json"])));
+    for source in [
+        "kunpeng",
+        "nvme-two-controllers",
+        "cxl-memory-only",
+        "x86-case1",
+    ] {
+        answers.extend(
+            ["topo", "audit"].map(|verb| json(&[verb, "--source", source, "--format", "json"])),
+        );
     }
     for verb in ["topo", "audit", "plan", "checkup"] {
-        let no_html: &[&str] = if verb == "checkup" { &["--no-html"] } else { &[] };
-        answers.push(json(&[&[verb, "--root", &root, "--format", "json"], no_html].concat()));
+        let no_html: &[&str] = if verb == "checkup" {
+            &["--no-html"]
+        } else {
+            &[]
+        };
+        answers.push(json(
+            &[&[verb, "--root", &root, "--format", "json"], no_html].concat(),
+        ));
     }
-    answers.push(json(&["apply", "--root", &root, "--yes", "--format", "json"]));
-    answers.extend(["history", "rollback"].map(|verb| json(&[verb, "--root", &root, "--format", "json"])));
-    let path =
-        ["path", "--source", "nvme-two-controllers", "--cpu", "0", "--subsystem", "nvme-subsys0", "--format", "json"];
+    answers.push(json(&[
+        "apply", "--root", &root, "--yes", "--format", "json",
+    ]));
+    answers.extend(
+        ["history", "rollback"].map(|verb| json(&[verb, "--root", &root, "--format", "json"])),
+    );
+    let path = [
+        "path",
+        "--source",
+        "nvme-two-controllers",
+        "--cpu",
+        "0",
+        "--subsystem",
+        "nvme-subsys0",
+        "--format",
+        "json",
+    ];
     answers.push(json(&path));
     answers.push(json(&["explain", "--format", "json"]));
     answers.push(json(&["explain", "interrupt-far", "--format", "json"]));
@@ -111,13 +178,26 @@ fn a_plan_is_made_and_undone_to_the_last_byte() {
     tree.write("plan.json", plan.as_bytes());
     let file = tree.path("plan.json").display().to_string();
     let made = json(&["apply", &file, "--root", &root, "--format", "json"]);
-    assert!(!made["changes"].as_array().unwrap().is_empty(), "there is something to mend on that machine");
+    assert!(
+        !made["changes"].as_array().unwrap().is_empty(),
+        "there is something to mend on that machine"
+    );
     assert!(contents(&tree.path("")) != before);
     let left = json(&["plan", "--root", &root, "--format", "json"]);
-    assert_eq!(left["changes"].as_array().unwrap().len(), 0, "a mended machine has nothing left to mend: {left}");
+    assert_eq!(
+        left["changes"].as_array().unwrap().len(),
+        0,
+        "a mended machine has nothing left to mend: {left}"
+    );
     answer(&["rollback", "--root", &root]);
-    assert!(contents(&tree.path("")) == before, "rollback restores every file");
-    assert!(answer(&["rollback", "--root", &root]).contains("othing"), "a second rollback says that there is nothing");
+    assert!(
+        contents(&tree.path("")) == before,
+        "rollback restores every file"
+    );
+    assert!(
+        answer(&["rollback", "--root", &root]).contains("othing"),
+        "a second rollback says that there is nothing"
+    );
 }
 
 /// Every file of the machine below a directory, without what nearfar itself keeps there.
@@ -148,11 +228,18 @@ fn a_snapshot_stands_for_its_machine() {
     let of = |verb: &str, source: [&str; 2]| {
         let mut answer = json(&[&[verb], &source[..], &["--format", "json"]].concat());
         // The place differs, and a snapshot adds when it was taken.
-        answer.as_object_mut().unwrap().retain(|key, _| !["source", "origin"].contains(&key.as_str()));
+        answer
+            .as_object_mut()
+            .unwrap()
+            .retain(|key, _| !["source", "origin"].contains(&key.as_str()));
         answer
     };
     for verb in ["topo", "audit", "plan"] {
-        assert_eq!(of(verb, ["--source", &file]), of(verb, ["--root", &root]), "{verb}");
+        assert_eq!(
+            of(verb, ["--source", &file]),
+            of(verb, ["--root", &root]),
+            "{verb}"
+        );
     }
 }
 
@@ -163,17 +250,46 @@ fn failures_name_what_was_tried_and_have_their_exit_codes() {
         (&["topo", "--root", "/nonexistent"], 2, "/nonexistent"),
         (&["topo", "--source", "kunpeng", "--fake", "0"], 2, "0"),
         (&["topo", "--source", "kunpeng", "--root", "/"], 2, "--root"),
-        (&["spread", "--source", "kunpeng", "--node", "9", "--count", "1"], 2, "node 9"),
-        (&["path", "--source", "kunpeng", "--cpu", "0", "--subsystem", "nvme7"], 2, "nvme7"),
-        (&["apply", "/nonexistent/plan.json"], 2, "/nonexistent/plan.json"),
-        (&["snapshot", "--source", "kunpeng", "-o", "/nonexistent/x"], 3, "/nonexistent/x"),
+        (
+            &[
+                "spread", "--source", "kunpeng", "--node", "9", "--count", "1",
+            ],
+            2,
+            "node 9",
+        ),
+        (
+            &[
+                "path",
+                "--source",
+                "kunpeng",
+                "--cpu",
+                "0",
+                "--subsystem",
+                "nvme7",
+            ],
+            2,
+            "nvme7",
+        ),
+        (
+            &["apply", "/nonexistent/plan.json"],
+            2,
+            "/nonexistent/plan.json",
+        ),
+        (
+            &["snapshot", "--source", "kunpeng", "-o", "/nonexistent/x"],
+            3,
+            "/nonexistent/x",
+        ),
         (&["nonsense"], 2, "nonsense"),
     ];
     for (arguments, code, names) in cases {
         let (message, exit) = failure(arguments);
         assert_eq!(exit, code, "{arguments:?}: {message}");
         assert!(message.contains(names), "{arguments:?}: {message}");
-        assert!(!message.contains("panicked") && !message.contains("RUST_BACKTRACE"), "{message}");
+        assert!(
+            !message.contains("panicked") && !message.contains("RUST_BACKTRACE"),
+            "{message}"
+        );
     }
 }
 
@@ -183,7 +299,12 @@ fn a_plan_of_something_else_is_refused() {
     let refuse = |content: &str, names: &str| {
         let file = directory.path().join("plan.json");
         std::fs::write(&file, content).unwrap();
-        let arguments = ["apply", file.to_str().unwrap(), "--root", directory.path().to_str().unwrap()];
+        let arguments = [
+            "apply",
+            file.to_str().unwrap(),
+            "--root",
+            directory.path().to_str().unwrap(),
+        ];
         let (message, code) = failure(&arguments);
         assert_eq!(code, 2, "{message}");
         assert!(message.contains(names), "{message}");
@@ -191,8 +312,14 @@ fn a_plan_of_something_else_is_refused() {
     };
     refuse("", "plan.json is not a plan");
     refuse("[]", "plan.json is not a plan");
-    refuse(&answer(&["topo", "--source", "kunpeng", "--format", "json"]), "topo/1");
-    refuse(r#"{"plan_format": 99, "host": null, "changes": [], "left_alone": [], "nearest": []}"#, "99");
+    refuse(
+        &answer(&["topo", "--source", "kunpeng", "--format", "json"]),
+        "topo/1",
+    );
+    refuse(
+        r#"{"plan_format": 99, "host": null, "changes": [], "left_alone": [], "nearest": []}"#,
+        "99",
+    );
     let escape = r#"{"plan_format": 1, "host": null, "changes": [{"change": {"kind": "xps", "interface": "../../../etc",
         "queue": 0, "cpus": "0"}, "before": null, "rule": "x", "reason": "x", "distance": null}], "left_alone": [], "nearest": []}"#;
     refuse(escape, "../../../etc");
@@ -235,7 +362,10 @@ fn a_dry_run_in_json_is_the_plan_that_apply_takes() {
     assert_eq!(dry, plan);
     // Of a question that nobody can answer, only standard error has the plan for people.
     let output = nearfar(&["apply", "--root", &root, "--format", "json"]);
-    assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true));
+    assert_eq!(
+        (output.status.code(), output.stdout.is_empty()),
+        (Some(2), true)
+    );
 }
 
 #[test]
@@ -244,20 +374,40 @@ fn what_topo_prints_as_json_is_a_source() {
     let file = folder.path().join("topo.json").display().to_string();
     let printed = answer(&["topo", "--source", "two-node", "--format", "json"]);
     std::fs::write(&file, &printed).unwrap();
-    assert_eq!(answer(&["topo", "--source", &file, "--format", "json"]), printed);
-    std::fs::write(&file, answer(&["audit", "--source", "two-node", "--format", "json"])).unwrap();
+    assert_eq!(
+        answer(&["topo", "--source", &file, "--format", "json"]),
+        printed
+    );
+    std::fs::write(
+        &file,
+        answer(&["audit", "--source", "two-node", "--format", "json"]),
+    )
+    .unwrap();
     let (message, code) = failure(&["topo", "--source", &file]);
     assert_eq!(code, 2);
-    assert!(message.contains("audit/1") && message.contains("nearfar topo --format json"), "{message}");
+    assert!(
+        message.contains("audit/1") && message.contains("nearfar topo --format json"),
+        "{message}"
+    );
 }
 
 #[test]
 fn nothing_to_change_needs_no_journal() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
-    tree.write("plan.json", br#"{"plan_format": 1, "host": null, "changes": [], "left_alone": [], "nearest": []}"#);
+    tree.write(
+        "plan.json",
+        br#"{"plan_format": 1, "host": null, "changes": [], "left_alone": [], "nearest": []}"#,
+    );
     let file = tree.path("plan.json").display().to_string();
-    answer(&["apply", &file, "--root", &root, "--state", "/proc/no-journal-here"]);
+    answer(&[
+        "apply",
+        &file,
+        "--root",
+        &root,
+        "--state",
+        "/proc/no-journal-here",
+    ]);
     assert!(!tree.path("var").exists());
 }
 
@@ -265,7 +415,11 @@ fn nothing_to_change_needs_no_journal() {
 fn a_reader_that_has_enough_is_no_failure() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
     let machine = "node:64 core:64 pu:2";
-    command.args(["spread", "--source", machine, "--count", "100000", "--format", "list"]).stdout(Stdio::piped());
+    command
+        .args([
+            "spread", "--source", machine, "--count", "100000", "--format", "list",
+        ])
+        .stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -277,7 +431,10 @@ fn a_reader_that_has_enough_is_no_failure() {
 fn colour_only_where_it_is_wanted() {
     let escapes = |arguments: &[&str], no_color: Option<&str>| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        command.args(["topo", "--source", "kunpeng"]).args(arguments).env_remove("NO_COLOR");
+        command
+            .args(["topo", "--source", "kunpeng"])
+            .args(arguments)
+            .env_remove("NO_COLOR");
         if let Some(no_color) = no_color {
             command.env("NO_COLOR", no_color);
         }
@@ -285,7 +442,10 @@ fn colour_only_where_it_is_wanted() {
     };
     assert!(!escapes(&[], None), "a pipe is no terminal");
     assert!(escapes(&["--color", "always"], None));
-    assert!(escapes(&["--color", "always"], Some("1")), "what was typed wins");
+    assert!(
+        escapes(&["--color", "always"], Some("1")),
+        "what was typed wins"
+    );
     assert!(!escapes(&["--color", "never"], None));
 }
 
@@ -294,12 +454,14 @@ fn man_pages_know_every_verb() {
     let directory = tempfile::tempdir().unwrap();
     answer(&["man", "--directory", directory.path().to_str().unwrap()]);
     for verb in [
-        "checkup", "topo", "snapshot", "audit", "spread", "path", "plan", "apply", "rollback", "history", "bench",
-        "lab",
+        "checkup", "topo", "snapshot", "audit", "spread", "path", "plan", "apply", "rollback",
+        "history", "bench", "lab",
     ] {
-        let page = std::fs::read_to_string(directory.path().join(format!("nearfar-{verb}.1"))).unwrap();
+        let page =
+            std::fs::read_to_string(directory.path().join(format!("nearfar-{verb}.1"))).unwrap();
         assert!(page.contains(".SH \"SYNOPSIS\"\n"), "{verb}");
-        let documented = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{verb}.md"));
+        let documented =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{verb}.md"));
         assert!(documented.exists(), "docs/ has no page on {verb}");
     }
 }
@@ -308,7 +470,13 @@ fn man_pages_know_every_verb() {
 fn the_page_of_a_checkup_stands_alone() {
     let tree = Laid::out(QUEUES);
     let page = tree.path("page.html").display().to_string();
-    answer(&["checkup", "--root", &tree.path("").display().to_string(), "--html", &page]);
+    answer(&[
+        "checkup",
+        "--root",
+        &tree.path("").display().to_string(),
+        "--html",
+        &page,
+    ]);
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.starts_with("<!DOCTYPE html>"));
     for outside in ["src=\"http", "href=\"http", "url(", "@import", "<script"] {
@@ -320,23 +488,49 @@ fn the_page_of_a_checkup_stands_alone() {
 #[test]
 fn the_commands_of_a_page_can_be_pasted() {
     let directory = tempfile::tempdir().unwrap();
-    let (source, page) = (directory.path().join("it's a \"b\" & c.txt"), directory.path().join("page.html"));
+    let (source, page) = (
+        directory.path().join("it's a \"b\" & c.txt"),
+        directory.path().join("page.html"),
+    );
     std::fs::copy(KUNPENG, &source).unwrap();
-    answer(&["checkup", "--source", source.to_str().unwrap(), "--html", page.to_str().unwrap()]);
+    answer(&[
+        "checkup",
+        "--source",
+        source.to_str().unwrap(),
+        "--html",
+        page.to_str().unwrap(),
+    ]);
     let html = std::fs::read_to_string(&page).unwrap();
     let commands: Vec<String> = html
         .split("<code class=\"command\">")
         .skip(1)
         .map(|rest| rest.split("</code>").next().unwrap())
-        .map(|code| code.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+        .map(|code| {
+            code.replace("&quot;", "\"")
+                .replace("&lt;", "<")
+                .replace("&gt;", ">")
+                .replace("&amp;", "&")
+        })
         .collect();
     assert!(!commands.is_empty());
     let programs = Path::new(env!("CARGO_BIN_EXE_nearfar")).parent().unwrap();
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
     for line in &commands {
-        let output = Command::new("sh").args(["-c", line]).env("PATH", &path).stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        let output = Command::new("sh")
+            .args(["-c", line])
+            .env("PATH", &path)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{line}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(!line.starts_with("nearfar topo") || said.contains("it's a"), "{line}: {said}");
+        assert!(
+            !line.starts_with("nearfar topo") || said.contains("it's a"),
+            "{line}: {said}"
+        );
     }
 }

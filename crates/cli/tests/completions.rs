@@ -10,42 +10,80 @@ use nearfar_runs::{Cell, Ending, Host, NewRun, Store};
 /// The answer to words typed so far, of which the last is completed, with the caches and stores of that directory.
 fn asked(shell: &str, words: &[&str], home: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command.args(["--", "nearfar"]).args(words).env("COMPLETE", shell).stdin(Stdio::null()).current_dir(home);
-    command.env("_CLAP_COMPLETE_INDEX", words.len().to_string()).env("_CLAP_IFS", "\n");
-    command.env("XDG_CACHE_HOME", home).env("XDG_DATA_HOME", home).env_remove("NEARFAR_STORE");
+    command
+        .args(["--", "nearfar"])
+        .args(words)
+        .env("COMPLETE", shell)
+        .stdin(Stdio::null())
+        .current_dir(home);
+    command
+        .env("_CLAP_COMPLETE_INDEX", words.len().to_string())
+        .env("_CLAP_IFS", "\n");
+    command
+        .env("XDG_CACHE_HOME", home)
+        .env("XDG_DATA_HOME", home)
+        .env_remove("NEARFAR_STORE");
     command.output().unwrap()
 }
 
 /// The values that bash is offered.
 fn offered(words: &[&str], home: &Path) -> Vec<String> {
     let output = asked("bash", words, home);
-    assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{words:?}: {output:?}"
+    );
     // Beside an argument without a name of its own there are the verb's options.
     let text = String::from_utf8(output.stdout).unwrap();
-    let values = text.lines().map(str::trim).filter(|value| !value.is_empty() && !value.starts_with("--"));
+    let values = text
+        .lines()
+        .map(str::trim)
+        .filter(|value| !value.is_empty() && !value.starts_with("--"));
     values.map(str::to_owned).collect()
 }
 
 /// The names in a directory of the running system.
 fn names_in(directory: &str) -> Vec<String> {
     let entries = std::fs::read_dir(directory).into_iter().flatten();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[test]
 fn rules_machines_and_series_are_offered() {
     let home = tempfile::tempdir().unwrap();
-    for words in [&["explain", ""][..], &["plan", "--rule", ""], &["apply", "--rule", ""]] {
+    for words in [
+        &["explain", ""][..],
+        &["plan", "--rule", ""],
+        &["apply", "--rule", ""],
+    ] {
         let rules = offered(words, home.path());
-        assert!(rules.len() == 18 && rules.contains(&"interrupt-far".to_owned()), "{words:?}: {rules:?}");
+        assert!(
+            rules.len() == 18 && rules.contains(&"interrupt-far".to_owned()),
+            "{words:?}: {rules:?}"
+        );
     }
-    assert_eq!(offered(&["plan", "--rule", "xps"], home.path()), ["xps-mismatch"]);
-    for words in [&["topo", "--source", "two"][..], &["lab", "run", "--machine", "two"], &["ab", "--machine", "two"]] {
+    assert_eq!(
+        offered(&["plan", "--rule", "xps"], home.path()),
+        ["xps-mismatch"]
+    );
+    for words in [
+        &["topo", "--source", "two"][..],
+        &["lab", "run", "--machine", "two"],
+        &["ab", "--machine", "two"],
+    ] {
         assert_eq!(offered(words, home.path()), ["two-node"], "{words:?}");
     }
     let series = offered(&["lab", "kernels", "get", ""], home.path());
-    assert!(series.contains(&"6.12".to_owned()) && series.contains(&"6.1".to_owned()), "{series:?}");
-    assert_eq!(offered(&["lab", "run", "--kernel", "ho"], home.path()), ["host"]);
+    assert!(
+        series.contains(&"6.12".to_owned()) && series.contains(&"6.1".to_owned()),
+        "{series:?}"
+    );
+    assert_eq!(
+        offered(&["lab", "run", "--kernel", "ho"], home.path()),
+        ["host"]
+    );
     assert!(offered(&["lab", ""], home.path()).contains(&"doctor".to_owned()));
 }
 
@@ -53,28 +91,48 @@ fn rules_machines_and_series_are_offered() {
 fn files_are_offered_where_no_name_begins_so() {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("server.nearfar"), "").unwrap();
-    assert_eq!(offered(&["audit", "--source", "serv"], home.path()), ["server.nearfar"]);
+    assert_eq!(
+        offered(&["audit", "--source", "serv"], home.path()),
+        ["server.nearfar"]
+    );
 }
 
 #[test]
 fn what_this_machine_has_is_offered() {
     let home = tempfile::tempdir().unwrap();
-    let nodes = names_in("/sys/devices/system/node").into_iter().filter_map(|it| it.strip_prefix("node")?.parse().ok());
+    let nodes = names_in("/sys/devices/system/node")
+        .into_iter()
+        .filter_map(|it| it.strip_prefix("node")?.parse().ok());
     let mut nodes: Vec<u32> = nodes.collect();
     nodes.sort_unstable();
     let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-    for words in [&["spread", "--node", ""][..], &["prefer", "--node", ""], &["bench", "latency", "--from", ""]] {
+    for words in [
+        &["spread", "--node", ""][..],
+        &["prefer", "--node", ""],
+        &["bench", "latency", "--from", ""],
+    ] {
         assert_eq!(offered(words, home.path()), nodes, "{words:?}");
     }
     let mut devices = names_in("/sys/bus/pci/devices");
     devices.sort();
     assert_eq!(offered(&["plan", "--device", ""], home.path()), devices);
     let near = offered(&["prefer", "--near", ""], home.path());
-    let stands = |name: &String| Path::new("/sys/class/net").join(name).join("device").exists();
-    for interface in names_in("/sys/class/net").iter().filter(|name| stands(name)) {
+    let stands = |name: &String| {
+        Path::new("/sys/class/net")
+            .join(name)
+            .join("device")
+            .exists()
+    };
+    for interface in names_in("/sys/class/net")
+        .iter()
+        .filter(|name| stands(name))
+    {
         assert!(near.contains(interface), "{interface}: {near:?}");
     }
-    assert!(devices.iter().all(|device| near.contains(device)), "{near:?}");
+    assert!(
+        devices.iter().all(|device| near.contains(device)),
+        "{near:?}"
+    );
     let own = std::process::id().to_string();
     assert!(offered(&["audit", "--pid", &own], home.path()).contains(&own));
 }
@@ -102,7 +160,11 @@ fn stored_runs_are_offered() {
     store.finish(begun.unwrap(), &Ending::Complete).unwrap();
     drop(store);
     for verb in ["show", "export", "rm"] {
-        assert_eq!(offered(&["runs", verb, ""], home.path()), ["1", "last"], "{verb}");
+        assert_eq!(
+            offered(&["runs", verb, ""], home.path()),
+            ["1", "last"],
+            "{verb}"
+        );
     }
 }
 
@@ -113,8 +175,14 @@ fn nothing_that_can_be_read_offers_nothing_and_says_nothing() {
     std::fs::write(home.path().join("nearfar/runs.db"), "no store").unwrap();
     std::fs::write(home.path().join("nearfar/kernels"), "no folder").unwrap();
     assert_eq!(offered(&["runs", "show", ""], home.path()), [] as [&str; 0]);
-    assert_eq!(offered(&["lab", "run", "--kernel", "6."], home.path()), [] as [&str; 0]);
-    assert_eq!(offered(&["path", "--subsystem", "no-such"], home.path()), [] as [&str; 0]);
+    assert_eq!(
+        offered(&["lab", "run", "--kernel", "6."], home.path()),
+        [] as [&str; 0]
+    );
+    assert_eq!(
+        offered(&["path", "--subsystem", "no-such"], home.path()),
+        [] as [&str; 0]
+    );
 }
 
 #[test]
@@ -124,12 +192,21 @@ fn every_shell_gets_a_script_that_asks_and_an_answer() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
         let output = command.args(["completions", shell]).output().unwrap();
         let script = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && script.contains("COMPLETE") && script.contains("nearfar"), "{script}");
+        assert!(
+            output.status.success() && script.contains("COMPLETE") && script.contains("nearfar"),
+            "{script}"
+        );
         let target = env!("CARGO_MANIFEST_DIR");
-        assert!(!script.contains(target), "a script names no folder of the build: {script}");
+        assert!(
+            !script.contains(target),
+            "a script names no folder of the build: {script}"
+        );
         let output = asked(shell, &["explain", "interrupt-f"], home.path());
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && text.contains("interrupt-far"), "{shell}: {text}");
+        assert!(
+            output.status.success() && text.contains("interrupt-far"),
+            "{shell}: {text}"
+        );
     }
 }
 
@@ -137,7 +214,11 @@ fn every_shell_gets_a_script_that_asks_and_an_answer() {
 #[test]
 fn an_answer_takes_less_than_a_tenth_of_a_second() {
     let home = tempfile::tempdir().unwrap();
-    for words in [&["plan", "--rule", ""][..], &["prefer", "--near", ""], &["lab", "run", "--kernel", ""]] {
+    for words in [
+        &["plan", "--rule", ""][..],
+        &["prefer", "--near", ""],
+        &["lab", "run", "--kernel", ""],
+    ] {
         let timed = |_| {
             let begin = Instant::now();
             asked("bash", words, home.path());

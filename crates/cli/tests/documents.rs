@@ -14,8 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Programs of others that commands in the documentation use.
-const FOREIGN: [&str; 8] =
-    ["lstopo", "lstopo-no-graphics", "numactl", "jq", "dot", "python3", "rsvg-convert", "migratepages"];
+const FOREIGN: [&str; 8] = [
+    "lstopo",
+    "lstopo-no-graphics",
+    "numactl",
+    "jq",
+    "dot",
+    "python3",
+    "rsvg-convert",
+    "migratepages",
+];
 
 #[test]
 fn the_pipe_in_the_help_of_topo_works_with_the_installed_lstopo() {
@@ -23,7 +31,11 @@ fn the_pipe_in_the_help_of_topo_works_with_the_installed_lstopo() {
         return println!("skipped: tools: {missing} is not installed");
     }
     let help = run("nearfar topo --help", Path::new("."));
-    let pipe = help.lines().map(str::trim).find(|line| line.contains("| lstopo")).expect("the help names no pipe");
+    let pipe = help
+        .lines()
+        .map(str::trim)
+        .find(|line| line.contains("| lstopo"))
+        .expect("the help names no pipe");
     // On a terminal lstopo opens a window where there is a display.
     let output = run(&format!("{pipe} --of console"), Path::new("."));
     assert!(output.starts_with("Machine "), "{pipe}\n{output}");
@@ -31,19 +43,29 @@ fn the_pipe_in_the_help_of_topo_works_with_the_installed_lstopo() {
 
 /// The first tool of [`FOREIGN`] that a command uses and that is not installed.
 fn missing_tool(command: &str) -> Option<&'static str> {
-    let uses =
-        |tool: &&&str| command.split(|c: char| c.is_whitespace() || "|;&()".contains(c)).any(|word| word == **tool);
+    let uses = |tool: &&&str| {
+        command
+            .split(|c: char| c.is_whitespace() || "|;&()".contains(c))
+            .any(|word| word == **tool)
+    };
     let installed = |tool: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|folder| folder.join(tool).is_file())
     };
-    FOREIGN.iter().filter(uses).find(|tool| !installed(tool)).copied()
+    FOREIGN
+        .iter()
+        .filter(uses)
+        .find(|tool| !installed(tool))
+        .copied()
 }
 
 #[test]
 fn every_command_in_the_documentation_prints_what_it_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages: Vec<PathBuf> = std::fs::read_dir(root.join("docs")).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut pages: Vec<PathBuf> = std::fs::read_dir(root.join("docs"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
     pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
     pages.push(root.join("README.md"));
     pages.sort();
@@ -58,17 +80,30 @@ fn every_command_in_the_documentation_prints_what_it_says() {
         }
         match std::env::var_os("UPDATE_DOCS") {
             Some(_) => std::fs::write(page, updated).unwrap(),
-            None => write!(wrong, "--- {}\n{}", page.display(), difference(&text, &updated)).unwrap(),
+            None => write!(
+                wrong,
+                "--- {}\n{}",
+                page.display(),
+                difference(&text, &updated)
+            )
+            .unwrap(),
         }
     }
-    assert!(commands > 10, "only {commands} commands were found in {} pages", pages.len());
+    assert!(
+        commands > 10,
+        "only {commands} commands were found in {} pages",
+        pages.len()
+    );
     assert!(wrong.is_empty(), "{wrong}");
 }
 
 /// A directory in which a page's commands find what they name.
 fn workplace(root: &Path) -> machines::Laid {
     let place = machines::Laid::out_below("x86-queues-on-node-2", "tree");
-    for (name, target) in [("machines", root.join("machines")), ("mails", root.join("crates/cli/tests/mails"))] {
+    for (name, target) in [
+        ("machines", root.join("machines")),
+        ("mails", root.join("crates/cli/tests/mails")),
+    ] {
         place.link(name, target.canonicalize().unwrap().to_str().unwrap());
     }
     place
@@ -86,7 +121,9 @@ fn run_page(text: &str, directory: &Path, commands: &mut usize) -> String {
             "```" => inside = false,
             _ => {}
         }
-        let Some(command) = line.strip_prefix("$ ").filter(|_| inside) else { continue };
+        let Some(command) = line.strip_prefix("$ ").filter(|_| inside) else {
+            continue;
+        };
         let mut command = command.to_owned();
         while command.ends_with('\\') {
             let next = lines.next().unwrap();
@@ -104,14 +141,22 @@ fn run_page(text: &str, directory: &Path, commands: &mut usize) -> String {
             continue;
         }
         let actual = run(&command, directory);
-        page += if matches(&expected, &actual) { &expected } else { &actual };
+        page += if matches(&expected, &actual) {
+            &expected
+        } else {
+            &actual
+        };
     }
     page
 }
 
 fn run(command: &str, directory: &Path) -> String {
     let binary = Path::new(env!("CARGO_BIN_EXE_nearfar"));
-    let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let path = format!(
+        "{}:{}",
+        binary.parent().unwrap().display(),
+        std::env::var("PATH").unwrap()
+    );
     let output = Command::new("sh")
         .args(["-c", &format!("{{ {command}\n}} 2>&1")])
         .current_dir(directory)

@@ -55,13 +55,18 @@ fn request(machine: &str, kernel: &str) -> Result<GuestRequest, LabError> {
 /// The guest, and the turn that it takes.
 fn boot(machine: &str, kernel: &str) -> Option<(File, Guest)> {
     if Arch::host() != Some(Arch::X86_64) {
-        println!("skipped: guests: the guest runs this machine's own programs, which are not x86-64's");
+        println!(
+            "skipped: guests: the guest runs this machine's own programs, which are not x86-64's"
+        );
         return None;
     }
     match request(machine, kernel) {
         Ok(request) => {
             let turn = guests::turn();
-            Some((turn, Guest::boot(&request, &AtomicBool::new(false)).unwrap()))
+            Some((
+                turn,
+                Guest::boot(&request, &AtomicBool::new(false)).unwrap(),
+            ))
         }
         Err(error) => {
             println!("skipped: guests: {error}");
@@ -73,7 +78,10 @@ fn boot(machine: &str, kernel: &str) -> Option<(File, Guest)> {
 /// A command in the guest, as a person would type it; printed as a person would see it.
 fn run(guest: &mut Guest, command: &str) -> String {
     let output = guest.output(&["sh", "-c", command]).unwrap();
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     println!("# {command}\n{text}{errors}");
     assert_eq!(output.code, 0, "{command}: {errors}{}", guest.console());
     text.into_owned()
@@ -85,37 +93,78 @@ fn nearfar(guest: &mut Guest, arguments: &str) -> String {
 
 /// The share of each node's commands that took its nearest path, after checking that every command of the load is there.
 fn shares(guest: &mut Guest) -> Vec<f64> {
-    nearfar(guest, &format!("trace nvme --subsystem nvme-subsys0 -- sh -c '{LOAD}'"));
-    let text = nearfar(guest, &format!("trace nvme --format json -- sh -c '{LOAD}'"));
+    nearfar(
+        guest,
+        &format!("trace nvme --subsystem nvme-subsys0 -- sh -c '{LOAD}'"),
+    );
+    let text = nearfar(
+        guest,
+        &format!("trace nvme --format json -- sh -c '{LOAD}'"),
+    );
     let traced: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(traced["losses"]["lost"], 0, "{}", traced["losses"]);
-    assert_eq!(traced["unplaced"], serde_json::json!([]), "every command belongs to a path that the machine lists");
+    assert_eq!(
+        traced["unplaced"],
+        serde_json::json!([]),
+        "every command belongs to a path that the machine lists"
+    );
     assert!(traced["emulated"].as_str().unwrap().contains("x86-case1"));
     let nodes = traced["namespaces"][0]["nodes"].as_array().unwrap();
-    let total = |node: &Value| ["reads", "writes"].iter().map(|kind| node["commands"][kind].as_u64().unwrap()).sum();
+    let total = |node: &Value| {
+        ["reads", "writes"]
+            .iter()
+            .map(|kind| node["commands"][kind].as_u64().unwrap())
+            .sum()
+    };
     let totals: Vec<u64> = nodes.iter().map(total).collect();
-    assert_eq!(totals, [FROM_A_NODE, FROM_A_NODE], "{}", traced["namespaces"]);
-    nodes.iter().map(|node| node["nearest_share"].as_f64().unwrap()).collect()
+    assert_eq!(
+        totals,
+        [FROM_A_NODE, FROM_A_NODE],
+        "{}",
+        traced["namespaces"]
+    );
+    nodes
+        .iter()
+        .map(|node| node["nearest_share"].as_f64().unwrap())
+        .collect()
 }
 
 #[test]
 fn a_controller_on_a_node_that_is_not_online_is_found_mended_and_put_back() {
-    let Some((_turn, mut guest)) = boot("x86-case1", "6.1") else { return };
+    let Some((_turn, mut guest)) = boot("x86-case1", "6.1") else {
+        return;
+    };
     run(&mut guest, &format!("modprobe nvme; {BOTH_PATHS}"));
     run(&mut guest, FAR_ONE_FIRST);
     run(&mut guest, BOTH_PATHS);
-    run(&mut guest, "echo numa > /sys/class/nvme-subsystem/nvme-subsys0/iopolicy");
+    run(
+        &mut guest,
+        "echo numa > /sys/class/nvme-subsystem/nvme-subsys0/iopolicy",
+    );
     let nodes_before = run(&mut guest, NODE_FILES);
-    assert!(nodes_before.lines().any(|node| node == "-1"), "the kernel has no node for one of them: {nodes_before}");
+    assert!(
+        nodes_before.lines().any(|node| node == "-1"),
+        "the kernel has no node for one of them: {nodes_before}"
+    );
 
     let audit = nearfar(&mut guest, "audit");
     let audit = audit.split_whitespace().collect::<Vec<_>>().join(" ");
-    for says in ["puts this device on node 2, which is not online", "_PXM", "The online node nearest to it is 1, at 17"]
-    {
-        assert!(audit.contains(says), "the audit does not say {says:?}: {audit}");
+    for says in [
+        "puts this device on node 2, which is not online",
+        "_PXM",
+        "The online node nearest to it is 1, at 17",
+    ] {
+        assert!(
+            audit.contains(says),
+            "the audit does not say {says:?}: {audit}"
+        );
     }
     let before = shares(&mut guest);
-    assert_eq!(before, [0.0, 1.0], "node 0 goes to the far controller, past its own");
+    assert_eq!(
+        before,
+        [0.0, 1.0],
+        "node 0 goes to the far controller, past its own"
+    );
 
     nearfar(&mut guest, "plan --override-device-node");
     nearfar(&mut guest, "apply --override-device-node --yes");
@@ -128,7 +177,17 @@ fn a_controller_on_a_node_that_is_not_online_is_found_mended_and_put_back() {
     nearfar(&mut guest, "rollback");
     run(&mut guest, BOTH_PATHS);
     assert_eq!(run(&mut guest, NODE_FILES), nodes_before);
-    let plan: Value = serde_json::from_str(&nearfar(&mut guest, "plan --override-device-node --format json")).unwrap();
-    assert_eq!(plan["changes"].as_array().unwrap().len(), 1, "as before there is one thing to mend: {plan}");
-    println!("share of each node's commands on its nearest path: before {before:?}, after {after:?}");
+    let plan: Value = serde_json::from_str(&nearfar(
+        &mut guest,
+        "plan --override-device-node --format json",
+    ))
+    .unwrap();
+    assert_eq!(
+        plan["changes"].as_array().unwrap().len(),
+        1,
+        "as before there is one thing to mend: {plan}"
+    );
+    println!(
+        "share of each node's commands on its nearest path: before {before:?}, after {after:?}"
+    );
 }

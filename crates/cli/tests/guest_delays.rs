@@ -19,8 +19,19 @@ use nearfar_lab::{Arch, LabError, delay, foreign, kernels};
 use serde_json::Value;
 
 /// What `--delay auto` makes of the distances of the machine `kunpeng`, and of transfers within a node and between nodes.
-const ASKED_NS: [(u64, f64); 5] = [(10, 400.0), (16, 640.0), (25, 1000.0), (32, 1280.0), (33, 1320.0)];
-const DISTANCES: [[u64; 4]; 4] = [[10, 16, 32, 33], [16, 10, 25, 32], [32, 25, 10, 16], [33, 32, 16, 10]];
+const ASKED_NS: [(u64, f64); 5] = [
+    (10, 400.0),
+    (16, 640.0),
+    (25, 1000.0),
+    (32, 1280.0),
+    (33, 1320.0),
+];
+const DISTANCES: [[u64; 4]; 4] = [
+    [10, 16, 32, 33],
+    [16, 10, 25, 32],
+    [32, 25, 10, 16],
+    [33, 32, 16, 10],
+];
 const TRANSFER_NS: (f64, f64) = (500.0, 2000.0);
 /// A command that does little but touch more memory than the modelled cache holds, in turns near and on the farthest node.
 const MISPLACED: &str = "for turn in 1 2 3; do for node in 0 3; do echo -n \"$node \"; LC_ALL=C \
@@ -29,7 +40,9 @@ const MISPLACED: &str = "for turn in 1 2 3; do for node in 0 3; do echo -n \"$no
 /// Why this test cannot run here.
 fn lacks() -> Option<String> {
     if Arch::host() != Some(Arch::X86_64) {
-        return Some("the guest runs this machine's own programs, which are not x86-64's".to_owned());
+        return Some(
+            "the guest runs this machine's own programs, which are not x86-64's".to_owned(),
+        );
     }
     let look = || -> Result<(), LabError> {
         let cache = Cache::of_user()?;
@@ -42,7 +55,16 @@ fn lacks() -> Option<String> {
 
 /// Runs `script` in the guest with delays; its standard output. The counts go to `counts`.
 fn in_guest(script: &str, counts: &Path) -> String {
-    let guest = ["lab", "run", "--machine", "kunpeng", "--arch", "x86_64", "--scale", "cpus=2,memory=512M"];
+    let guest = [
+        "lab",
+        "run",
+        "--machine",
+        "kunpeng",
+        "--arch",
+        "x86_64",
+        "--scale",
+        "cpus=2,memory=512M",
+    ];
     let mut command = Command::new(NEARFAR);
     command
         .args(guest)
@@ -83,10 +105,19 @@ impl Timed {
         let pairs = survey["latency"]["pairs"].as_array().unwrap();
         assert_eq!(pairs.len(), 16);
         for pair in pairs {
-            let (from, to) = (pair["cpu_node"].as_u64().unwrap(), pair["memory_node"].as_u64().unwrap());
-            let (asked, median, low) = (asked_ns(from, to), pair["median_ns"].as_f64(), pair["low_ns"].as_f64());
+            let (from, to) = (
+                pair["cpu_node"].as_u64().unwrap(),
+                pair["memory_node"].as_u64().unwrap(),
+            );
+            let (asked, median, low) = (
+                asked_ns(from, to),
+                pair["median_ns"].as_f64(),
+                pair["low_ns"].as_f64(),
+            );
             let (median, low) = (median.unwrap(), low.unwrap());
-            println!("from {from} to {to}: asked {asked} ns, median {median:.0} ns, lower quartile {low:.0} ns");
+            println!(
+                "from {from} to {to}: asked {asked} ns, median {median:.0} ns, lower quartile {low:.0} ns"
+            );
             Self::least(&mut self.access_ns, (from, to), low);
         }
     }
@@ -94,26 +125,49 @@ impl Timed {
     /// What dd said: `3 100663296 bytes (101 MB, 96 MiB) copied, 1.99 s, 50.6 MB/s`.
     fn take_commands(&mut self, text: &str) {
         for line in text.lines().filter(|line| line.contains("copied, ")) {
-            let (node, seconds) = (&line[..1], line.split_once("copied, ").unwrap().1.split(' ').next().unwrap());
+            let (node, seconds) = (
+                &line[..1],
+                line.split_once("copied, ")
+                    .unwrap()
+                    .1
+                    .split(' ')
+                    .next()
+                    .unwrap(),
+            );
             println!("the command with memory of node {node}: {seconds} s");
-            Self::least(&mut self.command_s, node.to_owned(), seconds.parse().unwrap());
+            Self::least(
+                &mut self.command_s,
+                node.to_owned(),
+                seconds.parse().unwrap(),
+            );
         }
     }
 
     /// What is not as it was asked for.
     fn faults(&self) -> Vec<String> {
-        let figures: Vec<_> =
-            self.access_ns.iter().map(|(&(from, to), &low)| (from, to, asked_ns(from, to), low)).collect();
-        let off = figures.iter().filter(|(_, _, asked, low)| !(asked * 0.97..asked * 1.25).contains(low));
-        let off = off.map(|(from, to, asked, low)| format!("from {from} to {to}: {low} ns, asked {asked}"));
-        let pairs = figures.iter().flat_map(|near| figures.iter().map(move |far| (near, far)));
+        let figures: Vec<_> = self
+            .access_ns
+            .iter()
+            .map(|(&(from, to), &low)| (from, to, asked_ns(from, to), low))
+            .collect();
+        let off = figures
+            .iter()
+            .filter(|(_, _, asked, low)| !(asked * 0.97..asked * 1.25).contains(low));
+        let off = off
+            .map(|(from, to, asked, low)| format!("from {from} to {to}: {low} ns, asked {asked}"));
+        let pairs = figures
+            .iter()
+            .flat_map(|near| figures.iter().map(move |far| (near, far)));
         let swapped = pairs.filter(|(near, far)| near.2 < far.2 && near.3 >= far.3);
-        let swapped =
-            swapped.map(|(near, far)| format!("{near:?} is no nearer than {far:?} (from, to, asked, measured)"));
+        let swapped = swapped.map(|(near, far)| {
+            format!("{near:?} is no nearer than {far:?} (from, to, asked, measured)")
+        });
         let mut faults: Vec<String> = off.chain(swapped).collect();
         let (near, far) = (self.command_s.get("0"), self.command_s.get("3"));
         if let Some((near, far)) = near.zip(far).filter(|(near, far)| **far < **near * 1.25) {
-            faults.push(format!("misplaced memory costs little: {far} s, well placed {near} s"));
+            faults.push(format!(
+                "misplaced memory costs little: {far} s, well placed {near} s"
+            ));
         }
         faults
     }
@@ -123,23 +177,46 @@ impl Timed {
 fn check_counts(counts: &Value) {
     assert_eq!(counts["schema"], "lab-counts/1");
     assert_eq!(counts["counting"], true);
-    assert!(counts["emulated"].as_str().unwrap().contains("delays 10: 400 ns"), "{}", counts["emulated"]);
+    assert!(
+        counts["emulated"]
+            .as_str()
+            .unwrap()
+            .contains("delays 10: 400 ns"),
+        "{}",
+        counts["emulated"]
+    );
     let vcpus = counts["vcpus"].as_array().unwrap();
-    assert_eq!(vcpus.iter().map(|vcpu| vcpu["node"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2, 3, 3]);
+    assert_eq!(
+        vcpus
+            .iter()
+            .map(|vcpu| vcpu["node"].as_u64().unwrap())
+            .collect::<Vec<_>>(),
+        [0, 0, 1, 1, 2, 2, 3, 3]
+    );
     for vcpu in vcpus {
         let count = |key: &str| vcpu[key].as_u64().unwrap() as f64;
         let own = vcpu["node"].as_u64().unwrap();
-        let misses: Vec<f64> = (0..4).map(|node| vcpu["misses"][node.to_string()].as_u64().unwrap() as f64).collect();
+        let misses: Vec<f64> = (0..4)
+            .map(|node| vcpu["misses"][node.to_string()].as_u64().unwrap() as f64)
+            .collect();
         let (same, other) = (count("transfers_same_node"), count("transfers_other_node"));
         let paid = count("near") + count("far") + same + other;
         // The guest is still up while they are read, so a vCPU may be between two of its counters.
         let agree = |a: f64, b: f64| (a - b).abs() <= 10.0 + b / 1000.0;
         assert!(agree(count("accesses"), count("hits") + paid), "{vcpu}");
         assert!(agree(count("near"), misses[own as usize]), "{vcpu}");
-        assert!(agree(count("near") + count("far"), misses.iter().sum()), "{vcpu}");
-        let memory: f64 = (0..4).map(|node| misses[node as usize] * asked_ns(own, node)).sum();
+        assert!(
+            agree(count("near") + count("far"), misses.iter().sum()),
+            "{vcpu}"
+        );
+        let memory: f64 = (0..4)
+            .map(|node| misses[node as usize] * asked_ns(own, node))
+            .sum();
         let due = memory + same * TRANSFER_NS.0 + other * TRANSFER_NS.1;
-        assert!((count("delay_ns") - due).abs() <= 100_000.0 + due / 100.0, "due {due}: {vcpu}");
+        assert!(
+            (count("delay_ns") - due).abs() <= 100_000.0 + due / 100.0,
+            "due {due}: {vcpu}"
+        );
         assert!(count("near") > 0.0 && count("far") > 0.0, "{vcpu}");
     }
 }
@@ -148,12 +225,20 @@ fn check_counts(counts: &Value) {
 fn measure(timed: &mut Timed) {
     let folder = tempfile::tempdir().unwrap();
     let counts = folder.path().join("counts.json");
-    let bench = format!("{NEARFAR} bench latency --what latency --samples 25 --budget 20 --format json");
+    let bench =
+        format!("{NEARFAR} bench latency --what latency --samples 25 --budget 20 --format json");
     let script = format!("{bench} && if command -v numactl > /dev/null; then {MISPLACED}; fi");
     let text = in_guest(&script, &counts);
     let mut answers = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     let survey = answers.next().unwrap().unwrap();
-    assert!(survey["emulated"].as_str().unwrap().contains("delays 10: 400 ns"), "{}", survey["emulated"]);
+    assert!(
+        survey["emulated"]
+            .as_str()
+            .unwrap()
+            .contains("delays 10: 400 ns"),
+        "{}",
+        survey["emulated"]
+    );
     check_counts(&serde_json::from_slice(&std::fs::read(&counts).unwrap()).unwrap());
     timed.take_survey(&survey);
     timed.take_commands(&text[answers.byte_offset()..]);

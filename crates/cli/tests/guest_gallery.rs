@@ -34,7 +34,12 @@ fn scale(machine: &str, arch: Arch) -> &'static str {
 
 /// Machines that are also booted with `--cold` to compare what is inside: without and with devices that are plugged in late, with
 /// queues, and of arm64. NEARFAR_COLD=yes compares all.
-const ALSO_COLD: [&str; 4] = ["two-node", "nvme-two-controllers", "queues-on-node-2", "kunpeng"];
+const ALSO_COLD: [&str; 4] = [
+    "two-node",
+    "nvme-two-controllers",
+    "queues-on-node-2",
+    "kunpeng",
+];
 
 fn nearfar(arguments: &[&str]) -> Output {
     guests::output(Command::new(NEARFAR).args(arguments))
@@ -42,7 +47,10 @@ fn nearfar(arguments: &[&str]) -> Output {
 
 /// The guest that `nearfar lab run` makes of the same words.
 fn request(name: &str, machine: &Machine, scale: &str) -> Result<GuestRequest, LabError> {
-    let order = Order { scale: scale.parse().unwrap(), ..Order::new(machine.clone(), name) };
+    let order = Order {
+        scale: scale.parse().unwrap(),
+        ..Order::new(machine.clone(), name)
+    };
     order.prepare(&Cache::of_user()?)
 }
 
@@ -57,7 +65,11 @@ fn inside(name: &str, arch: Arch, scale: &str, start: &[&str]) -> Value {
     }
     words.extend([NEARFAR, "topo", "--format", "json"]);
     let output = nearfar(&words);
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -84,7 +96,8 @@ fn lasting(machine: &Value) -> Value {
 fn differ(place: &str, cold: &Value, warm: &Value, found: &mut Vec<String>) {
     match (cold, warm) {
         (Value::Object(a), Value::Object(b)) if a.keys().eq(b.keys()) => {
-            a.iter().for_each(|(key, value)| differ(&format!("{place}.{key}"), value, &b[key], found));
+            a.iter()
+                .for_each(|(key, value)| differ(&format!("{place}.{key}"), value, &b[key], found));
         }
         (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
             let pairs = a.iter().zip(b).enumerate();
@@ -109,24 +122,44 @@ fn compared(name: &str) -> Option<Vec<String>> {
     };
     let timed = |start: &[&str]| {
         let began = Instant::now();
-        (inside(name, arch, scale, start), began.elapsed().as_secs_f64())
+        (
+            inside(name, arch, scale, start),
+            began.elapsed().as_secs_f64(),
+        )
     };
     let (warm, seconds) = timed(&[]);
-    println!("{name}: {seconds:.1} s, {scale}, Linux {}", request.kernel.release);
-    request.notes.iter().for_each(|note| println!("    note: {note}"));
+    println!(
+        "{name}: {seconds:.1} s, {scale}, Linux {}",
+        request.kernel.release
+    );
+    request
+        .notes
+        .iter()
+        .for_each(|note| println!("    note: {note}"));
     let mut found = Vec::new();
     if ALSO_COLD.contains(&name) || std::env::var_os("NEARFAR_COLD").is_some() {
         let (cold, seconds) = timed(&["--cold"]);
         println!("    {seconds:.1} s cold");
         differ("", &lasting(&cold), &lasting(&warm), &mut found);
     }
-    let inside: Machine = serde_json::from_value(warm).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let inside: Machine =
+        serde_json::from_value(warm).unwrap_or_else(|error| panic!("{name}: {error}"));
     found.extend(differences(&request.design.expected, &inside));
     if inside.origin.emulated.as_deref() != Some(request.label.as_str()) {
-        found.push(format!("it was to say that it is {:?}, says {:?}", request.label, inside.origin.emulated));
+        found.push(format!(
+            "it was to say that it is {:?}, says {:?}",
+            request.label, inside.origin.emulated
+        ));
     }
-    found.iter().for_each(|difference| println!("    {difference}"));
-    Some(found.into_iter().map(|difference| format!("{name}: {difference}")).collect())
+    found
+        .iter()
+        .for_each(|difference| println!("    {difference}"));
+    Some(
+        found
+            .into_iter()
+            .map(|difference| format!("{name}: {difference}"))
+            .collect(),
+    )
 }
 
 #[test]
@@ -137,12 +170,19 @@ fn each_machine_of_the_gallery_is_inside_what_its_description_promises_cold_and_
     }
     let listed = nearfar(&["lab", "machines", "--format", "json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
-    let names: Vec<&str> =
-        listed["machines"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = listed["machines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["name"].as_str().unwrap())
+        .collect();
     assert!(names.len() >= 14, "the gallery lost machines: {names:?}");
     let only = std::env::var("NEARFAR_MACHINE").ok();
     let mut found = Vec::new();
-    for name in names.into_iter().filter(|name| only.as_deref().is_none_or(|only| only == *name)) {
+    for name in names
+        .into_iter()
+        .filter(|name| only.as_deref().is_none_or(|only| only == *name))
+    {
         let _turn = turn();
         found.extend(compared(name).into_iter().flatten());
     }

@@ -19,10 +19,19 @@ const BRIDGE: u64 = 0x06_0400;
 
 /// Node and parent of each device of this class.
 fn devices(topo: &Value, class: u64) -> BTreeMap<&str, (u64, &str)> {
-    let of_class = topo["pci"].as_array().unwrap().iter().filter(|device| device["class"] == class);
+    let of_class = topo["pci"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|device| device["class"] == class);
     let told = of_class.map(|device| {
-        let node = device["node"].as_u64().unwrap_or_else(|| panic!("no node: {device}"));
-        (device["address"].as_str().unwrap(), (node, device["parent"].as_str().unwrap_or("none")))
+        let node = device["node"]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no node: {device}"));
+        (
+            device["address"].as_str().unwrap(),
+            (node, device["parent"].as_str().unwrap_or("none")),
+        )
     });
     told.collect()
 }
@@ -32,7 +41,9 @@ fn new<'a>(
     before: &BTreeMap<&str, (u64, &'a str)>,
     after: &BTreeMap<&'a str, (u64, &'a str)>,
 ) -> (&'a str, (u64, &'a str)) {
-    let mut all = after.iter().filter(|(address, _)| !before.contains_key(*address));
+    let mut all = after
+        .iter()
+        .filter(|(address, _)| !before.contains_key(*address));
     let (address, place) = all.next().expect("a new device");
     assert_eq!(all.next(), None);
     (address, *place)
@@ -42,8 +53,14 @@ fn new<'a>(
 fn plug_and_look(options: &[&str]) {
     let scale = ["--scale", "cpus=2,memory=512M"];
     let said = guests::script("two-node", &[&scale, options].concat(), SCRIPT);
-    let topo: Vec<Value> = said.lines().take(3).map(|line| serde_json::from_str(line).unwrap()).collect();
-    let [start, controller, bridge] = &topo[..] else { panic!("{said}") };
+    let topo: Vec<Value> = said
+        .lines()
+        .take(3)
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let [start, controller, bridge] = &topo[..] else {
+        panic!("{said}")
+    };
 
     assert!(devices(start, NVME).is_empty());
     let (address, (node, _)) = new(&devices(start, NVME), &devices(controller, NVME));
@@ -54,10 +71,17 @@ fn plug_and_look(options: &[&str]) {
     let (bridge_address, (node, _)) = new(&devices(controller, BRIDGE), &devices(bridge, BRIDGE));
     assert_eq!(node, 0);
     let (behind, place) = new(&devices(controller, NVME), &devices(bridge, NVME));
-    assert_eq!(place, (0, bridge_address), "the second controller is behind the bridge");
+    assert_eq!(
+        place,
+        (0, bridge_address),
+        "the second controller is behind the bridge"
+    );
     let (_, audit) = said.split_once("Findings").unwrap();
     for device in [address, behind] {
-        assert!(audit.contains(&format!("{device} (nvme): ")), "the audit does not name {device}: {audit}");
+        assert!(
+            audit.contains(&format!("{device} (nvme): ")),
+            "the audit does not name {device}: {audit}"
+        );
     }
 }
 

@@ -20,7 +20,10 @@ fn settings_of_a_killed_run_are_restored_and_pressure_wakes_a_trigger() {
         return;
     }
     let _turn = guests::turn();
-    for part in ["restores_the_settings_of_a_killed_run", "wakes_a_trigger_by_pressure"] {
+    for part in [
+        "restores_the_settings_of_a_killed_run",
+        "wakes_a_trigger_by_pressure",
+    ] {
         guests::part("two-node", &["--scale", "cpus=1,memory=384M"], part);
     }
 }
@@ -33,9 +36,21 @@ fn restores_the_settings_of_a_killed_run() {
     let other = (before.trim().parse::<u64>().unwrap() + 1000).to_string();
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(guests::NEARFAR);
-    command.args(["bench", "probe", "--bytes", "4M", "--counts", "4", "--steps", "20000", "--load", "5"]);
-    command.args(["--samples", "1000", "--policies", "off", "--migration-cost-ns", &other]);
-    command.env("NEARFAR_STORE", folder.path().join("runs.db")).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args([
+        "bench", "probe", "--bytes", "4M", "--counts", "4", "--steps", "20000", "--load", "5",
+    ]);
+    command.args([
+        "--samples",
+        "1000",
+        "--policies",
+        "off",
+        "--migration-cost-ns",
+        &other,
+    ]);
+    command
+        .env("NEARFAR_STORE", folder.path().join("runs.db"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let now = || std::fs::read_to_string(MIGRATION_COST).unwrap();
     wait_until("the run writes the setting", || now().trim() == other);
@@ -54,15 +69,27 @@ fn wakes_a_trigger_by_pressure() {
     let trigger = Trigger::arm(Path::new("/proc/pressure/cpu"), second / 10, second).unwrap();
     // More loops than CPUs, so that some of them wait at any time.
     let cpus = std::thread::available_parallelism().unwrap().get();
-    let mut load: Vec<_> =
-        (0..3 * cpus).map(|_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn()).collect();
-    let woken = trigger.wait(std::os::fd::AsFd::as_fd(&reader), Some(60 * second)).unwrap();
+    let mut load: Vec<_> = (0..3 * cpus)
+        .map(|_| {
+            Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+        })
+        .collect();
+    let woken = trigger
+        .wait(std::os::fd::AsFd::as_fd(&reader), Some(60 * second))
+        .unwrap();
     for child in load.iter_mut().flatten() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
     assert_eq!(woken, Woken::ByPressure);
     drop(writer);
-    assert_eq!(trigger.wait(std::os::fd::AsFd::as_fd(&reader), None).unwrap(), Woken::ByOther);
+    assert_eq!(
+        trigger
+            .wait(std::os::fd::AsFd::as_fd(&reader), None)
+            .unwrap(),
+        Woken::ByOther
+    );
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }

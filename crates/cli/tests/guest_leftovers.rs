@@ -18,19 +18,31 @@ use waiting::wait_until;
 
 /// QEMUs whose command line has this word.
 fn qemus_with(word: &str) -> Vec<u32> {
-    let numbers = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let numbers = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let is_ours = |number: &u32| {
         let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line);
-        line.split('\0').next().is_some_and(|program| program.contains("qemu-system")) && line.contains(word)
+        line.split('\0')
+            .next()
+            .is_some_and(|program| program.contains("qemu-system"))
+            && line.contains(word)
     };
     numbers.filter(is_ours).collect()
 }
 
 fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return BTreeSet::new() };
-    let paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    let below = paths.iter().filter(|path| path.is_dir() && !path.is_symlink()).flat_map(|path| files_below(path));
+    let Ok(entries) = fs::read_dir(folder) else {
+        return BTreeSet::new();
+    };
+    let paths: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    let below = paths
+        .iter()
+        .filter(|path| path.is_dir() && !path.is_symlink())
+        .flat_map(|path| files_below(path));
     below.chain(paths.iter().cloned()).collect()
 }
 
@@ -45,7 +57,11 @@ struct Traces {
 impl Traces {
     fn new() -> Self {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
-        Self { folder: tempfile::tempdir().unwrap(), results: tempfile::tempdir().unwrap(), mounts }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            results: tempfile::tempdir().unwrap(),
+            mounts,
+        }
     }
 
     /// `nearfar lab run` of a small guest whose temporary and runtime files would be ours alone.
@@ -57,16 +73,32 @@ impl Traces {
         let results = self.results.path().to_str().unwrap();
         let mut command = guests::lab_run(machine, &["--scale", scale, "--results", results]);
         command.args(["sh", "-c", script]).stdin(Stdio::null());
-        command.env("TMPDIR", self.folder.path()).env("XDG_RUNTIME_DIR", self.folder.path());
+        command
+            .env("TMPDIR", self.folder.path())
+            .env("XDG_RUNTIME_DIR", self.folder.path());
         command
     }
 
     /// `nearfar lab shell` of the guest of [`Traces::lab_run`].
     fn lab_shell(&self) -> Command {
         let mut command = Command::new(guests::NEARFAR);
-        command.args(["lab", "shell", "--machine", "two-node", "--kernel", guests::SERIES, "--accel", "tcg"]);
-        command.args(["--scale", "cpus=1,memory=384M", "--results"]).arg(self.results.path()).env("SHELL", "/bin/sh");
-        command.env("TMPDIR", self.folder.path()).env("XDG_RUNTIME_DIR", self.folder.path());
+        command.args([
+            "lab",
+            "shell",
+            "--machine",
+            "two-node",
+            "--kernel",
+            guests::SERIES,
+            "--accel",
+            "tcg",
+        ]);
+        command
+            .args(["--scale", "cpus=1,memory=384M", "--results"])
+            .arg(self.results.path())
+            .env("SHELL", "/bin/sh");
+        command
+            .env("TMPDIR", self.folder.path())
+            .env("XDG_RUNTIME_DIR", self.folder.path());
         command
     }
 
@@ -84,16 +116,24 @@ impl Traces {
         let cache = Cache::of_user().unwrap();
         drop(cache.lock(&mut || {}).unwrap());
         let cache = files_below(cache.root());
-        let half_made =
-            |path: &&PathBuf| path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("making-"));
+        let half_made = |path: &&PathBuf| {
+            path.components()
+                .any(|part| part.as_os_str().to_string_lossy().starts_with("making-"))
+        };
         assert_eq!(cache.iter().find(half_made), None);
     }
 }
 
 /// Starts a guest and waits until the script in it says "up".
 fn up(mut command: Command) -> (Child, impl Iterator<Item = String>) {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
     assert_eq!(lines.next().as_deref(), Some("up"));
     (child, lines)
 }
@@ -122,12 +162,26 @@ fn guests_in_a_row_and_side_by_side_leave_nothing() {
     let count: u32 = std::env::var("NEARFAR_GUESTS").map_or(3, |count| count.parse().unwrap());
     let started = Instant::now();
     for number in 0..count {
-        let output = traces.lab_run(&format!("echo {number}; exit 7")).output().unwrap();
-        assert_eq!((output.status.code(), output.stdout), (Some(7), format!("{number}\n").into_bytes()));
+        let output = traces
+            .lab_run(&format!("echo {number}; exit 7"))
+            .output()
+            .unwrap();
+        assert_eq!(
+            (output.status.code(), output.stdout),
+            (Some(7), format!("{number}\n").into_bytes())
+        );
     }
-    println!("{count} guests one after another: {:.1} s", started.elapsed().as_secs_f64());
+    println!(
+        "{count} guests one after another: {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
     traces.check();
-    let mut children = ["a", "b", "c"].map(|name| (name, up(traces.lab_run(&format!("echo up; echo {name}; exit 3")))));
+    let mut children = ["a", "b", "c"].map(|name| {
+        (
+            name,
+            up(traces.lab_run(&format!("echo up; echo {name}; exit 3"))),
+        )
+    });
     for (name, (child, lines)) in &mut children {
         assert_eq!(lines.next().as_deref(), Some(*name));
         assert_eq!(child.wait().unwrap().code(), Some(3));
@@ -143,11 +197,31 @@ fn a_shell_without_a_terminal_runs_the_commands_of_its_input() {
     let _turn = guests::turn();
     let traces = Traces::new();
     let mut shell = traces.lab_shell();
-    let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"echo in the guest\nexit 7\n").unwrap();
+    let mut child = shell
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"echo in the guest\nexit 7\n")
+        .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), output.stdout), (Some(7), b"in the guest\n".to_vec()));
-    assert_eq!(traces.lab_shell().stdin(Stdio::null()).status().unwrap().code(), Some(0));
+    assert_eq!(
+        (output.status.code(), output.stdout),
+        (Some(7), b"in the guest\n".to_vec())
+    );
+    assert_eq!(
+        traces
+            .lab_shell()
+            .stdin(Stdio::null())
+            .status()
+            .unwrap()
+            .code(),
+        Some(0)
+    );
     traces.check();
 }
 
@@ -181,7 +255,11 @@ fn the_first_interrupt_is_the_commands_and_the_second_ends_all() {
     let (mut child, mut lines) = up(traces.lab_run(script));
     send(&child, libc::SIGINT);
     assert_eq!(lines.next().as_deref(), Some("caught"));
-    assert_eq!(child.try_wait().unwrap(), None, "the command went on, and so does its guest");
+    assert_eq!(
+        child.try_wait().unwrap(),
+        None,
+        "the command went on, and so does its guest"
+    );
     send(&child, libc::SIGINT);
     assert!(!ended(&mut child).success());
     traces.check();
@@ -214,12 +292,23 @@ fn many_starts_side_by_side_answer_right_and_leave_nothing() {
     let (mut running, mut killed, mut again) = (Vec::<Started>::new(), 0, 0);
     for number in 0..count {
         let (machine, scale) = DESIGNS[number as usize % DESIGNS.len()];
-        let mut command =
-            traces.lab_run_of(machine, scale, &format!("echo {number} $(cat /sys/devices/system/node/online)"));
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = traces.lab_run_of(
+            machine,
+            scale,
+            &format!("echo {number} $(cat /sys/devices/system/node/online)"),
+        );
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let is_killed = number % 6 == 5;
         let after = Duration::from_millis(u64::from(number) * 137 % 1500);
-        running.push(Started { number, child, killed: is_killed.then(|| Instant::now() + after) });
+        running.push(Started {
+            number,
+            child,
+            killed: is_killed.then(|| Instant::now() + after),
+        });
         let most = if number + 1 == count { 0 } else { 2 };
         while running.len() > most {
             wait_for_one(&mut running, &mut killed, &mut again);
@@ -229,8 +318,16 @@ fn many_starts_side_by_side_answer_right_and_leave_nothing() {
     println!("{count} starts, 3 at a time: {seconds:.1} s; {killed} killed, {again} booted again");
     traces.check();
     let cache = Cache::of_user().unwrap();
-    let total: u64 = cache.entries().unwrap().iter().map(|entry| entry.bytes).sum();
-    assert!(total <= cache.limit().unwrap(), "the cache has {total} bytes");
+    let total: u64 = cache
+        .entries()
+        .unwrap()
+        .iter()
+        .map(|entry| entry.bytes)
+        .sum();
+    assert!(
+        total <= cache.limit().unwrap(),
+        "the cache has {total} bytes"
+    );
 }
 
 /// Waits until a guest has ended, and looks at its answer.
@@ -242,14 +339,19 @@ fn wait_for_one(running: &mut Vec<Started>, killed: &mut u32, again: &mut u32) {
                 guest.child.kill().unwrap();
             }
         }
-        place = running.iter_mut().position(|guest| guest.child.try_wait().unwrap().is_some());
+        place = running
+            .iter_mut()
+            .position(|guest| guest.child.try_wait().unwrap().is_some());
         place.is_some()
     });
     let guest = running.remove(place.unwrap());
     let output = guest.child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     *again += errors.matches("booted again").count() as u32;
-    errors.lines().filter(|line| line.contains("booted again")).for_each(|line| println!("{line}"));
+    errors
+        .lines()
+        .filter(|line| line.contains("booted again"))
+        .for_each(|line| println!("{line}"));
     match output.status.code() {
         None => {
             assert!(guest.killed.is_some(), "{errors}");
@@ -258,7 +360,10 @@ fn wait_for_one(running: &mut Vec<Started>, killed: &mut u32, again: &mut u32) {
         code => {
             let nodes = if guest.number % 3 == 2 { "0-3" } else { "0-1" };
             assert_eq!(code, Some(0), "{errors}");
-            assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{} {nodes}\n", guest.number));
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                format!("{} {nodes}\n", guest.number)
+            );
         }
     }
 }

@@ -28,10 +28,12 @@ fn missing() -> Option<String> {
     let cache = Cache::of_user().map_err(|error| error.to_string());
     let all = cache.and_then(|cache| {
         for series in ["6.1", "6.12"] {
-            kernels::find_in(&cache, Some(series), Arch::Powerpc64le).map_err(|error| error.to_string())?;
+            kernels::find_in(&cache, Some(series), Arch::Powerpc64le)
+                .map_err(|error| error.to_string())?;
         }
         nearfar_lab::qemu::Qemu::find(Arch::Powerpc64le).map_err(|error| error.to_string())?;
-        foreign::cached(&cache, Arch::Powerpc64le).ok_or_else(|| "no static programs for powerpc64le".to_owned())
+        foreign::cached(&cache, Arch::Powerpc64le)
+            .ok_or_else(|| "no static programs for powerpc64le".to_owned())
     });
     all.err()
 }
@@ -44,14 +46,31 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
     }
     let _turn = turn();
     let script = format!("{ASK}{ONE_CPU} {NEARFAR} topo");
-    let sides = ["ab", "--a", "kernel=6.1", "--b", "kernel=6.12", "--machine", "powerpc-case1", "--runs", "1"];
+    let sides = [
+        "ab",
+        "--a",
+        "kernel=6.1",
+        "--b",
+        "kernel=6.12",
+        "--machine",
+        "powerpc-case1",
+        "--runs",
+        "1",
+    ];
     let mut command = Command::new(NEARFAR);
     command.args(sides).args(guests::IN_TIME);
-    let output = guests::output(command.args(["--scale", "memory=512M", "--", "sh", "-c", &script]));
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        guests::output(command.args(["--scale", "memory=512M", "--", "sh", "-c", &script]));
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     println!("{text}{errors}");
     assert!(output.status.success(), "{errors}");
-    let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
     for says in [
         "A nodes online 0",
         "B nodes online 0,2",
@@ -62,10 +81,16 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
         "A kernel=6.1 1 0",
         "B kernel=6.12 1 0",
     ] {
-        assert!(lines.iter().any(|line| line == says), "the answer does not say {says:?}: {text}");
+        assert!(
+            lines.iter().any(|line| line == says),
+            "the answer does not say {says:?}: {text}"
+        );
     }
     // nearfar's own words for the same.
     for says in ["A 2 offline", "B 2 online 0 none none", "B 2 40 10"] {
-        assert!(lines.iter().any(|line| line.starts_with(says)), "topo does not say {says:?}: {text}");
+        assert!(
+            lines.iter().any(|line| line.starts_with(says)),
+            "topo does not say {says:?}: {text}"
+        );
     }
 }

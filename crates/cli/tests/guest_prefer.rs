@@ -26,7 +26,13 @@ const HOME: NodeId = NodeId(0);
 const GUEST: [&str; 3] = ["--cold", "--scale", "cpus=2,memory=512M"];
 
 fn machine() -> Machine {
-    nearfar_sources::read(&Request { source: None, root: None, fake: None, want: Want::topology() }).unwrap()
+    nearfar_sources::read(&Request {
+        source: None,
+        root: None,
+        fake: None,
+        want: Want::topology(),
+    })
+    .unwrap()
 }
 
 fn home_cpus(machine: &Machine) -> CpuSet {
@@ -62,12 +68,20 @@ fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
+    if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        (values[middle - 1] + values[middle]) / 2.0
+    }
 }
 
 /// One run of the probe with its memory at home, watched.
 fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut Runs) {
-    let cpus = if way == Way::Bound { Where::Node(HOME) } else { Where::Floating };
+    let cpus = if way == Way::Bound {
+        Where::Node(HOME)
+    } else {
+        Where::Floating
+    };
     let spec = ProbeSpec {
         pattern: Pattern::RandomReadWrite,
         bytes: 16 << 20,
@@ -80,7 +94,15 @@ fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut 
     };
     let mut probe = Probe::prepare(Path::new(guests::NEARFAR), &spec).unwrap();
     let pid = probe.pid();
-    let keep = || Keeper::start(Targets::Pids(vec![pid]), HOME, machine, KeeperOptions::default()).unwrap();
+    let keep = || {
+        Keeper::start(
+            Targets::Pids(vec![pid]),
+            HOME,
+            machine,
+            KeeperOptions::default(),
+        )
+        .unwrap()
+    };
     let keeper = (way == Way::Kept).then(keep);
     watch.follow(pid).unwrap();
     let result = probe.run(&AtomicBool::new(false)).unwrap();
@@ -101,7 +123,10 @@ fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut 
 #[test]
 #[ignore = "runs in the guest"]
 fn inside_beside_a_little_load() {
-    assert!(guests::is_inside(), "this part changes a kernel: it runs in a guest");
+    assert!(
+        guests::is_inside(),
+        "this part changes a kernel: it runs in a guest"
+    );
     std::fs::write("/proc/sys/kernel/numa_balancing", "0").unwrap();
     let machine = machine();
     let load = Load::start(Path::new(guests::NEARFAR), &machine.cpu_states.online, 5.0).unwrap();
@@ -110,14 +135,26 @@ fn inside_beside_a_little_load() {
     // The first one also translates the code.
     (0..2).for_each(|_| probe(Way::Bound, &machine, &mut watch, 20_000, &mut first));
     let steps = (20_000.0 * 4.0 / first.seconds[1]) as u64;
-    let mut ways = [(Way::Free, Runs::default()), (Way::Bound, Runs::default()), (Way::Kept, Runs::default())];
+    let mut ways = [
+        (Way::Free, Runs::default()),
+        (Way::Bound, Runs::default()),
+        (Way::Kept, Runs::default()),
+    ];
     for round in 0..3 {
         for turn in 0..ways.len() {
             let (way, runs) = &mut ways[(round + turn) % 3];
             probe(*way, &machine, &mut watch, steps, runs);
         }
     }
-    println!("{:?}", load.stop().unwrap().cpus.iter().map(|cpu| cpu.achieved_percent.round()).collect::<Vec<_>>());
+    println!(
+        "{:?}",
+        load.stop()
+            .unwrap()
+            .cpus
+            .iter()
+            .map(|cpu| cpu.achieved_percent.round())
+            .collect::<Vec<_>>()
+    );
     for (way, runs) in &ways {
         println!(
             "{way:?}: median {:.3} s, cross-node {:?}, keeper {:.4}, let out {}",
@@ -129,18 +166,36 @@ fn inside_beside_a_little_load() {
         println!("  {:.2?}", runs.seconds);
     }
     let [_, (_, bound), (_, kept)] = &ways;
-    let ratios: Vec<f64> = kept.seconds.iter().zip(&bound.seconds).map(|(kept, bound)| kept / bound).collect();
-    println!("kept beside bound {ratios:.3?}, median {:.3}", median(&ratios));
-    assert!(kept.cross_node.iter().all(|&moves| moves <= MOST_MOVES), "{:?}", kept.cross_node);
+    let ratios: Vec<f64> = kept
+        .seconds
+        .iter()
+        .zip(&bound.seconds)
+        .map(|(kept, bound)| kept / bound)
+        .collect();
+    println!(
+        "kept beside bound {ratios:.3?}, median {:.3}",
+        median(&ratios)
+    );
+    assert!(
+        kept.cross_node.iter().all(|&moves| moves <= MOST_MOVES),
+        "{:?}",
+        kept.cross_node
+    );
     assert!(median(&ratios) < AS_BOUND, "{ratios:?}");
-    assert!(median(&kept.keeper_share) < KEEPER, "{:?}", kept.keeper_share);
+    assert!(
+        median(&kept.keeper_share) < KEEPER,
+        "{:?}",
+        kept.keeper_share
+    );
 }
 
 /// Burns this much CPU time, as the guest counts it: its CPUs may be slow, but each is one.
 #[test]
 #[ignore = "a child of a part that runs in the guest"]
 fn burn() {
-    let Ok(seconds) = std::env::var("BURN") else { return println!("skipped: manual: nothing to burn") };
+    let Ok(seconds) = std::env::var("BURN") else {
+        return println!("skipped: manual: nothing to burn");
+    };
     let seconds: f64 = seconds.parse().unwrap();
     let used = || {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -161,7 +216,10 @@ fn burner(seconds: f64, cpus: Option<&CpuSet>) -> Child {
         }
         None => Command::new(me),
     };
-    command.args(["--exact", "burn", "--ignored"]).env("BURN", seconds.to_string()).stdout(Stdio::null());
+    command
+        .args(["--exact", "burn", "--ignored"])
+        .env("BURN", seconds.to_string())
+        .stdout(Stdio::null());
     command.spawn().unwrap()
 }
 
@@ -171,10 +229,16 @@ fn burn_all(way: Way, machine: &Machine, tasks: usize, seconds: f64) -> f64 {
     let begun = Instant::now();
     let bound = (way == Way::Bound).then_some(&home);
     let mut children: Vec<Child> = (0..tasks).map(|_| burner(seconds, bound)).collect();
-    let pids = children.iter().map(|child| child.id().cast_signed()).collect();
-    let keep = || Keeper::start(Targets::Pids(pids), HOME, machine, KeeperOptions::default()).unwrap();
+    let pids = children
+        .iter()
+        .map(|child| child.id().cast_signed())
+        .collect();
+    let keep =
+        || Keeper::start(Targets::Pids(pids), HOME, machine, KeeperOptions::default()).unwrap();
     let keeper = (way == Way::Kept).then(keep);
-    children.iter_mut().for_each(|child| assert!(child.wait().unwrap().success()));
+    children
+        .iter_mut()
+        .for_each(|child| assert!(child.wait().unwrap().success()));
     let took = begun.elapsed().as_secs_f64();
     if let Some(keeper) = keeper {
         println!("  {}", keeper.stop().unwrap());
@@ -185,28 +249,44 @@ fn burn_all(way: Way, machine: &Machine, tasks: usize, seconds: f64) -> f64 {
 #[test]
 #[ignore = "runs in the guest"]
 fn inside_a_full_node() {
-    assert!(guests::is_inside(), "this part changes a kernel: it runs in a guest");
+    assert!(
+        guests::is_inside(),
+        "this part changes a kernel: it runs in a guest"
+    );
     let machine = machine();
     // In the same guest, for the time that another start takes.
     own_memory_follows_and_shared_memory_stays(&machine);
     let seconds = 6.0;
-    let mut took = [(Way::Free, Vec::new()), (Way::Bound, Vec::new()), (Way::Kept, Vec::new())];
+    let mut took = [
+        (Way::Free, Vec::new()),
+        (Way::Bound, Vec::new()),
+        (Way::Kept, Vec::new()),
+    ];
     for _ in 0..2 {
         for (way, took) in &mut took {
             took.push(burn_all(*way, &machine, 4, seconds));
         }
     }
-    took.iter().for_each(|(way, took)| println!("{way:?} {took:.2?}"));
+    took.iter()
+        .for_each(|(way, took)| println!("{way:?} {took:.2?}"));
     // Hogs that cannot leave come and go; afterwards everybody is at home again.
     let home = home_cpus(&machine);
     let mut kept: Vec<Child> = (0..2).map(|_| burner(60.0, None)).collect();
     let pids: Vec<i32> = kept.iter().map(|child| child.id().cast_signed()).collect();
-    let keeper = Keeper::start(Targets::Pids(pids), HOME, &machine, KeeperOptions::default()).unwrap();
+    let keeper = Keeper::start(
+        Targets::Pids(pids),
+        HOME,
+        &machine,
+        KeeperOptions::default(),
+    )
+    .unwrap();
     // At most so long, or until all are at home.
     let out = |what: &str, seconds: u64, until_home: bool| {
         let begun = Instant::now();
         let mut seen = Vec::new();
-        while begun.elapsed() < Duration::from_secs(seconds) && !(until_home && seen.last() == Some(&0)) {
+        while begun.elapsed() < Duration::from_secs(seconds)
+            && !(until_home && seen.last() == Some(&0))
+        {
             std::thread::sleep(Duration::from_millis(250));
             seen.push(keeper.report().unwrap().out_now);
         }
@@ -216,16 +296,27 @@ fn inside_a_full_node() {
     out("before", 4, false);
     let mut hogs: Vec<Child> = (0..2).map(|_| burner(60.0, Some(&home))).collect();
     let during = out("hogs at home", 5, false);
-    hogs.iter_mut().for_each(|hog| drop((hog.kill(), hog.wait())));
+    hogs.iter_mut()
+        .for_each(|hog| drop((hog.kill(), hog.wait())));
     let after = out("after", 45, true);
     println!("{}", keeper.stop().unwrap());
-    kept.iter_mut().for_each(|child| drop((child.kill(), child.wait())));
+    kept.iter_mut()
+        .for_each(|child| drop((child.kill(), child.wait())));
     assert_eq!(after.last(), Some(&0), "at home while there is room");
     println!("at most {:?} out beside the hogs", during.iter().max());
     let by_free = |index: usize| took[index].1.iter().sum::<f64>() / took[0].1.iter().sum::<f64>();
-    println!("beside free: confined {:.2}, kept {:.2}", by_free(1), by_free(2));
+    println!(
+        "beside free: confined {:.2}, kept {:.2}",
+        by_free(1),
+        by_free(2)
+    );
     let best = |index: usize| took[index].1.iter().copied().fold(f64::INFINITY, f64::min);
-    assert!(best(2) < SOONER * best(1), "kept {:.2} s, confined {:.2} s", best(2), best(1));
+    assert!(
+        best(2) < SOONER * best(1),
+        "kept {:.2} s, confined {:.2} s",
+        best(2),
+        best(1)
+    );
 }
 
 /// Pages of a file that two processes map, and of one process's own memory.
@@ -234,11 +325,22 @@ const OWN_PAGES: usize = 4096;
 
 /// Maps a file and reads each of its pages.
 fn map_and_read(file: &Path) {
-    let (file, length) = (std::fs::File::open(file).unwrap(), SHARED_PAGES * rustix::param::page_size());
+    let (file, length) = (
+        std::fs::File::open(file).unwrap(),
+        SHARED_PAGES * rustix::param::page_size(),
+    );
     use rustix::mm::{MapFlags, ProtFlags, mmap};
     // SAFETY: a new mapping, inside which is read; it stays until this process ends.
     unsafe {
-        let begin = mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap();
+        let begin = mmap(
+            std::ptr::null_mut(),
+            length,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            &file,
+            0,
+        )
+        .unwrap();
         for at in (0..length).step_by(rustix::param::page_size()) {
             std::hint::black_box(begin.cast::<u8>().add(at).read_volatile());
         }
@@ -249,7 +351,9 @@ fn map_and_read(file: &Path) {
 #[test]
 #[ignore = "a child of a part that runs in the guest"]
 fn hold() {
-    let Some(file) = std::env::var_os("HOLD") else { return println!("skipped: manual: nothing to hold") };
+    let Some(file) = std::env::var_os("HOLD") else {
+        return println!("skipped: manual: nothing to hold");
+    };
     let page = rustix::param::page_size();
     std::fs::write(&file, vec![1; SHARED_PAGES * page]).unwrap();
     let own = vec![2_u8; OWN_PAGES * page];
@@ -265,7 +369,10 @@ fn pages_by_node(pid: u32, word: &str, has: bool) -> [usize; 2] {
     let text = String::from_utf8_lossy(&text);
     ["N0=", "N1="].map(|node| {
         let lines = text.lines().filter(|line| line.contains(word) == has);
-        lines.flat_map(|line| line.split(' ')).filter_map(|part| part.strip_prefix(node)?.parse::<usize>().ok()).sum()
+        lines
+            .flat_map(|line| line.split(' '))
+            .filter_map(|part| part.strip_prefix(node)?.parse::<usize>().ok())
+            .sum()
     })
 }
 
@@ -275,25 +382,45 @@ fn own_memory_follows_and_shared_memory_stays(machine: &Machine) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let file = dir.path().join("shared by two");
     let mut command = Command::new("taskset");
-    command.args(["-c", &away]).arg(std::env::current_exe().unwrap()).args([
-        "--exact",
-        "hold",
-        "--ignored",
-        "--nocapture",
-    ]);
-    let mut child = command.env("HOLD", &file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    command
+        .args(["-c", &away])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "hold", "--ignored", "--nocapture"]);
+    let mut child = command
+        .env("HOLD", &file)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let said = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
-    assert!(said.map_while(Result::ok).any(|line| line.contains("holds")));
+    assert!(
+        said.map_while(Result::ok)
+            .any(|line| line.contains("holds"))
+    );
     map_and_read(&file);
     // Free to go home from now on.
     let all = machine.cpu_states.online.to_string();
-    let freed = Command::new("taskset").args(["-apc", &all, &child.id().to_string()]).stdout(Stdio::null()).status();
+    let freed = Command::new("taskset")
+        .args(["-apc", &all, &child.id().to_string()])
+        .stdout(Stdio::null())
+        .status();
     assert!(freed.unwrap().success());
-    let pages = || [pages_by_node(child.id(), "shared", true), pages_by_node(child.id(), "file=", false)];
+    let pages = || {
+        [
+            pages_by_node(child.id(), "shared", true),
+            pages_by_node(child.id(), "file=", false),
+        ]
+    };
     let [shared_before, own_before] = pages();
-    assert!(shared_before == [0, SHARED_PAGES] && own_before[1] >= OWN_PAGES, "{shared_before:?} {own_before:?}");
+    assert!(
+        shared_before == [0, SHARED_PAGES] && own_before[1] >= OWN_PAGES,
+        "{shared_before:?} {own_before:?}"
+    );
 
-    let options = KeeperOptions { memory: nearfar_prefer::Memory::Follow, ..KeeperOptions::default() };
+    let options = KeeperOptions {
+        memory: nearfar_prefer::Memory::Follow,
+        ..KeeperOptions::default()
+    };
     let begun = Instant::now();
     let pid = child.id().cast_signed();
     let keeper = Keeper::start(Targets::Pids(vec![pid]), HOME, machine, options).unwrap();
@@ -301,9 +428,15 @@ fn own_memory_follows_and_shared_memory_stays(machine: &Machine) {
     println!("{moved:?} in {:.2?}", begun.elapsed());
     let [shared, own] = pages();
     println!("shared {shared_before:?} -> {shared:?}, own {own_before:?} -> {own:?}");
-    assert_eq!(shared, shared_before, "pages that this process maps as well");
+    assert_eq!(
+        shared, shared_before,
+        "pages that this process maps as well"
+    );
     assert!(own[0] >= OWN_PAGES, "{own:?}");
-    assert!(moved.left_shared >= SHARED_PAGES as u64 && moved.pages_moved >= OWN_PAGES as u64, "{moved:?}");
+    assert!(
+        moved.left_shared >= SHARED_PAGES as u64 && moved.pages_moved >= OWN_PAGES as u64,
+        "{moved:?}"
+    );
     assert!((moved.moves, moved.is_interrupted, moved.refused) == (1, false, None));
     drop(child.stdin.take());
     child.wait().unwrap();

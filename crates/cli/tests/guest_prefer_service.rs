@@ -39,7 +39,10 @@ fn run(text: &str) -> String {
 
 fn run_on(machine: &str, text: &str) -> String {
     // bash in the place of sh: the guest's root is this machine's, and `$0` is handed on.
-    let text = format!("exec bash -c '{}' \"$0\"", (TOOLS.to_owned() + text).replace('\'', r"'\''"));
+    let text = format!(
+        "exec bash -c '{}' \"$0\"",
+        (TOOLS.to_owned() + text).replace('\'', r"'\''")
+    );
     script(machine, SCALE, &text)
 }
 
@@ -90,15 +93,30 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         kill $early $late
     "#);
     assert!(seconds(&text, "late", "2-3") < SOON, "{text}");
-    for (what, expected) in
-        [("before", "0-3"), ("early", "2-3"), ("let_go", "2-3"), ("reloaded", "0-1"), ("again", "2-3")]
-    {
+    for (what, expected) in [
+        ("before", "0-3"),
+        ("early", "2-3"),
+        ("let_go", "2-3"),
+        ("reloaded", "0-1"),
+        ("again", "2-3"),
+    ] {
         seconds(&text, what, expected);
     }
-    assert!(text.contains("which says \"prefer node 1\": end that first\na second keeper ended with 3\n"), "{text}");
+    assert!(
+        text.contains(
+            "which says \"prefer node 1\": end that first\na second keeper ended with 3\n"
+        ),
+        "{text}"
+    );
     assert!(text.contains("kept off on 0\n"), "{text}");
-    assert!(seconds(&text, "killed", "0-3") < SOON && seconds(&text, "killed-late", "0-3") < SOON, "{text}");
-    assert!(text.contains("late runs on 2\n") || text.contains("late runs on 3\n"), "{text}");
+    assert!(
+        seconds(&text, "killed", "0-3") < SOON && seconds(&text, "killed-late", "0-3") < SOON,
+        "{text}"
+    );
+    assert!(
+        text.contains("late runs on 2\n") || text.contains("late runs on 3\n"),
+        "{text}"
+    );
     assert!(text.contains("ended with 0\nat last 0-3 0-3\n"), "{text}");
 }
 
@@ -149,10 +167,18 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
     ] {
         seconds(&text, what, expected);
     }
-    for expected in ["nested 2-3\n", "given back 0-3 0-3\n", "still empty []\n", "given back too 0-3\n"] {
+    for expected in [
+        "nested 2-3\n",
+        "given back 0-3 0-3\n",
+        "still empty []\n",
+        "given back too 0-3\n",
+    ] {
         assert!(text.contains(expected), "{expected:?} in\n{text}");
     }
-    assert!(text.contains("has chosen CPUs of its own") && text.contains("refused with 2\n"), "{text}");
+    assert!(
+        text.contains("has chosen CPUs of its own") && text.contains("refused with 2\n"),
+        "{text}"
+    );
 }
 
 /// Case 1's machine: an NVMe controller on node 0, and one whose node the firmware knows and the kernel does not.
@@ -172,7 +198,12 @@ fn near_a_device_without_a_node_is_the_node_nearest_to_the_firmwares() {
         done
     "#,
     );
-    for expected in ["kernel: node -1\n", "kernel: node 0\n", "near -1: 2-3\n", "near 0: 0-1\n"] {
+    for expected in [
+        "kernel: node -1\n",
+        "kernel: node 0\n",
+        "near -1: 2-3\n",
+        "near 0: 0-1\n",
+    ] {
         assert!(text.contains(expected), "{expected:?} in\n{text}");
     }
 }

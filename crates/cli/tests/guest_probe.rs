@@ -46,7 +46,9 @@ const POLICIES: [&str; 4] = ["off", "on", "0", "1"];
 /// Says why there are no delays here, if so.
 fn without_delays() -> bool {
     let plugin = Qemu::find(Arch::X86_64).and_then(|qemu| delay::find_plugin(&qemu));
-    plugin.inspect_err(|error| println!("skipped: guests: {error}")).is_err()
+    plugin
+        .inspect_err(|error| println!("skipped: guests: {error}"))
+        .is_err()
 }
 
 /// A cell summed up.
@@ -64,13 +66,20 @@ struct Row {
 
 impl Row {
     fn read(row: &Value) -> Self {
-        let policy = match (row["preferred"].as_u64(), row["numa_balancing"].as_bool().unwrap()) {
+        let policy = match (
+            row["preferred"].as_u64(),
+            row["numa_balancing"].as_bool().unwrap(),
+        ) {
             (None, false) => "off",
             (None, true) => "on",
             (Some(node), true) => POLICIES[2 + node as usize],
             (Some(_), false) => panic!("not of this matrix: {row}"),
         };
-        let place = |key: &str| row[key].as_u64().map_or_else(|| "F".to_owned(), |node| node.to_string());
+        let place = |key: &str| {
+            row[key]
+                .as_u64()
+                .map_or_else(|| "F".to_owned(), |node| node.to_string())
+        };
         let moment = |key: &str| row["moments"][key].as_f64().unwrap();
         let (mean, median) = (moment("mean"), row["seconds"]["median"].as_f64().unwrap());
         Self {
@@ -98,22 +107,33 @@ impl Matrix {
 
     /// A figure of cells added up, each cell written as memory and CPUs: "0F".
     fn sum(&self, policy: &str, cells: &[&str], figure: fn(&Row) -> f64) -> f64 {
-        cells.iter().map(|cell| figure(self.row(policy, &cell[..1], &cell[1..]))).sum()
+        cells
+            .iter()
+            .map(|cell| figure(self.row(policy, &cell[..1], &cell[1..])))
+            .sum()
     }
 
     /// How many times as long cells take under one policy as the same or others under another, by their medians.
     fn ratio(&self, of: (&str, &[&str]), to: (&str, &[&str])) -> f64 {
-        let mean = |(policy, cells): (&str, &[&str])| self.sum(policy, cells, |row| row.median) / cells.len() as f64;
+        let mean = |(policy, cells): (&str, &[&str])| {
+            self.sum(policy, cells, |row| row.median) / cells.len() as f64
+        };
         mean(of) / mean(to)
     }
 
     /// Whether the host left the guest alone: cells that have nothing to scatter for, memory and CPUs bound to one node, hardly do.
     fn is_quiet(&self) -> bool {
-        let same = self.0.iter().filter(|row| row.memory == row.cpus && row.memory != "F");
+        let same = self
+            .0
+            .iter()
+            .filter(|row| row.memory == row.cpus && row.memory != "F");
         let mut scatter: Vec<f64> = same.map(|row| row.scatter).collect();
         scatter.sort_by(f64::total_cmp);
         let median = scatter[scatter.len() / 2];
-        println!("bound to the same node: standard deviation {:.1} % of the mean", 100.0 * median);
+        println!(
+            "bound to the same node: standard deviation {:.1} % of the mean",
+            100.0 * median
+        );
         median < LOUD
     }
 
@@ -136,20 +156,37 @@ fn measure(results: &Path) -> Value {
     // Of five samples a cell it takes eleven minutes.
     let limit = (300 * samples.parse::<u32>().unwrap()).to_string();
     // docs/lab-guests.md says what a start from a saved guest costs measurements.
-    let scale =
-        ["--cold", "--scale", "cpus=2,memory=512M", "--delay", DELAYS, "--command-timeout", &limit, "--results"];
-    let options: Vec<&str> = scale.into_iter().chain([results.to_str().unwrap()]).collect();
+    let scale = [
+        "--cold",
+        "--scale",
+        "cpus=2,memory=512M",
+        "--delay",
+        DELAYS,
+        "--command-timeout",
+        &limit,
+        "--results",
+    ];
+    let options: Vec<&str> = scale
+        .into_iter()
+        .chain([results.to_str().unwrap()])
+        .collect();
     let mut command = guests::lab_run("two-node", &options);
-    command.args(["sh", "-c", include_str!("scripts/case2.sh"), guests::NEARFAR]).args(PROBE.split(' ')).args([
-        "--samples",
-        &samples,
-        "--counts",
-        &counts,
-    ]);
+    command
+        .args([
+            "sh",
+            "-c",
+            include_str!("scripts/case2.sh"),
+            guests::NEARFAR,
+        ])
+        .args(PROBE.split(' '))
+        .args(["--samples", &samples, "--counts", &counts]);
     let output = guests::output(&mut command);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", output.status);
-    println!("{}", std::fs::read_to_string(results.join("table.txt")).unwrap());
+    println!(
+        "{}",
+        std::fs::read_to_string(results.join("table.txt")).unwrap()
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -157,22 +194,42 @@ fn measure(results: &Path) -> Value {
 fn check_migrations(matrix: &Matrix) {
     for row in &matrix.0 {
         let bound = row.cpus != "F";
-        assert!(!bound || row.cross_node == 0.0, "{} {}{}: bound", row.policy, row.memory, row.cpus);
+        assert!(
+            !bound || row.cross_node == 0.0,
+            "{} {}{}: bound",
+            row.policy,
+            row.memory,
+            row.cpus
+        );
     }
     let [off, on] = ["off", "on"].map(|policy| matrix.row(policy, "F", "F").cross_node);
     println!("all floating: {off} cross-node migrations a run, with NUMA balancing on {on}");
-    assert!(off >= 1.0, "the load makes the scheduler move a floating probe");
+    assert!(
+        off >= 1.0,
+        "the load makes the scheduler move a floating probe"
+    );
     for node in ["0", "1"] {
         let moves = matrix.row(node, node, "F").cross_node;
-        assert!(moves <= 12.0, "node {node} preferred: {moves} cross-node migrations");
+        assert!(
+            moves <= 12.0,
+            "node {node} preferred: {moves} cross-node migrations"
+        );
     }
 }
 
 /// NUMA balancing moves memory that floats and none that is bound: counted, too.
 fn check_pages(matrix: &Matrix) {
     let is_bound = |row: &&Row| row.memory != "F" || row.policy == "off";
-    let moved = matrix.0.iter().filter(is_bound).find(|row| row.pages_migrated != 0.0);
-    assert!(moved.is_none(), "{:?}", moved.map(|row| (row.policy, &row.memory, &row.cpus, row.pages_migrated)));
+    let moved = matrix
+        .0
+        .iter()
+        .filter(is_bound)
+        .find(|row| row.pages_migrated != 0.0);
+    assert!(
+        moved.is_none(),
+        "{:?}",
+        moved.map(|row| (row.policy, &row.memory, &row.cpus, row.pages_migrated))
+    );
     let pages: f64 = matrix.0.iter().map(|row| row.pages_migrated).sum();
     println!("pages that NUMA balancing moved in the middle run, over all cells: {pages}");
     assert!(pages > 0.0);
@@ -180,7 +237,12 @@ fn check_pages(matrix: &Matrix) {
 
 /// What holds on any host that lets a guest run at all: far is slower, summed over all policies.
 fn check_far(matrix: &Matrix) {
-    let all = |cells| POLICIES.iter().map(|policy| matrix.sum(policy, cells, |row| row.median)).sum::<f64>();
+    let all = |cells| {
+        POLICIES
+            .iter()
+            .map(|policy| matrix.sum(policy, cells, |row| row.median))
+            .sum::<f64>()
+    };
     let far = all(&["01", "10"]) / all(&["00", "11"]);
     println!("bound to the other node {far:.3} times as long as to the same");
     assert!(far > 1.03, "{far}");
@@ -190,15 +252,29 @@ fn check_far(matrix: &Matrix) {
 /// they refuse is no chance. Sums over policies and nodes make them narrow all the same.
 fn check_bound(matrix: &Matrix) {
     const OTHER: &[&str] = &["01", "10"];
-    let all = |cells| POLICIES.iter().map(|policy| matrix.sum(policy, cells, |row| row.median)).sum::<f64>();
+    let all = |cells| {
+        POLICIES
+            .iter()
+            .map(|policy| matrix.sum(policy, cells, |row| row.median))
+            .sum::<f64>()
+    };
     let far = all(OTHER) / all(&["00", "11"]);
     assert!((1.13..1.36).contains(&far), "{far}");
     let by_median = |cells: &[&str]| -> Vec<f64> {
-        cells.iter().map(|cell| matrix.sum("off", &[cell], |row| row.median)).collect()
+        cells
+            .iter()
+            .map(|cell| matrix.sum("off", &[cell], |row| row.median))
+            .collect()
     };
-    let [same, other] = [by_median(&["00", "11"]), by_median(&["01", "10", "0F", "1F"])];
+    let [same, other] = [
+        by_median(&["00", "11"]),
+        by_median(&["01", "10", "0F", "1F"]),
+    ];
     let slowest = same.into_iter().fold(0.0, f64::max);
-    assert!(other.iter().all(|&seconds| seconds > slowest), "bound to the same node {slowest}, elsewhere {other:?}");
+    assert!(
+        other.iter().all(|&seconds| seconds > slowest),
+        "bound to the same node {slowest}, elsewhere {other:?}"
+    );
     let floating = matrix.ratio(("off", &["0F", "1F", "FF"]), ("off", OTHER));
     println!("off: floating {floating:.3} times as long as bound to the other node");
     assert!(floating > 0.88, "{floating}");
@@ -208,9 +284,12 @@ fn check_balancing(matrix: &Matrix) {
     const FLOATING: &[&str] = &["F0", "F1", "FF"];
     const BOUND: &[&str] = &["00", "01", "10", "11", "0F", "1F"];
     // By averages: floating memory begins on one node or the other, so its runs are short or long, and a median says which.
-    let ratio = |cells| matrix.sum("on", cells, |row| row.mean) / matrix.sum("off", cells, |row| row.mean);
+    let ratio =
+        |cells| matrix.sum("on", cells, |row| row.mean) / matrix.sum("off", cells, |row| row.mean);
     let [floating, bound] = [FLOATING, BOUND].map(ratio);
-    println!("NUMA balancing on: memory floating {floating:.3}, bound {bound:.3} times as long as off");
+    println!(
+        "NUMA balancing on: memory floating {floating:.3}, bound {bound:.3} times as long as off"
+    );
     // Sixteen samples tell that it helps; five tell that it does not hurt.
     assert!(floating < 1.05, "{floating}");
     assert!((0.9..1.1).contains(&bound), "{bound}");
@@ -228,7 +307,11 @@ fn check_export(matrix: &Matrix, parquet: &Path) {
     let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/probe-table");
     // `make test` makes it; DuckDB for any Python serves as well.
     let ours = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../python/bin/python3");
-    let python = if ours.exists() { ours.as_path() } else { Path::new("python3") };
+    let python = if ours.exists() {
+        ours.as_path()
+    } else {
+        Path::new("python3")
+    };
     let output = match Command::new(python).arg(tool).arg(parquet).output() {
         Ok(output) if output.status.success() => output,
         Ok(output) => {
@@ -240,14 +323,28 @@ fn check_export(matrix: &Matrix, parquet: &Path) {
         Err(error) => return println!("skipped: tools: python3: {error}"),
     };
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').collect())
+        .collect();
     assert_eq!(lines.len(), matrix.0.len());
     for (line, row) in lines.iter().zip(&matrix.0) {
         let [mean, median] = [4, 8].map(|column: usize| line[column].parse::<f64>().unwrap());
-        assert_eq!((line[2], line[3]), (row.memory.as_str(), row.cpus.as_str()), "{text}");
-        assert!((mean - row.mean).abs() < 1e-9 && (median - row.median).abs() < 1e-9, "{line:?}");
+        assert_eq!(
+            (line[2], line[3]),
+            (row.memory.as_str(), row.cpus.as_str()),
+            "{text}"
+        );
+        assert!(
+            (mean - row.mean).abs() < 1e-9 && (median - row.median).abs() < 1e-9,
+            "{line:?}"
+        );
     }
-    println!("DuckDB works out the same averages and medians of {} cells", lines.len());
+    println!(
+        "DuckDB works out the same averages and medians of {} cells",
+        lines.len()
+    );
 }
 
 #[test]
@@ -261,8 +358,19 @@ fn the_published_findings_hold_in_a_guest() {
     let results = kept.as_deref().unwrap_or(temporary.path());
     let answer = measure(results);
 
-    assert!(answer["emulated"].as_str().unwrap().contains("delays"), "{}", answer["emulated"]);
-    let matrix = Matrix(answer["rows"].as_array().unwrap().iter().map(Row::read).collect());
+    assert!(
+        answer["emulated"].as_str().unwrap().contains("delays"),
+        "{}",
+        answer["emulated"]
+    );
+    let matrix = Matrix(
+        answer["rows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(Row::read)
+            .collect(),
+    );
     assert_eq!(matrix.0.len(), 36);
     let correlation = matrix.rank_correlation();
     println!("rank correlation with the nine published averages at hand: {correlation:.3}");

@@ -19,7 +19,9 @@ nic = [{ name = "eth0", bridge = "0000:20", queues = 4 }, { name = "eth1", bridg
 /// Debian's package `udev` has it; started as `systemd-udevd` it is the daemon.
 fn udevadm() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join("udevadm")).find(|program| program.is_file());
+    let found = std::env::split_paths(&path)
+        .map(|folder| folder.join("udevadm"))
+        .find(|program| program.is_file());
     if found.is_none() {
         println!("skipped: tools: there is no udevadm here");
     }
@@ -36,17 +38,32 @@ fn the_rules_put_igb_and_virtio_queues_near_when_their_events_arrive() {
     let directory = tempfile::tempdir().unwrap();
     let machine = directory.path().join("cards.toml");
     std::fs::write(&machine, MACHINE).unwrap();
-    let script = format!("UDEVADM='{}'\n{}", udevadm.display(), include_str!("scripts/udev.sh"));
+    let script = format!(
+        "UDEVADM='{}'\n{}",
+        udevadm.display(),
+        include_str!("scripts/udev.sh")
+    );
     let said = guests::script(machine.to_str().unwrap(), &[], &script);
 
     let values = |state: &str, kind: &str| -> Vec<(String, String)> {
         let words = said.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         let of = words.filter(|words| words.len() == 4 && words[..2] == [state, kind]);
-        of.map(|words| (words[2].to_owned(), words[3].to_owned())).collect()
+        of.map(|words| (words[2].to_owned(), words[3].to_owned()))
+            .collect()
     };
     let before = values("before", "irq");
-    assert!(before.iter().any(|(name, _)| name.starts_with("virtio")), "{before:?}");
-    assert!(before.iter().filter(|(name, _)| name.starts_with("eth")).count() > 1, "{before:?}");
+    assert!(
+        before.iter().any(|(name, _)| name.starts_with("virtio")),
+        "{before:?}"
+    );
+    assert!(
+        before
+            .iter()
+            .filter(|(name, _)| name.starts_with("eth"))
+            .count()
+            > 1,
+        "{before:?}"
+    );
     assert!(before.iter().all(|(_, cpus)| cpus == "0"), "{before:?}");
     // Nearest first from node 1 (CPUs 2-3): of four queues the last two are on node 0.
     let order = ["2", "3", "0", "1"];
@@ -56,10 +73,16 @@ fn the_rules_put_igb_and_virtio_queues_near_when_their_events_arrive() {
         for (name, cpu) in &after {
             let queue: usize = name.rsplit(['-', '.']).next().unwrap().parse().unwrap();
             // igb has a handler a direction where it has few queues.
-            assert!(name.ends_with(&format!("input.{queue}")) || name.starts_with("eth"), "{name}");
+            assert!(
+                name.ends_with(&format!("input.{queue}")) || name.starts_with("eth"),
+                "{name}"
+            );
             assert_eq!(cpu, order[queue], "{state}: {name}");
         }
-        let xps: Vec<String> = values(state, "xps").into_iter().map(|(_, mask)| mask).collect();
+        let xps: Vec<String> = values(state, "xps")
+            .into_iter()
+            .map(|(_, mask)| mask)
+            .collect();
         assert!(
             xps.ends_with(&["4", "8", "1", "2"].map(str::to_owned))
                 || xps.starts_with(&["4", "8", "1", "2"].map(str::to_owned)),

@@ -9,14 +9,20 @@ use std::path::Path;
 
 use guests::{script, skipped, turn};
 
-const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tools/systemd/nearfar-prefer.service");
+const UNIT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tools/systemd/nearfar-prefer.service"
+);
 
 /// Where distributions have it.
 fn systemd() -> Option<&'static str> {
     let places = ["/usr/lib/systemd/systemd", "/lib/systemd/systemd"];
     let place = places.into_iter().find(|place| Path::new(place).is_file());
     if place.is_none() {
-        println!("skipped: tools: there is no systemd here ({})", places.join(", "));
+        println!(
+            "skipped: tools: there is no systemd here ({})",
+            places.join(", ")
+        );
     }
     place
 }
@@ -28,7 +34,10 @@ fn the_unit_starts_the_service_reloads_it_starts_it_again_and_ends_it() {
         return;
     }
     let _turn = turn();
-    let text = format!("UNIT='{UNIT}' SYSTEMD={systemd}\n{}", include_str!("scripts/unit.sh"));
+    let text = format!(
+        "UNIT='{UNIT}' SYSTEMD={systemd}\n{}",
+        include_str!("scripts/unit.sh")
+    );
     let text = script("two-node", &["--scale", "cpus=2,memory=1G"], &text);
 
     // In this order. The script ends where something it waits for does not come.
@@ -51,7 +60,10 @@ fn the_unit_starts_the_service_reloads_it_starts_it_again_and_ends_it() {
         "start nearfar-prefer ended with 1\nwith a fault: failed, status 2\n",
         "said: card: near eth0",
     ] {
-        rest = rest.split_once(expected).unwrap_or_else(|| panic!("no {expected:?} in\n{rest}")).1;
+        rest = rest
+            .split_once(expected)
+            .unwrap_or_else(|| panic!("no {expected:?} in\n{rest}"))
+            .1;
     }
     // The guard gave back what the killed service had taken, before the next one could.
     assert!(!text.contains("was killed"), "{text}");

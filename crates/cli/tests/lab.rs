@@ -7,7 +7,11 @@ use std::process::{Command, Output};
 fn nearfar(words: &[&str]) -> Output {
     // A cache of nobody's: what is not fetched here cannot be found.
     let cache = std::env::temp_dir().join("nearfar-tests-have-no-cache");
-    Command::new(env!("CARGO_BIN_EXE_nearfar")).args(words).env("XDG_CACHE_HOME", cache).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_nearfar"))
+        .args(words)
+        .env("XDG_CACHE_HOME", cache)
+        .output()
+        .unwrap()
 }
 
 /// The command must be refused as wrong usage with a message that holds all of `says`.
@@ -16,29 +20,91 @@ fn refused(words: &[&str], says: &[&str]) {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{words:?}: {message}");
     for text in says {
-        assert!(message.contains(text), "{words:?} does not say {text:?}:\n{message}");
+        assert!(
+            message.contains(text),
+            "{words:?} does not say {text:?}:\n{message}"
+        );
     }
     assert!(output.stdout.is_empty(), "{words:?} printed an answer");
 }
 
 #[test]
 fn a_side_of_ab_names_what_it_may_set() {
-    refused(&["ab", "--a", "kernle=6.1", "--b", "kernel=6.12", "--", "true"], &["--a kernle", "kernel", "append"]);
-    refused(&["ab", "--a", "kernel=6.1", "--b", "6.12", "--", "true"], &["--b 6.12", "KEY=VALUE"]);
-    refused(&["ab", "--a", "arch=vax", "--b", "arch=arm64", "--", "true"], &["vax", "x86_64"]);
-    refused(&["ab", "--a", "scale=cpus=0", "--b", "scale=cpus=1", "--", "true"], &["cpus=0"]);
-    refused(&["ab", "--b", "kernel=6.12", "--", "true"], &["--a <KEY=VALUE>"]);
-    refused(&["ab", "--a", "kernel=6.1", "--b", "kernel=6.12", "--runs", "0", "--", "true"], &["--runs"]);
+    refused(
+        &[
+            "ab",
+            "--a",
+            "kernle=6.1",
+            "--b",
+            "kernel=6.12",
+            "--",
+            "true",
+        ],
+        &["--a kernle", "kernel", "append"],
+    );
+    refused(
+        &["ab", "--a", "kernel=6.1", "--b", "6.12", "--", "true"],
+        &["--b 6.12", "KEY=VALUE"],
+    );
+    refused(
+        &["ab", "--a", "arch=vax", "--b", "arch=arm64", "--", "true"],
+        &["vax", "x86_64"],
+    );
+    refused(
+        &[
+            "ab",
+            "--a",
+            "scale=cpus=0",
+            "--b",
+            "scale=cpus=1",
+            "--",
+            "true",
+        ],
+        &["cpus=0"],
+    );
+    refused(
+        &["ab", "--b", "kernel=6.12", "--", "true"],
+        &["--a <KEY=VALUE>"],
+    );
+    refused(
+        &[
+            "ab",
+            "--a",
+            "kernel=6.1",
+            "--b",
+            "kernel=6.12",
+            "--runs",
+            "0",
+            "--",
+            "true",
+        ],
+        &["--runs"],
+    );
 }
 
 #[test]
 fn a_guest_that_cannot_be_is_refused_with_the_reason() {
-    refused(&["lab", "run", "--machine", "no-such-machine", "--", "true"], &["no-such-machine", "kunpeng"]);
-    refused(&["lab", "run", "--scale", "memory=much", "--", "true"], &["memory=much"]);
-    refused(&["lab", "run", "--delay", "near=fast", "--", "true"], &["fast"]);
-    refused(&["lab", "run", "--arch", "s390x", "--", "true"], &["s390x", "powerpc64le"]);
+    refused(
+        &["lab", "run", "--machine", "no-such-machine", "--", "true"],
+        &["no-such-machine", "kunpeng"],
+    );
+    refused(
+        &["lab", "run", "--scale", "memory=much", "--", "true"],
+        &["memory=much"],
+    );
+    refused(
+        &["lab", "run", "--delay", "near=fast", "--", "true"],
+        &["fast"],
+    );
+    refused(
+        &["lab", "run", "--arch", "s390x", "--", "true"],
+        &["s390x", "powerpc64le"],
+    );
     refused(&["lab", "run"], &["COMMAND"]);
-    refused(&["lab", "run", "--counts", "x.json", "--", "true"], &["--delay"]);
+    refused(
+        &["lab", "run", "--counts", "x.json", "--", "true"],
+        &["--delay"],
+    );
 }
 
 #[test]
@@ -46,11 +112,17 @@ fn a_kernel_that_is_not_cached_is_named_with_the_command_that_fetches_it() {
     let output = nearfar(&["lab", "kernels", "path", "6.12", "--arch", "x86_64"]);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
-    assert!(message.contains("nearfar lab kernels get 6.12"), "{message}");
+    assert!(
+        message.contains("nearfar lab kernels get 6.12"),
+        "{message}"
+    );
     let list = nearfar(&["lab", "kernels", "list"]);
     assert!(list.status.success());
     let text = String::from_utf8_lossy(&list.stdout);
-    assert!(text.contains("not cached") && text.contains("nearfar lab kernels get 6.1 --arch ppc64le"), "{text}");
+    assert!(
+        text.contains("not cached") && text.contains("nearfar lab kernels get 6.1 --arch ppc64le"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -62,7 +134,10 @@ fn the_doctor_names_every_part_with_a_state() {
     let items = answer["items"].as_array().unwrap();
     assert!(items.len() >= 10, "only {} items", items.len());
     for item in items {
-        assert!(["ok", "degraded", "missing"].contains(&item["state"].as_str().unwrap()), "{item}");
+        assert!(
+            ["ok", "degraded", "missing"].contains(&item["state"].as_str().unwrap()),
+            "{item}"
+        );
         let well = item["state"] == "ok";
         assert_eq!(
             item["consequence"].is_null(),
@@ -77,7 +152,11 @@ fn every_key_of_the_labs_answers_is_documented() {
     let answers = ["kernels", "doctor", "machines"].map(|verb| {
         let list: &[&str] = if verb == "kernels" { &["list"] } else { &[] };
         let output = nearfar(&[&["lab", verb], list, &["--format", "json"]].concat());
-        assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{verb}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
     });
     keys::documented(&answers);
@@ -91,7 +170,12 @@ fn bare(words: &[&str]) -> Output {
     std::fs::write(&apt, "#!/bin/sh\nexit 1\n").unwrap();
     std::fs::set_permissions(&apt, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command.args(words).env("PATH", place.path()).env("XDG_CACHE_HOME", place.path()).output().unwrap()
+    command
+        .args(words)
+        .env("PATH", place.path())
+        .env("XDG_CACHE_HOME", place.path())
+        .output()
+        .unwrap()
 }
 
 #[test]
@@ -101,33 +185,57 @@ fn the_doctors_advice_is_that_of_the_errors() {
     let advised = |what: &str| {
         let mut items = doctor["items"].as_array().unwrap().iter();
         let item = items.find(|item| item["what"].as_str().unwrap().starts_with(what));
-        item.unwrap_or_else(|| panic!("the doctor has no {what}"))["command"].as_str().unwrap().to_owned()
+        item.unwrap_or_else(|| panic!("the doctor has no {what}"))["command"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     for arch in ["x86_64", "aarch64", "ppc64le"] {
         let output = bare(&["lab", "run", "--arch", arch, "--", "true"]);
-        let (message, command) = (String::from_utf8_lossy(&output.stderr), advised(&format!("QEMU for {arch}")));
-        assert!(message.contains(&command), "the doctor says {command:?}, the error {message:?}");
+        let (message, command) = (
+            String::from_utf8_lossy(&output.stderr),
+            advised(&format!("QEMU for {arch}")),
+        );
+        assert!(
+            message.contains(&command),
+            "the doctor says {command:?}, the error {message:?}"
+        );
         let output = bare(&["lab", "kernels", "path", "6.12", "--arch", arch]);
-        let (message, command) = (String::from_utf8_lossy(&output.stderr), advised(&format!("kernel 6.12 for {arch}")));
-        assert!(message.contains(&format!("run: {command} (")), "the doctor says {command:?}, the error {message:?}");
+        let (message, command) = (
+            String::from_utf8_lossy(&output.stderr),
+            advised(&format!("kernel 6.12 for {arch}")),
+        );
+        assert!(
+            message.contains(&format!("run: {command} (")),
+            "the doctor says {command:?}, the error {message:?}"
+        );
     }
 }
 
 #[test]
 fn the_doctor_counts_what_is_there_and_fails_only_when_asked() {
     let output = bare(&["lab", "doctor"]);
-    let (text, json) = (String::from_utf8(output.stdout).unwrap(), bare(&["lab", "doctor", "--format", "json"]));
+    let (text, json) = (
+        String::from_utf8(output.stdout).unwrap(),
+        bare(&["lab", "doctor", "--format", "json"]),
+    );
     assert_eq!(output.status.code(), Some(0));
     let answer: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let items = answer["items"].as_array().unwrap();
     let count = |state: &str| items.iter().filter(|item| item["state"] == state).count();
     let (ok, degraded, missing) = (count("ok"), count("degraded"), count("missing"));
-    let counts = format!("Lab  {ok} of {} parts ok, {degraded} degraded, {missing} missing\n", items.len());
+    let counts = format!(
+        "Lab  {ok} of {} parts ok, {degraded} degraded, {missing} missing\n",
+        items.len()
+    );
     assert!(text.starts_with(&counts), "{text}");
     assert!(missing > 0);
     for state in ["missing", "degraded"] {
         let output = bare(&["lab", "doctor", "--fail-on", state]);
         assert_eq!(output.status.code(), Some(1), "{state}");
-        assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "the answer says it all");
+        assert!(
+            !output.stdout.is_empty() && output.stderr.is_empty(),
+            "the answer says it all"
+        );
     }
 }

@@ -23,8 +23,12 @@ struct Served {
 
 fn command(dir: &Path) -> Command {
     let mut command = Command::new(NEARFAR);
-    command.args(["prefer", "service", "--config"]).arg(dir.join("prefer.toml"));
-    command.env("RUNTIME_DIRECTORY", dir).env("XDG_STATE_HOME", dir.join("state"));
+    command
+        .args(["prefer", "service", "--config"])
+        .arg(dir.join("prefer.toml"));
+    command
+        .env("RUNTIME_DIRECTORY", dir)
+        .env("XDG_STATE_HOME", dir.join("state"));
     command
 }
 
@@ -49,7 +53,13 @@ impl Served {
         let dir = directory(config);
         let mut command = command(dir.path());
         let manager = Manager::of(&mut command, dir.path());
-        let mut child = Owned(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut child = Owned(
+            command
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
         let lines = Lines::of(child.stderr.take().unwrap());
         manager.hears("READY=1");
         Self { child, lines, dir }
@@ -61,7 +71,8 @@ impl Served {
 
     fn signal(&self, signal: libc::c_int) {
         // SAFETY: a child of this test that has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
+        let sent = unsafe { libc::kill(self.child.id().cast_signed(), signal) };
+        assert_eq!(sent, 0);
     }
 
     /// Ends it as a service manager does; all that it said.
@@ -79,7 +90,11 @@ fn waiting(program: &Path) -> Waiting {
     if !program.exists() {
         // Not copied by this process: a child that another test forks meanwhile would hold the copy open for
         // writing until it executes its own program, and the kernel runs no program that is open for writing.
-        let copied = Command::new("cp").arg("/bin/cat").arg(program).status().unwrap();
+        let copied = Command::new("cp")
+            .arg("/bin/cat")
+            .arg(program)
+            .status()
+            .unwrap();
         assert!(copied.success());
     }
     Waiting::start(program)
@@ -87,7 +102,8 @@ fn waiting(program: &Path) -> Waiting {
 
 fn check(dir: &Path, options: &[&str]) -> (Output, String) {
     let output = command(dir).arg("--check").args(options).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     (output, text)
 }
 
@@ -98,11 +114,18 @@ fn tasks_are_found_as_they_come_and_given_back_at_the_end() {
     let early = waiting(&program);
     let before = early.allowed();
     let mut served = Served::start(&rule("test", &program));
-    served.wait_for(&format!("test: preferred (process {}) prefers node {}", early.id(), node()));
+    served.wait_for(&format!(
+        "test: preferred (process {}) prefers node {}",
+        early.id(),
+        node()
+    ));
     let late = waiting(&program);
     served.wait_for(&format!("(process {}) prefers", late.id()));
     let said = served.end();
-    assert!(said.contains("test: given back (2 processes kept"), "{said}");
+    assert!(
+        said.contains("test: given back (2 processes kept"),
+        "{said}"
+    );
     assert_eq!(early.allowed(), before);
     assert_eq!(late.allowed(), before);
 }
@@ -119,7 +142,11 @@ fn a_changed_file_is_read_again_and_one_with_a_fault_changes_nothing() {
     fs::write(&file, "[[prefer]]\nname = 1\n").unwrap();
     served.signal(libc::SIGHUP);
     served.wait_for("the configuration stays as it was");
-    assert!(served.lines.said.contains("prefer.toml:2: invalid type"), "{}", served.lines.said);
+    assert!(
+        served.lines.said.contains("prefer.toml:2: invalid type"),
+        "{}",
+        served.lines.said
+    );
 
     fs::write(&file, rule("second", &other)).unwrap();
     served.signal(libc::SIGHUP);
@@ -138,7 +165,13 @@ fn a_second_service_is_refused() {
     let output = command(served.dir.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{text}");
-    assert!(text.contains(&format!("process {} is a nearfar prefer service already", served.child.id())), "{text}");
+    assert!(
+        text.contains(&format!(
+            "process {} is a nearfar prefer service already",
+            served.child.id()
+        )),
+        "{text}"
+    );
     served.end();
 }
 
@@ -163,7 +196,10 @@ fn check_shows_what_would_match_and_changes_nothing() {
     let dir = directory(&rule("shown", &program));
     let (output, text) = check(dir.path(), &[]);
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("shown") && text.contains(&format!("checked {}", task.id())), "{text}");
+    assert!(
+        text.contains("shown") && text.contains(&format!("checked {}", task.id())),
+        "{text}"
+    );
     let (_, text) = check(dir.path(), &["--format", "json"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["schema"], "prefer-service-check/1");
@@ -178,11 +214,21 @@ fn check_says_where_a_file_is_wrong_and_which_rule_has_no_node() {
     let dir = directory("[[prefer]]\nname = \"a\"\nnode = 0\ncomand = \"x\"\n");
     let (output, text) = check(dir.path(), &[]);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("prefer.toml:4: unknown field `comand`"), "{text}");
-    fs::write(dir.path().join("prefer.toml"), "[[prefer]]\nname = \"a\"\nnode = 1000\ncommand = \"x\"\n").unwrap();
+    assert!(
+        text.contains("prefer.toml:4: unknown field `comand`"),
+        "{text}"
+    );
+    fs::write(
+        dir.path().join("prefer.toml"),
+        "[[prefer]]\nname = \"a\"\nnode = 1000\ncommand = \"x\"\n",
+    )
+    .unwrap();
     let (output, text) = check(dir.path(), &[]);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("prefer.toml:1: a: there is no node 1000"), "{text}");
+    assert!(
+        text.contains("prefer.toml:1: a: there is no node 1000"),
+        "{text}"
+    );
     let missing = command(&dir.path().join("gone")).output().unwrap();
     assert_eq!(missing.status.code(), Some(2));
 }
@@ -196,7 +242,10 @@ fn a_lock_that_another_user_planted_does_not_lead_to_a_file_of_this_one() {
     let output = command(dir.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{text}");
-    assert!(text.contains("prefer-service.lock: Too many levels of symbolic links"), "{text}");
+    assert!(
+        text.contains("prefer-service.lock: Too many levels of symbolic links"),
+        "{text}"
+    );
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 
     // As in /tmp: another user cannot remove what is there, and was first to make what is not.
@@ -209,7 +258,10 @@ fn a_lock_that_another_user_planted_does_not_lead_to_a_file_of_this_one() {
     if std::os::unix::fs::lchown(shared.join("nearfar"), Some(65534), Some(65534)).is_err() {
         return println!("skipped: root: only root can make a link of another user");
     }
-    let output = command(dir.path()).env("RUNTIME_DIRECTORY", shared.join("nearfar")).output().unwrap();
+    let output = command(dir.path())
+        .env("RUNTIME_DIRECTORY", shared.join("nearfar"))
+        .output()
+        .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{text}");
     assert!(text.contains("belongs to user 65534"), "{text}");
@@ -219,11 +271,21 @@ fn a_lock_that_another_user_planted_does_not_lead_to_a_file_of_this_one() {
 #[test]
 fn a_configuration_that_others_can_write_is_refused() {
     let dir = directory(&rule("only", Path::new("/nowhere/at/all")));
-    fs::set_permissions(dir.path().join("prefer.toml"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(
+        dir.path().join("prefer.toml"),
+        fs::Permissions::from_mode(0o666),
+    )
+    .unwrap();
     for checked in [true, false] {
-        let output = command(dir.path()).args(checked.then_some("--check")).output().unwrap();
+        let output = command(dir.path())
+            .args(checked.then_some("--check"))
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{text}");
-        assert!(text.contains("prefer.toml: others may write it: chmod go-w it"), "{text}");
+        assert!(
+            text.contains("prefer.toml: others may write it: chmod go-w it"),
+            "{text}"
+        );
     }
 }

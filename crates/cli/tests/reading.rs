@@ -31,7 +31,9 @@ impl Reader {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let command = folder.path().join("nearfar");
-        fs::hard_link(NEARFAR, &command).or_else(|_| fs::copy(NEARFAR, &command).map(drop)).unwrap();
+        fs::hard_link(NEARFAR, &command)
+            .or_else(|_| fs::copy(NEARFAR, &command).map(drop))
+            .unwrap();
         Some(Self { folder })
     }
 
@@ -42,8 +44,16 @@ impl Reader {
     /// Runs a verb as another user, whose folders are missing and cannot be made.
     fn nobody(&self, words: &[&str]) -> Output {
         let mut command = Command::new(self.at("nearfar"));
-        command.args(words).env_clear().env("HOME", self.at("no-home")).env("NO_COLOR", "1");
-        command.current_dir(self.folder.path()).stdin(Stdio::null()).uid(NOBODY).gid(NOBODY);
+        command
+            .args(words)
+            .env_clear()
+            .env("HOME", self.at("no-home"))
+            .env("NO_COLOR", "1");
+        command
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .uid(NOBODY)
+            .gid(NOBODY);
         command.output().unwrap()
     }
 
@@ -51,14 +61,21 @@ impl Reader {
     fn answer(&self, words: &[&str]) -> String {
         let output = self.nobody(words);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{words:?} ended with {}: {errors}", output.status);
+        assert!(
+            output.status.success(),
+            "{words:?} ended with {}: {errors}",
+            output.status
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
     #[track_caller]
     fn refusal(&self, words: &[&str]) -> (Option<i32>, String) {
         let output = self.nobody(words);
-        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
     }
 }
 
@@ -70,14 +87,25 @@ fn listing(folder: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, i64)> {
         if seen.is_dir() {
             found.extend(listing(&path));
         }
-        found.insert(path, (seen.len(), seen.mode(), seen.mtime(), seen.mtime_nsec()));
+        found.insert(
+            path,
+            (seen.len(), seen.mode(), seen.mtime(), seen.mtime_nsec()),
+        );
     }
     found
 }
 
 fn as_root(words: &[&str]) {
-    let output = Command::new(NEARFAR).args(words).stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(NEARFAR)
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -86,11 +114,18 @@ fn every_user_reads_the_history_that_root_made() {
     let tree = Laid::out("x86-queues-on-node-2");
     fs::set_permissions(tree.path(""), Permissions::from_mode(0o755)).unwrap();
     let root = tree.path("").display().to_string();
-    assert!(reader.answer(&["history", "--root", &root]).contains("othing"));
+    assert!(
+        reader
+            .answer(&["history", "--root", &root])
+            .contains("othing")
+    );
     as_root(&["apply", "--root", &root, "--yes"]);
     let before = listing(&tree.path(""));
     let said = reader.answer(&["history", "--root", &root]);
-    assert!(said.contains("Run 1") && said.contains("in force"), "{said}");
+    assert!(
+        said.contains("Run 1") && said.contains("in force"),
+        "{said}"
+    );
     assert_eq!(listing(&tree.path("")), before);
     let (code, error) = reader.refusal(&["rollback", "--root", &root]);
     assert_eq!(code, Some(3), "{error}");
@@ -105,7 +140,10 @@ fn a_history_that_may_not_be_read_says_so() {
     fs::set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
     let (code, error) = reader.refusal(&["history", "--state", state.to_str().unwrap()]);
     assert_eq!(code, Some(3), "{error}");
-    assert!(error.contains(state.to_str().unwrap()) && error.contains("ermission denied"), "{error}");
+    assert!(
+        error.contains(state.to_str().unwrap()) && error.contains("ermission denied"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -136,13 +174,28 @@ fn stored_runs_are_read_where_nothing_can_be_written() {
         "F",
     ]);
     let before = listing(reader.folder.path());
-    assert!(reader.answer(&["runs", "list", "--store", name]).contains("probe"));
-    assert!(reader.answer(&["runs", "show", "--store", name, "last"]).contains("floating"));
-    assert!(reader.answer(&["runs", "export", "--store", name, "last", "--format", "csv"]).contains("seconds"));
+    assert!(
+        reader
+            .answer(&["runs", "list", "--store", name])
+            .contains("probe")
+    );
+    assert!(
+        reader
+            .answer(&["runs", "show", "--store", name, "last"])
+            .contains("floating")
+    );
+    assert!(
+        reader
+            .answer(&["runs", "export", "--store", name, "last", "--format", "csv"])
+            .contains("seconds")
+    );
     assert_eq!(listing(reader.folder.path()), before);
     fs::set_permissions(&store, Permissions::from_mode(0o600)).unwrap();
     let (code, error) = reader.refusal(&["runs", "list", "--store", name]);
-    assert!(matches!(code, Some(2 | 3)) && error.contains(name), "{code:?}: {error}");
+    assert!(
+        matches!(code, Some(2 | 3)) && error.contains(name),
+        "{code:?}: {error}"
+    );
 }
 
 #[test]
@@ -162,7 +215,15 @@ fn verbs_that_read_create_nothing() {
         &["plan"],
         &["checkup", "--no-html", "--probe", "1"],
         &["spread", "--node", "0", "--count", "2"],
-        &["path", "--source", "nvme-two-controllers", "--cpu", "0", "--subsystem", "nvme-subsys0"],
+        &[
+            "path",
+            "--source",
+            "nvme-two-controllers",
+            "--cpu",
+            "0",
+            "--subsystem",
+            "nvme-subsys0",
+        ],
     ] {
         reader.answer(words);
     }

@@ -31,14 +31,22 @@ impl Place {
 
     fn nearfar(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        command.arg("runs").args(arguments).env("NEARFAR_STORE", &self.store).env("NO_COLOR", "1");
+        command
+            .arg("runs")
+            .args(arguments)
+            .env("NEARFAR_STORE", &self.store)
+            .env("NO_COLOR", "1");
         command.stdin(Stdio::null()).output().unwrap()
     }
 
     #[track_caller]
     fn answer(&self, arguments: &[&str]) -> String {
         let output = self.nearfar(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -79,13 +87,27 @@ fn fill(store: &mut Store, label: &str) {
             3 => Taken::Failed("the child died".to_owned()),
             _ => Taken::Sample {
                 seconds: 1.5 + number as f64,
-                doubts: (number == 1).then(|| "stolen time".to_owned()).into_iter().collect(),
+                doubts: (number == 1)
+                    .then(|| "stolen time".to_owned())
+                    .into_iter()
+                    .collect(),
                 sample: json!({"faults": {"minor": number}}),
             },
         };
         let cell = Cell::new().with("memory", memory);
         let round = number as u32 / 2 + 1;
-        store.add_sample(run, &NewSample { round, cell, started_at_s: 1.75e9, took_s: 2.0, taken }).unwrap();
+        store
+            .add_sample(
+                run,
+                &NewSample {
+                    round,
+                    cell,
+                    started_at_s: 1.75e9,
+                    took_s: 2.0,
+                    taken,
+                },
+            )
+            .unwrap();
     }
     if label == "first" {
         store.finish(run, &Ending::Complete).unwrap();
@@ -97,15 +119,41 @@ fn runs_are_listed_and_filtered() {
     let place = Place::new();
     let all = place.json(&["list"]);
     let runs = all["runs"].as_array().unwrap();
-    assert_eq!(runs.iter().map(|run| run["run"].as_i64().unwrap()).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!((&runs[0]["state"], &runs[1]["state"]), (&json!("running"), &json!("complete")));
-    let labelled = place.answer(&["list", "--label", "first", "--since", "1d", "--experiment", "fake", "--limit", "5"]);
+    assert_eq!(
+        runs.iter()
+            .map(|run| run["run"].as_i64().unwrap())
+            .collect::<Vec<_>>(),
+        [2, 1]
+    );
+    assert_eq!(
+        (&runs[0]["state"], &runs[1]["state"]),
+        (&json!("running"), &json!("complete"))
+    );
+    let labelled = place.answer(&[
+        "list",
+        "--label",
+        "first",
+        "--since",
+        "1d",
+        "--experiment",
+        "fake",
+        "--limit",
+        "5",
+    ]);
     assert_eq!(labelled.lines().count(), 2, "{labelled}");
     assert!(labelled.contains("3 of 4"), "{labelled}");
     // A file that was named has to be there; the usual one has not.
-    assert!(place.refused(&["list", "--store", &place.file("none.db")], 2).contains("none.db"));
+    assert!(
+        place
+            .refused(&["list", "--store", &place.file("none.db")], 2)
+            .contains("none.db")
+    );
     assert!(!Path::new(&place.file("none.db")).exists());
-    assert!(place.refused(&["list", "--since", "yesterday"], 2).contains("2026-11-21"));
+    assert!(
+        place
+            .refused(&["list", "--since", "yesterday"], 2)
+            .contains("2026-11-21")
+    );
 }
 
 #[test]
@@ -122,11 +170,20 @@ fn a_run_is_shown_cell_by_cell_with_what_was_wrong() {
         assert!(shown.contains(expected), "{expected}: {shown}");
     }
     let row = |level: &str| -> Vec<&str> {
-        let line = shown.lines().find(|line| line.trim_start().starts_with(level)).unwrap();
+        let line = shown
+            .lines()
+            .find(|line| line.trim_start().starts_with(level))
+            .unwrap();
         line.split_whitespace().collect()
     };
-    assert_eq!(row("0 "), ["0", "1.500", "1.500", "1.500", "1.500", "1", "1"]);
-    assert_eq!(row("F "), ["F", "3.000", "3.500", "2.500", "0.707", "3.000", "2", "1"]);
+    assert_eq!(
+        row("0 "),
+        ["0", "1.500", "1.500", "1.500", "1.500", "1", "1"]
+    );
+    assert_eq!(
+        row("F "),
+        ["F", "3.000", "3.500", "2.500", "0.707", "3.000", "2", "1"]
+    );
     assert_eq!(place.json(&["show", "last"])["label"], "second");
 }
 
@@ -137,22 +194,57 @@ fn what_is_exported_can_be_imported_elsewhere() {
     place.answer(&["export", "1", "2", "-o", &json]);
     let imported = place.answer(&["import", &json, "--store", &other]);
     assert_eq!(imported, "imported as run 1\nimported as run 2\n");
-    assert_eq!(place.answer(&["import", &json, "--store", &other]), "already here as run 1\nalready here as run 2\n");
+    assert_eq!(
+        place.answer(&["import", &json, "--store", &other]),
+        "already here as run 1\nalready here as run 2\n"
+    );
     let csv = place.answer(&["export", "last", "2", "--format", "csv", "--store", &other]);
     assert_eq!(csv.lines().count(), 5);
-    assert!(csv.lines().next().unwrap().ends_with(",seconds,failed,doubts,memory,faults_minor"), "{csv}");
-    let parquet = place.nearfar(&["export", "1", "--format", "parquet"]).stdout;
+    assert!(
+        csv.lines()
+            .next()
+            .unwrap()
+            .ends_with(",seconds,failed,doubts,memory,faults_minor"),
+        "{csv}"
+    );
+    let parquet = place
+        .nearfar(&["export", "1", "--format", "parquet"])
+        .stdout;
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
-    assert!(place.refused(&["import", &place.file("runs.db")], 2).contains("runs.db"));
-    assert!(place.refused(&["import", "/nonexistent.json"], 2).contains("/nonexistent.json"));
+    assert!(
+        place
+            .refused(&["import", &place.file("runs.db")], 2)
+            .contains("runs.db")
+    );
+    assert!(
+        place
+            .refused(&["import", "/nonexistent.json"], 2)
+            .contains("/nonexistent.json")
+    );
     let evil = place.file("evil.json");
     std::fs::write(&evil, r#"{"schema": "\u001b[2J\u0007"}"#).unwrap();
     let message = place.refused(&["import", &evil, "--store", &other], 2);
-    assert!(message.contains("[2J") && !message.contains(['\x1b', '\x07']), "{message:?}");
+    assert!(
+        message.contains("[2J") && !message.contains(['\x1b', '\x07']),
+        "{message:?}"
+    );
     let huge = place.file("huge.json");
-    std::fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
-    assert!(place.refused(&["import", &huge, "--store", &other], 2).contains("more than a gibibyte"));
-    let third = place.nearfar(&["import", &json, "/nonexistent.json", "--store", &place.file("third.db")]);
+    std::fs::File::create(&huge)
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    assert!(
+        place
+            .refused(&["import", &huge, "--store", &other], 2)
+            .contains("more than a gibibyte")
+    );
+    let third = place.nearfar(&[
+        "import",
+        &json,
+        "/nonexistent.json",
+        "--store",
+        &place.file("third.db"),
+    ]);
     assert_eq!(third.status.code(), Some(2));
     assert_eq!(
         String::from_utf8(third.stdout).unwrap(),
@@ -165,13 +257,19 @@ fn what_is_exported_can_be_imported_elsewhere() {
 #[test]
 fn a_matrix_that_this_version_does_not_understand_is_shown_as_any_run() {
     let place = Place::new();
-    let exported = place.answer(&["export", "1"]).replace("\"experiment\": \"fake\"", "\"experiment\": \"probe\"");
+    let exported = place
+        .answer(&["export", "1"])
+        .replace("\"experiment\": \"fake\"", "\"experiment\": \"probe\"");
     let (json, other) = (place.file("newer.json"), place.file("other.db"));
     std::fs::write(&json, exported).unwrap();
     place.answer(&["import", &json, "--store", &other]);
     let shown = place.nearfar(&["show", "1", "--store", &other]);
     let errors = String::from_utf8(shown.stderr).unwrap();
-    assert!(errors.contains("parameters of run 1") && errors.contains("shown as a run of any experiment"), "{errors}");
+    assert!(
+        errors.contains("parameters of run 1")
+            && errors.contains("shown as a run of any experiment"),
+        "{errors}"
+    );
     assert!(String::from_utf8(shown.stdout).unwrap().contains("median"));
 }
 
@@ -179,10 +277,21 @@ fn a_matrix_that_this_version_does_not_understand_is_shown_as_any_run() {
 fn removing_says_what_went_and_an_unknown_run_is_wrong_usage() {
     let place = Place::new();
     let message = place.refused(&["rm", "1", "99"], 2);
-    assert!(message.contains("no run 99") && message.contains("runs list"), "{message}");
-    assert!(place.refused(&["rm", "2"], 3).contains("being carried out by process"), "its process is this test");
+    assert!(
+        message.contains("no run 99") && message.contains("runs list"),
+        "{message}"
+    );
+    assert!(
+        place
+            .refused(&["rm", "2"], 3)
+            .contains("being carried out by process"),
+        "its process is this test"
+    );
     let removed = place.answer(&["rm", "1"]);
-    assert!(removed.starts_with("removed run 1: fake \"first\"") && removed.contains("4 samples"), "{removed}");
+    assert!(
+        removed.starts_with("removed run 1: fake \"first\"") && removed.contains("4 samples"),
+        "{removed}"
+    );
     assert!(place.refused(&["show", "1"], 2).contains("no run 1"));
     assert!(place.refused(&["show", "0"], 2).contains("\"0\" is no run"));
 }
@@ -192,17 +301,35 @@ fn what_is_no_store_is_refused_by_name() {
     let place = Place::new();
     let notes = place.file("notes.txt");
     std::fs::write(&notes, "dear diary").unwrap();
-    for arguments in [&["list", "--store", &notes][..], &["import", "-", "--store", &notes]] {
+    for arguments in [
+        &["list", "--store", &notes][..],
+        &["import", "-", "--store", &notes],
+    ] {
         let message = place.refused(arguments, 2);
-        assert!(message.contains("notes.txt is not an SQLite file"), "{message}");
+        assert!(
+            message.contains("notes.txt is not an SQLite file"),
+            "{message}"
+        );
     }
     assert_eq!(std::fs::read(&notes).unwrap(), b"dear diary");
-    assert!(place.refused(&["show", "1", "--store", &place.file("none.db")], 2).contains("no runs are stored there"));
+    assert!(
+        place
+            .refused(&["show", "1", "--store", &place.file("none.db")], 2)
+            .contains("no runs are stored there")
+    );
     let cut = place.file("cut.db");
     drop(Store::open(Path::new(&cut)).unwrap());
-    std::fs::File::options().write(true).open(&cut).unwrap().set_len(5000).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(&cut)
+        .unwrap()
+        .set_len(5000)
+        .unwrap();
     let message = place.refused(&["list", "--store", &cut], 2);
-    assert!(message.contains("cut.db is damaged: it has 5000 of its"), "{message}");
+    assert!(
+        message.contains("cut.db is damaged: it has 5000 of its"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -211,26 +338,38 @@ fn every_key_of_the_json_forms_is_documented() {
     let json = place.file("runs.json");
     place.answer(&["export", "1", "-o", &json]);
     let other = place.file("other.db");
-    let mut answers = vec![place.json(&["list"]), place.json(&["show", "1"]), place.json(&["export", "1"])];
+    let mut answers = vec![
+        place.json(&["list"]),
+        place.json(&["show", "1"]),
+        place.json(&["export", "1"]),
+    ];
     answers.push(place.json(&["import", &json, "--store", &other]));
     answers.push(place.json(&["rm", "1"]));
     let mut keys = BTreeSet::new();
     for answer in &mut answers {
-        assert!(answer["schema"].as_str().unwrap().starts_with("runs-"), "{answer}");
+        assert!(
+            answer["schema"].as_str().unwrap().starts_with("runs-"),
+            "{answer}"
+        );
         keys.extend(members(answer));
     }
     let page = include_str!("../../../docs/json.md");
     // What the experiment itself decides on.
     let own = ["load", "faults", "minor", "memory"];
-    let missing: Vec<_> =
-        keys.iter().filter(|key| !own.contains(&key.as_str()) && !page.contains(&format!("`{key}`"))).collect();
+    let missing: Vec<_> = keys
+        .iter()
+        .filter(|key| !own.contains(&key.as_str()) && !page.contains(&format!("`{key}`")))
+        .collect();
     assert!(keys.len() > 50, "only {} keys were seen", keys.len());
     assert!(missing.is_empty(), "docs/json.md does not name {missing:?}");
 }
 
 fn members(value: &Value) -> Vec<String> {
     match value {
-        Value::Object(of) => of.iter().flat_map(|(key, value)| [vec![key.clone()], members(value)].concat()).collect(),
+        Value::Object(of) => of
+            .iter()
+            .flat_map(|(key, value)| [vec![key.clone()], members(value)].concat())
+            .collect(),
         Value::Array(items) => items.iter().flat_map(members).collect(),
         _ => Vec::new(),
     }

@@ -25,13 +25,23 @@ fn a_target_that_does_not_exist_is_wrong_usage_in_every_verb() {
     let mut wrong = Vec::new();
     for target in TARGETS {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        command.args(target.words.split(' ').map(filled)).stdin(Stdio::null()).env("NO_COLOR", "1");
+        command
+            .args(target.words.split(' ').map(filled))
+            .stdin(Stdio::null())
+            .env("NO_COLOR", "1");
         // Nothing is cached or stored there, so no guest can start and no file of this user is touched.
-        command.current_dir(own.path()).env("XDG_CACHE_HOME", own.path()).env("XDG_DATA_HOME", own.path());
+        command
+            .current_dir(own.path())
+            .env("XDG_CACHE_HOME", own.path())
+            .env("XDG_DATA_HOME", own.path());
         let output = command.env_remove("NEARFAR_STORE").output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr);
         let named = target.says.iter().all(|text| message.contains(text));
-        if output.status.code() != Some(2) || !named || !output.stdout.is_empty() || message.contains("panicked") {
+        if output.status.code() != Some(2)
+            || !named
+            || !output.stdout.is_empty()
+            || message.contains("panicked")
+        {
             wrong.push(format!(
                 "nearfar {}: {}, wanted {:?}\n  {message}  {} bytes on standard output",
                 target.words,
@@ -41,7 +51,19 @@ fn a_target_that_does_not_exist_is_wrong_usage_in_every_verb() {
             ));
         }
     }
-    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), TARGETS.len(), wrong.join("\n"));
-    let left: Vec<_> = std::fs::read_dir(own.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert!(!left.iter().any(|name| name == "nearfar-checkup.html"), "{left:?}");
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        TARGETS.len(),
+        wrong.join("\n")
+    );
+    let left: Vec<_> = std::fs::read_dir(own.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert!(
+        !left.iter().any(|name| name == "nearfar-checkup.html"),
+        "{left:?}"
+    );
 }

@@ -15,8 +15,14 @@ use tempfile::TempDir;
 /// A directory of its own for whatever nearfar keeps.
 fn nearfar(dir: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command.args(arguments).env("NO_COLOR", "1").env("XDG_STATE_HOME", dir.path()).env("RUNTIME_DIRECTORY", dir.path());
-    command.env("NEARFAR_STORE", dir.path().join("runs.db")).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env("NO_COLOR", "1")
+        .env("XDG_STATE_HOME", dir.path())
+        .env("RUNTIME_DIRECTORY", dir.path());
+    command
+        .env("NEARFAR_STORE", dir.path().join("runs.db"))
+        .stdin(Stdio::null());
     command
 }
 
@@ -33,7 +39,10 @@ fn read_and_unread(arguments: &[&str]) -> [Output; 2] {
     let dir = tempfile::tempdir().unwrap();
     let read = nearfar(&dir, arguments).output().unwrap();
     assert!(!read.stderr.is_empty(), "{arguments:?} says nothing");
-    [read, nearfar(&dir, arguments).stderr(unread()).output().unwrap()]
+    [
+        read,
+        nearfar(&dir, arguments).stderr(unread()).output().unwrap(),
+    ]
 }
 
 #[test]
@@ -48,7 +57,18 @@ fn errors_of_every_kind_have_the_same_exit_code_when_nobody_reads_them() {
         (&["prefer", "--node", "4000", "--", "true"], 2),
         (&["trace", "migrations", "--", nowhere], 127),
         (&["lab", "run", "--machine", "nosuch", "--", "true"], 2),
-        (&["ab", "--a", "machine=nosuch", "--b", "machine=nosuch", "--", "true"], 2),
+        (
+            &[
+                "ab",
+                "--a",
+                "machine=nosuch",
+                "--b",
+                "machine=nosuch",
+                "--",
+                "true",
+            ],
+            2,
+        ),
     ];
     for (arguments, code) in cases {
         let codes = read_and_unread(arguments).map(|output| output.status.code());
@@ -61,7 +81,10 @@ fn a_kept_commands_output_and_exit_code_are_its_own_when_nobody_reads_the_report
     let node = node();
     for (script, code) in [("sleep 0.3; echo mine", 0), ("echo mine; exit 7", 7)] {
         for output in read_and_unread(&["prefer", "--node", &node, "--", "sh", "-c", script]) {
-            assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(code), &b"mine\n"[..]));
+            assert_eq!(
+                (output.status.code(), output.stdout.as_slice()),
+                (Some(code), &b"mine\n"[..])
+            );
         }
     }
 }
@@ -70,7 +93,15 @@ fn a_kept_commands_output_and_exit_code_are_its_own_when_nobody_reads_the_report
 fn a_kept_process_has_its_own_cpus_again_when_nobody_reads_the_report() {
     let waiting = Waiting::start("cat");
     let (dir, before) = (tempfile::tempdir().unwrap(), waiting.allowed());
-    let arguments = ["prefer", "--node", &node(), "--pid", &waiting.id().to_string(), "--seconds", "0.3"];
+    let arguments = [
+        "prefer",
+        "--node",
+        &node(),
+        "--pid",
+        &waiting.id().to_string(),
+        "--seconds",
+        "0.3",
+    ];
     let output = nearfar(&dir, &arguments).stderr(unread()).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(waiting.allowed(), before);
@@ -80,11 +111,26 @@ fn a_kept_process_has_its_own_cpus_again_when_nobody_reads_the_report() {
 fn a_service_goes_on_and_ends_as_it_should_when_nobody_reads_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("prefer.toml");
-    fs::write(&config, format!("[[prefer]]\nname = \"one\"\nnode = {}\ncommand = \"nobody-is-called-so\"\n", node()))
-        .unwrap();
-    let mut command = nearfar(&dir, &["prefer", "service", "--config", config.to_str().unwrap()]);
+    fs::write(
+        &config,
+        format!(
+            "[[prefer]]\nname = \"one\"\nnode = {}\ncommand = \"nobody-is-called-so\"\n",
+            node()
+        ),
+    )
+    .unwrap();
+    let mut command = nearfar(
+        &dir,
+        &["prefer", "service", "--config", config.to_str().unwrap()],
+    );
     let manager = Manager::of(&mut command, dir.path());
-    let mut child = Owned(command.stdout(Stdio::null()).stderr(unread()).spawn().unwrap());
+    let mut child = Owned(
+        command
+            .stdout(Stdio::null())
+            .stderr(unread())
+            .spawn()
+            .unwrap(),
+    );
     let signal = |signal| {
         // SAFETY: a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
@@ -99,15 +145,43 @@ fn a_service_goes_on_and_ends_as_it_should_when_nobody_reads_its_log() {
 #[test]
 fn a_matrix_is_measured_when_nobody_reads_its_progress() {
     let dir = tempfile::tempdir().unwrap();
-    let tiny = ["--bytes", "4M", "--counts", "4", "--steps", "20000", "--load", "5", "--format", "json"];
-    let few = ["--samples", "2", "--policies", "off", "--memory", "F", "--cpus", "F"];
+    let tiny = [
+        "--bytes", "4M", "--counts", "4", "--steps", "20000", "--load", "5", "--format", "json",
+    ];
+    let few = [
+        "--samples",
+        "2",
+        "--policies",
+        "off",
+        "--memory",
+        "F",
+        "--cpus",
+        "F",
+    ];
     let arguments = [&["bench", "probe"][..], &tiny, &few].concat();
-    let mut child = Owned(nearfar(&dir, &arguments).stdout(Stdio::piped()).stderr(unread()).spawn().unwrap());
+    let mut child = Owned(
+        nearfar(&dir, &arguments)
+            .stdout(Stdio::piped())
+            .stderr(unread())
+            .spawn()
+            .unwrap(),
+    );
     let mut text = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(answer["rows"][0]["seconds"]["samples"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        answer["rows"][0]["seconds"]["samples"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
 }
 
 #[test]
@@ -130,7 +204,12 @@ fn on_two_nodes_settings_and_masks_are_put_back_when_nobody_reads_of_it() {
         kill -TERM $keeper; wait $keeper
         echo "keeper ended with $?, task on $(mask)"
     "#;
-    let said = guests::script("two-node", &["--scale", "cpus=2,memory=512M"], &format!("exec bash -c '{text}' \"$0\""));
-    let expected = "matrix ended with 0\nsettings as before\nkept on 2-3\nkeeper ended with 0, task on 0-3\n";
+    let said = guests::script(
+        "two-node",
+        &["--scale", "cpus=2,memory=512M"],
+        &format!("exec bash -c '{text}' \"$0\""),
+    );
+    let expected =
+        "matrix ended with 0\nsettings as before\nkept on 2-3\nkeeper ended with 0, task on 0-3\n";
     assert!(said.ends_with(expected), "{said}");
 }

@@ -12,13 +12,20 @@ use machines::Laid;
 
 fn command(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command.args(words).env("NO_COLOR", "1").env_remove("COLUMNS").stdin(Stdio::null());
+    command
+        .args(words)
+        .env("NO_COLOR", "1")
+        .env_remove("COLUMNS")
+        .stdin(Stdio::null());
     command
 }
 
 /// The longest line, in characters.
 fn longest(text: &str) -> usize {
-    text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    text.lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap_or(0)
 }
 
 /// The verbs that print tables of a recorded machine.
@@ -32,9 +39,19 @@ fn verbs(root: &str) -> Vec<Vec<String>> {
         "spread --count 40 --node 2 --root",
     ];
     let of_tree = verbs.iter().map(|verb| format!("{verb} {root}"));
-    let others = ["path --source nvme-two-controllers --cpu 0 --subsystem nvme-subsys0", "lab machines", "explain"];
-    let others = others.iter().map(ToString::to_string).chain(["explain nvme-far-path".to_owned()]);
-    of_tree.chain(others).map(|verb| verb.split(' ').map(str::to_owned).collect()).collect()
+    let others = [
+        "path --source nvme-two-controllers --cpu 0 --subsystem nvme-subsys0",
+        "lab machines",
+        "explain",
+    ];
+    let others = others
+        .iter()
+        .map(ToString::to_string)
+        .chain(["explain nvme-far-path".to_owned()]);
+    of_tree
+        .chain(others)
+        .map(|verb| verb.split(' ').map(str::to_owned).collect())
+        .collect()
 }
 
 #[test]
@@ -46,31 +63,60 @@ fn every_table_keeps_to_the_columns_there_are() {
             let mut command = command(&words);
             columns.map(|columns| command.env("COLUMNS", columns));
             let output = command.output().unwrap();
-            assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{words:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             String::from_utf8(output.stdout).unwrap()
         };
         let letters = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).count();
         for columns in ["80", "120", "200"] {
             let answer = text(Some(columns));
-            assert!(longest(&answer) <= columns.parse().unwrap(), "{words:?} at {columns}: {}", longest(&answer));
+            assert!(
+                longest(&answer) <= columns.parse().unwrap(),
+                "{words:?} at {columns}: {}",
+                longest(&answer)
+            );
             // A checkup's screen is a summary and cuts sentences; all others lose nothing.
             if words[0] != "checkup" {
-                assert_eq!(letters(&answer), letters(&text(None)), "{words:?} at {columns}");
+                assert_eq!(
+                    letters(&answer),
+                    letters(&text(None)),
+                    "{words:?} at {columns}"
+                );
             }
         }
         assert!(longest(&text(None)) <= 100, "{words:?} into a pipe");
-        assert_eq!(text(Some("many")), text(None), "{words:?}: COLUMNS that is no number counts for nothing");
+        assert_eq!(
+            text(Some("many")),
+            text(None),
+            "{words:?}: COLUMNS that is no number counts for nothing"
+        );
     }
 }
 
 #[test]
 fn a_wider_terminal_has_wider_tables() {
     let printed = |columns: u16| {
-        let size = libc::winsize { ws_row: 50, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = libc::winsize {
+            ws_row: 50,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
         let (mut ours, mut theirs) = (0, 0);
         let name = std::ptr::null_mut();
         // SAFETY: both numbers are written by the call, the size is read, the other pointers may be null.
-        let made = unsafe { libc::openpty(&raw mut ours, &raw mut theirs, name, std::ptr::null(), &raw const size) };
+        let made = unsafe {
+            libc::openpty(
+                &raw mut ours,
+                &raw mut theirs,
+                name,
+                std::ptr::null(),
+                &raw const size,
+            )
+        };
         assert_eq!(made, 0, "no terminal: {}", std::io::Error::last_os_error());
         // SAFETY: openpty has just made them, and nobody else knows them.
         let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
@@ -83,7 +129,9 @@ fn a_wider_terminal_has_wider_tables() {
         assert!(child.wait().unwrap().success());
         String::from_utf8(text).unwrap().replace('\r', "")
     };
-    let longest: Vec<usize> = [80, 120, 200, 400].map(|columns| longest(&printed(columns))).to_vec();
+    let longest: Vec<usize> = [80, 120, 200, 400]
+        .map(|columns| longest(&printed(columns)))
+        .to_vec();
     assert!(longest[0] <= 80 && longest[0] > 60, "{longest:?}");
     assert!(longest[1] <= 120 && longest[1] > 100, "{longest:?}");
     assert!(longest[2] <= 200 && longest[2] > 150, "{longest:?}");

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nearfar_machine::Machine;
-use nearfar_runs::{Cell, Ending, Host, NewRun, NewSample, RunId, Sample, Store, Taken, now_s, summarise};
+use nearfar_runs::{
+    Cell, Ending, Host, NewRun, NewSample, RunId, Sample, Store, Taken, now_s, summarise,
+};
 
 use crate::error::ExperimentError;
 use crate::estimate::Estimate;
@@ -94,7 +96,12 @@ pub fn carry_out_with<E: Experiment>(
     let already = begun.samples.len();
     let total = (begun.plan.len() as u64) * u64::from(options.samples);
     let title = experiment.title();
-    options.progress.begin(&Begun { run, title, total: total.max(already as u64), already: already as u64 });
+    options.progress.begin(&Begun {
+        run,
+        title,
+        total: total.max(already as u64),
+        already: already as u64,
+    });
     let mut work = Work {
         experiment,
         options: &mut options,
@@ -111,7 +118,11 @@ pub fn carry_out_with<E: Experiment>(
     work.options.progress.end();
     let ended = match ended {
         Ok(ended) => {
-            let ending = if ended == Ended::Complete { Ending::Complete } else { Ending::Interrupted };
+            let ending = if ended == Ended::Complete {
+                Ending::Complete
+            } else {
+                Ending::Interrupted
+            };
             work.store.finish(run, &ending)?;
             ended
         }
@@ -125,8 +136,18 @@ pub fn carry_out_with<E: Experiment>(
     let Work { begun, store, .. } = work;
     let stored = store.samples(run)?;
     let cells = summarise(&begun.plan, &stored);
-    let failed = stored.iter().filter(|sample| sample.failed.is_some()).count();
-    Ok(Outcome { run, ended, already, samples: begun.samples, failed, cells })
+    let failed = stored
+        .iter()
+        .filter(|sample| sample.failed.is_some())
+        .count();
+    Ok(Outcome {
+        run,
+        ended,
+        already,
+        samples: begun.samples,
+        failed,
+        cells,
+    })
 }
 
 /// A run that was begun or is continued.
@@ -165,7 +186,10 @@ fn begin<E: Experiment>(
         _ => None,
     };
     if let Some(what) = wrong {
-        return Err(ExperimentError::Plan { experiment: experiment.name().to_owned(), what });
+        return Err(ExperimentError::Plan {
+            experiment: experiment.name().to_owned(),
+            what,
+        });
     }
     let (host, parameters) = (Host::here(), experiment.parameters());
     let fingerprint = fingerprint(machine, &host);
@@ -187,7 +211,14 @@ fn begin<E: Experiment>(
         store.resume(run.run, options.samples)?;
         let stored = store.samples(run.run)?;
         let (taken, samples) = (resume::taken(&plan, &stored), resume::read(&run, &stored)?);
-        return Ok(BegunRun { run: run.run, seed: detail.seed, plan, taken, samples, stored });
+        return Ok(BegunRun {
+            run: run.run,
+            seed: detail.seed,
+            plan,
+            taken,
+            samples,
+            stored,
+        });
     }
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..));
     let run = store.begin(&NewRun {
@@ -204,7 +235,14 @@ fn begin<E: Experiment>(
         fingerprint: &fingerprint,
         host: &host,
     })?;
-    Ok(BegunRun { run, seed, plan, taken: BTreeSet::new(), samples: Vec::new(), stored: Vec::new() })
+    Ok(BegunRun {
+        run,
+        seed,
+        plan,
+        taken: BTreeSet::new(),
+        samples: Vec::new(),
+        stored: Vec::new(),
+    })
 }
 
 /// A run at work.
@@ -226,7 +264,11 @@ impl<E: Experiment> Work<'_, E> {
         let cells = self.begun.plan.len();
         let mut missing: Vec<u32> = vec![self.options.samples; cells];
         // Rounds are counted from 1, but stored ones come from a file.
-        let within = self.begun.taken.iter().filter(|slot| (1..=self.options.samples).contains(&slot.round));
+        let within = self
+            .begun
+            .taken
+            .iter()
+            .filter(|slot| (1..=self.options.samples).contains(&slot.round));
         within.for_each(|slot| missing[slot.cell] -= 1);
         for round in 1..=self.options.samples {
             for slot in order::round(self.begun.seed, round, cells) {
@@ -252,11 +294,21 @@ impl<E: Experiment> Work<'_, E> {
         let (started_at_s, started) = (now_s(), Instant::now());
         let answer = self.experiment.run(&cell, self.cancel);
         let took_s = started.elapsed().as_secs_f64();
-        let new = |taken| NewSample { round: slot.round, cell: cell.clone(), started_at_s, took_s, taken };
+        let new = |taken| NewSample {
+            round: slot.round,
+            cell: cell.clone(),
+            started_at_s,
+            took_s,
+            taken,
+        };
         let sample = match answer {
             // Abandoned because somebody wanted an end, which is no fault of the cell.
             Err(_) if self.cancel.load(Ordering::Relaxed) => return Ok(false),
-            Err(error) => return self.failure(&new(Taken::Failed(whole(&*error)))).map(|()| true),
+            Err(error) => {
+                return self
+                    .failure(&new(Taken::Failed(whole(&*error))))
+                    .map(|()| true);
+            }
             Ok(sample) => sample,
         };
         let value = E::value(&sample);
@@ -265,19 +317,35 @@ impl<E: Experiment> Work<'_, E> {
             return self.failure(&new(Taken::Failed(because))).map(|()| true);
         }
         let doubts = [E::doubts(&sample), self.settings.changed(&wanted)].concat();
-        let unwritable = |error| ExperimentError::Sample { experiment: self.experiment.name().to_owned(), error };
+        let unwritable = |error| ExperimentError::Sample {
+            experiment: self.experiment.name().to_owned(),
+            error,
+        };
         let json = serde_json::to_value(&sample).map_err(unwritable)?;
-        let taken = Taken::Sample { seconds: value, doubts: doubts.clone(), sample: json };
+        let taken = Taken::Sample {
+            seconds: value,
+            doubts: doubts.clone(),
+            sample: json,
+        };
         let number = self.store.add_sample(self.begun.run, &new(taken))?;
         self.in_a_row = 0;
         self.estimate.add(slot.cell, took_s);
-        self.begun.samples.push(Sampled { number, round: slot.round, cell, seconds: value, doubts, sample });
+        self.begun.samples.push(Sampled {
+            number,
+            round: slot.round,
+            cell,
+            seconds: value,
+            doubts,
+            sample,
+        });
         Ok(true)
     }
 
     fn set(&mut self, wanted: &[Setting]) -> Result<(), ExperimentError> {
         let run = self.begun.run;
-        self.settings.make(wanted).map_err(|(path, error)| ExperimentError::Setting { run, path, error })
+        self.settings
+            .make(wanted)
+            .map_err(|(path, error)| ExperimentError::Setting { run, path, error })
     }
 
     fn failure(&mut self, new: &NewSample) -> Result<(), ExperimentError> {
@@ -287,7 +355,11 @@ impl<E: Experiment> Work<'_, E> {
         match &new.taken {
             Taken::Failed(last) if self.in_a_row >= self.options.failures_in_a_row => {
                 let (run, count) = (self.begun.run, self.in_a_row);
-                Err(ExperimentError::Failures { run, count, last: last.clone() })
+                Err(ExperimentError::Failures {
+                    run,
+                    count,
+                    last: last.clone(),
+                })
             }
             _ => Ok(()),
         }

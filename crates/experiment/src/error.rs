@@ -21,13 +21,17 @@ pub enum ExperimentError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The run that was to be continued is of another experiment, machine, label, or has other parameters.
-    #[error("run {run} is not of this experiment with these parameters on this machine, so it cannot be continued")]
+    #[error(
+        "run {run} is not of this experiment with these parameters on this machine, so it cannot be continued"
+    )]
     Other {
         /// The run.
         run: RunId,
     },
     /// What was stored of an interrupted run cannot be read back.
-    #[error("run {run} cannot be continued: its sample {number} reads otherwise ({error}); begin a new run instead")]
+    #[error(
+        "run {run} cannot be continued: its sample {number} reads otherwise ({error}); begin a new run instead"
+    )]
     Stored {
         /// The run.
         run: RunId,
@@ -70,7 +74,9 @@ pub enum ExperimentError {
         last: String,
     },
     /// Settings could not be put back. All samples are stored.
-    #[error("run {run} is stored, but not every setting could be put back: {error}; the next nearfar tries again")]
+    #[error(
+        "run {run} is stored, but not every setting could be put back: {error}; the next nearfar tries again"
+    )]
     Restore {
         /// The run.
         run: RunId,

@@ -11,7 +11,10 @@ pub(crate) struct Estimate {
 impl Estimate {
     /// Nothing is known of any of so many cells.
     pub(crate) fn new(cells: usize) -> Self {
-        Self { by_cell: vec![Vec::new(); cells], all: Vec::new() }
+        Self {
+            by_cell: vec![Vec::new(); cells],
+            all: Vec::new(),
+        }
     }
 
     /// A sample of this cell took so long.
@@ -26,7 +29,9 @@ impl Estimate {
     /// cell not seen yet. `None` before there are two samples, which say nothing.
     pub(crate) fn of(&self, missing: &[u32]) -> Option<Duration> {
         let of_all = (self.all.len() >= 2).then(|| median(&self.all)).flatten()?;
-        let each = |(cell, &count): (usize, &u32)| median(&self.by_cell[cell]).unwrap_or(of_all) * f64::from(count);
+        let each = |(cell, &count): (usize, &u32)| {
+            median(&self.by_cell[cell]).unwrap_or(of_all) * f64::from(count)
+        };
         Duration::try_from_secs_f64(missing.iter().enumerate().map(each).sum()).ok()
     }
 }

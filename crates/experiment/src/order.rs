@@ -15,7 +15,8 @@ pub(crate) struct Slot {
 /// The order of one round over so many cells.
 pub(crate) fn round(seed: u64, round: u32, cells: usize) -> Vec<Slot> {
     // Golden ratio: neighbouring rounds get seeds far apart.
-    let mut random = Rng::with_seed(seed.wrapping_add(u64::from(round).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let mut random =
+        Rng::with_seed(seed.wrapping_add(u64::from(round).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     let mut order: Vec<usize> = (0..cells).collect();
     random.shuffle(&mut order);
     order.into_iter().map(|cell| Slot { round, cell }).collect()
@@ -49,7 +50,12 @@ mod tests {
                     at[slot.cell][place] += 1;
                 }
             }
-            let most_off = at.iter().flatten().map(|&count: &i32| (count - 1000).abs()).max().unwrap();
+            let most_off = at
+                .iter()
+                .flatten()
+                .map(|&count: &i32| (count - 1000).abs())
+                .max()
+                .unwrap();
             // Binomial with mean 1000: 150 are more than five standard deviations.
             assert!(most_off < 150, "{at:?}");
         }

@@ -48,6 +48,8 @@ pub struct Outcome<S> {
 impl<S> Outcome<S> {
     /// The samples of a cell, in the order they were taken.
     pub fn of(&self, cell: &Cell) -> impl Iterator<Item = &Sampled<S>> {
-        self.samples.iter().filter(move |sampled| sampled.cell == *cell)
+        self.samples
+            .iter()
+            .filter(move |sampled| sampled.cell == *cell)
     }
 }

@@ -45,7 +45,11 @@ pub trait Progress {
 /// What suits standard error: a bar where it is a terminal, else lines.
 pub fn on_standard_error() -> Box<dyn Progress> {
     let error = std::io::stderr();
-    if error.is_terminal() { Box::new(Bar::default()) } else { Box::new(Lines::new(error)) }
+    if error.is_terminal() {
+        Box::new(Bar::default())
+    } else {
+        Box::new(Lines::new(error))
+    }
 }
 
 /// Nobody is told.
@@ -66,7 +70,11 @@ impl Progress for Bar {
     fn begin(&mut self, begun: &Begun) {
         let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len}  {msg}");
         let bar = ProgressBar::with_draw_target(Some(begun.total), ProgressDrawTarget::stderr());
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        bar.set_style(
+            style
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .progress_chars("=> "),
+        );
         bar.set_prefix(format!("run {}", begun.run));
         bar.set_position(begun.already);
         self.0 = Some(bar);
@@ -74,7 +82,9 @@ impl Progress for Bar {
 
     fn step(&mut self, step: &Step<'_>) {
         let Some(bar) = &self.0 else { return };
-        let mut message = step.left.map_or_else(String::new, |left| format!("{}  ", remaining(left)));
+        let mut message = step
+            .left
+            .map_or_else(String::new, |left| format!("{}  ", remaining(left)));
         if step.failed > 0 {
             message += &format!("{} failed  ", step.failed);
         }
@@ -101,7 +111,11 @@ pub struct Lines<W> {
 impl<W: Write> Lines<W> {
     /// Lines to this.
     pub fn new(out: W) -> Self {
-        Self { out, run: None, tenths: 0 }
+        Self {
+            out,
+            run: None,
+            tenths: 0,
+        }
     }
 
     /// Progress is not worth a failure: who has closed standard error does not want to know.
@@ -116,8 +130,15 @@ impl<W: Write> Progress for Lines<W> {
             0 => String::new(),
             already => format!(", {already} of them taken before it was interrupted"),
         };
-        let samples = if begun.total == 1 { "sample" } else { "samples" };
-        self.line(&format!("run {}: {}: {} {samples}{already}", begun.run, begun.title, begun.total));
+        let samples = if begun.total == 1 {
+            "sample"
+        } else {
+            "samples"
+        };
+        self.line(&format!(
+            "run {}: {}: {} {samples}{already}",
+            begun.run, begun.title, begun.total
+        ));
         self.tenths = tenths(begun.already, begun.total);
         self.run = Some(begun.clone());
     }
@@ -129,8 +150,15 @@ impl<W: Write> Progress for Lines<W> {
             return;
         }
         self.tenths = reached;
-        let failed = if step.failed > 0 { format!(", {} failed", step.failed) } else { String::new() };
-        let left = step.left.filter(|_| step.next.is_some()).map(|left| format!(", {}", remaining(left)));
+        let failed = if step.failed > 0 {
+            format!(", {} failed", step.failed)
+        } else {
+            String::new()
+        };
+        let left = step
+            .left
+            .filter(|_| step.next.is_some())
+            .map(|left| format!(", {}", remaining(left)));
         let text = format!(
             "run {}: {} of {} samples ({} %){failed}{}",
             begun.run,
@@ -157,7 +185,11 @@ fn remaining(left: Duration) -> String {
     match seconds {
         0..100 => format!("about {seconds} s left"),
         100..6000 => format!("about {} min left", seconds.div_ceil(60)),
-        _ => format!("about {} h {} min left", seconds / 3600, seconds % 3600 / 60),
+        _ => format!(
+            "about {} h {} min left",
+            seconds / 3600,
+            seconds % 3600 / 60
+        ),
     }
 }
 
@@ -168,11 +200,21 @@ mod tests {
     #[test]
     fn lines_come_every_tenth_of_the_way_with_the_rest_once_it_can_be_told() {
         let mut lines = Lines::new(Vec::new());
-        lines.begin(&Begun { run: RunId(7), title: "probe".into(), total: 40, already: 0 });
+        lines.begin(&Begun {
+            run: RunId(7),
+            title: "probe".into(),
+            total: 40,
+            already: 0,
+        });
         let cell = Cell::new();
         for done in 0..=40 {
             let left = (done >= 2).then(|| Duration::from_secs(60 * (40 - done)));
-            lines.step(&Step { done, failed: u64::from(done > 30), left, next: (done < 40).then_some(&cell) });
+            lines.step(&Step {
+                done,
+                failed: u64::from(done > 30),
+                left,
+                next: (done < 40).then_some(&cell),
+            });
         }
         lines.end();
         let text = String::from_utf8(lines.out).unwrap();

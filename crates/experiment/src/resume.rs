@@ -34,7 +34,10 @@ impl Same<'_> {
 
 /// The newest run of the same, where it was interrupted or failed. One that is complete, or still going on, means that
 /// nothing is to be continued.
-pub(crate) fn find(store: &Store, same: &Same<'_>) -> Result<Option<(Run, Detail)>, ExperimentError> {
+pub(crate) fn find(
+    store: &Store,
+    same: &Same<'_>,
+) -> Result<Option<(Run, Detail)>, ExperimentError> {
     let filter = Filter {
         experiment: Some(same.experiment.to_owned()),
         label: same.label.map(str::to_owned),
@@ -55,33 +58,59 @@ pub(crate) fn find(store: &Store, same: &Same<'_>) -> Result<Option<(Run, Detail
 }
 
 /// This run, if it is of the same. Whether it may be continued now is the store's to say, which lets only one process.
-pub(crate) fn this(store: &Store, run: RunId, same: &Same<'_>) -> Result<(Run, Detail), ExperimentError> {
+pub(crate) fn this(
+    store: &Store,
+    run: RunId,
+    same: &Same<'_>,
+) -> Result<(Run, Detail), ExperimentError> {
     let (found, detail) = (store.run(run)?, store.detail(run)?);
-    if same.is(&found, &detail) { Ok((found, detail)) } else { Err(ExperimentError::Other { run }) }
+    if same.is(&found, &detail) {
+        Ok((found, detail))
+    } else {
+        Err(ExperimentError::Other { run })
+    }
 }
 
 /// The places in the order for which there is a sample. A failed one leaves its place open, to be tried again.
 pub(crate) fn taken(plan: &[Cell], samples: &[Sample]) -> BTreeSet<Slot> {
     let place = |sample: &Sample| {
         let cell = plan.iter().position(|cell| *cell == sample.cell)?;
-        Some(Slot { round: sample.round, cell })
+        Some(Slot {
+            round: sample.round,
+            cell,
+        })
     };
-    samples.iter().filter(|sample| sample.failed.is_none()).filter_map(place).collect()
+    samples
+        .iter()
+        .filter(|sample| sample.failed.is_none())
+        .filter_map(place)
+        .collect()
 }
 
 /// Stored samples as the experiment's own.
-pub(crate) fn read<S: DeserializeOwned>(run: &Run, samples: &[Sample]) -> Result<Vec<Sampled<S>>, ExperimentError> {
+pub(crate) fn read<S: DeserializeOwned>(
+    run: &Run,
+    samples: &[Sample],
+) -> Result<Vec<Sampled<S>>, ExperimentError> {
     let one = |stored: &Sample| {
         let seconds = stored.seconds?;
-        let unreadable = |error| ExperimentError::Stored { run: run.run, number: stored.number, error };
-        Some(serde_json::from_value(stored.sample.clone()).map_err(unreadable).map(|sample| Sampled {
+        let unreadable = |error| ExperimentError::Stored {
+            run: run.run,
             number: stored.number,
-            round: stored.round,
-            cell: stored.cell.clone(),
-            seconds,
-            doubts: stored.doubts.clone(),
-            sample,
-        }))
+            error,
+        };
+        Some(
+            serde_json::from_value(stored.sample.clone())
+                .map_err(unreadable)
+                .map(|sample| Sampled {
+                    number: stored.number,
+                    round: stored.round,
+                    cell: stored.cell.clone(),
+                    seconds,
+                    doubts: stored.doubts.clone(),
+                    sample,
+                }),
+        )
     };
     samples.iter().filter_map(one).collect()
 }

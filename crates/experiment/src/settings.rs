@@ -20,7 +20,10 @@ pub struct Setting {
 impl Setting {
     /// This file with this content.
     pub fn new(path: impl Into<PathBuf>, value: impl Into<Vec<u8>>) -> Self {
-        Self { path: path.into(), value: value.into() }
+        Self {
+            path: path.into(),
+            value: value.into(),
+        }
     }
 }
 
@@ -56,7 +59,10 @@ pub struct Leased {
 impl Leased {
     /// Nothing set yet. `what` is what the lease is for, in words.
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), lease: None }
+        Self {
+            what: what.into(),
+            lease: None,
+        }
     }
 }
 
@@ -90,19 +96,32 @@ pub(crate) struct Cells<'a> {
 
 impl<'a> Cells<'a> {
     pub(crate) fn new(settings: &'a mut dyn Settings) -> Self {
-        Self { settings, before: BTreeMap::new() }
+        Self {
+            settings,
+            before: BTreeMap::new(),
+        }
     }
 
     /// Makes the settings of a cell; what only other cells set is as before the run. The path of the one that could
     /// not be made comes with the error.
     pub(crate) fn make(&mut self, wanted: &[Setting]) -> Result<(), (PathBuf, BoxError)> {
-        let others = self.before.iter().filter(|(path, _)| !wanted.iter().any(|setting| setting.path == **path));
-        let others: Vec<Setting> = others.map(|(path, value)| Setting::new(path, value.clone())).collect();
+        let others = self
+            .before
+            .iter()
+            .filter(|(path, _)| !wanted.iter().any(|setting| setting.path == **path));
+        let others: Vec<Setting> = others
+            .map(|(path, value)| Setting::new(path, value.clone()))
+            .collect();
         for Setting { path, value } in others.iter().chain(wanted) {
             let failed = |error: BoxError| (path.clone(), error);
-            let now = self.settings.current(path).map_err(|error| failed(error.into()))?;
+            let now = self
+                .settings
+                .current(path)
+                .map_err(|error| failed(error.into()))?;
             if !same(&now, value) {
-                self.before.entry(path.clone()).or_insert_with(|| content(&now).to_vec());
+                self.before
+                    .entry(path.clone())
+                    .or_insert_with(|| content(&now).to_vec());
                 self.settings.set(path, value).map_err(failed)?;
             }
         }

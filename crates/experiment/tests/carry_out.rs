@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Options, Outcome, Resume, Setting, Settings,
-    carry_out_with,
+    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Options, Outcome, Resume, Setting,
+    Settings, carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Filter, RunState, Store};
@@ -27,9 +27,15 @@ struct Kernel {
 
 impl Kernel {
     fn new() -> Self {
-        let files = [("/balancing", "1\n"), ("/pages", "always [madvise] never\n")];
+        let files = [
+            ("/balancing", "1\n"),
+            ("/pages", "always [madvise] never\n"),
+        ];
         let files = files.map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
-        Self { files: Rc::new(RefCell::new(files.into())), ..Self::default() }
+        Self {
+            files: Rc::new(RefCell::new(files.into())),
+            ..Self::default()
+        }
     }
 
     fn says(&self, path: &str) -> String {
@@ -39,7 +45,11 @@ impl Kernel {
 
 impl Settings for Kernel {
     fn current(&mut self, path: &Path) -> io::Result<Vec<u8>> {
-        self.files.borrow().get(path).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.files
+            .borrow()
+            .get(path)
+            .cloned()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn set(&mut self, path: &Path, value: &[u8]) -> Result<(), BoxError> {
@@ -47,13 +57,19 @@ impl Settings for Kernel {
             return Err("permission denied".into());
         }
         self.writes += 1;
-        let old = self.files.borrow_mut().insert(path.to_owned(), [value, b"\n"].concat()).unwrap();
+        let old = self
+            .files
+            .borrow_mut()
+            .insert(path.to_owned(), [value, b"\n"].concat())
+            .unwrap();
         self.before.entry(path.to_owned()).or_insert(old);
         Ok(())
     }
 
     fn restore(&mut self) -> Result<(), BoxError> {
-        self.files.borrow_mut().extend(std::mem::take(&mut self.before));
+        self.files
+            .borrow_mut()
+            .extend(std::mem::take(&mut self.before));
         Ok(())
     }
 }
@@ -69,8 +85,16 @@ struct Fake {
 }
 
 impl Fake {
-    fn new(memory: u32, happens: impl FnMut(usize, &Cell, &AtomicBool) -> Result<f64, BoxError> + 'static) -> Self {
-        Self { memory, parameters: json!({"load": 60}), attempts: 0, happens: Box::new(happens) }
+    fn new(
+        memory: u32,
+        happens: impl FnMut(usize, &Cell, &AtomicBool) -> Result<f64, BoxError> + 'static,
+    ) -> Self {
+        Self {
+            memory,
+            parameters: json!({"load": 60}),
+            attempts: 0,
+            happens: Box::new(happens),
+        }
     }
 
     fn easy(memory: u32) -> Self {
@@ -90,11 +114,18 @@ impl Experiment for Fake {
     }
 
     fn factors(&self) -> Vec<Factor> {
-        vec![Factor::new("balancing", [false, true]), Factor::new("memory", 0..self.memory)]
+        vec![
+            Factor::new("balancing", [false, true]),
+            Factor::new("memory", 0..self.memory),
+        ]
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Setting> {
-        let balancing = if cell.level("balancing") == Some(&true.into()) { "1" } else { "0" };
+        let balancing = if cell.level("balancing") == Some(&true.into()) {
+            "1"
+        } else {
+            "0"
+        };
         let mut settings = vec![Setting::new("/balancing", balancing)];
         if cell.level("memory") == Some(&1u32.into()) {
             settings.push(Setting::new("/pages", "never"));
@@ -123,14 +154,30 @@ impl Place {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("runs.db")).unwrap();
-        Self { _directory: directory, store, kernel: Kernel::new(), cancel: AtomicBool::new(false) }
+        Self {
+            _directory: directory,
+            store,
+            kernel: Kernel::new(),
+            cancel: AtomicBool::new(false),
+        }
     }
 
-    fn carry_out(&mut self, fake: &mut Fake, options: Options) -> Result<Outcome<f64>, ExperimentError> {
+    fn carry_out(
+        &mut self,
+        fake: &mut Fake,
+        options: Options,
+    ) -> Result<Outcome<f64>, ExperimentError> {
         self.cancel.store(false, Ordering::Relaxed);
         let machine = Machine::empty(Origin::new(SourceKind::Synthetic, "none"), "not asked");
         let kernel = &mut self.kernel;
-        carry_out_with(fake, options, &mut self.store, &machine, &self.cancel, kernel)
+        carry_out_with(
+            fake,
+            options,
+            &mut self.store,
+            &machine,
+            &self.cancel,
+            kernel,
+        )
     }
 
     fn runs(&self) -> usize {
@@ -139,7 +186,10 @@ impl Place {
 }
 
 fn seeded(samples: u32, seed: u64) -> Options {
-    Options { seed: Some(seed), ..Options::new(samples) }
+    Options {
+        seed: Some(seed),
+        ..Options::new(samples)
+    }
 }
 
 #[test]
@@ -151,16 +201,33 @@ fn each_cell_gets_its_samples_in_rounds_and_settings_are_put_back() {
         assert_eq!(kernel.says("/balancing").trim(), if on { "1" } else { "0" });
         let never = cell.level("memory") == Some(&1u32.into());
         let pages = kernel.says("/pages");
-        assert!(if never { pages == "never\n" } else { pages.contains("madvise") }, "{cell}: {pages}");
+        assert!(
+            if never {
+                pages == "never\n"
+            } else {
+                pages.contains("madvise")
+            },
+            "{cell}: {pages}"
+        );
         Ok(attempt as f64)
     });
     let outcome = place.carry_out(&mut fake, seeded(5, 3)).unwrap();
-    assert_eq!((outcome.ended, outcome.samples.len(), outcome.already), (Ended::Complete, 20, 0));
+    assert_eq!(
+        (outcome.ended, outcome.samples.len(), outcome.already),
+        (Ended::Complete, 20, 0)
+    );
     assert!(outcome.cells.iter().all(|cell| cell.samples == 5));
     assert_eq!(place.kernel.says("/balancing"), "1\n");
     assert_eq!(place.kernel.says("/pages"), "always [madvise] never\n");
-    assert_eq!(place.store.run(outcome.run).unwrap().state, RunState::Complete);
-    assert!(place.kernel.writes < 40, "a setting that is so already is not made again: {}", place.kernel.writes);
+    assert_eq!(
+        place.store.run(outcome.run).unwrap().state,
+        RunState::Complete
+    );
+    assert!(
+        place.kernel.writes < 40,
+        "a setting that is so already is not made again: {}",
+        place.kernel.writes
+    );
 }
 
 #[test]
@@ -169,14 +236,25 @@ fn what_was_changed_by_others_meanwhile_is_a_doubt() {
     let kernel = place.kernel.clone();
     let mut fake = Fake::new(1, move |attempt, _, _| {
         if attempt == 1 {
-            kernel.files.borrow_mut().insert("/balancing".into(), b"7\n".to_vec());
+            kernel
+                .files
+                .borrow_mut()
+                .insert("/balancing".into(), b"7\n".to_vec());
         }
         Ok(1.0)
     });
     let outcome = place.carry_out(&mut fake, seeded(2, 1)).unwrap();
-    let doubtful: Vec<_> = outcome.samples.iter().filter(|sample| !sample.doubts.is_empty()).collect();
+    let doubtful: Vec<_> = outcome
+        .samples
+        .iter()
+        .filter(|sample| !sample.doubts.is_empty())
+        .collect();
     assert_eq!(doubtful.len(), 1);
-    assert!(doubtful[0].doubts[0].contains("/balancing was changed to \"7\""), "{:?}", doubtful[0].doubts);
+    assert!(
+        doubtful[0].doubts[0].contains("/balancing was changed to \"7\""),
+        "{:?}",
+        doubtful[0].doubts
+    );
     assert_eq!(doubtful[0].number, 2);
 }
 
@@ -188,7 +266,10 @@ fn a_failure_is_kept_and_the_run_goes_on() {
         _ => Ok(1.0),
     });
     let outcome = place.carry_out(&mut fake, seeded(2, 1)).unwrap();
-    assert_eq!((outcome.ended, outcome.samples.len(), outcome.failed), (Ended::Complete, 8, 4));
+    assert_eq!(
+        (outcome.ended, outcome.samples.len(), outcome.failed),
+        (Ended::Complete, 8, 4)
+    );
     let stored = place.store.samples(outcome.run).unwrap();
     assert_eq!(stored[0].failed.as_deref(), Some("the child died"));
 }
@@ -196,22 +277,56 @@ fn a_failure_is_kept_and_the_run_goes_on() {
 #[test]
 fn failures_one_after_the_other_stop_the_run_and_are_tried_again_when_it_is_continued() {
     let mut place = Place::new();
-    let mut broken = Fake::new(2, |attempt, _, _| if attempt < 2 { Ok(1.0) } else { Err("no permission".into()) });
+    let mut broken = Fake::new(2, |attempt, _, _| {
+        if attempt < 2 {
+            Ok(1.0)
+        } else {
+            Err("no permission".into())
+        }
+    });
     let error = place.carry_out(&mut broken, Options::new(3)).unwrap_err();
-    assert!(error.to_string().contains("3 samples failed one after the other, the last one: no permission"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("3 samples failed one after the other, the last one: no permission"),
+        "{error}"
+    );
     let run = place.store.list(&Filter::default()).unwrap().remove(0);
-    assert_eq!((run.state, run.samples, run.failed), (RunState::Failed, 5, 3));
-    assert_eq!(place.kernel.says("/balancing"), "1\n", "settings are put back");
-    let outcome = place.carry_out(&mut Fake::easy(2), Options::new(3)).unwrap();
-    assert_eq!((outcome.run, outcome.already, outcome.samples.len(), outcome.failed), (run.run, 2, 12, 3));
+    assert_eq!(
+        (run.state, run.samples, run.failed),
+        (RunState::Failed, 5, 3)
+    );
+    assert_eq!(
+        place.kernel.says("/balancing"),
+        "1\n",
+        "settings are put back"
+    );
+    let outcome = place
+        .carry_out(&mut Fake::easy(2), Options::new(3))
+        .unwrap();
+    assert_eq!(
+        (
+            outcome.run,
+            outcome.already,
+            outcome.samples.len(),
+            outcome.failed
+        ),
+        (run.run, 2, 12, 3)
+    );
 }
 
 #[test]
 fn a_setting_that_is_refused_stops_the_run_and_names_the_file() {
     let mut place = Place::new();
     place.kernel.refuses = true;
-    let error = place.carry_out(&mut Fake::easy(2), Options::new(1)).unwrap_err().to_string();
-    assert!(error.contains("/balancing") || error.contains("/pages"), "{error}");
+    let error = place
+        .carry_out(&mut Fake::easy(2), Options::new(1))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("/balancing") || error.contains("/pages"),
+        "{error}"
+    );
     assert!(error.contains("permission denied"), "{error}");
 }
 
@@ -224,14 +339,32 @@ fn only_a_run_of_the_same_is_continued() {
             Ok(1.0)
         })
     };
-    let first = place.carry_out(&mut interrupted(), Options::new(2)).unwrap();
-    assert_eq!((first.ended, first.samples.len()), (Ended::Interrupted, 3), "the sample at hand is finished");
+    let first = place
+        .carry_out(&mut interrupted(), Options::new(2))
+        .unwrap();
+    assert_eq!(
+        (first.ended, first.samples.len()),
+        (Ended::Interrupted, 3),
+        "the sample at hand is finished"
+    );
     type Change = fn(&mut Fake);
     let others: [(Change, Options); 5] = [
         (|fake| fake.parameters = json!({"load": 1}), Options::new(2)),
         (|fake| fake.memory = 3, Options::new(2)),
-        (|_| {}, Options { label: Some("other".into()), ..Options::new(2) }),
-        (|_| {}, Options { resume: Resume::Nothing, ..Options::new(2) }),
+        (
+            |_| {},
+            Options {
+                label: Some("other".into()),
+                ..Options::new(2)
+            },
+        ),
+        (
+            |_| {},
+            Options {
+                resume: Resume::Nothing,
+                ..Options::new(2)
+            },
+        ),
         (|_| {}, seeded(2, 12345)),
     ];
     for (index, (change, options)) in others.into_iter().enumerate() {
@@ -241,10 +374,18 @@ fn only_a_run_of_the_same_is_continued() {
         assert_eq!(outcome.already, 0, "case {index}");
         assert_eq!(place.runs(), index + 2);
     }
-    let last = place.carry_out(&mut Fake::easy(2), Options::new(2)).unwrap();
+    let last = place
+        .carry_out(&mut Fake::easy(2), Options::new(2))
+        .unwrap();
     assert_eq!((last.already, last.samples.len(), place.runs()), (3, 8, 6));
-    let complete = place.carry_out(&mut Fake::easy(2), Options::new(2)).unwrap();
-    assert_eq!((complete.already, place.runs()), (0, 7), "a complete run is not continued");
+    let complete = place
+        .carry_out(&mut Fake::easy(2), Options::new(2))
+        .unwrap();
+    assert_eq!(
+        (complete.already, place.runs()),
+        (0, 7),
+        "a complete run is not continued"
+    );
 }
 
 #[test]
@@ -256,14 +397,39 @@ fn a_run_that_is_asked_for_by_number_is_continued_or_refused_and_never_begun_ane
     });
     let first = place.carry_out(&mut interrupted, seeded(2, 1)).unwrap().run;
     // A newer one of the same is complete: "the newest" would begin a third.
-    let second = place.carry_out(&mut Fake::easy(2), Options { resume: Resume::Nothing, ..seeded(2, 1) }).unwrap().run;
-    let by_number = |run| Options { resume: Resume::Run(run), ..seeded(2, 1) };
-    let error = place.carry_out(&mut Fake::easy(3), by_number(first)).unwrap_err();
-    assert!(matches!(error, ExperimentError::Other { .. }), "other cells: {error}");
-    let outcome = place.carry_out(&mut Fake::easy(2), by_number(first)).unwrap();
-    assert_eq!((outcome.run, outcome.already, outcome.samples.len()), (first, 3, 8));
+    let second = place
+        .carry_out(
+            &mut Fake::easy(2),
+            Options {
+                resume: Resume::Nothing,
+                ..seeded(2, 1)
+            },
+        )
+        .unwrap()
+        .run;
+    let by_number = |run| Options {
+        resume: Resume::Run(run),
+        ..seeded(2, 1)
+    };
+    let error = place
+        .carry_out(&mut Fake::easy(3), by_number(first))
+        .unwrap_err();
+    assert!(
+        matches!(error, ExperimentError::Other { .. }),
+        "other cells: {error}"
+    );
+    let outcome = place
+        .carry_out(&mut Fake::easy(2), by_number(first))
+        .unwrap();
+    assert_eq!(
+        (outcome.run, outcome.already, outcome.samples.len()),
+        (first, 3, 8)
+    );
     for run in [first, second] {
-        let error = place.carry_out(&mut Fake::easy(2), by_number(run)).unwrap_err().to_string();
+        let error = place
+            .carry_out(&mut Fake::easy(2), by_number(run))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("is complete"), "{error}");
     }
     assert_eq!(place.runs(), 2);
@@ -279,9 +445,16 @@ fn samples_of_rounds_that_do_not_exist_are_not_counted() {
     });
     let run = place.carry_out(&mut interrupted, seeded(2, 1)).unwrap().run;
     let file = place.store.path().to_owned();
-    rusqlite::Connection::open(file).unwrap().execute_batch("UPDATE sample SET round = 0 WHERE number = 1").unwrap();
+    rusqlite::Connection::open(file)
+        .unwrap()
+        .execute_batch("UPDATE sample SET round = 0 WHERE number = 1")
+        .unwrap();
     let outcome = place.carry_out(&mut Fake::easy(2), seeded(2, 1)).unwrap();
-    assert_eq!((outcome.run, outcome.samples.len()), (run, 9), "all eight, and the one of no round");
+    assert_eq!(
+        (outcome.run, outcome.samples.len()),
+        (run, 9),
+        "all eight, and the one of no round"
+    );
 }
 
 #[test]
@@ -292,14 +465,19 @@ fn a_sample_abandoned_for_an_interruption_is_no_failure() {
         Err("abandoned".into())
     });
     let outcome = place.carry_out(&mut fake, Options::new(2)).unwrap();
-    assert_eq!((outcome.ended, outcome.samples.len(), outcome.failed), (Ended::Interrupted, 0, 0));
+    assert_eq!(
+        (outcome.ended, outcome.samples.len(), outcome.failed),
+        (Ended::Interrupted, 0, 0)
+    );
     assert_eq!(place.kernel.says("/balancing"), "1\n");
 }
 
 #[test]
 fn a_cell_twice_or_no_cell_is_refused_before_anything_is_stored() {
     let mut place = Place::new();
-    let error = place.carry_out(&mut Fake::easy(0), Options::new(2)).unwrap_err();
+    let error = place
+        .carry_out(&mut Fake::easy(0), Options::new(2))
+        .unwrap_err();
     assert!(error.to_string().contains("no cells"), "{error}");
     assert_eq!(place.runs(), 0);
 }

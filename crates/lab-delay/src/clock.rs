@@ -40,7 +40,10 @@ impl HostClock {
 
     #[cfg(not(target_arch = "x86_64"))]
     fn counter(&self) -> u64 {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // SAFETY: the pointer is to the value above; the monotonic clock exists on every Linux.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

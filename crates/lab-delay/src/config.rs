@@ -81,12 +81,20 @@ impl FromStr for Config {
         let mut lines = text.lines().enumerate();
         let (_, first) = lines.next().unwrap_or((0, ""));
         if first != "nearfar-delay 1" {
-            return Err(ConfigError { line: 1, problem: format!("{first:?} is not \"nearfar-delay 1\"") });
+            return Err(ConfigError {
+                line: 1,
+                problem: format!("{first:?} is not \"nearfar-delay 1\""),
+            });
         }
         for (number, line) in lines {
-            draft.line(line).map_err(|problem| ConfigError { line: number + 1, problem })?;
+            draft.line(line).map_err(|problem| ConfigError {
+                line: number + 1,
+                problem,
+            })?;
         }
-        draft.finish().map_err(|problem| ConfigError { line: 0, problem })
+        draft
+            .finish()
+            .map_err(|problem| ConfigError { line: 0, problem })
     }
 }
 
@@ -103,10 +111,18 @@ impl Draft {
     fn line(&mut self, line: &str) -> Result<(), String> {
         let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
         match key {
-            "cpus" => set(&mut self.cpus, key, rest.split(' ').map(number).collect::<Result<_, _>>()?),
+            "cpus" => set(
+                &mut self.cpus,
+                key,
+                rest.split(' ').map(number).collect::<Result<_, _>>()?,
+            ),
             "memory" => {
                 let [start, bytes, node] = numbers(rest)?;
-                self.range(Range { start, bytes, node: narrow(node)? })
+                self.range(Range {
+                    start,
+                    bytes,
+                    node: narrow(node)?,
+                })
             }
             "cache" => {
                 let [bytes, ways] = numbers(rest)?;
@@ -114,30 +130,42 @@ impl Draft {
             }
             "delay" => {
                 let [from, to, ns] = numbers(rest)?;
-                match self.delays.insert((narrow(from)?, narrow(to)?), nanoseconds(ns)?) {
+                match self
+                    .delays
+                    .insert((narrow(from)?, narrow(to)?), nanoseconds(ns)?)
+                {
                     None => Ok(()),
                     Some(_) => Err(format!("nodes {from} to {to} a second time")),
                 }
             }
             "transfer" => {
                 let [same, other] = numbers(rest)?;
-                set(&mut self.transfer, key, (nanoseconds(same)?, nanoseconds(other)?))
+                set(
+                    &mut self.transfer,
+                    key,
+                    (nanoseconds(same)?, nanoseconds(other)?),
+                )
             }
-            other => Err(format!("{other:?} is not cpus, memory, cache, delay or transfer")),
+            other => Err(format!(
+                "{other:?} is not cpus, memory, cache, delay or transfer"
+            )),
         }
     }
 
     fn range(&mut self, range: Range) -> Result<(), String> {
         if range.bytes == 0 || (range.start | range.bytes) & (LINE_BYTES - 1) != 0 {
-            return Err(format!("start and bytes must be multiples of {LINE_BYTES}, bytes not 0"));
+            return Err(format!(
+                "start and bytes must be multiples of {LINE_BYTES}, bytes not 0"
+            ));
         }
         let Some(end) = range.start.checked_add(range.bytes) else {
             return Err("it ends beyond 64 bits".to_owned());
         };
         match self.memory.last() {
-            Some(last) if range.start < last.start + last.bytes => {
-                Err(format!("{:#x} to {end:#x} overlaps or precedes the line before", range.start))
-            }
+            Some(last) if range.start < last.start + last.bytes => Err(format!(
+                "{:#x} to {end:#x} overlaps or precedes the line before",
+                range.start
+            )),
             _ => {
                 self.memory.push(range);
                 Ok(())
@@ -148,15 +176,21 @@ impl Draft {
     fn finish(self) -> Result<Config, String> {
         let cpus = self.cpus.ok_or("there is no line \"cpus\"")?;
         let (cache_bytes, cache_ways) = self.cache.ok_or("there is no line \"cache\"")?;
-        let (transfer_same, transfer_other) = self.transfer.ok_or("there is no line \"transfer\"")?;
+        let (transfer_same, transfer_other) =
+            self.transfer.ok_or("there is no line \"transfer\"")?;
         if self.memory.is_empty() {
             return Err("there is no line \"memory\"".to_owned());
         }
         let nodes: BTreeSet<u32> = cpus.iter().copied().collect();
         if cpus.len() > MOST_VCPUS || nodes.len() > MOST_CPU_NODES {
-            return Err(format!("more than {MOST_VCPUS} vCPUs or {MOST_CPU_NODES} nodes with vCPUs"));
+            return Err(format!(
+                "more than {MOST_VCPUS} vCPUs or {MOST_CPU_NODES} nodes with vCPUs"
+            ));
         }
-        let lines = self.memory.iter().try_fold(0u64, |sum, range| sum.checked_add(range.bytes / LINE_BYTES));
+        let lines = self
+            .memory
+            .iter()
+            .try_fold(0u64, |sum, range| sum.checked_add(range.bytes / LINE_BYTES));
         if lines.is_none_or(|lines| lines >= u64::from(u32::MAX)) {
             return Err("256 GiB of memory or more".to_owned());
         }
@@ -165,7 +199,9 @@ impl Draft {
             || cache_bytes / LINE_BYTES < u64::from(cache_ways)
             || cache_bytes > 1 << 32
         {
-            return Err(format!("a cache of {cache_bytes} bytes and {cache_ways} ways (1 to 64; at most 4 GiB)"));
+            return Err(format!(
+                "a cache of {cache_bytes} bytes and {cache_ways} ways (1 to 64; at most 4 GiB)"
+            ));
         }
         for &from in &nodes {
             for range in &self.memory {
@@ -175,7 +211,15 @@ impl Draft {
             }
         }
         let (memory, delays) = (self.memory, self.delays);
-        Ok(Config { cpus, memory, cache_bytes, cache_ways, delays, transfer_same, transfer_other })
+        Ok(Config {
+            cpus,
+            memory,
+            cache_bytes,
+            cache_ways,
+            delays,
+            transfer_same,
+            transfer_other,
+        })
     }
 }
 
@@ -189,7 +233,9 @@ fn set<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), String> {
 fn number<T: FromStr>(word: &str) -> Result<T, String> {
     // FromStr takes a plus sign; one way to write a number is enough.
     match word.starts_with('+') {
-        false => word.parse().map_err(|_| format!("{word:?} is not a number of the right size")),
+        false => word
+            .parse()
+            .map_err(|_| format!("{word:?} is not a number of the right size")),
         true => Err(format!("{word:?} has a sign")),
     }
 }
@@ -197,7 +243,8 @@ fn number<T: FromStr>(word: &str) -> Result<T, String> {
 fn numbers<const N: usize>(text: &str) -> Result<[u64; N], String> {
     let all: Vec<u64> = text.split(' ').map(number).collect::<Result<_, _>>()?;
     let found = all.len();
-    all.try_into().map_err(|_| format!("{N} numbers expected, {found} found"))
+    all.try_into()
+        .map_err(|_| format!("{N} numbers expected, {found} found"))
 }
 
 fn narrow(value: u64) -> Result<u32, String> {

@@ -72,7 +72,10 @@ impl Model {
         let sets = (config.cache_bytes / LINE_BYTES / u64::from(config.cache_ways)) as usize;
         Ok(Self {
             places: (0..).zip(&config.cpus).map(place).collect(),
-            caches: nodes.iter().map(|_| Cache::new(sets, config.cache_ways as usize)).collect(),
+            caches: nodes
+                .iter()
+                .map(|_| Cache::new(sets, config.cache_ways as usize))
+                .collect(),
             lines: Lines::new(memory.lines())?,
             delays: nodes.iter().map(row).collect(),
             transfer_same: config.transfer_same,
@@ -100,21 +103,35 @@ impl Model {
     pub fn touch(&self, place: Place, line: u32, write: bool) -> Touched<'_> {
         let touch = self.caches[place.node].touch(line);
         if let Some(evicted) = touch.evicted {
-            let _ =
-                self.lines.word(evicted).fetch_update(Relaxed, Relaxed, |word| Some(Word(word).without(place.node).0));
+            let _ = self
+                .lines
+                .word(evicted)
+                .fetch_update(Relaxed, Relaxed, |word| {
+                    Some(Word(word).without(place.node).0)
+                });
         }
         let word = self.lines.word(line);
         loop {
             let old = Word(word.load(Relaxed));
-            let writer = old.writer().and_then(|vcpu| self.places.get(usize::from(vcpu)));
+            let writer = old
+                .writer()
+                .and_then(|vcpu| self.places.get(usize::from(vcpu)));
             let accessor = Accessor {
                 vcpu: place.vcpu,
                 node: place.node,
                 present: touch.hit,
                 with_writer: writer.is_some_and(|writer| writer.node == place.node),
             };
-            let (cost, left) = if write { ownership::write(old, accessor) } else { ownership::read(old, accessor) };
-            if left == old || word.compare_exchange_weak(old.0, left.0, Relaxed, Relaxed).is_ok() {
+            let (cost, left) = if write {
+                ownership::write(old, accessor)
+            } else {
+                ownership::read(old, accessor)
+            };
+            if left == old
+                || word
+                    .compare_exchange_weak(old.0, left.0, Relaxed, Relaxed)
+                    .is_ok()
+            {
                 return Touched { cost, word, left };
             }
         }

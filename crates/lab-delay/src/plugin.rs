@@ -58,8 +58,17 @@ pub unsafe extern "C" fn qemu_plugin_install(
 ) -> c_int {
     // SAFETY: QEMU passes a valid structure, and `argc` strings.
     let (info, arguments) = unsafe {
-        let argument = |number: usize| CStr::from_ptr(*argv.add(number)).to_string_lossy().into_owned();
-        (&*info, (0..usize::try_from(argc).unwrap_or(0)).map(argument).collect::<Vec<_>>())
+        let argument = |number: usize| {
+            CStr::from_ptr(*argv.add(number))
+                .to_string_lossy()
+                .into_owned()
+        };
+        (
+            &*info,
+            (0..usize::try_from(argc).unwrap_or(0))
+                .map(argument)
+                .collect::<Vec<_>>(),
+        )
     };
     match Plugin::new(info, &arguments) {
         Ok(plugin) => {
@@ -80,22 +89,34 @@ pub unsafe extern "C" fn qemu_plugin_install(
 impl Plugin {
     fn new(info: &Info, arguments: &[String]) -> Result<Self, String> {
         if !info.system_emulation {
-            return Err("only whole machines have memory nodes; this QEMU runs a single program".to_owned());
+            return Err(
+                "only whole machines have memory nodes; this QEMU runs a single program".to_owned(),
+            );
         }
         let qemu = Functions::find(info.version_cur)?;
         let [argument] = arguments else {
-            return Err(format!("expected one argument, region=FD, got {arguments:?}"));
+            return Err(format!(
+                "expected one argument, region=FD, got {arguments:?}"
+            ));
         };
-        let fd = argument.strip_prefix("region=").and_then(|fd| fd.parse().ok());
+        let fd = argument
+            .strip_prefix("region=")
+            .and_then(|fd| fd.parse().ok());
         let region = Region::map(fd.ok_or_else(|| format!("{argument:?} is not region=FD"))?)?;
-        let config: Config = region.config()?.parse().map_err(|error| format!("{error}"))?;
+        let config: Config = region
+            .config()?
+            .parse()
+            .map_err(|error| format!("{error}"))?;
         let model: &'static Model = Box::leak(Box::new(Model::new(&config)?));
         if region.vcpus() != model.places().len() || region.nodes() != model.memory_nodes().len() {
-            return Err("the region's counters are for another machine than its configuration".to_owned());
+            return Err(
+                "the region's counters are for another machine than its configuration".to_owned(),
+            );
         }
         // SAFETY: QEMU's name of the target is a string that lives as long as the call.
         let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();
-        let vcpu = |(number, &place)| UnsafeCell::new(Vcpu::new(model, place, region.counters(number)));
+        let vcpu =
+            |(number, &place)| UnsafeCell::new(Vcpu::new(model, place, region.counters(number)));
         Ok(Self {
             qemu,
             region,
@@ -127,7 +148,12 @@ impl Plugin {
                 (self.qemu.on_memory)(instruction, on_store, NO_REGISTERS, STORES, address);
                 let (bytes, size) = self.qemu.bytes(instruction);
                 if self.instructions.switches(&bytes[..size]) {
-                    (self.qemu.on_instruction)(instruction, on_switch, NO_REGISTERS, ptr::null_mut());
+                    (self.qemu.on_instruction)(
+                        instruction,
+                        on_switch,
+                        NO_REGISTERS,
+                        ptr::null_mut(),
+                    );
                 }
             }
         }
@@ -139,7 +165,9 @@ impl Plugin {
     #[inline(never)]
     unsafe fn look(&self, vcpu: &mut Vcpu<'static>, info: u32, access: Access) {
         // SAFETY: promised by the caller.
-        vcpu.look(access, &self.clock, || unsafe { self.qemu.physical(info, access.address) });
+        vcpu.look(access, &self.clock, || unsafe {
+            self.qemu.physical(info, access.address)
+        });
     }
 
     /// # Safety
@@ -147,7 +175,9 @@ impl Plugin {
     #[allow(clippy::mut_from_ref)] // The cell is the thread's own.
     unsafe fn vcpu(&self, number: c_uint) -> Option<&mut Vcpu<'static>> {
         // SAFETY: promised by the caller.
-        self.vcpus.get(number as usize).map(|cell| unsafe { &mut *cell.get() })
+        self.vcpus
+            .get(number as usize)
+            .map(|cell| unsafe { &mut *cell.get() })
     }
 }
 
@@ -176,7 +206,9 @@ unsafe extern "C" fn on_reset(id: Id) {
         unsafe { &mut *cell.get() }.forget();
     }
     plugin.open.store(open, Relaxed);
-    plugin.region.set_state(if open { State::Open } else { State::Closed });
+    plugin
+        .region
+        .set_state(if open { State::Open } else { State::Closed });
     plugin.changing.store(false, Relaxed);
     register(id);
 }
@@ -214,7 +246,12 @@ unsafe extern "C" fn on_store(vcpu: c_uint, info: u32, address: u64, instruction
 /// # Safety
 /// Only inside a memory callback, with its arguments.
 #[inline(always)]
-unsafe fn on_access<const WRITE: bool>(vcpu: c_uint, info: u32, address: u64, instruction: *mut c_void) {
+unsafe fn on_access<const WRITE: bool>(
+    vcpu: c_uint,
+    info: u32,
+    address: u64,
+    instruction: *mut c_void,
+) {
     let plugin = plugin();
     // SAFETY: QEMU calls on the vCPU's thread, one callback at a time.
     let Some(vcpu) = (unsafe { plugin.vcpu(vcpu) }) else {
@@ -222,6 +259,16 @@ unsafe fn on_access<const WRITE: bool>(vcpu: c_uint, info: u32, address: u64, in
     };
     if !vcpu.passes(address, WRITE) {
         // SAFETY: inside a memory callback, with its arguments.
-        unsafe { plugin.look(vcpu, info, Access { address, instruction: instruction as usize, write: WRITE }) }
+        unsafe {
+            plugin.look(
+                vcpu,
+                info,
+                Access {
+                    address,
+                    instruction: instruction as usize,
+                    write: WRITE,
+                },
+            )
+        }
     }
 }

@@ -132,9 +132,13 @@ impl InstructionData {
         let found = symbol(c"qemu_plugin_insn_data")?;
         Ok(match version {
             // SAFETY: QEMU's header of interface 2 declares it with this type.
-            ..=2 => Self::Pointer(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(_) -> _>(found) }),
+            ..=2 => Self::Pointer(unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(_) -> _>(found)
+            }),
             // SAFETY: QEMU's header of interface 3 and 4 declares it with this type.
-            _ => Self::Copy(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(_, _, _) -> _>(found) }),
+            _ => Self::Copy(unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn(_, _, _) -> _>(found)
+            }),
         })
     }
 }
@@ -149,7 +153,8 @@ impl Functions {
         // SAFETY: the caller is inside a memory callback, for which QEMU keeps what is asked for.
         unsafe {
             let hardware = (self.hardware_address)(info, address);
-            (!hardware.is_null() && !(self.is_io)(hardware)).then(|| (self.physical_address)(hardware))
+            (!hardware.is_null() && !(self.is_io)(hardware))
+                .then(|| (self.physical_address)(hardware))
         }
     }
 
@@ -167,7 +172,11 @@ impl Functions {
                     copy(instruction, bytes.as_mut_ptr().cast(), size);
                 }
                 InstructionData::Pointer(pointer) => {
-                    std::ptr::copy_nonoverlapping(pointer(instruction).cast(), bytes.as_mut_ptr(), size);
+                    std::ptr::copy_nonoverlapping(
+                        pointer(instruction).cast(),
+                        bytes.as_mut_ptr(),
+                        size,
+                    );
                 }
             }
             (bytes, size)
@@ -180,8 +189,9 @@ fn symbol(name: &CStr) -> Result<*mut c_void, String> {
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     match found.is_null() {
         false => Ok(found),
-        true => {
-            Err(format!("{} is not there: this is not a QEMU of 8.2.4 or later with plugins", name.to_string_lossy()))
-        }
+        true => Err(format!(
+            "{} is not there: this is not a QEMU of 8.2.4 or later with plugins",
+            name.to_string_lossy()
+        )),
     }
 }

@@ -77,27 +77,43 @@ impl Region {
         if base == libc::MAP_FAILED {
             return Err(format!("region={fd}: {}", std::io::Error::last_os_error()));
         }
-        let region = Self { base: base.cast_const().cast(), bytes };
+        let region = Self {
+            base: base.cast_const().cast(),
+            bytes,
+        };
         region.check().map(|()| region)
     }
 
     fn check(&self) -> Result<(), String> {
-        let (magic, layout) = (self.at(0).load(Relaxed).to_ne_bytes(), self.at(8).load(Relaxed));
+        let (magic, layout) = (
+            self.at(0).load(Relaxed).to_ne_bytes(),
+            self.at(8).load(Relaxed),
+        );
         if magic != MAGIC || layout != LAYOUT {
             return Err(format!(
                 "the region is not of layout {LAYOUT}: the plugin and nearfar are of different versions"
             ));
         }
         let (stride, bytes) = (self.word(STRIDE), self.bytes);
-        let counters = self.word(VCPUS).checked_mul(stride).and_then(|sum| sum.checked_add(self.word(COUNTERS)));
+        let counters = self
+            .word(VCPUS)
+            .checked_mul(stride)
+            .and_then(|sum| sum.checked_add(self.word(COUNTERS)));
         let config = self.word(CONFIG).checked_add(self.word(CONFIG_BYTES));
         let whole = self.word(BYTES) == bytes
             && counters.is_some_and(|end| end <= bytes)
             && config.is_some_and(|end| end <= bytes)
-            && self.word(NODES).checked_mul(8).is_some_and(|misses| misses <= stride.saturating_sub(FIXED * 8))
+            && self
+                .word(NODES)
+                .checked_mul(8)
+                .is_some_and(|misses| misses <= stride.saturating_sub(FIXED * 8))
             && stride.is_multiple_of(8)
             && self.word(COUNTERS).is_multiple_of(8);
-        if whole { Ok(()) } else { Err("the region's sizes contradict each other".to_owned()) }
+        if whole {
+            Ok(())
+        } else {
+            Err("the region's sizes contradict each other".to_owned())
+        }
     }
 
     fn at(&self, offset: usize) -> &AtomicU64 {
@@ -149,7 +165,9 @@ impl Region {
         assert!(vcpu < self.vcpus());
         let offset = self.word(COUNTERS) + vcpu * self.word(STRIDE);
         // SAFETY: inside the mapping (checked when it was made), aligned to a word, never unmapped.
-        Counters::over(unsafe { std::slice::from_raw_parts(self.base.add(offset).cast(), FIXED + self.nodes()) })
+        Counters::over(unsafe {
+            std::slice::from_raw_parts(self.base.add(offset).cast(), FIXED + self.nodes())
+        })
     }
 }
 

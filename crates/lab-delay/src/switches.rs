@@ -47,7 +47,12 @@ fn word(instruction: &[u8]) -> Option<u32> {
 
 /// `mov %reg, %cr3`, `invlpg`, `invpcid` (Intel's manual, volume 2), with any legacy or REX prefixes.
 fn x86(instruction: &[u8]) -> bool {
-    let prefix = |byte: &u8| matches!(byte, 0x40..=0x4f | 0x66 | 0xf2 | 0xf3 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65);
+    let prefix = |byte: &u8| {
+        matches!(
+            byte,
+            0x40..=0x4f | 0x66 | 0xf2 | 0xf3 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65
+        )
+    };
     let prefixes = instruction.iter().take_while(|byte| prefix(byte)).count();
     match instruction[prefixes..] {
         [0x0f, 0x22, modrm, ..] => modrm >> 3 & 7 == 3,

@@ -32,7 +32,11 @@ struct Recent<'a> {
 }
 
 static NO_WORD: AtomicU64 = AtomicU64::new(0);
-const EMPTY: Recent<'static> = Recent { line: NOTHING, word: &NO_WORD, left: Word(0) };
+const EMPTY: Recent<'static> = Recent {
+    line: NOTHING,
+    word: &NO_WORD,
+    left: Word(0),
+};
 
 /// A load or a store of the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +75,15 @@ impl<'a> Vcpu<'a> {
     /// A vCPU that has used no line yet.
     pub fn new(model: &'a Model, place: Place, counters: Counters) -> Self {
         let own = Word::written(place.vcpu, place.node);
-        Self { model, place, counters, own, filter: Box::new([EMPTY; FILTER_LINES]), paid: None, ended: None }
+        Self {
+            model,
+            place,
+            counters,
+            own,
+            filter: Box::new([EMPTY; FILTER_LINES]),
+            paid: None,
+            ended: None,
+        }
     }
 
     /// Forgets what virtual addresses stand for: the guest switches to another address space.
@@ -87,14 +99,20 @@ impl<'a> Vcpu<'a> {
         self.counters.add(Count::Accesses, 1);
         let line = address >> LINE_SHIFT;
         let recent = &self.filter[line as usize % FILTER_LINES];
-        recent.line == line && recent.word.load(Relaxed) == if write { self.own.0 } else { recent.left.0 }
+        recent.line == line
+            && recent.word.load(Relaxed) == if write { self.own.0 } else { recent.left.0 }
     }
 
     /// Looks an access up that did not pass, and waits for as long as it costs. `physical` is the guest physical
     /// address, `None` for I/O.
     #[cold]
     #[inline(never)]
-    pub fn look(&mut self, access: Access, clock: &impl Clock, physical: impl FnOnce() -> Option<u64>) {
+    pub fn look(
+        &mut self,
+        access: Access,
+        clock: &impl Clock,
+        physical: impl FnOnce() -> Option<u64>,
+    ) {
         // The delay counts from here, so the time the model itself takes is part of it, not added to it.
         let start = clock.now();
         let Some(spot) = physical().and_then(|physical| self.model.spot(physical)) else {
@@ -103,7 +121,11 @@ impl<'a> Vcpu<'a> {
         let touched = self.model.touch(self.place, spot.line, access.write);
         let cost = self.charged(touched.cost, access, spot.line);
         let line = access.address >> LINE_SHIFT;
-        self.filter[line as usize % FILTER_LINES] = Recent { line, word: touched.word, left: touched.left };
+        self.filter[line as usize % FILTER_LINES] = Recent {
+            line,
+            word: touched.word,
+            left: touched.left,
+        };
         let near = spot.node == self.place.node_number;
         self.counters.add(
             match cost {
@@ -123,7 +145,11 @@ impl<'a> Vcpu<'a> {
             let until = self.ready(start, clock) + clock.ticks(ns);
             clock.wait(until);
             let access = self.counters.get(Count::Accesses);
-            self.ended = Some(Ended { due: until, at: clock.now(), access });
+            self.ended = Some(Ended {
+                due: until,
+                at: clock.now(),
+                access,
+            });
             self.counters.add(Count::DelayNs, u64::from(ns));
         }
     }
@@ -134,9 +160,18 @@ impl<'a> Vcpu<'a> {
     /// computes.
     fn ready(&self, start: u64, clock: &impl Clock) -> u64 {
         match self.ended {
-            Some(ended) if self.counters.get(Count::Accesses).wrapping_sub(ended.access) <= AT_ONCE => {
+            Some(ended)
+                if self
+                    .counters
+                    .get(Count::Accesses)
+                    .wrapping_sub(ended.access)
+                    <= AT_ONCE =>
+            {
                 let between = start.saturating_sub(ended.at).min(clock.ticks(OWN_COST_NS));
-                let overrun = ended.at.saturating_sub(ended.due).min(clock.ticks(OVERRUN_NS));
+                let overrun = ended
+                    .at
+                    .saturating_sub(ended.due)
+                    .min(clock.ticks(OVERRUN_NS));
                 start.saturating_sub(between).saturating_sub(overrun)
             }
             _ => start,
@@ -148,6 +183,10 @@ impl<'a> Vcpu<'a> {
     fn charged(&mut self, cost: Cost, access: Access, line: u32) -> Cost {
         let paid = self.paid == Some((access.instruction, line));
         self.paid = (cost != Cost::Hit && !access.write).then_some((access.instruction, line));
-        if access.write && paid { Cost::Hit } else { cost }
+        if access.write && paid {
+            Cost::Hit
+        } else {
+            cost
+        }
     }
 }

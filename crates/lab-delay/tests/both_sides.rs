@@ -27,14 +27,20 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
 
 #[test]
 fn what_the_plugin_counts_is_what_the_host_reads() {
-    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 1\n").start().unwrap();
+    let host = setup(&[0, 2], &[0, 5], "nearfar-delay 1\n")
+        .start()
+        .unwrap();
     let plugin = Region::map(host.as_fd().as_raw_fd()).unwrap();
     assert_eq!((plugin.vcpus(), plugin.nodes()), (2, 2));
     plugin.set_state(State::Open);
     let counters = plugin.counters(1);
-    for (amount, count) in
-        [(100, Count::Accesses), (1, Count::CacheHits), (2, Count::Near), (3, Count::Far), (4, Count::TransfersSame)]
-    {
+    for (amount, count) in [
+        (100, Count::Accesses),
+        (1, Count::CacheHits),
+        (2, Count::Near),
+        (3, Count::Far),
+        (4, Count::TransfersSame),
+    ] {
         counters.add(count, amount);
     }
     counters.add(Count::TransfersOther, 5);
@@ -44,8 +50,23 @@ fn what_the_plugin_counts_is_what_the_host_reads() {
     let vcpu = &counts.vcpus[1];
     assert!(counts.counting);
     assert_eq!((vcpu.node, vcpu.accesses, vcpu.hits), (NodeId(2), 100, 86));
-    assert_eq!((vcpu.near, vcpu.far, vcpu.transfers_same_node, vcpu.transfers_other_node), (2, 3, 4, 5));
-    assert_eq!((vcpu.delay_ns, vcpu.misses[&NodeId(0)], vcpu.misses[&NodeId(5)]), (6, 0, 1));
+    assert_eq!(
+        (
+            vcpu.near,
+            vcpu.far,
+            vcpu.transfers_same_node,
+            vcpu.transfers_other_node
+        ),
+        (2, 3, 4, 5)
+    );
+    assert_eq!(
+        (
+            vcpu.delay_ns,
+            vcpu.misses[&NodeId(0)],
+            vcpu.misses[&NodeId(5)]
+        ),
+        (6, 0, 1)
+    );
     assert_eq!(counts.vcpus[0].accesses, 0);
 }
 
@@ -88,9 +109,15 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
         let design = Design::with_firmware(&scaled(&machine, scale).unwrap(), arch, None).unwrap();
         let asked: DelaySpec = "auto".parse().unwrap();
         let setup = delay::setup(&design, &asked, Path::new("plugin.so")).unwrap();
-        let config: Config = setup.config.parse().unwrap_or_else(|error| panic!("{error} in\n{}", setup.config));
+        let config: Config = setup
+            .config
+            .parse()
+            .unwrap_or_else(|error| panic!("{error} in\n{}", setup.config));
         let model = Model::new(&config).unwrap();
         let nodes: Vec<NodeId> = model.memory_nodes().iter().copied().map(NodeId).collect();
-        assert_eq!((model.places().len(), nodes), (setup.cpu_nodes.len(), setup.memory_nodes));
+        assert_eq!(
+            (model.places().len(), nodes),
+            (setup.cpu_nodes.len(), setup.memory_nodes)
+        );
     }
 }

@@ -21,7 +21,10 @@ impl Naive {
         found.and_then(|position| set.remove(position));
         set.push_front(line);
         let evicted = (set.len() > self.ways).then(|| set.pop_back()).flatten();
-        Touch { hit: found.is_some(), evicted }
+        Touch {
+            hit: found.is_some(),
+            evicted,
+        }
     }
 }
 
@@ -40,7 +43,11 @@ proptest! {
 #[test]
 fn a_cycle_through_more_lines_than_there_is_room_for_never_hits() {
     let cache = Cache::new(4, 2);
-    assert!((0..3).flat_map(|_| 0..16).all(|line| !cache.touch(line).hit));
+    assert!(
+        (0..3)
+            .flat_map(|_| 0..16)
+            .all(|line| !cache.touch(line).hit)
+    );
 }
 
 #[test]

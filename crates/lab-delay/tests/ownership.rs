@@ -16,29 +16,63 @@ fn model() -> Model {
 }
 
 fn play(model: &Model, steps: &[(usize, char)]) -> Vec<Cost> {
-    steps.iter().map(|&(vcpu, what)| model.touch(model.places()[vcpu], 0, what == 'w').cost).collect()
+    steps
+        .iter()
+        .map(|&(vcpu, what)| model.touch(model.places()[vcpu], 0, what == 'w').cost)
+        .collect()
 }
 
 #[test]
 fn a_vcpu_alone_pays_for_memory_once() {
-    assert_eq!(play(&model(), &[(0, 'r'), (0, 'r'), (0, 'w'), (0, 'r'), (0, 'w')]), [Memory, Hit, Hit, Hit, Hit]);
+    assert_eq!(
+        play(
+            &model(),
+            &[(0, 'r'), (0, 'r'), (0, 'w'), (0, 'r'), (0, 'w')]
+        ),
+        [Memory, Hit, Hit, Hit, Hit]
+    );
 }
 
 #[test]
 fn a_line_read_by_another_node_comes_from_its_writer_once_and_is_shared_then() {
-    let costs = play(&model(), &[(0, 'w'), (2, 'r'), (2, 'r'), (3, 'r'), (0, 'r')]);
+    let costs = play(
+        &model(),
+        &[(0, 'w'), (2, 'r'), (2, 'r'), (3, 'r'), (0, 'r')],
+    );
     assert_eq!(costs, [Memory, TransferOther, Hit, Hit, Hit]);
 }
 
 #[test]
 fn a_neighbour_pays_for_a_line_of_its_node_less() {
-    assert_eq!(play(&model(), &[(0, 'w'), (1, 'r'), (1, 'r'), (0, 'r')]), [Memory, TransferSame, Hit, Hit]);
+    assert_eq!(
+        play(&model(), &[(0, 'w'), (1, 'r'), (1, 'r'), (0, 'r')]),
+        [Memory, TransferSame, Hit, Hit]
+    );
 }
 
 #[test]
 fn a_write_takes_the_line_from_all_readers() {
-    let costs = play(&model(), &[(0, 'w'), (2, 'r'), (0, 'w'), (2, 'r'), (1, 'r'), (1, 'w'), (0, 'w')]);
-    let expected = [Memory, TransferOther, TransferOther, TransferOther, Hit, TransferOther, TransferSame];
+    let costs = play(
+        &model(),
+        &[
+            (0, 'w'),
+            (2, 'r'),
+            (0, 'w'),
+            (2, 'r'),
+            (1, 'r'),
+            (1, 'w'),
+            (0, 'w'),
+        ],
+    );
+    let expected = [
+        Memory,
+        TransferOther,
+        TransferOther,
+        TransferOther,
+        Hit,
+        TransferOther,
+        TransferSame,
+    ];
     assert_eq!(costs, expected);
 }
 
@@ -50,7 +84,10 @@ fn a_counter_that_two_nodes_write_costs_each_of_them_every_time() {
 
 #[test]
 fn lines_that_nobody_writes_cost_every_node_its_memory_and_no_transfer() {
-    assert_eq!(play(&model(), &[(0, 'r'), (2, 'r'), (3, 'r'), (1, 'r')]), [Memory, Memory, Hit, Hit]);
+    assert_eq!(
+        play(&model(), &[(0, 'r'), (2, 'r'), (3, 'r'), (1, 'r')]),
+        [Memory, Memory, Hit, Hit]
+    );
 }
 
 #[test]
@@ -67,16 +104,28 @@ fn an_evicted_line_is_read_from_memory_again_and_its_writer_is_forgotten() {
 fn costs_become_nanoseconds_by_pair() {
     let model = model();
     let (near, far) = (model.places()[0], model.places()[2]);
-    assert_eq!([0, 1].map(|memory| model.nanoseconds(near, Memory, memory)), [400, 800]);
-    assert_eq!([0, 1].map(|memory| model.nanoseconds(far, Memory, memory)), [700, 300]);
-    assert_eq!([Hit, TransferSame, TransferOther].map(|cost| model.nanoseconds(near, cost, 0)), [0, 500, 2000]);
+    assert_eq!(
+        [0, 1].map(|memory| model.nanoseconds(near, Memory, memory)),
+        [400, 800]
+    );
+    assert_eq!(
+        [0, 1].map(|memory| model.nanoseconds(far, Memory, memory)),
+        [700, 300]
+    );
+    assert_eq!(
+        [Hit, TransferSame, TransferOther].map(|cost| model.nanoseconds(near, cost, 0)),
+        [0, 500, 2000]
+    );
 }
 
 #[test]
 fn addresses_find_their_node_and_holes_find_nothing() {
     let model = model();
     assert_eq!(model.spot(65535).unwrap().node, 0);
-    assert_eq!(model.spot(65536).map(|spot| (spot.node, spot.line)), Some((1, 1024)));
+    assert_eq!(
+        model.spot(65536).map(|spot| (spot.node, spot.line)),
+        Some((1, 1024))
+    );
     assert_eq!(model.spot(131_072), None);
 }
 

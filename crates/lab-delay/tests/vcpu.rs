@@ -38,7 +38,9 @@ impl Clock for Emulator {
     }
 
     fn wait(&self, until: u64) {
-        self.waits.borrow_mut().push(until.saturating_sub(self.time.replace(until.max(self.time.get()))));
+        self.waits
+            .borrow_mut()
+            .push(until.saturating_sub(self.time.replace(until.max(self.time.get()))));
     }
 }
 
@@ -46,11 +48,19 @@ impl Emulator {
     fn run(&self, vcpu: &mut Vcpu<'_>, instruction: usize, address: u64, write: bool) {
         self.time.set(self.time.get() + self.own_cost.get());
         if !vcpu.passes(address, write) {
-            vcpu.look(Access { address, instruction, write }, self, || {
-                self.lookups.set(self.lookups.get() + 1);
-                self.time.set(self.time.get() + self.look_cost.get());
-                (address < IO).then(|| address + self.shift.get())
-            });
+            vcpu.look(
+                Access {
+                    address,
+                    instruction,
+                    write,
+                },
+                self,
+                || {
+                    self.lookups.set(self.lookups.get() + 1);
+                    self.time.set(self.time.get() + self.look_cost.get());
+                    (address < IO).then(|| address + self.shift.get())
+                },
+            );
         }
     }
 
@@ -62,9 +72,18 @@ impl Emulator {
 fn machine() -> (&'static Model, Vec<Vcpu<'static>>, Vec<Counters>) {
     let config: Config = CONFIG.parse().unwrap();
     let model: &'static Model = Box::leak(Box::new(Model::new(&config).unwrap()));
-    let words = || Counters::over(Box::leak((0..10).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>()));
+    let words = || {
+        Counters::over(Box::leak(
+            (0..10).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>(),
+        ))
+    };
     let counters: Vec<Counters> = (0..3).map(|_| words()).collect();
-    let vcpus = model.places().iter().zip(&counters).map(|(&place, &counts)| Vcpu::new(model, place, counts)).collect();
+    let vcpus = model
+        .places()
+        .iter()
+        .zip(&counters)
+        .map(|(&place, &counts)| Vcpu::new(model, place, counts))
+        .collect();
     (model, vcpus, counters)
 }
 
@@ -78,7 +97,8 @@ fn memory_costs_its_delay_once_and_is_passed_without_a_look_afterwards() {
     }
     assert_eq!(qemu.waited(), [400, 800]);
     assert_eq!(qemu.lookups.get(), 2);
-    let counts = [Count::Accesses, Count::Near, Count::Far, Count::DelayNs].map(|count| counters[0].get(count));
+    let counts = [Count::Accesses, Count::Near, Count::Far, Count::DelayNs]
+        .map(|count| counters[0].get(count));
     assert_eq!(counts, [6, 1, 1, 1200]);
 }
 
@@ -138,7 +158,11 @@ fn an_atomic_instruction_gets_its_line_once() {
         qemu.run(&mut vcpus[vcpu], 7, 0, false);
         qemu.run(&mut vcpus[vcpu], 7, 0, true);
     }
-    assert_eq!(qemu.waited(), [400, 2000, 1700], "with 300 of the 2000 ns that vCPU 0 did nothing");
+    assert_eq!(
+        qemu.waited(),
+        [400, 2000, 1700],
+        "with 300 of the 2000 ns that vCPU 0 did nothing"
+    );
 }
 
 #[test]
@@ -166,7 +190,10 @@ fn after_a_process_switch_an_address_is_looked_up_anew() {
 #[test]
 fn a_chain_of_misses_takes_what_was_asked_for_whatever_emulation_adds() {
     let (_, mut vcpus, _) = machine();
-    let qemu = Emulator { own_cost: Cell::new(90), ..Emulator::default() };
+    let qemu = Emulator {
+        own_cost: Cell::new(90),
+        ..Emulator::default()
+    };
     for line in 0..3 {
         qemu.run(&mut vcpus[0], 1, line * 64, false);
     }
@@ -176,7 +203,10 @@ fn a_chain_of_misses_takes_what_was_asked_for_whatever_emulation_adds() {
 #[test]
 fn of_slow_emulation_only_the_limit_is_made_up_for_so_that_differences_stay() {
     let (_, mut vcpus, _) = machine();
-    let qemu = Emulator { own_cost: Cell::new(540), ..Emulator::default() };
+    let qemu = Emulator {
+        own_cost: Cell::new(540),
+        ..Emulator::default()
+    };
     for address in [0, 0x40, 0x10_0000] {
         qemu.run(&mut vcpus[0], 1, address, false);
     }
@@ -186,7 +216,10 @@ fn of_slow_emulation_only_the_limit_is_made_up_for_so_that_differences_stay() {
 #[test]
 fn what_the_model_took_too_long_is_taken_off_the_next_delay_of_a_chain() {
     let (_, mut vcpus, _) = machine();
-    let qemu = Emulator { look_cost: Cell::new(450), ..Emulator::default() };
+    let qemu = Emulator {
+        look_cost: Cell::new(450),
+        ..Emulator::default()
+    };
     qemu.run(&mut vcpus[0], 1, 0, false);
     qemu.look_cost.set(10);
     qemu.run(&mut vcpus[0], 1, 64, false);
@@ -198,7 +231,10 @@ fn what_the_model_took_too_long_is_taken_off_the_next_delay_of_a_chain() {
 #[test]
 fn a_host_that_ran_somebody_else_makes_the_next_delay_shorter_by_the_limit_only() {
     let (_, mut vcpus, _) = machine();
-    let qemu = Emulator { look_cost: Cell::new(3_000_000), ..Emulator::default() };
+    let qemu = Emulator {
+        look_cost: Cell::new(3_000_000),
+        ..Emulator::default()
+    };
     qemu.run(&mut vcpus[0], 1, 0, false);
     qemu.look_cost.set(0);
     for line in 1..4 {
@@ -210,7 +246,10 @@ fn a_host_that_ran_somebody_else_makes_the_next_delay_shorter_by_the_limit_only(
 #[test]
 fn code_that_uses_its_caches_between_misses_pays_the_whole_delay() {
     let (_, mut vcpus, _) = machine();
-    let qemu = Emulator { own_cost: Cell::new(20), ..Emulator::default() };
+    let qemu = Emulator {
+        own_cost: Cell::new(20),
+        ..Emulator::default()
+    };
     qemu.run(&mut vcpus[0], 1, 0, false);
     for _ in 0..5 {
         qemu.run(&mut vcpus[0], 1, 0, false);

@@ -11,7 +11,12 @@ use crate::qemu;
 pub(crate) fn install_qemu(installer: &Installer, arch: Arch) -> Option<String> {
     // Debian 12 has 7.2; later releases have 10.0 and newer.
     let is_old = |archive: &Archive| archive.codename == "bookworm";
-    let newer = installer.archive.as_ref().is_ok_and(is_old).then(|| newer_qemu(installer, arch)).flatten();
+    let newer = installer
+        .archive
+        .as_ref()
+        .is_ok_and(is_old)
+        .then(|| newer_qemu(installer, arch))
+        .flatten();
     newer.or_else(|| installer.install(qemu::package(arch)))
 }
 
@@ -22,7 +27,11 @@ pub(crate) fn newer_qemu(installer: &Installer, arch: Arch) -> Option<String> {
 
 /// Fetches a kernel of the distribution.
 pub fn get_kernel(series: Series, arch: Arch) -> String {
-    let option = if Arch::host() == Some(arch) { String::new() } else { format!(" --arch {arch}") };
+    let option = if Arch::host() == Some(arch) {
+        String::new()
+    } else {
+        format!(" --arch {arch}")
+    };
     format!("nearfar lab kernels get {series}{option}")
 }
 

@@ -84,7 +84,9 @@ impl FromStr for Arch {
             "x86_64" | "x86-64" | "amd64" => Ok(Self::X86_64),
             "aarch64" | "arm64" => Ok(Self::Aarch64),
             "ppc64le" | "ppc64el" | "powerpc64le" => Ok(Self::Powerpc64le),
-            other => Err(format!("{other}: not an architecture of the lab (x86_64, arm64, powerpc64le)")),
+            other => Err(format!(
+                "{other}: not an architecture of the lab (x86_64, arm64, powerpc64le)"
+            )),
         }
     }
 }

@@ -27,7 +27,9 @@ use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, flock, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, flock, utimensat,
+};
 use tempfile::TempDir;
 
 use crate::error::LabError;
@@ -51,10 +53,18 @@ impl Cache {
     /// The user's own: `$XDG_CACHE_HOME/nearfar`, or `~/.cache/nearfar` (XDG Base Directory Specification, which says
     /// to ignore a relative `$XDG_CACHE_HOME`).
     pub fn of_user() -> Result<Self, LabError> {
-        let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = || std::env::home_dir().filter(|path| path.is_absolute()).map(|home| home.join(".cache"));
+        let base = std::env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute());
+        let home = || {
+            std::env::home_dir()
+                .filter(|path| path.is_absolute())
+                .map(|home| home.join(".cache"))
+        };
         match base.or_else(home) {
-            Some(base) => Ok(Self { root: base.join("nearfar") }),
+            Some(base) => Ok(Self {
+                root: base.join("nearfar"),
+            }),
             None => Err(LabError::Missing {
                 what: "a folder for fetched kernels".to_owned(),
                 hint: "set XDG_CACHE_HOME to an absolute path".to_owned(),
@@ -90,7 +100,8 @@ impl Cache {
         }
         waiting();
         let file = self.lock_file()?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|error| self.not_locked(error.into()))?;
+        flock(&file, FlockOperation::LockExclusive)
+            .map_err(|error| self.not_locked(error.into()))?;
         Ok(CacheLock::new(self, file))
     }
 
@@ -109,7 +120,9 @@ impl Cache {
         let started = Instant::now();
         loop {
             match self.try_lock()? {
-                None if started.elapsed() < patience => std::thread::sleep(Duration::from_millis(10)),
+                None if started.elapsed() < patience => {
+                    std::thread::sleep(Duration::from_millis(10))
+                }
                 other => return Ok(other),
             }
         }
@@ -117,8 +130,13 @@ impl Cache {
 
     /// Never truncated or deleted: whoever deleted it would leave two processes with a lock each.
     fn lock_file(&self) -> Result<File, LabError> {
-        fs::create_dir_all(&self.root).map_err(|error| self.refused("creating", &self.root, error))?;
-        let open = File::options().create(true).truncate(false).write(true).open(self.root.join("lock"));
+        fs::create_dir_all(&self.root)
+            .map_err(|error| self.refused("creating", &self.root, error))?;
+        let open = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(self.root.join("lock"));
         open.map_err(|error| self.not_locked(error))
     }
 
@@ -156,7 +174,10 @@ impl<'a> CacheLock<'a> {
         tempfile::Builder::new()
             .prefix(MAKING)
             .tempdir_in(&self.cache.root)
-            .map_err(|error| self.cache.refused("creating a folder in", &self.cache.root, error))
+            .map_err(|error| {
+                self.cache
+                    .refused("creating a folder in", &self.cache.root, error)
+            })
     }
 
     /// Puts a finished folder or file where it belongs, in place of what is there.
@@ -177,7 +198,9 @@ impl<'a> CacheLock<'a> {
     /// Removes what processes left behind that were killed: with the lock held, nobody works on it. What cannot be
     /// removed is in nobody's way.
     fn sweep(&self) {
-        let Ok(entries) = fs::read_dir(&self.cache.root) else { return };
+        let Ok(entries) = fs::read_dir(&self.cache.root) else {
+            return;
+        };
         for entry in entries.flatten() {
             if entry.file_name().to_string_lossy().starts_with(MAKING) {
                 let _ = fs::remove_dir_all(entry.path());
@@ -190,7 +213,10 @@ impl<'a> CacheLock<'a> {
 /// time cannot be set is removed earlier than it should be.
 pub(crate) fn mark_used(path: &Path) {
     let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
-    let times = Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };
+    let times = Timestamps {
+        last_access: time(UTIME_OMIT),
+        last_modification: time(UTIME_NOW),
+    };
     let _ = utimensat(CWD, path, &times, AtFlags::empty());
 }
 
@@ -204,7 +230,9 @@ fn read_small(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
         return Err(invalid("not a regular file".to_owned()));
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    File::open(path)?
+        .take(max_bytes + 1)
+        .read_to_end(&mut bytes)?;
     match bytes.len() as u64 > max_bytes {
         true => Err(invalid(format!("larger than {max_bytes} bytes"))),
         false => Ok(bytes),

@@ -82,13 +82,21 @@ fn config(design: &Design, asked: &Asked, matrix: &Matrix) -> String {
         let _ = write!(text, " {}", node.0);
     }
     for range in &design.memory_map {
-        let _ = write!(text, "\nmemory {} {} {}", range.start, range.bytes, range.node.0);
+        let _ = write!(
+            text,
+            "\nmemory {} {} {}",
+            range.start, range.bytes, range.node.0
+        );
     }
     let _ = write!(text, "\ncache {} {}", asked.cache.bytes, asked.cache.ways);
     for ((from, to), ns) in matrix.pairs() {
         let _ = write!(text, "\ndelay {} {} {ns}", from.0, to.0);
     }
     let transfer = asked.transfer();
-    let _ = writeln!(text, "\ntransfer {} {}", transfer.same_ns, transfer.other_ns);
+    let _ = writeln!(
+        text,
+        "\ntransfer {} {}",
+        transfer.same_ns, transfer.other_ns
+    );
     text
 }

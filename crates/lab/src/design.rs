@@ -104,7 +104,11 @@ impl Design {
     ///
     /// # Errors
     /// As [`Self::new`].
-    pub fn with_firmware(machine: &Machine, arch: Arch, firmware: Option<PathBuf>) -> Result<Self, LabError> {
+    pub fn with_firmware(
+        machine: &Machine,
+        arch: Arch,
+        firmware: Option<PathBuf>,
+    ) -> Result<Self, LabError> {
         Self::build(machine, arch, firmware, None)
     }
 
@@ -130,7 +134,10 @@ impl Design {
         numbers::check_count(machine)?;
         let cpus = processors::present(machine, board, &mut notes)?;
         let numbers = Numbers::new(machine, &cpus, board, &mut notes);
-        let cpu_nodes: Vec<NodeId> = cpus.iter().filter_map(|cpu| numbers.guest(cpu.node)).collect();
+        let cpu_nodes: Vec<NodeId> = cpus
+            .iter()
+            .filter_map(|cpu| numbers.guest(cpu.node))
+            .collect();
         let sizes = memory::sizes(machine, &numbers, board, &mut notes)?;
         let nodes = guest_nodes(&sizes, &cpu_nodes);
         let mut devices = Devices::of(machine, &numbers, cpus.len(), &mut notes);
@@ -144,16 +151,35 @@ impl Design {
             bridges,
         };
         let mut append = words::words(machine, &cpus);
-        let real = expected::machine(machine, arch, kernel, board, &hardware, &numbers, &mut notes);
+        let real = expected::machine(
+            machine, arch, kernel, board, &hardware, &numbers, &mut notes,
+        );
         let expected = match &fake {
             Some(spec) => fakes::again(real, spec, arch, &mut append, &mut notes)?,
             None => real,
         };
-        let spare_ports =
-            hardware.bridges.iter().map(|bridge| SparePort { id: board.spare(bridge), node: bridge.node }).collect();
+        let spare_ports = hardware
+            .bridges
+            .iter()
+            .map(|bridge| SparePort {
+                id: board.spare(bridge),
+                node: bridge.node,
+            })
+            .collect();
         let memory_map = board.memory_map(&sizes);
         let disks = devices.disks;
-        Ok(Self { arch, notes, memory_map, cpu_nodes, disks, spare_ports, append, expected, hardware, firmware })
+        Ok(Self {
+            arch,
+            notes,
+            memory_map,
+            cpu_nodes,
+            disks,
+            spare_ports,
+            append,
+            expected,
+            hardware,
+            firmware,
+        })
     }
 
     /// QEMU's arguments for the hardware: machine, CPUs, memory, nodes, distances, bridges and devices. Not the kernel,
@@ -176,7 +202,11 @@ impl Design {
         acceleration: Acceleration,
         file: &dyn Fn(usize) -> String,
     ) -> Vec<String> {
-        self.render(multi_queue_card(qemu), acceleration, render::Form::Saved(file))
+        self.render(
+            multi_queue_card(qemu),
+            acceleration,
+            render::Form::Saved(file),
+        )
     }
 
     /// The same for a guest that starts from a saved one: with [`Self::placeholders`] besides, to be unplugged before the
@@ -187,12 +217,28 @@ impl Design {
         acceleration: Acceleration,
         file: &dyn Fn(usize) -> String,
     ) -> Vec<String> {
-        self.render(multi_queue_card(qemu), acceleration, render::Form::Loaded(file))
+        self.render(
+            multi_queue_card(qemu),
+            acceleration,
+            render::Form::Loaded(file),
+        )
     }
 
-    fn render(&self, card: &str, acceleration: Acceleration, form: render::Form<'_>) -> Vec<String> {
+    fn render(
+        &self,
+        card: &str,
+        acceleration: Acceleration,
+        form: render::Form<'_>,
+    ) -> Vec<String> {
         let board = board::of(self.arch, self.firmware.is_some());
-        render::arguments(board, &self.hardware, self.firmware.as_deref(), card, acceleration, form)
+        render::arguments(
+            board,
+            &self.hardware,
+            self.firmware.as_deref(),
+            card,
+            acceleration,
+            form,
+        )
     }
 
     /// The ids of the controllers that [`Self::loaded_arguments`] has besides the design's own devices.
@@ -205,16 +251,37 @@ impl Design {
     /// # Errors
     /// In words, when there are some and this board's guests do not take devices at run time.
     pub fn late_devices(&self) -> Result<Vec<late::LateDevice>, String> {
-        late::devices(board::of(self.arch, self.firmware.is_some()), self.arch, &self.hardware)
+        late::devices(
+            board::of(self.arch, self.firmware.is_some()),
+            self.arch,
+            &self.hardware,
+        )
     }
 }
 
 /// Both have their queues without a host device behind them; igb came with QEMU 8.0.
 fn multi_queue_card(qemu: &Qemu) -> &'static str {
-    if qemu.has_device("igb") { "igb" } else { "vmxnet3" }
+    if qemu.has_device("igb") {
+        "igb"
+    } else {
+        "vmxnet3"
+    }
 }
 
 fn guest_nodes(sizes: &[u64], cpu_nodes: &[NodeId]) -> Vec<GuestNode> {
-    let cpus_of = |node| (0..).zip(cpu_nodes).filter(|(_, of)| **of == node).map(|(cpu, _)| CpuId(cpu)).collect();
-    (0..).map(NodeId).zip(sizes).map(|(node, &bytes)| GuestNode { cpus: cpus_of(node), bytes }).collect()
+    let cpus_of = |node| {
+        (0..)
+            .zip(cpu_nodes)
+            .filter(|(_, of)| **of == node)
+            .map(|(cpu, _)| CpuId(cpu))
+            .collect()
+    };
+    (0..)
+        .map(NodeId)
+        .zip(sizes)
+        .map(|(node, &bytes)| GuestNode {
+            cpus: cpus_of(node),
+            bytes,
+        })
+        .collect()
 }

@@ -44,15 +44,36 @@ pub struct Item {
 
 impl Item {
     fn ok(what: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { what: what.into(), state: State::Ok, detail: detail.into(), consequence: None, command: None }
+        Self {
+            what: what.into(),
+            state: State::Ok,
+            detail: detail.into(),
+            consequence: None,
+            command: None,
+        }
     }
 
-    fn degraded(what: impl Into<String>, detail: impl Into<String>, consequence: impl Into<String>) -> Self {
-        Self { state: State::Degraded, consequence: Some(consequence.into()), ..Self::ok(what, detail) }
+    fn degraded(
+        what: impl Into<String>,
+        detail: impl Into<String>,
+        consequence: impl Into<String>,
+    ) -> Self {
+        Self {
+            state: State::Degraded,
+            consequence: Some(consequence.into()),
+            ..Self::ok(what, detail)
+        }
     }
 
-    fn missing(what: impl Into<String>, detail: impl Into<String>, consequence: impl Into<String>) -> Self {
-        Self { state: State::Missing, ..Self::degraded(what, detail, consequence) }
+    fn missing(
+        what: impl Into<String>,
+        detail: impl Into<String>,
+        consequence: impl Into<String>,
+    ) -> Self {
+        Self {
+            state: State::Missing,
+            ..Self::degraded(what, detail, consequence)
+        }
     }
 
     fn mended_by(mut self, command: Option<String>) -> Self {

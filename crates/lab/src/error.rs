@@ -98,6 +98,9 @@ pub enum LabError {
 impl LabError {
     /// Wraps a refusal of the operating system.
     pub fn system(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::System { doing: doing.into(), source: source.into() }
+        Self::System {
+            doing: doing.into(),
+            source: source.into(),
+        }
     }
 }

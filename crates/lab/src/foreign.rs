@@ -39,15 +39,25 @@ struct Program {
 }
 
 fn busybox_program() -> Program {
-    let paths = ["bin/busybox", "usr/bin/busybox"].map(str::to_owned).to_vec();
-    Program { name: "busybox".to_owned(), paths, packages: &["busybox-static"] }
+    let paths = ["bin/busybox", "usr/bin/busybox"]
+        .map(str::to_owned)
+        .to_vec();
+    Program {
+        name: "busybox".to_owned(),
+        paths,
+        packages: &["busybox-static"],
+    }
 }
 
 fn emulator_program(host: Arch) -> Program {
     let name = format!("qemu-{}", host.uname());
     let paths = vec![format!("usr/bin/{name}"), format!("usr/bin/{name}-static")];
     // Debian 13's qemu-user is static, and its qemu-user-static has only links to it; before, qemu-user was dynamic.
-    Program { name, paths, packages: &["qemu-user", "qemu-user-static"] }
+    Program {
+        name,
+        paths,
+        packages: &["qemu-user", "qemu-user-static"],
+    }
 }
 
 /// The programs for guests of a foreign architecture, fetched unless they are cached.
@@ -58,20 +68,33 @@ pub fn get(cache: &Cache, arch: Arch) -> Result<Foreign, LabError> {
 }
 
 /// [`get`], telling how far it is.
-pub fn get_with(cache: &Cache, arch: Arch, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Foreign, LabError> {
+pub fn get_with(
+    cache: &Cache,
+    arch: Arch,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Foreign, LabError> {
     let host = Arch::host().ok_or_else(|| LabError::Missing {
         what: "an emulator for this machine's programs".to_owned(),
         hint: "foreign guests need a host of x86_64, arm64 or powerpc64le".to_owned(),
     })?;
     let busybox = program(cache, &busybox_program(), arch, progress)?;
     let user_emulator = program(cache, &emulator_program(host), arch, progress)?;
-    Ok(Foreign { arch, busybox, user_emulator })
+    Ok(Foreign {
+        arch,
+        busybox,
+        user_emulator,
+    })
 }
 
 /// What is cached of [`get`], without fetching anything.
 pub fn cached(cache: &Cache, arch: Arch) -> Option<Foreign> {
-    let there = |program: &Program| Some(place(cache, program, arch)).filter(|path| is_static(path, arch));
-    Some(Foreign { arch, busybox: there(&busybox_program())?, user_emulator: there(&emulator_program(Arch::host()?))? })
+    let there =
+        |program: &Program| Some(place(cache, program, arch)).filter(|path| is_static(path, arch));
+    Some(Foreign {
+        arch,
+        busybox: there(&busybox_program())?,
+        user_emulator: there(&emulator_program(Arch::host()?))?,
+    })
 }
 
 /// A static busybox for an architecture: the installed one if it is that, else fetched unless it is cached.
@@ -100,7 +123,11 @@ pub(crate) fn busybox_under(
 }
 
 fn place(cache: &Cache, program: &Program, arch: Arch) -> PathBuf {
-    cache.root().join("foreign").join(arch.uname()).join(&program.name)
+    cache
+        .root()
+        .join("foreign")
+        .join(arch.uname())
+        .join(&program.name)
 }
 
 fn program(
@@ -127,40 +154,62 @@ fn program_under(
     if is_static(&path, arch) {
         return Ok(path);
     }
-    let missing = |hint: String| LabError::Missing { what: format!("a static {} for {arch}", program.name), hint };
+    let missing = |hint: String| LabError::Missing {
+        what: format!("a static {} for {arch}", program.name),
+        hint,
+    };
     let repository = Repository::open(lock, arch).map_err(missing)?;
     for package in program.packages {
-        let newest = repository.newest(package, |name| name == *package, None, progress).map_err(missing)?;
+        let newest = repository
+            .newest(package, |name| name == *package, None, progress)
+            .map_err(missing)?;
         let Some(newest) = newest else { continue };
         let workshop = lock.workshop()?;
         let folder = workshop.path().join("package");
-        repository.unpack(&newest, &folder, progress).map_err(missing)?;
+        repository
+            .unpack(&newest, &folder, progress)
+            .map_err(missing)?;
         let files = program.paths.iter().map(|path| folder.join(path));
         if let Some(file) = files.into_iter().find(|file| is_static(file, arch)) {
-            note(&path, &newest)
-                .map_err(|error| LabError::system(format!("writing beside {}", path.display()), error))?;
+            note(&path, &newest).map_err(|error| {
+                LabError::system(format!("writing beside {}", path.display()), error)
+            })?;
             lock.put(&file, &path)?;
             return Ok(path);
         }
     }
-    Err(missing(format!("{} has none in {}", repository.name(), program.packages.join(" or "))))
+    Err(missing(format!(
+        "{} has none in {}",
+        repository.name(),
+        program.packages.join(" or ")
+    )))
 }
 
 /// Writes beside a program where it is from.
 fn note(program: &Path, package: &Stanza) -> io::Result<()> {
-    let Some(folder) = program.parent() else { return Ok(()) };
+    let Some(folder) = program.parent() else {
+        return Ok(());
+    };
     fs::create_dir_all(folder)?;
-    let Stanza { package, version, sha256, .. } = package;
+    let Stanza {
+        package,
+        version,
+        sha256,
+        ..
+    } = package;
     let text = format!("{package} {version}\nSHA-256 of the package: {sha256}\n");
     fs::write(program.with_extension("origin"), text)
 }
 
 /// Whether a file is a program for an architecture that needs no other file: an ELF without interpreter.
 pub fn is_static(path: &Path, arch: Arch) -> bool {
-    File::open(path).ok().filter(|file| file.metadata().is_ok_and(|it| it.is_file())).is_some_and(|mut file| {
-        let is_static = interpreter_of(&mut file, arch);
-        matches!(is_static, Ok(Some(false)))
-    })
+    File::open(path)
+        .ok()
+        .filter(|file| file.metadata().is_ok_and(|it| it.is_file()))
+        .is_some_and(|mut file| {
+            let is_static = interpreter_of(&mut file, arch);
+            matches!(is_static, Ok(Some(false)))
+        })
 }
 
 /// Whether an ELF asks for an interpreter (`PT_INTERP`, elf(5)); `None`: not an ELF for the architecture.
@@ -172,10 +221,15 @@ fn interpreter_of(file: &mut (impl Read + Seek), arch: Arch) -> io::Result<Optio
         return Ok(None);
     }
     let number16 = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-    let table = header[0x20..0x28].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+    let table = header[0x20..0x28]
+        .iter()
+        .rev()
+        .fold(0, |value, byte| value << 8 | u64::from(*byte));
     let (size, count) = (u64::from(number16(0x36)), u64::from(number16(0x38)));
     for index in 0..count {
-        let Some(at) = table.checked_add(index * size) else { return Ok(None) };
+        let Some(at) = table.checked_add(index * size) else {
+            return Ok(None);
+        };
         file.seek(SeekFrom::Start(at))?;
         let mut kind = [0; 4];
         file.read_exact(&mut kind)?;

@@ -118,7 +118,12 @@ pub struct GuestRequest {
 pub fn command_line(request: &GuestRequest) -> Vec<String> {
     let kernel = boot::loaded_image(request).unwrap_or_else(|_| request.kernel.image.clone());
     let mut line = vec![request.qemu.program.display().to_string()];
-    line.extend(arguments::arguments(request, arguments::Purpose::Boot, &kernel, &launch::shown));
+    line.extend(arguments::arguments(
+        request,
+        arguments::Purpose::Boot,
+        &kernel,
+        &launch::shown,
+    ));
     line
 }
 
@@ -205,9 +210,17 @@ impl Guest {
     /// As [`Self::exec`].
     pub fn output(&mut self, command: &[&str]) -> Result<Output, LabError> {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let streams = Streams { input: Input::Nothing, output: Box::new(&mut stdout), errors: Box::new(&mut stderr) };
+        let streams = Streams {
+            input: Input::Nothing,
+            output: Box::new(&mut stdout),
+            errors: Box::new(&mut stderr),
+        };
         let Exit { code } = self.exec(&Exec::new(command), streams, &Signals::none())?;
-        Ok(Output { code, stdout, stderr })
+        Ok(Output {
+            code,
+            stdout,
+            stderr,
+        })
     }
 
     /// Seconds from starting QEMU until the agent was ready.
@@ -256,7 +269,10 @@ impl Guest {
     fn died(&self, problem: &str) -> LabError {
         let crash = crash::Crash::shown(&self.console);
         LabError::Died {
-            problem: crash.map_or_else(|| problem.to_owned(), |crash| format!("{problem}: {}", crash.words())),
+            problem: crash.map_or_else(
+                || problem.to_owned(),
+                |crash| format!("{problem}: {}", crash.words()),
+            ),
             is_emulators_fault: crash == Some(crash::Crash::LeftBreakpoint),
             console: boot::last_words(&self.console, &self.qemu_said),
         }
@@ -286,6 +302,8 @@ fn random(buffer: &mut [u8]) -> io::Result<()> {
 
 /// Reads a file whose absence the user can mend.
 fn read_needed(path: &Path, hint: &str) -> Result<Vec<u8>, LabError> {
-    std::fs::read(path)
-        .map_err(|error| LabError::Missing { what: format!("{} ({error})", path.display()), hint: hint.to_owned() })
+    std::fs::read(path).map_err(|error| LabError::Missing {
+        what: format!("{} ({error})", path.display()),
+        hint: hint.to_owned(),
+    })
 }

@@ -50,12 +50,18 @@ impl Series {
     /// The last kernels before Linux learned to bring nodes without CPUs and memory online on Power.
     pub const V6_1: Self = Self { major: 6, minor: 1 };
     /// Debian 13's.
-    pub const V6_12: Self = Self { major: 6, minor: 12 };
+    pub const V6_12: Self = Self {
+        major: 6,
+        minor: 12,
+    };
 
     /// The series of a release: that of `6.12.107+deb12-amd64` is 6.12.
     pub fn of_release(release: &str) -> Option<Self> {
         let mut numbers = release.splitn(3, |c: char| !c.is_ascii_digit());
-        Some(Self { major: numbers.next()?.parse().ok()?, minor: numbers.next()?.parse().ok()? })
+        Some(Self {
+            major: numbers.next()?.parse().ok()?,
+            minor: numbers.next()?.parse().ok()?,
+        })
     }
 }
 
@@ -72,10 +78,16 @@ impl FromStr for Series {
         let refused = || format!("{text}: not a kernel series such as 6.12");
         let (major, minor) = text.split_once('.').ok_or_else(refused)?;
         // `parse` takes a sign.
-        if ![major, minor].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit())) {
+        if ![major, minor]
+            .iter()
+            .all(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
+        {
             return Err(refused());
         }
-        Ok(Self { major: major.parse().map_err(|_| refused())?, minor: minor.parse().map_err(|_| refused())? })
+        Ok(Self {
+            major: major.parse().map_err(|_| refused())?,
+            minor: minor.parse().map_err(|_| refused())?,
+        })
     }
 }
 
@@ -135,8 +147,18 @@ pub fn list(cache: &Cache) -> Vec<Entry> {
         });
     }
     for (series, arch) in KNOWN {
-        if !entries.iter().any(|entry| (entry.series, entry.arch) == (series, arch)) {
-            entries.push(Entry { series, arch, release: None, cached: false, package: None, damage: None });
+        if !entries
+            .iter()
+            .any(|entry| (entry.series, entry.arch) == (series, arch))
+        {
+            entries.push(Entry {
+                series,
+                arch,
+                release: None,
+                cached: false,
+                package: None,
+                damage: None,
+            });
         }
     }
     // Within a series the records come newest first, and sorting keeps that.
@@ -147,7 +169,9 @@ pub fn list(cache: &Cache) -> Vec<Entry> {
 /// Reads the cached kernel images again and compares their SHA-256 with what was recorded when the package was
 /// unpacked; returns those that differ.
 pub fn verify(cache: &Cache) -> Vec<(PathBuf, String)> {
-    let damaged = |(folder, record): (PathBuf, Record)| record.damage_within(&folder).map(|damage| (folder, damage));
+    let damaged = |(folder, record): (PathBuf, Record)| {
+        record.damage_within(&folder).map(|damage| (folder, damage))
+    };
     record::all(cache).into_iter().filter_map(damaged).collect()
 }
 
@@ -183,20 +207,35 @@ pub fn find(spec: Option<&str>, arch: Arch) -> Result<Kernel, LabError> {
 /// [`find`] in a given cache.
 pub fn find_in(cache: &Cache, spec: Option<&str>, arch: Arch) -> Result<Kernel, LabError> {
     let there = |record: &Record, folder: &Path| record.damage(folder).is_none();
-    let refused = |problem: String| LabError::Kernel { spec: spec.unwrap_or("any").to_owned(), arch, problem };
+    let refused = |problem: String| LabError::Kernel {
+        spec: spec.unwrap_or("any").to_owned(),
+        arch,
+        problem,
+    };
     let Some(spec) = spec else {
-        return newest(cache, None, arch, there)
-            .ok_or_else(|| refused(format!("none is cached; {}", how_to_get(Series::V6_12, arch))));
+        return newest(cache, None, arch, there).ok_or_else(|| {
+            refused(format!(
+                "none is cached; {}",
+                how_to_get(Series::V6_12, arch)
+            ))
+        });
     };
     if spec == "host" {
         return own::of_host(arch);
     }
     // A file of that name wins only when it is written as a path.
     if let Ok(series) = spec.parse::<Series>() {
-        return newest(cache, Some(series), arch, there)
-            .ok_or_else(|| refused(format!("not cached{}; {}", cached_series(cache, arch), how_to_get(series, arch))));
+        return newest(cache, Some(series), arch, there).ok_or_else(|| {
+            refused(format!(
+                "not cached{}; {}",
+                cached_series(cache, arch),
+                how_to_get(series, arch)
+            ))
+        });
     }
-    let release = record::all(cache).into_iter().find(|(_, record)| record.arch == arch && record.release == spec);
+    let release = record::all(cache)
+        .into_iter()
+        .find(|(_, record)| record.arch == arch && record.release == spec);
     if let Some((folder, record)) = release.filter(|(folder, record)| there(record, folder)) {
         return Ok(record.kernel(&folder));
     }
@@ -215,20 +254,36 @@ pub(crate) fn damage_of(folder: &Path) -> Option<String> {
 
 /// " (cached: 6.12, 6.1)", or nothing where none is.
 fn cached_series(cache: &Cache, arch: Arch) -> String {
-    let of_arch = list(cache).into_iter().filter(|entry| entry.arch == arch && entry.cached);
+    let of_arch = list(cache)
+        .into_iter()
+        .filter(|entry| entry.arch == arch && entry.cached);
     let series: Vec<String> = of_arch.map(|entry| entry.series.to_string()).collect();
-    if series.is_empty() { String::new() } else { format!(" (cached: {})", series.join(", ")) }
+    if series.is_empty() {
+        String::new()
+    } else {
+        format!(" (cached: {})", series.join(", "))
+    }
 }
 
 /// In words, with the command.
 fn how_to_get(series: Series, arch: Arch) -> String {
-    format!("run: {} (or name one of your own with --kernel PATH)", crate::advice::get_kernel(series, arch))
+    format!(
+        "run: {} (or name one of your own with --kernel PATH)",
+        crate::advice::get_kernel(series, arch)
+    )
 }
 
-fn newest(cache: &Cache, series: Option<Series>, arch: Arch, good: impl Fn(&Record, &Path) -> bool) -> Option<Kernel> {
+fn newest(
+    cache: &Cache,
+    series: Option<Series>,
+    arch: Arch,
+    good: impl Fn(&Record, &Path) -> bool,
+) -> Option<Kernel> {
     record::all(cache)
         .into_iter()
-        .filter(|(_, record)| record.arch == arch && series.is_none_or(|series| record.series == series))
+        .filter(|(_, record)| {
+            record.arch == arch && series.is_none_or(|series| record.series == series)
+        })
         .find(|(folder, record)| good(record, folder))
         .map(|(folder, record)| record.kernel(&folder))
 }

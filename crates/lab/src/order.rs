@@ -84,7 +84,10 @@ impl Order {
         let arch = self.architecture()?;
         if let Some(results) = &self.results {
             let read = std::fs::read_dir(results).map(drop);
-            read.map_err(|error| LabError::Content { path: results.clone(), problem: error.to_string() })?;
+            read.map_err(|error| LabError::Content {
+                path: results.clone(),
+                problem: error.to_string(),
+            })?;
         }
         let qemu = Qemu::find(arch)?;
         let kernel = self.find_kernel(cache, arch)?;
@@ -96,11 +99,19 @@ impl Order {
         let acceleration = self.accelerate(&qemu, cache, &kernel);
         let delay = match &self.delay {
             DelaySpec::Off => None,
-            asked @ DelaySpec::On(_) => Some(delay::setup(&design, asked, &delay::find_plugin(&qemu)?)?),
+            asked @ DelaySpec::On(_) => {
+                Some(delay::setup(&design, asked, &delay::find_plugin(&qemu)?)?)
+            }
         };
         let busybox = foreign::busybox(cache, arch)?;
-        let foreign = (Some(arch) != Arch::host()).then(|| foreign::get(cache, arch)).transpose()?;
-        let label = self.label(&kernel, acceleration, delay.as_ref().map(|delay| delay.label.as_str()));
+        let foreign = (Some(arch) != Arch::host())
+            .then(|| foreign::get(cache, arch))
+            .transpose()?;
+        let label = self.label(
+            &kernel,
+            acceleration,
+            delay.as_ref().map(|delay| delay.label.as_str()),
+        );
         let notes = design.notes.clone();
         tracing::info!(
             machine = self.name,
@@ -110,7 +121,9 @@ impl Order {
             acceleration = ?acceleration,
             "guest chosen"
         );
-        notes.iter().for_each(|note| tracing::warn!(reason = note.to_string(), "not reproduced"));
+        notes
+            .iter()
+            .for_each(|note| tracing::warn!(reason = note.to_string(), "not reproduced"));
         Ok(GuestRequest {
             machine: self.name.clone(),
             design,
@@ -136,16 +149,21 @@ impl Order {
         let named = self.machine.origin.architecture.get();
         match (self.arch, named) {
             (Some(arch), _) => Ok(arch),
-            (None, Some(name)) => {
-                name.parse().map_err(|problem: String| LabError::Design(format!("{problem}; choose one with --arch")))
-            }
+            (None, Some(name)) => name.parse().map_err(|problem: String| {
+                LabError::Design(format!("{problem}; choose one with --arch"))
+            }),
             (None, None) => Ok(Arch::host().unwrap_or(Arch::X86_64)),
         }
     }
 
     /// The kernel that was asked for, or one of the series that the machine ran, or the newest.
     fn find_kernel(&self, cache: &Cache, arch: Arch) -> Result<Kernel, LabError> {
-        let ran = self.machine.origin.kernel.get().and_then(|release| Series::of_release(release));
+        let ran = self
+            .machine
+            .origin
+            .kernel
+            .get()
+            .and_then(|release| Series::of_release(release));
         let kernel = match (&self.kernel, ran) {
             (Some(spec), _) => kernels::find_in(cache, Some(spec), arch),
             (None, Some(series)) => kernels::find_in(cache, Some(&series.to_string()), arch)
@@ -159,20 +177,33 @@ impl Order {
     fn accelerate(&self, qemu: &Qemu, cache: &Cache, kernel: &Kernel) -> Acceleration {
         match (self.acceleration, &self.delay) {
             (Some(chosen), DelaySpec::Off) => chosen,
-            (None, DelaySpec::Off) => qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration,
+            (None, DelaySpec::Off) => {
+                qemu::acceleration_with(cache, qemu, Some(kernel)).acceleration
+            }
             (_, DelaySpec::On(_)) => Acceleration::Tcg,
         }
     }
 
     /// What every figure made in this guest is labelled with.
     fn label(&self, kernel: &Kernel, acceleration: Acceleration, delays: Option<&str>) -> String {
-        let scale = if self.scale == Scale::default() { String::new() } else { format!(" at {}", self.scale) };
-        let mut parts = vec![format!("{}{scale} as a guest: Linux {}", self.name, kernel.release)];
+        let scale = if self.scale == Scale::default() {
+            String::new()
+        } else {
+            format!(" at {}", self.scale)
+        };
+        let mut parts = vec![format!(
+            "{}{scale} as a guest: Linux {}",
+            self.name, kernel.release
+        )];
         parts.push(match acceleration {
             Acceleration::Kvm => "KVM".to_owned(),
             Acceleration::Tcg => "software emulation".to_owned(),
         });
-        parts.push(delays.unwrap_or("no delays: all memory equally fast").to_owned());
+        parts.push(
+            delays
+                .unwrap_or("no delays: all memory equally fast")
+                .to_owned(),
+        );
         // The label travels in double quotes on the kernel's command line.
         parts.join(", ").replace(['"', '\n'], " ")
     }

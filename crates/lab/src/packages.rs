@@ -65,13 +65,24 @@ const OTHERWISE: &str = "name a kernel of your own with --kernel PATH, which wor
 impl Repository {
     /// Prepares a private apt in the cache.
     pub fn open(lock: &CacheLock<'_>, arch: Arch) -> Result<Self, String> {
-        let archive = Archive::of_system(Path::new("/")).map_err(|problem| format!("{problem}; {OTHERWISE}"))?;
+        let archive = Archive::of_system(Path::new("/"))
+            .map_err(|problem| format!("{problem}; {OTHERWISE}"))?;
         let program = |name: &str| {
-            crate::programs::find(name)
-                .ok_or_else(|| format!("fetching needs {name}, which is not installed; {OTHERWISE}"))
+            crate::programs::find(name).ok_or_else(|| {
+                format!("fetching needs {name}, which is not installed; {OTHERWISE}")
+            })
         };
-        let apt = Apt::new(lock.cache().root().join("packages").join(arch.uname()), arch, &program)?;
-        Ok(Self { arch, archive, apt, dpkg_deb: program("dpkg-deb")? })
+        let apt = Apt::new(
+            lock.cache().root().join("packages").join(arch.uname()),
+            arch,
+            &program,
+        )?;
+        Ok(Self {
+            arch,
+            archive,
+            apt,
+            dpkg_deb: program("dpkg-deb")?,
+        })
     }
 
     /// The distribution.
@@ -90,18 +101,29 @@ impl Repository {
     ) -> Result<Option<Stanza>, String> {
         let own = self.archive.codename.as_str();
         let mut complaints = Vec::new();
-        for codename in [Some(own), otherwise.filter(|other| *other != own)].into_iter().flatten() {
+        for codename in [Some(own), otherwise.filter(|other| *other != own)]
+            .into_iter()
+            .flatten()
+        {
             let sources = self.archive.sources_file(codename, self.arch.debian());
-            complaints.push(self.apt.update(&sources, &mut |percent| progress(Progress::Lists { percent }))?);
+            complaints.push(self.apt.update(&sources, &mut |percent| {
+                progress(Progress::Lists { percent })
+            })?);
             let found = self.apt.packages(prefix, &wanted)?;
-            let newest = found.into_iter().max_by_key(|package| Version::new(&package.version));
+            let newest = found
+                .into_iter()
+                .max_by_key(|package| Version::new(&package.version));
             if newest.is_some() {
                 return Ok(newest);
             }
         }
         // A suite that a mirror does not have is no reason to fail while another has the package.
         complaints.retain(|complaint| !complaint.is_empty());
-        if complaints.is_empty() { Ok(None) } else { Err(format!("apt-get update: {}", complaints.join("; "))) }
+        if complaints.is_empty() {
+            Ok(None)
+        } else {
+            Err(format!("apt-get update: {}", complaints.join("; ")))
+        }
     }
 
     /// Fetches a package, checks it, and unpacks its files into a new folder.
@@ -115,7 +137,11 @@ impl Repository {
         let downloads = folder.with_extension("download");
         let mut report = |percent: f32| {
             let done = (f64::from(percent) / 100.0 * package.bytes as f64) as u64;
-            progress(Progress::Download { package: name, done, total: package.bytes });
+            progress(Progress::Download {
+                package: name,
+                done,
+                total: package.bytes,
+            });
         };
         let file = self.apt.download(package, &downloads, &mut report)?;
         let sum = sha256::of_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -126,10 +152,17 @@ impl Repository {
             ));
         }
         progress(Progress::Unpacking(name));
-        let output = Command::new(&self.dpkg_deb).arg("-x").arg(&file).arg(folder).output();
+        let output = Command::new(&self.dpkg_deb)
+            .arg("-x")
+            .arg(&file)
+            .arg(folder)
+            .output();
         let output = output.map_err(|error| format!("dpkg-deb: {error}"))?;
         if !output.status.success() {
-            return Err(format!("dpkg-deb -x: {}", String::from_utf8_lossy(&output.stderr).trim()));
+            return Err(format!(
+                "dpkg-deb -x: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ));
         }
         Ok(())
     }

@@ -59,7 +59,12 @@ impl Qemu {
             ),
         })?;
         let plugins = version >= PLUGINS_SINCE && answers.has_plugins;
-        Ok(Self { arch, program, version, plugins })
+        Ok(Self {
+            arch,
+            program,
+            version,
+            plugins,
+        })
     }
 
     /// Whether it knows a device (`igb` came with 8.0). One that does not answer has none.
@@ -90,7 +95,9 @@ pub const fn package(arch: Arch) -> &'static str {
 /// The version in `QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)`.
 pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
     let (_, rest) = text.split_once("QEMU emulator version ")?;
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(rest.len());
     let mut numbers = rest[..end].split('.').map(|number| number.parse().ok());
     let (major, minor) = (numbers.next()??, numbers.next()??);
     Some((major, minor, numbers.next().flatten().unwrap_or(0)))
@@ -101,7 +108,12 @@ pub fn version_in(text: &str) -> Option<(u32, u32, u32)> {
 pub fn devices_in(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for line in text.lines().filter(|line| line.starts_with("name \"")) {
-        let quoted = |key: &str| line.split_once(key)?.1.split_once('"').map(|(name, _)| name.to_owned());
+        let quoted = |key: &str| {
+            line.split_once(key)?
+                .1
+                .split_once('"')
+                .map(|(name, _)| name.to_owned())
+        };
         names.extend(quoted("name \""));
         names.extend(quoted(", alias \""));
     }
@@ -109,12 +121,19 @@ pub fn devices_in(text: &str) -> BTreeSet<String> {
 }
 
 fn ask(program: &Path, arguments: &[&str]) -> Result<String, LabError> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| LabError::system(format!("running {}", program.display()), error))?;
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    let output = output
+        .map_err(|error| LabError::system(format!("running {}", program.display()), error))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().next().unwrap_or("it said nothing").to_owned();
-    Err(LabError::Content { path: program.to_owned(), problem: format!("{} failed: {said}", arguments.join(" ")) })
+    Err(LabError::Content {
+        path: program.to_owned(),
+        problem: format!("{} failed: {said}", arguments.join(" ")),
+    })
 }

@@ -30,7 +30,9 @@ pub struct Scale {
 impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpus = self.cpus.map(|cpus| format!("cpus={cpus}"));
-        let memory = self.memory_bytes.map(|bytes| format!("memory={}", render_size(bytes)));
+        let memory = self
+            .memory_bytes
+            .map(|bytes| format!("memory={}", render_size(bytes)));
         let parts: Vec<String> = cpus.into_iter().chain(memory).collect();
         f.write_str(&parts.join(","))
     }
@@ -44,8 +46,11 @@ impl FromStr for Scale {
         let mut scale = Self::default();
         for part in text.split(',') {
             let part = part.trim();
-            let fail =
-                |problem: &str| format!("--scale: {part:?} {problem}; write cpus=2, memory=512M or both with a comma");
+            let fail = |problem: &str| {
+                format!(
+                    "--scale: {part:?} {problem}; write cpus=2, memory=512M or both with a comma"
+                )
+            };
             let twice = || fail("is there twice");
             match part.split_once('=') {
                 Some(("cpus", count)) => {
@@ -56,7 +61,10 @@ impl FromStr for Scale {
                 Some(("memory", size)) => {
                     let bytes = parse_size(size, 1).filter(|&bytes| bytes >= 1 << 20);
                     let bytes = bytes.ok_or_else(|| fail("is not a size of at least 1M"))?;
-                    scale.memory_bytes.replace(bytes).map_or(Ok(()), |_| Err(twice()))?;
+                    scale
+                        .memory_bytes
+                        .replace(bytes)
+                        .map_or(Ok(()), |_| Err(twice()))?;
                 }
                 _ => return Err(fail("is not a part of a scale")),
             }
@@ -80,7 +88,11 @@ pub fn scaled(machine: &Machine, scale: Scale) -> Result<Machine, LabError> {
     scaled.tasks = Known::no(because);
     scaled.cpusets = Known::no(because);
     if let Some(bytes) = scale.memory_bytes {
-        for node in scaled.nodes.iter_mut().filter(|node| node.has_memory() != Some(false)) {
+        for node in scaled
+            .nodes
+            .iter_mut()
+            .filter(|node| node.has_memory() != Some(false))
+        {
             node.memory = Known::Yes(Memory::of(bytes));
         }
     }
@@ -88,7 +100,9 @@ pub fn scaled(machine: &Machine, scale: Scale) -> Result<Machine, LabError> {
         cut::cut(&mut scaled, most as usize);
     }
     match spec {
-        Some(spec) => fake::lay(scaled, &spec).map_err(|problem| LabError::Design(problem.to_string())),
+        Some(spec) => {
+            fake::lay(scaled, &spec).map_err(|problem| LabError::Design(problem.to_string()))
+        }
         None => Ok(scaled),
     }
 }

@@ -50,7 +50,10 @@ fn record(memory_bytes: u64) -> String {
 
 /// A saved guest of 1 GiB, of which `bytes` are allocated.
 fn saved(cache: &Cache, digit: char, bytes: u64, hours: u64) -> PathBuf {
-    let folder = cache.root().join("saved").join(digit.to_string().repeat(64));
+    let folder = cache
+        .root()
+        .join("saved")
+        .join(digit.to_string().repeat(64));
     write(&folder.join("state"), "state");
     let mut memory = File::create(folder.join("memory-0")).unwrap();
     memory.set_len(1 << 30).unwrap();
@@ -96,13 +99,25 @@ fn entries_have_a_kind_a_name_and_a_time() {
     set_age(&cache.root().join("packages/x86_64"), 1);
     set_age(&cache.root().join("probes"), 2);
     // Not entries: files of the cache itself, unfinished work, files of other programs.
-    for name in ["lock", "limit.json", "making-abcd/half", "notes/mine", "unpacked/.tmpXYZ"] {
+    for name in [
+        "lock",
+        "limit.json",
+        "making-abcd/half",
+        "notes/mine",
+        "unpacked/.tmpXYZ",
+    ] {
         write(&cache.root().join(name), "x");
     }
     let entries = cache.entries().unwrap();
-    let seen: Vec<_> = entries.iter().map(|entry| (entry.kind, entry.name.as_str())).collect();
+    let seen: Vec<_> = entries
+        .iter()
+        .map(|entry| (entry.kind, entry.name.as_str()))
+        .collect();
     let wanted = [
-        (Kind::SavedGuest, "two-node, 4 CPUs on 2 nodes, Linux 6.12.117+deb12-amd64, QEMU 10.0.2"),
+        (
+            Kind::SavedGuest,
+            "two-node, 4 CPUs on 2 nodes, Linux 6.12.117+deb12-amd64, QEMU 10.0.2",
+        ),
         (Kind::Unpacked, "vmlinuz-6.12"),
         (Kind::Kernel, "6.1.0-56-amd64 (x86_64)"),
         (Kind::Foreign, "programs for aarch64 guests"),
@@ -110,14 +125,23 @@ fn entries_have_a_kind_a_name_and_a_time() {
         (Kind::Other, "results of probes of QEMU and KVM"),
     ];
     assert_eq!(seen, wanted);
-    assert!(entries.iter().all(|entry| entry.problem.is_none()), "{entries:#?}");
+    assert!(
+        entries.iter().all(|entry| entry.problem.is_none()),
+        "{entries:#?}"
+    );
     for (entry, hours) in entries.iter().zip([3, 5, 50]) {
         let age = entry.last_used.elapsed().unwrap().as_secs();
-        assert!((hours * 3600..hours * 3600 + 600).contains(&age), "{entry:?}");
+        assert!(
+            (hours * 3600..hours * 3600 + 600).contains(&age),
+            "{entry:?}"
+        );
     }
     let json = serde_json::to_value(&entries[0]).unwrap();
     assert_eq!(json["kind"], "saved-guest");
-    assert!(json["last_used_at_s"].is_u64() && json["bytes"].is_u64(), "{json}");
+    assert!(
+        json["last_used_at_s"].is_u64() && json["bytes"].is_u64(),
+        "{json}"
+    );
 }
 
 #[test]
@@ -126,8 +150,12 @@ fn sizes_are_allocated_blocks() {
     let folder = saved(&cache, 'a', MIB, 1);
     let bytes = only(&cache).bytes;
     assert!((MIB..10 * MIB).contains(&bytes), "{bytes}");
-    let files = ["", "state", "memory-0", "record.json"].map(|name| fs::symlink_metadata(folder.join(name)).unwrap());
-    assert_eq!(bytes, files.iter().map(|file| file.blocks() * 512).sum::<u64>());
+    let files = ["", "state", "memory-0", "record.json"]
+        .map(|name| fs::symlink_metadata(folder.join(name)).unwrap());
+    assert_eq!(
+        bytes,
+        files.iter().map(|file| file.blocks() * 512).sum::<u64>()
+    );
 }
 
 #[test]
@@ -146,14 +174,43 @@ fn a_link_is_neither_followed_nor_counted_nor_emptied() {
 fn a_damaged_saved_guest_is_listed_with_the_problem() {
     type Damage = fn(&Path);
     let cases: [(Damage, &str); 9] = [
-        (|folder| fs::remove_file(folder.join("record.json")).unwrap(), "record.json: No such file"),
-        (|folder| write(&folder.join("record.json"), b"\xff{"), "record.json: "),
-        (|folder| write(&folder.join("record.json"), "{\"format\":2}"), "another version"),
-        (|folder| write(&folder.join("record.json"), vec![b' '; 2 << 20]), "larger than"),
-        (|folder| write(&folder.join("record.json"), record(5).replace("memory-0", "../a")), "not a file name"),
-        (|folder| fs::remove_file(folder.join("state")).unwrap(), "state: No such file"),
-        (|folder| fs::remove_file(folder.join("memory-0")).unwrap(), "memory-0: No such file"),
-        (|folder| write(&folder.join("memory-0"), "short"), "memory-0: 5 bytes instead of 1073741824"),
+        (
+            |folder| fs::remove_file(folder.join("record.json")).unwrap(),
+            "record.json: No such file",
+        ),
+        (
+            |folder| write(&folder.join("record.json"), b"\xff{"),
+            "record.json: ",
+        ),
+        (
+            |folder| write(&folder.join("record.json"), "{\"format\":2}"),
+            "another version",
+        ),
+        (
+            |folder| write(&folder.join("record.json"), vec![b' '; 2 << 20]),
+            "larger than",
+        ),
+        (
+            |folder| {
+                write(
+                    &folder.join("record.json"),
+                    record(5).replace("memory-0", "../a"),
+                )
+            },
+            "not a file name",
+        ),
+        (
+            |folder| fs::remove_file(folder.join("state")).unwrap(),
+            "state: No such file",
+        ),
+        (
+            |folder| fs::remove_file(folder.join("memory-0")).unwrap(),
+            "memory-0: No such file",
+        ),
+        (
+            |folder| write(&folder.join("memory-0"), "short"),
+            "memory-0: 5 bytes instead of 1073741824",
+        ),
         (
             |folder| {
                 fs::remove_file(folder.join("record.json")).unwrap();
@@ -177,7 +234,10 @@ fn stray_files_and_odd_names_are_entries_with_a_problem() {
     let odd = std::ffi::OsStr::from_bytes(b"not-\xffUTF-8");
     fs::create_dir(cache.root().join("saved").join(odd)).unwrap();
     let entries = cache.entries().unwrap();
-    assert!(entries.len() == 2 && entries.iter().all(|entry| entry.problem.is_some()), "{entries:#?}");
+    assert!(
+        entries.len() == 2 && entries.iter().all(|entry| entry.problem.is_some()),
+        "{entries:#?}"
+    );
     serde_json::to_string(&entries).unwrap();
     assert_eq!(cache.clear(&[Kind::SavedGuest]).unwrap().removed.len(), 2);
 }
@@ -189,13 +249,20 @@ fn the_least_recently_used_are_removed_until_the_limit_is_met() {
     let third = unpacked(&cache, "b", 2 * MIB, 2);
     let second = saved(&cache, 'c', 2 * MIB, 3);
     let oldest = unpacked(&cache, "d", 2 * MIB, 4);
-    let total: u64 = cache.entries().unwrap().iter().map(|entry| entry.bytes).sum();
+    let total: u64 = cache
+        .entries()
+        .unwrap()
+        .iter()
+        .map(|entry| entry.bytes)
+        .sum();
     cache.set_limit(total).unwrap();
     assert_eq!(cache.trim(&[]).unwrap().removed, []);
     cache.set_limit(5 * MIB).unwrap();
     let trimmed = cache.trim(&[]).unwrap();
     assert_eq!(paths(&trimmed.removed), [&oldest, &second]);
-    assert!(!trimmed.is_over_limit() && trimmed.freed_bytes() >= 4 * MIB && trimmed.warnings.is_empty());
+    assert!(
+        !trimmed.is_over_limit() && trimmed.freed_bytes() >= 4 * MIB && trimmed.warnings.is_empty()
+    );
     assert_eq!(trimmed.total_bytes, total - trimmed.freed_bytes());
     assert!(newest.exists() && third.exists() && !second.exists() && !oldest.exists());
 }
@@ -218,7 +285,9 @@ fn what_is_kept_or_was_just_used_stays() {
     let just_used = unpacked(&cache, "vmlinuz", MIB, 0);
     let removed = saved(&cache, 'c', MIB, 1);
     cache.set_limit(0).unwrap();
-    let trimmed = cache.trim(&[kept.clone(), kept_by_a_file.join("memory-0")]).unwrap();
+    let trimmed = cache
+        .trim(&[kept.clone(), kept_by_a_file.join("memory-0")])
+        .unwrap();
     assert_eq!(paths(&trimmed.removed), [&removed]);
     assert!(trimmed.is_over_limit() && trimmed.untrimmed_bytes == 0);
     assert!(kept.exists() && kept_by_a_file.exists() && just_used.exists());
@@ -233,7 +302,10 @@ fn kernels_count_towards_the_limit_and_are_never_trimmed() {
     let trimmed = cache.trim(&[]).unwrap();
     assert_eq!(paths(&trimmed.removed), [&guest]);
     assert!(trimmed.is_over_limit() && kernel.exists());
-    assert_eq!((trimmed.total_bytes, trimmed.limit_bytes), (trimmed.untrimmed_bytes, 2 * MIB));
+    assert_eq!(
+        (trimmed.total_bytes, trimmed.limit_bytes),
+        (trimmed.untrimmed_bytes, 2 * MIB)
+    );
     assert_eq!(paths(&cache.clear(&Kind::ALL).unwrap().removed), [&kernel]);
 }
 
@@ -241,7 +313,10 @@ fn kernels_count_towards_the_limit_and_are_never_trimmed() {
 fn a_time_in_the_future_does_not_protect_an_entry() {
     let (_folder, cache) = new_cache();
     let path = unpacked(&cache, "a", 1, 0);
-    File::open(&path).unwrap().set_modified(SystemTime::now() + Duration::from_secs(1 << 30)).unwrap();
+    File::open(&path)
+        .unwrap()
+        .set_modified(SystemTime::now() + Duration::from_secs(1 << 30))
+        .unwrap();
     assert!(only(&cache).last_used <= SystemTime::now());
 }
 
@@ -257,18 +332,30 @@ fn two_that_trim_at_once_remove_each_entry_once() {
             // No listing while others remove shows half of an entry.
             for _ in 0..50 {
                 for entry in cache.entries().unwrap() {
-                    assert!(entry.problem.is_none() || !entry.path.exists(), "{entry:#?}");
+                    assert!(
+                        entry.problem.is_none() || !entry.path.exists(),
+                        "{entry:#?}"
+                    );
                 }
             }
         });
-        let trims: Vec<_> = (0..2).map(|_| scope.spawn(|| cache.trim(&[]).unwrap())).collect();
+        let trims: Vec<_> = (0..2)
+            .map(|_| scope.spawn(|| cache.trim(&[]).unwrap()))
+            .collect();
         let trims: Vec<_> = trims.into_iter().map(|trim| trim.join().unwrap()).collect();
         reader.join().unwrap();
-        assert!(trims.iter().all(|trim| trim.warnings.is_empty()), "{trims:#?}");
+        assert!(
+            trims.iter().all(|trim| trim.warnings.is_empty()),
+            "{trims:#?}"
+        );
         trims.iter().map(|trim| trim.removed.len()).sum()
     });
     assert_eq!(removed, 16);
-    let left = fs::read_dir(cache.root()).unwrap().flatten().filter(|entry| entry.path().is_dir()).count();
+    let left = fs::read_dir(cache.root())
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().is_dir())
+        .count();
     assert_eq!(left, 1, "only saved/ is left");
 }
 
@@ -278,10 +365,15 @@ fn clear_removes_the_named_kinds() {
     let kernel = kernel(&cache, MIB, 1);
     let guest = saved(&cache, 'a', MIB, 1);
     let file = unpacked(&cache, "b", MIB, 0);
-    assert_eq!(paths(&cache.clear(&[Kind::Unpacked]).unwrap().removed), [&file]);
+    assert_eq!(
+        paths(&cache.clear(&[Kind::Unpacked]).unwrap().removed),
+        [&file]
+    );
     assert!(kernel.exists() && guest.exists() && !file.exists());
     let removed = cache.clear(&Kind::LOCAL).unwrap();
-    assert!(removed.removed.len() == 1 && removed.freed_bytes() >= MIB && removed.warnings.is_empty());
+    assert!(
+        removed.removed.len() == 1 && removed.freed_bytes() >= MIB && removed.warnings.is_empty()
+    );
     assert!(kernel.exists() && !guest.exists());
 }
 
@@ -293,7 +385,11 @@ fn the_limit_is_the_default_until_it_is_set() {
         cache.set_limit(bytes).unwrap();
         assert_eq!(cache.limit().unwrap(), bytes);
     }
-    let left: Vec<_> = fs::read_dir(cache.root()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    let left: Vec<_> = fs::read_dir(cache.root())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
@@ -303,14 +399,31 @@ fn a_damaged_limit_is_an_error_and_elsewhere_the_default_with_a_warning() {
     saved(&cache, 'a', MIB, 1);
     let path = cache.root().join("limit.json");
     let huge = "9".repeat(8192);
-    for text in ["", "{", "8G", "{\"format\":1,\"bytes\":-1}", "{\"format\":1,\"bytes\":1e30}", "{\"format\":2}", &huge]
-    {
+    for text in [
+        "",
+        "{",
+        "8G",
+        "{\"format\":1,\"bytes\":-1}",
+        "{\"format\":1,\"bytes\":1e30}",
+        "{\"format\":2}",
+        &huge,
+    ] {
         write(&path, text);
         let error = cache.limit().unwrap_err();
-        assert!(matches!(error, LabError::Content { .. }) && error.to_string().contains("limit.json"), "{error}");
+        assert!(
+            matches!(error, LabError::Content { .. }) && error.to_string().contains("limit.json"),
+            "{error}"
+        );
         let trimmed = cache.trim(&[]).unwrap();
-        assert_eq!((trimmed.limit_bytes, trimmed.removed.len()), (DEFAULT_LIMIT_BYTES, 0));
-        assert!(trimmed.warnings[0].contains("limit.json"), "{:?}", trimmed.warnings);
+        assert_eq!(
+            (trimmed.limit_bytes, trimmed.removed.len()),
+            (DEFAULT_LIMIT_BYTES, 0)
+        );
+        assert!(
+            trimmed.warnings[0].contains("limit.json"),
+            "{:?}",
+            trimmed.warnings
+        );
     }
     cache.set_limit(7).unwrap();
     assert_eq!(cache.limit().unwrap(), 7);
@@ -331,9 +444,16 @@ fn a_cache_that_is_a_file_is_an_error_with_its_path() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path().join("file"));
     write(cache.root(), "x");
-    let errors = [cache.entries().map(drop), cache.trim(&[]).map(drop), cache.set_limit(1)];
+    let errors = [
+        cache.entries().map(drop),
+        cache.trim(&[]).map(drop),
+        cache.set_limit(1),
+    ];
     for error in errors.map(Result::unwrap_err) {
-        assert!(error.to_string().contains(cache.root().to_str().unwrap()), "{error}");
+        assert!(
+            error.to_string().contains(cache.root().to_str().unwrap()),
+            "{error}"
+        );
     }
 }
 

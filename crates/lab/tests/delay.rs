@@ -22,27 +22,43 @@ fn setup(machine: &str, asked: &str) -> Result<DelaySetup, String> {
 }
 
 fn delays(setup: &DelaySetup) -> Vec<&str> {
-    setup.config.lines().filter_map(|line| line.strip_prefix("delay ")).collect()
+    setup
+        .config
+        .lines()
+        .filter_map(|line| line.strip_prefix("delay "))
+        .collect()
 }
 
 #[test]
 fn delays_follow_the_distances_four_times_slower_than_hardware() {
     let setup = setup("node:2 core:1 pu:1", "auto").unwrap();
     assert_eq!(delays(&setup), ["0 0 400", "0 1 800", "1 0 800", "1 1 400"]);
-    assert_eq!(setup.label, "delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns");
+    assert_eq!(
+        setup.label,
+        "delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns"
+    );
 }
 
 #[test]
 fn a_base_is_made_up_for_so_that_what_is_measured_is_in_the_ratio_of_the_distances() {
     let setup = setup("node:2 core:1 pu:1", "base=200").unwrap();
-    assert_eq!(delays(&setup), ["0 0 400", "0 1 1000", "1 0 1000", "1 1 400"]);
+    assert_eq!(
+        delays(&setup),
+        ["0 0 400", "0 1 1000", "1 0 1000", "1 1 400"]
+    );
 }
 
 #[test]
 fn pairs_win_over_distances_and_distances_over_near_and_far() {
     let setup = setup("node:2 core:1 pu:1", "near=100,far=300,10=110,1:0=700").unwrap();
     assert_eq!(delays(&setup), ["0 0 110", "0 1 300", "1 0 700", "1 1 110"]);
-    assert!(setup.label.starts_with("delays 0:0: 110 ns, 0:1: 300 ns, 1:0: 700 ns, 1:1: 110 ns; "), "{}", setup.label);
+    assert!(
+        setup
+            .label
+            .starts_with("delays 0:0: 110 ns, 0:1: 300 ns, 1:0: 700 ns, 1:1: 110 ns; "),
+        "{}",
+        setup.label
+    );
 }
 
 #[test]
@@ -55,12 +71,19 @@ fn a_pair_with_a_dash_holds_both_ways() {
 fn the_scale_holds_for_memory_and_transfers() {
     let setup = setup("node:2 core:1 pu:1", "scale=2,cache=24M/12").unwrap();
     assert_eq!(delays(&setup)[..2], ["0 0 200", "0 1 400"]);
-    assert!(setup.config.contains("\ncache 25165824 12\n") && setup.config.ends_with("\ntransfer 250 1000\n"));
+    assert!(
+        setup.config.contains("\ncache 25165824 12\n")
+            && setup.config.ends_with("\ntransfer 250 1000\n")
+    );
 }
 
 #[test]
 fn what_the_machine_has_not_is_refused() {
-    assert!(setup(FOUR, "21=900").unwrap_err().contains("no node has memory at distance 21"));
+    assert!(
+        setup(FOUR, "21=900")
+            .unwrap_err()
+            .contains("no node has memory at distance 21")
+    );
     assert!(setup(FOUR, "0-9=900").unwrap_err().contains("no node 9"));
     assert!(setup(FOUR, "scale=1000,near=1").is_ok());
     assert!(setup(FOUR, "off").is_err());
@@ -68,13 +91,37 @@ fn what_the_machine_has_not_is_refused() {
 
 #[test]
 fn what_is_no_delay_is_refused_with_its_own_words() {
-    for wrong in
-        ["", "on", "near", "near=", "near=-1", "near=1.5", "near=2000000", "scale=0", "scale=nan", "0-=5", "-1=5"]
-    {
+    for wrong in [
+        "",
+        "on",
+        "near",
+        "near=",
+        "near=-1",
+        "near=1.5",
+        "near=2000000",
+        "scale=0",
+        "scale=nan",
+        "0-=5",
+        "-1=5",
+    ] {
         assert!(wrong.parse::<DelaySpec>().is_err(), "{wrong}");
     }
-    for wrong in ["cache=4M", "cache=4M/0", "cache=4T/16", "cache=64/2", "cache=99999G/16", "transfer=500", "color=3"] {
-        assert!(wrong.parse::<DelaySpec>().unwrap_err().contains(&wrong[..5]), "{wrong}");
+    for wrong in [
+        "cache=4M",
+        "cache=4M/0",
+        "cache=4T/16",
+        "cache=64/2",
+        "cache=99999G/16",
+        "transfer=500",
+        "color=3",
+    ] {
+        assert!(
+            wrong
+                .parse::<DelaySpec>()
+                .unwrap_err()
+                .contains(&wrong[..5]),
+            "{wrong}"
+        );
     }
 }
 
@@ -83,7 +130,11 @@ fn the_far_delay_for_a_ratio_takes_emulation_into_account() {
     let far = far_for_ratio(400.0, 200.0, 1.5);
     assert_eq!(far, 700.0);
     assert_eq!((far + 200.0) / (400.0 + 200.0), 1.5);
-    assert_eq!(far_for_ratio(0.0, 200.0, 0.5), 0.0, "there is no waiting backwards");
+    assert_eq!(
+        far_for_ratio(0.0, 200.0, 0.5),
+        0.0,
+        "there is no waiting backwards"
+    );
 }
 
 #[test]

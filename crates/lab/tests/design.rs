@@ -23,28 +23,42 @@ fn design(machine: &Machine, arch: Arch) -> Design {
 /// A design as text: an option a line, then what else it says.
 fn page(design: &Design) -> String {
     let arguments = design.arguments_with("igb", Acceleration::Tcg);
-    let mut page: String = arguments.chunks(2).map(|option| format!("{}\n", option.join(" "))).collect();
+    let mut page: String = arguments
+        .chunks(2)
+        .map(|option| format!("{}\n", option.join(" ")))
+        .collect();
     let mut say = |what: &str, text: &str| page += &format!("# {what}: {text}\n");
     design.notes.iter().for_each(|note| say("note", note));
     design.append.iter().for_each(|word| say("append", word));
     for MemoryRange { start, bytes, node } in &design.memory_map {
-        say("memory", &format!("{start:#x}-{:#x} node {node}", start + bytes));
+        say(
+            "memory",
+            &format!("{start:#x}-{:#x} node {node}", start + bytes),
+        );
     }
     design.disks.iter().for_each(|disk| say("disk", &disk.name));
     for port in &design.spare_ports {
-        say("spare port", &format!("{} on node {:?}", port.id, port.node.map(|node| node.0)));
+        say(
+            "spare port",
+            &format!("{} on node {:?}", port.id, port.node.map(|node| node.0)),
+        );
     }
     page
 }
 
 fn check(name: &str, design: &Design) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/arguments/{name}.txt"));
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/arguments/{name}.txt"));
     let page = page(design);
     if std::env::var_os("UPDATE_ARGUMENTS").is_some() {
         std::fs::write(&path, &page).unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(golden == page, "{} is not what it was; UPDATE_ARGUMENTS=1 accepts:\n{page}", path.display());
+    assert!(
+        golden == page,
+        "{} is not what it was; UPDATE_ARGUMENTS=1 accepts:\n{page}",
+        path.display()
+    );
 }
 
 #[test]
@@ -60,9 +74,24 @@ fn every_machine_of_the_gallery_becomes_the_arguments_it_became_before() {
 fn arm64_without_uefi_keeps_nodes_and_says_that_devices_have_none() {
     let design = Design::with_firmware(&machine("kunpeng"), Arch::Aarch64, None).unwrap();
     check("kunpeng-without-uefi", &design);
-    assert!(design.notes.iter().any(|note| note.contains("on no node") && note.contains("UEFI")), "{:?}", design.notes);
+    assert!(
+        design
+            .notes
+            .iter()
+            .any(|note| note.contains("on no node") && note.contains("UEFI")),
+        "{:?}",
+        design.notes
+    );
     assert_eq!(design.expected.online_nodes().count(), 4);
-    assert!(design.expected.pci.get().unwrap().iter().all(|device| device.node == Known::Yes(None)));
+    assert!(
+        design
+            .expected
+            .pci
+            .get()
+            .unwrap()
+            .iter()
+            .all(|device| device.node == Known::Yes(None))
+    );
 }
 
 #[test]
@@ -72,19 +101,42 @@ fn what_a_guest_of_the_gallery_should_show_is_its_description() {
         let design = design(&described, Arch::of(&described).unwrap());
         let expected = &design.expected;
         assert_eq!(expected.check(), Vec::<String>::new(), "{}", entry.name);
-        assert_eq!(differences(expected, expected), Vec::<String>::new(), "{}", entry.name);
+        assert_eq!(
+            differences(expected, expected),
+            Vec::<String>::new(),
+            "{}",
+            entry.name
+        );
         for node in &described.nodes {
             let seen = expected.node(node.id).unwrap();
-            assert_eq!((seen.online, &seen.cpus), (node.online, &node.cpus), "{} node {}", entry.name, node.id);
-            assert_eq!(seen.has_memory(), node.has_memory(), "{} node {}", entry.name, node.id);
+            assert_eq!(
+                (seen.online, &seen.cpus),
+                (node.online, &node.cpus),
+                "{} node {}",
+                entry.name,
+                node.id
+            );
+            assert_eq!(
+                seen.has_memory(),
+                node.has_memory(),
+                "{} node {}",
+                entry.name,
+                node.id
+            );
         }
         for (from, to, distance) in described.distances.get().unwrap().entries() {
             let known = distance.is_some();
-            assert!(!known || expected.distance(from, to) == distance, "{}: {from} to {to}", entry.name);
+            assert!(
+                !known || expected.distance(from, to) == distance,
+                "{}: {from} to {to}",
+                entry.name
+            );
         }
         let places = |machine: &Machine| {
             let devices = machine.pci.get().into_iter().flatten();
-            let mut places: Vec<_> = devices.map(|device| (device.kind(), device.node.clone())).collect();
+            let mut places: Vec<_> = devices
+                .map(|device| (device.kind(), device.node.clone()))
+                .collect();
             places.sort();
             places
         };
@@ -96,14 +148,29 @@ fn what_a_guest_of_the_gallery_should_show_is_its_description() {
 fn acpi_numbers_nodes_as_they_appear_and_the_device_tree_as_they_are() {
     let after = machine("powerpc-case1-after");
     let on_power = design(&after, Arch::Powerpc64le);
-    assert_eq!(on_power.hardware.nodes.len(), 3, "node 1 is there to fill the gap");
+    assert_eq!(
+        on_power.hardware.nodes.len(),
+        3,
+        "node 1 is there to fill the gap"
+    );
     assert!(on_power.expected.node(NodeId(2)).unwrap().online);
 
     let on_x86 = design(&after, Arch::X86_64);
     assert_eq!(on_x86.hardware.nodes.len(), 2);
-    assert!(!on_x86.expected.node(NodeId(1)).unwrap().online, "x86 has no nodes without CPUs and memory");
-    assert!(on_x86.notes.iter().any(|note| note.contains("2 is 1")), "{:?}", on_x86.notes);
-    assert!(on_x86.notes.iter().any(|note| note.contains("not online")), "{:?}", on_x86.notes);
+    assert!(
+        !on_x86.expected.node(NodeId(1)).unwrap().online,
+        "x86 has no nodes without CPUs and memory"
+    );
+    assert!(
+        on_x86.notes.iter().any(|note| note.contains("2 is 1")),
+        "{:?}",
+        on_x86.notes
+    );
+    assert!(
+        on_x86.notes.iter().any(|note| note.contains("not online")),
+        "{:?}",
+        on_x86.notes
+    );
 }
 
 #[test]
@@ -115,12 +182,22 @@ fn memory_goes_on_above_the_hole_of_each_board() {
     }
     let map = |arch| {
         let design = design(&machine, arch);
-        design.memory_map.iter().map(|range| (range.start, range.bytes, range.node.0)).collect::<Vec<_>>()
+        design
+            .memory_map
+            .iter()
+            .map(|range| (range.start, range.bytes, range.node.0))
+            .collect::<Vec<_>>()
     };
     let gib = |count: u64| count << 30;
     assert_eq!(map(Arch::X86_64), [(0, gib(2), 0), (gib(4), gib(2), 1)]);
-    assert_eq!(map(Arch::Aarch64), [(gib(1), gib(2), 0), (gib(3), gib(2), 1)]);
-    assert_eq!(map(Arch::Powerpc64le), [(0, gib(2), 0), (gib(2), gib(2), 1)]);
+    assert_eq!(
+        map(Arch::Aarch64),
+        [(gib(1), gib(2), 0), (gib(3), gib(2), 1)]
+    );
+    assert_eq!(
+        map(Arch::Powerpc64le),
+        [(0, gib(2), 0), (gib(2), gib(2), 1)]
+    );
 }
 
 #[test]
@@ -133,7 +210,11 @@ fn a_guest_that_differs_from_its_design_says_in_what() {
         devices[0].node = Known::Yes(None);
     }
     let found = differences(&expected, &inside).join("\n");
-    for part in ["nodes 0-1 were to be online, 0-2 are", "node 0 was to have 1024 MiB, has 1", "class 0108 on node 0"] {
+    for part in [
+        "nodes 0-1 were to be online, 0-2 are",
+        "node 0 was to have 1024 MiB, has 1",
+        "class 0108 on node 0",
+    ] {
         assert!(found.contains(part), "{part:?} is not in {found}");
     }
 }

@@ -22,7 +22,12 @@ fn cpio_lists_and_unpacks_what_was_put_in() {
             .stdout(Stdio::piped())
             .spawn()
             .ok()?;
-        child.stdin.take().expect("a pipe").write_all(&bytes).expect("cpio reads all");
+        child
+            .stdin
+            .take()
+            .expect("a pipe")
+            .write_all(&bytes)
+            .expect("cpio reads all");
         Some(child.wait_with_output().expect("cpio ends"))
     };
     let Some(listed) = run(&["-t", "--quiet"]) else {
@@ -30,8 +35,22 @@ fn cpio_lists_and_unpacks_what_was_put_in() {
         return;
     };
     assert!(listed.status.success());
-    assert_eq!(String::from_utf8_lossy(&listed.stdout), "bin\nbin/tool\nbin/alias\nempty\n");
-    assert!(run(&["-i", "--quiet"]).expect("it was there").status.success());
-    assert_eq!(std::fs::read(folder.path().join("bin/alias")).expect("a link to a file"), b"odd length!");
-    assert_eq!(std::fs::read(folder.path().join("empty")).expect("a file"), b"");
+    assert_eq!(
+        String::from_utf8_lossy(&listed.stdout),
+        "bin\nbin/tool\nbin/alias\nempty\n"
+    );
+    assert!(
+        run(&["-i", "--quiet"])
+            .expect("it was there")
+            .status
+            .success()
+    );
+    assert_eq!(
+        std::fs::read(folder.path().join("bin/alias")).expect("a link to a file"),
+        b"odd length!"
+    );
+    assert_eq!(
+        std::fs::read(folder.path().join("empty")).expect("a file"),
+        b""
+    );
 }

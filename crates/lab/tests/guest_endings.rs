@@ -21,20 +21,31 @@ const CHILD: &str = "NEARFAR_TEST_CHILD";
 /// The QEMUs of a process's guests.
 fn qemus_of(process: u32) -> Vec<u32> {
     let mark = mark(process).display().to_string();
-    let numbers =
-        fs::read_dir("/proc").expect("proc").filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let numbers = fs::read_dir("/proc")
+        .expect("proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let has = |number: &u32| {
-        fs::read(format!("/proc/{number}/cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))
+        fs::read(format!("/proc/{number}/cmdline"))
+            .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&mark))
     };
     numbers.filter(has).collect()
 }
 
 /// Everything below a folder.
 fn files_below(folder: &Path) -> BTreeSet<String> {
-    let Ok(entries) = fs::read_dir(folder) else { return BTreeSet::new() };
-    let paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    let below = paths.iter().filter(|path| path.is_dir() && !path.is_symlink()).flat_map(|path| files_below(path));
-    below.chain(paths.iter().map(|path| path.display().to_string())).collect()
+    let Ok(entries) = fs::read_dir(folder) else {
+        return BTreeSet::new();
+    };
+    let paths: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect();
+    let below = paths
+        .iter()
+        .filter(|path| path.is_dir() && !path.is_symlink())
+        .flat_map(|path| files_below(path));
+    below
+        .chain(paths.iter().map(|path| path.display().to_string()))
+        .collect()
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -53,7 +64,9 @@ fn child_that_is_killed() {
     }
     let request = request("two-node", Arch::X86_64).expect("the parent had one");
     // From a thread that ends, as in a program that boots several guests: the guest must not end with it.
-    let guest = thread::spawn(move || boot(&request)).join().expect("a guest");
+    let guest = thread::spawn(move || boot(&request))
+        .join()
+        .expect("a guest");
     println!("\nup");
     thread::sleep(Duration::from_secs(600));
     drop(guest);
@@ -77,7 +90,10 @@ fn a_killed_owner_leaves_no_process_mount_or_file() {
         .spawn()
         .expect("this program starts");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line == "up"), "the guest did not come up");
+    assert!(
+        lines.map_while(Result::ok).any(|line| line == "up"),
+        "the guest did not come up"
+    );
     let kept = files_below(&unpacked);
     assert_eq!(qemus_of(child.id()).len(), 1);
     child.kill().expect("it runs");
@@ -91,7 +107,9 @@ fn a_killed_owner_leaves_no_process_mount_or_file() {
 
 #[test]
 fn three_guests_at_once_do_not_disturb_each_other() {
-    let Some(request) = request("two-node", Arch::X86_64) else { return };
+    let Some(request) = request("two-node", Arch::X86_64) else {
+        return;
+    };
     let _turn = turn();
     let request = &request;
     let names = ["first", "second", "third"];
@@ -105,25 +123,39 @@ fn three_guests_at_once_do_not_disturb_each_other() {
         guests.map(|guest| guest.join().expect("a thread that ends"))
     });
     for (name, output) in names.iter().zip(said) {
-        assert_eq!((output.code, String::from_utf8_lossy(&output.stdout).trim()), (7, *name));
+        assert_eq!(
+            (output.code, String::from_utf8_lossy(&output.stdout).trim()),
+            (7, *name)
+        );
     }
-    wait_until("QEMU is still there", || qemus_of(std::process::id()).is_empty());
+    wait_until("QEMU is still there", || {
+        qemus_of(std::process::id()).is_empty()
+    });
 }
 
 #[test]
 fn a_kernel_that_dies_is_an_error_with_its_last_words() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
+    let Some(mut request) = request("two-node", Arch::X86_64) else {
+        return;
+    };
     let _turn = turn();
-    request.append = vec!["rdinit=/no-such-file".to_owned(), "root=/dev/nothing".to_owned()];
+    request.append = vec![
+        "rdinit=/no-such-file".to_owned(),
+        "root=/dev/nothing".to_owned(),
+    ];
     match Guest::boot(&request, &AtomicBool::new(false)) {
-        Err(LabError::Boot { console, .. }) => assert!(console.contains("Kernel panic"), "{console}"),
+        Err(LabError::Boot { console, .. }) => {
+            assert!(console.contains("Kernel panic"), "{console}")
+        }
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_qemu_that_refuses_its_arguments_is_quoted() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
+    let Some(mut request) = request("two-node", Arch::X86_64) else {
+        return;
+    };
     request.kernel.image = "/dev/null".into();
     match Guest::boot(&request, &AtomicBool::new(false)) {
         Err(LabError::Boot { problem, console }) => {
@@ -136,36 +168,63 @@ fn a_qemu_that_refuses_its_arguments_is_quoted() {
 
 #[test]
 fn a_boot_can_be_cancelled_and_bounded() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
+    let Some(mut request) = request("two-node", Arch::X86_64) else {
+        return;
+    };
     let _turn = turn();
     // A start from a saved guest may be over before it is cancelled.
     request.cold = true;
     let cancel = AtomicBool::new(false);
     thread::scope(|threads| {
         threads.spawn(|| {
-            wait_until("QEMU does not start", || !qemus_of(std::process::id()).is_empty());
+            wait_until("QEMU does not start", || {
+                !qemus_of(std::process::id()).is_empty()
+            });
             cancel.store(true, Ordering::Relaxed);
         });
-        assert!(matches!(Guest::boot(&request, &cancel), Err(LabError::Interrupted)));
+        assert!(matches!(
+            Guest::boot(&request, &cancel),
+            Err(LabError::Interrupted)
+        ));
     });
     request.boot_timeout = Duration::from_millis(200);
-    let error = Guest::boot(&request, &AtomicBool::new(false)).expect_err("too little time").to_string();
+    let error = Guest::boot(&request, &AtomicBool::new(false))
+        .expect_err("too little time")
+        .to_string();
     assert!(error.contains("not up after"), "{error}");
-    wait_until("QEMU is still there", || qemus_of(std::process::id()).is_empty());
+    wait_until("QEMU is still there", || {
+        qemus_of(std::process::id()).is_empty()
+    });
 }
 
 #[test]
 fn a_command_that_does_not_end_is_given_its_time() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else { return };
+    let Some(mut request) = request("two-node", Arch::X86_64) else {
+        return;
+    };
     let _turn = turn();
     request.command_timeout = Some(Duration::from_secs(2));
     let mut guest = boot(&request);
     let mut output = Vec::new();
-    let streams = Streams { input: Input::Nothing, output: Box::new(&mut output), errors: Box::new(std::io::sink()) };
-    match guest.exec(&Exec::new(&["sh", "-c", "echo begun; sleep 600"]), streams, &Signals::none()) {
+    let streams = Streams {
+        input: Input::Nothing,
+        output: Box::new(&mut output),
+        errors: Box::new(std::io::sink()),
+    };
+    match guest.exec(
+        &Exec::new(&["sh", "-c", "echo begun; sleep 600"]),
+        streams,
+        &Signals::none(),
+    ) {
         Err(LabError::OutOfTime { limit, .. }) => assert_eq!(limit.as_secs(), 2),
         other => panic!("{other:?}"),
     }
-    assert_eq!(String::from_utf8_lossy(&output), "begun\n", "what it said before is not lost");
-    wait_until("QEMU is still there", || qemus_of(std::process::id()).is_empty());
+    assert_eq!(
+        String::from_utf8_lossy(&output),
+        "begun\n",
+        "what it said before is not lost"
+    );
+    wait_until("QEMU is still there", || {
+        qemus_of(std::process::id()).is_empty()
+    });
 }

@@ -31,9 +31,16 @@ impl Own {
     /// The folders of its saved guests.
     fn saved(&self) -> Vec<PathBuf> {
         let folder = Cache::of_user().expect("a cache").root().join("saved");
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let made_of = |path: &PathBuf| fs::read_to_string(path.join("record.json")).unwrap_or_default();
-        entries.filter(|path| made_of(path).contains(&self.word)).collect()
+        let entries = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        let made_of =
+            |path: &PathBuf| fs::read_to_string(path.join("record.json")).unwrap_or_default();
+        entries
+            .filter(|path| made_of(path).contains(&self.word))
+            .collect()
     }
 
     fn start(&self, kind: &StartKind) -> Guest {
@@ -54,13 +61,25 @@ impl Drop for Own {
 fn said(guest: &mut Guest, script: &str) -> String {
     let output = guest.output(&["/run/nearfar-lab/bin/busybox", "sh", "-c", script]);
     let output = output.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!((output.code, String::from_utf8_lossy(&output.stderr).as_ref()), (0, ""), "{script}");
+    assert_eq!(
+        (
+            output.code,
+            String::from_utf8_lossy(&output.stderr).as_ref()
+        ),
+        (0, ""),
+        "{script}"
+    );
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 /// Seconds by which a guest's clock is certainly wrong, and how long asking for it took: it may be wrong by so much more.
 fn clock_error(guest: &mut Guest) -> (f64, f64) {
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("after 1970")
+            .as_secs_f64()
+    };
     let before = now();
     // The shell's own variable: starting a program would take longer than the clock may be wrong.
     let seen: f64 = said(guest, "echo $EPOCHREALTIME").parse().expect("seconds");
@@ -71,7 +90,9 @@ fn clock_error(guest: &mut Guest) -> (f64, f64) {
 #[test]
 fn guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time() {
     for arch in [Arch::X86_64, Arch::Aarch64, Arch::Powerpc64le] {
-        let Some(own) = Own::new("two-node", arch, "random") else { continue };
+        let Some(own) = Own::new("two-node", arch, "random") else {
+            continue;
+        };
         let _turn = turn();
         drop(own.start(&StartKind::Saved));
         let mut drawn = BTreeSet::new();
@@ -79,7 +100,9 @@ fn guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time() {
             let mut guest = own.start(&StartKind::Warm);
             let (error, asking) = clock_error(&mut guest);
             let seconds = guest.boot_seconds();
-            println!("{arch}: guest {number} started in {seconds:.2} s, clock off by {error:.3} s (+ {asking:.3} s)");
+            println!(
+                "{arch}: guest {number} started in {seconds:.2} s, clock off by {error:.3} s (+ {asking:.3} s)"
+            );
             assert!(error <= 0.1, "{arch}: the clock is off by {error} s");
             let sources = [
                 "cat /proc/sys/kernel/random/uuid",
@@ -88,7 +111,10 @@ fn guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time() {
                 "cat /etc/machine-id",
             ];
             for source in sources {
-                assert!(drawn.insert(said(&mut guest, source)), "{arch}: {source} gave the same twice");
+                assert!(
+                    drawn.insert(said(&mut guest, source)),
+                    "{arch}: {source} gave the same twice"
+                );
             }
             // What is of the host is not in the state: it is mounted after the start, and the label is this guest's own.
             assert!(said(&mut guest, "cat /proc/cmdline").contains(&own.request.label));
@@ -99,7 +125,9 @@ fn guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time() {
 
 #[test]
 fn another_label_folder_or_delay_uses_the_same_saved_guest_and_another_word_does_not() {
-    let Some(mut own) = Own::new("two-node", Arch::X86_64, "key") else { return };
+    let Some(mut own) = Own::new("two-node", Arch::X86_64, "key") else {
+        return;
+    };
     let _turn = turn();
     drop(own.start(&StartKind::Saved));
     let results = tempfile::tempdir().expect("a folder");
@@ -109,7 +137,10 @@ fn another_label_folder_or_delay_uses_the_same_saved_guest_and_another_word_does
     assert!(said(&mut guest, "cat /proc/cmdline").contains(&own.request.label));
     said(&mut guest, "echo kept > $NEARFAR_RESULTS/file");
     drop(guest);
-    assert_eq!(fs::read_to_string(results.path().join("file")).expect("it was written"), "kept\n");
+    assert_eq!(
+        fs::read_to_string(results.path().join("file")).expect("it was written"),
+        "kept\n"
+    );
     own.request.append.push("numa_balancing=disable".to_owned());
     let mut guest = own.start(&StartKind::Saved);
     assert_eq!(said(&mut guest, "cat /proc/sys/kernel/numa_balancing"), "0");
@@ -121,7 +152,9 @@ fn another_label_folder_or_delay_uses_the_same_saved_guest_and_another_word_does
 
 #[test]
 fn a_saved_guest_that_is_damaged_or_that_qemu_refuses_is_replaced() {
-    let Some(own) = Own::new("two-node", Arch::X86_64, "damage") else { return };
+    let Some(own) = Own::new("two-node", Arch::X86_64, "damage") else {
+        return;
+    };
     let _turn = turn();
     drop(own.start(&StartKind::Saved));
     let folder = own.saved().pop().expect("a saved guest");
@@ -134,26 +167,45 @@ fn a_saved_guest_that_is_damaged_or_that_qemu_refuses_is_replaced() {
     drop(own.start(&StartKind::Warm));
     let content = b"no state at all, with a checksum that fits";
     fs::write(folder.join("state"), content).expect("room");
-    let record = SavedRecord::parse(&fs::read(folder.join("record.json")).expect("it is there")).expect("a record");
-    let record = SavedRecord { state_sha256: nearfar_lab::packages::sha256::of_bytes(content), ..record };
-    fs::write(folder.join("record.json"), serde_json::to_vec(&record).expect("a record")).expect("room");
+    let record = SavedRecord::parse(&fs::read(folder.join("record.json")).expect("it is there"))
+        .expect("a record");
+    let record = SavedRecord {
+        state_sha256: nearfar_lab::packages::sha256::of_bytes(content),
+        ..record
+    };
+    fs::write(
+        folder.join("record.json"),
+        serde_json::to_vec(&record).expect("a record"),
+    )
+    .expect("room");
     let guest = boot(&own.request);
     assert_eq!(guest.start_kind(), &StartKind::Saved);
-    let [why] = guest.failed_boots() else { panic!("{:?}", guest.failed_boots()) };
+    let [why] = guest.failed_boots() else {
+        panic!("{:?}", guest.failed_boots())
+    };
     assert!(why.contains("the saved guest did not start"), "{why}");
 }
 
 #[test]
 fn a_guest_that_hangs_is_noticed_long_before_its_command_has_had_its_time() {
-    let Some(own) = Own::new("two-node", Arch::X86_64, "hang") else { return };
+    let Some(own) = Own::new("two-node", Arch::X86_64, "hang") else {
+        return;
+    };
     let _turn = turn();
     let mut guest = own.start(&StartKind::Saved);
     // Without the processes that talk to the host nothing of the guest is heard again, and its CPUs sleep.
     let script = "for p in /proc/[0-9]*; do p=${p#/proc/}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p; done 2> /dev/null; sleep 600";
-    let streams =
-        Streams { input: Input::Nothing, output: Box::new(std::io::sink()), errors: Box::new(std::io::sink()) };
+    let streams = Streams {
+        input: Input::Nothing,
+        output: Box::new(std::io::sink()),
+        errors: Box::new(std::io::sink()),
+    };
     let began = Instant::now();
-    match guest.exec(&Exec::new(&["/run/nearfar-lab/bin/busybox", "sh", "-c", script]), streams, &Signals::none()) {
+    match guest.exec(
+        &Exec::new(&["/run/nearfar-lab/bin/busybox", "sh", "-c", script]),
+        streams,
+        &Signals::none(),
+    ) {
         Err(LabError::Hung { problem, console }) => {
             assert!(problem.contains("does not answer"), "{problem}");
             assert!(console.contains("vCPU 0"), "{console}");
@@ -166,7 +218,9 @@ fn a_guest_that_hangs_is_noticed_long_before_its_command_has_had_its_time() {
 
 #[test]
 fn a_guest_at_work_does_not_count_as_hanging() {
-    let Some(own) = Own::new("two-node", Arch::X86_64, "busy") else { return };
+    let Some(own) = Own::new("two-node", Arch::X86_64, "busy") else {
+        return;
+    };
     let _turn = turn();
     let mut guest = own.start(&StartKind::Saved);
     // More loops than CPUs, of the highest priority that is not real-time.

@@ -49,7 +49,10 @@ fn cached(cache: &Cache, series: &str, release: &str, version: &str) -> PathBuf 
     let image = bzimage(release);
     let name = format!("boot/vmlinuz-{release}");
     write(&folder.join(&name), &image);
-    write(&folder.join("lib/modules").join(release).join("modules.dep"), "");
+    write(
+        &folder.join("lib/modules").join(release).join("modules.dep"),
+        "",
+    );
     let sum = nearfar_lab::packages::sha256::of_file(&folder.join(&name)).unwrap();
     let record = serde_json::json!({
         "series": series, "arch": "x86_64", "release": release, "package": format!("linux-image-{release}"),
@@ -61,12 +64,26 @@ fn cached(cache: &Cache, series: &str, release: &str, version: &str) -> PathBuf 
 
 #[test]
 fn images_tell_architecture_and_release() {
-    let parsed = |bytes: &[u8]| image::parse(bytes).map(|image| (image.arch, image.release.unwrap_or_default()));
+    let parsed = |bytes: &[u8]| {
+        image::parse(bytes).map(|image| (image.arch, image.release.unwrap_or_default()))
+    };
     let release = "6.12.107+deb12-amd64";
-    assert_eq!(parsed(&bzimage(release)), Some((Arch::X86_64, release.to_owned())));
-    assert_eq!(parsed(&arm_image("6.12.1-arm64")), Some((Arch::Aarch64, "6.12.1-arm64".to_owned())));
-    assert_eq!(parsed(&elf(21, "6.1.0-50-p")), Some((Arch::Powerpc64le, "6.1.0-50-p".to_owned())));
-    assert_eq!(parsed(&elf(62, "7.0")), Some((Arch::X86_64, "7.0".to_owned())));
+    assert_eq!(
+        parsed(&bzimage(release)),
+        Some((Arch::X86_64, release.to_owned()))
+    );
+    assert_eq!(
+        parsed(&arm_image("6.12.1-arm64")),
+        Some((Arch::Aarch64, "6.12.1-arm64".to_owned()))
+    );
+    assert_eq!(
+        parsed(&elf(21, "6.1.0-50-p")),
+        Some((Arch::Powerpc64le, "6.1.0-50-p".to_owned()))
+    );
+    assert_eq!(
+        parsed(&elf(62, "7.0")),
+        Some((Arch::X86_64, "7.0".to_owned()))
+    );
     assert_eq!(parsed(&elf(8, "6.1.0")), None, "MIPS");
     assert_eq!(parsed(b"#!/bin/sh\n"), None);
     let packed = {
@@ -74,7 +91,11 @@ fn images_tell_architecture_and_release() {
         std::io::Write::write_all(&mut packer, &arm_image("6.12.2")).unwrap();
         packer.finish().unwrap()
     };
-    assert_eq!(parsed(&packed), Some((Arch::Aarch64, "6.12.2".to_owned())), "Image.gz");
+    assert_eq!(
+        parsed(&packed),
+        Some((Arch::Aarch64, "6.12.2".to_owned())),
+        "Image.gz"
+    );
     let mut zboot = vec![0; 0x100];
     zboot[..8].copy_from_slice(b"MZ\0\0zimg");
     zboot[8..12].copy_from_slice(&0x100_u32.to_le_bytes());
@@ -83,7 +104,11 @@ fn images_tell_architecture_and_release() {
     zboot[0x3c..0x40].copy_from_slice(&0x40_u32.to_le_bytes());
     zboot[0x44..0x46].copy_from_slice(&0xaa64_u16.to_le_bytes());
     zboot.extend(packed);
-    assert_eq!(parsed(&zboot), Some((Arch::Aarch64, "6.12.2".to_owned())), "vmlinuz.efi");
+    assert_eq!(
+        parsed(&zboot),
+        Some((Arch::Aarch64, "6.12.2".to_owned())),
+        "vmlinuz.efi"
+    );
 }
 
 #[test]
@@ -118,12 +143,19 @@ fn a_build_tree_is_found_and_a_stale_image_in_it_refused() {
     assert!(problem.contains("run make"), "{problem}");
     write(&root.join("arch/x86/boot/bzImage"), bzimage("6.13.0-rc1+"));
     let kernel = own::at_path(&root, Arch::X86_64).unwrap();
-    assert_eq!((kernel.release.as_str(), kernel.modules), ("6.13.0-rc1+", None), "all built in");
+    assert_eq!(
+        (kernel.release.as_str(), kernel.modules),
+        ("6.13.0-rc1+", None),
+        "all built in"
+    );
     write(&root.join("lib/modules/6.13.0-rc1+/modules.dep"), "");
     assert!(own::at_path(&root, Arch::X86_64).unwrap().modules.is_some());
     write(&root.join("arch/x86/boot/bzImage"), bzimage("6.12.0"));
     let problem = own::at_path(&root, Arch::X86_64).unwrap_err().to_string();
-    assert!(problem.contains("6.12.0") && problem.contains("6.13.0-rc1+"), "{problem}");
+    assert!(
+        problem.contains("6.12.0") && problem.contains("6.13.0-rc1+"),
+        "{problem}"
+    );
 }
 
 #[test]
@@ -132,7 +164,10 @@ fn what_is_no_kernel_of_the_architecture_is_refused_with_what_to_do() {
     let path = folder.path();
     let problem = |path: &Path, arch| own::at_path(path, arch).unwrap_err().to_string();
     assert!(problem(path, Arch::X86_64).contains("no kernel in this folder"));
-    assert!(problem(&path.join("absent"), Arch::X86_64).contains("6.12"), "says what a kernel is");
+    assert!(
+        problem(&path.join("absent"), Arch::X86_64).contains("6.12"),
+        "says what a kernel is"
+    );
     write(&path.join("boot/vmlinuz-6.1"), "text");
     assert!(problem(path, Arch::X86_64).contains("not a kernel image"));
     write(&path.join("boot/vmlinuz-6.1"), bzimage("6.1"));
@@ -147,23 +182,40 @@ fn what_is_no_kernel_of_the_architecture_is_refused_with_what_to_do() {
 fn the_newest_whole_kernel_of_a_series_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path());
-    let found = |spec: Option<&str>| kernels::find_in(&cache, spec, Arch::X86_64).map(|kernel| kernel.release);
+    let found = |spec: Option<&str>| {
+        kernels::find_in(&cache, spec, Arch::X86_64).map(|kernel| kernel.release)
+    };
     let problem = found(None).unwrap_err().to_string();
-    assert!(problem.contains("nearfar lab kernels get 6.12"), "{problem}");
+    assert!(
+        problem.contains("nearfar lab kernels get 6.12"),
+        "{problem}"
+    );
     cached(&cache, "6.1", "6.1.0-56-amd64", "6.1.192-2");
     cached(&cache, "6.12", "6.12.95+deb12-amd64", "6.12.95-1~bpo12+1");
     let newest = cached(&cache, "6.12", "6.12.107+deb12-amd64", "6.12.107-1~deb12u1");
     assert_eq!(found(None).unwrap(), "6.12.107+deb12-amd64");
     assert_eq!(found(Some("6.12")).unwrap(), "6.12.107+deb12-amd64");
     assert_eq!(found(Some("6.1")).unwrap(), "6.1.0-56-amd64");
-    assert_eq!(found(Some("6.12.95+deb12-amd64")).unwrap(), "6.12.95+deb12-amd64");
+    assert_eq!(
+        found(Some("6.12.95+deb12-amd64")).unwrap(),
+        "6.12.95+deb12-amd64"
+    );
     let problem = found(Some("5.10")).unwrap_err().to_string();
-    assert!(problem.contains("nearfar lab kernels get 5.10"), "{problem}");
-    let problem = kernels::find_in(&cache, Some("6.12"), Arch::Aarch64).unwrap_err().to_string();
+    assert!(
+        problem.contains("nearfar lab kernels get 5.10"),
+        "{problem}"
+    );
+    let problem = kernels::find_in(&cache, Some("6.12"), Arch::Aarch64)
+        .unwrap_err()
+        .to_string();
     assert!(problem.contains("--arch aarch64"), "{problem}");
 
     fs::remove_file(newest.join("lib/modules/6.12.107+deb12-amd64/modules.dep")).unwrap();
-    assert_eq!(found(Some("6.12")).unwrap(), "6.12.95+deb12-amd64", "a damaged one is passed over");
+    assert_eq!(
+        found(Some("6.12")).unwrap(),
+        "6.12.95+deb12-amd64",
+        "a damaged one is passed over"
+    );
 }
 
 #[test]
@@ -177,10 +229,26 @@ fn the_list_shows_what_is_cached_what_is_damaged_and_what_could_be_fetched() {
     let mut altered = fs::read(&image).unwrap();
     altered[0] ^= 1;
     fs::write(&image, &altered).unwrap();
-    assert_eq!(kernels::verify(&cache), [(damaged, "boot/vmlinuz-6.12.95+deb12-amd64 was altered".to_owned())]);
+    assert_eq!(
+        kernels::verify(&cache),
+        [(
+            damaged,
+            "boot/vmlinuz-6.12.95+deb12-amd64 was altered".to_owned()
+        )]
+    );
     fs::write(&image, &altered[1..]).unwrap();
     let list = kernels::list(&cache);
-    let seen: Vec<_> = list.iter().map(|it| (it.series.to_string(), it.arch, it.cached, it.damage.is_some())).collect();
+    let seen: Vec<_> = list
+        .iter()
+        .map(|it| {
+            (
+                it.series.to_string(),
+                it.arch,
+                it.cached,
+                it.damage.is_some(),
+            )
+        })
+        .collect();
     let wanted = [
         ("6.12", Arch::X86_64, false, true),
         ("6.1", Arch::X86_64, true, false),
@@ -188,10 +256,19 @@ fn the_list_shows_what_is_cached_what_is_damaged_and_what_could_be_fetched() {
         ("6.12", Arch::Powerpc64le, false, false),
         ("6.1", Arch::Powerpc64le, false, false),
     ];
-    assert_eq!(seen, wanted.map(|(series, arch, cached, damaged)| (series.to_owned(), arch, cached, damaged)));
-    assert_eq!(list[1].package.as_deref(), Some("linux-image-6.1.0-56-amd64 6.1.192-2"));
+    assert_eq!(
+        seen,
+        wanted.map(|(series, arch, cached, damaged)| (series.to_owned(), arch, cached, damaged))
+    );
+    assert_eq!(
+        list[1].package.as_deref(),
+        Some("linux-image-6.1.0-56-amd64 6.1.192-2")
+    );
     // A record that is no record is no kernel.
-    write(&cache.root().join("kernels/x86_64/6.9/record.json"), "{\"series\": \"six\"}");
+    write(
+        &cache.root().join("kernels/x86_64/6.9/record.json"),
+        "{\"series\": \"six\"}",
+    );
     assert_eq!(kernels::list(&cache).len(), 5);
 }
 
@@ -200,7 +277,10 @@ fn a_cached_kernel_is_got_without_asking_anybody() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path());
     cached(&cache, "6.1", "6.1.0-56-amd64", "6.1.192-2");
-    let kernel = kernels::get(&cache, Series::V6_1, Arch::X86_64, &mut |step| panic!("{step:?}")).unwrap();
+    let kernel = kernels::get(&cache, Series::V6_1, Arch::X86_64, &mut |step| {
+        panic!("{step:?}")
+    })
+    .unwrap();
     assert_eq!(kernel.release, "6.1.0-56-amd64");
 }
 
@@ -240,7 +320,11 @@ fn a_finished_folder_takes_the_place_of_an_older_one() {
         lock.put(&workshop.path().join("made"), &place).unwrap();
     }
     assert_eq!(fs::read_to_string(place.join("file")).unwrap(), "new");
-    let left: Vec<_> = fs::read_dir(cache.root()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    let left: Vec<_> = fs::read_dir(cache.root())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
 
@@ -249,7 +333,17 @@ fn series_are_read_as_they_are_written() {
     assert_eq!("6.12".parse::<Series>().unwrap(), Series::V6_12);
     assert_eq!(Series::of_release("6.1.0-56-amd64"), Some(Series::V6_1));
     assert_eq!(Series::of_release("6.12+x"), Some(Series::V6_12));
-    for text in ["6", "6.", ".1", "6.1.2", "+6.1", "6.x", "99999999.1", "six.one", ""] {
+    for text in [
+        "6",
+        "6.",
+        ".1",
+        "6.1.2",
+        "+6.1",
+        "6.x",
+        "99999999.1",
+        "six.one",
+        "",
+    ] {
         assert!(text.parse::<Series>().is_err(), "{text}");
     }
 }

@@ -18,7 +18,8 @@ fn system(os_release: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-const DEBIAN_12: &str = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+const DEBIAN_12: &str =
+    "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_CODENAME=bookworm\nID=debian\n";
 
 #[test]
 fn one_line_sources_are_read_with_their_options() {
@@ -36,7 +37,11 @@ fn one_line_sources_are_read_with_their_options() {
     };
     let wanted = [
         source("http://mirror.example/debian", "bookworm", Some("/k.gpg")),
-        source("https://security.example/debian-security", "bookworm-security", None),
+        source(
+            "https://security.example/debian-security",
+            "bookworm-security",
+            None,
+        ),
     ];
     assert_eq!(one_line(text), wanted);
 }
@@ -57,16 +62,27 @@ fn sources_in_paragraphs_are_read_with_a_key_of_several_lines() {
 #[test]
 fn the_archive_is_the_mirror_of_the_machines_own_release() {
     let list = "deb http://tools.example/apt stable main\ndeb http://mirror.example/debian bookworm main\n";
-    let security =
-        "Types: deb\nURIs: http://security.example/debian-security\nSuites: bookworm-security\nSigned-By: /k.gpg\n";
-    let root = system(DEBIAN_12, &[("sources.list", list), ("sources.list.d/s.sources", security)]);
+    let security = "Types: deb\nURIs: http://security.example/debian-security\nSuites: bookworm-security\nSigned-By: /k.gpg\n";
+    let root = system(
+        DEBIAN_12,
+        &[
+            ("sources.list", list),
+            ("sources.list.d/s.sources", security),
+        ],
+    );
     let archive = Archive::of_system(root.path()).unwrap();
     assert_eq!(archive.codename, "bookworm");
     assert_eq!(archive.main.uris, ["http://mirror.example/debian"]);
     assert!(!archive.has_backports);
     let file = archive.sources_file("bookworm", "arm64");
-    assert!(file.contains("Suites: bookworm bookworm-updates bookworm-backports\n"), "{file}");
-    assert!(file.contains("URIs: http://security.example/debian-security\nSuites: bookworm-security\n"), "{file}");
+    assert!(
+        file.contains("Suites: bookworm bookworm-updates bookworm-backports\n"),
+        "{file}"
+    );
+    assert!(
+        file.contains("URIs: http://security.example/debian-security\nSuites: bookworm-security\n"),
+        "{file}"
+    );
     assert_eq!(file.matches("Architectures: arm64\n").count(), 2);
     assert_eq!(file.matches("Signed-By: /k.gpg\n").count(), 1);
     // What is written can be read, and apt reads paragraphs as we do.
@@ -77,15 +93,29 @@ fn the_archive_is_the_mirror_of_the_machines_own_release() {
 fn options_that_lower_apts_guard_are_not_taken_over() {
     let list = "deb [trusted=yes allow-insecure=yes allow-weak=yes] http://mirror.example/debian bookworm main\n";
     let root = system(DEBIAN_12, &[("sources.list", list)]);
-    let file = Archive::of_system(root.path()).unwrap().sources_file("bookworm", "amd64");
+    let file = Archive::of_system(root.path())
+        .unwrap()
+        .sources_file("bookworm", "amd64");
     let lower = file.to_ascii_lowercase();
-    assert!(!lower.contains("trusted") && !lower.contains("insecure") && !lower.contains("weak"), "{file}");
+    assert!(
+        !lower.contains("trusted") && !lower.contains("insecure") && !lower.contains("weak"),
+        "{file}"
+    );
 }
 
 #[test]
 fn moving_names_of_suites_stand_for_the_release() {
-    let root = system(DEBIAN_12, &[("sources.list", "deb http://mirror.example/debian oldstable main\n")]);
-    assert_eq!(Archive::of_system(root.path()).unwrap().main.suites, ["oldstable"]);
+    let root = system(
+        DEBIAN_12,
+        &[(
+            "sources.list",
+            "deb http://mirror.example/debian oldstable main\n",
+        )],
+    );
+    assert_eq!(
+        Archive::of_system(root.path()).unwrap().main.suites,
+        ["oldstable"]
+    );
 }
 
 #[test]
@@ -102,7 +132,9 @@ fn other_systems_and_machines_without_a_mirror_are_told_apart() {
 #[test]
 fn packages_without_a_good_sum_or_with_a_name_that_is_an_option_are_left_out() {
     let sum = "C".repeat(64);
-    let good = format!("Package: busybox\nVersion: 1:1.35~x-4+b1\nSize: 12\nSHA256: {sum}\nDescription: a\n b\n");
+    let good = format!(
+        "Package: busybox\nVersion: 1:1.35~x-4+b1\nSize: 12\nSHA256: {sum}\nDescription: a\n b\n"
+    );
     let list = format!(
         "{good}\nPackage: x\nVersion: 1\nSize: 12\n\nPackage: -o=x\nVersion: 1\nSize: 1\nSHA256: {sum}\n\n\
          Package: y\nVersion: 1\nSize: 1\nSHA256: {}\n",
@@ -110,8 +142,14 @@ fn packages_without_a_good_sum_or_with_a_name_that_is_an_option_are_left_out() {
     );
     let packages = packages(&list);
     assert_eq!(packages.len(), 1);
-    assert_eq!((packages[0].package.as_str(), packages[0].version.as_str()), ("busybox", "1:1.35~x-4+b1"));
-    assert_eq!((packages[0].bytes, packages[0].sha256.clone()), (12, "c".repeat(64)));
+    assert_eq!(
+        (packages[0].package.as_str(), packages[0].version.as_str()),
+        ("busybox", "1:1.35~x-4+b1")
+    );
+    assert_eq!(
+        (packages[0].bytes, packages[0].sha256.clone()),
+        (12, "c".repeat(64))
+    );
 }
 
 #[test]

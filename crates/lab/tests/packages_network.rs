@@ -11,7 +11,9 @@ use nearfar_lab::{foreign, kernels};
 fn allowed() -> bool {
     let allowed = std::env::var_os("NEARFAR_NETWORK_TESTS").is_some_and(|value| value == "1");
     if !allowed {
-        println!("skipped: network: fetches from the network, which NEARFAR_NETWORK_TESTS=1 would allow");
+        println!(
+            "skipped: network: fetches from the network, which NEARFAR_NETWORK_TESTS=1 would allow"
+        );
     }
     allowed
 }
@@ -39,8 +41,17 @@ fn every_known_kernel_is_fetched_whole_with_its_modules() {
         let image = kernels::image::read(&kernel.image).unwrap().unwrap();
         assert_eq!(image.arch, arch);
         // The image of 6.12 for arm64 may be packed in a way that hides it.
-        assert!(image.release.is_none_or(|release| release == kernel.release));
-        assert!(std::fs::metadata(kernel.modules.unwrap().join("modules.dep")).unwrap().len() > 100_000);
+        assert!(
+            image
+                .release
+                .is_none_or(|release| release == kernel.release)
+        );
+        assert!(
+            std::fs::metadata(kernel.modules.unwrap().join("modules.dep"))
+                .unwrap()
+                .len()
+                > 100_000
+        );
         let again = kernels::find_in(&cache, Some(&series.to_string()), arch).unwrap();
         assert_eq!(again.image, kernel.image);
     }
@@ -53,11 +64,20 @@ fn static_programs_for_foreign_guests_are_fetched() {
         return;
     }
     let cache = Cache::of_user().unwrap();
-    for arch in Arch::ALL.into_iter().filter(|arch| Some(*arch) != Arch::host()) {
+    for arch in Arch::ALL
+        .into_iter()
+        .filter(|arch| Some(*arch) != Arch::host())
+    {
         let start = Instant::now();
         let foreign = foreign::get(&cache, arch).unwrap();
-        println!("{arch}: {foreign:?} in {:.1} s", start.elapsed().as_secs_f32());
-        assert!(foreign::is_static(&foreign.busybox, arch) && foreign::is_static(&foreign.user_emulator, arch));
+        println!(
+            "{arch}: {foreign:?} in {:.1} s",
+            start.elapsed().as_secs_f32()
+        );
+        assert!(
+            foreign::is_static(&foreign.busybox, arch)
+                && foreign::is_static(&foreign.user_emulator, arch)
+        );
         assert_eq!(foreign::cached(&cache, arch), Some(foreign));
     }
 }

@@ -29,9 +29,18 @@ fn program(folder: &tempfile::TempDir, script: &str) -> PathBuf {
 
 #[test]
 fn versions_are_read_from_what_qemu_prints() {
-    assert_eq!(qemu::version_in("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\n"), Some((10, 0, 2)));
-    assert_eq!(qemu::version_in("QEMU emulator version 7.2\n"), Some((7, 2, 0)));
-    assert_eq!(qemu::version_in("QEMU emulator version 11.0.50 (v11-rc1)"), Some((11, 0, 50)));
+    assert_eq!(
+        qemu::version_in("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\n"),
+        Some((10, 0, 2))
+    );
+    assert_eq!(
+        qemu::version_in("QEMU emulator version 7.2\n"),
+        Some((7, 2, 0))
+    );
+    assert_eq!(
+        qemu::version_in("QEMU emulator version 11.0.50 (v11-rc1)"),
+        Some((11, 0, 50))
+    );
     assert_eq!(qemu::version_in("QEMU emulator version x"), None);
     assert_eq!(qemu::version_in("bash: no"), None);
 }
@@ -40,7 +49,10 @@ fn versions_are_read_from_what_qemu_prints() {
 fn devices_are_known_by_name_and_by_alias() {
     let text = "Network devices:\nname \"e1000\", bus PCI, alias \"e1000-82540em\", desc \"Intel \"GbE\"\"\nname \"igb\", bus PCI\n";
     let devices = qemu::devices_in(text);
-    assert_eq!(devices.iter().map(String::as_str).collect::<Vec<_>>(), ["e1000", "e1000-82540em", "igb"]);
+    assert_eq!(
+        devices.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["e1000", "e1000-82540em", "igb"]
+    );
 }
 
 #[test]
@@ -65,7 +77,11 @@ fn an_old_qemu_has_no_plugins_and_a_new_one_only_if_it_was_built_with_them() {
 fn a_program_that_is_no_qemu_is_named_in_the_error() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
-    let error = |script: &str| Qemu::at(program(&folder, script), Arch::X86_64).unwrap_err().to_string();
+    let error = |script: &str| {
+        Qemu::at(program(&folder, script), Arch::X86_64)
+            .unwrap_err()
+            .to_string()
+    };
     assert!(error("echo hello").contains("qemu-system-x86_64: its --version"));
     assert!(error("echo 'cannot load libfoo' >&2; exit 127").contains("cannot load libfoo"));
 }
@@ -73,8 +89,16 @@ fn a_program_that_is_no_qemu_is_named_in_the_error() {
 #[test]
 fn foreign_guests_are_never_accelerated() {
     let folder = tempfile::tempdir().unwrap();
-    let foreign = Arch::ALL.into_iter().find(|arch| Some(*arch) != Arch::host()).unwrap();
-    let qemu = Qemu { arch: foreign, program: "/nowhere".into(), version: (10, 0, 2), plugins: true };
+    let foreign = Arch::ALL
+        .into_iter()
+        .find(|arch| Some(*arch) != Arch::host())
+        .unwrap();
+    let qemu = Qemu {
+        arch: foreign,
+        program: "/nowhere".into(),
+        version: (10, 0, 2),
+        plugins: true,
+    };
     let answer = qemu::acceleration_with(&Cache::at(folder.path()), &qemu, None);
     assert_eq!(answer.acceleration, Acceleration::Tcg);
     assert!(answer.because.unwrap().contains("host's architecture"));
@@ -87,10 +111,19 @@ fn kvm_is_not_assumed_while_there_is_no_kernel_to_try_it_with() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let qemu = Qemu { arch: host, program: "/nowhere".into(), version: (10, 0, 2), plugins: true };
+    let qemu = Qemu {
+        arch: host,
+        program: "/nowhere".into(),
+        version: (10, 0, 2),
+        plugins: true,
+    };
     let answer = qemu::acceleration_with(&Cache::at(folder.path()), &qemu, None);
     assert_eq!(answer.acceleration, Acceleration::Tcg);
-    assert!(answer.because.is_some_and(|because| because.contains("/dev/kvm") || because.contains("not tried")));
+    assert!(
+        answer
+            .because
+            .is_some_and(|because| because.contains("/dev/kvm") || because.contains("not tried"))
+    );
 }
 
 #[test]
@@ -100,11 +133,23 @@ fn the_doctor_names_a_consequence_for_whatever_is_not_as_it_should_be() {
     let cache = Cache::at(folder.path());
     let doctor = doctor::examine(&cache);
     for item in &doctor.items {
-        assert_eq!(item.state == State::Ok, item.consequence.is_none(), "{item:?}");
+        assert_eq!(
+            item.state == State::Ok,
+            item.consequence.is_none(),
+            "{item:?}"
+        );
         assert!(!item.what.is_empty() && !item.detail.is_empty(), "{item:?}");
     }
-    let kernels = doctor.items.iter().filter(|item| item.what.starts_with("kernel "));
-    assert_eq!(kernels.filter(|item| item.state == State::Missing && item.command.is_some()).count(), 5);
+    let kernels = doctor
+        .items
+        .iter()
+        .filter(|item| item.what.starts_with("kernel "));
+    assert_eq!(
+        kernels
+            .filter(|item| item.state == State::Missing && item.command.is_some())
+            .count(),
+        5
+    );
     assert!(!cache.root().join("lock").exists(), "looking takes no lock");
 }
 
@@ -123,18 +168,32 @@ fn a_newer_qemu_comes_from_the_backports_of_the_machines_own_mirror() {
         security: None,
         has_backports: false,
     };
-    let command = Installer::with(Ok(archive.clone())).install_newer("qemu-system-x86").unwrap();
+    let command = Installer::with(Ok(archive.clone()))
+        .install_newer("qemu-system-x86")
+        .unwrap();
     let wanted = "printf '%s\\n' 'Types: deb' 'URIs: http://mirror.example/debian' 'Suites: bookworm-backports' \
                   'Components: main' 'Signed-By: /k.gpg' | sudo tee /etc/apt/sources.list.d/nearfar-backports.sources \
                   && sudo apt-get update && sudo apt-get install --no-install-recommends -t bookworm-backports qemu-system-x86";
     assert_eq!(command, wanted);
     archive.has_backports = true;
-    let command = Installer::with(Ok(archive.clone())).install_newer("qemu-system-x86").unwrap();
-    assert!(command.starts_with("sudo apt-get update && sudo apt-get install"), "{command}");
+    let command = Installer::with(Ok(archive.clone()))
+        .install_newer("qemu-system-x86")
+        .unwrap();
+    assert!(
+        command.starts_with("sudo apt-get update && sudo apt-get install"),
+        "{command}"
+    );
     archive.has_backports = false;
     archive.main.signed_by = Some("/k'; rm -rf /'".to_owned());
-    assert_eq!(Installer::with(Ok(archive)).install_newer("x"), None, "nothing that ends a quotation goes to a shell");
-    assert_eq!(Installer::with(Err("Ubuntu".to_owned())).install_newer("x"), None);
+    assert_eq!(
+        Installer::with(Ok(archive)).install_newer("x"),
+        None,
+        "nothing that ends a quotation goes to a shell"
+    );
+    assert_eq!(
+        Installer::with(Err("Ubuntu".to_owned())).install_newer("x"),
+        None
+    );
 }
 
 proptest! {

@@ -6,12 +6,52 @@ use crate::set::CpuSet;
 /// Each broken invariant in words.
 pub(crate) fn violations(machine: &Machine) -> Vec<String> {
     let mut found = Vec::new();
-    ascending("nodes", machine.nodes.iter().map(|node| node.id), &mut found);
+    ascending(
+        "nodes",
+        machine.nodes.iter().map(|node| node.id),
+        &mut found,
+    );
     ascending("cpus", machine.cpus.iter().map(|cpu| cpu.id), &mut found);
-    ascending("pci", machine.pci.get().into_iter().flatten().map(|device| device.address), &mut found);
-    ascending("host_bridges", machine.host_bridges.get().into_iter().flatten().map(|bridge| bridge.root), &mut found);
-    ascending("interrupts", machine.interrupts.get().into_iter().flatten().map(|interrupt| interrupt.irq), &mut found);
-    ascending("networks", machine.networks.get().into_iter().flatten().map(|network| &network.name), &mut found);
+    ascending(
+        "pci",
+        machine
+            .pci
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|device| device.address),
+        &mut found,
+    );
+    ascending(
+        "host_bridges",
+        machine
+            .host_bridges
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|bridge| bridge.root),
+        &mut found,
+    );
+    ascending(
+        "interrupts",
+        machine
+            .interrupts
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|interrupt| interrupt.irq),
+        &mut found,
+    );
+    ascending(
+        "networks",
+        machine
+            .networks
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|network| &network.name),
+        &mut found,
+    );
     cpus(machine, &mut found);
     nodes(machine, &mut found);
     found
@@ -25,40 +65,83 @@ fn ascending<T: Ord>(what: &str, keys: impl Iterator<Item = T>, found: &mut Vec<
 
 fn cpus(machine: &Machine, found: &mut Vec<String>) {
     let listed: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
-    let online: CpuSet = machine.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect();
+    let online: CpuSet = machine
+        .cpus
+        .iter()
+        .filter(|cpu| cpu.online)
+        .map(|cpu| cpu.id)
+        .collect();
     if online != machine.cpu_states.online {
-        found.push(format!("CPUs marked online are {online}, the set of online CPUs is {}", machine.cpu_states.online));
+        found.push(format!(
+            "CPUs marked online are {online}, the set of online CPUs is {}",
+            machine.cpu_states.online
+        ));
     }
     for cpu in &machine.cpus {
-        let leaders = [("core", cpu.core), ("cluster", cpu.cluster), ("die", cpu.die), ("package", cpu.package_leader)];
+        let leaders = [
+            ("core", cpu.core),
+            ("cluster", cpu.cluster),
+            ("die", cpu.die),
+            ("package", cpu.package_leader),
+        ];
         for (what, leader) in leaders {
-            if let Some(leader) = leader.filter(|&leader| !listed.contains(leader) || leader > cpu.id) {
-                found.push(format!("CPU {} has {what} leader {leader}, which is not a lower CPU", cpu.id));
+            if let Some(leader) =
+                leader.filter(|&leader| !listed.contains(leader) || leader > cpu.id)
+            {
+                found.push(format!(
+                    "CPU {} has {what} leader {leader}, which is not a lower CPU",
+                    cpu.id
+                ));
             }
         }
         if let Some(node) = cpu.node
-            && !machine.node(node).is_some_and(|node| node.cpus.contains(cpu.id))
+            && !machine
+                .node(node)
+                .is_some_and(|node| node.cpus.contains(cpu.id))
         {
-            found.push(format!("CPU {} says node {node}, which does not list it", cpu.id));
+            found.push(format!(
+                "CPU {} says node {node}, which does not list it",
+                cpu.id
+            ));
         }
     }
     for cache in &machine.caches {
         if cache.cpus.is_empty() || !cache.cpus.is_subset(&listed) {
-            found.push(format!("a level {} cache has CPUs {:?}, some of them unknown", cache.level, cache.cpus));
+            found.push(format!(
+                "a level {} cache has CPUs {:?}, some of them unknown",
+                cache.level, cache.cpus
+            ));
         }
     }
 }
 
 fn nodes(machine: &Machine, found: &mut Vec<String>) {
     for node in &machine.nodes {
-        if let Some(cpu) = node.cpus.iter().find(|&cpu| machine.cpu(cpu).is_none_or(|cpu| cpu.node.is_none())) {
-            found.push(format!("node {} lists CPU {cpu}, which is unknown or says no node", node.id));
+        if let Some(cpu) = node
+            .cpus
+            .iter()
+            .find(|&cpu| machine.cpu(cpu).is_none_or(|cpu| cpu.node.is_none()))
+        {
+            found.push(format!(
+                "node {} lists CPU {cpu}, which is unknown or says no node",
+                node.id
+            ));
         }
     }
-    for (what, table) in [("distances", &machine.distances), ("firmware_distances", &machine.firmware_distances)] {
-        let stray = table.get().and_then(|table| table.nodes().iter().find(|&&node| machine.node(node).is_none()));
+    for (what, table) in [
+        ("distances", &machine.distances),
+        ("firmware_distances", &machine.firmware_distances),
+    ] {
+        let stray = table.get().and_then(|table| {
+            table
+                .nodes()
+                .iter()
+                .find(|&&node| machine.node(node).is_none())
+        });
         if let Some(stray) = stray {
-            found.push(format!("{what} name node {stray}, which is not in the list of nodes"));
+            found.push(format!(
+                "{what} name node {stray}, which is not in the list of nodes"
+            ));
         }
     }
 }

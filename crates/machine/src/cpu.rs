@@ -132,6 +132,10 @@ impl CpuStates {
     /// Online CPUs that may be given interrupts and other housekeeping; all of them when every CPU is isolated.
     pub fn housekeeping(&self) -> CpuSet {
         let free = self.online.difference(&self.kept_free());
-        if free.is_empty() { self.online.clone() } else { free }
+        if free.is_empty() {
+            self.online.clone()
+        } else {
+            free
+        }
     }
 }

@@ -15,7 +15,10 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A diagnostic about a place.
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { place: place.into(), message: message.into() }
+        Self {
+            place: place.into(),
+            message: message.into(),
+        }
     }
 }
 

@@ -19,15 +19,30 @@ impl Machine {
     /// The names that Linux has for what a PCI function serves: disks, network interfaces and the namespaces of its
     /// NVMe controllers, each once and in order.
     pub fn names_on(&self, address: PciAddress) -> Vec<&str> {
-        let disks = self.disks.iter().filter(|disk| disk.device == address).map(|disk| disk.name.as_str());
+        let disks = self
+            .disks
+            .iter()
+            .filter(|disk| disk.device == address)
+            .map(|disk| disk.name.as_str());
         let networks = self.networks.get().into_iter().flatten();
-        let networks = networks.filter(|network| network.device == Some(address)).map(|network| network.name.as_str());
+        let networks = networks
+            .filter(|network| network.device == Some(address))
+            .map(|network| network.name.as_str());
         let mut names: Vec<&str> = disks.chain(networks).collect();
         for subsystem in self.nvme.get().into_iter().flatten() {
-            let own: Vec<_> =
-                subsystem.controllers.iter().filter(|controller| controller.device == Some(address)).collect();
-            let serves = |path: &crate::NvmePath| own.iter().any(|controller| controller.name == path.controller);
-            let served = subsystem.namespaces.iter().filter(|namespace| namespace.paths.iter().any(serves));
+            let own: Vec<_> = subsystem
+                .controllers
+                .iter()
+                .filter(|controller| controller.device == Some(address))
+                .collect();
+            let serves = |path: &crate::NvmePath| {
+                own.iter()
+                    .any(|controller| controller.name == path.controller)
+            };
+            let served = subsystem
+                .namespaces
+                .iter()
+                .filter(|namespace| namespace.paths.iter().any(serves));
             names.extend(served.map(|namespace| namespace.name.as_str()));
         }
         names.sort_unstable();
@@ -39,12 +54,24 @@ impl Machine {
     pub fn device_names(&self) -> Vec<&str> {
         let disks = self.disks.iter().map(|disk| disk.name.as_str());
         let networks = self.networks.get().into_iter().flatten();
-        let networks = networks.filter(|network| network.device.is_some()).map(|network| network.name.as_str());
+        let networks = networks
+            .filter(|network| network.device.is_some())
+            .map(|network| network.name.as_str());
         let mut names: Vec<&str> = disks.chain(networks).collect();
         for subsystem in self.nvme.get().into_iter().flatten() {
             names.push(&subsystem.name);
-            names.extend(subsystem.controllers.iter().map(|controller| controller.name.as_str()));
-            names.extend(subsystem.namespaces.iter().map(|namespace| namespace.name.as_str()));
+            names.extend(
+                subsystem
+                    .controllers
+                    .iter()
+                    .map(|controller| controller.name.as_str()),
+            );
+            names.extend(
+                subsystem
+                    .namespaces
+                    .iter()
+                    .map(|namespace| namespace.name.as_str()),
+            );
         }
         names.sort_unstable();
         names.dedup();
@@ -55,20 +82,42 @@ impl Machine {
     /// an NVMe controller, namespace or subsystem. Empty where the machine has nothing of that name.
     pub fn functions_named(&self, name: &str) -> Vec<PciAddress> {
         if let Ok(address) = name.parse() {
-            return self.pci_device(address).map(|device| device.address).into_iter().collect();
+            return self
+                .pci_device(address)
+                .map(|device| device.address)
+                .into_iter()
+                .collect();
         }
         let name = name.strip_prefix("/dev/").unwrap_or(name);
-        let disks = self.disks.iter().filter(|disk| disk.name == name).map(|disk| disk.device);
+        let disks = self
+            .disks
+            .iter()
+            .filter(|disk| disk.name == name)
+            .map(|disk| disk.device);
         let networks = self.networks.get().into_iter().flatten();
-        let networks = networks.filter(|network| network.name == name).filter_map(|network| network.device);
+        let networks = networks
+            .filter(|network| network.name == name)
+            .filter_map(|network| network.device);
         let mut found: Vec<PciAddress> = disks.chain(networks).collect();
         for subsystem in self.nvme.get().into_iter().flatten() {
-            let namespace = subsystem.namespaces.iter().find(|namespace| namespace.name == name);
+            let namespace = subsystem
+                .namespaces
+                .iter()
+                .find(|namespace| namespace.name == name);
             let serves = |controller: &&crate::NvmeController| match namespace {
-                Some(namespace) => namespace.paths.iter().any(|path| path.controller == controller.name),
+                Some(namespace) => namespace
+                    .paths
+                    .iter()
+                    .any(|path| path.controller == controller.name),
                 None => subsystem.name == name || controller.name == name,
             };
-            found.extend(subsystem.controllers.iter().filter(serves).filter_map(|controller| controller.device));
+            found.extend(
+                subsystem
+                    .controllers
+                    .iter()
+                    .filter(serves)
+                    .filter_map(|controller| controller.device),
+            );
         }
         found.sort_unstable();
         found.dedup();

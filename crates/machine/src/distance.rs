@@ -47,7 +47,9 @@ pub enum DistanceError {
     #[error("distance matrix: node {0} is out of order or named twice")]
     Nodes(NodeId),
     /// One row too many or too few, or a row of the wrong length.
-    #[error("distance matrix: expected {expected} rows of {expected} entries, row {row} has {found}")]
+    #[error(
+        "distance matrix: expected {expected} rows of {expected} entries, row {row} has {found}"
+    )]
     Shape {
         /// Number of nodes.
         expected: usize,
@@ -65,7 +67,11 @@ impl Distances {
         nodes.sort_unstable();
         nodes.dedup();
         let rows = vec![None; nodes.len() * nodes.len()];
-        Self { origin, nodes, rows }
+        Self {
+            origin,
+            nodes,
+            rows,
+        }
     }
 
     /// A matrix from its rows.
@@ -82,12 +88,28 @@ impl Distances {
         }
         let expected = nodes.len();
         if matrix.len() != expected {
-            return Err(DistanceError::Shape { expected, row: matrix.len(), found: matrix.len() });
+            return Err(DistanceError::Shape {
+                expected,
+                row: matrix.len(),
+                found: matrix.len(),
+            });
         }
-        if let Some((row, entries)) = matrix.iter().enumerate().find(|(_, entries)| entries.len() != expected) {
-            return Err(DistanceError::Shape { expected, row, found: entries.len() });
+        if let Some((row, entries)) = matrix
+            .iter()
+            .enumerate()
+            .find(|(_, entries)| entries.len() != expected)
+        {
+            return Err(DistanceError::Shape {
+                expected,
+                row,
+                found: entries.len(),
+            });
         }
-        Ok(Self { origin, nodes, rows: matrix.into_iter().flatten().collect() })
+        Ok(Self {
+            origin,
+            nodes,
+            rows: matrix.into_iter().flatten().collect(),
+        })
     }
 
     /// Where the figures come from.
@@ -117,18 +139,24 @@ impl Distances {
     /// One node's row with the nodes it leads to.
     pub fn row(&self, from: NodeId) -> impl Iterator<Item = (NodeId, Option<Distance>)> + '_ {
         let width = self.nodes.len();
-        let row = self.position(from).map_or(&[][..], |row| &self.rows[row * width..(row + 1) * width]);
+        let row = self
+            .position(from)
+            .map_or(&[][..], |row| &self.rows[row * width..(row + 1) * width]);
         self.nodes.iter().copied().zip(row.iter().copied())
     }
 
     /// Every entry: from, to, distance.
     pub fn entries(&self) -> impl Iterator<Item = (NodeId, NodeId, Option<Distance>)> + '_ {
-        self.nodes.iter().flat_map(|&from| self.row(from).map(move |(to, distance)| (from, to, distance)))
+        self.nodes.iter().flat_map(|&from| {
+            self.row(from)
+                .map(move |(to, distance)| (from, to, distance))
+        })
     }
 
     /// Whether both directions agree everywhere (holes agree with holes).
     pub fn is_symmetric(&self) -> bool {
-        self.entries().all(|(from, to, distance)| self.get(to, from) == distance)
+        self.entries()
+            .all(|(from, to, distance)| self.get(to, from) == distance)
     }
 
     /// Whether no entry is missing.
@@ -138,7 +166,11 @@ impl Distances {
 
     /// Whether there is more than one node and every entry says the same: the table tells nothing.
     pub fn is_flat(&self) -> bool {
-        self.nodes.len() > 1 && self.rows.first().is_some_and(|&first| self.rows.iter().all(|&entry| entry == first))
+        self.nodes.len() > 1
+            && self
+                .rows
+                .first()
+                .is_some_and(|&first| self.rows.iter().all(|&entry| entry == first))
     }
 
     fn position(&self, node: NodeId) -> Option<usize> {
@@ -158,6 +190,10 @@ impl From<Distances> for Raw {
     fn from(distances: Distances) -> Self {
         let width = distances.nodes.len().max(1);
         let matrix = distances.rows.chunks(width).map(<[_]>::to_vec).collect();
-        Self { origin: distances.origin, nodes: distances.nodes, matrix }
+        Self {
+            origin: distances.origin,
+            nodes: distances.nodes,
+            matrix,
+        }
     }
 }

@@ -113,14 +113,21 @@ pub struct PciAddress {
 
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, bus, device, function } = self;
+        let Self {
+            domain,
+            bus,
+            device,
+            function,
+        } = self;
         write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
     }
 }
 
 /// Text that is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a PCI address: expected domain:bus:device.function in hex, such as 0000:3b:00.0")]
+#[error(
+    "{text:?} is not a PCI address: expected domain:bus:device.function in hex, such as 0000:3b:00.0"
+)]
 pub struct PciAddressError {
     text: String,
 }
@@ -130,7 +137,9 @@ impl FromStr for PciAddress {
 
     /// Accepts what the kernel prints and lspci's short form without the domain (`3b:00.0`).
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse_pci(text).ok_or_else(|| PciAddressError { text: text.chars().take(64).collect() })
+        parse_pci(text).ok_or_else(|| PciAddressError {
+            text: text.chars().take(64).collect(),
+        })
     }
 }
 
@@ -138,7 +147,9 @@ impl PciAddress {
     /// The innermost PCI function in a path below `/sys/devices`.
     pub fn innermost(path: &str) -> Option<Self> {
         // With its domain, as the kernel writes it: parts such as `1:0.0` are something else.
-        path.rsplit('/').filter(|part| part.len() >= 12).find_map(|part| part.parse().ok())
+        path.rsplit('/')
+            .filter(|part| part.len() >= 12)
+            .find_map(|part| part.parse().ok())
     }
 }
 
@@ -152,11 +163,18 @@ fn parse_pci(text: &str) -> Option<PciAddress> {
         return None;
     }
     let function = hex(function, 1).filter(|&function| function < 8)?;
-    Some(PciAddress { domain, bus: bus as u8, device: device as u8, function: function as u8 })
+    Some(PciAddress {
+        domain,
+        bus: bus as u8,
+        device: device as u8,
+        function: function as u8,
+    })
 }
 
 fn hex(text: &str, most_digits: usize) -> Option<u32> {
-    let plain = !text.is_empty() && text.len() <= most_digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let plain = !text.is_empty()
+        && text.len() <= most_digits
+        && text.bytes().all(|b| b.is_ascii_hexdigit());
     plain.then(|| u32::from_str_radix(text, 16).ok())?
 }
 
@@ -182,13 +200,21 @@ mod tests {
         for text in ["0000:3b:00.0", "10000:e1:00.7", "ffffffff:ff:1f.7"] {
             assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
         }
-        assert_eq!("3b:00.1".parse::<PciAddress>().unwrap().to_string(), "0000:3b:00.1");
+        assert_eq!(
+            "3b:00.1".parse::<PciAddress>().unwrap().to_string(),
+            "0000:3b:00.1"
+        );
     }
 
     #[test]
     fn numbers_that_no_set_holds_are_refused_when_read() {
-        assert_eq!(serde_json::from_str::<CpuId>("65535").unwrap(), CpuId(65_535));
-        let error = serde_json::from_str::<NodeId>("65536").unwrap_err().to_string();
+        assert_eq!(
+            serde_json::from_str::<CpuId>("65535").unwrap(),
+            CpuId(65_535)
+        );
+        let error = serde_json::from_str::<NodeId>("65536")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("node 65536 is above 65535"), "{error}");
         assert!(serde_json::from_str::<Irq>("65536").is_ok());
     }

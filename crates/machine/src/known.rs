@@ -25,7 +25,9 @@ pub enum Known<T> {
 impl<T> Known<T> {
     /// An unknown value with its reason, such as `"this source has no interrupts"`.
     pub fn no(because: impl Into<Cow<'static, str>>) -> Self {
-        Self::No { not_known_because: because.into() }
+        Self::No {
+            not_known_because: because.into(),
+        }
     }
 
     /// The value, where it is known.
@@ -56,7 +58,9 @@ impl<T> Known<T> {
     pub fn as_ref(&self) -> Known<&T> {
         match self {
             Self::Yes(value) => Known::Yes(value),
-            Self::No { not_known_because } => Known::No { not_known_because: not_known_because.clone() },
+            Self::No { not_known_because } => Known::No {
+                not_known_because: not_known_because.clone(),
+            },
         }
     }
 

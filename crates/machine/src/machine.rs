@@ -90,23 +90,35 @@ impl Machine {
 
     /// The node of that number.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|index| &self.nodes[index])
+        self.nodes
+            .binary_search_by_key(&id, |node| node.id)
+            .ok()
+            .map(|index| &self.nodes[index])
     }
 
     /// The CPU of that number.
     pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
-        self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().map(|index| &self.cpus[index])
+        self.cpus
+            .binary_search_by_key(&id, |cpu| cpu.id)
+            .ok()
+            .map(|index| &self.cpus[index])
     }
 
     /// The PCI function at that address.
     pub fn pci_device(&self, address: PciAddress) -> Option<&PciDevice> {
         let devices = self.pci.get()?;
-        devices.binary_search_by_key(&address, |device| device.address).ok().map(|index| &devices[index])
+        devices
+            .binary_search_by_key(&address, |device| device.address)
+            .ok()
+            .map(|index| &devices[index])
     }
 
     /// The host bridge of that root bus.
     pub fn host_bridge(&self, root: RootBus) -> Option<&HostBridge> {
-        self.host_bridges.get()?.iter().find(|bridge| bridge.root == root)
+        self.host_bridges
+            .get()?
+            .iter()
+            .find(|bridge| bridge.root == root)
     }
 
     /// Nodes that are online, ascending.
@@ -137,7 +149,12 @@ impl Machine {
     pub fn siblings(&self, cpu: CpuId) -> CpuSet {
         let core = self.cpu(cpu).and_then(|cpu| cpu.core);
         match core {
-            Some(core) => self.cpus.iter().filter(|other| other.core == Some(core)).map(|other| other.id).collect(),
+            Some(core) => self
+                .cpus
+                .iter()
+                .filter(|other| other.core == Some(core))
+                .map(|other| other.id)
+                .collect(),
             None => CpuSet::single(cpu),
         }
     }

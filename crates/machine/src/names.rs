@@ -9,8 +9,13 @@ const MIN_RESEMBLANCE: f64 = 0.8;
 pub fn near_match<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = wanted.to_lowercase();
     let alike = |name: &'a str| (strsim::jaro_winkler(&wanted, &name.to_lowercase()), name);
-    let close = known.into_iter().map(alike).filter(|(resemblance, _)| *resemblance >= MIN_RESEMBLANCE);
-    close.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+    let close = known
+        .into_iter()
+        .map(alike)
+        .filter(|(resemblance, _)| *resemblance >= MIN_RESEMBLANCE);
+    close
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
 }
 
 /// What follows "there is no node 9; " in a message: `did you mean "b"? There are: a, b`, or that there is none at all.
@@ -21,8 +26,14 @@ pub fn alternatives<S: AsRef<str>>(wanted: &str, known: &[S]) -> String {
     if known.is_empty() {
         return "there are none".to_owned();
     }
-    let near = if wanted.contains(char::is_alphabetic) { near_match(wanted, names()) } else { None };
-    let near = near.map(|name| format!("did you mean \"{name}\"? ")).unwrap_or_default();
+    let near = if wanted.contains(char::is_alphabetic) {
+        near_match(wanted, names())
+    } else {
+        None
+    };
+    let near = near
+        .map(|name| format!("did you mean \"{name}\"? "))
+        .unwrap_or_default();
     let listed = names().take(MAX_LISTED).collect::<Vec<_>>().join(", ");
     let more = match known.len().saturating_sub(MAX_LISTED) {
         0 => String::new(),
@@ -37,7 +48,12 @@ mod tests {
 
     #[test]
     fn a_typing_mistake_is_recognised_and_another_word_is_not() {
-        let rules = ["interrupt-far", "queues-share-cpu", "xps-mismatch", "rps-mismatch"];
+        let rules = [
+            "interrupt-far",
+            "queues-share-cpu",
+            "xps-mismatch",
+            "rps-mismatch",
+        ];
         assert_eq!(near_match("interupt-far", rules), Some("interrupt-far"));
         assert_eq!(near_match("XPS-mismatch", rules), Some("xps-mismatch"));
         assert_eq!(near_match("nope", rules), None);

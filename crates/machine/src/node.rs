@@ -78,7 +78,11 @@ pub struct Memory {
 impl Memory {
     /// Memory of which only the size is known.
     pub fn of(total_bytes: u64) -> Self {
-        Self { total_bytes, free_bytes: None, huge_pages: Vec::new() }
+        Self {
+            total_bytes,
+            free_bytes: None,
+            huge_pages: Vec::new(),
+        }
     }
 }
 

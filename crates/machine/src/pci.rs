@@ -67,7 +67,10 @@ impl std::str::FromStr for RootBus {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // A root bus is the first part of the addresses on it, so the same rules hold.
         let address: PciAddress = format!("{text}:00.0").parse()?;
-        Ok(Self { domain: address.domain, bus: address.bus })
+        Ok(Self {
+            domain: address.domain,
+            bus: address.bus,
+        })
     }
 }
 

@@ -49,7 +49,9 @@ pub struct IdSet<T> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     /// Something that is neither a number nor a range.
-    #[error("{noun} list {text:?}: {item:?} at character {at} is not a number or a range such as 0-3")]
+    #[error(
+        "{noun} list {text:?}: {item:?} at character {at} is not a number or a range such as 0-3"
+    )]
     NotARange {
         /// "CPU" or "node".
         noun: &'static str,
@@ -94,7 +96,11 @@ pub enum SetError {
 
 impl<T> Default for IdSet<T> {
     fn default() -> Self {
-        Self { skipped: 0, words: Vec::new(), kind: PhantomData }
+        Self {
+            skipped: 0,
+            words: Vec::new(),
+            kind: PhantomData,
+        }
     }
 }
 
@@ -120,7 +126,11 @@ impl<T: Id> IdSet<T> {
     /// When `last` is above [`MAX_NUMBER`].
     pub fn range(first: T, last: T) -> Self {
         let (first, last) = (first.number(), last.number());
-        assert!(last <= MAX_NUMBER, "{} {last} is above {MAX_NUMBER}", T::NOUN);
+        assert!(
+            last <= MAX_NUMBER,
+            "{} {last} is above {MAX_NUMBER}",
+            T::NOUN
+        );
         if last < first {
             return Self::new();
         }
@@ -130,7 +140,11 @@ impl<T: Id> IdSet<T> {
         if let Some(word) = words.last_mut() {
             *word &= u64::MAX >> (BITS - 1 - last % BITS);
         }
-        Self { skipped, words, kind: PhantomData }
+        Self {
+            skipped,
+            words,
+            kind: PhantomData,
+        }
     }
 
     /// Adds a number; true when it was not there.
@@ -139,7 +153,11 @@ impl<T: Id> IdSet<T> {
     /// When the number is above [`MAX_NUMBER`]; readers of foreign text check before.
     pub fn insert(&mut self, id: T) -> bool {
         let number = id.number();
-        assert!(number <= MAX_NUMBER, "{} {number} is above {MAX_NUMBER}", T::NOUN);
+        assert!(
+            number <= MAX_NUMBER,
+            "{} {number} is above {MAX_NUMBER}",
+            T::NOUN
+        );
         let (word, bit) = (number / BITS, 1u64 << (number % BITS));
         if self.words.is_empty() {
             self.skipped = word;
@@ -181,7 +199,10 @@ impl<T: Id> IdSet<T> {
 
     /// How many members there are.
     pub fn len(&self) -> usize {
-        self.words.iter().map(|word| word.count_ones() as usize).sum()
+        self.words
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum()
     }
 
     /// The lowest member.
@@ -194,25 +215,33 @@ impl<T: Id> IdSet<T> {
     pub fn last(&self) -> Option<T> {
         let word = self.words.last()?;
         let index = self.skipped + self.words.len() as u32 - 1;
-        Some(T::from_number(index * BITS + BITS - 1 - word.leading_zeros()))
+        Some(T::from_number(
+            index * BITS + BITS - 1 - word.leading_zeros(),
+        ))
     }
 
     /// The members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
-        (self.skipped..).zip(&self.words).flat_map(|(index, &word)| {
-            let mut rest = word;
-            std::iter::from_fn(move || {
-                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
-                rest &= rest - 1;
-                Some(T::from_number(index * BITS + bit))
+        (self.skipped..)
+            .zip(&self.words)
+            .flat_map(|(index, &word)| {
+                let mut rest = word;
+                std::iter::from_fn(move || {
+                    let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+                    rest &= rest - 1;
+                    Some(T::from_number(index * BITS + bit))
+                })
             })
-        })
     }
 
     /// Members of both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        self.combine(other, self.skipped.max(other.skipped)..self.end().min(other.end()), |a, b| a & b)
+        self.combine(
+            other,
+            self.skipped.max(other.skipped)..self.end().min(other.end()),
+            |a, b| a & b,
+        )
     }
 
     /// Members of either.
@@ -221,7 +250,11 @@ impl<T: Id> IdSet<T> {
         match (self.is_empty(), other.is_empty()) {
             (true, _) => other.clone(),
             (_, true) => self.clone(),
-            _ => self.combine(other, self.skipped.min(other.skipped)..self.end().max(other.end()), |a, b| a | b),
+            _ => self.combine(
+                other,
+                self.skipped.min(other.skipped)..self.end().max(other.end()),
+                |a, b| a | b,
+            ),
         }
     }
 
@@ -233,12 +266,16 @@ impl<T: Id> IdSet<T> {
 
     /// Whether every member is also in the other; true for the empty set.
     pub fn is_subset(&self, other: &Self) -> bool {
-        (self.skipped..).zip(&self.words).all(|(index, word)| word & !other.word(index) == 0)
+        (self.skipped..)
+            .zip(&self.words)
+            .all(|(index, word)| word & !other.word(index) == 0)
     }
 
     /// Whether there is a member of both.
     pub fn intersects(&self, other: &Self) -> bool {
-        (self.skipped..).zip(&self.words).any(|(index, word)| word & other.word(index) != 0)
+        (self.skipped..)
+            .zip(&self.words)
+            .any(|(index, word)| word & other.word(index) != 0)
     }
 
     /// The set with only its `count` lowest members.
@@ -249,7 +286,10 @@ impl<T: Id> IdSet<T> {
 
     fn word(&self, index: u32) -> u64 {
         let index = index.checked_sub(self.skipped);
-        index.and_then(|index| self.words.get(index as usize)).copied().unwrap_or(0)
+        index
+            .and_then(|index| self.words.get(index as usize))
+            .copied()
+            .unwrap_or(0)
     }
 
     fn end(&self) -> u32 {
@@ -259,11 +299,21 @@ impl<T: Id> IdSet<T> {
     /// Combines the words in a range outside of which the result is empty.
     fn combine(&self, other: &Self, range: Range<u32>, f: impl Fn(u64, u64) -> u64) -> Self {
         let words = |index| f(self.word(index), other.word(index));
-        let start = range.clone().find(|&index| words(index) != 0).unwrap_or(range.end);
+        let start = range
+            .clone()
+            .find(|&index| words(index) != 0)
+            .unwrap_or(range.end);
         // Empty words at either end are not even stored for a moment: sets are kept by the thousand.
-        let end = (start..range.end).rev().find(|&index| words(index) != 0).map_or(start, |last| last + 1);
+        let end = (start..range.end)
+            .rev()
+            .find(|&index| words(index) != 0)
+            .map_or(start, |last| last + 1);
         let words: Vec<u64> = (start..end).map(words).collect();
-        Self { skipped: if words.is_empty() { 0 } else { start }, words, kind: PhantomData }
+        Self {
+            skipped: if words.is_empty() { 0 } else { start },
+            words,
+            kind: PhantomData,
+        }
     }
 
     fn trim(&mut self) {
@@ -272,7 +322,11 @@ impl<T: Id> IdSet<T> {
         }
         let leading = self.words.iter().take_while(|&&word| word == 0).count();
         self.words.drain(..leading);
-        self.skipped = if self.words.is_empty() { 0 } else { self.skipped + leading as u32 };
+        self.skipped = if self.words.is_empty() {
+            0
+        } else {
+            self.skipped + leading as u32
+        };
     }
 }
 

@@ -7,10 +7,18 @@ use serde::de::DeserializeOwned;
 
 fn there_and_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: Known<T>) {
     let text = serde_json::to_string(&value).unwrap();
-    assert_eq!(serde_json::from_str::<Known<T>>(&text).unwrap(), value, "{text}");
+    assert_eq!(
+        serde_json::from_str::<Known<T>>(&text).unwrap(),
+        value,
+        "{text}"
+    );
     // The other way of reading: without text to borrow from.
     let json = serde_json::to_value(&value).unwrap();
-    assert_eq!(serde_json::from_value::<Known<T>>(json).unwrap(), value, "{text}");
+    assert_eq!(
+        serde_json::from_value::<Known<T>>(json).unwrap(),
+        value,
+        "{text}"
+    );
     there_and_back_unknown::<T>();
 }
 
@@ -34,17 +42,33 @@ fn every_kind_of_value_comes_back() {
     there_and_back(Known::Yes(Memory::of(5)));
     there_and_back(Known::Yes(AnaState::NonOptimized));
     there_and_back(Known::Yes(AnaState::Other("new".to_owned())));
-    there_and_back(Known::Yes(Machine::empty(Origin::new(SourceKind::Live, "x"), "not asked for")));
+    there_and_back(Known::Yes(Machine::empty(
+        Origin::new(SourceKind::Live, "x"),
+        "not asked for",
+    )));
 }
 
 #[test]
 fn an_error_is_the_values_own() {
-    let wrong = serde_json::from_str::<Known<Memory>>(r#"{"total_bytes": "much"}"#).unwrap_err().to_string();
-    assert!(wrong.contains("invalid type: string \"much\", expected u64"), "{wrong}");
-    let missing = serde_json::from_str::<Known<Memory>>("{}").unwrap_err().to_string();
+    let wrong = serde_json::from_str::<Known<Memory>>(r#"{"total_bytes": "much"}"#)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        wrong.contains("invalid type: string \"much\", expected u64"),
+        "{wrong}"
+    );
+    let missing = serde_json::from_str::<Known<Memory>>("{}")
+        .unwrap_err()
+        .to_string();
     assert!(missing.contains("missing field `total_bytes`"), "{missing}");
-    let both = serde_json::from_str::<Known<Memory>>(r#"{"not_known_because": "x", "total_bytes": 1}"#).unwrap_err();
-    assert!(both.to_string().contains("`total_bytes` beside `not_known_because`"), "{both}");
+    let both =
+        serde_json::from_str::<Known<Memory>>(r#"{"not_known_because": "x", "total_bytes": 1}"#)
+            .unwrap_err();
+    assert!(
+        both.to_string()
+            .contains("`total_bytes` beside `not_known_because`"),
+        "{both}"
+    );
 }
 
 proptest! {

@@ -15,7 +15,10 @@ fn lists_as_the_kernel_writes_them() {
         assert_eq!(CpuSet::parse_list(list).unwrap().to_string(), list);
     }
     assert_eq!(CpuSet::parse_list(" 3 , 1-2,\n").unwrap(), cpus(&[1, 2, 3]));
-    assert_eq!(CpuSet::parse_list("0-9:2/4").unwrap(), cpus(&[0, 1, 4, 5, 8, 9]));
+    assert_eq!(
+        CpuSet::parse_list("0-9:2/4").unwrap(),
+        cpus(&[0, 1, 4, 5, 8, 9])
+    );
 }
 
 #[test]
@@ -25,26 +28,49 @@ fn masks_as_the_kernel_writes_them() {
     assert_eq!(cpus(&[72]).to_mask(96), "00000100,00000000,00000000");
     assert_eq!(cpus(&[]).to_mask(40), "00,00000000");
     assert_eq!(cpus(&[63]).to_mask(4), "80000000,00000000");
-    assert_eq!(CpuSet::parse_mask("00000100,00000000,00000000\n").unwrap(), cpus(&[72]));
-    assert_eq!(CpuSet::parse_mask("0x10000000000000001").unwrap(), cpus(&[0, 64]));
+    assert_eq!(
+        CpuSet::parse_mask("00000100,00000000,00000000\n").unwrap(),
+        cpus(&[72])
+    );
+    assert_eq!(
+        CpuSet::parse_mask("0x10000000000000001").unwrap(),
+        cpus(&[0, 64])
+    );
     assert_eq!(CpuSet::parse_mask("").unwrap(), cpus(&[]));
 }
 
 #[test]
 fn what_is_not_a_set_names_the_place() {
     let error = CpuSet::parse_list("0-3,x7").unwrap_err();
-    assert_eq!(error.to_string(), r#"CPU list "0-3,x7": "x7" at character 4 is not a number or a range such as 0-3"#);
-    assert!(matches!(CpuSet::parse_list("3-1"), Err(SetError::Backwards { .. })));
-    assert!(matches!(NodeSet::parse_list("0-4294967295"), Err(SetError::TooHigh { noun: "node", .. })));
-    assert!(matches!(CpuSet::parse_list("99999999999999999999999"), Err(SetError::TooHigh { .. })));
-    for text in ["-1", "1-", "--", "+3", "1:2", "0-3:0/4", "0-3:5/4", "0-3:1/0", "٣"] {
+    assert_eq!(
+        error.to_string(),
+        r#"CPU list "0-3,x7": "x7" at character 4 is not a number or a range such as 0-3"#
+    );
+    assert!(matches!(
+        CpuSet::parse_list("3-1"),
+        Err(SetError::Backwards { .. })
+    ));
+    assert!(matches!(
+        NodeSet::parse_list("0-4294967295"),
+        Err(SetError::TooHigh { noun: "node", .. })
+    ));
+    assert!(matches!(
+        CpuSet::parse_list("99999999999999999999999"),
+        Err(SetError::TooHigh { .. })
+    ));
+    for text in [
+        "-1", "1-", "--", "+3", "1:2", "0-3:0/4", "0-3:5/4", "0-3:1/0", "٣",
+    ] {
         assert!(CpuSet::parse_list(text).is_err(), "{text}");
     }
     for text in ["g", "0,,0", "123456789,0", "ä", "-1", "0x"] {
         let answer = CpuSet::parse_mask(text);
         assert!(answer.is_err() || answer.unwrap().is_empty(), "{text}");
     }
-    assert!(matches!(CpuSet::parse_mask(&format!("1{}", "0".repeat(20_000))), Err(SetError::TooHigh { .. })));
+    assert!(matches!(
+        CpuSet::parse_mask(&format!("1{}", "0".repeat(20_000))),
+        Err(SetError::TooHigh { .. })
+    ));
 }
 
 proptest! {

@@ -6,8 +6,9 @@
 use std::time::Instant;
 
 use nearfar_machine::{
-    Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, Interrupt, Irq, Known, Machine, Managed, NetworkDevice,
-    Node, NodeId, Origin, PciAddress, PciDevice, ReceiveQueue, RootBus, SourceKind, TransmitQueue,
+    Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, Interrupt, Irq, Known, Machine,
+    Managed, NetworkDevice, Node, NodeId, Origin, PciAddress, PciDevice, ReceiveQueue, RootBus,
+    SourceKind, TransmitQueue,
 };
 use nearfar_placement::audit::{AuditOptions, audit};
 use nearfar_placement::plan::{PlanOptions, plan};
@@ -21,9 +22,16 @@ fn main() {
         "{:>6} {:>6} {:>10} {:>10} {:>10} {:>9} {:>9}",
         "queues", "CPUs", "spread", "audit", "plan", "findings", "changes"
     );
-    for (kind, cpus) in ["near", "far"].into_iter().flat_map(|kind| [1024, 2048, 4096, 8192].map(|cpus| (kind, cpus))) {
+    for (kind, cpus) in ["near", "far"]
+        .into_iter()
+        .flat_map(|kind| [1024, 2048, 4096, 8192].map(|cpus| (kind, cpus)))
+    {
         let machine = machine(cpus, kind == "near");
-        let request = SpreadRequest { node: Some(NodeId(40)), count: cpus as usize, ..SpreadRequest::default() };
+        let request = SpreadRequest {
+            node: Some(NodeId(40)),
+            count: cpus as usize,
+            ..SpreadRequest::default()
+        };
         let (_, spread_ms) = timed(|| spread(&machine, &request));
         let (found, audit_ms) = timed(|| audit(&machine, &AuditOptions::default()));
         let (plan, plan_ms) = timed(|| plan(&machine, &found, &PlanOptions::default()));
@@ -55,27 +63,49 @@ fn machine(cpus: u32, near: bool) -> Machine {
     let mut machine = Machine::empty(Origin::new(SourceKind::Synthetic, "growth"), "left out");
     let each = cpus / NODES;
     let members = |node: u32| CpuSet::range(CpuId(node * each), CpuId(node * each + each - 1));
-    machine.nodes = (0..NODES).map(|node| Node::new(NodeId(node), members(node))).collect();
+    machine.nodes = (0..NODES)
+        .map(|node| Node::new(NodeId(node), members(node)))
+        .collect();
     let entry = |a: u32, b: u32| Some(Distance(if a == b { 10 } else { 20 + a.abs_diff(b) / 8 }));
-    let rows = (0..NODES).map(|a| (0..NODES).map(|b| entry(a, b)).collect()).collect();
-    let table = Distances::from_rows(DistanceOrigin::Described, (0..NODES).map(NodeId).collect(), rows);
+    let rows = (0..NODES)
+        .map(|a| (0..NODES).map(|b| entry(a, b)).collect())
+        .collect();
+    let table = Distances::from_rows(
+        DistanceOrigin::Described,
+        (0..NODES).map(NodeId).collect(),
+        rows,
+    );
     machine.distances = table.map_or_else(|error| Known::no(error.to_string()), Known::Yes);
-    machine.cpus = (0..cpus).map(|cpu| Cpu::new(CpuId(cpu), Some(NodeId(cpu / each)))).collect();
+    machine.cpus = (0..cpus)
+        .map(|cpu| Cpu::new(CpuId(cpu), Some(NodeId(cpu / each))))
+        .collect();
     machine.cpu_states.online = CpuSet::range(CpuId(0), CpuId(cpus - 1));
     let queues = cpus / DEVICES;
     machine.pci = Known::Yes((0..DEVICES).map(device).collect());
-    machine.interrupts =
-        Known::Yes((0..DEVICES * queues).map(|irq| interrupt(irq, queues, serves(irq, queues, cpus, near))).collect());
+    machine.interrupts = Known::Yes(
+        (0..DEVICES * queues)
+            .map(|irq| interrupt(irq, queues, serves(irq, queues, cpus, near)))
+            .collect(),
+    );
     machine.networks = Known::Yes(
         (0..DEVICES)
-            .map(|device| network(device, queues, |queue| serves(device * queues + queue, queues, cpus, near)))
+            .map(|device| {
+                network(device, queues, |queue| {
+                    serves(device * queues + queue, queues, cpus, near)
+                })
+            })
             .collect(),
     );
     machine
 }
 
 fn address(device: u32) -> PciAddress {
-    PciAddress { domain: device / 32, bus: 0, device: (device % 32) as u8, function: 0 }
+    PciAddress {
+        domain: device / 32,
+        bus: 0,
+        device: (device % 32) as u8,
+        function: 0,
+    }
 }
 
 fn device(number: u32) -> PciDevice {
@@ -89,7 +119,10 @@ fn device(number: u32) -> PciDevice {
         name: None,
         driver: Some("ixgbe".to_owned()),
         parent: None,
-        root: RootBus { domain: address.domain, bus: 0 },
+        root: RootBus {
+            domain: address.domain,
+            bus: 0,
+        },
         node: Known::Yes(Some(NodeId(number % NODES))),
     }
 }
@@ -98,7 +131,11 @@ fn device(number: u32) -> PciDevice {
 fn serves(irq: u32, queues: u32, cpus: u32, near: bool) -> CpuSet {
     let each = cpus / NODES;
     let own = irq / queues % NODES * each + irq % queues % each;
-    CpuSet::single(CpuId(if near { own } else { (irq * 7 + cpus / 2) % cpus }))
+    CpuSet::single(CpuId(if near {
+        own
+    } else {
+        (irq * 7 + cpus / 2) % cpus
+    }))
 }
 
 fn interrupt(irq: u32, queues: u32, cpus: CpuSet) -> Interrupt {
@@ -109,7 +146,10 @@ fn interrupt(irq: u32, queues: u32, cpus: CpuSet) -> Interrupt {
         queue: Some(irq % queues),
         affinity: Known::Yes(cpus.clone()),
         effective: Known::Yes(cpus),
-        managed: Known::Yes(Managed { managed: false, evidence: "writable".to_owned() }),
+        managed: Known::Yes(Managed {
+            managed: false,
+            evidence: "writable".to_owned(),
+        }),
         node: Known::Yes(None),
         count: Known::no("left out"),
     }
@@ -121,7 +161,17 @@ fn network(number: u32, queues: u32, xps: impl Fn(u32) -> CpuSet) -> NetworkDevi
         device: Some(address(number)),
         mac: None,
         node: Known::Yes(Some(NodeId(number % NODES))),
-        transmit: (0..queues).map(|queue| TransmitQueue { queue, xps: Known::Yes(xps(queue)) }).collect(),
-        receive: (0..queues).map(|queue| ReceiveQueue { queue, rps: Known::Yes(CpuSet::new()) }).collect(),
+        transmit: (0..queues)
+            .map(|queue| TransmitQueue {
+                queue,
+                xps: Known::Yes(xps(queue)),
+            })
+            .collect(),
+        receive: (0..queues)
+            .map(|queue| ReceiveQueue {
+                queue,
+                rps: Known::Yes(CpuSet::new()),
+            })
+            .collect(),
     }
 }

@@ -50,7 +50,11 @@ pub struct AuditOptions {
 impl Default for AuditOptions {
     /// 64 MiB a task, 1 GiB pinned.
     fn default() -> Self {
-        Self { isolated_too: false, task_bytes: 64 << 20, pinned_bytes: 1 << 30 }
+        Self {
+            isolated_too: false,
+            task_bytes: 64 << 20,
+            pinned_bytes: 1 << 30,
+        }
     }
 }
 

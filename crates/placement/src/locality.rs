@@ -12,7 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Distance, FirmwareLocality, FirmwareSource, Machine, NodeId, PciAddress, PciDevice, RootBus};
+use nearfar_machine::{
+    Distance, FirmwareLocality, FirmwareSource, Machine, NodeId, PciAddress, PciDevice, RootBus,
+};
 use serde::Serialize;
 
 use crate::order;
@@ -67,7 +69,12 @@ pub enum How {
 
 impl EffectiveNode {
     fn unknown(because: impl Into<String>) -> Self {
-        Self { node: None, how: How::Unknown { because: because.into() } }
+        Self {
+            node: None,
+            how: How::Unknown {
+                because: because.into(),
+            },
+        }
     }
 
     /// Whether the kernel itself says so: then the drivers know it, too.
@@ -79,20 +86,39 @@ impl EffectiveNode {
 impl std::fmt::Display for EffectiveNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Some(node) = self.node else {
-            let How::Unknown { because } = &self.how else { return f.write_str("node not known") };
+            let How::Unknown { because } = &self.how else {
+                return f.write_str("node not known");
+            };
             return write!(f, "node not known: {because}");
         };
         match &self.how {
             How::Kernel => write!(f, "node {node}"),
-            How::Firmware { .. } => write!(f, "node {node} (the firmware's word, the kernel has none)"),
-            How::NearestToFirmware { firmware, distance, .. } => {
-                write!(f, "node {node} (guessed: online node nearest to the firmware's node {firmware}, {distance})")
+            How::Firmware { .. } => {
+                write!(f, "node {node} (the firmware's word, the kernel has none)")
             }
-            How::Siblings { root, count: 1, example } => {
-                write!(f, "node {node} (inferred from {example} on the same root bus {root})")
+            How::NearestToFirmware {
+                firmware, distance, ..
+            } => {
+                write!(
+                    f,
+                    "node {node} (guessed: online node nearest to the firmware's node {firmware}, {distance})"
+                )
+            }
+            How::Siblings {
+                root,
+                count: 1,
+                example,
+            } => {
+                write!(
+                    f,
+                    "node {node} (inferred from {example} on the same root bus {root})"
+                )
             }
             How::Siblings { root, count, .. } => {
-                write!(f, "node {node} (inferred from {count} other devices on root bus {root})")
+                write!(
+                    f,
+                    "node {node} (inferred from {count} other devices on root bus {root})"
+                )
             }
             How::Unknown { because } => write!(f, "node {node}: {because}"),
         }
@@ -117,12 +143,23 @@ impl<'a> Localities<'a> {
         let mut siblings: BTreeMap<_, BTreeMap<_, Vec<_>>> = BTreeMap::new();
         for device in machine.pci.get().into_iter().flatten() {
             if let Some(node) = kernel_node(machine, device).filter(|_| testifies(device)) {
-                siblings.entry(device.root).or_default().entry(node).or_default().push(device.address);
+                siblings
+                    .entry(device.root)
+                    .or_default()
+                    .entry(node)
+                    .or_default()
+                    .push(device.address);
             }
         }
         let bridges = machine.host_bridges.get().into_iter().flatten();
-        let firmware = bridges.filter_map(|bridge| Some((bridge.root, bridge.firmware.get()?.as_ref()?))).collect();
-        Self { machine, siblings, firmware }
+        let firmware = bridges
+            .filter_map(|bridge| Some((bridge.root, bridge.firmware.get()?.as_ref()?)))
+            .collect();
+        Self {
+            machine,
+            siblings,
+            firmware,
+        }
     }
 
     /// Where the device at this address is.
@@ -135,8 +172,13 @@ impl<'a> Localities<'a> {
             return EffectiveNode::unknown(because);
         };
         match kernel_node(self.machine, device) {
-            Some(node) => EffectiveNode { node: Some(node), how: How::Kernel },
-            None => self.by_firmware(device).unwrap_or_else(|| self.by_siblings(device)),
+            Some(node) => EffectiveNode {
+                node: Some(node),
+                how: How::Kernel,
+            },
+            None => self
+                .by_firmware(device)
+                .unwrap_or_else(|| self.by_siblings(device)),
         }
     }
 
@@ -151,13 +193,20 @@ impl<'a> Localities<'a> {
         if self.machine.node(told.node).is_some_and(|node| node.online) {
             return Some(EffectiveNode {
                 node: Some(told.node),
-                how: How::Firmware { told_by: told.told_by, evidence },
+                how: How::Firmware {
+                    told_by: told.told_by,
+                    evidence,
+                },
             });
         }
         let (node, distance) = order::nearest_online(self.machine, told.node)?;
         Some(EffectiveNode {
             node: Some(node),
-            how: How::NearestToFirmware { firmware: told.node, distance, evidence },
+            how: How::NearestToFirmware {
+                firmware: told.node,
+                distance,
+                evidence,
+            },
         })
     }
 
@@ -167,7 +216,11 @@ impl<'a> Localities<'a> {
         match (says.next(), says.next()) {
             (Some((&node, witnesses)), None) => EffectiveNode {
                 node: Some(node),
-                how: How::Siblings { root, count: witnesses.len(), example: witnesses[0] },
+                how: How::Siblings {
+                    root,
+                    count: witnesses.len(),
+                    example: witnesses[0],
+                },
             },
             (Some((one, some)), Some((other, others))) => EffectiveNode::unknown(format!(
                 "devices on root bus {root} disagree: {} says node {one}, {} says node {other}",
@@ -180,12 +233,20 @@ impl<'a> Localities<'a> {
     /// Why nothing tells where the device is.
     fn silence(&self, device: &PciDevice) -> String {
         let kernel = match &device.node {
-            nearfar_machine::Known::Yes(Some(node)) => format!("the kernel says node {node}, which is not online"),
+            nearfar_machine::Known::Yes(Some(node)) => {
+                format!("the kernel says node {node}, which is not online")
+            }
             nearfar_machine::Known::Yes(None) => "the kernel says none (-1)".to_owned(),
             nearfar_machine::Known::No { not_known_because } => not_known_because.to_string(),
         };
-        let firmware = match (self.firmware(device.root), self.machine.host_bridge(device.root)) {
-            (Some(told), _) => format!("the firmware's node {} is not online and no distances lead there", told.node),
+        let firmware = match (
+            self.firmware(device.root),
+            self.machine.host_bridge(device.root),
+        ) {
+            (Some(told), _) => format!(
+                "the firmware's node {} is not online and no distances lead there",
+                told.node
+            ),
             (None, Some(bridge)) => match bridge.firmware.why_not() {
                 Some(because) => format!("the firmware's word is not known ({because})"),
                 None => "the firmware says nothing".to_owned(),
@@ -195,14 +256,20 @@ impl<'a> Localities<'a> {
                 None => "its host bridge is not known".to_owned(),
             },
         };
-        format!("{kernel}; {firmware}; no other device on root bus {} has a node", device.root)
+        format!(
+            "{kernel}; {firmware}; no other device on root bus {} has a node",
+            device.root
+        )
     }
 }
 
 /// The kernel's node of a device, when it is one that can be worked with.
 fn kernel_node(machine: &Machine, device: &PciDevice) -> Option<NodeId> {
     let node = (*device.node.get()?)?;
-    machine.node(node).filter(|node| node.online).map(|node| node.id)
+    machine
+        .node(node)
+        .filter(|node| node.online)
+        .map(|node| node.id)
 }
 
 /// Whether a device's node says something of its neighbours. The NVMe driver wrote the first node with memory into

@@ -30,7 +30,10 @@ pub(crate) struct Ring {
 impl Ring {
     /// The node through which a CPU of this ring was reached.
     pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
-        self.nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).and_then(|&(node, _)| node)
+        self.nodes
+            .iter()
+            .find(|(_, cpus)| cpus.contains(cpu))
+            .and_then(|&(node, _)| node)
     }
 
     /// Takes another ring in.
@@ -43,36 +46,53 @@ impl Ring {
 /// The usable CPUs in rings around a node, nearest first; without a node, all of them in one ring. The node itself is a
 /// ring of its own even where others are said to be as near.
 pub(crate) fn rings(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
-    from.map_or_else(|| everywhere(machine, usable), |from| around(machine, from, usable, true))
+    from.map_or_else(
+        || everywhere(machine, usable),
+        |from| around(machine, from, usable, true),
+    )
 }
 
 /// The same as the kernel's hops (`sched_init_numa()` in kernel/sched/topology.c): a node at distance 10 is in the hop of
 /// the node itself.
 pub(crate) fn hops(machine: &Machine, from: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
-    from.map_or_else(|| everywhere(machine, usable), |from| around(machine, from, usable, false))
+    from.map_or_else(
+        || everywhere(machine, usable),
+        |from| around(machine, from, usable, false),
+    )
 }
 
 fn around(machine: &Machine, from: NodeId, usable: &CpuSet, alone: bool) -> Vec<Ring> {
     let mut left = usable.clone();
     let mut rings: Vec<Ring> = Vec::new();
     for (node, distance) in order::nodes_by_distance(machine, from) {
-        let Some(listed) = machine.node(node) else { continue };
+        let Some(listed) = machine.node(node) else {
+            continue;
+        };
         let cpus = listed.cpus.intersection(&left);
         if cpus.is_empty() {
             continue;
         }
         left = left.difference(&cpus);
         let joins = |ring: &&mut Ring| {
-            ring.distance == distance && !(alone && ring.nodes.iter().any(|(node, _)| *node == Some(from)))
+            ring.distance == distance
+                && !(alone && ring.nodes.iter().any(|(node, _)| *node == Some(from)))
         };
-        let ring = Ring { distance, cpus: cpus.clone(), nodes: vec![(Some(node), cpus)] };
+        let ring = Ring {
+            distance,
+            cpus: cpus.clone(),
+            nodes: vec![(Some(node), cpus)],
+        };
         match rings.last_mut().filter(joins) {
             Some(last) => last.absorb(ring),
             None => rings.push(ring),
         }
     }
     if !left.is_empty() {
-        rings.push(Ring { distance: None, cpus: left.clone(), nodes: vec![(None, left)] });
+        rings.push(Ring {
+            distance: None,
+            cpus: left.clone(),
+            nodes: vec![(None, left)],
+        });
     }
     rings
 }
@@ -90,7 +110,11 @@ fn everywhere(machine: &Machine, usable: &CpuSet) -> Vec<Ring> {
     }
     nodes.push((None, left));
     nodes.retain(|(_, cpus)| !cpus.is_empty());
-    vec![Ring { distance: None, cpus: usable.clone(), nodes }]
+    vec![Ring {
+        distance: None,
+        cpus: usable.clone(),
+        nodes,
+    }]
 }
 
 /// The CPUs of a ring in the order in which they get work: by number or, with `cores_first`, one of each core by

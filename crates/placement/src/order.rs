@@ -14,8 +14,13 @@ use nearfar_machine::{Distance, Machine, NodeId};
 /// `from` leads even where a table claims something nearer: firmware that says so is wrong, and with a table that says
 /// 10 everywhere the number of a node would decide. It need not be online, and then is not in the answer.
 pub fn nodes_by_distance(machine: &Machine, from: NodeId) -> Vec<(NodeId, Option<Distance>)> {
-    let mut nodes: Vec<_> = machine.online_nodes().map(|node| (node.id, machine.distance(from, node.id))).collect();
-    nodes.sort_unstable_by_key(|&(node, distance)| (node != from, distance.is_none(), distance, node));
+    let mut nodes: Vec<_> = machine
+        .online_nodes()
+        .map(|node| (node.id, machine.distance(from, node.id)))
+        .collect();
+    nodes.sort_unstable_by_key(|&(node, distance)| {
+        (node != from, distance.is_none(), distance, node)
+    });
     nodes
 }
 

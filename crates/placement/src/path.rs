@@ -17,8 +17,8 @@ mod choice;
 pub(crate) mod kernel;
 
 use nearfar_machine::{
-    AnaState, CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeController, NvmeNamespace, NvmePath,
-    NvmeSubsystem, alternatives,
+    AnaState, CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeController,
+    NvmeNamespace, NvmePath, NvmeSubsystem, alternatives,
 };
 use serde::Serialize;
 
@@ -141,13 +141,27 @@ pub enum PathError {
 pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswer, PathError> {
     let subsystems = match &machine.nvme {
         Known::Yes(subsystems) => subsystems,
-        Known::No { not_known_because } => return Err(PathError::NotKnown { because: not_known_because.to_string() }),
+        Known::No { not_known_because } => {
+            return Err(PathError::NotKnown {
+                because: not_known_because.to_string(),
+            });
+        }
     };
-    let found = subsystems.iter().find(|found| found.name == subsystem).ok_or_else(|| PathError::UnknownSubsystem {
-        name: subsystem.to_owned(),
-        known: subsystems.iter().map(|subsystem| subsystem.name.clone()).collect(),
-    })?;
-    let no_cpu = |offline| PathError::NoCpu { cpu, offline, online: machine.cpu_states.online.clone() };
+    let found = subsystems
+        .iter()
+        .find(|found| found.name == subsystem)
+        .ok_or_else(|| PathError::UnknownSubsystem {
+            name: subsystem.to_owned(),
+            known: subsystems
+                .iter()
+                .map(|subsystem| subsystem.name.clone())
+                .collect(),
+        })?;
+    let no_cpu = |offline| PathError::NoCpu {
+        cpu,
+        offline,
+        online: machine.cpu_states.online.clone(),
+    };
     let listed = machine.cpu(cpu).ok_or_else(|| no_cpu(false))?;
     if !listed.online {
         return Err(no_cpu(true));
@@ -159,7 +173,11 @@ pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswe
         cpu,
         node: listed.node,
         policy: found.iopolicy.clone(),
-        namespaces: found.namespaces.iter().map(|namespace| view.namespace(namespace)).collect(),
+        namespaces: found
+            .namespaces
+            .iter()
+            .map(|namespace| view.namespace(namespace))
+            .collect(),
     })
 }
 
@@ -179,25 +197,58 @@ impl<'a> View<'a> {
         subsystem: &'a NvmeSubsystem,
         node: Option<NodeId>,
     ) -> Self {
-        Self { machine, localities, subsystem, node, no_node: NoNode::of(&machine.origin) }
+        Self {
+            machine,
+            localities,
+            subsystem,
+            node,
+            no_node: NoNode::of(&machine.origin),
+        }
     }
 
     /// The paths to one namespace and who would take which.
     pub fn namespace(&self, namespace: &NvmeNamespace) -> NamespacePaths {
         let paths: Vec<PathView> = namespace.paths.iter().map(|path| self.path(path)).collect();
-        let usable = || paths.iter().filter(|path| path.standing != Standing::Unusable);
+        let usable = || {
+            paths
+                .iter()
+                .filter(|path| path.standing != Standing::Unusable)
+        };
         let least = usable().filter_map(|path| path.distance).min();
         let nearest = usable().filter(|path| least.is_some() && path.distance == least);
         let nearest = nearest.map(|path| path.name.clone()).collect();
-        let choices = choice::of_each_policy(&paths, self.node, self.subsystem.iopolicy.get(), &self.no_node);
-        NamespacePaths { namespace: namespace.name.clone(), choices, nearest, paths }
+        let choices = choice::of_each_policy(
+            &paths,
+            self.node,
+            self.subsystem.iopolicy.get(),
+            &self.no_node,
+        );
+        NamespacePaths {
+            namespace: namespace.name.clone(),
+            choices,
+            nearest,
+            paths,
+        }
     }
 
     fn path(&self, path: &NvmePath) -> PathView {
-        let controller = self.subsystem.controllers.iter().find(|controller| controller.name == path.controller);
-        let (standing, because) = standing(path, controller, kernel::deleting_is_usable(&self.machine.origin));
+        let controller = self
+            .subsystem
+            .controllers
+            .iter()
+            .find(|controller| controller.name == path.controller);
+        let (standing, because) = standing(
+            path,
+            controller,
+            kernel::deleting_is_usable(&self.machine.origin),
+        );
         let kernel_node = controller.map_or_else(
-            || Known::no(format!("the source does not list controller {}", path.controller)),
+            || {
+                Known::no(format!(
+                    "the source does not list controller {}",
+                    path.controller
+                ))
+            },
             |controller| controller.node.clone(),
         );
         let kernel_distance = self.kernel_distance(&kernel_node);
@@ -209,7 +260,9 @@ impl<'a> View<'a> {
             because,
             kernel_distance,
             kernel_node,
-            distance: locality.as_ref().and_then(|locality| self.distance(locality)),
+            distance: locality
+                .as_ref()
+                .and_then(|locality| self.distance(locality)),
             locality,
             queue_depth: path.queue_depth,
         }
@@ -227,8 +280,13 @@ impl<'a> View<'a> {
     fn locality(&self, controller: &NvmeController) -> Option<EffectiveNode> {
         let by_device = controller.device.map(|device| self.localities.of(device));
         let by_kernel = controller.node.get().copied().flatten();
-        let by_kernel = by_kernel.map(|node| EffectiveNode { node: Some(node), how: crate::locality::How::Kernel });
-        by_device.filter(|locality| locality.node.is_some()).or(by_kernel)
+        let by_kernel = by_kernel.map(|node| EffectiveNode {
+            node: Some(node),
+            how: crate::locality::How::Kernel,
+        });
+        by_device
+            .filter(|locality| locality.node.is_some())
+            .or(by_kernel)
     }
 
     fn distance(&self, locality: &EffectiveNode) -> Option<Distance> {
@@ -243,19 +301,34 @@ impl<'a> View<'a> {
 }
 
 /// `nvme_path_is_disabled()` and the ANA state.
-fn standing(path: &NvmePath, controller: Option<&NvmeController>, deleting: bool) -> (Standing, Option<String>) {
+fn standing(
+    path: &NvmePath,
+    controller: Option<&NvmeController>,
+    deleting: bool,
+) -> (Standing, Option<String>) {
     let state = controller.and_then(|controller| controller.state.get());
     match state.map(String::as_str) {
         // "deleting": I/O is to complete as long as the controller is connected.
         None | Some("live") => {}
         Some("deleting") if deleting => {}
-        Some(state) => return (Standing::Unusable, Some(format!("controller {} is {state}", path.controller))),
+        Some(state) => {
+            return (
+                Standing::Unusable,
+                Some(format!("controller {} is {state}", path.controller)),
+            );
+        }
     }
     match &path.ana_state {
         Known::Yes(AnaState::Optimized) => (Standing::Optimized, None),
         Known::Yes(AnaState::NonOptimized) => (Standing::NonOptimized, None),
-        Known::Yes(other) => (Standing::Unusable, Some(format!("its ANA state is {other}"))),
+        Known::Yes(other) => (
+            Standing::Unusable,
+            Some(format!("its ANA state is {other}")),
+        ),
         // Without ANA the kernel has no such file and takes every path for optimized.
-        Known::No { .. } => (Standing::Optimized, Some("no ANA state is known: taken for optimized".to_owned())),
+        Known::No { .. } => (
+            Standing::Optimized,
+            Some("no ANA state is known: taken for optimized".to_owned()),
+        ),
     }
 }

@@ -15,7 +15,9 @@ mod owner;
 
 use std::collections::{BTreeSet, HashSet};
 
-use nearfar_machine::{CpuSet, IoPolicy, Irq, Known, Machine, NetworkDevice, NodeId, PciAddress, alternatives};
+use nearfar_machine::{
+    CpuSet, IoPolicy, Irq, Known, Machine, NetworkDevice, NodeId, PciAddress, alternatives,
+};
 
 use crate::audit::{Audit, Finding, rule};
 use crate::change::{Change, LeftAlone, NearestCpus, NodeCpus, PLAN_FORMAT, Plan, Planned};
@@ -81,14 +83,27 @@ impl PlanOptions {
             return Err(UnknownRule(unknown.clone()).into());
         }
         let unknown = |address: &&PciAddress| machine.pci_device(**address).is_none();
-        match (self.devices.iter().flatten().chain(&self.not_devices).find(unknown), &machine.pci) {
+        match (
+            self.devices
+                .iter()
+                .flatten()
+                .chain(&self.not_devices)
+                .find(unknown),
+            &machine.pci,
+        ) {
             (None, _) => Ok(()),
             (Some(&address), Known::Yes(devices)) => {
-                let known = devices.iter().map(|device| device.address.to_string()).collect();
+                let known = devices
+                    .iter()
+                    .map(|device| device.address.to_string())
+                    .collect();
                 Err(PlanOptionsError::Device { address, known })
             }
             (Some(&address), Known::No { not_known_because }) => {
-                Err(PlanOptionsError::DevicesNotKnown { address, because: not_known_because.to_string() })
+                Err(PlanOptionsError::DevicesNotKnown {
+                    address,
+                    because: not_known_because.to_string(),
+                })
             }
         }
     }
@@ -112,10 +127,16 @@ pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
         seen: HashSet::new(),
         unmoved: unmoved(audit, options),
     };
-    for finding in audit.findings.iter().filter(|finding| takes(machine, options, finding)) {
+    for finding in audit
+        .findings
+        .iter()
+        .filter(|finding| takes(machine, options, finding))
+    {
         draft.take(finding);
     }
-    draft.planned.sort_by(|a, b| rank(&a.change).cmp(&rank(&b.change)));
+    draft
+        .planned
+        .sort_by(|a, b| rank(&a.change).cmp(&rank(&b.change)));
     let nearest = nearest(machine, &draft.planned);
     Plan {
         plan_format: PLAN_FORMAT,
@@ -133,8 +154,12 @@ fn rank(change: &Change) -> (u8, Irq, &str, u32) {
     match change {
         Change::DeviceNode { .. } => (0, Irq(0), "", 0),
         Change::InterruptAffinity { irq, .. } => (1, *irq, "", 0),
-        Change::Xps { interface, queue, .. } => (2, Irq(0), interface, *queue),
-        Change::Rps { interface, queue, .. } => (3, Irq(0), interface, *queue),
+        Change::Xps {
+            interface, queue, ..
+        } => (2, Irq(0), interface, *queue),
+        Change::Rps {
+            interface, queue, ..
+        } => (3, Irq(0), interface, *queue),
         Change::NvmeIoPolicy { subsystem, .. } => (4, Irq(0), subsystem, 0),
         Change::Sysctl { name, .. } => (5, Irq(0), name, 0),
     }
@@ -153,7 +178,11 @@ struct Draft<'a> {
 /// Devices with interrupts that should move and that the options leave where they are.
 fn unmoved(audit: &Audit, options: &PlanOptions) -> HashSet<PciAddress> {
     let moves = |finding: &&Finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. }));
-    let left = audit.findings.iter().filter(moves).filter(|finding| !options.wants_rule(finding.rule));
+    let left = audit
+        .findings
+        .iter()
+        .filter(moves)
+        .filter(|finding| !options.wants_rule(finding.rule));
     left.filter_map(|finding| finding.device).collect()
 }
 
@@ -212,13 +241,27 @@ impl Draft<'_> {
     /// A policy is changed to the one asked for and never to one nearfar prefers.
     fn policy(&mut self, finding: &Finding) {
         let Some(wanted) = &self.options.iopolicy else {
-            return self.leave(finding, "which policy is faster depends on the load: only the one asked for is set");
+            return self.leave(
+                finding,
+                "which policy is faster depends on the load: only the one asked for is set",
+            );
         };
-        let Some(subsystem) = subsystem_of(self.machine, finding) else { return };
+        let Some(subsystem) = subsystem_of(self.machine, finding) else {
+            return;
+        };
         if subsystem.iopolicy.get() != Some(wanted) {
-            let change = Change::NvmeIoPolicy { subsystem: subsystem.name.clone(), policy: wanted.clone() };
+            let change = Change::NvmeIoPolicy {
+                subsystem: subsystem.name.clone(),
+                policy: wanted.clone(),
+            };
             // The distances of the finding are those of its own policy, not of the one asked for.
-            self.plan(&Finding { cost: None, ..finding.clone() }, change);
+            self.plan(
+                &Finding {
+                    cost: None,
+                    ..finding.clone()
+                },
+                change,
+            );
         }
     }
 }
@@ -227,8 +270,12 @@ impl Draft<'_> {
 fn target(change: &Change) -> String {
     match change {
         Change::InterruptAffinity { irq, .. } => format!("irq {irq}"),
-        Change::Xps { interface, queue, .. } => format!("xps {interface} {queue}"),
-        Change::Rps { interface, queue, .. } => format!("rps {interface} {queue}"),
+        Change::Xps {
+            interface, queue, ..
+        } => format!("xps {interface} {queue}"),
+        Change::Rps {
+            interface, queue, ..
+        } => format!("rps {interface} {queue}"),
         Change::NvmeIoPolicy { subsystem, .. } => format!("iopolicy {subsystem}"),
         Change::DeviceNode { device, .. } => format!("numa_node {device}"),
         Change::Sysctl { name, .. } => format!("sysctl {name}"),
@@ -237,7 +284,10 @@ fn target(change: &Change) -> String {
 
 pub(crate) fn network<'a>(machine: &'a Machine, name: &str) -> Option<&'a NetworkDevice> {
     let networks = machine.networks.get()?;
-    networks.binary_search_by(|network| network.name.as_str().cmp(name)).ok().map(|index| &networks[index])
+    networks
+        .binary_search_by(|network| network.name.as_str().cmp(name))
+        .ok()
+        .map(|index| &networks[index])
 }
 
 /// The value a change overwrites, as its file shows it.
@@ -246,27 +296,54 @@ fn before(machine: &Machine, change: &Change) -> Option<String> {
     match change {
         Change::InterruptAffinity { irq, .. } => {
             let interrupts = machine.interrupts.get()?;
-            let index = interrupts.binary_search_by_key(irq, |interrupt| interrupt.irq).ok()?;
+            let index = interrupts
+                .binary_search_by_key(irq, |interrupt| interrupt.irq)
+                .ok()?;
             interrupts[index].affinity.get().map(CpuSet::to_string)
         }
-        Change::Xps { interface, queue, .. } => {
+        Change::Xps {
+            interface, queue, ..
+        } => {
             let queues = &network(machine, interface)?.transmit;
-            queues.iter().find(|transmit| transmit.queue == *queue)?.xps.get().map(mask)
+            queues
+                .iter()
+                .find(|transmit| transmit.queue == *queue)?
+                .xps
+                .get()
+                .map(mask)
         }
-        Change::Rps { interface, queue, .. } => {
+        Change::Rps {
+            interface, queue, ..
+        } => {
             let queues = &network(machine, interface)?.receive;
-            queues.iter().find(|receive| receive.queue == *queue)?.rps.get().map(mask)
+            queues
+                .iter()
+                .find(|receive| receive.queue == *queue)?
+                .rps
+                .get()
+                .map(mask)
         }
-        Change::NvmeIoPolicy { subsystem: name, .. } => {
-            Some(subsystem(machine, name)?.iopolicy.get()?.as_str().to_owned())
-        }
+        Change::NvmeIoPolicy {
+            subsystem: name, ..
+        } => Some(
+            subsystem(machine, name)?
+                .iopolicy
+                .get()?
+                .as_str()
+                .to_owned(),
+        ),
         Change::DeviceNode { device, .. } => {
             let node = machine.pci_device(*device)?.node.get()?;
             Some(node.map_or_else(|| "-1".to_owned(), |node| node.to_string()))
         }
         Change::Sysctl { name, .. } => {
             let balancing = name == "kernel.numa_balancing";
-            machine.settings.numa_balancing.get().filter(|_| balancing).map(u32::to_string)
+            machine
+                .settings
+                .numa_balancing
+                .get()
+                .filter(|_| balancing)
+                .map(u32::to_string)
         }
     }
 }
@@ -275,7 +352,12 @@ fn before(machine: &Machine, change: &Change) -> Option<String> {
 fn nodes(machine: &Machine) -> Vec<NodeCpus> {
     let all = machine.online_nodes().map(|node| NodeCpus {
         node: node.id,
-        cpus: machine.cpus.iter().filter(|cpu| cpu.online && cpu.node == Some(node.id)).map(|cpu| cpu.id).collect(),
+        cpus: machine
+            .cpus
+            .iter()
+            .filter(|cpu| cpu.online && cpu.node == Some(node.id))
+            .map(|cpu| cpu.id)
+            .collect(),
     });
     all.filter(|node| !node.cpus.is_empty()).collect()
 }
@@ -290,7 +372,10 @@ fn nearest(machine: &Machine, planned: &[Planned]) -> Vec<NearestCpus> {
     let usable = machine.cpu_states.housekeeping();
     let list = |node| {
         let rings = near::rings(machine, Some(node), &usable);
-        NearestCpus { node, cpus: rings.iter().flat_map(|ring| ring.cpus.iter()).collect() }
+        NearestCpus {
+            node,
+            cpus: rings.iter().flat_map(|ring| ring.cpus.iter()).collect(),
+        }
     };
     nodes.into_iter().map(list).collect()
 }

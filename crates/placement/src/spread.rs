@@ -87,7 +87,9 @@ pub enum SpreadError {
         nearest: Option<(NodeId, Distance)>,
     },
     /// Nothing to spread over.
-    #[error("no usable CPU: {online} are online, {kept_free} are kept free of housekeeping, {allowed} are allowed")]
+    #[error(
+        "no usable CPU: {online} are online, {kept_free} are kept free of housekeeping, {allowed} are allowed"
+    )]
     NoCpus {
         /// CPUs that are online.
         online: String,
@@ -103,14 +105,18 @@ pub enum SpreadError {
         count: usize,
     },
     /// The old rule knew nothing of cores.
-    #[error("the kernel's rule before 6.3 took CPUs by number: it cannot take one CPU a core first")]
+    #[error(
+        "the kernel's rule before 6.3 took CPUs by number: it cannot take one CPU a core first"
+    )]
     CoresFirst,
 }
 
 fn advise(nearest: &Option<(NodeId, Distance)>) -> String {
     match nearest {
         Some((node, distance)) => {
-            format!("the online node nearest to it by the firmware's distances is {node} ({distance}): ask for that")
+            format!(
+                "the online node nearest to it by the firmware's distances is {node} ({distance}): ask for that"
+            )
         }
         None => "no table says which online node is nearest to it".to_owned(),
     }
@@ -127,9 +133,13 @@ pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, S
     check(machine, request)?;
     let usable = usable(machine, request)?;
     let rings = match request.policy {
-        Policy::NearestFirst => {
-            near::hops(machine, request.node.map(|node| start(machine, node).unwrap_or(node)), &usable)
-        }
+        Policy::NearestFirst => near::hops(
+            machine,
+            request
+                .node
+                .map(|node| start(machine, node).unwrap_or(node)),
+            &usable,
+        ),
         Policy::KernelPre63 => local_then_the_rest(machine, request.node, &usable),
     };
     let mut window: Vec<Slot> = Vec::with_capacity(request.count.min(usable.len()));
@@ -139,7 +149,10 @@ pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, S
         }
         window.extend(slots(machine, request, ring));
     }
-    Ok((0..request.count).zip(window.iter().cycle()).map(|(queue, slot)| Slot { queue, ..*slot }).collect())
+    Ok((0..request.count)
+        .zip(window.iter().cycle())
+        .map(|(queue, slot)| Slot { queue, ..*slot })
+        .collect())
 }
 
 /// The node from which the kernel orders the CPUs for a device on `node`: that one where it has CPUs online, else the
@@ -148,27 +161,41 @@ pub fn spread(machine: &Machine, request: &SpreadRequest) -> Result<Vec<Slot>, S
 /// has some is at a known distance.
 pub fn start(machine: &Machine, node: NodeId) -> Option<NodeId> {
     let has_cpus = |node: NodeId| {
-        machine.node(node).is_some_and(|listed| listed.online && listed.cpus.intersects(&machine.cpu_states.online))
+        machine.node(node).is_some_and(|listed| {
+            listed.online && listed.cpus.intersects(&machine.cpu_states.online)
+        })
     };
     if has_cpus(node) {
         return Some(node);
     }
     let mut others = order::nodes_by_distance(machine, node).into_iter();
-    others.find(|&(other, distance)| distance.is_some() && has_cpus(other)).map(|(other, _)| other)
+    others
+        .find(|&(other, distance)| distance.is_some() && has_cpus(other))
+        .map(|(other, _)| other)
 }
 
 fn check(machine: &Machine, request: &SpreadRequest) -> Result<(), SpreadError> {
     if request.count > MOST_QUEUES {
-        return Err(SpreadError::TooMany { count: request.count });
+        return Err(SpreadError::TooMany {
+            count: request.count,
+        });
     }
     if request.cores_first && request.policy == Policy::KernelPre63 {
         return Err(SpreadError::CoresFirst);
     }
-    let Some(node) = request.node else { return Ok(()) };
+    let Some(node) = request.node else {
+        return Ok(());
+    };
     match machine.node(node) {
         Some(listed) if listed.online => Ok(()),
-        Some(_) => Err(SpreadError::OfflineNode { node, nearest: order::nearest_online(machine, node) }),
-        None => Err(SpreadError::UnknownNode { node, online: machine.online_node_set() }),
+        Some(_) => Err(SpreadError::OfflineNode {
+            node,
+            nearest: order::nearest_online(machine, node),
+        }),
+        None => Err(SpreadError::UnknownNode {
+            node,
+            online: machine.online_node_set(),
+        }),
     }
 }
 
@@ -176,7 +203,11 @@ fn check(machine: &Machine, request: &SpreadRequest) -> Result<(), SpreadError> 
 fn usable(machine: &Machine, request: &SpreadRequest) -> Result<CpuSet, SpreadError> {
     let all = request.isolated_too || request.policy == Policy::KernelPre63;
     let states = &machine.cpu_states;
-    let candidates = if all { states.online.clone() } else { states.housekeeping() };
+    let candidates = if all {
+        states.online.clone()
+    } else {
+        states.housekeeping()
+    };
     let usable = match &request.allowed {
         Some(allowed) => candidates.intersection(allowed),
         None => candidates,
@@ -184,29 +215,62 @@ fn usable(machine: &Machine, request: &SpreadRequest) -> Result<CpuSet, SpreadEr
     if !usable.is_empty() {
         return Ok(usable);
     }
-    let or_none = |set: CpuSet| if set.is_empty() { "none".to_owned() } else { set.to_string() };
+    let or_none = |set: CpuSet| {
+        if set.is_empty() {
+            "none".to_owned()
+        } else {
+            set.to_string()
+        }
+    };
     Err(SpreadError::NoCpus {
         online: or_none(states.online.clone()),
-        kept_free: or_none(if all { CpuSet::new() } else { states.kept_free() }),
-        allowed: request.allowed.clone().map_or_else(|| "all".to_owned(), or_none),
+        kept_free: or_none(if all {
+            CpuSet::new()
+        } else {
+            states.kept_free()
+        }),
+        allowed: request
+            .allowed
+            .clone()
+            .map_or_else(|| "all".to_owned(), or_none),
     })
 }
 
 /// The rings of the old rule: the node, and everything else.
 fn local_then_the_rest(machine: &Machine, node: Option<NodeId>, usable: &CpuSet) -> Vec<Ring> {
-    let local = node.and_then(|node| machine.node(node)).map(|node| node.cpus.intersection(usable)).unwrap_or_default();
+    let local = node
+        .and_then(|node| machine.node(node))
+        .map(|node| node.cpus.intersection(usable))
+        .unwrap_or_default();
     let mut rings = near::rings(machine, None, &usable.difference(&local));
     if !local.is_empty() {
-        rings.insert(0, Ring { distance: None, cpus: local.clone(), nodes: vec![(node, local)] });
+        rings.insert(
+            0,
+            Ring {
+                distance: None,
+                cpus: local.clone(),
+                nodes: vec![(node, local)],
+            },
+        );
     }
     rings
 }
 
 fn slots(machine: &Machine, request: &SpreadRequest, ring: &Ring) -> impl Iterator<Item = Slot> {
-    near::in_order(machine, ring, request.cores_first).into_iter().map(|cpu| {
-        let node = ring.node_of(cpu);
-        // From the device's node, wherever the order began.
-        let distance = request.node.zip(node).and_then(|(from, to)| machine.distance(from, to));
-        Slot { queue: 0, cpu, node, distance }
-    })
+    near::in_order(machine, ring, request.cores_first)
+        .into_iter()
+        .map(|cpu| {
+            let node = ring.node_of(cpu);
+            // From the device's node, wherever the order began.
+            let distance = request
+                .node
+                .zip(node)
+                .and_then(|(from, to)| machine.distance(from, to));
+            Slot {
+                queue: 0,
+                cpu,
+                node,
+                distance,
+            }
+        })
 }

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    add_firmware, add_function, add_nic, device_on_an_offline_node, findings, function, interrupt, kunpeng, list,
-    machine, pci, set, two_nodes,
+    add_firmware, add_function, add_nic, device_on_an_offline_node, findings, function, interrupt,
+    kunpeng, list, machine, pci, set, two_nodes,
 };
 use nearfar_machine::{CpuId, CpuSet, Known, Machine, Managed};
 use nearfar_placement::audit::{AuditOptions, audit};
@@ -28,16 +28,36 @@ fn before_6_3() -> Machine {
 fn case_4_queues_on_the_furthest_node_move_to_the_nearer_one() {
     let machine = before_6_3();
     let found = audit(&machine, &AuditOptions::default());
-    let far: Vec<_> = found.findings.iter().filter(|finding| finding.rule == "interrupt-far").collect();
+    let far: Vec<_> = found
+        .findings
+        .iter()
+        .filter(|finding| finding.rule == "interrupt-far")
+        .collect();
     assert_eq!(far.len(), 24, "queues 24 to 47; queue 48 stays on CPU 24");
-    let Some(Change::InterruptAffinity { cpus, .. }) = &far[0].mend else { panic!("{far:?}") };
+    let Some(Change::InterruptAffinity { cpus, .. }) = &far[0].mend else {
+        panic!("{far:?}")
+    };
     assert_eq!(*cpus, set("72"), "queue 24");
-    assert_eq!(far[0].cost.map(|cost| (cost.now.unwrap().0, cost.after.unwrap().0)), Some((32, 16)));
-    let masks = found.findings.iter().filter_map(|finding| match &finding.mend {
-        Some(Change::Xps { queue: 24, cpus, .. }) => Some(cpus.to_mask(machine.mask_width())),
-        _ => None,
-    });
-    assert_eq!(masks.collect::<Vec<_>>(), ["00000100,00000000,00000000"], "XPS follows the interrupts");
+    assert_eq!(
+        far[0]
+            .cost
+            .map(|cost| (cost.now.unwrap().0, cost.after.unwrap().0)),
+        Some((32, 16))
+    );
+    let masks = found
+        .findings
+        .iter()
+        .filter_map(|finding| match &finding.mend {
+            Some(Change::Xps {
+                queue: 24, cpus, ..
+            }) => Some(cpus.to_mask(machine.mask_width())),
+            _ => None,
+        });
+    assert_eq!(
+        masks.collect::<Vec<_>>(),
+        ["00000100,00000000,00000000"],
+        "XPS follows the interrupts"
+    );
 }
 
 #[test]
@@ -64,7 +84,13 @@ fn what_is_near_in_another_order_is_left_as_it_is() {
     add_nic(&mut machine, "eth0", NIC, Some(1), &[7, 4, 6, 5]);
     quiet(&machine);
     let mut machine = two_nodes();
-    add_nic(&mut machine, "eth0", NIC, Some(1), &[0, 1, 2, 3, 4, 5, 6, 7]);
+    add_nic(
+        &mut machine,
+        "eth0",
+        NIC,
+        Some(1),
+        &[0, 1, 2, 3, 4, 5, 6, 7],
+    );
     quiet(&machine);
 }
 
@@ -125,7 +151,10 @@ fn queues_that_share_a_cpu_spread_only_over_cpus_as_near() {
 #[test]
 fn a_cpu_may_serve_one_queue_each_way() {
     let mut machine = two_nodes();
-    add_function(&mut machine, function(NIC, 0x02_0000, "virtio-pci", Some(1)));
+    add_function(
+        &mut machine,
+        function(NIC, 0x02_0000, "virtio-pci", Some(1)),
+    );
     for (irq, name, queue) in [(40, "virtio0-input.0", 0), (41, "virtio0-output.0", 0)] {
         list(&mut machine.interrupts).push(interrupt(irq, name, NIC, Some(queue), "4"));
     }
@@ -160,7 +189,10 @@ fn isolated_cpus_lose_their_interrupts() {
       /sys/devices/system/cpu/isolated = 6-7
       mend {"kind":"interrupt-affinity","irq":201,"cpus":"0-5","near":null,"name":"rtc0"}
     "#);
-    let isolated_too = AuditOptions { isolated_too: true, ..AuditOptions::default() };
+    let isolated_too = AuditOptions {
+        isolated_too: true,
+        ..AuditOptions::default()
+    };
     assert_eq!(audit(&machine, &isolated_too).findings, []);
 }
 
@@ -170,9 +202,18 @@ fn managed_interrupts_are_named_once_and_never_written() {
     add_function(&mut machine, function(NIC, 0x01_0802, "nvme", Some(1)));
     for queue in 0..9 {
         let cpu = queue.max(1) - 1;
-        let mut interrupt = interrupt(50 + queue, &format!("nvme0q{queue}"), NIC, Some(queue), &cpu.to_string());
+        let mut interrupt = interrupt(
+            50 + queue,
+            &format!("nvme0q{queue}"),
+            NIC,
+            Some(queue),
+            &cpu.to_string(),
+        );
         let evidence = "drivers/nvme/host/pci.c asks for managed interrupts".to_owned();
-        interrupt.managed = Known::Yes(Managed { managed: queue > 0, evidence });
+        interrupt.managed = Known::Yes(Managed {
+            managed: queue > 0,
+            evidence,
+        });
         list(&mut machine.interrupts).push(interrupt);
     }
     insta::assert_snapshot!(findings(&machine), @r"
@@ -204,8 +245,14 @@ fn a_device_without_a_node() {
     let mut machine = two_nodes();
     add_firmware(&mut machine, "0000:81", Some(1));
     add_nic(&mut machine, "eth0", NIC, None, &[0]);
-    add_function(&mut machine, function("0000:a0:00.0", 0x03_0000, "nouveau", None));
-    add_function(&mut machine, function("0000:a0:01.0", 0x06_0400, "pcieport", None));
+    add_function(
+        &mut machine,
+        function("0000:a0:00.0", 0x03_0000, "nouveau", None),
+    );
+    add_function(
+        &mut machine,
+        function("0000:a0:01.0", 0x06_0400, "pcieport", None),
+    );
     insta::assert_snapshot!(findings(&machine), @r#"
     warning device-without-node | 0000:81:00.0 (ixgbe): The kernel has no node for this device. It is most likely near node 1 (the firmware's word, the kernel has none).
       /sys/bus/pci/devices/0000:81:00.0/numa_node = -1
@@ -299,7 +346,10 @@ fn transmit_queues_follow_their_interrupts() {
 fn without_xps_every_cpu_gets_the_queue_nearest_to_it() {
     let mut machine = two_nodes();
     add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5]);
-    list(&mut machine.networks)[0].transmit.iter_mut().for_each(|queue| queue.xps = Known::Yes(CpuSet::new()));
+    list(&mut machine.networks)[0]
+        .transmit
+        .iter_mut()
+        .for_each(|queue| queue.xps = Known::Yes(CpuSet::new()));
     insta::assert_snapshot!(findings(&machine), @r#"
     notice xps-mismatch | eth0 transmit queue 0: No CPU is set to send through it (XPS is off); CPU 4 serves its interrupt.
       /sys/class/net/eth0/queues/tx-0/xps_cpus = 00
@@ -341,7 +391,9 @@ fn received_packets_stay_near() {
       mend {"kind":"rps","interface":"eth0","queue":1,"cpus":"4-6"}
     "#);
     let receive = &mut list(&mut machine.networks)[0].receive;
-    receive.iter_mut().for_each(|queue| queue.rps = Known::Yes(set("4-5")));
+    receive
+        .iter_mut()
+        .for_each(|queue| queue.rps = Known::Yes(set("4-5")));
     insta::assert_snapshot!(findings(&machine), @r"
     notice rps-mismatch | eth0 receive queue 0: RPS hands its packets to CPUs 4-5, although each CPU near the device has a receive queue of its own.
       /sys/class/net/eth0/queues/rx-0/rps_cpus = 30
@@ -363,13 +415,26 @@ fn interfaces_on_one_function_are_told_apart_by_name() {
     other.name = "eth1".to_owned();
     list(&mut machine.networks).push(other);
     let found = audit(&machine, &AuditOptions::default());
-    assert!(found.findings.is_empty(), "eth1 has no interrupts by its name, so those of the function count");
+    assert!(
+        found.findings.is_empty(),
+        "eth1 has no interrupts by its name, so those of the function count"
+    );
     for (irq, queue) in [(300, 0), (301, 1)] {
         let name = format!("eth1-TxRx-{queue}");
-        list(&mut machine.interrupts).push(interrupt(irq, &name, NIC, Some(queue), &(6 + queue).to_string()));
+        list(&mut machine.interrupts).push(interrupt(
+            irq,
+            &name,
+            NIC,
+            Some(queue),
+            &(6 + queue).to_string(),
+        ));
     }
     let found = audit(&machine, &AuditOptions::default());
-    let subjects: Vec<_> = found.findings.iter().map(|finding| finding.subject.as_str()).collect();
+    let subjects: Vec<_> = found
+        .findings
+        .iter()
+        .map(|finding| finding.subject.as_str())
+        .collect();
     assert_eq!(subjects, ["eth1 transmit queue 0", "eth1 transmit queue 1"]);
 }
 
@@ -378,13 +443,19 @@ fn devices_the_source_does_not_list_are_not_invented() {
     let mut machine = two_nodes();
     list(&mut machine.interrupts).push(interrupt(7, "ghost-0", "0000:99:00.0", Some(0), "0"));
     insta::assert_snapshot!(findings(&machine), @"not checked interrupt-far: 0000:99:00.0: nothing tells where the device is");
-    assert_eq!(nearfar_placement::locality::effective_node(&machine, pci("0000:99:00.0")).node, None);
+    assert_eq!(
+        nearfar_placement::locality::effective_node(&machine, pci("0000:99:00.0")).node,
+        None
+    );
 }
 
 #[test]
 fn interrupts_that_name_no_queue_are_judged_for_distance_only() {
     let mut machine = two_nodes();
-    add_function(&mut machine, function(NIC, 0x01_0700, "megaraid_sas", Some(1)));
+    add_function(
+        &mut machine,
+        function(NIC, 0x01_0700, "megaraid_sas", Some(1)),
+    );
     for (irq, cpu) in [(40, "4"), (41, "4"), (42, "0")] {
         list(&mut machine.interrupts).push(interrupt(irq, "megasas", NIC, None, cpu));
     }

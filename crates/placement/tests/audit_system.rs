@@ -4,8 +4,8 @@ mod common;
 
 use common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_machine::{
-    AnaState, CpuId, Cpuset, Diagnostic, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId, NodeSet, Origin,
-    PolicyBytes, SourceKind, Task, Writer, WriterKind,
+    AnaState, CpuId, Cpuset, Diagnostic, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId,
+    NodeSet, Origin, PolicyBytes, SourceKind, Task, Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, audit};
 
@@ -13,7 +13,10 @@ use AnaState::Optimized;
 
 fn disk(policy: IoPolicy, nodes: [Option<u32>; 2]) -> Machine {
     let mut machine = two_nodes();
-    let paths = [("0000:20:00.0", nodes[0], Optimized), ("0000:40:00.0", nodes[1], Optimized)];
+    let paths = [
+        ("0000:20:00.0", nodes[0], Optimized),
+        ("0000:40:00.0", nodes[1], Optimized),
+    ];
     add_subsystem(&mut machine, "nvme-subsys0", policy, &paths);
     machine
 }
@@ -26,7 +29,13 @@ fn task(pid: i32, name: &str, cpus: &str, last: u32, bytes: &[(u32, u64)]) -> Ta
         allowed_nodes: Known::Yes(NodeSet::parse_list("0-1").unwrap()),
         last_cpu: Known::Yes(CpuId(last)),
         memory: Known::Yes(
-            bytes.iter().map(|&(node, gib)| NodeBytes { node: NodeId(node), bytes: gib << 30 }).collect(),
+            bytes
+                .iter()
+                .map(|&(node, gib)| NodeBytes {
+                    node: NodeId(node),
+                    bytes: gib << 30,
+                })
+                .collect(),
         ),
         policies: Known::Yes(Vec::new()),
         preferred_node: Known::Yes(None),
@@ -86,14 +95,22 @@ fn a_far_controller_without_a_node_counts_as_local() {
     let mut machine = common::device_on_an_offline_node(2);
     machine.origin.kernel = Known::Yes("6.12.1".to_owned());
     let all = findings(&machine);
-    let line = all.lines().find(|line| line.contains("nvme-far-path")).unwrap();
+    let line = all
+        .lines()
+        .find(|line| line.contains("nvme-far-path"))
+        .unwrap();
     insta::assert_snapshot!(line, @"warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: Linux 6.12.1 counts it as local (10). I/O from node 1 goes through nvme0c1n1. I/O from node 0 may go through nvme0c1n1. From node 1 nvme1 is at 31, another path at 21.");
 }
 
 #[test]
 fn one_path_or_an_unknown_policy_is_no_finding() {
     let mut machine = two_nodes();
-    add_subsystem(&mut machine, "nvme-subsys0", IoPolicy::Numa, &[("0000:20:00.0", Some(0), Optimized)]);
+    add_subsystem(
+        &mut machine,
+        "nvme-subsys0",
+        IoPolicy::Numa,
+        &[("0000:20:00.0", Some(0), Optimized)],
+    );
     assert_eq!(findings(&machine), "");
     let mut machine = disk(IoPolicy::Other("latency".into()), [Some(0), Some(1)]);
     insta::assert_snapshot!(findings(&machine), @r#"not checked nvme-far-path: nvme-subsys0: this version does not know the policy "latency""#);
@@ -105,7 +122,10 @@ fn one_path_or_an_unknown_policy_is_no_finding() {
 fn tasks_whose_memory_is_elsewhere() {
     let mut machine = two_nodes();
     let mut interleaved = task(5, "spread", "0-3", 1, &[(0, 4), (1, 5)]);
-    interleaved.policies = Known::Yes(vec![PolicyBytes { policy: "interleave:0-1".into(), bytes: 9 << 30 }]);
+    interleaved.policies = Known::Yes(vec![PolicyBytes {
+        policy: "interleave:0-1".into(),
+        bytes: 9 << 30,
+    }]);
     let mut hidden = task(6, "secret", "0-3", 1, &[]);
     hidden.memory = Known::no("/proc/6/numa_maps: permission denied");
     *list(&mut machine.tasks) = vec![
@@ -140,7 +160,11 @@ fn a_cpuset_whose_cpus_and_memory_do_not_meet() {
         nodes: Known::Yes(NodeSet::parse_list(nodes).unwrap()),
         configured: true,
     };
-    *list(&mut machine.cpusets) = vec![cpuset("/db", "0-3", "1"), cpuset("/web", "3-4", "1"), cpuset("/off", "", "1")];
+    *list(&mut machine.cpusets) = vec![
+        cpuset("/db", "0-3", "1"),
+        cpuset("/web", "3-4", "1"),
+        cpuset("/off", "", "1"),
+    ];
     insta::assert_snapshot!(findings(&machine), @r"
     warning cpuset-disjoint | cpuset /db: Its CPUs 0-3 are on node 0, its memory comes from node 1 only: all of it is far.
       /sys/fs/cgroup/db/cpuset.cpus.effective = 0-3
@@ -159,7 +183,10 @@ fn a_cpuset_whose_cpus_and_memory_do_not_meet() {
 #[test]
 fn numa_balancing_that_does_not_fit() {
     let mut machine = two_nodes();
-    *list(&mut machine.tasks) = vec![task(1, "postgres", "0-7", 1, &[(0, 8)]), task(2, "redis", "0-7", 1, &[(0, 2)])];
+    *list(&mut machine.tasks) = vec![
+        task(1, "postgres", "0-7", 1, &[(0, 8)]),
+        task(2, "redis", "0-7", 1, &[(0, 2)]),
+    ];
     assert_eq!(findings(&machine), "");
     machine.settings.numa_balancing = Known::Yes(2);
     insta::assert_snapshot!(findings(&machine), @r#"
@@ -187,13 +214,20 @@ fn numa_balancing_that_does_not_fit() {
 
 #[test]
 fn other_writers_and_whether_they_would_undo_the_plan() {
-    let writer =
-        |kind, active| Writer { kind, active, evidence: "/proc/812/comm".to_owned(), says: "irqbalance".to_owned() };
+    let writer = |kind, active| Writer {
+        kind,
+        active,
+        evidence: "/proc/812/comm".to_owned(),
+        says: "irqbalance".to_owned(),
+    };
     let mut machine = two_nodes();
     *list(&mut machine.writers) = vec![
         writer(WriterKind::Irqbalance, Known::Yes(true)),
         writer(WriterKind::Numad, Known::Yes(false)),
-        writer(WriterKind::UdevRule, Known::no("/proc is not in this source")),
+        writer(
+            WriterKind::UdevRule,
+            Known::no("/proc is not in this source"),
+        ),
     ];
     insta::assert_snapshot!(findings(&machine), @r"
     notice competing-writer | irqbalance: It places interrupts anew every few seconds.
@@ -205,18 +239,28 @@ fn other_writers_and_whether_they_would_undo_the_plan() {
     ");
     add_nic(&mut machine, "eth0", "0000:81:00.0", Some(1), &[0]);
     let found = audit(&machine, &AuditOptions::default());
-    let balance = found.findings.iter().find(|finding| finding.subject == "irqbalance").unwrap();
+    let balance = found
+        .findings
+        .iter()
+        .find(|finding| finding.subject == "irqbalance")
+        .unwrap();
     assert_eq!(balance.severity, Severity::Warning);
     insta::assert_snapshot!(balance.message, @"It places interrupts anew every few seconds and would undo the changes proposed here.");
 }
 
 #[test]
 fn nodes_that_lack_something_and_distances_that_say_nothing() {
-    let mut machine = machine(&["0-1", "2-3", "", ""], &[&[10; 4], &[10; 4], &[10; 4], &[10; 4]]);
+    let mut machine = machine(
+        &["0-1", "2-3", "", ""],
+        &[&[10; 4], &[10; 4], &[10; 4], &[10; 4]],
+    );
     machine.nodes[1].memory = Known::Yes(Memory::of(0));
     machine.nodes[2].memory = Known::Yes(Memory::of(0));
     machine.nodes[3].tier = Some(22);
-    machine.diagnostics = vec![Diagnostic::new("line 1", "says 3 nodes (0,2-3), the list below has 0 and 2")];
+    machine.diagnostics = vec![Diagnostic::new(
+        "line 1",
+        "says 3 nodes (0,2-3), the list below has 0 and 2",
+    )];
     insta::assert_snapshot!(findings(&machine), @r"
     notice flat-distances | node distances: All 4 nodes are at distance 10 from each other and from themselves.
       /sys/devices/system/node/node0/distance = 10 10 10 10
@@ -236,7 +280,10 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
 #[test]
 fn fakes_of_one_node_are_rightly_at_ten() {
     let mut machine = machine(&["0-1", "0-1"], &[&[10, 10], &[10, 10]]);
-    machine.nodes.iter_mut().for_each(|node| node.fake_of = Some(NodeId(0)));
+    machine
+        .nodes
+        .iter_mut()
+        .for_each(|node| node.fake_of = Some(NodeId(0)));
     insta::assert_snapshot!(findings(&machine), @r"
     fact flat-distances | node distances: All 2 nodes are at distance 10 from each other and from themselves.
       /sys/devices/system/node/node0/distance = 10 10
@@ -246,13 +293,20 @@ fn fakes_of_one_node_are_rightly_at_ten() {
 
 #[test]
 fn nothing_known_is_nothing_checked_and_each_rule_says_why() {
-    let machine = Machine::empty(Origin::new(SourceKind::NumactlText, "mail"), "numactl -H does not show it");
+    let machine = Machine::empty(
+        Origin::new(SourceKind::NumactlText, "mail"),
+        "numactl -H does not show it",
+    );
     let found = audit(&machine, &AuditOptions::default());
     assert_eq!(found.findings, []);
     assert_eq!(found.checked, ["input-contradiction"]);
     let said: Vec<_> = found.not_checked.iter().map(|not| not.rule).collect();
     for rule in RULES {
-        assert!(said.contains(&rule.id) || found.checked.contains(&rule.id), "{} says nothing", rule.id);
+        assert!(
+            said.contains(&rule.id) || found.checked.contains(&rule.id),
+            "{} says nothing",
+            rule.id
+        );
     }
 }
 

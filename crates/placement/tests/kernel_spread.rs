@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nearfar_machine::{
-    Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId, Origin, SourceKind,
+    Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId,
+    Origin, SourceKind,
 };
 use nearfar_placement::spread::{SpreadRequest, spread};
 
@@ -52,7 +53,9 @@ impl Random {
     }
 
     fn machine(&mut self) -> Raw {
-        let mut nodes: Vec<u32> = (0..1 + self.below(8)).map(|_| self.below(24) as u32).collect();
+        let mut nodes: Vec<u32> = (0..1 + self.below(8))
+            .map(|_| self.below(24) as u32)
+            .collect();
         nodes.sort_unstable();
         nodes.dedup();
         let count = nodes.len();
@@ -65,37 +68,66 @@ impl Random {
         let mut cpus: Vec<_> = (0..1 + self.below(40)).map(|_| cpu(self)).collect();
         cpus[0].1 = true;
         let symmetric = self.percent(50);
-        let raw: Vec<Vec<u32>> = (0..count).map(|_| (0..count).map(|_| self.distance()).collect()).collect();
+        let raw: Vec<Vec<u32>> = (0..count)
+            .map(|_| (0..count).map(|_| self.distance()).collect())
+            .collect();
         let entry = |a: usize, b: usize| match a {
             _ if a == b => 10,
             _ if symmetric => raw[a.min(b)][a.max(b)],
             _ => raw[a][b],
         };
-        let distances = (0..count).map(|a| (0..count).map(|b| entry(a, b)).collect()).collect();
+        let distances = (0..count)
+            .map(|a| (0..count).map(|b| entry(a, b)).collect())
+            .collect();
         let memoryless = (0..count).map(|_| self.percent(20)).collect();
         let from = self.percent(95).then(|| self.below(count));
-        Raw { nodes, memoryless, cpus, distances, from }
+        Raw {
+            nodes,
+            memoryless,
+            cpus,
+            distances,
+            from,
+        }
     }
 }
 
 impl Raw {
     fn machine(&self) -> Machine {
-        let mut machine = Machine::empty(Origin::new(SourceKind::Description, "test"), "left out by the test");
+        let mut machine = Machine::empty(
+            Origin::new(SourceKind::Description, "test"),
+            "left out by the test",
+        );
         for (position, &id) in self.nodes.iter().enumerate() {
-            let members = (0..).zip(&self.cpus).filter(|(_, (node, _))| *node == position);
+            let members = (0..)
+                .zip(&self.cpus)
+                .filter(|(_, (node, _))| *node == position);
             let mut node = Node::new(NodeId(id), members.map(|(cpu, _)| CpuId(cpu)).collect());
-            node.memory = Known::Yes(Memory::of(if self.memoryless[position] { 0 } else { 1 << 30 }));
+            node.memory = Known::Yes(Memory::of(if self.memoryless[position] {
+                0
+            } else {
+                1 << 30
+            }));
             machine.nodes.push(node);
         }
-        let rows = self.distances.iter().map(|row| row.iter().map(|&value| Some(Distance(value))).collect()).collect();
+        let rows = self
+            .distances
+            .iter()
+            .map(|row| row.iter().map(|&value| Some(Distance(value))).collect())
+            .collect();
         let ids = self.nodes.iter().copied().map(NodeId).collect();
-        machine.distances = Known::Yes(Distances::from_rows(DistanceOrigin::Kernel, ids, rows).unwrap());
+        machine.distances =
+            Known::Yes(Distances::from_rows(DistanceOrigin::Kernel, ids, rows).unwrap());
         for (cpu, &(node, online)) in (0..).zip(&self.cpus) {
             let mut cpu = Cpu::new(CpuId(cpu), Some(NodeId(self.nodes[node])));
             cpu.online = online;
             machine.cpus.push(cpu);
         }
-        machine.cpu_states.online = machine.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect::<CpuSet>();
+        machine.cpu_states.online = machine
+            .cpus
+            .iter()
+            .filter(|cpu| cpu.online)
+            .map(|cpu| cpu.id)
+            .collect::<CpuSet>();
         machine
     }
 
@@ -129,9 +161,18 @@ impl Raw {
 
     fn answer(&self) -> String {
         let node = self.from.map(|from| NodeId(self.nodes[from]));
-        let request = SpreadRequest { node, count: self.queues(), isolated_too: true, ..SpreadRequest::default() };
+        let request = SpreadRequest {
+            node,
+            count: self.queues(),
+            isolated_too: true,
+            ..SpreadRequest::default()
+        };
         let slots = spread(&self.machine(), &request).unwrap();
-        slots.iter().map(|slot| slot.cpu.to_string()).collect::<Vec<_>>().join(" ")
+        slots
+            .iter()
+            .map(|slot| slot.cpu.to_string())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
@@ -141,10 +182,17 @@ fn replica(directory: &Path) -> Option<PathBuf> {
     let program = directory.join("replica");
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(&compiler);
-    command.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source);
+    command
+        .args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source);
     match command.output() {
         Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            assert!(
+                output.status.success(),
+                "{}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             Some(program)
         }
         Err(error) => {
@@ -157,23 +205,49 @@ fn replica(directory: &Path) -> Option<PathBuf> {
 #[test]
 fn ten_thousand_random_machines_spread_as_the_kernel_does() {
     let directory = tempfile::tempdir().unwrap();
-    let Some(program) = replica(directory.path()) else { return };
+    let Some(program) = replica(directory.path()) else {
+        return;
+    };
     let mut random = Random(fastrand::Rng::with_seed(7));
     let machines: Vec<Raw> = (0..MACHINES).map(|_| random.machine()).collect();
-    let has_cpus =
-        |raw: &&Raw| raw.from.is_none_or(|from| raw.cpus.iter().any(|&(node, online)| online && node == from));
+    let has_cpus = |raw: &&Raw| {
+        raw.from.is_none_or(|from| {
+            raw.cpus
+                .iter()
+                .any(|&(node, online)| online && node == from)
+        })
+    };
     let without = MACHINES - machines.iter().filter(has_cpus).count();
-    assert!(without > 1000, "only {without} of the machines spread from a node without CPUs");
+    assert!(
+        without > 1000,
+        "only {without} of the machines spread from a node without CPUs"
+    );
 
     let input = directory.path().join("machines");
     let mut file = std::fs::File::create(&input).unwrap();
-    machines.iter().for_each(|raw| writeln!(file, "{}", raw.input()).unwrap());
-    let output = Command::new(&program).stdin(Stdio::from(std::fs::File::open(&input).unwrap())).output().unwrap();
+    machines
+        .iter()
+        .for_each(|raw| writeln!(file, "{}", raw.input()).unwrap());
+    let output = Command::new(&program)
+        .stdin(Stdio::from(std::fs::File::open(&input).unwrap()))
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{:?}", output.status);
     let expected = String::from_utf8(output.stdout).unwrap();
     assert_eq!(expected.lines().count(), MACHINES);
-    let differ: Vec<_> = machines.iter().zip(expected.lines()).filter(|(raw, line)| raw.answer() != *line).collect();
-    if let Some((raw, line)) = differ.iter().min_by_key(|(raw, _)| raw.cpus.len() * raw.nodes.len()) {
-        panic!("{} differ, such as {raw:?}\nkernel  {line}\nnearfar {}", differ.len(), raw.answer());
+    let differ: Vec<_> = machines
+        .iter()
+        .zip(expected.lines())
+        .filter(|(raw, line)| raw.answer() != *line)
+        .collect();
+    if let Some((raw, line)) = differ
+        .iter()
+        .min_by_key(|(raw, _)| raw.cpus.len() * raw.nodes.len())
+    {
+        panic!(
+            "{} differ, such as {raw:?}\nkernel  {line}\nnearfar {}",
+            differ.len(),
+            raw.answer()
+        );
     }
 }

@@ -13,7 +13,10 @@ fn said(machine: &Machine, address: &str) -> String {
 #[test]
 fn the_kernels_word_comes_first() {
     let machine = device_on_an_offline_node(2);
-    assert_eq!(effective_node(&machine, pci("0000:20:00.0")).how, How::Kernel);
+    assert_eq!(
+        effective_node(&machine, pci("0000:20:00.0")).how,
+        How::Kernel
+    );
     insta::assert_snapshot!(said(&machine, "0000:20:00.0"), @"node 0");
 }
 
@@ -21,14 +24,20 @@ fn the_kernels_word_comes_first() {
 fn the_firmwares_word_counts_where_the_kernel_has_none() {
     let mut machine = two_nodes();
     add_firmware(&mut machine, "0000:40", Some(1));
-    add_function(&mut machine, function("0000:40:00.0", 0x02_0000, "ixgbe", None));
+    add_function(
+        &mut machine,
+        function("0000:40:00.0", 0x02_0000, "ixgbe", None),
+    );
     insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node 1 (the firmware's word, the kernel has none)");
 }
 
 #[test]
 fn a_node_that_is_not_online_is_replaced_by_the_nearest_and_called_a_guess() {
     let machine = device_on_an_offline_node(2);
-    assert_eq!(effective_node(&machine, pci("0000:40:00.0")).node, Some(NodeId(1)));
+    assert_eq!(
+        effective_node(&machine, pci("0000:40:00.0")).node,
+        Some(NodeId(1))
+    );
     insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node 1 (guessed: online node nearest to the firmware's node 2, 31)");
 }
 
@@ -36,7 +45,11 @@ fn a_node_that_is_not_online_is_replaced_by_the_nearest_and_called_a_guess() {
 fn siblings_on_the_root_bus_are_an_inference() {
     let mut machine = two_nodes();
     let root = "0000:40".parse().unwrap();
-    for (address, node) in [("0000:40:00.0", None), ("0000:41:00.0", Some(1)), ("0000:42:00.0", Some(1))] {
+    for (address, node) in [
+        ("0000:40:00.0", None),
+        ("0000:41:00.0", Some(1)),
+        ("0000:42:00.0", Some(1)),
+    ] {
         let mut device = function(address, 0x02_0000, "ixgbe", node);
         device.root = root;
         add_function(&mut machine, device);
@@ -51,7 +64,10 @@ fn siblings_on_the_root_bus_are_an_inference() {
 #[test]
 fn the_nvme_drivers_devices_are_no_witnesses() {
     let mut machine = two_nodes();
-    add_function(&mut machine, function("0000:40:00.0", 0x02_0000, "ixgbe", None));
+    add_function(
+        &mut machine,
+        function("0000:40:00.0", 0x02_0000, "ixgbe", None),
+    );
     let mut disk = function("0000:41:00.0", 0x01_0802, "nvme", Some(0));
     disk.root = "0000:40".parse().unwrap();
     add_function(&mut machine, disk);
@@ -61,10 +77,16 @@ fn the_nvme_drivers_devices_are_no_witnesses() {
 #[test]
 fn unknown_names_what_was_looked_at() {
     let mut machine = two_nodes();
-    add_function(&mut machine, function("0000:40:00.0", 0x02_0000, "ixgbe", None));
+    add_function(
+        &mut machine,
+        function("0000:40:00.0", 0x02_0000, "ixgbe", None),
+    );
     insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node not known: the kernel says none (-1); its host bridge is not known; no other device on root bus 0000:40 has a node");
     insta::assert_snapshot!(said(&machine, "0000:99:00.0"), @"node not known: there is no PCI device 0000:99:00.0");
-    add_function(&mut machine, function("0000:50:00.0", 0x02_0000, "ixgbe", Some(7)));
+    add_function(
+        &mut machine,
+        function("0000:50:00.0", 0x02_0000, "ixgbe", Some(7)),
+    );
     machine.host_bridges = Known::no("/sys/firmware/acpi/tables/DSDT: permission denied");
     insta::assert_snapshot!(said(&machine, "0000:50:00.0"), @"node not known: the kernel says node 7, which is not online; the firmware's word is not known (/sys/firmware/acpi/tables/DSDT: permission denied); no other device on root bus 0000:50 has a node");
     machine.pci = Known::no("numactl -H shows no devices");

@@ -14,9 +14,22 @@ use nearfar_placement::path::paths;
 use proptest::prelude::*;
 
 const NODES: usize = 3;
-const STATES: [&str; 7] = ["new", "live", "resetting", "connecting", "deleting", "deleting (no IO)", "dead"];
-const ANA: [AnaState; 5] =
-    [AnaState::Optimized, AnaState::NonOptimized, AnaState::Inaccessible, AnaState::PersistentLoss, AnaState::Change];
+const STATES: [&str; 7] = [
+    "new",
+    "live",
+    "resetting",
+    "connecting",
+    "deleting",
+    "deleting (no IO)",
+    "dead",
+];
+const ANA: [AnaState; 5] = [
+    AnaState::Optimized,
+    AnaState::NonOptimized,
+    AnaState::Inaccessible,
+    AnaState::PersistentLoss,
+    AnaState::Change,
+];
 
 /// One path: state of its controller, its ANA state, the node of its controller (-1 for none).
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +65,9 @@ impl Replica<'_> {
         let mut best: [Option<(i64, usize)>; 2] = [None, None];
         for &path in order.iter().filter(|&&path| !self.is_disabled(path)) {
             let distance = self.distance(node, path);
-            let Some(slot) = best.get_mut(self.paths[path].ana) else { continue };
+            let Some(slot) = best.get_mut(self.paths[path].ana) else {
+                continue;
+            };
             if slot.is_none_or(|(found, _)| distance < found) {
                 *slot = Some((distance, path));
             }
@@ -64,7 +79,11 @@ impl Replica<'_> {
     fn round_robin(&self, order: &[usize], old: usize) -> Option<usize> {
         let at = order.iter().position(|&path| path == old).unwrap();
         let mut found = None;
-        for &path in order[at + 1..].iter().chain(&order[..at]).filter(|&&path| !self.is_disabled(path)) {
+        for &path in order[at + 1..]
+            .iter()
+            .chain(&order[..at])
+            .filter(|&&path| !self.is_disabled(path))
+        {
             match self.paths[path].ana {
                 0 => return Some(path),
                 1 => found = Some(path),
@@ -87,24 +106,36 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
         order.insert(at, count - 1);
         order
     };
-    shorter.iter().flat_map(|order| (0..count).map(move |at| insert(order, at))).collect()
+    shorter
+        .iter()
+        .flat_map(|order| (0..count).map(move |at| insert(order, at)))
+        .collect()
 }
 
 fn raw_path() -> impl Strategy<Value = Raw> {
     // Most paths are usable, or hardly any choice would be one.
     let state = prop_oneof![3 => Just(1usize), 1 => 0..STATES.len()];
     let ana = prop_oneof![3 => Just(0usize), 2 => Just(1usize), 1 => 2..ANA.len()];
-    (state, ana, -1..NODES as i32).prop_map(|(state, ana, numa_node)| Raw { state, ana, numa_node })
+    (state, ana, -1..NODES as i32).prop_map(|(state, ana, numa_node)| Raw {
+        state,
+        ana,
+        numa_node,
+    })
 }
 
 fn subject(raw: &[Raw], rows: &[Vec<u32>], release: &str) -> Machine {
     let rows: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
     let mut machine = machine(&["0", "1", "2"], &rows);
     machine.origin.kernel = Known::Yes(release.to_owned());
-    let addresses: Vec<String> = (0..raw.len()).map(|path| format!("0000:{:02x}:00.0", 0x20 + path)).collect();
+    let addresses: Vec<String> = (0..raw.len())
+        .map(|path| format!("0000:{:02x}:00.0", 0x20 + path))
+        .collect();
     let node = |raw: &Raw| u32::try_from(raw.numa_node).ok();
-    let paths: Vec<_> =
-        addresses.iter().zip(raw).map(|(at, raw)| (at.as_str(), node(raw), ANA[raw.ana].clone())).collect();
+    let paths: Vec<_> = addresses
+        .iter()
+        .zip(raw)
+        .map(|(at, raw)| (at.as_str(), node(raw), ANA[raw.ana].clone()))
+        .collect();
     add_subsystem(&mut machine, "nvme-subsys0", IoPolicy::Numa, &paths);
     for (controller, raw) in list(&mut machine.nvme)[0].controllers.iter_mut().zip(raw) {
         controller.state = Known::Yes(STATES[raw.state].to_owned());

@@ -15,12 +15,27 @@ fn owner_of(handler: &str, interfaces: &[&str]) -> Owner {
     add_nic(&mut machine, interfaces[0], NIC, Some(1), &[0]);
     let port = list(&mut machine.networks)[0].clone();
     for name in &interfaces[1..] {
-        list(&mut machine.networks).push(nearfar_machine::NetworkDevice { name: (*name).to_owned(), ..port.clone() });
+        list(&mut machine.networks).push(nearfar_machine::NetworkDevice {
+            name: (*name).to_owned(),
+            ..port.clone()
+        });
     }
     list(&mut machine.interrupts)[0].name = handler.to_owned();
-    let plan = plan(&machine, &audit(&machine, &AuditOptions::default()), &PlanOptions::default());
-    let moved = plan.changes.iter().find(|it| matches!(it.change, Change::InterruptAffinity { .. })).unwrap();
-    assert_eq!(plan.nodes.len(), 2, "the plan says which CPUs are on which node");
+    let plan = plan(
+        &machine,
+        &audit(&machine, &AuditOptions::default()),
+        &PlanOptions::default(),
+    );
+    let moved = plan
+        .changes
+        .iter()
+        .find(|it| matches!(it.change, Change::InterruptAffinity { .. }))
+        .unwrap();
+    assert_eq!(
+        plan.nodes.len(),
+        2,
+        "the plan says which CPUs are on which node"
+    );
     moved.owner.clone().unwrap()
 }
 
@@ -37,7 +52,10 @@ fn the_interface_of_an_interrupt_does_not_hang_on_its_handlers_name() {
         let owner = owner_of(handler, &["eth0"]);
         assert_eq!(owner.interface.as_deref(), Some("eth0"), "{handler}");
         assert_eq!(owner.device, Some(NIC.parse().unwrap()), "{handler}");
-        assert!(owner.pci_id.is_some() && owner.controller.is_none(), "{owner:?}");
+        assert!(
+            owner.pci_id.is_some() && owner.controller.is_none(),
+            "{owner:?}"
+        );
     }
 }
 
@@ -45,5 +63,10 @@ fn the_interface_of_an_interrupt_does_not_hang_on_its_handlers_name() {
 fn of_several_interfaces_of_a_function_the_handler_names_one() {
     let owner = owner_of("i40e-eth1-TxRx-0", &["eth0", "eth1"]);
     assert_eq!(owner.interface.as_deref(), Some("eth1"));
-    assert_eq!(owner_of("virtio0-input.0", &["eth0", "eth1"]).interface.as_deref(), Some("eth0"));
+    assert_eq!(
+        owner_of("virtio0-input.0", &["eth0", "eth1"])
+            .interface
+            .as_deref(),
+        Some("eth0")
+    );
 }

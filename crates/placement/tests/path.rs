@@ -19,7 +19,10 @@ fn disk(policy: IoPolicy, paths: &[common::Path<'_>]) -> Machine {
 }
 
 fn from(machine: &Machine, cpu: u32) -> NamespacePaths {
-    paths(machine, "nvme-subsys0", CpuId(cpu)).unwrap().namespaces.remove(0)
+    paths(machine, "nvme-subsys0", CpuId(cpu))
+        .unwrap()
+        .namespaces
+        .remove(0)
 }
 
 /// What each policy does, a line each, the one in force marked.
@@ -28,7 +31,12 @@ fn choices(machine: &Machine, cpu: u32) -> String {
     let line = |choice: &nearfar_placement::path::PolicyChoice| {
         let mark = if choice.current { "*" } else { " " };
         let verb = if choice.certain { "takes" } else { "one of" };
-        format!("{mark} {} {verb} [{}]: {}\n", choice.policy, choice.paths.join(" "), choice.because)
+        format!(
+            "{mark} {} {verb} [{}]: {}\n",
+            choice.policy,
+            choice.paths.join(" "),
+            choice.because
+        )
     };
     let lines: String = namespace.choices.iter().map(line).collect();
     lines + &format!("nearest: {}", namespace.nearest.join(" "))
@@ -36,7 +44,10 @@ fn choices(machine: &Machine, cpu: u32) -> String {
 
 #[test]
 fn each_node_gets_its_own_controller() {
-    let machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    let machine = disk(
+        IoPolicy::Numa,
+        &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)],
+    );
     insta::assert_snapshot!(choices(&machine, 0), @r"
     * numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
@@ -53,7 +64,10 @@ fn each_node_gets_its_own_controller() {
 
 #[test]
 fn the_ana_state_decides_before_distance() {
-    let machine = disk(IoPolicy::RoundRobin, &[(NEAR, Some(0), NonOptimized), (FAR, Some(1), Optimized)]);
+    let machine = disk(
+        IoPolicy::RoundRobin,
+        &[(NEAR, Some(0), NonOptimized), (FAR, Some(1), Optimized)],
+    );
     insta::assert_snapshot!(choices(&machine, 0), @r"
       numa takes [nvme0c1n1]: only nvme0c1n1 is optimized: the ANA state decides before distance
     * round-robin takes [nvme0c1n1]: only nvme0c1n1 is optimized: the ANA state decides before distance
@@ -64,7 +78,11 @@ fn the_ana_state_decides_before_distance() {
 
 #[test]
 fn without_an_optimized_path_the_others_share() {
-    let paths = [(NEAR, Some(0), NonOptimized), (FAR, Some(1), NonOptimized), (THIRD, Some(0), Inaccessible)];
+    let paths = [
+        (NEAR, Some(0), NonOptimized),
+        (FAR, Some(1), NonOptimized),
+        (THIRD, Some(0), Inaccessible),
+    ];
     insta::assert_snapshot!(choices(&disk(IoPolicy::QueueDepth, &paths), 4), @r"
       numa takes [nvme0c1n1]: nvme1 is nearest to node 1, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: none is optimized: each usable path in turn, near or far
@@ -92,7 +110,11 @@ fn case_1_a_controller_without_a_node_is_ranked_as_its_kernel_does() {
     for online in [1, 2] {
         let namespace = from(&case_1(online, None), 0);
         assert!(!namespace.choices[0].certain);
-        assert_eq!(namespace.nearest, ["nvme0c0n1"], "the firmware's distances tell which is near");
+        assert_eq!(
+            namespace.nearest,
+            ["nvme0c0n1"],
+            "the firmware's distances tell which is near"
+        );
         assert_eq!(namespace.paths[1].distance.unwrap().0, 40);
         assert_eq!(namespace.paths[1].kernel_distance, None);
         let fixed = from(&case_1(online, Some("6.12.1")), 0);
@@ -116,8 +138,19 @@ fn case_1_a_controller_without_a_node_is_ranked_as_its_kernel_does() {
 
 #[test]
 fn a_controller_takes_io_in_two_of_its_seven_states() {
-    for state in ["new", "live", "resetting", "connecting", "deleting", "deleting (no IO)", "dead"] {
-        let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    for state in [
+        "new",
+        "live",
+        "resetting",
+        "connecting",
+        "deleting",
+        "deleting (no IO)",
+        "dead",
+    ] {
+        let mut machine = disk(
+            IoPolicy::Numa,
+            &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)],
+        );
         list(&mut machine.nvme)[0].controllers[0].state = Known::Yes(state.to_owned());
         let usable = from(&machine, 0).choices[0].paths == ["nvme0c0n1"];
         assert_eq!(usable, matches!(state, "live" | "deleting"), "{state}");
@@ -130,7 +163,10 @@ fn a_controller_takes_io_in_two_of_its_seven_states() {
 
 #[test]
 fn a_tie_is_not_decided_by_guessing() {
-    let machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(0), Optimized)]);
+    let machine = disk(
+        IoPolicy::Numa,
+        &[(NEAR, Some(0), Optimized), (FAR, Some(0), Optimized)],
+    );
     insta::assert_snapshot!(choices(&machine, 5), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: all at 21 from node 1: the kernel keeps to the one it found first
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
@@ -141,7 +177,10 @@ fn a_tie_is_not_decided_by_guessing() {
 
 #[test]
 fn queue_depth_follows_the_load() {
-    let mut machine = disk(IoPolicy::QueueDepth, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    let mut machine = disk(
+        IoPolicy::QueueDepth,
+        &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)],
+    );
     let paths = &mut list(&mut machine.nvme)[0].namespaces[0].paths;
     paths[0].queue_depth = Some(31);
     paths[1].queue_depth = Some(7);
@@ -155,7 +194,10 @@ fn queue_depth_follows_the_load() {
 
 #[test]
 fn controllers_that_are_not_live_and_paths_without_ana() {
-    let mut machine = disk(IoPolicy::Other("latency".into()), &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    let mut machine = disk(
+        IoPolicy::Other("latency".into()),
+        &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)],
+    );
     let subsystem = &mut list(&mut machine.nvme)[0];
     subsystem.namespaces[0].paths[0].ana_state = Known::no("no ana_state file");
     insta::assert_snapshot!(choices(&machine, 0), @r#"
@@ -186,7 +228,10 @@ fn controllers_that_are_not_live_and_paths_without_ana() {
 
 #[test]
 fn a_cpu_without_a_node_leaves_numa_open() {
-    let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)]);
+    let mut machine = disk(
+        IoPolicy::Numa,
+        &[(NEAR, Some(0), Optimized), (FAR, Some(1), Optimized)],
+    );
     machine.nodes[0].cpus.remove(CpuId(0));
     machine.cpus[0].node = None;
     insta::assert_snapshot!(choices(&machine, 0), @r"
@@ -200,12 +245,24 @@ fn a_cpu_without_a_node_leaves_numa_open() {
 #[test]
 fn questions_without_an_answer_say_what_there_is() {
     let mut machine = disk(IoPolicy::Numa, &[(NEAR, Some(0), Optimized)]);
-    let failure = |machine: &Machine, name: &str, cpu| paths(machine, name, CpuId(cpu)).unwrap_err().to_string();
+    let failure = |machine: &Machine, name: &str, cpu| {
+        paths(machine, name, CpuId(cpu)).unwrap_err().to_string()
+    };
     insta::assert_snapshot!(failure(&machine, "nvme0", 0), @r#"there is no NVMe subsystem "nvme0"; did you mean "nvme-subsys0"? there are: nvme-subsys0"#);
     insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 99), @"CPU 99 is not in this machine; CPUs that are online: 0-7");
     machine.cpus[3].online = false;
     let error = paths(&machine, "nvme-subsys0", CpuId(3)).unwrap_err();
-    assert!(matches!(error, PathError::NoCpu { cpu: CpuId(3), offline: true, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            PathError::NoCpu {
+                cpu: CpuId(3),
+                offline: true,
+                ..
+            }
+        ),
+        "{error}"
+    );
     machine.nvme = Known::no("numactl -H shows no devices");
     insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 0), @"NVMe subsystems are not known: numactl -H shows no devices");
 }

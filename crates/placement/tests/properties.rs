@@ -13,7 +13,11 @@ use nearfar_placement::plan::{PlanOptions, plan};
 use proptest::prelude::*;
 
 fn everything() -> PlanOptions {
-    PlanOptions { device_node_override: true, iopolicy: Some(IoPolicy::RoundRobin), ..PlanOptions::default() }
+    PlanOptions {
+        device_node_override: true,
+        iopolicy: Some(IoPolicy::RoundRobin),
+        ..PlanOptions::default()
+    }
 }
 
 fn planned(machine: &Machine, options: &PlanOptions) -> nearfar_placement::change::Plan {
@@ -24,8 +28,12 @@ fn planned(machine: &Machine, options: &PlanOptions) -> nearfar_placement::chang
 fn file(change: &Change) -> String {
     match change {
         Change::InterruptAffinity { irq, .. } => format!("irq {irq}"),
-        Change::Xps { interface, queue, .. } => format!("xps {interface} {queue}"),
-        Change::Rps { interface, queue, .. } => format!("rps {interface} {queue}"),
+        Change::Xps {
+            interface, queue, ..
+        } => format!("xps {interface} {queue}"),
+        Change::Rps {
+            interface, queue, ..
+        } => format!("rps {interface} {queue}"),
         Change::NvmeIoPolicy { subsystem, .. } => subsystem.clone(),
         Change::DeviceNode { device, .. } => device.to_string(),
         Change::Sysctl { name, .. } => name.clone(),

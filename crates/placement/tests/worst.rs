@@ -3,7 +3,9 @@
 mod common;
 
 use common::{add_nic, list, machine, set, two_nodes};
-use nearfar_machine::{CpuId, CpuSet, Irq, Known, Machine, NodeBytes, NodeId, NodeSet, Origin, SourceKind, Task};
+use nearfar_machine::{
+    CpuId, CpuSet, Irq, Known, Machine, NodeBytes, NodeId, NodeSet, Origin, SourceKind, Task,
+};
 use nearfar_placement::audit::{AuditOptions, audit};
 use nearfar_placement::locality::effective_node;
 use nearfar_placement::order::nodes_by_distance;
@@ -12,7 +14,10 @@ use nearfar_placement::spread::{SpreadRequest, spread};
 
 fn everything(machine: &Machine) -> usize {
     let found = audit(machine, &AuditOptions::default());
-    let options = PlanOptions { device_node_override: true, ..PlanOptions::default() };
+    let options = PlanOptions {
+        device_node_override: true,
+        ..PlanOptions::default()
+    };
     plan(machine, &found, &options).changes.len()
 }
 
@@ -21,7 +26,16 @@ fn a_machine_without_anything() {
     let machine = Machine::empty(Origin::new(SourceKind::Tree, "/empty"), "no such file");
     assert_eq!(everything(&machine), 0);
     assert!(nodes_by_distance(&machine, NodeId(0)).is_empty());
-    assert!(spread(&machine, &SpreadRequest { count: 1, ..SpreadRequest::default() }).is_err());
+    assert!(
+        spread(
+            &machine,
+            &SpreadRequest {
+                count: 1,
+                ..SpreadRequest::default()
+            }
+        )
+        .is_err()
+    );
 }
 
 #[test]
@@ -59,14 +73,32 @@ fn masks_that_name_cpus_the_machine_does_not_have() {
 fn firmware_that_says_the_far_node_is_nearer_than_the_own_one() {
     let mut machine = machine(&["0-1", "2-3"], &[&[40, 10], &[10, 40]]);
     add_nic(&mut machine, "eth0", "0000:81:00.0", Some(0), &[2, 3]);
-    assert_eq!(everything(&machine), 0, "by the table they are as near as can be");
-    let first = spread(&machine, &SpreadRequest { node: Some(NodeId(0)), count: 1, ..SpreadRequest::default() });
-    assert_eq!(first.unwrap()[0].cpu, CpuId(0), "a spread starts on the node itself all the same");
+    assert_eq!(
+        everything(&machine),
+        0,
+        "by the table they are as near as can be"
+    );
+    let first = spread(
+        &machine,
+        &SpreadRequest {
+            node: Some(NodeId(0)),
+            count: 1,
+            ..SpreadRequest::default()
+        },
+    );
+    assert_eq!(
+        first.unwrap()[0].cpu,
+        CpuId(0),
+        "a spread starts on the node itself all the same"
+    );
 }
 
 #[test]
 fn distances_of_every_size() {
-    let mut machine = machine(&["0-1", "2-3", "4-5"], &[&[10, u32::MAX, 255], &[1, 10, 0], &[255, 255, 10]]);
+    let mut machine = machine(
+        &["0-1", "2-3", "4-5"],
+        &[&[10, u32::MAX, 255], &[1, 10, 0], &[255, 255, 10]],
+    );
     add_nic(&mut machine, "eth0", "0000:81:00.0", Some(0), &[2, 4]);
     assert_eq!(everything(&machine), 4);
 }
@@ -80,7 +112,13 @@ fn memory_beyond_counting() {
         allowed_cpus: Known::Yes(set("0")),
         allowed_nodes: Known::Yes(NodeSet::new()),
         last_cpu: Known::Yes(CpuId(u32::MAX)),
-        memory: Known::Yes(vec![NodeBytes { node: NodeId(u32::MAX), bytes: u64::MAX }; 3]),
+        memory: Known::Yes(vec![
+            NodeBytes {
+                node: NodeId(u32::MAX),
+                bytes: u64::MAX
+            };
+            3
+        ]),
         policies: Known::Yes(Vec::new()),
         preferred_node: Known::Yes(Some(NodeId(u32::MAX))),
         pinned_bytes: Known::Yes(u64::MAX),
@@ -94,7 +132,13 @@ fn memory_beyond_counting() {
 #[test]
 fn a_device_on_a_node_with_the_largest_number() {
     let mut machine = two_nodes();
-    add_nic(&mut machine, "eth0", "0000:81:00.0", Some(u32::MAX), &[0, 0]);
+    add_nic(
+        &mut machine,
+        "eth0",
+        "0000:81:00.0",
+        Some(u32::MAX),
+        &[0, 0],
+    );
     let locality = effective_node(&machine, "0000:81:00.0".parse().unwrap());
     assert_eq!(locality.node, None);
     everything(&machine);

@@ -30,10 +30,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         lease::guard_with(std::env::current_exe()?);
     }
     let source = Some("node:2 core:1 pu:1".to_owned());
-    let machine = nearfar_sources::read(&Request { source, root: None, fake: None, want: Want::topology() })?;
-    let [directory, rest @ ..] = &words[..] else { return Err("no directory".into()) };
+    let machine = nearfar_sources::read(&Request {
+        source,
+        root: None,
+        fake: None,
+        want: Want::topology(),
+    })?;
+    let [directory, rest @ ..] = &words[..] else {
+        return Err("no directory".into());
+    };
     let leases = Some(Leases::at(PathBuf::from(directory)));
-    let options = KeeperOptions { leases, observe: std::env::var_os("OBSERVE").is_some(), ..KeeperOptions::default() };
+    let options = KeeperOptions {
+        leases,
+        observe: std::env::var_os("OBSERVE").is_some(),
+        ..KeeperOptions::default()
+    };
     let report = match rest {
         ["--", program, arguments @ ..] => {
             let mut command = Command::new(program);

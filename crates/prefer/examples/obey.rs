@@ -25,7 +25,9 @@ use nearfar_apply::affinity;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [place, number] = &words[..] else { panic!("obey PLACE NUMBER") };
+    let [place, number] = &words[..] else {
+        panic!("obey PLACE NUMBER")
+    };
     Task::new(Path::new(place), number).run();
 }
 
@@ -40,12 +42,22 @@ impl Task {
         let socket = place.join(number);
         let _ = std::fs::remove_file(&socket);
         let socket = UnixDatagram::bind(socket).expect("a socket in the place");
-        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a time limit");
-        Self { place: place.to_owned(), number: number.to_owned(), socket }
+        socket
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .expect("a time limit");
+        Self {
+            place: place.to_owned(),
+            number: number.to_owned(),
+            socket,
+        }
     }
 
     fn answer(&self, text: &str) {
-        if self.socket.send_to(text.as_bytes(), self.place.join("test")).is_err() {
+        if self
+            .socket
+            .send_to(text.as_bytes(), self.place.join("test"))
+            .is_err()
+        {
             std::process::exit(1);
         }
     }
@@ -83,7 +95,10 @@ impl Task {
     fn thread(&self, number: &str) {
         let (place, number) = (self.place.clone(), number.to_owned());
         let task = move || Task::new(&place, &number).run();
-        std::thread::Builder::new().stack_size(64 << 10).spawn(task).expect("a thread");
+        std::thread::Builder::new()
+            .stack_size(64 << 10)
+            .spawn(task)
+            .expect("a thread");
     }
 
     fn threads(&self, count: usize) {
@@ -91,7 +106,10 @@ impl Task {
             let wait = || loop {
                 std::thread::park();
             };
-            std::thread::Builder::new().stack_size(16 << 10).spawn(wait).expect("a thread");
+            std::thread::Builder::new()
+                .stack_size(16 << 10)
+                .spawn(wait)
+                .expect("a thread");
         }
         self.done(true);
     }
@@ -123,7 +141,8 @@ impl Task {
     }
 
     fn name(&self, hex: &str) {
-        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
+        let byte =
+            |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
         let mut bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
         bytes.push(0);
         // SAFETY: a text that ends with NUL; the kernel copies it.
@@ -132,7 +151,10 @@ impl Task {
 
     fn exec(&self) {
         let program = std::env::current_exe().expect("this program");
-        let error = Command::new(program).arg(&self.place).arg(&self.number).exec();
+        let error = Command::new(program)
+            .arg(&self.place)
+            .arg(&self.number)
+            .exec();
         self.answer(&format!("refused: {error}"));
     }
 }

@@ -14,7 +14,9 @@ static ELSEWHERE: AtomicU64 = AtomicU64::new(0);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [rate, seconds] = &words[..] else { return Err("short_threads RATE SECONDS".into()) };
+    let [rate, seconds] = &words[..] else {
+        return Err("short_threads RATE SECONDS".into());
+    };
     let (rate, seconds): (f64, f64) = (rate.parse()?, seconds.parse()?);
     println!("ready");
     std::io::stdin().read_line(&mut String::new())?;
@@ -33,6 +35,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    println!("{} {} {own}", MADE.load(Ordering::Relaxed), ELSEWHERE.load(Ordering::Relaxed));
+    println!(
+        "{} {} {own}",
+        MADE.load(Ordering::Relaxed),
+        ELSEWHERE.load(Ordering::Relaxed)
+    );
     Ok(())
 }

@@ -62,7 +62,9 @@ pub enum CgroupError {
         name: String,
     },
     /// No CPU that the group may use is on the node.
-    #[error("the tasks of {name} may use CPUs {allowed} only, none of which is among the node's {home}")]
+    #[error(
+        "the tasks of {name} may use CPUs {allowed} only, none of which is among the node's {home}"
+    )]
     Elsewhere {
         /// The group.
         name: String,
@@ -105,8 +107,8 @@ impl Group {
     /// # Errors
     /// When there is no hierarchy, no such group, or it is the root.
     pub fn find(name: &str) -> Result<Self, CgroupError> {
-        let mounts =
-            std::fs::read("/proc/self/mountinfo").map_err(|error| file_error("/proc/self/mountinfo", &error))?;
+        let mounts = std::fs::read("/proc/self/mountinfo")
+            .map_err(|error| file_error("/proc/self/mountinfo", &error))?;
         Self::find_in(&mounts_in(&mounts), name)
     }
 
@@ -115,27 +117,43 @@ impl Group {
             return Err(CgroupError::NoHierarchy);
         }
         let path = Path::new(name);
-        let parts = path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
+        let parts = path
+            .components()
+            .filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
         let parts: PathBuf = parts.collect();
         // A directory is told by the mount it lies in; the deepest, since version 1 may be mounted inside version 2.
         let inside = mounts.iter().filter(|(mount, _)| path.starts_with(mount));
-        let (mount, version, directory) = match inside.max_by_key(|(mount, _)| mount.as_os_str().len()) {
-            Some((mount, version)) => (mount, *version, path.to_owned()),
-            None => {
-                let unified = mounts.iter().find(|(_, version)| *version == Version::Two);
-                let (mount, version) = unified.ok_or(CgroupError::NoHierarchy)?;
-                (mount, *version, mount.join(&parts))
-            }
-        };
+        let (mount, version, directory) =
+            match inside.max_by_key(|(mount, _)| mount.as_os_str().len()) {
+                Some((mount, version)) => (mount, *version, path.to_owned()),
+                None => {
+                    let unified = mounts.iter().find(|(_, version)| *version == Version::Two);
+                    let (mount, version) = unified.ok_or(CgroupError::NoHierarchy)?;
+                    (mount, *version, mount.join(&parts))
+                }
+            };
         let leads_out = parts.components().any(|part| part == Component::ParentDir);
         if leads_out || !directory.is_dir() {
-            return Err(CgroupError::NoSuchGroup { name: name.to_owned(), directory: directory.display().to_string() });
+            return Err(CgroupError::NoSuchGroup {
+                name: name.to_owned(),
+                directory: directory.display().to_string(),
+            });
         }
-        let below = directory.strip_prefix(mount).unwrap_or(&directory).to_owned();
+        let below = directory
+            .strip_prefix(mount)
+            .unwrap_or(&directory)
+            .to_owned();
         if below.as_os_str().is_empty() {
-            return Err(CgroupError::Root { name: name.to_owned() });
+            return Err(CgroupError::Root {
+                name: name.to_owned(),
+            });
         }
-        Ok(Self { directory, mount: mount.clone(), name: format!("/{}", below.display()), version })
+        Ok(Self {
+            directory,
+            mount: mount.clone(),
+            name: format!("/{}", below.display()),
+            version,
+        })
     }
 
     /// Its path below the root of its hierarchy.
@@ -153,7 +171,10 @@ impl Group {
     /// # Errors
     /// When its files cannot be read.
     pub fn means(&self) -> Result<Means, CgroupError> {
-        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        let release = rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned();
         let threads = |because: String| Ok(Means::Threads { because });
         if self.version == Version::One {
             return threads("it is in a version 1 hierarchy".to_owned());
@@ -162,18 +183,27 @@ impl Group {
             return threads(self.how_to_enable());
         }
         if !cpuset::keeps_requests(&release) {
-            return threads(format!("on Linux {release} a change of a cpuset overwrites the affinities of its tasks"));
+            return threads(format!(
+                "on Linux {release} a change of a cpuset overwrites the affinities of its tasks"
+            ));
         }
         let partition = self.read("cpuset.cpus.partition").unwrap_or_default();
         if !matches!(partition.trim(), "" | "member") {
             return threads(format!("its cpuset is a partition ({})", partition.trim()));
         }
-        if let Some(group) = members::below(&self.directory)?.iter().skip(1).find(|group| has_own_cpus(group)) {
+        if let Some(group) = members::below(&self.directory)?
+            .iter()
+            .skip(1)
+            .find(|group| has_own_cpus(group))
+        {
             return threads(format!("{} below it has CPUs of its own", group.display()));
         }
         let allowed = self.allowed()?;
         let confined = |tid: &i32| affinity::get(*tid).is_ok_and(|own| own != allowed);
-        match members::threads(&self.directory)?.into_iter().find(confined) {
+        match members::threads(&self.directory)?
+            .into_iter()
+            .find(confined)
+        {
             Some(tid) => threads(format!("its thread {tid} has chosen CPUs of its own")),
             None if has_own_cpus(&self.directory) => Ok(Means::Cpuset),
             None => Ok(Means::EmptyCpuset),
@@ -187,7 +217,9 @@ impl Group {
     pub fn allowed(&self) -> Result<CpuSet, CgroupError> {
         const FILE: &str = "cpuset.cpus.effective";
         let text = self.read(FILE).map_err(|error| self.error(FILE, &error))?;
-        text.trim().parse().map_err(|error| self.error(FILE, &error))
+        text.trim()
+            .parse()
+            .map_err(|error| self.error(FILE, &error))
     }
 
     fn read(&self, file: &str) -> io::Result<String> {
@@ -195,25 +227,45 @@ impl Group {
     }
 
     fn error(&self, file: &str, error: &dyn std::fmt::Display) -> CgroupError {
-        CgroupError::File { file: self.directory.join(file).display().to_string(), because: error.to_string() }
+        CgroupError::File {
+            file: self.directory.join(file).display().to_string(),
+            because: error.to_string(),
+        }
     }
 
     /// The highest group above it that does not hand the cpuset controller down, in words.
     fn how_to_enable(&self) -> String {
-        let above: Vec<&Path> =
-            self.directory.ancestors().skip(1).take_while(|it| it.starts_with(&self.mount)).collect();
+        let above: Vec<&Path> = self
+            .directory
+            .ancestors()
+            .skip(1)
+            .take_while(|it| it.starts_with(&self.mount))
+            .collect();
         let hands_down = |group: &&Path| {
-            let file = std::fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
-            file.split_ascii_whitespace().any(|controller| controller == "cpuset")
+            let file =
+                std::fs::read_to_string(group.join("cgroup.subtree_control")).unwrap_or_default();
+            file.split_ascii_whitespace()
+                .any(|controller| controller == "cpuset")
         };
-        let lacking = above.into_iter().rev().find(|group| !hands_down(group)).unwrap_or(&self.mount);
-        let controllers = std::fs::read_to_string(self.mount.join("cgroup.controllers")).unwrap_or_default();
-        if !controllers.split_ascii_whitespace().any(|controller| controller == "cpuset") {
+        let lacking = above
+            .into_iter()
+            .rev()
+            .find(|group| !hands_down(group))
+            .unwrap_or(&self.mount);
+        let controllers =
+            std::fs::read_to_string(self.mount.join("cgroup.controllers")).unwrap_or_default();
+        if !controllers
+            .split_ascii_whitespace()
+            .any(|controller| controller == "cpuset")
+        {
             return "the unified hierarchy has no cpuset controller here (version 1 has it, or the kernel none)"
                 .to_owned();
         }
         let file = lacking.join("cgroup.subtree_control");
-        format!("the cpuset controller is not handed down to it (echo +cpuset > {} does that)", file.display())
+        format!(
+            "the cpuset controller is not handed down to it (echo +cpuset > {} does that)",
+            file.display()
+        )
     }
 }
 
@@ -222,13 +274,25 @@ fn has_own_cpus(group: &Path) -> bool {
 }
 
 fn file_error(file: impl Into<PathBuf>, error: &io::Error) -> CgroupError {
-    CgroupError::File { file: file.into().display().to_string(), because: error.to_string() }
+    CgroupError::File {
+        file: file.into().display().to_string(),
+        because: error.to_string(),
+    }
 }
 
 /// Where hierarchies are mounted.
 fn mounts_in(mountinfo: &[u8]) -> Vec<(PathBuf, Version)> {
-    let version = |version_2: bool| if version_2 { Version::Two } else { Version::One };
-    cpuset::hierarchies(mountinfo).into_iter().map(|mount| (mount.place, version(mount.version_2))).collect()
+    let version = |version_2: bool| {
+        if version_2 {
+            Version::Two
+        } else {
+            Version::One
+        }
+    };
+    cpuset::hierarchies(mountinfo)
+        .into_iter()
+        .map(|mount| (mount.place, version(mount.version_2)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -253,7 +317,10 @@ mod tests {
     #[test]
     fn a_group_is_named_by_its_path_or_its_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let mounts = [(dir.path().join("two"), Version::Two), (dir.path().join("two/one"), Version::One)];
+        let mounts = [
+            (dir.path().join("two"), Version::Two),
+            (dir.path().join("two/one"), Version::One),
+        ];
         for group in ["two/a.slice/b", "two/one/c"] {
             std::fs::create_dir_all(dir.path().join(group)).unwrap();
         }
@@ -261,13 +328,25 @@ mod tests {
         assert_eq!(find("/a.slice/b").unwrap().name(), "/a.slice/b");
         assert_eq!(find("a.slice/b/").unwrap().name(), "/a.slice/b");
         let directory = dir.path().join("two/a.slice");
-        assert_eq!(find(directory.to_str().unwrap()).unwrap().name(), "/a.slice");
+        assert_eq!(
+            find(directory.to_str().unwrap()).unwrap().name(),
+            "/a.slice"
+        );
         let old = find(dir.path().join("two/one/c").to_str().unwrap()).unwrap();
         assert_eq!((old.name(), old.version), ("/c", Version::One));
         assert!(matches!(find("/"), Err(CgroupError::Root { .. })));
-        assert!(matches!(find("/a.slice/../.."), Err(CgroupError::NoSuchGroup { .. })));
-        assert!(matches!(find("/nowhere"), Err(CgroupError::NoSuchGroup { .. })));
-        assert!(matches!(Group::find_in(&[], "/a"), Err(CgroupError::NoHierarchy)));
+        assert!(matches!(
+            find("/a.slice/../.."),
+            Err(CgroupError::NoSuchGroup { .. })
+        ));
+        assert!(matches!(
+            find("/nowhere"),
+            Err(CgroupError::NoSuchGroup { .. })
+        ));
+        assert!(matches!(
+            Group::find_in(&[], "/a"),
+            Err(CgroupError::NoHierarchy)
+        ));
     }
 
     #[test]
@@ -278,8 +357,17 @@ mod tests {
         std::fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu\n").unwrap();
         std::fs::write(dir.path().join("cgroup.subtree_control"), "cpu cpuset\n").unwrap();
         std::fs::write(dir.path().join("a.slice/cgroup.subtree_control"), "cpu\n").unwrap();
-        let found = Group::find_in(&[(dir.path().to_owned(), Version::Two)], "/a.slice/b.service").unwrap();
-        let Means::Threads { because } = found.means().unwrap() else { panic!() };
-        assert!(because.contains("+cpuset > ") && because.contains("/a.slice/cgroup.subtree_control"), "{because}");
+        let found = Group::find_in(
+            &[(dir.path().to_owned(), Version::Two)],
+            "/a.slice/b.service",
+        )
+        .unwrap();
+        let Means::Threads { because } = found.means().unwrap() else {
+            panic!()
+        };
+        assert!(
+            because.contains("+cpuset > ") && because.contains("/a.slice/cgroup.subtree_control"),
+            "{because}"
+        );
     }
 }

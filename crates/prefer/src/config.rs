@@ -151,8 +151,12 @@ pub fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
         line: line(text, span.start),
         problem: readable(problem),
     };
-    let raw: RawConfig = toml::from_str(text)
-        .map_err(|error| fault((error.span().unwrap_or(0..0), error.message().trim().replace('\n', ", "))))?;
+    let raw: RawConfig = toml::from_str(text).map_err(|error| {
+        fault((
+            error.span().unwrap_or(0..0),
+            error.message().trim().replace('\n', ", "),
+        ))
+    })?;
     let scan = raw.scan_seconds.map_or(Ok(SCAN), scan).map_err(fault)?;
     if raw.prefer.is_empty() {
         return Err(fault((
@@ -167,11 +171,17 @@ pub fn parse(text: &str, place: &str) -> Result<Config, ConfigError> {
         let span = raw.span();
         let rule = rule(raw.into_inner(), span.clone(), lines.at(span.start)).map_err(fault)?;
         if let Some(other) = names.insert(rule.name.clone(), rule.line) {
-            return Err(fault((span, format!("name = \"{}\": the rule of line {other} has it", rule.name))));
+            return Err(fault((
+                span,
+                format!("name = \"{}\": the rule of line {other} has it", rule.name),
+            )));
         }
         if let Some(other) = taken.insert(rule.tasks.clone(), rules.len()) {
             let Rule { name, line, .. } = &rules[other];
-            let problem = format!("\"{}\" matches what \"{name}\" (line {line}) has already taken", rule.name);
+            let problem = format!(
+                "\"{}\" matches what \"{name}\" (line {line}) has already taken",
+                rule.name
+            );
             return Err(fault((span, problem)));
         }
         rules.push(rule);
@@ -201,7 +211,11 @@ struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     fn of(text: &'a str) -> Self {
-        Self { text: text.as_bytes(), place: 0, line: 1 }
+        Self {
+            text: text.as_bytes(),
+            place: 0,
+            line: 1,
+        }
     }
 
     fn at(&mut self, place: usize) -> usize {
@@ -217,15 +231,23 @@ fn scan(seconds: Spanned<f64>) -> Result<Duration, Fault> {
     let seconds = seconds.into_inner();
     if !SCAN_SECONDS.contains(&seconds) {
         let (least, most) = (SCAN_SECONDS.start(), SCAN_SECONDS.end());
-        return Err((span, format!("scan_seconds = {seconds}: from {least} to {most}")));
+        return Err((
+            span,
+            format!("scan_seconds = {seconds}: from {least} to {most}"),
+        ));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
 
 fn rule(raw: RawRule, span: Range<usize>, line: usize) -> Result<Rule, Fault> {
-    let name = raw.name.ok_or_else(|| (span.clone(), "a rule needs a name = \"...\"".to_owned()))?;
+    let name = raw
+        .name
+        .ok_or_else(|| (span.clone(), "a rule needs a name = \"...\"".to_owned()))?;
     if name.get_ref().is_empty() || name.get_ref().chars().any(char::is_control) {
-        return Err((name.span(), "name: at least one character, none of them a control character".to_owned()));
+        return Err((
+            name.span(),
+            "name: at least one character, none of them a control character".to_owned(),
+        ));
     }
     let place = place(raw.node, raw.near, &span)?;
     let tasks = Tasks {
@@ -234,39 +256,85 @@ fn rule(raw: RawRule, span: Range<usize>, line: usize) -> Result<Rule, Fault> {
         command: raw.command.map(command).transpose()?,
     };
     if tasks == Tasks::default() {
-        return Err((span, "which tasks? give cgroup, unit or command (all that are given must match)".to_owned()));
+        return Err((
+            span,
+            "which tasks? give cgroup, unit or command (all that are given must match)".to_owned(),
+        ));
     }
     let memory = match raw.memory {
         RawMemory::Untouched => Memory::Untouched,
         RawMemory::Follow => Memory::Follow,
     };
-    Ok(Rule { name: name.into_inner(), place, tasks, memory, line })
+    Ok(Rule {
+        name: name.into_inner(),
+        place,
+        tasks,
+        memory,
+        line,
+    })
 }
 
-fn place(node: Option<Spanned<i64>>, near: Option<Spanned<String>>, rule: &Range<usize>) -> Result<Place, Fault> {
+fn place(
+    node: Option<Spanned<i64>>,
+    near: Option<Spanned<String>>,
+    rule: &Range<usize>,
+) -> Result<Place, Fault> {
     match (node, near) {
-        (Some(node), None) => match u32::try_from(*node.get_ref()).ok().filter(|&number| number < NODES) {
+        (Some(node), None) => match u32::try_from(*node.get_ref())
+            .ok()
+            .filter(|&number| number < NODES)
+        {
             Some(number) => Ok(Place::Node(NodeId(number))),
-            None => Err((node.span(), format!("node = {}: from 0 to {}", node.get_ref(), NODES - 1))),
+            None => Err((
+                node.span(),
+                format!("node = {}: from 0 to {}", node.get_ref(), NODES - 1),
+            )),
         },
-        (None, Some(near)) if near.get_ref().trim().is_empty() || near.get_ref().contains(char::is_control) => {
+        (None, Some(near))
+            if near.get_ref().trim().is_empty() || near.get_ref().contains(char::is_control) =>
+        {
             Err((near.span(), "near: a device such as \"eth0\"".into()))
         }
         (None, Some(near)) => Ok(Place::Near(near.into_inner())),
-        (Some(_), Some(near)) => Err((near.span(), "both node and near: give one of them".to_owned())),
-        (None, None) => Err((rule.clone(), "where to? give node = N or near = \"DEVICE\"".to_owned())),
+        (Some(_), Some(near)) => Err((
+            near.span(),
+            "both node and near: give one of them".to_owned(),
+        )),
+        (None, None) => Err((
+            rule.clone(),
+            "where to? give node = N or near = \"DEVICE\"".to_owned(),
+        )),
     }
 }
 
 /// A pattern that is one, and that does not match every name there is.
-fn pattern<P>(field: &str, text: &Spanned<String>, new: fn(&str) -> Result<P, PatternError>) -> Result<P, Fault> {
-    let refused = |why: String| (text.span(), format!("{field} = \"{}\": {why}", text.get_ref()));
+fn pattern<P>(
+    field: &str,
+    text: &Spanned<String>,
+    new: fn(&str) -> Result<P, PatternError>,
+) -> Result<P, Fault> {
+    let refused = |why: String| {
+        (
+            text.span(),
+            format!("{field} = \"{}\": {why}", text.get_ref()),
+        )
+    };
     if text.get_ref().len() > LONGEST_PATTERN {
-        return Err((text.span(), format!("{field}: longer than {LONGEST_PATTERN} bytes")));
+        return Err((
+            text.span(),
+            format!("{field}: longer than {LONGEST_PATTERN} bytes"),
+        ));
     }
-    let pattern = new(text.get_ref()).map_err(|error| refused(format!("{} at {}", error.msg, error.pos)))?;
-    if text.get_ref().chars().all(|character| matches!(character, '/' | '*')) {
-        return Err(refused("that is everything; leave the field out, or say what is meant".to_owned()));
+    let pattern =
+        new(text.get_ref()).map_err(|error| refused(format!("{} at {}", error.msg, error.pos)))?;
+    if text
+        .get_ref()
+        .chars()
+        .all(|character| matches!(character, '/' | '*'))
+    {
+        return Err(refused(
+            "that is everything; leave the field out, or say what is meant".to_owned(),
+        ));
     }
     Ok(pattern)
 }
@@ -282,7 +350,9 @@ fn cgroup(text: Spanned<String>) -> Result<PathPattern, Fault> {
     let path = text.get_ref();
     let refused = |why: &str| Err((text.span(), format!("cgroup = \"{path}\": {why}")));
     if !path.starts_with('/') {
-        return refused("a path from the root of the groups, as in /proc/PID/cgroup: \"/system.slice/...\"");
+        return refused(
+            "a path from the root of the groups, as in /proc/PID/cgroup: \"/system.slice/...\"",
+        );
     }
     if path.split('/').any(|part| part == "..") {
         return refused("no \"..\"");
@@ -299,8 +369,9 @@ fn unit(text: Spanned<String>) -> Result<Pattern, Fault> {
     const KINDS: [&str; 3] = [".service", ".scope", ".slice"];
     let name = text.get_ref();
     if name.contains('/') || !KINDS.iter().any(|kind| name.ends_with(kind)) {
-        let problem =
-            format!("unit = \"{name}\": a service, scope or slice with its ending, such as \"nginx.service\"");
+        let problem = format!(
+            "unit = \"{name}\": a service, scope or slice with its ending, such as \"nginx.service\""
+        );
         return Err((text.span(), problem));
     }
     pattern("unit", &text, Pattern::new)

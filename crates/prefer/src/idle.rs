@@ -48,7 +48,9 @@ impl IdleTime {
         if self.stat.is_none() {
             self.stat = Some(File::open("/proc/stat")?);
         }
-        let Some(file) = &self.stat else { return Err(io::ErrorKind::NotFound.into()) };
+        let Some(file) = &self.stat else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
         let mut text = vec![0; 4096];
         let mut length = 0;
         loop {
@@ -70,7 +72,10 @@ fn idle_ticks(stat: &str, cpus: &CpuSet) -> BTreeMap<CpuId, u64> {
         let cpu = CpuId(words.next()?.parse().ok()?);
         let mut ticks = 0_u64;
         if cpus.contains(cpu) {
-            words.skip(3).take(2).for_each(|word| ticks += word.parse::<u64>().unwrap_or(0));
+            words
+                .skip(3)
+                .take(2)
+                .for_each(|word| ticks += word.parse::<u64>().unwrap_or(0));
         }
         cpus.contains(cpu).then_some((cpu, ticks))
     };
@@ -90,7 +95,10 @@ mod tests {
     fn idle_and_waiting_count_for_each_cpu() {
         let stat = "cpu  9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7\ncpu12 1 2 3 60 0 6 7\nintr 1 2 3\ncpu9 1 1 1 1 1\n";
         let cpus = "0-4,12".parse().unwrap();
-        assert_eq!(idle_ticks(stat, &cpus), BTreeMap::from([(CpuId(0), 45), (CpuId(12), 60)]));
+        assert_eq!(
+            idle_ticks(stat, &cpus),
+            BTreeMap::from([(CpuId(0), 45), (CpuId(12), 60)])
+        );
     }
 
     #[test]
@@ -99,6 +107,9 @@ mod tests {
         let cpus: CpuSet = "0-4095".parse().unwrap();
         assert_eq!(idle.since_last(&cpus), None);
         let shares = idle.since_last(&cpus).unwrap();
-        assert!(!shares.is_empty() && shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
+        assert!(
+            !shares.is_empty() && shares.iter().all(|share| (0.0..=1.0).contains(share)),
+            "{shares:?}"
+        );
     }
 }

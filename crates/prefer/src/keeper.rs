@@ -136,9 +136,14 @@ impl Keeper {
 
     fn of(kept: Kept) -> Self {
         let (orders, inbox) = mpsc::channel();
-        let thread = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || keep(kept, &inbox));
+        let thread = std::thread::Builder::new()
+            .name("keeper".to_owned())
+            .spawn(move || keep(kept, &inbox));
         // Without a thread `kept` is dropped, and its lease with it.
-        Self { orders, thread: thread.ok() }
+        Self {
+            orders,
+            thread: thread.ok(),
+        }
     }
 
     /// Keeps another process too; it is on its node's CPUs when this returns.
@@ -147,7 +152,9 @@ impl Keeper {
     /// As [`Keeper::start`]; the others are kept on.
     pub fn add(&self, process: OpenProcess) -> Result<(), KeeperError> {
         let (answer, answered) = mpsc::channel();
-        self.orders.send(Order::Add(process, answer)).map_err(|_| KeeperError::Died)?;
+        self.orders
+            .send(Order::Add(process, answer))
+            .map_err(|_| KeeperError::Died)?;
         answered.recv().map_err(|_| KeeperError::Died)?
     }
 
@@ -166,7 +173,9 @@ impl Keeper {
     /// When the keeper's thread is gone.
     pub fn report(&self) -> Result<KeeperReport, KeeperError> {
         let (answer, answered) = mpsc::channel();
-        self.orders.send(Order::Report(answer)).map_err(|_| KeeperError::Died)?;
+        self.orders
+            .send(Order::Report(answer))
+            .map_err(|_| KeeperError::Died)?;
         answered.recv().map_err(|_| KeeperError::Died)
     }
 
@@ -225,7 +234,14 @@ fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperE
 
 /// The CPUs of a node that are online.
 fn home_of(node: NodeId, machine: &Machine) -> Result<CpuSet, KeeperError> {
-    let known = machine.node(node).ok_or(KeeperError::NoNode { node, there: machine.online_node_set() })?;
+    let known = machine.node(node).ok_or(KeeperError::NoNode {
+        node,
+        there: machine.online_node_set(),
+    })?;
     let home = known.cpus.intersection(&machine.cpu_states.online);
-    if home.is_empty() { Err(KeeperError::NoCpus { node }) } else { Ok(home) }
+    if home.is_empty() {
+        Err(KeeperError::NoCpus { node })
+    } else {
+        Ok(home)
+    }
 }

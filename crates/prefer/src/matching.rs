@@ -33,15 +33,25 @@ pub fn matching(rules: &[Rule], looks: &Looks) -> Vec<usize> {
 /// Whether all that is given matches.
 pub fn matches(tasks: &Tasks, looks: &Looks) -> bool {
     let any_group = |holds: &dyn Fn(&str) -> bool| looks.groups.iter().any(|group| holds(group));
-    tasks.command.as_ref().is_none_or(|asked| command(asked, looks))
-        && tasks.cgroup.as_ref().is_none_or(|asked| any_group(&|group| within(asked, group)))
-        && tasks.unit.as_ref().is_none_or(|asked| any_group(&|group| group.split('/').any(|part| asked.matches(part))))
+    tasks
+        .command
+        .as_ref()
+        .is_none_or(|asked| command(asked, looks))
+        && tasks
+            .cgroup
+            .as_ref()
+            .is_none_or(|asked| any_group(&|group| within(asked, group)))
+        && tasks.unit.as_ref().is_none_or(|asked| {
+            any_group(&|group| group.split('/').any(|part| asked.matches(part)))
+        })
 }
 
 fn command(asked: &Command, looks: &Looks) -> bool {
     let executable = looks.executable.as_deref();
     match asked {
-        Command::Path(pattern) => executable.is_some_and(|path| pattern.matches(&path.split('/').collect::<Vec<_>>())),
+        Command::Path(pattern) => {
+            executable.is_some_and(|path| pattern.matches(&path.split('/').collect::<Vec<_>>()))
+        }
         Command::Name(pattern) => {
             let file = executable.and_then(|path| path.rsplit('/').next());
             pattern.matches(&looks.name) || file.is_some_and(|file| pattern.matches(file))
@@ -66,7 +76,11 @@ mod tests {
     }
 
     fn looks(name: &str, executable: &str, group: &str) -> Looks {
-        Looks { name: name.into(), executable: Some(executable.into()), groups: vec![group.into()] }
+        Looks {
+            name: name.into(),
+            executable: Some(executable.into()),
+            groups: vec![group.into()],
+        }
     }
 
     #[test]
@@ -76,7 +90,10 @@ mod tests {
         assert!(of("redis-server", "/usr/bin/redis-check-rdb"));
         assert!(of("io_thread", "/usr/bin/redis-server"));
         assert!(!of("redis-cli", "/usr/bin/redis-cli"));
-        assert!(!of("sh", "/opt/redis-server/sh"), "a directory is no command");
+        assert!(
+            !of("sh", "/opt/redis-server/sh"),
+            "a directory is no command"
+        );
     }
 
     #[test]

@@ -50,8 +50,14 @@ impl std::fmt::Display for Home {
         match self.moved {
             None => self.located.fmt(f),
             Some(Moved { from, distance }) => {
-                let far = distance.map_or("at an unknown distance".to_owned(), |it| format!("at distance {it}"));
-                write!(f, "node {}, the nearest with CPUs {far}: {} is on {}", self.node, self.device, self.located)?;
+                let far = distance.map_or("at an unknown distance".to_owned(), |it| {
+                    format!("at distance {it}")
+                });
+                write!(
+                    f,
+                    "node {}, the nearest with CPUs {far}: {} is on {}",
+                    self.node, self.device, self.located
+                )?;
                 write!(f, ", and node {from} has none")
             }
         }
@@ -63,7 +69,9 @@ impl std::fmt::Display for Home {
 #[non_exhaustive]
 pub enum NearError {
     /// A number was given.
-    #[error("--near takes a device such as eth0, nvme0 or 0000:41:00.0; for node {0} itself say --node {0}")]
+    #[error(
+        "--near takes a device such as eth0, nvme0 or 0000:41:00.0; for node {0} itself say --node {0}"
+    )]
     IsNode(u32),
     /// The machine has no such device.
     #[error("there is no device \"{device}\" here; {known}")]
@@ -92,7 +100,9 @@ pub enum NearError {
         ways: String,
     },
     /// Nothing tells where it is.
-    #[error("where {device} is cannot be told ({because}); measure it with nearfar bench latency, or say --node N")]
+    #[error(
+        "where {device} is cannot be told ({because}); measure it with nearfar bench latency, or say --node N"
+    )]
     Unknown {
         /// As named.
         device: String,
@@ -142,7 +152,8 @@ pub fn home(machine: &Machine, device: &str) -> Result<Home, NearError> {
             Some(way) => vec![way],
             None => match nvme(machine, &localities, device)? {
                 Some(ways) => ways,
-                None => disk(machine, &localities, device).ok_or_else(|| unknown_device(machine, device))?,
+                None => disk(machine, &localities, device)
+                    .ok_or_else(|| unknown_device(machine, device))?,
             },
         },
     };
@@ -159,7 +170,11 @@ pub fn find(machine: &Machine, sys: &Path, device: &str) -> Result<Home, NearErr
         Err(missing @ NearError::NoSuchDevice { .. }) => {
             let hardware = class::hardware(sys, device)?.ok_or(missing)?;
             let localities = Localities::new(machine);
-            let way = |(name, address)| Way { name, address: Some(address), located: localities.of(address) };
+            let way = |(name, address)| Way {
+                name,
+                address: Some(address),
+                located: localities.of(address),
+            };
             settle(machine, device, hardware.into_iter().map(way).collect())
         }
         answer => answer,
@@ -172,29 +187,42 @@ pub fn find(machine: &Machine, sys: &Path, device: &str) -> Result<Home, NearErr
 /// When there is no such node, or it has no online CPU; said with the nearest that has.
 pub fn node(machine: &Machine, node: NodeId) -> Result<NodeId, String> {
     if machine.node(node).is_none_or(|found| !found.online) {
-        return Err(format!("there is no node {node}; online are {}", machine.online_node_set()));
+        return Err(format!(
+            "there is no node {node}; online are {}",
+            machine.online_node_set()
+        ));
     }
     if has_cpus(machine, node) {
         return Ok(node);
     }
     Err(match nearest_with_cpus(machine, node) {
-        Some((near, _)) => format!("node {node} has no online CPUs; the nearest that has is node {near}"),
+        Some((near, _)) => {
+            format!("node {node} has no online CPUs; the nearest that has is node {near}")
+        }
         None => format!("node {node} has no online CPUs"),
     })
 }
 
 fn has_cpus(machine: &Machine, node: NodeId) -> bool {
-    machine.node(node).is_some_and(|node| node.online && node.cpus.intersects(&machine.cpu_states.online))
+    machine
+        .node(node)
+        .is_some_and(|node| node.online && node.cpus.intersects(&machine.cpu_states.online))
 }
 
 fn nearest_with_cpus(machine: &Machine, from: NodeId) -> Option<(NodeId, Option<Distance>)> {
-    nodes_by_distance(machine, from).into_iter().find(|&(node, _)| has_cpus(machine, node))
+    nodes_by_distance(machine, from)
+        .into_iter()
+        .find(|&(node, _)| has_cpus(machine, node))
 }
 
 /// A disk such as `vda`, by the PCI function above it.
 fn disk(machine: &Machine, localities: &Localities<'_>, device: &str) -> Option<Vec<Way>> {
     let functions = machine.functions_named(device);
-    let way = |address| Way { name: device.to_owned(), address: Some(address), located: localities.of(address) };
+    let way = |address| Way {
+        name: device.to_owned(),
+        address: Some(address),
+        located: localities.of(address),
+    };
     (!functions.is_empty()).then(|| functions.into_iter().map(way).collect())
 }
 
@@ -207,17 +235,33 @@ fn by_address(
     if machine.pci_device(address).is_none() {
         return Err(unknown_device(machine, device));
     }
-    Ok(vec![Way { name: device.to_owned(), address: Some(address), located: localities.of(address) }])
+    Ok(vec![Way {
+        name: device.to_owned(),
+        address: Some(address),
+        located: localities.of(address),
+    }])
 }
 
 fn network(machine: &Machine, localities: &Localities<'_>, device: &str) -> Option<Way> {
-    let found = machine.networks.get()?.iter().find(|network| network.name == device)?;
+    let found = machine
+        .networks
+        .get()?
+        .iter()
+        .find(|network| network.name == device)?;
     let located = located(localities, found.device, &found.node);
-    Some(Way { name: device.to_owned(), address: found.device, located })
+    Some(Way {
+        name: device.to_owned(),
+        address: found.device,
+        located,
+    })
 }
 
 /// The controllers behind a controller's, a disk's or a subsystem's name; `None` where it is none of these.
-fn nvme(machine: &Machine, localities: &Localities<'_>, device: &str) -> Result<Option<Vec<Way>>, NearError> {
+fn nvme(
+    machine: &Machine,
+    localities: &Localities<'_>,
+    device: &str,
+) -> Result<Option<Vec<Way>>, NearError> {
     for subsystem in machine.nvme.get().into_iter().flatten() {
         let disk = subsystem.namespaces.iter().find(|disk| disk.name == device);
         let serves = |found: &&NvmeController| match disk {
@@ -233,11 +277,24 @@ fn nvme(machine: &Machine, localities: &Localities<'_>, device: &str) -> Result<
     Ok(None)
 }
 
-fn controllers(localities: &Localities<'_>, device: &str, serving: &[&NvmeController]) -> Result<Vec<Way>, NearError> {
-    let far = |controller: &NvmeController| controller.transport.get().filter(|it| *it != "pcie").cloned();
+fn controllers(
+    localities: &Localities<'_>,
+    device: &str,
+    serving: &[&NvmeController],
+) -> Result<Vec<Way>, NearError> {
+    let far = |controller: &NvmeController| {
+        controller
+            .transport
+            .get()
+            .filter(|it| *it != "pcie")
+            .cloned()
+    };
     if let Some(transport) = serving.iter().find_map(|controller| far(controller)) {
         let because = format!("it is reached over {transport}");
-        return Err(NearError::NoHardware { device: device.to_owned(), because });
+        return Err(NearError::NoHardware {
+            device: device.to_owned(),
+            because,
+        });
     }
     let way = |controller: &&NvmeController| Way {
         name: controller.name.clone(),
@@ -248,50 +305,104 @@ fn controllers(localities: &Localities<'_>, device: &str, serving: &[&NvmeContro
 }
 
 /// A PCI function's place, or for what sits on another bus the kernel's word alone.
-fn located(localities: &Localities<'_>, device: Option<PciAddress>, node: &Known<Option<NodeId>>) -> EffectiveNode {
+fn located(
+    localities: &Localities<'_>,
+    device: Option<PciAddress>,
+    node: &Known<Option<NodeId>>,
+) -> EffectiveNode {
     if let Some(address) = device {
         return localities.of(address);
     }
     match node {
-        Known::Yes(Some(node)) => EffectiveNode { node: Some(*node), how: How::Kernel },
-        Known::Yes(None) => because("the kernel says none (-1), and it is no PCI device".to_owned()),
+        Known::Yes(Some(node)) => EffectiveNode {
+            node: Some(*node),
+            how: How::Kernel,
+        },
+        Known::Yes(None) => {
+            because("the kernel says none (-1), and it is no PCI device".to_owned())
+        }
         Known::No { not_known_because } => because(not_known_because.to_string()),
     }
 }
 
 fn because(because: String) -> EffectiveNode {
-    EffectiveNode { node: None, how: How::Unknown { because } }
+    EffectiveNode {
+        node: None,
+        how: How::Unknown { because },
+    }
 }
 
 /// One home from all ways, or why there is none.
 fn settle(machine: &Machine, device: &str, mut ways: Vec<Way>) -> Result<Home, NearError> {
     let named = || device.to_owned();
     let Some(first) = ways.first() else {
-        return Err(NearError::Unknown { device: named(), because: "nothing serves it at present".to_owned() });
+        return Err(NearError::Unknown {
+            device: named(),
+            because: "nothing serves it at present".to_owned(),
+        });
     };
-    if let Some(Way { located: EffectiveNode { how: How::Unknown { because }, .. }, .. }) =
-        ways.iter().find(|way| way.located.node.is_none())
+    if let Some(Way {
+        located: EffectiveNode {
+            how: How::Unknown { because },
+            ..
+        },
+        ..
+    }) = ways.iter().find(|way| way.located.node.is_none())
     {
-        return Err(NearError::Unknown { device: named(), because: because.clone() });
+        return Err(NearError::Unknown {
+            device: named(),
+            because: because.clone(),
+        });
     }
-    if ways.iter().any(|way| way.located.node != first.located.node) {
-        let each: Vec<_> = ways.iter().map(|way| format!("{} on {}", way.name, way.located)).collect();
-        return Err(NearError::Ambiguous { device: named(), ways: each.join(", ") });
+    if ways
+        .iter()
+        .any(|way| way.located.node != first.located.node)
+    {
+        let each: Vec<_> = ways
+            .iter()
+            .map(|way| format!("{} on {}", way.name, way.located))
+            .collect();
+        return Err(NearError::Ambiguous {
+            device: named(),
+            ways: each.join(", "),
+        });
     }
-    let Way { address, located, .. } = ways.swap_remove(0);
+    let Way {
+        address, located, ..
+    } = ways.swap_remove(0);
     let own = located.node.unwrap_or_default();
-    let (node, distance) =
-        nearest_with_cpus(machine, own).ok_or_else(|| NearError::NoCpus { device: named(), node: own })?;
-    let moved = (node != own).then_some(Moved { from: own, distance });
-    Ok(Home { node, device: named(), address, located, moved })
+    let (node, distance) = nearest_with_cpus(machine, own).ok_or_else(|| NearError::NoCpus {
+        device: named(),
+        node: own,
+    })?;
+    let moved = (node != own).then_some(Moved {
+        from: own,
+        distance,
+    });
+    Ok(Home {
+        node,
+        device: named(),
+        address,
+        located,
+        moved,
+    })
 }
 
 fn unknown_device(machine: &Machine, device: &str) -> NearError {
     let names = machine.device_names();
     let known = match (names.is_empty(), machine.pci.why_not()) {
         (true, Some(because)) => format!("what devices there are is not known: {because}"),
-        (true, None) => "it has neither network nor NVMe devices, name another by its PCI address (lspci)".to_owned(),
-        (false, _) => format!("{}; any other has a PCI address (lspci)", alternatives(device, &names)),
+        (true, None) => {
+            "it has neither network nor NVMe devices, name another by its PCI address (lspci)"
+                .to_owned()
+        }
+        (false, _) => format!(
+            "{}; any other has a PCI address (lspci)",
+            alternatives(device, &names)
+        ),
     };
-    NearError::NoSuchDevice { device: device.chars().take(64).collect(), known }
+    NearError::NoSuchDevice {
+        device: device.chars().take(64).collect(),
+        known,
+    }
 }

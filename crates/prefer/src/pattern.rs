@@ -47,7 +47,10 @@ impl PathPattern {
         if matches!(&parts[..], [.., Part::Any, Part::One(last)] if last.as_str().is_empty()) {
             parts.pop();
         }
-        Ok(Self { text: text.to_owned(), parts })
+        Ok(Self {
+            text: text.to_owned(),
+            parts,
+        })
     }
 
     /// As it was written.
@@ -93,13 +96,18 @@ mod tests {
 
     /// What the glob crate makes of it.
     fn by_glob(pattern: &str, path: &str) -> bool {
-        let paths =
-            MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+        let paths = MatchOptions {
+            case_sensitive: true,
+            require_literal_separator: true,
+            require_literal_leading_dot: false,
+        };
         Pattern::new(pattern).unwrap().matches_with(path, paths)
     }
 
     fn here(pattern: &str, path: &str) -> bool {
-        PathPattern::new(pattern).unwrap().matches(&path.split('/').collect::<Vec<_>>())
+        PathPattern::new(pattern)
+            .unwrap()
+            .matches(&path.split('/').collect::<Vec<_>>())
     }
 
     /// With glob on whole paths each of these takes longer than anybody waits.
@@ -111,7 +119,10 @@ mod tests {
         assert!(!here(&format!("{stars}/x"), &format!("/{name}/x")));
         let deep = format!("{}/b", "/**/a".repeat(50));
         assert!(!here(&deep, &"/a".repeat(2000)));
-        assert!(here(&format!("/{}/x", "*a".repeat(100)), &format!("/{name}/x")));
+        assert!(here(
+            &format!("/{}/x", "*a".repeat(100)),
+            &format!("/{name}/x")
+        ));
     }
 
     #[test]

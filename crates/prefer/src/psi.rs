@@ -62,9 +62,16 @@ impl Trigger {
 ///
 /// # Errors
 /// When poll(2) fails other than by a signal.
-pub fn wait(trigger: Option<&Trigger>, other: BorrowedFd<'_>, limit: Option<Duration>) -> io::Result<Woken> {
+pub fn wait(
+    trigger: Option<&Trigger>,
+    other: BorrowedFd<'_>,
+    limit: Option<Duration>,
+) -> io::Result<Woken> {
     let other = PollFd::from_borrowed_fd(other, PollFlags::IN);
-    let limit = limit.map(Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let limit = limit
+        .map(Timespec::try_from)
+        .transpose()
+        .map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut asked = vec![other];
     asked.extend(trigger.map(|trigger| PollFd::new(&trigger.file, PollFlags::PRI)));
     match poll(&mut asked, limit.as_ref()) {
@@ -94,7 +101,10 @@ mod tests {
     #[test]
     fn the_other_descriptor_and_time_end_a_wait() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        assert_eq!(wait(None, reader.as_fd(), Some(Duration::from_millis(1))).unwrap(), Woken::ByTime);
+        assert_eq!(
+            wait(None, reader.as_fd(), Some(Duration::from_millis(1))).unwrap(),
+            Woken::ByTime
+        );
         drop(writer);
         assert_eq!(wait(None, reader.as_fd(), None).unwrap(), Woken::ByOther);
     }

@@ -38,14 +38,22 @@ pub struct RuleOptions {
 
 impl Default for RuleOptions {
     fn default() -> Self {
-        Self { waiting: 0.25, looks: 2, too_soon: Duration::from_secs(2), longest_pause: Duration::from_secs(32) }
+        Self {
+            waiting: 0.25,
+            looks: 2,
+            too_soon: Duration::from_secs(2),
+            longest_pause: Duration::from_secs(32),
+        }
     }
 }
 
 /// What CPUs that were idle for these shares of the time offer to one more task, in CPUs. A CPU that is idle for a sliver
 /// offers nothing: a hundred of them together are no CPU for a task that always runs.
 pub fn offer(idle_shares: impl IntoIterator<Item = f64>) -> f64 {
-    idle_shares.into_iter().map(|idle| (idle - SLIVER).max(0.0)).sum()
+    idle_shares
+        .into_iter()
+        .map(|idle| (idle - SLIVER).max(0.0))
+        .sum()
 }
 
 const SLIVER: f64 = 0.1;

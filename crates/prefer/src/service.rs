@@ -121,7 +121,10 @@ pub struct CheckedTask {
 /// # Errors
 /// When it cannot be read, when another user could have written it, or something in it is wrong.
 pub fn load(file: &std::path::Path) -> Result<Config, ServiceError> {
-    let unreadable = |because| ServiceError::Unreadable { file: file.to_owned(), because };
+    let unreadable = |because| ServiceError::Unreadable {
+        file: file.to_owned(),
+        because,
+    };
     let text = read(file).map_err(unreadable)?;
     Ok(crate::config::parse(&text, &file.display().to_string())?)
 }
@@ -129,9 +132,13 @@ pub fn load(file: &std::path::Path) -> Result<Config, ServiceError> {
 fn read(file: &std::path::Path) -> Result<String, TrustError> {
     let mut text = String::new();
     // What it says of its length may be of a moment ago.
-    trusted::open_to_read(file)?.take(LARGEST + 1).read_to_string(&mut text)?;
+    trusted::open_to_read(file)?
+        .take(LARGEST + 1)
+        .read_to_string(&mut text)?;
     match text.len() as u64 > LARGEST {
-        true => Err(std::io::Error::other("larger than a mebibyte, which no configuration is").into()),
+        true => {
+            Err(std::io::Error::other("larger than a mebibyte, which no configuration is").into())
+        }
         false => Ok(text),
     }
 }
@@ -144,7 +151,8 @@ pub fn resolve(machine: &Machine, place: &Place) -> Result<(NodeId, String), Str
     match place {
         Place::Node(node) => near::node(machine, *node).map(|node| (node, format!("node {node}"))),
         Place::Near(device) => {
-            let home = near::find(machine, std::path::Path::new("/sys"), device).map_err(|error| error.to_string())?;
+            let home = near::find(machine, std::path::Path::new("/sys"), device)
+                .map_err(|error| error.to_string())?;
             Ok((home.node, format!("near {device}: {home}")))
         }
     }
@@ -161,11 +169,28 @@ pub fn check(config: &Config, machine: &Machine) -> Result<Vec<Checked>, Service
             Err(because) => (None, because),
         };
         let (name, place) = (rule.name.clone(), rule.place.to_string());
-        Checked { rule: name, line: rule.line, place, node, located, tasks: Vec::new() }
+        Checked {
+            rule: name,
+            line: rule.line,
+            place,
+            node,
+            located,
+            tasks: Vec::new(),
+        }
     };
     let mut answer: Vec<_> = config.rules.iter().map(checked).collect();
-    for Found { pid, name, rule, also, .. } in Roster::default().round(&config.rules)? {
-        let also = also.into_iter().map(|rule| config.rules[rule].name.clone()).collect();
+    for Found {
+        pid,
+        name,
+        rule,
+        also,
+        ..
+    } in Roster::default().round(&config.rules)?
+    {
+        let also = also
+            .into_iter()
+            .map(|rule| config.rules[rule].name.clone())
+            .collect();
         answer[rule].tasks.push(CheckedTask { pid, name, also });
     }
     for rule in &mut answer {
@@ -178,7 +203,11 @@ pub fn check(config: &Config, machine: &Machine) -> Result<Vec<Checked>, Service
 ///
 /// # Errors
 /// When it cannot begin: the configuration is wrong, or there is another service. Later faults are logged.
-pub fn run(file: &std::path::Path, control: &Control, surroundings: &Surroundings<'_>) -> Result<(), ServiceError> {
+pub fn run(
+    file: &std::path::Path,
+    control: &Control,
+    surroundings: &Surroundings<'_>,
+) -> Result<(), ServiceError> {
     let config = load(file)?;
     let _only = Only::take(&Only::directory())?;
     let mut shift = Shift::begin(config, surroundings);
@@ -245,9 +274,18 @@ enum Post {
 impl Shift {
     fn begin(config: Config, surroundings: &Surroundings<'_>) -> Self {
         let posts = config.rules.iter().map(|_| Post::Waiting).collect();
-        let mut shift = Self { config, roster: Roster::default(), posts, machine: None, looked: Instant::now() };
+        let mut shift = Self {
+            config,
+            roster: Roster::default(),
+            posts,
+            machine: None,
+            looked: Instant::now(),
+        };
         let (scan, rules) = (shift.config.scan, shift.config.rules.len());
-        tracing::info!(rules, "{rules} rules, new tasks are looked for every {scan:?}");
+        tracing::info!(
+            rules,
+            "{rules} rules, new tasks are looked for every {scan:?}"
+        );
         shift.place(surroundings, true);
         shift
     }
@@ -257,7 +295,9 @@ impl Shift {
         self.looked = Instant::now();
         let machine = match (surroundings.machine)() {
             Ok(machine) => machine,
-            Err(because) => return tracing::warn!(reason = because, "the machine cannot be read: {because}"),
+            Err(because) => {
+                return tracing::warn!(reason = because, "the machine cannot be read: {because}");
+            }
         };
         for (index, (rule, post)) in self.config.rules.iter().zip(&mut self.posts).enumerate() {
             if !matches!(post, Post::Waiting) {
@@ -272,7 +312,11 @@ impl Shift {
                 }
                 Err(because) if say => {
                     let (rule, seconds) = (&rule.name, AGAIN.as_secs());
-                    tracing::warn!(rule, reason = because, "{rule}: {because}; looked for again every {seconds} s");
+                    tracing::warn!(
+                        rule,
+                        reason = because,
+                        "{rule}: {because}; looked for again every {seconds} s"
+                    );
                 }
                 Err(_) => {}
             }
@@ -296,7 +340,12 @@ impl Shift {
         let Some(machine) = &self.machine else { return };
         let who = format!("{}: {} (process {})", rule.name, found.name, found.pid);
         // It may have been kept so far as the child of a process of another rule.
-        for (_, post) in self.posts.iter().enumerate().filter(|(index, _)| *index != found.rule) {
+        for (_, post) in self
+            .posts
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != found.rule)
+        {
             if let Post::Busy(_, keeper) = post {
                 keeper.let_go(found.process.pid());
             }
@@ -304,8 +353,16 @@ impl Shift {
         let taken = self.posts[found.rule].take(&found.process, rule, machine);
         match taken {
             Ok(Some(node)) => {
-                let late = found.also.iter().map(|&rule| self.config.rules[rule].name.as_str()).collect::<Vec<_>>();
-                let late = if late.is_empty() { String::new() } else { format!("; {} came too late", late.join(", ")) };
+                let late = found
+                    .also
+                    .iter()
+                    .map(|&rule| self.config.rules[rule].name.as_str())
+                    .collect::<Vec<_>>();
+                let late = if late.is_empty() {
+                    String::new()
+                } else {
+                    format!("; {} came too late", late.join(", "))
+                };
                 tracing::info!(
                     rule = rule.name,
                     pid = found.pid,
@@ -342,15 +399,26 @@ impl Shift {
     /// Ends every keeper: the tasks are as they were.
     fn end(self) {
         for (rule, post) in self.config.rules.iter().zip(self.posts) {
-            let Post::Busy(_, keeper) = post else { continue };
+            let Post::Busy(_, keeper) = post else {
+                continue;
+            };
             match keeper.stop() {
                 Ok(report) => {
                     let (processes, out, cpu) = (report.processes, report.widened, report.cpu_s);
-                    let did =
-                        format!("{processes} processes kept, threads let out {out} times, {cpu:.3} s of CPU time");
-                    tracing::info!(rule = rule.name, processes, cpu_s = cpu, "{}: given back ({did})", rule.name);
+                    let did = format!(
+                        "{processes} processes kept, threads let out {out} times, {cpu:.3} s of CPU time"
+                    );
+                    tracing::info!(
+                        rule = rule.name,
+                        processes,
+                        cpu_s = cpu,
+                        "{}: given back ({did})",
+                        rule.name
+                    );
                 }
-                Err(error) => tracing::warn!(rule = rule.name, reason = %error, "{}: {error}", rule.name),
+                Err(error) => {
+                    tracing::warn!(rule = rule.name, reason = %error, "{}: {error}", rule.name)
+                }
             }
         }
     }
@@ -358,7 +426,12 @@ impl Shift {
 
 impl Post {
     /// Has the rule's keeper take a process; the node, or nothing where the rule has none.
-    fn take(&mut self, process: &OpenProcess, rule: &Rule, machine: &Machine) -> Result<Option<NodeId>, KeeperError> {
+    fn take(
+        &mut self,
+        process: &OpenProcess,
+        rule: &Rule,
+        machine: &Machine,
+    ) -> Result<Option<NodeId>, KeeperError> {
         match self {
             Self::Waiting => Ok(None),
             Self::Busy(node, keeper) => {
@@ -371,7 +444,10 @@ impl Post {
             Self::Idle(node) => {
                 let node = *node;
                 let targets = Targets::Processes(vec![process.clone()]);
-                *self = Self::Busy(node, Keeper::start(targets, node, machine, options_of(rule))?);
+                *self = Self::Busy(
+                    node,
+                    Keeper::start(targets, node, machine, options_of(rule))?,
+                );
                 Ok(Some(node))
             }
         }
@@ -382,5 +458,10 @@ impl Post {
 /// daemons; the roster finds those that another rule has.
 fn options_of(rule: &Rule) -> KeeperOptions {
     let nodes = Some(PathBuf::from("/sys/devices/system/node"));
-    KeeperOptions { memory: rule.memory, observe: true, nodes, ..KeeperOptions::default() }
+    KeeperOptions {
+        memory: rule.memory,
+        observe: true,
+        nodes,
+        ..KeeperOptions::default()
+    }
 }

@@ -19,11 +19,22 @@ fn every_field_is_read() {
                 [[prefer]]\nname = 'cache'\nnode = 1\ncgroup = '/cache/*'\ncommand = 'redis-server*'\n";
     let config = parse(text, "prefer.toml").unwrap();
     assert_eq!(config.scan, Duration::from_secs(2));
-    let [web, cache] = &config.rules[..] else { panic!("{config:?}") };
-    assert_eq!((web.name.as_str(), web.line, web.memory), ("web", 3, Memory::Follow));
+    let [web, cache] = &config.rules[..] else {
+        panic!("{config:?}")
+    };
+    assert_eq!(
+        (web.name.as_str(), web.line, web.memory),
+        ("web", 3, Memory::Follow)
+    );
     assert_eq!(web.place, Place::Near("eth0".to_owned()));
-    assert_eq!((cache.line, cache.memory, &cache.place), (9, Memory::Untouched, &Place::Node(NodeId(1))));
-    assert_eq!(cache.tasks.command, Some(Command::Name(glob::Pattern::new("redis-server*").unwrap())));
+    assert_eq!(
+        (cache.line, cache.memory, &cache.place),
+        (9, Memory::Untouched, &Place::Node(NodeId(1)))
+    );
+    assert_eq!(
+        cache.tasks.command,
+        Some(Command::Name(glob::Pattern::new("redis-server*").unwrap()))
+    );
 }
 
 #[test]
@@ -31,23 +42,65 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
     let rule = |fields: &str| format!("[[prefer]]\nname = 'a'\n{fields}\n");
     let cases = [
         (String::new(), "prefer.toml:1: no rule"),
-        ("[[prefer]]\nnode = 1\ncommand = 'x'".to_owned(), "prefer.toml:1: a rule needs a name"),
-        (rule("node = 1\ncommands = 'x'"), "prefer.toml:4: unknown field `commands`"),
-        (rule("node = 'one'\ncommand = 'x'"), "prefer.toml:3: invalid type: string \"one\""),
-        (rule("node = -1\ncommand = 'x'"), "prefer.toml:3: node = -1: from 0 to 1023"),
-        (rule("node = 1\nnear = 'eth0'\ncommand = 'x'"), "prefer.toml:4: both node and near"),
+        (
+            "[[prefer]]\nnode = 1\ncommand = 'x'".to_owned(),
+            "prefer.toml:1: a rule needs a name",
+        ),
+        (
+            rule("node = 1\ncommands = 'x'"),
+            "prefer.toml:4: unknown field `commands`",
+        ),
+        (
+            rule("node = 'one'\ncommand = 'x'"),
+            "prefer.toml:3: invalid type: string \"one\"",
+        ),
+        (
+            rule("node = -1\ncommand = 'x'"),
+            "prefer.toml:3: node = -1: from 0 to 1023",
+        ),
+        (
+            rule("node = 1\nnear = 'eth0'\ncommand = 'x'"),
+            "prefer.toml:4: both node and near",
+        ),
         (rule("command = 'x'"), "prefer.toml:1: where to?"),
         (rule("node = 1"), "prefer.toml:1: which tasks?"),
-        (rule("node = 1\ncommand = '**'"), "prefer.toml:4: command = \"**\": that is everything"),
-        (rule("node = 1\ncommand = '/**/*'"), "prefer.toml:4: command = \"/**/*\": that is everything"),
-        (rule("node = 1\ncommand = 'a[b'"), "prefer.toml:4: command = \"a[b\": invalid range pattern"),
-        (rule("node = 1\ncommand = '/a[/]b'"), "prefer.toml:4: command = \"/a[/]b\": invalid range pattern"),
-        (rule("node = 1\ncommand = \"a\\u001b[\""), "prefer.toml:4: command = \"a\u{fffd}[\": invalid range pattern"),
-        (rule("near = \"\\u001b[2J\"\ncommand = 'x'"), "prefer.toml:3: near: a device such as"),
-        (rule("node = 1\ncgroup = 'system.slice'"), "prefer.toml:4: cgroup = \"system.slice\": a path from the root"),
-        (rule("node = 1\ncgroup = '/a/../b'"), "prefer.toml:4: cgroup = \"/a/../b\": no \"..\""),
+        (
+            rule("node = 1\ncommand = '**'"),
+            "prefer.toml:4: command = \"**\": that is everything",
+        ),
+        (
+            rule("node = 1\ncommand = '/**/*'"),
+            "prefer.toml:4: command = \"/**/*\": that is everything",
+        ),
+        (
+            rule("node = 1\ncommand = 'a[b'"),
+            "prefer.toml:4: command = \"a[b\": invalid range pattern",
+        ),
+        (
+            rule("node = 1\ncommand = '/a[/]b'"),
+            "prefer.toml:4: command = \"/a[/]b\": invalid range pattern",
+        ),
+        (
+            rule("node = 1\ncommand = \"a\\u001b[\""),
+            "prefer.toml:4: command = \"a\u{fffd}[\": invalid range pattern",
+        ),
+        (
+            rule("near = \"\\u001b[2J\"\ncommand = 'x'"),
+            "prefer.toml:3: near: a device such as",
+        ),
+        (
+            rule("node = 1\ncgroup = 'system.slice'"),
+            "prefer.toml:4: cgroup = \"system.slice\": a path from the root",
+        ),
+        (
+            rule("node = 1\ncgroup = '/a/../b'"),
+            "prefer.toml:4: cgroup = \"/a/../b\": no \"..\"",
+        ),
         (rule("node = 1\ncgroup = '/'"), "that is every group"),
-        (rule("node = 1\nunit = 'nginx'"), "prefer.toml:4: unit = \"nginx\": a service, scope or slice"),
+        (
+            rule("node = 1\nunit = 'nginx'"),
+            "prefer.toml:4: unit = \"nginx\": a service, scope or slice",
+        ),
         (
             rule("node = 1\ncommand = 'x'\nmemory = 'bind'"),
             "prefer.toml:5: unknown variant `bind`, expected `untouched` or",
@@ -56,20 +109,32 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             format!("scan_seconds = 0\n{}", rule("node = 1\ncommand = 'x'")),
             "prefer.toml:1: scan_seconds = 0: from 0.05",
         ),
-        (format!("scan_seconds = nan\n{}", rule("node = 1\ncommand = 'x'")), "prefer.toml:1: scan_seconds = NaN"),
-        (rule("node = 1\ncommand = 'x'").repeat(2), "prefer.toml:5: name = \"a\": the rule of line 1 has it"),
+        (
+            format!("scan_seconds = nan\n{}", rule("node = 1\ncommand = 'x'")),
+            "prefer.toml:1: scan_seconds = NaN",
+        ),
+        (
+            rule("node = 1\ncommand = 'x'").repeat(2),
+            "prefer.toml:5: name = \"a\": the rule of line 1 has it",
+        ),
         ("[[prefer]\n".to_owned(), "prefer.toml:1: "),
     ];
     for (text, expected) in cases {
         let said = problem(&text);
-        assert!(said.contains(expected), "{text}\nsaid:     {said}\nexpected: {expected}");
+        assert!(
+            said.contains(expected),
+            "{text}\nsaid:     {said}\nexpected: {expected}"
+        );
     }
 }
 
 #[test]
 fn a_message_does_not_hold_the_whole_file() {
     let long = "ä".repeat(100_000);
-    for text in [format!("scan_seconds = '{long}'"), format!("[[prefer]]\nname='a'\nnode=0\nunit='{long}'")] {
+    for text in [
+        format!("scan_seconds = '{long}'"),
+        format!("[[prefer]]\nname='a'\nnode=0\nunit='{long}'"),
+    ] {
         let said = problem(&text);
         assert!(said.len() < 1000 && said.ends_with("ä..."), "{said}");
     }
@@ -77,19 +142,29 @@ fn a_message_does_not_hold_the_whole_file() {
 
 #[test]
 fn a_rule_that_could_never_match_is_an_error() {
-    let text = "[[prefer]]\nname='a'\nnode=0\ncommand='x'\n[[prefer]]\nname='b'\nnode=1\ncommand='x'\n";
-    assert_eq!(problem(text), "prefer.toml:5: \"b\" matches what \"a\" (line 1) has already taken");
+    let text =
+        "[[prefer]]\nname='a'\nnode=0\ncommand='x'\n[[prefer]]\nname='b'\nnode=1\ncommand='x'\n";
+    assert_eq!(
+        problem(text),
+        "prefer.toml:5: \"b\" matches what \"a\" (line 1) has already taken"
+    );
 }
 
 /// As many rules as a mebibyte holds: no line is counted and no rule compared for each other rule.
 #[test]
 fn the_largest_file_is_read_rule_by_rule() {
-    let rule = |number: usize| format!("[[prefer]]\nname='r{number}'\nnode=1\ncommand='c{number}'\n");
+    let rule =
+        |number: usize| format!("[[prefer]]\nname='r{number}'\nnode=1\ncommand='c{number}'\n");
     let text: String = (0..20_000).map(rule).collect();
     let config = parse(&text, "f").unwrap();
-    assert_eq!((config.rules.len(), config.rules.last().unwrap().line), (20_000, 4 * 19_999 + 1));
+    assert_eq!(
+        (config.rules.len(), config.rules.last().unwrap().line),
+        (20_000, 4 * 19_999 + 1)
+    );
     let twice = text + &rule(7);
-    assert!(problem(&twice).starts_with("prefer.toml:80001: name = \"r7\": the rule of line 29 has it"));
+    assert!(
+        problem(&twice).starts_with("prefer.toml:80001: name = \"r7\": the rule of line 29 has it")
+    );
 }
 
 #[test]
@@ -100,13 +175,23 @@ fn what_is_no_file_or_too_large_is_refused_and_keeps_nobody_waiting() {
         assert!(said.contains(expected), "{}: {said}", path.display());
     };
     let fifo = directory.path().join("fifo");
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
     refused(&fifo, "not a regular file");
     refused(Path::new("/dev/zero"), "not a regular file");
     refused(directory.path(), "not a regular file");
     refused(&directory.path().join("absent"), "No such file");
     let large = directory.path().join("large");
-    std::fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();
+    std::fs::File::create(&large)
+        .unwrap()
+        .set_len(1 << 30)
+        .unwrap();
     refused(&large, "larger than a mebibyte");
     std::fs::write(&large, [0xff; 9]).unwrap();
     refused(&large, "UTF-8");

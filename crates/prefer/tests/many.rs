@@ -21,7 +21,10 @@ fn kept_and_given_back(count: usize) -> Option<[Duration; 2]> {
     let keeper = tasks.keeper(KeeperOptions::default()).unwrap();
     let kept = begun.elapsed();
     let all = threads();
-    assert_eq!((all.len(), keeper.report().unwrap().threads_now as usize), (count + 1, count + 1));
+    assert_eq!(
+        (all.len(), keeper.report().unwrap().threads_now as usize),
+        (count + 1, count + 1)
+    );
     assert!(all.iter().all(|&tid| support::mask(tid) == home()));
     let begun = Instant::now();
     keeper.stop().unwrap();
@@ -37,18 +40,29 @@ fn twice_as_many_threads_take_no_more_than_about_twice_as_long() {
         return;
     }
     let counts: Vec<usize> = match std::env::var("NEARFAR_THREADS") {
-        Ok(counts) => counts.split(',').map(|count| count.parse().unwrap()).collect(),
+        Ok(counts) => counts
+            .split(',')
+            .map(|count| count.parse().unwrap())
+            .collect(),
         Err(_) => vec![2000, 8000],
     };
     let mut times = Vec::new();
     for count in counts {
-        let Some(time) = kept_and_given_back(count) else { return };
+        let Some(time) = kept_and_given_back(count) else {
+            return;
+        };
         times.push((count as f64, time));
     }
     // Four times as many took sixteen times as long when each was compared with each.
-    let [(few, short), .., (many, long)] = &times[..] else { return };
+    let [(few, short), .., (many, long)] = &times[..] else {
+        return;
+    };
     for (short, long) in short.iter().zip(long) {
         let growth = long.as_secs_f64() / short.as_secs_f64();
-        assert!(growth < 2.0 * many / few, "{growth:.1} times as long for {:.1} times as many threads", many / few);
+        assert!(
+            growth < 2.0 * many / few,
+            "{growth:.1} times as long for {:.1} times as many threads",
+            many / few
+        );
     }
 }

@@ -101,8 +101,12 @@ impl Writer {
                 // 15 bytes at most count; a name has no NUL.
                 let length = 1 + self.random.usize(..20);
                 let mut name = String::new();
-                (0..length).for_each(|_| write!(name, "{:02x}", 1 + self.random.usize(..255)).unwrap());
-                self.steps.push(Step::Tell { task, command: format!("name {name}") });
+                (0..length)
+                    .for_each(|_| write!(name, "{:02x}", 1 + self.random.usize(..255)).unwrap());
+                self.steps.push(Step::Tell {
+                    task,
+                    command: format!("name {name}"),
+                });
             }
             61..66 => self.exec(task),
             66..72 => self.end(task),
@@ -161,7 +165,10 @@ impl Writer {
             return;
         }
         self.pinned.insert(task);
-        self.steps.push(Step::Tell { task, command: format!("pin {cpus}") });
+        self.steps.push(Step::Tell {
+            task,
+            command: format!("pin {cpus}"),
+        });
     }
 
     fn exec(&mut self, task: usize) {
@@ -170,7 +177,8 @@ impl Writer {
         if !self.observed && self.first.get(&process) != Some(&task) {
             return;
         }
-        self.process.retain(|&other, of| *of != process || other == task);
+        self.process
+            .retain(|&other, of| *of != process || other == task);
         self.first.insert(process, task);
         self.forget_ended();
         self.steps.push(Step::Exec(task));
@@ -273,8 +281,11 @@ fn play(steps: &[Step], kept: bool, observed: bool, cpusets: &[Cpuset]) -> Masks
             Step::Keep(_) | Step::Stop | Step::Lose => {}
         }
     }
-    let mut masks: Masks =
-        tasks.tasks.iter().map(|(&task, it)| (task, [it.mask().to_string(), String::new()])).collect();
+    let mut masks: Masks = tasks
+        .tasks
+        .iter()
+        .map(|(&task, it)| (task, [it.mask().to_string(), String::new()]))
+        .collect();
     assert!(cpusets.iter().all(|cpuset| cpuset.set("0-1")));
     for (task, it) in &tasks.tasks {
         masks.get_mut(task).unwrap()[1] = it.mask().to_string();
@@ -287,13 +298,23 @@ fn every_survivor_has_the_mask_that_it_has_without_a_keeper() {
     if own().is_none() {
         return;
     }
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().unwrap())
+    };
     let time = number("NEARFAR_MODEL_SECONDS").map_or(Duration::ZERO, Duration::from_secs);
     let length = number("NEARFAR_MODEL_STEPS").unwrap_or(400) as usize;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
     let mut seed = number("NEARFAR_MODEL_SEED").unwrap_or(now);
     let observed = can_observe();
-    let cpusets: Vec<Cpuset> = ["model-a", "model-b"].into_iter().filter_map(Cpuset::new).collect();
+    let cpusets: Vec<Cpuset> = ["model-a", "model-b"]
+        .into_iter()
+        .filter_map(Cpuset::new)
+        .collect();
     let begun = Instant::now();
     let (mut scripts, mut survivors, mut commands) = (0_u64, 0, 0);
     loop {
@@ -303,14 +324,26 @@ fn every_survivor_has_the_mask_that_it_has_without_a_keeper() {
         let different: Vec<String> = expected
             .iter()
             .filter(|(task, masks)| kept.get(*task) != Some(masks))
-            .map(|(task, masks)| format!("task {task}: {masks:?} without a keeper, {:?} with one", kept.get(task)))
+            .map(|(task, masks)| {
+                format!(
+                    "task {task}: {masks:?} without a keeper, {:?} with one",
+                    kept.get(task)
+                )
+            })
             .collect();
         if !different.is_empty() {
             let script: Vec<String> = steps.iter().map(|step| format!("{step:?}")).collect();
-            let _ = std::fs::write(std::env::temp_dir().join("nearfar-model-script"), script.join("\n"));
-            panic!("NEARFAR_MODEL_SEED={seed} NEARFAR_MODEL_STEPS={length}:\n{}", different.join("\n"));
+            let _ = std::fs::write(
+                std::env::temp_dir().join("nearfar-model-script"),
+                script.join("\n"),
+            );
+            panic!(
+                "NEARFAR_MODEL_SEED={seed} NEARFAR_MODEL_STEPS={length}:\n{}",
+                different.join("\n")
+            );
         }
-        (scripts, survivors, commands) = (scripts + 1, survivors + kept.len(), commands + steps.len());
+        (scripts, survivors, commands) =
+            (scripts + 1, survivors + kept.len(), commands + steps.len());
         seed = seed.wrapping_add(1);
         if begun.elapsed() >= time {
             break;

@@ -26,7 +26,10 @@ fn a_network_device_is_at_home_on_its_kernels_node() {
     let machine = machine("queues-on-node-2");
     let name = &machine.networks.get().unwrap()[0].name;
     let found = home(&machine, name);
-    assert_eq!((found.node, found.to_string()), (NodeId(2), "node 2".to_owned()));
+    assert_eq!(
+        (found.node, found.to_string()),
+        (NodeId(2), "node 2".to_owned())
+    );
 }
 
 #[test]
@@ -44,7 +47,10 @@ fn controller_disk_and_address_lead_to_one_home() {
 fn a_disk_with_paths_on_two_nodes_asks_which() {
     let machine = machine("nvme-two-controllers");
     let text = refusal(&machine, "nvme0n1");
-    assert!(text.contains("more than one home: nvme0 on node 0, nvme1 on node 1; name one"), "{text}");
+    assert!(
+        text.contains("more than one home: nvme0 on node 0, nvme1 on node 1; name one"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -52,7 +58,10 @@ fn a_device_without_a_node_is_placed_by_the_firmware_and_said_to_be_a_guess() {
     let machine = machine("x86-case1");
     let found = home(&machine, "nvme1");
     assert_eq!(found.node, NodeId(1));
-    assert_eq!(found.to_string(), "node 1 (guessed: online node nearest to the firmware's node 2, 17)");
+    assert_eq!(
+        found.to_string(),
+        "node 1 (guessed: online node nearest to the firmware's node 2, 17)"
+    );
 }
 
 #[test]
@@ -72,11 +81,18 @@ fn a_device_of_which_nothing_tells_is_refused_with_what_was_looked_at() {
     let mut machine = machine("x86-case1");
     machine.host_bridges = Known::no("not described");
     for device in machine.pci.as_ref().known().cloned().unwrap() {
-        let Known::Yes(all) = &mut machine.pci else { unreachable!() };
-        all.iter_mut().filter(|it| it.address == device.address).for_each(|it| it.node = Known::Yes(None));
+        let Known::Yes(all) = &mut machine.pci else {
+            unreachable!()
+        };
+        all.iter_mut()
+            .filter(|it| it.address == device.address)
+            .for_each(|it| it.node = Known::Yes(None));
     }
     let text = refusal(&machine, "nvme1");
-    assert!(text.contains("where nvme1 is cannot be told (the kernel says none (-1)"), "{text}");
+    assert!(
+        text.contains("where nvme1 is cannot be told (the kernel says none (-1)"),
+        "{text}"
+    );
     assert!(text.contains("--node N"), "{text}");
 }
 
@@ -86,17 +102,26 @@ fn numbers_and_names_of_nothing_are_answered_with_what_to_say_instead() {
     assert_eq!(near::home(&machine, "1"), Err(NearError::IsNode(1)));
     let text = refusal(&machine, "eth9");
     let there = "there are: nvme-subsys0, nvme0, nvme0n1, nvme1";
-    assert!(text.contains("no device \"eth9\" here") && text.contains(there), "{text}");
+    assert!(
+        text.contains("no device \"eth9\" here") && text.contains(there),
+        "{text}"
+    );
     let text = refusal(&machine, "0000:ff:00.0");
     assert!(text.contains("no device \"0000:ff:00.0\""), "{text}");
     let without = nearfar_sources::read(&Request::source("node:2 core:2", Want::all())).unwrap();
-    assert!(refusal(&without, "eth0").contains("what devices there are is not known"), "{}", refusal(&without, "eth0"));
+    assert!(
+        refusal(&without, "eth0").contains("what devices there are is not known"),
+        "{}",
+        refusal(&without, "eth0")
+    );
 }
 
 #[test]
 fn a_controller_over_the_network_is_not_on_any_node() {
     let mut machine = machine("nvme-two-controllers");
-    let Known::Yes(subsystems) = &mut machine.nvme else { unreachable!() };
+    let Known::Yes(subsystems) = &mut machine.nvme else {
+        unreachable!()
+    };
     for controller in &mut subsystems[0].controllers {
         (controller.transport, controller.device) = (Known::Yes("tcp".to_owned()), None);
     }
@@ -112,7 +137,10 @@ fn nodes_are_checked_with_what_there_is() {
         near::node(&machine, NodeId(2)).unwrap_err(),
         "node 2 has no online CPUs; the nearest that has is node 0"
     );
-    assert_eq!(near::node(&machine, NodeId(7)).unwrap_err(), "there is no node 7; online are 0,2");
+    assert_eq!(
+        near::node(&machine, NodeId(7)).unwrap_err(),
+        "there is no node 7; online are 0,2"
+    );
 }
 
 /// A device directory, linked to from its class.
@@ -126,10 +154,22 @@ fn class_device(sys: &Path, class: &str, name: &str, place: &str) {
 #[test]
 fn disks_cards_and_what_is_stacked_on_them_are_found_through_their_class() {
     let machine = machine("nvme-two-controllers");
-    let addresses: Vec<_> = machine.nvme.get().unwrap()[0].controllers.iter().map(|it| it.device.unwrap()).collect();
+    let addresses: Vec<_> = machine.nvme.get().unwrap()[0]
+        .controllers
+        .iter()
+        .map(|it| it.device.unwrap())
+        .collect();
     let dir = tempfile::tempdir().unwrap();
     let sys = dir.path();
-    class_device(sys, "block", "sda", &format!("pci0000:20/0000:20:00.0/{}/host0/target0:0:0/0:0:0:0", addresses[0]));
+    class_device(
+        sys,
+        "block",
+        "sda",
+        &format!(
+            "pci0000:20/0000:20:00.0/{}/host0/target0:0:0/0:0:0:0",
+            addresses[0]
+        ),
+    );
     class_device(sys, "drm", "card0", &format!("pci0000:40/{}", addresses[1]));
     class_device(sys, "block", "dm-0", "virtual");
     class_device(sys, "block", "loop0", "virtual");
@@ -140,11 +180,22 @@ fn disks_cards_and_what_is_stacked_on_them_are_found_through_their_class() {
     assert_eq!(find("sda").unwrap().node, NodeId(0));
     assert_eq!(find("/dev/sda").unwrap().address, Some(addresses[0]));
     assert_eq!(find("card0").unwrap().node, NodeId(1));
-    assert_eq!(find("dm-0").unwrap().node, NodeId(0), "a volume is where its one disk is");
+    assert_eq!(
+        find("dm-0").unwrap().node,
+        NodeId(0),
+        "a volume is where its one disk is"
+    );
     symlink(sys.join("class/drm/card0"), slaves.join("sdb")).unwrap();
-    assert!(matches!(find("dm-0"), Err(NearError::Ambiguous { .. })), "{:?}", find("dm-0"));
+    assert!(
+        matches!(find("dm-0"), Err(NearError::Ambiguous { .. })),
+        "{:?}",
+        find("dm-0")
+    );
     let text = find("loop0").unwrap_err().to_string();
-    assert!(text.contains("loop0 has no hardware of its own on the PCI bus"), "{text}");
+    assert!(
+        text.contains("loop0 has no hardware of its own on the PCI bus"),
+        "{text}"
+    );
     assert!(matches!(find(".."), Err(NearError::NoSuchDevice { .. })));
     assert!(matches!(find("sdz"), Err(NearError::NoSuchDevice { .. })));
 }

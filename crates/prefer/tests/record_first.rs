@@ -14,14 +14,19 @@ fn what_cannot_be_put_on_record_is_not_narrowed() {
     let keeper = tasks.keeper(KeeperOptions::default()).unwrap();
     let other = Tasks::new();
     // Its journal cannot grow: the limit holds for whoever writes it.
-    let limit = rustix::process::Rlimit { current: Some(0), maximum: None };
+    let limit = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: None,
+    };
     // SAFETY: ignoring a signal installs no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let before = rustix::process::getrlimit(rustix::process::Resource::Fsize);
     rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
     let refused = keeper.add(OpenProcess::open(other.tasks[&0].pid).unwrap());
     tasks.tell(1, "pin 1");
-    within(20, "its choice is noticed", || keeper.report().unwrap().left_in_peace_count == 1);
+    within(20, "its choice is noticed", || {
+        keeper.report().unwrap().left_in_peace_count == 1
+    });
     rustix::process::setrlimit(rustix::process::Resource::Fsize, before).unwrap();
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("journal"), "{error}");

@@ -23,28 +23,60 @@ impl Node {
         let mut house = House::new(RuleOptions::default());
         let wants: BTreeMap<i32, f64> = (1..).zip(wants.iter().copied()).collect();
         wants.keys().for_each(|&tid| house.put(tid, Place::Home));
-        Self { cpus, others: 0.0, wants, house, now: Duration::ZERO }
+        Self {
+            cpus,
+            others: 0.0,
+            wants,
+            house,
+            now: Duration::ZERO,
+        }
     }
 
     fn out(&self) -> usize {
-        self.wants.keys().filter(|tid| self.house.place(**tid) == Some(Place::Anywhere)).count()
+        self.wants
+            .keys()
+            .filter(|tid| self.house.place(**tid) == Some(Place::Anywhere))
+            .count()
     }
 
     /// What happened in a tenth of a second: those at home share it, those let out find a CPU elsewhere.
     fn look(&mut self) -> Vec<(i32, Decision)> {
         let at_home = |tid: &i32| self.house.place(*tid) == Some(Place::Home);
-        let demand: f64 =
-            self.others + self.wants.iter().filter(|(tid, _)| at_home(tid)).map(|(_, wants)| wants).sum::<f64>();
+        let demand: f64 = self.others
+            + self
+                .wants
+                .iter()
+                .filter(|(tid, _)| at_home(tid))
+                .map(|(_, wants)| wants)
+                .sum::<f64>();
         let share = (f64::from(self.cpus) / demand).min(1.0);
         let sample = |(&tid, &wants): (&i32, &f64)| match at_home(&tid) {
-            true => (tid, Sample { ran: wants * share, waited: wants * (1.0 - share), away: false }),
-            false => (tid, Sample { ran: wants, waited: 0.0, away: true }),
+            true => (
+                tid,
+                Sample {
+                    ran: wants * share,
+                    waited: wants * (1.0 - share),
+                    away: false,
+                },
+            ),
+            false => (
+                tid,
+                Sample {
+                    ran: wants,
+                    waited: 0.0,
+                    away: true,
+                },
+            ),
         };
         let samples = self.wants.iter().map(sample).collect();
         let idle = (f64::from(self.cpus) - demand).max(0.0);
         let shares = (0..self.cpus).map(|cpu| (idle - f64::from(cpu)).clamp(0.0, 1.0));
         self.now += LOOK;
-        self.house.step(&Look { now: self.now, offer: Some(offer(shares)), samples })
+        self.house.step(&Look {
+            now: self.now,
+            offer: Some(offer(shares)),
+            samples,
+        })
     }
 
     /// How many decisions there were.
@@ -79,8 +111,19 @@ fn who_waits_beside_an_idle_cpu_stays() {
     let mut house = House::new(RuleOptions::default());
     house.put(1, Place::Home);
     for look in 1..100 {
-        let samples = BTreeMap::from([(1, Sample { ran: 0.6, waited: 0.4, away: false })]);
-        let look = Look { now: LOOK * look, offer: Some(0.6), samples };
+        let samples = BTreeMap::from([(
+            1,
+            Sample {
+                ran: 0.6,
+                waited: 0.4,
+                away: false,
+            },
+        )]);
+        let look = Look {
+            now: LOOK * look,
+            offer: Some(0.6),
+            samples,
+        };
         assert_eq!(house.step(&look), []);
     }
 }
@@ -92,8 +135,21 @@ fn the_one_that_suffers_most_leaves_first() {
     let decisions: Vec<_> = (1..=2)
         .flat_map(|look| {
             let waited = [(1, 0.3), (2, 0.6), (3, 0.3)];
-            let samples = waited.map(|(tid, waited)| (tid, Sample { ran: 1.0 - waited, waited, away: false }));
-            house.step(&Look { now: LOOK * look, offer: Some(0.0), samples: samples.into() })
+            let samples = waited.map(|(tid, waited)| {
+                (
+                    tid,
+                    Sample {
+                        ran: 1.0 - waited,
+                        waited,
+                        away: false,
+                    },
+                )
+            });
+            house.step(&Look {
+                now: LOOK * look,
+                offer: Some(0.0),
+                samples: samples.into(),
+            })
         })
         .collect();
     assert_eq!(decisions, [(2, Decision::Widen)]);
@@ -119,7 +175,10 @@ fn who_has_to_leave_again_at_once_pauses_for_longer_each_time() {
             returns.push(LOOK * look);
         }
     }
-    let pauses: Vec<u64> = returns.windows(2).map(|two| (two[1] - two[0]).as_secs()).collect();
+    let pauses: Vec<u64> = returns
+        .windows(2)
+        .map(|two| (two[1] - two[0]).as_secs())
+        .collect();
     assert_eq!(pauses[..5], [4, 8, 16, 32, 32]);
 }
 

@@ -12,22 +12,36 @@ use nearfar_machine::Known;
 use nearfar_report::{Style, audit, checkup, latency, topo};
 
 fn main() -> std::io::Result<()> {
-    let directory = PathBuf::from(std::env::args_os().nth(1).unwrap_or_else(|| "gallery".into()));
+    let directory = PathBuf::from(
+        std::env::args_os()
+            .nth(1)
+            .unwrap_or_else(|| "gallery".into()),
+    );
     fs::create_dir_all(&directory)?;
-    let style = Style { colour: true, width: 100 };
+    let style = Style {
+        colour: true,
+        width: 100,
+    };
     for (name, machine) in samples::all() {
         fs::write(directory.join(format!("{name}.svg")), topo::svg(&machine))?;
         fs::write(directory.join(format!("{name}.dot")), topo::dot(&machine))?;
-        let text = topo::table(&machine, &style) + &latency::table(&samples::latencies(&machine), &style);
+        let text =
+            topo::table(&machine, &style) + &latency::table(&samples::latencies(&machine), &style);
         fs::write(directory.join(format!("{name}.txt")), text)?;
         let checkup = samples::checkup(machine, if name == "large" { 500 } else { 8 });
-        fs::write(directory.join(format!("{name}.html")), checkup::page(&checkup))?;
+        fs::write(
+            directory.join(format!("{name}.html")),
+            checkup::page(&checkup),
+        )?;
         let text = checkup::screen(&checkup, &style) + &audit::table(&checkup.audit, &style);
         fs::write(directory.join(format!("{name}-checkup.txt")), text)?;
     }
     // The largest machine there can be, as a page alone.
     let huge = samples::huge(|a, b| if a == b { 10 } else { 14 + 4 * (a ^ b).ilog2() });
-    let huge = checkup::Checkup { probe: Known::no("the sample has none"), ..samples::checkup(huge, 64) };
+    let huge = checkup::Checkup {
+        probe: Known::no("the sample has none"),
+        ..samples::checkup(huge, 64)
+    };
     fs::write(directory.join("huge.html"), checkup::page(&huge))?;
     fs::write(directory.join("huge.svg"), topo::svg(&huge.machine))
 }

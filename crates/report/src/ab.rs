@@ -47,8 +47,18 @@ pub struct Side {
 impl Side {
     /// `kernel=6.1 append="numa=fake=4"`: what makes this side.
     pub fn name(&self) -> String {
-        let quoted = |value: &str| if value.contains(' ') { format!("\"{value}\"") } else { value.to_owned() };
-        let parts: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={}", quoted(value))).collect();
+        let quoted = |value: &str| {
+            if value.contains(' ') {
+                format!("\"{value}\"")
+            } else {
+                value.to_owned()
+            }
+        };
+        let parts: Vec<String> = self
+            .settings
+            .iter()
+            .map(|(key, value)| format!("{key}={}", quoted(value)))
+            .collect();
         parts.join(" ")
     }
 }
@@ -80,15 +90,37 @@ pub struct Comparison {
 impl Comparison {
     /// Compares. `selection` names the values to be shown, equal ones too; an empty one shows what differs.
     pub fn of(command: Vec<String>, a: Side, b: Side, selection: &Selection) -> Self {
-        let times = |side: &Side| side.runs.iter().map(|run| serde_json::json!(run.elapsed_s)).collect();
+        let times = |side: &Side| {
+            side.runs
+                .iter()
+                .map(|run| serde_json::json!(run.elapsed_s))
+                .collect()
+        };
         let mut elapsed = Value::new("elapsed_s".to_owned(), times(&a), times(&b));
         let (mut values, equal_values, lines) = match values::compare(&a, &b, selection) {
             Some((values, equal)) => (values, equal, None),
             None => (Vec::new(), 0, Some(lines::compare(&a, &b))),
         };
-        let compared_numbers = values.iter().chain([&elapsed]).filter(|value| value.is_compared()).count();
-        values.iter_mut().chain([&mut elapsed]).for_each(|value| value.judge(compared_numbers));
+        let compared_numbers = values
+            .iter()
+            .chain([&elapsed])
+            .filter(|value| value.is_compared())
+            .count();
+        values
+            .iter_mut()
+            .chain([&mut elapsed])
+            .for_each(|value| value.judge(compared_numbers));
         let runs_needed = significance::runs_needed(compared_numbers);
-        Self { command, a, b, elapsed, values, compared_numbers, runs_needed, equal_values, lines }
+        Self {
+            command,
+            a,
+            b,
+            elapsed,
+            values,
+            compared_numbers,
+            runs_needed,
+            equal_values,
+            lines,
+        }
     }
 }

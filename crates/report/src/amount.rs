@@ -47,14 +47,22 @@ pub(crate) fn lead(counted: &Counted, noun: &str, how: &str) -> String {
 
 /// Nanoseconds with the digits that mean something.
 pub(crate) fn nanoseconds(value: f64) -> String {
-    if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+    if value < 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
 }
 
 /// A moment as date and time of day in UTC, to the minute.
 pub(crate) fn moment(seconds_since_1970: u64) -> String {
     let (days, seconds) = (seconds_since_1970 / 86_400, seconds_since_1970 % 86_400);
     let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02} UTC",
+        seconds / 3600,
+        seconds / 60 % 60
+    )
 }
 
 /// How long ago something was, in one unit: `40 s ago`, `3 min ago`, `27 h ago`, `12 days ago`.
@@ -74,11 +82,16 @@ fn civil(days: u64) -> (u64, u64, u64) {
     // From 0000-03-01.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
@@ -112,8 +125,19 @@ mod tests {
     #[test]
     fn ages_have_one_unit() {
         let seconds = [0, 59, 60, 3599, 3600, 172_799, 172_800];
-        let texts = ["just now", "59 s ago", "1 min ago", "59 min ago", "1 h ago", "47 h ago", "2 days ago"];
-        assert_eq!(seconds.map(|seconds| ago(Duration::from_secs(seconds))), texts);
+        let texts = [
+            "just now",
+            "59 s ago",
+            "1 min ago",
+            "59 min ago",
+            "1 h ago",
+            "47 h ago",
+            "2 days ago",
+        ];
+        assert_eq!(
+            seconds.map(|seconds| ago(Duration::from_secs(seconds))),
+            texts
+        );
         assert!(ago(Duration::MAX).ends_with(" days ago"));
     }
 

@@ -16,7 +16,13 @@ const MOST_OF_A_RULE: usize = 12;
 /// checked, and why.
 pub fn table(audit: &Audit, style: &Style) -> String {
     let mut out = heading(style, "Findings", &found(audit));
-    out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Dim, &rules(audit)));
+    out.push_str(&paragraph(
+        style,
+        2,
+        (Role::Plain, ""),
+        Role::Dim,
+        &rules(audit),
+    ));
     for group in groups(audit) {
         out.push_str(&rule(&group, style));
     }
@@ -35,9 +41,16 @@ pub(crate) struct Group<'a> {
 pub(crate) fn groups(audit: &Audit) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for finding in &audit.findings {
-        match groups.iter_mut().find(|group| (group.severity, group.rule) == (finding.severity, finding.rule)) {
+        match groups
+            .iter_mut()
+            .find(|group| (group.severity, group.rule) == (finding.severity, finding.rule))
+        {
             Some(group) => group.findings.push(finding),
-            None => groups.push(Group { severity: finding.severity, rule: finding.rule, findings: vec![finding] }),
+            None => groups.push(Group {
+                severity: finding.severity,
+                rule: finding.rule,
+                findings: vec![finding],
+            }),
         }
     }
     groups.sort_by_key(|group| std::cmp::Reverse(group.severity));
@@ -46,24 +59,55 @@ pub(crate) fn groups(audit: &Audit) -> Vec<Group<'_>> {
 
 /// `1 critical, 3 warnings, 2 notices`, or that there are none and of how many rules.
 pub(crate) fn counts(audit: &Audit) -> String {
-    if audit.findings.is_empty() { format!("none; {}", rules(audit)) } else { found(audit) }
+    if audit.findings.is_empty() {
+        format!("none; {}", rules(audit))
+    } else {
+        found(audit)
+    }
 }
 
 /// `1 critical, 3 warnings, 2 notices`, or `none`.
 fn found(audit: &Audit) -> String {
-    let of = |severity: &Severity| audit.findings.iter().filter(|finding| finding.severity == *severity).count();
-    let all = [Severity::Critical, Severity::Warning, Severity::Notice, Severity::Fact].into_iter();
-    let parts: Vec<String> =
-        all.filter(|severity| of(severity) > 0).map(|severity| number(severity, of(&severity))).collect();
-    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
+    let of = |severity: &Severity| {
+        audit
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == *severity)
+            .count()
+    };
+    let all = [
+        Severity::Critical,
+        Severity::Warning,
+        Severity::Notice,
+        Severity::Fact,
+    ]
+    .into_iter();
+    let parts: Vec<String> = all
+        .filter(|severity| of(severity) > 0)
+        .map(|severity| number(severity, of(&severity)))
+        .collect();
+    if parts.is_empty() {
+        "none".to_owned()
+    } else {
+        parts.join(", ")
+    }
 }
 
 /// `18 rules: 6 with findings, 8 without, 4 not checked; 2 checked in part`; the figures before the semicolon add up to the
 /// number of rules.
 pub(crate) fn rules(audit: &Audit) -> String {
-    let (found, nothing) = (audit.number(State::Found), audit.number(State::NothingFound));
-    let mut text = format!("{}: {found} with findings, {nothing} without", count(audit.rules.len(), "rule"));
-    for (state, what) in [(State::NotChecked, "not checked"), (State::NotApplicable, "not applicable")] {
+    let (found, nothing) = (
+        audit.number(State::Found),
+        audit.number(State::NothingFound),
+    );
+    let mut text = format!(
+        "{}: {found} with findings, {nothing} without",
+        count(audit.rules.len(), "rule")
+    );
+    for (state, what) in [
+        (State::NotChecked, "not checked"),
+        (State::NotApplicable, "not applicable"),
+    ] {
         match audit.number(state) {
             0 => {}
             number => text.push_str(&format!(", {number} {what}")),
@@ -77,7 +121,11 @@ pub(crate) fn rules(audit: &Audit) -> String {
 
 /// `3 warnings`, `2 critical`.
 pub(crate) fn number(severity: Severity, number: usize) -> String {
-    if severity == Severity::Critical { format!("{number} critical") } else { count(number, &severity.to_string()) }
+    if severity == Severity::Critical {
+        format!("{number} critical")
+    } else {
+        count(number, &severity.to_string())
+    }
 }
 
 /// The colour for a severity.
@@ -91,12 +139,21 @@ pub(crate) fn role(severity: Severity) -> Role {
 }
 
 fn rule(group: &Group<'_>, style: &Style) -> String {
-    let docs = group.findings.first().map_or("", |finding| finding.docs.as_str());
+    let docs = group
+        .findings
+        .first()
+        .map_or("", |finding| finding.docs.as_str());
     let number = count(group.findings.len(), "finding");
     let first = format!("{}  ", group.severity);
     let mut out = String::from("\n");
     let line = format!("{}  {number}  {docs}", group.rule);
-    out.push_str(&paragraph(style, 0, (role(group.severity), &first), Role::Heading, &line));
+    out.push_str(&paragraph(
+        style,
+        0,
+        (role(group.severity), &first),
+        Role::Heading,
+        &line,
+    ));
     for finding in group.findings.iter().take(MOST_OF_A_RULE) {
         out.push_str(&one(finding, style));
     }
@@ -110,20 +167,34 @@ fn rule(group: &Group<'_>, style: &Style) -> String {
 
 fn one(finding: &Finding, style: &Style) -> String {
     let subject = format!("{}: ", finding.subject);
-    let mut out = paragraph(style, 2, (Role::Plain, ""), Role::Plain, &format!("{subject}{}", finding.message));
+    let mut out = paragraph(
+        style,
+        2,
+        (Role::Plain, ""),
+        Role::Plain,
+        &format!("{subject}{}", finding.message),
+    );
     let mut detail = |label: &str, role: Role, text: &str| {
         let label = format!("{label:<10}");
         out.push_str(&paragraph(style, 6, (Role::Dim, &label), role, text));
     };
     for evidence in &finding.evidence {
-        detail("evidence", Role::Dim, &format!("{} = {}", evidence.file, evidence.value));
+        detail(
+            "evidence",
+            Role::Dim,
+            &format!("{} = {}", evidence.file, evidence.value),
+        );
     }
     let distance = change::distance(finding.cost);
     if !distance.is_empty() {
         detail("distance", Role::Middling, &distance);
     }
     if let Some(mend) = &finding.mend {
-        detail("mend", Role::Local, &format!("{} = {}", change::subject(mend), change::value(mend)));
+        detail(
+            "mend",
+            Role::Local,
+            &format!("{} = {}", change::subject(mend), change::value(mend)),
+        );
     }
     if let Some(advice) = &finding.advice {
         detail("advice", Role::Plain, advice);
@@ -138,7 +209,13 @@ fn not_checked(audit: &Audit, style: &Style) -> String {
     let mut out = heading(style, "Not checked", "");
     for (because, rules) in reasons(audit) {
         let rules = format!("{}: ", rules.join(", "));
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Dim, &format!("{rules}{because}")));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Plain, ""),
+            Role::Dim,
+            &format!("{rules}{because}"),
+        ));
     }
     out
 }
@@ -147,7 +224,10 @@ fn not_checked(audit: &Audit, style: &Style) -> String {
 pub(crate) fn reasons(audit: &Audit) -> BTreeMap<&str, Vec<&str>> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for not_checked in &audit.not_checked {
-        reasons.entry(&not_checked.because).or_default().push(not_checked.rule);
+        reasons
+            .entry(&not_checked.because)
+            .or_default()
+            .push(not_checked.rule);
     }
     reasons
 }

@@ -5,10 +5,20 @@ use nearfar_placement::change::{Change, DistanceChange};
 /// What a change is about: `interrupt 42 (nvme0q3)`, `ens5f0 tx-3 XPS`.
 pub(crate) fn subject(change: &Change) -> String {
     match change {
-        Change::InterruptAffinity { irq, name: Some(name), .. } => format!("interrupt {irq} ({name})"),
-        Change::InterruptAffinity { irq, name: None, .. } => format!("interrupt {irq}"),
-        Change::Xps { interface, queue, .. } => format!("{interface} tx-{queue} XPS"),
-        Change::Rps { interface, queue, .. } => format!("{interface} rx-{queue} RPS"),
+        Change::InterruptAffinity {
+            irq,
+            name: Some(name),
+            ..
+        } => format!("interrupt {irq} ({name})"),
+        Change::InterruptAffinity {
+            irq, name: None, ..
+        } => format!("interrupt {irq}"),
+        Change::Xps {
+            interface, queue, ..
+        } => format!("{interface} tx-{queue} XPS"),
+        Change::Rps {
+            interface, queue, ..
+        } => format!("{interface} rx-{queue} RPS"),
         Change::NvmeIoPolicy { subsystem, .. } => format!("{subsystem} iopolicy"),
         Change::DeviceNode { device, .. } => format!("{device} numa_node"),
         Change::Sysctl { name, .. } => name.clone(),
@@ -18,8 +28,14 @@ pub(crate) fn subject(change: &Change) -> String {
 /// The value it writes, as a person would write it: CPU sets as lists.
 pub(crate) fn value(change: &Change) -> String {
     match change {
-        Change::InterruptAffinity { cpus, .. } | Change::Xps { cpus, .. } | Change::Rps { cpus, .. } => {
-            if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
+        Change::InterruptAffinity { cpus, .. }
+        | Change::Xps { cpus, .. }
+        | Change::Rps { cpus, .. } => {
+            if cpus.is_empty() {
+                "none".to_owned()
+            } else {
+                cpus.to_string()
+            }
         }
         Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
         Change::DeviceNode { node, .. } => node.to_string(),
@@ -40,7 +56,15 @@ pub(crate) fn caution(change: &Change) -> Option<&'static str> {
 
 /// `21 -> 10`; empty where neither is known.
 pub(crate) fn distance(change: Option<DistanceChange>) -> String {
-    let Some(DistanceChange { now, after }) = change else { return String::new() };
-    let text = |distance: Option<nearfar_machine::Distance>| distance.map_or_else(|| "?".to_owned(), |d| d.to_string());
-    if now.is_none() && after.is_none() { String::new() } else { format!("{} -> {}", text(now), text(after)) }
+    let Some(DistanceChange { now, after }) = change else {
+        return String::new();
+    };
+    let text = |distance: Option<nearfar_machine::Distance>| {
+        distance.map_or_else(|| "?".to_owned(), |d| d.to_string())
+    };
+    if now.is_none() && after.is_none() {
+        String::new()
+    } else {
+        format!("{} -> {}", text(now), text(after))
+    }
 }

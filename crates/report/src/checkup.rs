@@ -50,6 +50,8 @@ impl Checkup {
 
     /// Why floating tasks were not probed, where the reason is not that nothing was measured at all.
     pub(crate) fn not_floated(&self) -> Option<&str> {
-        self.floating.why_not().filter(|because| self.probe.why_not() != Some(*because))
+        self.floating
+            .why_not()
+            .filter(|because| self.probe.why_not() != Some(*because))
     }
 }

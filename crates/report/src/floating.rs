@@ -22,7 +22,12 @@ pub(crate) fn verdicts(floating: &Floating) -> Vec<Verdict> {
 
 /// Whether floating is told to cost something, in either way.
 pub(crate) fn hurts(floating: &Floating) -> bool {
-    floating.contrasts.iter().any(|floated| floated.ratio.get().is_some_and(|it| it.is_told() && it.median > 1.0))
+    floating.contrasts.iter().any(|floated| {
+        floated
+            .ratio
+            .get()
+            .is_some_and(|it| it.is_told() && it.median > 1.0)
+    })
 }
 
 fn verdict(floated: &Floated) -> Verdict {
@@ -32,41 +37,82 @@ fn verdict(floated: &Floated) -> Verdict {
     };
     let (role, text) = match &floated.ratio {
         Known::Yes(ratio) => compared(ratio),
-        Known::No { not_known_because } => (Role::Dim, format!("cannot be told, because {not_known_because}")),
+        Known::No { not_known_because } => (
+            Role::Dim,
+            format!("cannot be told, because {not_known_because}"),
+        ),
     };
     let moves = floated.cross_node.get().map_or_else(String::new, |&moves| {
-        format!("; {} in {:.0} s", count(moves as usize, "cross-node migration"), floated.seconds)
+        format!(
+            "; {} in {:.0} s",
+            count(moves as usize, "cross-node migration"),
+            floated.seconds
+        )
     });
-    Verdict { what, role, text: text + &moves }
+    Verdict {
+        what,
+        role,
+        text: text + &moves,
+    }
 }
 
 fn compared(ratio: &Ratio) -> (Role, String) {
     let by = percent(ratio.median);
     let Some(interval) = ratio.confidence else {
         let rounds = count(ratio.rounds, "round");
-        return (Role::Dim, format!("{by} % slower than bound in the median of {rounds}: too few to tell"));
+        return (
+            Role::Dim,
+            format!("{by} % slower than bound in the median of {rounds}: too few to tell"),
+        );
     };
     let (low, high) = (percent(interval.low), percent(interval.high));
     match (ratio.is_told(), ratio.median > 1.0) {
-        (true, true) => (Role::Warning, format!("{by} % slower ({low} to {high} %) than bound")),
+        (true, true) => (
+            Role::Warning,
+            format!("{by} % slower ({low} to {high} %) than bound"),
+        ),
         (true, false) => {
-            let [by, low, high] = [ratio.median, interval.high, interval.low].map(|ratio| percent(2.0 - ratio));
-            (Role::Local, format!("{by} % faster ({low} to {high} %) than bound"))
+            let [by, low, high] =
+                [ratio.median, interval.high, interval.low].map(|ratio| percent(2.0 - ratio));
+            (
+                Role::Local,
+                format!("{by} % faster ({low} to {high} %) than bound"),
+            )
         }
-        (false, _) => (Role::Local, format!("no difference that this could show ({low} to {high} %)")),
+        (false, _) => (
+            Role::Local,
+            format!("no difference that this could show ({low} to {high} %)"),
+        ),
     }
 }
 
 /// How much longer something takes, in percent; whole ones from 10 on.
 fn percent(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
-    let text = if percent.abs() < 9.95 { format!("{percent:.1}") } else { format!("{percent:.0}") };
-    if text.trim_start_matches('-').chars().all(|c| c == '0' || c == '.') { "0".to_owned() } else { text }
+    let text = if percent.abs() < 9.95 {
+        format!("{percent:.1}")
+    } else {
+        format!("{percent:.0}")
+    };
+    if text
+        .trim_start_matches('-')
+        .chars()
+        .all(|c| c == '0' || c == '.')
+    {
+        "0".to_owned()
+    } else {
+        text
+    }
 }
 
 /// What was done to find out, for the one line above the verdicts.
 pub(crate) fn remark(floating: &Floating) -> String {
-    let rounds = floating.contrasts.iter().filter_map(|floated| Some(floated.ratio.get()?.rounds)).max().unwrap_or(0);
+    let rounds = floating
+        .contrasts
+        .iter()
+        .filter_map(|floated| Some(floated.ratio.get()?.rounds))
+        .max()
+        .unwrap_or(0);
     format!(
         "{} in {:.0} s under {} % load on {}, NUMA balancing {}",
         count(rounds, "round"),
@@ -88,7 +134,11 @@ fn balancing(floating: &Floating) -> &'static str {
 /// How the figures were made; on an emulated machine behind its label.
 pub(crate) fn method(floating: &Floating) -> String {
     let parameters = &floating.parameters;
-    let label = floating.emulated.as_ref().map(|label| format!("{label}: ")).unwrap_or_default();
+    let label = floating
+        .emulated
+        .as_ref()
+        .map(|label| format!("{label}: "))
+        .unwrap_or_default();
     let nodes: Vec<String> = parameters.nodes.iter().map(ToString::to_string).collect();
     format!(
         "{label}a process reads and writes back {} words at random places of {}, {:.2} s a run, bound to node {} in turn, with its \
@@ -107,11 +157,21 @@ pub(crate) fn method(floating: &Floating) -> String {
 
 /// What was wrong with runs, and why migrations were not counted.
 pub(crate) fn doubts(floating: &Floating) -> Vec<String> {
-    let uncounted = floating.contrasts.iter().find_map(|floated| floated.cross_node.why_not());
-    let uncounted = uncounted.map(|because| format!("migrations of floating tasks were not counted: {because}"));
-    let failed = floating.rows.iter().flat_map(|row| &row.failed).map(|failed| (" failed", failed));
+    let uncounted = floating
+        .contrasts
+        .iter()
+        .find_map(|floated| floated.cross_node.why_not());
+    let uncounted = uncounted
+        .map(|because| format!("migrations of floating tasks were not counted: {because}"));
+    let failed = floating
+        .rows
+        .iter()
+        .flat_map(|row| &row.failed)
+        .map(|failed| (" failed", failed));
     let doubtful = floating.doubts.iter().map(|doubt| (" doubtful", doubt));
-    let runs = failed.chain(doubtful).map(|(how, it)| lead(it, "run", how) + &it.what);
+    let runs = failed
+        .chain(doubtful)
+        .map(|(how, it)| lead(it, "run", how) + &it.what);
     runs.chain(uncounted).collect()
 }
 
@@ -123,19 +183,44 @@ mod tests {
 
     fn said(median: f64, interval: Option<(f64, f64)>, cross_node: Known<u64>) -> String {
         let confidence = interval.map(|(low, high)| Interval { low, high });
-        let ratio = Known::Yes(Ratio { median, confidence, rounds: 3 });
-        verdict(&Floated { question: Question::AllFloating, ratio, cross_node, seconds: 12.3 }).text
+        let ratio = Known::Yes(Ratio {
+            median,
+            confidence,
+            rounds: 3,
+        });
+        verdict(&Floated {
+            question: Question::AllFloating,
+            ratio,
+            cross_node,
+            seconds: 12.3,
+        })
+        .text
     }
 
     #[test]
     fn what_is_said_depends_on_where_the_interval_lies() {
         let uncounted = || Known::no("no tracefs");
         let slower = said(1.09, Some((1.04, 1.131)), Known::Yes(31));
-        assert_eq!(slower, "9.0 % slower (4.0 to 13 %) than bound; 31 cross-node migrations in 12 s");
+        assert_eq!(
+            slower,
+            "9.0 % slower (4.0 to 13 %) than bound; 31 cross-node migrations in 12 s"
+        );
         let faster = said(0.9, Some((0.8, 0.95)), Known::Yes(1));
-        assert_eq!(faster, "10 % faster (5.0 to 20 %) than bound; 1 cross-node migration in 12 s");
-        assert_eq!(said(1.05, Some((0.99, 1.2)), uncounted()), "no difference that this could show (-1.0 to 20 %)");
-        assert_eq!(said(1.5, None, uncounted()), "50 % slower than bound in the median of 3 rounds: too few to tell");
-        assert_eq!(said(0.99999, Some((0.9999, 1.0001)), uncounted()), "no difference that this could show (0 to 0 %)");
+        assert_eq!(
+            faster,
+            "10 % faster (5.0 to 20 %) than bound; 1 cross-node migration in 12 s"
+        );
+        assert_eq!(
+            said(1.05, Some((0.99, 1.2)), uncounted()),
+            "no difference that this could show (-1.0 to 20 %)"
+        );
+        assert_eq!(
+            said(1.5, None, uncounted()),
+            "50 % slower than bound in the median of 3 rounds: too few to tell"
+        );
+        assert_eq!(
+            said(0.99999, Some((0.9999, 1.0001)), uncounted()),
+            "no difference that this could show (0 to 0 %)"
+        );
     }
 }

@@ -53,26 +53,56 @@ impl Scale {
     /// A table whose figures all are the same is cold. The hottest step stands for twice the nearest figure at least:
     /// 12 beside 10 is no disaster because nothing is farther.
     pub(crate) fn over(figures: impl IntoIterator<Item = f64>) -> Self {
-        let figures: Vec<f64> = figures.into_iter().filter(|figure| figure.is_finite()).collect();
+        let figures: Vec<f64> = figures
+            .into_iter()
+            .filter(|figure| figure.is_finite())
+            .collect();
         let nearest = figures.iter().copied().fold(f64::INFINITY, f64::min);
         let farthest = figures.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let top = if farthest > nearest { farthest.max(2.0 * nearest) } else { farthest };
-        let [linear, logarithmic] =
-            [Spacing::Linear, Spacing::Logarithmic].map(|spacing| Self { nearest, top, spacing });
-        let told_apart = |scale: Self| figures.iter().map(|&figure| scale.step(figure)).collect::<BTreeSet<_>>().len();
+        let top = if farthest > nearest {
+            farthest.max(2.0 * nearest)
+        } else {
+            farthest
+        };
+        let [linear, logarithmic] = [Spacing::Linear, Spacing::Logarithmic].map(|spacing| Self {
+            nearest,
+            top,
+            spacing,
+        });
+        let told_apart = |scale: Self| {
+            figures
+                .iter()
+                .map(|&figure| scale.step(figure))
+                .collect::<BTreeSet<_>>()
+                .len()
+        };
         // Logarithms need figures above zero.
-        if nearest > 0.0 && told_apart(logarithmic) > told_apart(linear) { logarithmic } else { linear }
+        if nearest > 0.0 && told_apart(logarithmic) > told_apart(linear) {
+            logarithmic
+        } else {
+            linear
+        }
     }
 
     /// The scale of every distance: ACPI's SLIT defines 10 as local and 20 as twice as far; what is farther has the colour of
     /// 20. 255, "cannot be reached", is no distance and has no step.
-    pub(crate) const DISTANCES: Self = Self { nearest: 10.0, top: 20.0, spacing: Spacing::Linear };
+    pub(crate) const DISTANCES: Self = Self {
+        nearest: 10.0,
+        top: 20.0,
+        spacing: Spacing::Linear,
+    };
 
     /// The scale of distances for figures of which the least stands for 10, such as latencies.
     pub(crate) fn relative(figures: impl IntoIterator<Item = f64>) -> Self {
-        let positive = figures.into_iter().filter(|figure| figure.is_finite() && *figure > 0.0);
+        let positive = figures
+            .into_iter()
+            .filter(|figure| figure.is_finite() && *figure > 0.0);
         let nearest = positive.fold(f64::INFINITY, f64::min);
-        Self { nearest, top: 2.0 * nearest, spacing: Spacing::Linear }
+        Self {
+            nearest,
+            top: 2.0 * nearest,
+            spacing: Spacing::Linear,
+        }
     }
 
     /// The step of one figure.
@@ -126,7 +156,10 @@ mod tests {
     #[test]
     fn a_scale_over_a_table_tells_its_figures_apart() {
         let scale = Scale::over([10.0, 16.0, 25.0, 33.0, f64::NAN]);
-        assert_eq!([10.0, 16.0, 25.0, 33.0].map(|figure| scale.step(figure)), [0, 2, 6, HOTTEST]);
+        assert_eq!(
+            [10.0, 16.0, 25.0, 33.0].map(|figure| scale.step(figure)),
+            [0, 2, 6, HOTTEST]
+        );
         assert_eq!(scale.spacing(), Some(Spacing::Linear));
         assert_eq!((scale.step(1000.0), scale.step(f64::NAN)), (HOTTEST, 0));
     }
@@ -135,13 +168,20 @@ mod tests {
     fn figures_that_multiply_have_a_logarithmic_scale() {
         let scale = Scale::over([90.0, 140.0, 220.0, 2900.0]);
         assert_eq!(scale.spacing(), Some(Spacing::Logarithmic));
-        assert_eq!([90.0, 140.0, 220.0, 2900.0].map(|figure| scale.step(figure)), [0, 1, 2, HOTTEST]);
+        assert_eq!(
+            [90.0, 140.0, 220.0, 2900.0].map(|figure| scale.step(figure)),
+            [0, 1, 2, HOTTEST]
+        );
     }
 
     #[test]
     fn a_distance_has_the_same_step_everywhere() {
-        let steps = [1, 10, 11, 12, 16, 19, 20, 21, 33, 254].map(|distance| Scale::DISTANCES.step(f64::from(distance)));
-        assert_eq!(steps, [0, 0, 1, 2, 5, 8, HOTTEST, HOTTEST, HOTTEST, HOTTEST]);
+        let steps = [1, 10, 11, 12, 16, 19, 20, 21, 33, 254]
+            .map(|distance| Scale::DISTANCES.step(f64::from(distance)));
+        assert_eq!(
+            steps,
+            [0, 0, 1, 2, 5, 8, HOTTEST, HOTTEST, HOTTEST, HOTTEST]
+        );
         let roles = [10.0, 12.0, 15.0, 25.0].map(|distance| Scale::DISTANCES.role(distance));
         assert_eq!(roles, [Role::Local, Role::Near, Role::Middling, Role::Far]);
     }
@@ -149,7 +189,10 @@ mod tests {
     #[test]
     fn latencies_are_relative_to_the_least() {
         let scale = Scale::relative([104.0, 90.0, 0.0, f64::NAN, 300.0]);
-        assert_eq!([90.0, 108.0, 144.0, 180.0, 300.0].map(|ns| scale.step(ns)), [0, 2, 5, HOTTEST, HOTTEST]);
+        assert_eq!(
+            [90.0, 108.0, 144.0, 180.0, 300.0].map(|ns| scale.step(ns)),
+            [0, 2, 5, HOTTEST, HOTTEST]
+        );
         assert_eq!(Scale::relative([f64::NAN]).step(5.0), 0);
     }
 
@@ -164,7 +207,10 @@ mod tests {
     fn a_flat_or_empty_table_is_cold() {
         assert_eq!(Scale::over([10.0, 10.0]).step(10.0), 0);
         assert_eq!(Scale::over([10.0]).figure(HOTTEST), 10.0);
-        assert_eq!((Scale::over([]).step(10.0), Scale::over([]).spacing()), (0, None));
+        assert_eq!(
+            (Scale::over([]).step(10.0), Scale::over([]).spacing()),
+            (0, None)
+        );
     }
 
     #[test]

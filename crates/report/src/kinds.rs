@@ -17,7 +17,11 @@ pub(crate) struct Kind {
 pub(crate) fn kinds<'a>(nodes: impl Iterator<Item = &'a Node>, each: bool) -> Vec<(Kind, NodeSet)> {
     let mut kinds: Vec<(Kind, NodeSet)> = Vec::new();
     for node in nodes {
-        let kind = Kind { online: node.online, cpus: node.cpus.len(), memory: memory(node, each) };
+        let kind = Kind {
+            online: node.online,
+            cpus: node.cpus.len(),
+            memory: memory(node, each),
+        };
         match kinds.iter_mut().find(|(other, _)| !each && *other == kind) {
             Some((_, ids)) => {
                 ids.insert(node.id);
@@ -37,7 +41,10 @@ fn memory(node: &Node, exactly: bool) -> String {
         Some(size) if exactly => bytes(size),
         Some(size) => {
             let step = (1u64 << size.ilog2()) / 8;
-            format!("about {}", bytes(size.saturating_add(step / 2) / step.max(1) * step.max(1)))
+            format!(
+                "about {}",
+                bytes(size.saturating_add(step / 2) / step.max(1) * step.max(1))
+            )
         }
     }
 }

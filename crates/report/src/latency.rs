@@ -25,20 +25,45 @@ pub fn table(matrix: &LatencyMatrix, style: &Style) -> String {
     out.push_str(&figures(matrix, style));
     for skipped in &matrix.skipped {
         let first = (Role::Dim, "not measured: ");
-        out.push_str(&paragraph(style, 2, first, Role::Plain, &skipped_pair(skipped)));
+        out.push_str(&paragraph(
+            style,
+            2,
+            first,
+            Role::Plain,
+            &skipped_pair(skipped),
+        ));
     }
     for warning in &matrix.warnings {
-        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &warning.to_string()));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Warning, "! "),
+            Role::Plain,
+            &warning.to_string(),
+        ));
     }
-    out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &method(matrix)));
+    out.push_str(&paragraph(
+        style,
+        2,
+        (Role::Dim, ""),
+        Role::Dim,
+        &method(matrix),
+    ));
     whole(out)
 }
 
 /// Which pair was not measured, and why.
 fn skipped_pair(skipped: &SkippedPair) -> String {
     let node = |what: &str, node: Option<NodeId>| node.map(|node| format!("{what} of node {node}"));
-    let which = [node("CPUs", skipped.cpu_node), node("memory", skipped.memory_node)];
-    format!("{}: {}", which.into_iter().flatten().collect::<Vec<_>>().join(" to "), skipped.because)
+    let which = [
+        node("CPUs", skipped.cpu_node),
+        node("memory", skipped.memory_node),
+    ];
+    format!(
+        "{}: {}",
+        which.into_iter().flatten().collect::<Vec<_>>().join(" to "),
+        skipped.because
+    )
 }
 
 /// That the figures were measured now, or the label of the emulated machine.
@@ -51,7 +76,12 @@ pub(crate) fn label(matrix: &LatencyMatrix) -> String {
 
 /// How the figures were made.
 pub(crate) fn method(matrix: &LatencyMatrix) -> String {
-    let samples = matrix.pairs.iter().map(|pair| pair.samples_ns.len()).min().unwrap_or(0);
+    let samples = matrix
+        .pairs
+        .iter()
+        .map(|pair| pair.samples_ns.len())
+        .min()
+        .unwrap_or(0);
     let figures = of_samples("median and quartiles", samples);
     format!(
         "dependent loads over one random cycle of {} lines in {} on each node ({}); {figures} a pair, {} loads each, pairs in \
@@ -66,7 +96,11 @@ pub(crate) fn method(matrix: &LatencyMatrix) -> String {
 
 /// What is printed of so many samples; one sample has neither quartiles nor a median worth the name.
 pub(crate) fn of_samples(what: &str, samples: usize) -> String {
-    if samples == 1 { "one sample".to_owned() } else { format!("{what} of {}", count(samples, "sample")) }
+    if samples == 1 {
+        "one sample".to_owned()
+    } else {
+        format!("{what} of {}", count(samples, "sample"))
+    }
 }
 
 /// The figures alone: as a matrix where it fits, as a list of pairs where it does not.
@@ -80,16 +114,32 @@ pub(crate) fn figures(matrix: &LatencyMatrix, style: &Style) -> String {
     }
 }
 
-fn square(matrix: &LatencyMatrix, memory: &BTreeSet<NodeId>, style: &Style, with_spread: bool) -> String {
+fn square(
+    matrix: &LatencyMatrix,
+    memory: &BTreeSet<NodeId>,
+    style: &Style,
+    with_spread: bool,
+) -> String {
     let headings: Vec<String> = memory.iter().map(ToString::to_string).collect();
     let mut columns = vec![("node", Side::Right)];
-    columns.extend(headings.iter().map(|heading| (heading.as_str(), Side::Right)));
+    columns.extend(
+        headings
+            .iter()
+            .map(|heading| (heading.as_str(), Side::Right)),
+    );
     let mut grid = Grid::new(&columns);
     let scale = scale(matrix);
-    for from in matrix.pairs.iter().map(|pair| pair.cpu_node).collect::<BTreeSet<_>>() {
+    for from in matrix
+        .pairs
+        .iter()
+        .map(|pair| pair.cpu_node)
+        .collect::<BTreeSet<_>>()
+    {
         let mut row = vec![Cell::new(Role::Heading, from.to_string())];
         row.extend(memory.iter().map(|&to| match matrix.pair(from, to) {
-            Some(pair) if with_spread => Cell::new(scale.role(pair.median_ns), with_quartiles(pair)),
+            Some(pair) if with_spread => {
+                Cell::new(scale.role(pair.median_ns), with_quartiles(pair))
+            }
             Some(pair) => Cell::new(scale.role(pair.median_ns), nanoseconds(pair.median_ns)),
             None => Cell::new(Role::Dim, "-"),
         }));
@@ -118,7 +168,12 @@ fn nearest_and_farthest(matrix: &LatencyMatrix, style: &Style) -> String {
         ("", Side::Left),
     ]);
     let scale = scale(matrix);
-    for from in matrix.pairs.iter().map(|pair| pair.cpu_node).collect::<BTreeSet<_>>() {
+    for from in matrix
+        .pairs
+        .iter()
+        .map(|pair| pair.cpu_node)
+        .collect::<BTreeSet<_>>()
+    {
         let own = || matrix.pairs.iter().filter(|pair| pair.cpu_node == from);
         let others = || own().filter(|pair| pair.memory_node != from);
         let nearest = others().min_by(|a, b| a.median_ns.total_cmp(&b.median_ns));
@@ -128,11 +183,24 @@ fn nearest_and_farthest(matrix: &LatencyMatrix, style: &Style) -> String {
             None => Cell::new(Role::Dim, "-"),
         };
         let to = |pair: Option<&LatencyPair>| {
-            Cell::new(Role::Dim, pair.map_or_else(String::new, |pair| format!("node {}", pair.memory_node)))
+            Cell::new(
+                Role::Dim,
+                pair.map_or_else(String::new, |pair| format!("node {}", pair.memory_node)),
+            )
         };
         let local = own().find(|pair| pair.memory_node == from);
-        let row = [figure(local), figure(nearest), to(nearest), figure(farthest), to(farthest)];
-        grid.row(std::iter::once(Cell::new(Role::Heading, from.to_string())).chain(row).collect());
+        let row = [
+            figure(local),
+            figure(nearest),
+            to(nearest),
+            figure(farthest),
+            to(farthest),
+        ];
+        grid.row(
+            std::iter::once(Cell::new(Role::Heading, from.to_string()))
+                .chain(row)
+                .collect(),
+        );
     }
     grid.render(style)
 }

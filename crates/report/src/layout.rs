@@ -13,7 +13,10 @@ pub(crate) struct Cell {
 impl Cell {
     /// Foreign text in a role; made fit for a terminal.
     pub(crate) fn new(role: Role, text: impl AsRef<str>) -> Self {
-        Self { text: clean(text.as_ref()), role }
+        Self {
+            text: clean(text.as_ref()),
+            role,
+        }
     }
 }
 
@@ -46,7 +49,10 @@ impl Grid {
             indent: 2,
             gap: 2,
             sides: columns.iter().map(|(_, side)| *side).collect(),
-            headings: columns.iter().map(|(heading, _)| Cell::new(Role::Dim, heading)).collect(),
+            headings: columns
+                .iter()
+                .map(|(heading, _)| Cell::new(Role::Dim, heading))
+                .collect(),
             rows: Vec::new(),
         }
     }
@@ -65,11 +71,18 @@ impl Grid {
     /// The grid as lines. Columns in which no row has anything are left out.
     pub(crate) fn render(&self, style: &Style) -> String {
         let used: Vec<usize> = (0..self.sides.len())
-            .filter(|&column| self.rows.iter().any(|row| row.get(column).is_some_and(|cell| !cell.text.is_empty())))
+            .filter(|&column| {
+                self.rows
+                    .iter()
+                    .any(|row| row.get(column).is_some_and(|cell| !cell.text.is_empty()))
+            })
             .collect();
         let widths = self.widths(&used, style);
         let mut out = String::new();
-        if used.iter().any(|&column| !self.headings[column].text.is_empty()) {
+        if used
+            .iter()
+            .any(|&column| !self.headings[column].text.is_empty())
+        {
             self.write_row(&mut out, &self.headings, &used, &widths, style);
         }
         for row in &self.rows {
@@ -81,9 +94,19 @@ impl Grid {
     /// The width of each used column: what it needs, or for the widest ones what is left.
     fn widths(&self, used: &[usize], style: &Style) -> Vec<usize> {
         let cells = || std::iter::once(&self.headings).chain(&self.rows);
-        let needs = |&column: &usize| cells().filter_map(|row| row.get(column)).map(|cell| columns(&cell.text)).max();
-        let needed: Vec<usize> = used.iter().map(|column| needs(column).unwrap_or(0)).collect();
-        let room = style.columns().saturating_sub(self.indent + self.gap * used.len().saturating_sub(1));
+        let needs = |&column: &usize| {
+            cells()
+                .filter_map(|row| row.get(column))
+                .map(|cell| columns(&cell.text))
+                .max()
+        };
+        let needed: Vec<usize> = used
+            .iter()
+            .map(|column| needs(column).unwrap_or(0))
+            .collect();
+        let room = style
+            .columns()
+            .saturating_sub(self.indent + self.gap * used.len().saturating_sub(1));
         let mut cap = needed.iter().copied().max().unwrap_or(0);
         while cap > 2 && needed.iter().map(|&width| width.min(cap)).sum::<usize>() > room {
             cap -= 1;
@@ -91,24 +114,44 @@ impl Grid {
         needed.into_iter().map(|width| width.min(cap)).collect()
     }
 
-    fn write_row(&self, out: &mut String, row: &[Cell], used: &[usize], widths: &[usize], style: &Style) {
+    fn write_row(
+        &self,
+        out: &mut String,
+        row: &[Cell],
+        used: &[usize],
+        widths: &[usize],
+        style: &Style,
+    ) {
         let empty = Cell::default();
         let wrapped: Vec<(Vec<String>, Role, Side, usize)> = used
             .iter()
             .zip(widths)
             .map(|(&column, &width)| {
                 let cell = row.get(column).unwrap_or(&empty);
-                (wrap(&cell.text, width), cell.role, self.sides[column], width)
+                (
+                    wrap(&cell.text, width),
+                    cell.role,
+                    self.sides[column],
+                    width,
+                )
             })
             .collect();
-        let height = wrapped.iter().map(|(lines, ..)| lines.len()).max().unwrap_or(0);
+        let height = wrapped
+            .iter()
+            .map(|(lines, ..)| lines.len())
+            .max()
+            .unwrap_or(0);
         for line in 0..height {
             let mut text = " ".repeat(self.indent);
             let mut pending = 0;
             for (lines, role, side, width) in &wrapped {
                 let cell = lines.get(line).map_or("", String::as_str);
                 let blank = width.saturating_sub(columns(cell));
-                let (before, after) = if *side == Side::Right { (blank, 0) } else { (0, blank) };
+                let (before, after) = if *side == Side::Right {
+                    (blank, 0)
+                } else {
+                    (0, blank)
+                };
                 if !cell.is_empty() {
                     text.push_str(&" ".repeat(pending + before));
                     text.push_str(&style.paint(*role, cell));
@@ -125,18 +168,34 @@ impl Grid {
 
 /// Sections put together as the whole output of a verb: without the empty line before the first.
 pub(crate) fn whole(sections: String) -> String {
-    sections.strip_prefix('\n').map(str::to_owned).unwrap_or(sections)
+    sections
+        .strip_prefix('\n')
+        .map(str::to_owned)
+        .unwrap_or(sections)
 }
 
 /// A line that heads a section, with a remark.
 pub(crate) fn heading(style: &Style, title: &str, remark: &str) -> String {
-    let first = if remark.is_empty() { title.to_owned() } else { format!("{title}  ") };
-    format!("\n{}", paragraph(style, 0, (Role::Heading, &first), Role::Dim, remark))
+    let first = if remark.is_empty() {
+        title.to_owned()
+    } else {
+        format!("{title}  ")
+    };
+    format!(
+        "\n{}",
+        paragraph(style, 0, (Role::Heading, &first), Role::Dim, remark)
+    )
 }
 
 /// Text wrapped below itself: `first` before the first line, as many spaces before the others. Where `first` takes
 /// more than half of the width it stands on lines of its own.
-pub(crate) fn paragraph(style: &Style, indent: usize, first: (Role, &str), role: Role, text: &str) -> String {
+pub(crate) fn paragraph(
+    style: &Style,
+    indent: usize,
+    first: (Role, &str),
+    role: Role,
+    text: &str,
+) -> String {
     let (first_role, first, text) = (first.0, clean(first.1), clean(text));
     let mut out = String::new();
     let mut line = |indent: usize, first: &str, role: Role, text: &str| {
@@ -150,12 +209,18 @@ pub(crate) fn paragraph(style: &Style, indent: usize, first: (Role, &str), role:
         for part in wrap(&first, style.columns().saturating_sub(indent)) {
             line(indent, &part, role, "");
         }
-        for part in wrap(&text, style.columns().saturating_sub(indent + 2)).iter().filter(|part| !part.is_empty()) {
+        for part in wrap(&text, style.columns().saturating_sub(indent + 2))
+            .iter()
+            .filter(|part| !part.is_empty())
+        {
             line(indent + 2, "", role, part);
         }
         return out;
     }
-    for (number, part) in wrap(&text, style.columns().saturating_sub(hang)).iter().enumerate() {
+    for (number, part) in wrap(&text, style.columns().saturating_sub(hang))
+        .iter()
+        .enumerate()
+    {
         match number {
             0 => line(indent, &first, role, part),
             _ => line(hang, "", role, part),

@@ -50,7 +50,10 @@ pub fn names(rows: &[(&str, &str)], style: &Style) -> String {
     use layout::{Cell, Grid, Side};
     let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]).indent(0);
     for (name, description) in rows {
-        grid.row(vec![Cell::new(style::Role::Subject, name), Cell::from(description)]);
+        grid.row(vec![
+            Cell::new(style::Role::Subject, name),
+            Cell::from(description),
+        ]);
     }
     grid.render(style)
 }

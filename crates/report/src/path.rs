@@ -8,14 +8,26 @@ use crate::style::{Role, Style};
 
 /// The paths to each namespace as seen from the CPU, and what each policy would choose and why.
 pub fn table(answer: &PathAnswer, style: &Style) -> String {
-    let node = answer.node.map_or_else(|| "on no node".to_owned(), |node| format!("node {node}"));
+    let node = answer
+        .node
+        .map_or_else(|| "on no node".to_owned(), |node| format!("node {node}"));
     let policy = match &answer.policy {
         Known::Yes(policy) => format!("iopolicy {policy}"),
         Known::No { not_known_because } => format!("iopolicy not known: {not_known_because}"),
     };
-    let mut out = heading(style, &answer.subsystem, &format!("from CPU {}, {node}; {policy}", answer.cpu));
+    let mut out = heading(
+        style,
+        &answer.subsystem,
+        &format!("from CPU {}, {node}; {policy}", answer.cpu),
+    );
     if answer.namespaces.is_empty() {
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, "the subsystem has no namespaces"));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Plain, ""),
+            Role::Plain,
+            "the subsystem has no namespaces",
+        ));
     }
     for namespace in &answer.namespaces {
         out.push_str(&heading(style, &namespace.namespace, ""));
@@ -62,25 +74,49 @@ fn view(path: &PathView, nearest: bool) -> Vec<Cell> {
         kernel,
         Cell::new(
             if nearest { Role::Local } else { Role::Plain },
-            path.distance.map_or_else(|| "?".to_owned(), |distance| distance.to_string()),
+            path.distance
+                .map_or_else(|| "?".to_owned(), |distance| distance.to_string()),
         ),
-        Cell::new(Role::Dim, path.locality.as_ref().map_or_else(String::new, ToString::to_string)),
-        Cell::new(if nearest { Role::Local } else { Role::Dim }, remarks.join("; ")),
+        Cell::new(
+            Role::Dim,
+            path.locality
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
+        ),
+        Cell::new(
+            if nearest { Role::Local } else { Role::Dim },
+            remarks.join("; "),
+        ),
     ]
 }
 
 fn choices(choices: &[PolicyChoice], style: &Style) -> String {
-    let columns = [("policy", Side::Left), ("takes", Side::Left), ("because", Side::Left)];
+    let columns = [
+        ("policy", Side::Left),
+        ("takes", Side::Left),
+        ("because", Side::Left),
+    ];
     let mut grid = Grid::new(&columns);
     for choice in choices {
-        let policy = format!("{}{}", choice.policy, if choice.current { " (now)" } else { "" });
+        let policy = format!(
+            "{}{}",
+            choice.policy,
+            if choice.current { " (now)" } else { "" }
+        );
         let takes = match (choice.paths.as_slice(), choice.certain) {
             ([], _) => "none".to_owned(),
             (paths, true) => paths.join(", "),
             (paths, false) => format!("one of {}", paths.join(", ")),
         };
         grid.row(vec![
-            Cell::new(if choice.current { Role::Heading } else { Role::Plain }, policy),
+            Cell::new(
+                if choice.current {
+                    Role::Heading
+                } else {
+                    Role::Plain
+                },
+                policy,
+            ),
             Cell::new(Role::Subject, takes),
             Cell::new(Role::Dim, &choice.because),
         ]);

@@ -16,7 +16,10 @@ const MOST_SUBJECTS: usize = 6;
 /// The changes by the rule they mend, each with the file, the value now and after, and the distance; then what is
 /// left alone and why.
 pub fn table(plan: &Plan, style: &Style) -> String {
-    let remark = plan.host.as_ref().map_or_else(String::new, |host| format!("for {host}"));
+    let remark = plan
+        .host
+        .as_ref()
+        .map_or_else(String::new, |host| format!("for {host}"));
     let title = match plan.changes.len() {
         0 => "Nothing to change".to_owned(),
         number => count(number, "change"),
@@ -40,14 +43,32 @@ pub fn table(plan: &Plan, style: &Style) -> String {
 /// One reason and all the changes: where each has a reason of its own, the first stands for its likes.
 fn changes_of(changes: &[&Planned], style: &Style) -> String {
     let mut out = String::new();
-    let Some(first) = changes.first() else { return out };
-    out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &first.reason));
+    let Some(first) = changes.first() else {
+        return out;
+    };
+    out.push_str(&paragraph(
+        style,
+        2,
+        (Role::Plain, ""),
+        Role::Plain,
+        &first.reason,
+    ));
     if changes.iter().any(|planned| planned.reason != first.reason) {
-        let others = "The others have reasons of their own; --format script and --format json name them.";
+        let others =
+            "The others have reasons of their own; --format script and --format json name them.";
         out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, others));
     }
-    if let Some(caution) = changes.iter().find_map(|planned| change::caution(&planned.change)) {
-        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, caution));
+    if let Some(caution) = changes
+        .iter()
+        .find_map(|planned| change::caution(&planned.change))
+    {
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Warning, "! "),
+            Role::Plain,
+            caution,
+        ));
     }
     out.push_str(&rows(changes, style));
     out
@@ -64,7 +85,10 @@ fn rows(changes: &[&Planned], style: &Style) -> String {
     let mut grid = Grid::new(&columns).indent(4);
     for planned in changes {
         let setting = Setting::of(&planned.change);
-        let before = planned.before.as_deref().map_or_else(|| "not seen".to_owned(), |before| setting.shown(before));
+        let before = planned
+            .before
+            .as_deref()
+            .map_or_else(|| "not seen".to_owned(), |before| setting.shown(before));
         grid.row(vec![
             Cell::new(Role::Subject, change::subject(&planned.change)),
             Cell::new(Role::Dim, before),
@@ -82,11 +106,19 @@ fn left_alone(all: &[LeftAlone], style: &Style) -> String {
     }
     let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for left in all {
-        reasons.entry((&left.rule, &left.because)).or_default().push(&left.subject);
+        reasons
+            .entry((&left.rule, &left.because))
+            .or_default()
+            .push(&left.subject);
     }
     let mut out = heading(style, "Left alone", &all.len().to_string());
     for ((rule, because), subjects) in reasons {
-        let named = subjects.iter().take(MOST_SUBJECTS).copied().collect::<Vec<_>>().join(", ");
+        let named = subjects
+            .iter()
+            .take(MOST_SUBJECTS)
+            .copied()
+            .collect::<Vec<_>>()
+            .join(", ");
         let more = match subjects.len().saturating_sub(MOST_SUBJECTS) {
             0 => String::new(),
             more => format!(" and {more} more"),

@@ -11,20 +11,31 @@ use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
 /// Who was kept where, how often somebody was let out, who was left in peace, and what it cost.
-pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, style: &Style) -> String {
+pub fn table(
+    report: &KeeperReport,
+    near: Option<&str>,
+    emulated: Option<&str>,
+    style: &Style,
+) -> String {
     let remark = format!("CPUs {}; {:.1} s", report.cpus, report.seconds);
     let mut out = heading(style, &format!("Preferred node {}", report.node), &remark);
-    let mut say = |role: Role, text: &str| out.push_str(&paragraph(style, 2, (role, ""), role, text));
+    let mut say =
+        |role: Role, text: &str| out.push_str(&paragraph(style, 2, (role, ""), role, text));
     if let Some(near) = near {
         say(Role::Plain, &format!("near: {near}"));
     }
     let threads = count(report.threads as usize, "thread");
-    let processes =
-        if report.processes == 1 { "1 process".to_owned() } else { format!("{} processes", report.processes) };
+    let processes = if report.processes == 1 {
+        "1 process".to_owned()
+    } else {
+        format!("{} processes", report.processes)
+    };
     let verb = if report.threads == 1 { "is" } else { "are" };
     let node = report.node;
     let kept = match report.nothing_to_narrow {
-        true => format!("{threads} of {processes} {verb} confined to node {node} already: nothing was changed"),
+        true => format!(
+            "{threads} of {processes} {verb} confined to node {node} already: nothing was changed"
+        ),
         false => format!("kept {threads} of {processes}"),
     };
     say(Role::Plain, &kept);
@@ -44,7 +55,10 @@ pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, 
             100.0 * report.cpu_share(),
             count(report.looks as usize, "look"),
             if report.longest_pause_s > 0.25 {
-                format!(", up to {:.2} s apart so as not to cost more", report.longest_pause_s)
+                format!(
+                    ", up to {:.2} s apart so as not to cost more",
+                    report.longest_pause_s
+                )
             } else {
                 String::new()
             }
@@ -55,11 +69,20 @@ pub fn table(report: &KeeperReport, near: Option<&str>, emulated: Option<&str>, 
         say(Role::Plain, &text);
     }
     if !report.guarded {
-        say(Role::Warning, "There was no guard: had this been killed, the next nearfar would have put masks back.");
+        say(
+            Role::Warning,
+            "There was no guard: had this been killed, the next nearfar would have put masks back.",
+        );
     }
     out.push_str(&in_peace(report, style));
     if let Some(emulated) = emulated {
-        out.push_str(&paragraph(style, 2, (Role::Warning, ""), Role::Warning, emulated));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Warning, ""),
+            Role::Warning,
+            emulated,
+        ));
     }
     whole(out)
 }
@@ -72,13 +95,30 @@ fn memory_moved(memory: &MovedMemory) -> String {
         (memory.left_no_memory, "no memory on the node"),
         (memory.left_other, "not movable or unmapped"),
     ];
-    let reasons: Vec<_> =
-        reasons.iter().filter(|(pages, _)| *pages > 0).map(|(pages, why)| format!("{pages} {why}")).collect();
-    let left = if reasons.is_empty() { "none left".to_owned() } else { format!("left: {}", reasons.join(", ")) };
-    let interrupted = if memory.is_interrupted { "; ended before all pages were looked at" } else { "" };
-    let refused = memory.refused.as_ref().map_or(String::new(), |why| format!("; refused: {why}"));
+    let reasons: Vec<_> = reasons
+        .iter()
+        .filter(|(pages, _)| *pages > 0)
+        .map(|(pages, why)| format!("{pages} {why}"))
+        .collect();
+    let left = if reasons.is_empty() {
+        "none left".to_owned()
+    } else {
+        format!("left: {}", reasons.join(", "))
+    };
+    let interrupted = if memory.is_interrupted {
+        "; ended before all pages were looked at"
+    } else {
+        ""
+    };
+    let refused = memory
+        .refused
+        .as_ref()
+        .map_or(String::new(), |why| format!("; refused: {why}"));
     let moved = count(memory.pages_moved as usize, "page");
-    format!("memory moved to the node {}: {moved}, {left}{interrupted}{refused}", times(memory.moves))
+    format!(
+        "memory moved to the node {}: {moved}, {left}{interrupted}{refused}",
+        times(memory.moves)
+    )
 }
 
 fn in_peace(report: &KeeperReport, style: &Style) -> String {
@@ -87,8 +127,12 @@ fn in_peace(report: &KeeperReport, style: &Style) -> String {
     }
     let remark = "set their own affinity, or had it set, while they were kept";
     let mut out = heading(style, "Left in peace", remark);
-    let mut grid =
-        Grid::new(&[("thread", Side::Right), ("process", Side::Right), ("name", Side::Left), ("CPUs", Side::Left)]);
+    let mut grid = Grid::new(&[
+        ("thread", Side::Right),
+        ("process", Side::Right),
+        ("name", Side::Left),
+        ("CPUs", Side::Left),
+    ]);
     for left in &report.left_in_peace {
         grid.row(vec![
             left.tid.to_string().into(),
@@ -100,7 +144,13 @@ fn in_peace(report: &KeeperReport, style: &Style) -> String {
     out.push_str(&grid.render(style));
     let more = report.left_in_peace_count - report.left_in_peace.len() as u64;
     if more > 0 {
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &format!("and {more} more")));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Dim, ""),
+            Role::Dim,
+            &format!("and {more} more"),
+        ));
     }
     out
 }

@@ -24,7 +24,11 @@ use crate::style::Role;
 
 /// All of it.
 pub fn matrix(answer: &Answer, style: &Style) -> String {
-    let mut out = heading(style, "Probe matrix", answer.emulated.as_deref().unwrap_or(""));
+    let mut out = heading(
+        style,
+        "Probe matrix",
+        answer.emulated.as_deref().unwrap_or(""),
+    );
     for text in setup(answer) {
         out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text));
     }
@@ -36,16 +40,31 @@ pub fn matrix(answer: &Answer, style: &Style) -> String {
 pub fn stored(answer: &Answer, style: &Style) -> String {
     let plain = |text: String| paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text);
     let load = load(answer.parameters.load_percent, &answer.load_percent_had);
-    let settings: String = std::iter::once(load).chain(settings(answer)).map(plain).collect();
+    let settings: String = std::iter::once(load)
+        .chain(settings(answer))
+        .map(plain)
+        .collect();
     whole(settings + &results(answer, style))
 }
 
 fn results(answer: &Answer, style: &Style) -> String {
-    let mut out = heading(style, "Run times", "seconds; PNID: preferred node; F: floating");
+    let mut out = heading(
+        style,
+        "Run times",
+        "seconds; PNID: preferred node; F: floating",
+    );
     out.push_str(&tables::times(&answer.rows, style));
-    out.push_str(&heading(style, "Migrations", "medians a run; far: accesses to another node; keeper: of a CPU"));
+    out.push_str(&heading(
+        style,
+        "Migrations",
+        "medians a run; far: accesses to another node; keeper: of a CPU",
+    ));
     out.push_str(&tables::migrations(&answer.rows, style));
-    out.push_str(&heading(style, "Findings", "with 95 % intervals; ratios within rounds"));
+    out.push_str(&heading(
+        style,
+        "Findings",
+        "with 95 % intervals; ratios within rounds",
+    ));
     for (role, text) in sentences::of(answer) {
         out.push_str(&paragraph(style, 2, (Role::Plain, ""), role, &text));
     }
@@ -75,17 +94,30 @@ pub fn once(
         probe.ns_an_access()
     )));
     if let Some(share) = sample.far_share().get() {
-        out.push_str(&plain(&format!("{:.1} % of the accesses went to another node", share * 100.0)));
+        out.push_str(&plain(&format!(
+            "{:.1} % of the accesses went to another node",
+            share * 100.0
+        )));
     }
     out.push_str(&plain(&match &sample.trace {
         Known::Yes(watched) => {
             let moves = &watched.found.migrations;
-            format!("{}, {} of them to another node", count(moves.total() as usize, "migration"), moves.cross_node)
+            format!(
+                "{}, {} of them to another node",
+                count(moves.total() as usize, "migration"),
+                moves.cross_node
+            )
         }
         Known::No { not_known_because } => format!("migrations are not known: {not_known_because}"),
     }));
     for text in warnings.iter().cloned().chain(sample.doubts()) {
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Warning, &text));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Plain, ""),
+            Role::Warning,
+            &text,
+        ));
     }
     whole(out)
 }
@@ -99,24 +131,45 @@ fn place(of: &str, place: Where) -> String {
 
 /// What the probe does.
 fn what(parameters: &Parameters) -> String {
-    let Parameters { pattern, bytes: size, counts, steps, huge_pages, .. } = parameters;
+    let Parameters {
+        pattern,
+        bytes: size,
+        counts,
+        steps,
+        huge_pages,
+        ..
+    } = parameters;
     let pages = if *huge_pages { ", huge pages" } else { "" };
-    let (rounds, accesses) = (count(*counts as usize, "round"), if *steps == 1 { "access" } else { "accesses" });
-    format!("{pattern} over {}{pages}; {rounds} of {steps} {accesses} a run", bytes(*size))
+    let (rounds, accesses) = (
+        count(*counts as usize, "round"),
+        if *steps == 1 { "access" } else { "accesses" },
+    );
+    format!(
+        "{pattern} over {}{pages}; {rounds} of {steps} {accesses} a run",
+        bytes(*size)
+    )
 }
 
 /// What load was asked for, and what it had: beside the probe less than was asked for, and beside others still less.
 fn load(percent: f64, had: &Known<f64>) -> String {
-    let had = had.get().map(|had| format!("; it had {had:.1} % of the CPUs")).unwrap_or_default();
+    let had = had
+        .get()
+        .map(|had| format!("; it had {had:.1} % of the CPUs"))
+        .unwrap_or_default();
     match percent > 0.0 {
         true => format!("load: one pinned process on each CPU, {percent} % of it{had}"),
-        false => "no load: alone on an idle machine the probe says little about scheduling".to_owned(),
+        false => {
+            "no load: alone on an idle machine the probe says little about scheduling".to_owned()
+        }
     }
 }
 
 /// What was run, in sentences.
 fn setup(answer: &Answer) -> Vec<String> {
-    let mut said = vec![what(&answer.parameters), load(answer.parameters.load_percent, &answer.load_percent_had)];
+    let mut said = vec![
+        what(&answer.parameters),
+        load(answer.parameters.load_percent, &answer.load_percent_had),
+    ];
     let (there, wanted) = answer.progress();
     let cells = count(answer.rows.len(), "cell");
     said.push(match there == wanted {
@@ -141,9 +194,17 @@ fn crowded(answer: &Answer) -> String {
     let load = answer.parameters.load_percent;
     let had = answer.load_percent_had.get().filter(|_| load > 0.0);
     let had = had.map(|had| format!("the load had {had:.1} % of the CPUs instead of {load} %"));
-    let waited =
-        answer.waited_share.get().map(|share| format!("the probe waited for a CPU {:.0} % of the time", share * 100.0));
-    let said = had.into_iter().chain(waited).collect::<Vec<_>>().join(" and ");
+    let waited = answer.waited_share.get().map(|share| {
+        format!(
+            "the probe waited for a CPU {:.0} % of the time",
+            share * 100.0
+        )
+    });
+    let said = had
+        .into_iter()
+        .chain(waited)
+        .collect::<Vec<_>>()
+        .join(" and ");
     format!(
         "{said} (medians): others worked on these CPUs, too, and run times are longer for it; repeat when they are quiet"
     )
@@ -151,21 +212,44 @@ fn crowded(answer: &Answer) -> String {
 
 /// What was left out and what was wrong.
 fn remarks(answer: &Answer, style: &Style) -> String {
-    let left_out =
-        answer.parameters.left_out.iter().map(|left| format!("not measured: {}, because {}", left.what, left.because));
+    let left_out = answer
+        .parameters
+        .left_out
+        .iter()
+        .map(|left| format!("not measured: {}, because {}", left.what, left.because));
     let samples = |counted: &Counted| count(counted.samples, "sample");
-    let doubts = answer.doubts.iter().map(|doubt| lead(doubt, "sample", "") + &doubt.what);
+    let doubts = answer
+        .doubts
+        .iter()
+        .map(|doubt| lead(doubt, "sample", "") + &doubt.what);
     let crowded = answer.is_crowded().then(|| crowded(answer));
     let failed = answer.rows.iter().flat_map(|row| {
-        row.failed.iter().map(|failed| format!("{} of cell {} failed: {}", samples(failed), row.cell, failed.what))
+        row.failed.iter().map(|failed| {
+            format!(
+                "{} of cell {} failed: {}",
+                samples(failed),
+                row.cell,
+                failed.what
+            )
+        })
     });
-    let said: Vec<String> = left_out.chain(failed).chain(doubts).chain(crowded).collect();
+    let said: Vec<String> = left_out
+        .chain(failed)
+        .chain(doubts)
+        .chain(crowded)
+        .collect();
     if said.is_empty() {
         return String::new();
     }
     let mut out = heading(style, "Remarks", "");
     for text in said {
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Warning, &text));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Plain, ""),
+            Role::Warning,
+            &text,
+        ));
     }
     out
 }

@@ -43,7 +43,14 @@ pub fn list(runs: &[Run], because: &str, style: &Style) -> String {
             Cell::new(role_of(run.state), run.state.to_string()),
             Cell::new(Role::Dim, &run.host),
             Cell::new(Role::Dim, &run.kernel),
-            Cell::new(Role::Dim, if run.emulated.is_some() { "emulated" } else { "" }),
+            Cell::new(
+                Role::Dim,
+                if run.emulated.is_some() {
+                    "emulated"
+                } else {
+                    ""
+                },
+            ),
         ]);
     }
     grid.render(style)
@@ -53,7 +60,11 @@ pub fn list(runs: &[Run], because: &str, style: &Style) -> String {
 fn samples_of(run: &Run) -> String {
     let good = run.samples - run.failed.min(run.samples);
     let wanted = run.cells.saturating_mul(u64::from(run.samples_per_cell));
-    if good == wanted { good.to_string() } else { format!("{good} of {wanted}") }
+    if good == wanted {
+        good.to_string()
+    } else {
+        format!("{good} of {wanted}")
+    }
 }
 
 fn role_of(state: RunState) -> Role {
@@ -76,7 +87,11 @@ pub fn show(
     style: &Style,
 ) -> String {
     let mut out = header(run, detail, machine, style);
-    out.push_str(&heading(style, "Cells", "seconds; confidence: 95 % interval of the median"));
+    out.push_str(&heading(
+        style,
+        "Cells",
+        "seconds; confidence: 95 % interval of the median",
+    ));
     out.push_str(&table_of(detail, cells, style));
     out.push_str(&doubts(samples, style));
     whole(out)
@@ -97,32 +112,71 @@ pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Sty
     };
     line("state", role_of(run.state), &state);
     let when = |at_s: f64| moment(at_s.max(0.0) as u64);
-    let ended = run.finished_at_s.map(|at_s| format!(" to {}", when(at_s))).unwrap_or_default();
-    line("made", Role::Plain, &format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar));
-    line("host", Role::Plain, &format!("{}, {} {}", run.host, run.kernel, detail.kernel_version));
-    let unreadable = || "not known: its description in the store is damaged, or a newer nearfar's".to_owned();
-    line("machine", Role::Plain, &machine.map_or_else(unreadable, |machine| Summary::of(machine).line()));
-    line("emulated", Role::Warning, run.emulated.as_deref().unwrap_or(""));
-    let attempts = format!("{} in {}, seed {}", samples_of(run), count(detail.plan.len(), "cell"), detail.seed);
+    let ended = run
+        .finished_at_s
+        .map(|at_s| format!(" to {}", when(at_s)))
+        .unwrap_or_default();
+    line(
+        "made",
+        Role::Plain,
+        &format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar),
+    );
+    line(
+        "host",
+        Role::Plain,
+        &format!("{}, {} {}", run.host, run.kernel, detail.kernel_version),
+    );
+    let unreadable =
+        || "not known: its description in the store is damaged, or a newer nearfar's".to_owned();
+    line(
+        "machine",
+        Role::Plain,
+        &machine.map_or_else(unreadable, |machine| Summary::of(machine).line()),
+    );
+    line(
+        "emulated",
+        Role::Warning,
+        run.emulated.as_deref().unwrap_or(""),
+    );
+    let attempts = format!(
+        "{} in {}, seed {}",
+        samples_of(run),
+        count(detail.plan.len(), "cell"),
+        detail.seed
+    );
     // Doubts about the whole run stand below; a bare "0 with doubts" would deny them.
     let (own, whole) = match detail.warnings.len() {
         0 => ("", String::new()),
-        number => (" of their own", format!("; {} about the whole run", count(number, "doubt"))),
+        number => (
+            " of their own",
+            format!("; {} about the whole run", count(number, "doubt")),
+        ),
     };
-    let text = format!("{attempts}, {} with doubts{own}, {} failed{whole}", run.doubtful, run.failed);
+    let text = format!(
+        "{attempts}, {} with doubts{own}, {} failed{whole}",
+        run.doubtful, run.failed
+    );
     line("samples", Role::Plain, &text);
     line("parameters", Role::Plain, &parameters(&detail.parameters));
     let mut out = heading(style, &format!("Run {}", run.run), &run.title);
     out.push_str(&grid.render(style));
     for warning in &detail.warnings {
-        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, warning));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Warning, "! "),
+            Role::Plain,
+            warning,
+        ));
     }
     out
 }
 
 /// `bytes=1073741824 load=60`, by name; what is no single value is left to JSON.
 fn parameters(parameters: &Value) -> String {
-    let Value::Object(members) = parameters else { return parameters.to_string() };
+    let Value::Object(members) = parameters else {
+        return parameters.to_string();
+    };
     let one = |(name, value): (&String, &Value)| match value {
         Value::Null | Value::Array(_) | Value::Object(_) => None,
         Value::String(text) => Some(format!("{name}={text}")),
@@ -132,18 +186,51 @@ fn parameters(parameters: &Value) -> String {
 }
 
 fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
-    let figures = ["avg", "max", "min", "stdev", "median", "confidence", "samples", "doubts", "failed"];
-    let factors = detail.factors.iter().map(|factor| (factor.name.as_str(), Side::Left));
-    let columns: Vec<_> = factors.chain(figures.map(|name| (name, Side::Right))).collect();
+    let figures = [
+        "avg",
+        "max",
+        "min",
+        "stdev",
+        "median",
+        "confidence",
+        "samples",
+        "doubts",
+        "failed",
+    ];
+    let factors = detail
+        .factors
+        .iter()
+        .map(|factor| (factor.name.as_str(), Side::Left));
+    let columns: Vec<_> = factors
+        .chain(figures.map(|name| (name, Side::Right)))
+        .collect();
     let mut grid = Grid::new(&columns);
-    let largest = cells.iter().filter_map(|cell| cell.moments).map(|moments| moments.max.abs()).fold(0.0, f64::max);
+    let largest = cells
+        .iter()
+        .filter_map(|cell| cell.moments)
+        .map(|moments| moments.max.abs())
+        .fold(0.0, f64::max);
     let decimals = decimals(largest);
-    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.decimals$}"));
-    let unless_zero = |number: usize| if number == 0 { String::new() } else { number.to_string() };
+    let number =
+        |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.decimals$}"));
+    let unless_zero = |number: usize| {
+        if number == 0 {
+            String::new()
+        } else {
+            number.to_string()
+        }
+    };
     for cell in cells {
-        let level = |name: &str| cell.cell.level(name).map_or_else(String::new, ToString::to_string);
-        let mut row: Vec<Cell> =
-            detail.factors.iter().map(|factor| Cell::new(Role::Subject, level(&factor.name))).collect();
+        let level = |name: &str| {
+            cell.cell
+                .level(name)
+                .map_or_else(String::new, ToString::to_string)
+        };
+        let mut row: Vec<Cell> = detail
+            .factors
+            .iter()
+            .map(|factor| Cell::new(Role::Subject, level(&factor.name)))
+            .collect();
         let moments = cell.moments;
         row.extend([
             Cell::from(number(moments.map(|moments| moments.mean))),
@@ -151,10 +238,9 @@ fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
             Cell::from(number(moments.map(|moments| moments.min))),
             Cell::from(number(moments.and_then(|moments| moments.stdev))),
             Cell::from(number(cell.median)),
-            Cell::from(
-                cell.confidence
-                    .map_or_else(String::new, |range| format!("{:.decimals$} to {:.decimals$}", range.low, range.high)),
-            ),
+            Cell::from(cell.confidence.map_or_else(String::new, |range| {
+                format!("{:.decimals$} to {:.decimals$}", range.low, range.high)
+            })),
             Cell::from(cell.samples.to_string()),
             Cell::new(Role::Warning, unless_zero(cell.doubtful)),
             Cell::new(Role::Critical, unless_zero(cell.failed)),
@@ -175,15 +261,34 @@ fn decimals(largest: f64) -> usize {
 /// What was wrong with samples, the most frequent first, and why some failed.
 fn doubts(samples: &[Sample], style: &Style) -> String {
     let failed = counted(samples.iter().filter_map(|sample| sample.failed.as_deref()));
-    let doubtful = counted(samples.iter().flat_map(|sample| &sample.doubts).map(String::as_str));
+    let doubtful = counted(
+        samples
+            .iter()
+            .flat_map(|sample| &sample.doubts)
+            .map(String::as_str),
+    );
     if failed.is_empty() && doubtful.is_empty() {
         return String::new();
     }
     let mut out = heading(style, "Doubts", "");
-    let failed = failed.iter().map(|counted| (Role::Critical, " failed", counted));
-    let said: Vec<_> = failed.chain(doubtful.iter().map(|counted| (Role::Warning, " doubtful", counted))).collect();
+    let failed = failed
+        .iter()
+        .map(|counted| (Role::Critical, " failed", counted));
+    let said: Vec<_> = failed
+        .chain(
+            doubtful
+                .iter()
+                .map(|counted| (Role::Warning, " doubtful", counted)),
+        )
+        .collect();
     for (role, how, counted) in said.iter().take(MOST_DOUBTS) {
-        out.push_str(&paragraph(style, 2, (*role, &lead(counted, "sample", how)), Role::Plain, &counted.what));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (*role, &lead(counted, "sample", how)),
+            Role::Plain,
+            &counted.what,
+        ));
     }
     if let Some(more) = said.len().checked_sub(MOST_DOUBTS).filter(|&more| more > 0) {
         let text = format!("and {more} more; `nearfar runs export` has all of them");
@@ -196,7 +301,11 @@ fn doubts(samples: &[Sample], style: &Style) -> String {
 pub fn removed(removed: &Removed, style: &Style) -> String {
     let mut out = String::new();
     for run in &removed.runs {
-        let label = run.label.as_ref().map(|label| format!(" \"{label}\"")).unwrap_or_default();
+        let label = run
+            .label
+            .as_ref()
+            .map(|label| format!(" \"{label}\""))
+            .unwrap_or_default();
         let text = format!(
             "removed run {}: {}{label} of {}, {}",
             run.run,
@@ -212,9 +321,16 @@ pub fn removed(removed: &Removed, style: &Style) -> String {
 /// What an import added.
 pub fn imported(imported: &Imported, style: &Style) -> String {
     let mut out = String::new();
-    let mut line = |text: String| out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &text));
-    imported.runs.iter().for_each(|run| line(format!("imported as run {run}")));
-    imported.already.iter().for_each(|run| line(format!("already here as run {run}")));
+    let mut line =
+        |text: String| out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &text));
+    imported
+        .runs
+        .iter()
+        .for_each(|run| line(format!("imported as run {run}")));
+    imported
+        .already
+        .iter()
+        .for_each(|run| line(format!("already here as run {run}")));
     out
 }
 
@@ -224,6 +340,9 @@ mod tests {
 
     #[test]
     fn figures_have_four_digits_that_mean_something() {
-        assert_eq!([21.41, 0.002, 1234.0, 5e-7, 0.0].map(decimals), [2, 6, 0, 9, 3]);
+        assert_eq!(
+            [21.41, 0.002, 1234.0, 5e-7, 0.0].map(decimals),
+            [2, 6, 0, 9, 3]
+        );
     }
 }

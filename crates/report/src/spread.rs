@@ -48,15 +48,24 @@ pub fn table(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>, style:
     let mut grid = Grid::new(&columns).indent(0);
     for run in runs(slots) {
         let (queue, cpu, length) = (run.first.queue, run.first.cpu.0 as usize, run.length);
-        let role = run.first.distance.map_or(Role::Plain, |distance| Scale::DISTANCES.role(distance.0.into()));
+        let role = run.first.distance.map_or(Role::Plain, |distance| {
+            Scale::DISTANCES.role(distance.0.into())
+        });
         grid.row(vec![
             Cell::from(range(queue, length)),
             Cell::new(Role::Subject, range(cpu, length)),
             Cell::new(Role::Dim, length.to_string()),
-            Cell::new(Role::Heading, run.first.node.map_or_else(|| "-".to_owned(), |node: NodeId| node.to_string())),
+            Cell::new(
+                Role::Heading,
+                run.first
+                    .node
+                    .map_or_else(|| "-".to_owned(), |node: NodeId| node.to_string()),
+            ),
             Cell::new(
                 role,
-                run.first.distance.map_or_else(|| "-".to_owned(), |distance: Distance| distance.to_string()),
+                run.first
+                    .distance
+                    .map_or_else(|| "-".to_owned(), |distance: Distance| distance.to_string()),
             ),
         ]);
     }
@@ -66,7 +75,9 @@ pub fn table(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>, style:
             0,
             (Role::Dim, ""),
             Role::Dim,
-            &format!("Node {node} has no CPUs online: the kernel orders from node {start}, the nearest that has some."),
+            &format!(
+                "Node {node} has no CPUs online: the kernel orders from node {start}, the nearest that has some."
+            ),
         ),
         _ => String::new(),
     };
@@ -84,12 +95,19 @@ fn runs(slots: &[Slot]) -> Vec<Run> {
         };
         match runs.last_mut().filter(goes_on) {
             Some(run) => run.length += 1,
-            None => runs.push(Run { first: slot, length: 1 }),
+            None => runs.push(Run {
+                first: slot,
+                length: 1,
+            }),
         }
     }
     runs
 }
 
 fn range(first: usize, length: usize) -> String {
-    if length == 1 { first.to_string() } else { format!("{first}-{}", first + length - 1) }
+    if length == 1 {
+        first.to_string()
+    } else {
+        format!("{first}-{}", first + length - 1)
+    }
 }

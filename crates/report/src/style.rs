@@ -14,7 +14,10 @@ pub struct Style {
 impl Default for Style {
     /// Plain text in 100 columns.
     fn default() -> Self {
-        Self { colour: false, width: 100 }
+        Self {
+            colour: false,
+            width: 100,
+        }
     }
 }
 

@@ -28,8 +28,16 @@ impl Summary {
             *cores.entry(core).or_default() += 1;
         }
         // The first CPU tells packages apart where the kernel's number is the same everywhere.
-        let by_number = |cpu: &Cpu| cpu.package.filter(|&number| number >= 0).map(|number| (None, number));
-        let package = |cpu: &Cpu| cpu.package_leader.map(|leader| (Some(leader), 0)).or_else(|| by_number(cpu));
+        let by_number = |cpu: &Cpu| {
+            cpu.package
+                .filter(|&number| number >= 0)
+                .map(|number| (None, number))
+        };
+        let package = |cpu: &Cpu| {
+            cpu.package_leader
+                .map(|leader| (Some(leader), 0))
+                .or_else(|| by_number(cpu))
+        };
         let packages: BTreeSet<(Option<CpuId>, i64)> = online().filter_map(package).collect();
         let sizes = || machine.online_nodes().filter_map(|node| node.total_bytes());
         Self {
@@ -39,7 +47,9 @@ impl Summary {
             cores: (!cores.is_empty()).then_some(cores.len()),
             threads: cores.values().copied().max(),
             packages: (!packages.is_empty()).then_some(packages.len()),
-            memory_bytes: sizes().next().map(|_| sizes().fold(0u64, u64::saturating_add)),
+            memory_bytes: sizes()
+                .next()
+                .map(|_| sizes().fold(0u64, u64::saturating_add)),
         }
     }
 
@@ -48,10 +58,15 @@ impl Summary {
         let mut parts = vec![count(self.nodes_online, "node")];
         parts.extend(self.packages.map(|packages| count(packages, "package")));
         parts.push(match (self.cores, self.threads) {
-            (Some(cores), Some(threads)) if threads > 1 => format!("{} on {}", self.cpus(), count(cores, "core")),
+            (Some(cores), Some(threads)) if threads > 1 => {
+                format!("{} on {}", self.cpus(), count(cores, "core"))
+            }
             _ => self.cpus(),
         });
-        parts.extend(self.memory_bytes.map(|size| format!("{} of memory", bytes(size))));
+        parts.extend(
+            self.memory_bytes
+                .map(|size| format!("{} of memory", bytes(size))),
+        );
         parts.join(", ")
     }
 
@@ -59,7 +74,10 @@ impl Summary {
     pub(crate) fn cpus(&self) -> String {
         match self.cpus_offline {
             0 => count(self.cpus_online, "CPU"),
-            offline => format!("{} ({offline} more offline)", count(self.cpus_online, "CPU")),
+            offline => format!(
+                "{} ({offline} more offline)",
+                count(self.cpus_online, "CPU")
+            ),
         }
     }
 }
@@ -67,14 +85,24 @@ impl Summary {
 /// What the machine is called: host, or product, or where its description comes from.
 pub(crate) fn name(machine: &Machine) -> String {
     let origin = &machine.origin;
-    origin.host.clone().or_else(|| origin.product.get().cloned()).unwrap_or_else(|| origin.place.clone())
+    origin
+        .host
+        .clone()
+        .or_else(|| origin.product.get().cloned())
+        .unwrap_or_else(|| origin.place.clone())
 }
 
 /// Where the description comes from and what system it is, in parts to be joined.
 pub(crate) fn circumstances(machine: &Machine) -> Vec<String> {
     let origin = &machine.origin;
     let mut parts = Vec::new();
-    parts.extend(origin.product.get().filter(|_| origin.host.is_some()).cloned());
+    parts.extend(
+        origin
+            .product
+            .get()
+            .filter(|_| origin.host.is_some())
+            .cloned(),
+    );
     parts.extend(origin.kernel.get().map(|kernel| format!("Linux {kernel}")));
     parts.extend(origin.architecture.get().cloned());
     parts.push(match origin.kind {
@@ -94,30 +122,47 @@ pub(crate) struct Packages {
 
 impl Packages {
     pub(crate) fn of(machine: &Machine) -> Self {
-        let pairs: BTreeSet<(CpuId, Option<i64>)> =
-            machine.cpus.iter().filter_map(|cpu| Some((cpu.package_leader?, cpu.package))).collect();
+        let pairs: BTreeSet<(CpuId, Option<i64>)> = machine
+            .cpus
+            .iter()
+            .filter_map(|cpu| Some((cpu.package_leader?, cpu.package)))
+            .collect();
         let numbers: BTreeSet<Option<i64>> = pairs.iter().map(|&(_, number)| number).collect();
         let leaders: BTreeSet<CpuId> = pairs.iter().map(|&(leader, _)| leader).collect();
-        let useless = numbers.len() < leaders.len() || numbers.iter().any(|number| number.is_none_or(|it| it < 0));
-        Self { leaders: (useless && !leaders.is_empty()).then(|| leaders.into_iter().collect()) }
+        let useless = numbers.len() < leaders.len()
+            || numbers.iter().any(|number| number.is_none_or(|it| it < 0));
+        Self {
+            leaders: (useless && !leaders.is_empty()).then(|| leaders.into_iter().collect()),
+        }
     }
 
     /// The packages (sockets) that a node's CPUs are in, as the kernel numbers them, `0` or `0,1`; where its numbers do not
     /// tell them apart, counted by their first CPU. Empty where the source does not tell.
     pub(crate) fn on(&self, machine: &Machine, node: &Node) -> String {
         let number = |cpu: &Cpu| match &self.leaders {
-            Some(leaders) => leaders.binary_search(&cpu.package_leader?).ok().map(|place| place as i64),
+            Some(leaders) => leaders
+                .binary_search(&cpu.package_leader?)
+                .ok()
+                .map(|place| place as i64),
             None => cpu.package.filter(|&number| number >= 0),
         };
         let cpus = node.cpus.iter().filter_map(|cpu| machine.cpu(cpu));
         let numbers: BTreeSet<i64> = cpus.filter_map(number).collect();
-        numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+        numbers
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 }
 
 /// How many nodes a cache serves; 1 where none of its CPUs is on a node. Fake nodes count as the real one they are of.
 pub(crate) fn nodes_behind(machine: &Machine, cache: &Cache) -> usize {
-    let nodes: BTreeSet<NodeId> = cache.cpus.iter().filter_map(|cpu| machine.node_of(cpu)).collect();
+    let nodes: BTreeSet<NodeId> = cache
+        .cpus
+        .iter()
+        .filter_map(|cpu| machine.node_of(cpu))
+        .collect();
     nodes.len().max(1)
 }
 
@@ -126,18 +171,39 @@ pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
     let mut kinds: BTreeMap<(u32, CacheKind, Option<u64>, usize, usize), usize> = BTreeMap::new();
     for cache in &machine.caches {
         let size = cache.size_bytes.get().copied();
-        *kinds.entry((cache.level, cache.kind, size, cache.cpus.len(), nodes_behind(machine, cache))).or_default() += 1;
+        *kinds
+            .entry((
+                cache.level,
+                cache.kind,
+                size,
+                cache.cpus.len(),
+                nodes_behind(machine, cache),
+            ))
+            .or_default() += 1;
     }
-    let lines = kinds.into_iter().map(|((level, kind, size, cpus, nodes), number)| {
-        let suffix = match kind {
-            CacheKind::Data => "d",
-            CacheKind::Instruction => "i",
-            CacheKind::Unified => "",
-        };
-        let size = size.map_or_else(|| "unknown size".to_owned(), bytes);
-        let shared = if cpus == 1 { "one a CPU".to_owned() } else { format!("one for {cpus} CPUs") };
-        let across = if nodes > 1 { format!(" on {nodes} nodes") } else { String::new() };
-        (format!("L{level}{suffix}"), format!("{size} x {number}, {shared}{across}"))
-    });
+    let lines = kinds
+        .into_iter()
+        .map(|((level, kind, size, cpus, nodes), number)| {
+            let suffix = match kind {
+                CacheKind::Data => "d",
+                CacheKind::Instruction => "i",
+                CacheKind::Unified => "",
+            };
+            let size = size.map_or_else(|| "unknown size".to_owned(), bytes);
+            let shared = if cpus == 1 {
+                "one a CPU".to_owned()
+            } else {
+                format!("one for {cpus} CPUs")
+            };
+            let across = if nodes > 1 {
+                format!(" on {nodes} nodes")
+            } else {
+                String::new()
+            };
+            (
+                format!("L{level}{suffix}"),
+                format!("{size} x {number}, {shared}{across}"),
+            )
+        });
     lines.collect()
 }

@@ -40,12 +40,30 @@ pub fn table(machine: &Machine, style: &Style) -> String {
 
 /// The lines that every page starts with: whose machine, what it is made of, where the description comes from.
 pub(crate) fn head(machine: &Machine, style: &Style) -> String {
-    let mut out = paragraph(style, 0, (Role::Heading, ""), Role::Heading, &summary::name(machine));
+    let mut out = paragraph(
+        style,
+        0,
+        (Role::Heading, ""),
+        Role::Heading,
+        &summary::name(machine),
+    );
     let line = Summary::of(machine).line();
     out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &line));
-    out.push_str(&paragraph(style, 0, (Role::Dim, ""), Role::Dim, &summary::circumstances(machine).join(", ")));
+    out.push_str(&paragraph(
+        style,
+        0,
+        (Role::Dim, ""),
+        Role::Dim,
+        &summary::circumstances(machine).join(", "),
+    ));
     if let Some(label) = &machine.origin.emulated {
-        out.push_str(&paragraph(style, 0, (Role::Notice, "emulated: "), Role::Notice, label));
+        out.push_str(&paragraph(
+            style,
+            0,
+            (Role::Notice, "emulated: "),
+            Role::Notice,
+            label,
+        ));
     }
     out
 }
@@ -58,10 +76,19 @@ pub(crate) fn diagnostics(machine: &Machine, style: &Style) -> String {
     }
     let mut out = heading(style, "Doubts about the input", "read as far as it goes");
     for diagnostic in all.iter().take(MOST_DIAGNOSTICS) {
-        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &diagnostic.to_string()));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Warning, "! "),
+            Role::Plain,
+            &diagnostic.to_string(),
+        ));
     }
     if all.len() > MOST_DIAGNOSTICS {
-        let more = format!("and {} more; --format json has all of them", all.len() - MOST_DIAGNOSTICS);
+        let more = format!(
+            "and {} more; --format json has all of them",
+            all.len() - MOST_DIAGNOSTICS
+        );
         out.push_str(&paragraph(style, 4, (Role::Dim, ""), Role::Dim, &more));
     }
     out

@@ -24,14 +24,34 @@ pub fn nvme(traced: &Traced<NvmeAnswer>, style: &Style) -> String {
         out.push_str(&of_namespace(namespace, style));
     }
     if answer.namespaces.is_empty() {
-        out.push_str(&line(style, Role::Plain, "The machine has no NVMe namespace to trace."));
+        out.push_str(&line(
+            style,
+            Role::Plain,
+            "The machine has no NVMe namespace to trace.",
+        ));
     }
     if !answer.unplaced.is_empty() {
-        out.push_str(&heading(style, "elsewhere", "disks that the machine's description does not have"));
-        let mut grid = Grid::new(&[("disk", Side::Left), ("through", Side::Left), ("commands", Side::Right)]);
+        out.push_str(&heading(
+            style,
+            "elsewhere",
+            "disks that the machine's description does not have",
+        ));
+        let mut grid = Grid::new(&[
+            ("disk", Side::Left),
+            ("through", Side::Left),
+            ("commands", Side::Right),
+        ]);
         for unplaced in &answer.unplaced {
-            let disk = if unplaced.disk.is_empty() { "none" } else { &unplaced.disk };
-            grid.row(vec![disk.into(), (&unplaced.controller).into(), number(unplaced.commands.total())]);
+            let disk = if unplaced.disk.is_empty() {
+                "none"
+            } else {
+                &unplaced.disk
+            };
+            grid.row(vec![
+                disk.into(),
+                (&unplaced.controller).into(),
+                number(unplaced.commands.total()),
+            ]);
         }
         out.push_str(&grid.render(style));
     }
@@ -39,7 +59,10 @@ pub fn nvme(traced: &Traced<NvmeAnswer>, style: &Style) -> String {
         out.push_str(&submitters(&answer.submitters, style));
     }
     if answer.unreadable > 0 {
-        let text = format!("{} could not be understood", count(answer.unreadable as usize, "event"));
+        let text = format!(
+            "{} could not be understood",
+            count(answer.unreadable as usize, "event")
+        );
         out.push_str(&line(style, Role::Warning, &text));
     }
     whole(out)
@@ -50,7 +73,11 @@ fn of_namespace(namespace: &Namespace, style: &Style) -> String {
         Known::Yes(policy) => format!("iopolicy {policy}"),
         Known::No { not_known_because } => format!("iopolicy not known: {not_known_because}"),
     };
-    let mut out = heading(style, &namespace.namespace, &format!("{}; {policy}", namespace.subsystem));
+    let mut out = heading(
+        style,
+        &namespace.namespace,
+        &format!("{}; {policy}", namespace.subsystem),
+    );
     let columns = [
         ("submitted on", Side::Left),
         ("CPUs", Side::Left),
@@ -70,18 +97,36 @@ fn of_namespace(namespace: &Namespace, style: &Style) -> String {
     out.push_str(&grid.render(style));
     out.push('\n');
     for controller in &namespace.controllers {
-        let place = controller.locality.as_ref().map_or_else(|| "node not known".to_owned(), ToString::to_string);
+        let place = controller
+            .locality
+            .as_ref()
+            .map_or_else(|| "node not known".to_owned(), ToString::to_string);
         let kernel = match &controller.kernel_node {
             Known::Yes(None) => "; for the kernel on no node (-1)",
             _ => "",
         };
-        out.push_str(&item(style, &controller.controller, Role::Plain, &format!("{place}{kernel}")));
+        out.push_str(&item(
+            style,
+            &controller.controller,
+            Role::Plain,
+            &format!("{place}{kernel}"),
+        ));
     }
-    for node in namespace.nodes.iter().filter(|node| node.commands.total() > 0) {
+    for node in namespace
+        .nodes
+        .iter()
+        .filter(|node| node.commands.total() > 0)
+    {
         let (role, text) = share(&node.nearest_share, node.commands.total());
         out.push_str(&item(style, &place(node.node), role, &text));
     }
-    if namespace.nodes.iter().filter(|node| node.commands.total() > 0).count() != 1 {
+    if namespace
+        .nodes
+        .iter()
+        .filter(|node| node.commands.total() > 0)
+        .count()
+        != 1
+    {
         let (role, text) = share(&namespace.nearest_share, namespace.commands.total());
         out.push_str(&item(style, "all", role, &text));
     }
@@ -91,11 +136,22 @@ fn of_namespace(namespace: &Namespace, style: &Style) -> String {
 /// A row for each path that a node used or should have used.
 fn rows(grid: &mut Grid, node: &NodeTraffic) {
     if node.commands.total() == 0 {
-        grid.row(vec![place(node.node).into(), "".into(), Cell::new(Role::Dim, "nothing")]);
+        grid.row(vec![
+            place(node.node).into(),
+            "".into(),
+            Cell::new(Role::Dim, "nothing"),
+        ]);
         return;
     }
-    let nearest = |through: &Through| node.nearest.get().is_some_and(|nearest| nearest.contains(&through.path));
-    let shown = node.through.iter().filter(|through| through.commands.total() > 0 || nearest(through));
+    let nearest = |through: &Through| {
+        node.nearest
+            .get()
+            .is_some_and(|nearest| nearest.contains(&through.path))
+    };
+    let shown = node
+        .through
+        .iter()
+        .filter(|through| through.commands.total() > 0 || nearest(through));
     for (row, through) in shown.enumerate() {
         let first = |text: String| if row == 0 { text } else { String::new() };
         let (near, remark) = match (&node.nearest, nearest(through)) {
@@ -104,7 +160,9 @@ fn rows(grid: &mut Grid, node: &NodeTraffic) {
             (Known::No { .. }, _) => (Role::Plain, ""),
         };
         let kinds = through.commands;
-        let distance = through.distance.map_or_else(|| "?".to_owned(), |distance| distance.to_string());
+        let distance = through
+            .distance
+            .map_or_else(|| "?".to_owned(), |distance| distance.to_string());
         grid.row(vec![
             first(place(node.node)).into(),
             first(node.cpus.to_string()).into(),
@@ -124,26 +182,49 @@ fn share(share: &Known<f64>, commands: u64) -> (Role, String) {
     let commands = count(commands as usize, "command");
     match share {
         Known::Yes(share) => {
-            let role = if *share > 0.99 { Role::Local } else { Role::Far };
-            (role, format!("{} of {commands} took the nearest path", percent(*share)))
+            let role = if *share > 0.99 {
+                Role::Local
+            } else {
+                Role::Far
+            };
+            (
+                role,
+                format!("{} of {commands} took the nearest path", percent(*share)),
+            )
         }
         Known::No { not_known_because } => (
             Role::Warning,
-            format!("the share of {commands} that took the nearest path is not known: {not_known_because}"),
+            format!(
+                "the share of {commands} that took the nearest path is not known: {not_known_because}"
+            ),
         ),
     }
 }
 
 fn submitters(submitters: &[Submitter], style: &Style) -> String {
     let left_out = submitters.len().saturating_sub(NAMED);
-    let remark = if left_out > 0 { format!("and {left_out} more, see JSON") } else { String::new() };
+    let remark = if left_out > 0 {
+        format!("and {left_out} more, see JSON")
+    } else {
+        String::new()
+    };
     let mut out = heading(style, "submitted by", &remark);
-    let columns = [("process", Side::Left), ("pid", Side::Right), ("commands", Side::Right), ("on CPUs", Side::Left)];
+    let columns = [
+        ("process", Side::Left),
+        ("pid", Side::Right),
+        ("commands", Side::Right),
+        ("on CPUs", Side::Left),
+    ];
     let mut grid = Grid::new(&columns);
     for submitter in submitters.iter().take(NAMED) {
         let name = submitter.name.as_deref().unwrap_or("(ended)");
         let cpus = submitter.cpus.to_string();
-        grid.row(vec![name.into(), submitter.pid.to_string().into(), number(submitter.commands.total()), cpus.into()]);
+        grid.row(vec![
+            name.into(),
+            submitter.pid.to_string().into(),
+            number(submitter.commands.total()),
+            cpus.into(),
+        ]);
     }
     out.push_str(&grid.render(style));
     out
@@ -156,7 +237,11 @@ pub fn migrations(traced: &Traced<Migrations>, style: &Style) -> String {
     if found.gaps > 0 {
         let text = format!(
             "{} not begin where the task was last seen: moves in between are missing",
-            if found.gaps == 1 { "1 migration did".to_owned() } else { format!("{} migrations did", found.gaps) }
+            if found.gaps == 1 {
+                "1 migration did".to_owned()
+            } else {
+                format!("{} migrations did", found.gaps)
+            }
         );
         out.push_str(&line(style, Role::Warning, &text));
     }
@@ -165,14 +250,26 @@ pub fn migrations(traced: &Traced<Migrations>, style: &Style) -> String {
     out.push_str(&classes(&found.migrations, found.caches_known, style));
     out.push_str(&heading(style, "from, to", ""));
     out.push_str(&matrix(found, style));
-    out.push_str(&heading(style, "time", "on CPUs of each node: running, waiting or asleep"));
+    out.push_str(&heading(
+        style,
+        "time",
+        "on CPUs of each node: running, waiting or asleep",
+    ));
     for (place, text) in times(&found.time) {
         out.push_str(&item(style, &place, Role::Plain, &text));
     }
     out.push_str(&heading(style, "NUMA balancing", "what it did meanwhile"));
-    out.push_str(&balancing(&found.numa_balancing, found.migrations.cross_node, style));
+    out.push_str(&balancing(
+        &found.numa_balancing,
+        found.migrations.cross_node,
+        style,
+    ));
     let left_out = found.tasks.len().saturating_sub(NAMED);
-    let remark = if left_out > 0 { format!("and {left_out} more, see JSON") } else { String::new() };
+    let remark = if left_out > 0 {
+        format!("and {left_out} more, see JSON")
+    } else {
+        String::new()
+    };
     out.push_str(&heading(style, "tasks", &remark));
     out.push_str(&of_tasks(&found.tasks, style));
     whole(out)
@@ -190,7 +287,9 @@ fn balancing(found: &NumaBalancing, cross_node: u64, style: &Style) -> String {
                 pages(balanced.pages_migrated)
             ),
         ),
-        Known::No { not_known_because } => (Role::Warning, format!("not known: {not_known_because}")),
+        Known::No { not_known_because } => {
+            (Role::Warning, format!("not known: {not_known_because}"))
+        }
     };
     let machine = match &found.machine {
         Known::Yes(counts) => (
@@ -203,53 +302,101 @@ fn balancing(found: &NumaBalancing, cross_node: u64, style: &Style) -> String {
                 pages(counts.pte_updates)
             ),
         ),
-        Known::No { not_known_because } => (Role::Warning, format!("not known: {not_known_because}")),
+        Known::No { not_known_because } => {
+            (Role::Warning, format!("not known: {not_known_because}"))
+        }
     };
-    item(style, "these tasks", tasks.0, &tasks.1) + &item(style, "the whole machine", machine.0, &machine.1)
+    item(style, "these tasks", tasks.0, &tasks.1)
+        + &item(style, "the whole machine", machine.0, &machine.1)
 }
 
 fn classes(counts: &ClassCounts, caches_known: bool, style: &Style) -> String {
     let mut grid = Grid::new(&[("", Side::Left), ("", Side::Right), ("", Side::Left)]);
-    let ClassCounts { same_core, same_cache, same_node, cross_node, unknown } = *counts;
+    let ClassCounts {
+        same_core,
+        same_cache,
+        same_node,
+        cross_node,
+        unknown,
+    } = *counts;
     let mut row = |role, what: &str, number_of: u64, remark: &str| {
-        grid.row(vec![what.into(), Cell::new(role, number_of.to_string()), Cell::new(Role::Dim, remark)]);
+        grid.row(vec![
+            what.into(),
+            Cell::new(role, number_of.to_string()),
+            Cell::new(Role::Dim, remark),
+        ]);
     };
     row(Role::Local, "same core", same_core, "");
     match caches_known {
         true => row(Role::Near, "same last-level cache", same_cache, ""),
-        false => row(Role::Dim, "same last-level cache", same_cache, "not known here; counted as same node"),
+        false => row(
+            Role::Dim,
+            "same last-level cache",
+            same_cache,
+            "not known here; counted as same node",
+        ),
     }
     row(Role::Middling, "same node", same_node, "");
     row(Role::Far, "cross node", cross_node, "");
     if unknown > 0 {
-        row(Role::Warning, "not known", unknown, "a CPU's node is not known");
+        row(
+            Role::Warning,
+            "not known",
+            unknown,
+            "a CPU's node is not known",
+        );
     }
     row(Role::Heading, "all", counts.total(), "");
     grid.render(style)
 }
 
 fn matrix(found: &Migrations, style: &Style) -> String {
-    let nodes: BTreeSet<Option<NodeId>> = found.matrix.iter().flat_map(|cell| [cell.from, cell.to]).collect();
+    let nodes: BTreeSet<Option<NodeId>> = found
+        .matrix
+        .iter()
+        .flat_map(|cell| [cell.from, cell.to])
+        .collect();
     if nodes.is_empty() {
         return line(style, Role::Plain, "nobody was moved");
     }
-    let at = |from, to| found.matrix.iter().find(|cell| (cell.from, cell.to) == (from, to)).map_or(0, |c| c.migrations);
+    let at = |from, to| {
+        found
+            .matrix
+            .iter()
+            .find(|cell| (cell.from, cell.to) == (from, to))
+            .map_or(0, |c| c.migrations)
+    };
     let role = |from, to| if from == to { Role::Local } else { Role::Far };
     if nodes.len() > WIDEST_MATRIX {
-        let mut grid = Grid::new(&[("from", Side::Left), ("to", Side::Left), ("migrations", Side::Right)]);
+        let mut grid = Grid::new(&[
+            ("from", Side::Left),
+            ("to", Side::Left),
+            ("migrations", Side::Right),
+        ]);
         for cell in &found.matrix {
             let migrations = Cell::new(role(cell.from, cell.to), cell.migrations.to_string());
-            grid.row(vec![place(cell.from).into(), place(cell.to).into(), migrations]);
+            grid.row(vec![
+                place(cell.from).into(),
+                place(cell.to).into(),
+                migrations,
+            ]);
         }
         return grid.render(style);
     }
-    let titles: Vec<String> = nodes.iter().map(|to| format!("to {}", place(*to))).collect();
+    let titles: Vec<String> = nodes
+        .iter()
+        .map(|to| format!("to {}", place(*to)))
+        .collect();
     let mut columns = vec![("", Side::Left)];
     columns.extend(titles.iter().map(|title| (title.as_str(), Side::Right)));
     let mut grid = Grid::new(&columns);
     for &from in &nodes {
         let mut row = vec![Cell::from(place(from))];
-        row.extend(nodes.iter().map(|&to| Cell::new(role(from, to), at(from, to).to_string())));
+        row.extend(
+            nodes
+                .iter()
+                .map(|&to| Cell::new(role(from, to), at(from, to).to_string())),
+        );
         grid.row(row);
     }
     grid.render(style)
@@ -258,8 +405,16 @@ fn matrix(found: &Migrations, style: &Style) -> String {
 /// Place and text, node by node.
 fn times(time: &[NodeTime]) -> Vec<(String, String)> {
     let all: f64 = time.iter().map(|spent| spent.seconds).sum();
-    let text = |spent: &NodeTime| format!("{:.3} s, {}", spent.seconds, percent(spent.seconds / all.max(1e-9)));
-    time.iter().map(|spent| (place(spent.node), text(spent))).collect()
+    let text = |spent: &NodeTime| {
+        format!(
+            "{:.3} s, {}",
+            spent.seconds,
+            percent(spent.seconds / all.max(1e-9))
+        )
+    };
+    time.iter()
+        .map(|spent| (place(spent.node), text(spent)))
+        .collect()
 }
 
 fn of_tasks(tasks: &[TaskMoves], style: &Style) -> String {
@@ -272,7 +427,10 @@ fn of_tasks(tasks: &[TaskMoves], style: &Style) -> String {
     ];
     let mut grid = Grid::new(&columns);
     for task in tasks.iter().take(NAMED) {
-        let time: Vec<String> = times(&task.time).into_iter().map(|(place, text)| format!("{place} {text}")).collect();
+        let time: Vec<String> = times(&task.time)
+            .into_iter()
+            .map(|(place, text)| format!("{place} {text}"))
+            .collect();
         grid.row(vec![
             Cell::new(Role::Subject, &task.name),
             task.tid.to_string().into(),
@@ -286,26 +444,49 @@ fn of_tasks(tasks: &[TaskMoves], style: &Style) -> String {
 
 /// How it was obtained, and whether anything is missing.
 fn head<T>(traced: &Traced<T>, style: &Style) -> String {
-    let meanwhile = traced.command.as_ref().map_or_else(String::new, |command| format!(", {}", ended(command)));
+    let meanwhile = traced
+        .command
+        .as_ref()
+        .map_or_else(String::new, |command| format!(", {}", ended(command)));
     let losses = &traced.losses;
     let events = count(losses.occurred as usize, "event");
-    let read = if losses.is_whole() { "none lost" } else { "not all read" };
-    let mut out = heading(style, "traced", &format!("{:.1} s{meanwhile}; {events}, {read}", traced.seconds));
+    let read = if losses.is_whole() {
+        "none lost"
+    } else {
+        "not all read"
+    };
+    let mut out = heading(
+        style,
+        "traced",
+        &format!("{:.1} s{meanwhile}; {events}, {read}", traced.seconds),
+    );
     if let Some(label) = &traced.emulated {
         out.push_str(&line(style, Role::Warning, label));
     }
     if !losses.is_whole() {
         let mut text = format!("{} of {events} are missing", losses.lost);
         if let Some(unwritten @ 1..) = losses.unwritten {
-            text += &format!(", {unwritten} of them not for want of room (this kernel counted and did not write them)");
+            text += &format!(
+                ", {unwritten} of them not for want of room (this kernel counted and did not write them)"
+            );
         }
         if losses.damaged + losses.throttled > 0 {
-            text += &format!("; {} damaged, paused {} times by the kernel", losses.damaged, losses.throttled);
+            text += &format!(
+                "; {} damaged, paused {} times by the kernel",
+                losses.damaged, losses.throttled
+            );
         }
-        out.push_str(&line(style, Role::Warning, &format!("{text}: the counts below are too low")));
+        out.push_str(&line(
+            style,
+            Role::Warning,
+            &format!("{text}: the counts below are too low"),
+        ));
     }
     if !traced.cpus_not_traced.is_empty() {
-        let text = format!("not traced, because offline: CPUs {}", traced.cpus_not_traced);
+        let text = format!(
+            "not traced, because offline: CPUs {}",
+            traced.cpus_not_traced
+        );
         out.push_str(&line(style, Role::Warning, &text));
     }
     out
@@ -341,7 +522,11 @@ fn number(number: u64) -> Cell {
 
 /// A number, or nothing for none, so that a column without any is left out.
 fn some(number: u64) -> Cell {
-    if number == 0 { "".into() } else { number.to_string().into() }
+    if number == 0 {
+        "".into()
+    } else {
+        number.to_string().into()
+    }
 }
 
 fn line(style: &Style, role: Role, text: &str) -> String {

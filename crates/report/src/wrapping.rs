@@ -9,7 +9,9 @@ pub fn clean(text: &str) -> String {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
     };
-    text.chars().map(|c| if unfit(c) { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| if unfit(c) { '\u{fffd}' } else { c })
+        .collect()
 }
 
 /// Columns a text takes.
@@ -27,7 +29,9 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
             lines.push(String::new());
         }
         for c in piece.chars() {
-            let full = lines.last().is_some_and(|line| columns(line) + c.width().unwrap_or(0) > width);
+            let full = lines
+                .last()
+                .is_some_and(|line| columns(line) + c.width().unwrap_or(0) > width);
             if full && c == ' ' {
                 continue;
             }
@@ -39,9 +43,16 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
             }
         }
     }
-    let mut lines: Vec<String> = lines.into_iter().map(|line| line.trim_end().to_owned()).collect();
+    let mut lines: Vec<String> = lines
+        .into_iter()
+        .map(|line| line.trim_end().to_owned())
+        .collect();
     lines.retain(|line| !line.is_empty());
-    if lines.is_empty() { vec![String::new()] } else { lines }
+    if lines.is_empty() {
+        vec![String::new()]
+    } else {
+        lines
+    }
 }
 
 /// The text cut to `width` columns, with "..." when something is missing.
@@ -75,7 +86,10 @@ mod tests {
 
     #[test]
     fn escapes_do_not_reach_a_terminal() {
-        assert_eq!(clean("a\u{1b}[31mb\n\u{202e}c"), "a\u{fffd}[31mb\u{fffd}\u{fffd}c");
+        assert_eq!(
+            clean("a\u{1b}[31mb\n\u{202e}c"),
+            "a\u{fffd}[31mb\u{fffd}\u{fffd}c"
+        );
     }
 
     #[test]

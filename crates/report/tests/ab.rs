@@ -21,8 +21,18 @@ fn side(kernel: &str, answers: &[(&str, f64)]) -> Side {
 }
 
 fn compared(command: &str, a: Side, b: Side, selection: &[&str]) -> Comparison {
-    let selection = Selection::new(selection.iter().map(|&pattern| pattern.to_owned()).collect());
-    Comparison::of(command.split(' ').map(str::to_owned).collect(), a, b, &selection)
+    let selection = Selection::new(
+        selection
+            .iter()
+            .map(|&pattern| pattern.to_owned())
+            .collect(),
+    );
+    Comparison::of(
+        command.split(' ').map(str::to_owned).collect(),
+        a,
+        b,
+        &selection,
+    )
 }
 
 #[test]
@@ -43,17 +53,34 @@ fn json_is_compared_by_path_and_equal_values_are_counted() {
     let answer = |iops: u32, node: &str| {
         format!(r#"{{"tool": "x", "jobs": [{{"name": "far", "iops": {iops}}}], "node": {node}}}"#)
     };
-    let (a, b): (Vec<String>, Vec<String>) =
-        (0..4).map(|run| (answer(632 + run, "null"), answer(715 + run, "2"))).unzip();
-    let runs = |texts: &[String]| texts.iter().map(|text| (text.clone(), 60.0)).collect::<Vec<_>>();
+    let (a, b): (Vec<String>, Vec<String>) = (0..4)
+        .map(|run| (answer(632 + run, "null"), answer(715 + run, "2")))
+        .unzip();
+    let runs = |texts: &[String]| {
+        texts
+            .iter()
+            .map(|text| (text.clone(), 60.0))
+            .collect::<Vec<_>>()
+    };
     let (a, b) = (runs(&a), runs(&b));
     let borrowed = |runs: &[(String, f64)], kernel: &str| {
-        side(kernel, &runs.iter().map(|(text, time)| (text.as_str(), *time)).collect::<Vec<_>>())
+        side(
+            kernel,
+            &runs
+                .iter()
+                .map(|(text, time)| (text.as_str(), *time))
+                .collect::<Vec<_>>(),
+        )
     };
     let comparison = compared("fio job", borrowed(&a, "6.1"), borrowed(&b, "6.12"), &[]);
     assert_eq!(comparison.equal_values, 2);
     insta::assert_snapshot!(table(&comparison, &Style::default()));
-    let selected = compared("fio job", borrowed(&a, "6.1"), borrowed(&b, "6.12"), &["jobs[*].name"]);
+    let selected = compared(
+        "fio job",
+        borrowed(&a, "6.1"),
+        borrowed(&b, "6.12"),
+        &["jobs[*].name"],
+    );
     assert_eq!(selected.values.len(), 1);
     assert_eq!(selected.values[0].path, "jobs[far].name");
 }
@@ -63,8 +90,14 @@ fn a_failed_run_is_named_with_its_last_error() {
     let mut b = side("6.12", &[("", 0.1)]);
     b.runs[0].exit_code = 127;
     b.runs[0].stderr = "sh: fioo: not found\n".to_owned();
-    let text = table(&compared("fioo", side("6.1", &[("", 0.1)]), b, &[]), &Style::default());
-    assert!(text.contains("B ended with 127: sh: fioo: not found"), "{text}");
+    let text = table(
+        &compared("fioo", side("6.1", &[("", 0.1)]), b, &[]),
+        &Style::default(),
+    );
+    assert!(
+        text.contains("B ended with 127: sh: fioo: not found"),
+        "{text}"
+    );
 }
 
 /// A thing compared with itself: a run's numbers differ by chance, every third one is a small count with many ties.
@@ -81,7 +114,13 @@ fn of_itself(random: &mut Rng, numbers: usize, runs: usize) -> Comparison {
                 (format!("{{{}}}", fields.join(",")), random.f64())
             })
             .collect();
-        side("6.12", &answers.iter().map(|(text, time)| (text.as_str(), *time)).collect::<Vec<_>>())
+        side(
+            "6.12",
+            &answers
+                .iter()
+                .map(|(text, time)| (text.as_str(), *time))
+                .collect::<Vec<_>>(),
+        )
     };
     let (a, b) = (of_side(), of_side());
     compared("bench", a, b, &[])
@@ -90,37 +129,75 @@ fn of_itself(random: &mut Rng, numbers: usize, runs: usize) -> Comparison {
 #[test]
 fn a_thing_compared_with_itself_rarely_differs_in_any_of_many_numbers() {
     let mut random = Rng::with_seed(11);
-    for (numbers, runs, trials) in [(0, 4, 2000), (4, 2, 300), (5, 5, 2000), (22, 6, 800), (22, 8, 300), (84, 7, 200)] {
+    for (numbers, runs, trials) in [
+        (0, 4, 2000),
+        (4, 2, 300),
+        (5, 5, 2000),
+        (22, 6, 800),
+        (22, 8, 300),
+        (84, 7, 200),
+    ] {
         let alarms = (0..trials).filter(|_| {
             let found = of_itself(&mut random, numbers, runs);
-            let changes = found.values.iter().chain([&found.elapsed]).filter_map(|value| value.change);
-            changes.into_iter().any(|change| change.verdict == Verdict::Significant)
+            let changes = found
+                .values
+                .iter()
+                .chain([&found.elapsed])
+                .filter_map(|value| value.change);
+            changes
+                .into_iter()
+                .any(|change| change.verdict == Verdict::Significant)
         });
         let (alarms, trials) = (alarms.count(), f64::from(trials));
         println!("{numbers} numbers and the time, {runs} runs: {alarms} of {trials}");
         // 5 % with three deviations of the count itself; too few runs never say anything.
-        let most = if runs < 4 { 0.0 } else { 0.05 * trials + 3.0 * (0.05 * 0.95 * trials).sqrt() };
-        assert!(alarms as f64 <= most, "{alarms} of {trials} with {numbers} numbers and {runs} runs");
+        let most = if runs < 4 {
+            0.0
+        } else {
+            0.05 * trials + 3.0 * (0.05 * 0.95 * trials).sqrt()
+        };
+        assert!(
+            alarms as f64 <= most,
+            "{alarms} of {trials} with {numbers} numbers and {runs} runs"
+        );
     }
 }
 
 #[test]
 fn two_runs_say_nothing_and_enough_runs_find_a_difference() {
     let answers = |from: usize, runs: usize| -> Vec<(String, f64)> {
-        (0..runs).map(|run| (format!("{{\"iops\": {}}}", from + run % 2), 1.0)).collect()
+        (0..runs)
+            .map(|run| (format!("{{\"iops\": {}}}", from + run % 2), 1.0))
+            .collect()
     };
     let found = |runs: usize| {
         let (a, b) = (answers(100, runs), answers(900, runs));
         let of = |runs: &[(String, f64)]| {
-            side("6.1", &runs.iter().map(|(text, time)| (text.as_str(), *time)).collect::<Vec<_>>())
+            side(
+                "6.1",
+                &runs
+                    .iter()
+                    .map(|(text, time)| (text.as_str(), *time))
+                    .collect::<Vec<_>>(),
+            )
         };
         compared("bench", of(&a), of(&b), &[])
     };
     let two = found(2);
     assert_eq!(two.values[0].change.unwrap().verdict, Verdict::TooFewRuns);
-    assert_eq!((two.compared_numbers, two.runs_needed), (1, 4), "the time is the same in every run and does not count");
+    assert_eq!(
+        (two.compared_numbers, two.runs_needed),
+        (1, 4),
+        "the time is the same in every run and does not count"
+    );
     let text = table(&two, &Style::default());
-    assert!(text.contains("too few runs to tell") && text.contains("--runs 4"), "{text}");
-    assert_eq!(found(4).values[0].change.unwrap().verdict, Verdict::Significant);
+    assert!(
+        text.contains("too few runs to tell") && text.contains("--runs 4"),
+        "{text}"
+    );
+    assert_eq!(
+        found(4).values[0].change.unwrap().verdict,
+        Verdict::Significant
+    );
     assert!(!table(&found(4), &Style::default()).contains("--runs"));
 }

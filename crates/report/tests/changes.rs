@@ -3,26 +3,41 @@
 mod samples;
 
 use nearfar_apply::{
-    Applied, Effective, Outcome, Reverted, RollbackOutcome, Run, RunChange, RunChangeState, RunId, RunState, Setting,
-    Tried, UndoResult,
+    Applied, Effective, Outcome, Reverted, RollbackOutcome, Run, RunChange, RunChangeState, RunId,
+    RunState, Setting, Tried, UndoResult,
 };
 use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId};
 use nearfar_placement::change::{Change, DistanceChange, LeftAlone, PLAN_FORMAT, Plan, Planned};
 use nearfar_report::{Style, history, outcome, plan};
 
-const PLAIN: Style = Style { colour: false, width: 100 };
+const PLAIN: Style = Style {
+    colour: false,
+    width: 100,
+};
 
 fn interrupt(irq: u32, cpu: u32) -> Change {
     let cpus = CpuSet::single(CpuId(cpu));
-    Change::InterruptAffinity { irq: Irq(irq), cpus, near: Some(NodeId(0)), name: Some(format!("ens5f0-{cpu}")) }
+    Change::InterruptAffinity {
+        irq: Irq(irq),
+        cpus,
+        near: Some(NodeId(0)),
+        name: Some(format!("ens5f0-{cpu}")),
+    }
 }
 
 fn device() -> Change {
-    Change::DeviceNode { device: "0000:d8:00.0".parse().unwrap(), node: NodeId(1), rebind: None }
+    Change::DeviceNode {
+        device: "0000:d8:00.0".parse().unwrap(),
+        node: NodeId(1),
+        rebind: None,
+    }
 }
 
 fn planned(change: Change, before: &str, rule: &str, reason: &str) -> Planned {
-    let distance = Some(DistanceChange { now: Some(Distance(21)), after: Some(Distance(10)) });
+    let distance = Some(DistanceChange {
+        now: Some(Distance(21)),
+        after: Some(Distance(10)),
+    });
     Planned {
         change,
         before: Some(before.to_owned()),
@@ -35,7 +50,10 @@ fn planned(change: Change, before: &str, rule: &str, reason: &str) -> Planned {
 
 fn sample_plan() -> Plan {
     let far = "the interrupts of ens5f0 are served on node 1, its device is on node 0";
-    let policy = Change::NvmeIoPolicy { subsystem: "nvme-subsys0".to_owned(), policy: IoPolicy::QueueDepth };
+    let policy = Change::NvmeIoPolicy {
+        subsystem: "nvme-subsys0".to_owned(),
+        policy: IoPolicy::QueueDepth,
+    };
     let alone = |irq: u32| LeftAlone {
         subject: format!("interrupt {irq} (nvme0q{irq})"),
         rule: "interrupt-managed".to_owned(),
@@ -49,8 +67,18 @@ fn sample_plan() -> Plan {
         changes: vec![
             planned(interrupt(40, 0), "16", "interrupt-far", far),
             planned(interrupt(41, 1), "17", "interrupt-far", far),
-            planned(device(), "-1", "device-without-node", "the firmware puts its host bridge on node 1"),
-            planned(policy, "numa", "nvme-far-path", "one of two paths is never used"),
+            planned(
+                device(),
+                "-1",
+                "device-without-node",
+                "the firmware puts its host bridge on node 1",
+            ),
+            planned(
+                policy,
+                "numa",
+                "nvme-far-path",
+                "one of two paths is never used",
+            ),
         ],
         left_alone: (60..70).map(alone).collect(),
         nearest: Vec::new(),
@@ -60,24 +88,50 @@ fn sample_plan() -> Plan {
 #[test]
 fn a_plan_shows_value_distance_and_file_of_each_change() {
     insta::assert_snapshot!(plan::table(&sample_plan(), &PLAIN));
-    let nothing = Plan { changes: Vec::new(), left_alone: Vec::new(), host: None, ..sample_plan() };
+    let nothing = Plan {
+        changes: Vec::new(),
+        left_alone: Vec::new(),
+        host: None,
+        ..sample_plan()
+    };
     assert_eq!(plan::table(&nothing, &PLAIN).trim(), "Nothing to change");
 }
 
 #[test]
 fn an_outcome_says_what_was_made_and_how_to_undo_it() {
-    let tried = |change: Change, result| Tried { file: Setting::of(&change).path(), change, result };
+    let tried = |change: Change, result| Tried {
+        file: Setting::of(&change).path(),
+        change,
+        result,
+    };
     let made = Applied::Made {
         before: "16".to_owned(),
         after: "2".to_owned(),
-        effective: Some(Effective::WithTheNextInterrupt { cpus: "16".to_owned() }),
+        effective: Some(Effective::WithTheNextInterrupt {
+            cpus: "16".to_owned(),
+        }),
         note: Some("CPU 0 had no vector left".to_owned()),
     };
     let results = vec![
         tried(interrupt(40, 0), made),
-        tried(interrupt(41, 1), Applied::AlreadySo { now: "1".to_owned() }),
-        tried(interrupt(60, 1), Applied::LeftAlone { because: "managed by the kernel (EIO)".to_owned() }),
-        tried(device(), Applied::Failed { error: "writing 1: Permission denied; run as root".to_owned() }),
+        tried(
+            interrupt(41, 1),
+            Applied::AlreadySo {
+                now: "1".to_owned(),
+            },
+        ),
+        tried(
+            interrupt(60, 1),
+            Applied::LeftAlone {
+                because: "managed by the kernel (EIO)".to_owned(),
+            },
+        ),
+        tried(
+            device(),
+            Applied::Failed {
+                error: "writing 1: Permission denied; run as root".to_owned(),
+            },
+        ),
     ];
     let outcome = Outcome {
         run: Some(RunId(7)),
@@ -95,13 +149,30 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
 fn a_rollback_says_what_it_did_not_touch() {
     let reverted = |irq: u32, result| {
         let setting = Setting::InterruptAffinity { irq: Irq(irq) };
-        Reverted { file: setting.path(), setting, result }
+        Reverted {
+            file: setting.path(),
+            setting,
+            result,
+        }
     };
     let outcome = RollbackOutcome {
         run: Some(RunId(7)),
         changes: vec![
-            reverted(41, UndoResult::ChangedSince { now: "5".to_owned(), by_run: None }),
-            reverted(40, UndoResult::Restored { from: "2".to_owned(), to: "16".to_owned(), note: None }),
+            reverted(
+                41,
+                UndoResult::ChangedSince {
+                    now: "5".to_owned(),
+                    by_run: None,
+                },
+            ),
+            reverted(
+                40,
+                UndoResult::Restored {
+                    from: "2".to_owned(),
+                    to: "16".to_owned(),
+                    note: None,
+                },
+            ),
         ],
         notes: Vec::new(),
     };
@@ -127,15 +198,24 @@ fn a_history_begins_with_the_latest_run() {
         in_force: writes as usize,
         changes: (0..writes).map(change).collect(),
     };
-    let unreadable = RunState::Unreadable { because: "/var/lib/nearfar/3: line 2 is cut off".to_owned() };
-    let runs = [run(1, RunState::Undone, 1), run(2, RunState::Made, 14), run(3, unreadable, 0)];
+    let unreadable = RunState::Unreadable {
+        because: "/var/lib/nearfar/3: line 2 is cut off".to_owned(),
+    };
+    let runs = [
+        run(1, RunState::Undone, 1),
+        run(2, RunState::Made, 14),
+        run(3, unreadable, 0),
+    ];
     insta::assert_snapshot!(history::table(&runs, &PLAIN));
     assert!(history::table(&[], &PLAIN).contains("nearfar has changed nothing here"));
 }
 
 #[test]
 fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
-    let setting = |queue| Setting::Xps { interface: "eth0".to_owned(), queue };
+    let setting = |queue| Setting::Xps {
+        interface: "eth0".to_owned(),
+        queue,
+    };
     let change = |queue: u32, state| RunChange {
         setting: setting(queue),
         file: setting(queue).path(),
@@ -146,8 +226,13 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
     let states = [
         RunChangeState::Made,
         RunChangeState::Undone,
-        RunChangeState::ChangedSince { now: "ff".to_owned(), by_run: Some(RunId(9)) },
-        RunChangeState::Failed { error: "no such CPU".to_owned() },
+        RunChangeState::ChangedSince {
+            now: "ff".to_owned(),
+            by_run: Some(RunId(9)),
+        },
+        RunChangeState::Failed {
+            error: "no such CPU".to_owned(),
+        },
         RunChangeState::Made,
         RunChangeState::Gone,
     ];
@@ -159,16 +244,29 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
         pid: None,
         state: RunState::Made,
         in_force: 2,
-        changes: (0..).zip(states).map(|(queue, state)| change(queue, state)).collect(),
+        changes: (0..)
+            .zip(states)
+            .map(|(queue, state)| change(queue, state))
+            .collect(),
     };
     let text = history::table(&[run], &PLAIN);
-    assert!(text.contains("2 of 5 changes in force, 1 undone, 1 changed since, 1 gone"), "{text}");
-    assert!(text.contains("none    0,5") && text.contains("changed by run 9 since: 0-7"), "{text}");
+    assert!(
+        text.contains("2 of 5 changes in force, 1 undone, 1 changed since, 1 gone"),
+        "{text}"
+    );
+    assert!(
+        text.contains("none    0,5") && text.contains("changed by run 9 since: 0-7"),
+        "{text}"
+    );
 }
 
 #[test]
 fn masks_are_lists_in_every_table() {
-    let change = Change::Xps { interface: "eth0".to_owned(), queue: 3, cpus: "0,5".parse().unwrap() };
+    let change = Change::Xps {
+        interface: "eth0".to_owned(),
+        queue: 3,
+        cpus: "0,5".parse().unwrap(),
+    };
     let setting = Setting::of(&change);
     let plan = Plan {
         changes: vec![Planned {
@@ -178,33 +276,62 @@ fn masks_are_lists_in_every_table() {
         left_alone: Vec::new(),
         ..sample_plan()
     };
-    let made =
-        Applied::Made { before: "00000000,000000ff".to_owned(), after: "21".to_owned(), effective: None, note: None };
-    let tried = |result| Tried { file: setting.path(), change: change.clone(), result };
+    let made = Applied::Made {
+        before: "00000000,000000ff".to_owned(),
+        after: "21".to_owned(),
+        effective: None,
+        note: None,
+    };
+    let tried = |result| Tried {
+        file: setting.path(),
+        change: change.clone(),
+        result,
+    };
     let outcome = Outcome {
         run: None,
         changes: vec![
             tried(made),
-            tried(Applied::AlreadySo { now: "21".to_owned() }),
-            tried(Applied::Undone { now: "00000000,000000ff".to_owned() }),
+            tried(Applied::AlreadySo {
+                now: "21".to_owned(),
+            }),
+            tried(Applied::Undone {
+                now: "00000000,000000ff".to_owned(),
+            }),
         ],
         undone_because: None,
         stopped_because: None,
         notes: Vec::new(),
     };
-    let reverted = |result| Reverted { file: setting.path(), setting: setting.clone(), result };
+    let reverted = |result| Reverted {
+        file: setting.path(),
+        setting: setting.clone(),
+        result,
+    };
     let rollback = RollbackOutcome {
         run: None,
         changes: vec![
-            reverted(UndoResult::Restored { from: "21".to_owned(), to: "000000ff".to_owned(), note: None }),
-            reverted(UndoResult::ChangedSince { now: "000000ff".to_owned(), by_run: None }),
+            reverted(UndoResult::Restored {
+                from: "21".to_owned(),
+                to: "000000ff".to_owned(),
+                note: None,
+            }),
+            reverted(UndoResult::ChangedSince {
+                now: "000000ff".to_owned(),
+                by_run: None,
+            }),
         ],
         notes: Vec::new(),
     };
-    for text in [plan::table(&plan, &PLAIN), outcome::table(&outcome, "", &PLAIN), outcome::rollback(&rollback, &PLAIN)]
-    {
+    for text in [
+        plan::table(&plan, &PLAIN),
+        outcome::table(&outcome, "", &PLAIN),
+        outcome::rollback(&rollback, &PLAIN),
+    ] {
         assert!(
-            text.contains("0-7") && text.contains("0,5") && !text.contains("ff") && !text.contains("21 "),
+            text.contains("0-7")
+                && text.contains("0,5")
+                && !text.contains("ff")
+                && !text.contains("21 "),
             "{text}"
         );
     }

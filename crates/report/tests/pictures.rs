@@ -13,7 +13,10 @@ use proptest::prelude::*;
 
 /// The names of all elements, or what is wrong with the document.
 fn elements(xml: &str) -> Result<Vec<String>, String> {
-    Ok(html::elements(xml)?.into_iter().map(|element| element.name).collect())
+    Ok(html::elements(xml)?
+        .into_iter()
+        .map(|element| element.name)
+        .collect())
 }
 
 #[test]
@@ -21,13 +24,19 @@ fn pictures_of_all_samples_are_well_formed_and_run_nothing() {
     for (name, machine) in samples::all() {
         let svg = topo::svg(&machine);
         let names = elements(&svg).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert!(names.iter().filter(|name| *name == "g").count() >= machine.nodes.len(), "{name}: a room is missing");
         assert!(
-            names.iter().all(|name| !matches!(name.as_str(), "script" | "foreignObject" | "image" | "a")),
+            names.iter().filter(|name| *name == "g").count() >= machine.nodes.len(),
+            "{name}: a room is missing"
+        );
+        assert!(
+            names
+                .iter()
+                .all(|name| !matches!(name.as_str(), "script" | "foreignObject" | "image" | "a")),
             "{name}"
         );
         assert!(
-            !svg.contains("http") || svg.matches("http").count() == svg.matches("http://www.w3.org/2000/svg").count()
+            !svg.contains("http")
+                || svg.matches("http").count() == svg.matches("http://www.w3.org/2000/svg").count()
         );
     }
 }
@@ -38,7 +47,10 @@ fn pages_of_all_samples_are_well_formed_load_nothing_and_run_nothing() {
         let page = checkup::page(&samples::checkup(machine, 8));
         let names = elements(&as_xml(&page)).unwrap_or_else(|error| panic!("{name}: {error}"));
         for forbidden in ["script", "link", "img", "iframe", "object"] {
-            assert!(names.iter().all(|name| name != forbidden), "{name} has <{forbidden}>");
+            assert!(
+                names.iter().all(|name| name != forbidden),
+                "{name} has <{forbidden}>"
+            );
         }
         let loads = page.replace("http://www.w3.org/2000/svg", "");
         assert!(
@@ -59,7 +71,11 @@ fn markup_in_names_is_shown_and_not_obeyed() {
     let dot = topo::dot(&checkup.machine);
     // Whatever stands between quotes, an unescaped quote ends it: there must be an even number of them a line.
     for line in dot.lines() {
-        let quotes = line.replace("\\\\", "").replace("\\\"", "").matches('"').count();
+        let quotes = line
+            .replace("\\\\", "")
+            .replace("\\\"", "")
+            .matches('"')
+            .count();
         assert!(quotes.is_multiple_of(2), "{line}");
     }
 }
@@ -70,9 +86,13 @@ fn a_page_says_what_was_not_measured_and_why() {
     checkup.probe = Known::no("--no-probe was given");
     let page = checkup::page(&checkup);
     assert!(page.contains("--no-probe was given"));
-    for part in
-        ["task-memory-far", "tasks were not read", "nearfar checkup", "/proc/irq/40/effective_affinity_list", "21 → 10"]
-    {
+    for part in [
+        "task-memory-far",
+        "tasks were not read",
+        "nearfar checkup",
+        "/proc/irq/40/effective_affinity_list",
+        "21 → 10",
+    ] {
         assert!(page.contains(part), "{part} is missing");
     }
 }
@@ -91,9 +111,16 @@ fn a_page_says_what_floating_costs_with_its_interval_and_under_which_load() {
     ] {
         assert!(page.contains(part), "{part:?} is missing");
     }
-    let rows = page.split("<table class=\"runs\">").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+    let rows = page
+        .split("<table class=\"runs\">")
+        .nth(1)
+        .and_then(|rest| rest.split("</table>").next())
+        .unwrap();
     assert_eq!(rows.matches("<tr>").count(), 1 + 5);
-    assert!(rows.contains("<td>node 0</td><td>floating</td><td>9</td>"), "{rows}");
+    assert!(
+        rows.contains("<td>node 0</td><td>floating</td><td>9</td>"),
+        "{rows}"
+    );
     checkup.floating = Known::no("only <one> node");
     assert!(checkup::page(&checkup).contains("Not probed: only &lt;one&gt; node"));
     // What was not measured for the same reason as everything else is said once.
@@ -122,12 +149,23 @@ fn a_page_of_the_largest_machine_is_small_and_quick() {
 #[test]
 fn dot_names_nodes_devices_and_distances() {
     let dot = topo::dot(&samples::two_sockets());
-    for part in ["graph machine {", "n0 -- n1 [label=\"21\"", "\"0000:3b:00.0\"", "n0 -- \"0000:3b:00.0\""] {
+    for part in [
+        "graph machine {",
+        "n0 -- n1 [label=\"21\"",
+        "\"0000:3b:00.0\"",
+        "n0 -- \"0000:3b:00.0\"",
+    ] {
         assert!(dot.contains(part), "{part} is missing in\n{dot}");
     }
-    assert!(!dot.contains("-- \"0000:d8:00.0\""), "a device without a node hangs on none");
+    assert!(
+        !dot.contains("-- \"0000:d8:00.0\""),
+        "a device without a node hangs on none"
+    );
     let asymmetric = topo::dot(&samples::eight());
-    assert!(asymmetric.contains("16 / 17"), "both directions are named where they differ");
+    assert!(
+        asymmetric.contains("16 / 17"),
+        "both directions are named where they differ"
+    );
 }
 
 proptest! {

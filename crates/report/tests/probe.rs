@@ -21,14 +21,25 @@ fn parameters(cells: &[MatrixCell]) -> Parameters {
         settings: Vec::new(),
         nodes: vec![NodeId(0), NodeId(1)],
         cells: cells.to_vec(),
-        left_out: vec![LeftOut { what: "all cells on the moon".to_owned(), because: "nobody is there".to_owned() }],
+        left_out: vec![LeftOut {
+            what: "all cells on the moon".to_owned(),
+            because: "nobody is there".to_owned(),
+        }],
     }
 }
 
 fn text(cells: &[MatrixCell], taken: &[Taken], wanted: u32, emulated: Option<&str>) -> String {
-    let answer = Answer::new(parameters(cells), taken, wanted, emulated.map(str::to_owned));
+    let answer = Answer::new(
+        parameters(cells),
+        taken,
+        wanted,
+        emulated.map(str::to_owned),
+    );
     let text = probe::matrix(&answer, &Style::default());
-    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
     text
 }
 
@@ -65,34 +76,58 @@ fn a_load_that_others_kept_from_the_cpus_is_said_to_be_short() {
     let cells: Vec<MatrixCell> = two_nodes().into_iter().take(4).collect();
     let said = |had: f64, waited: f64| {
         let mut taken = world(&cells, 6, 0.01);
-        for sample in taken.iter_mut().filter_map(|taken| taken.sample.as_mut().ok()) {
+        for sample in taken
+            .iter_mut()
+            .filter_map(|taken| taken.sample.as_mut().ok())
+        {
             sample.load_percent = Known::Yes(had);
             sample.probe.waited_s = Known::Yes(waited * sample.probe.seconds);
         }
         flowing(&text(&cells, &taken, 6, None))
     };
     let quiet = said(55.0, 0.45);
-    assert!(quiet.contains("60 % of it; it had 55.0 % of the CPUs"), "{quiet}");
+    assert!(
+        quiet.contains("60 % of it; it had 55.0 % of the CPUs"),
+        "{quiet}"
+    );
     assert!(!quiet.contains("others worked"), "{quiet}");
     let crowded = said(8.7, 0.92);
     let says = "the load had 8.7 % of the CPUs instead of 60 % and the probe waited for a CPU 92 % of the time";
-    assert!(crowded.contains(says) && crowded.contains("others worked on these CPUs"), "{crowded}");
-    assert!(said(55.0, 0.8).contains("others worked"), "the probe's waits alone tell it, too");
+    assert!(
+        crowded.contains(says) && crowded.contains("others worked on these CPUs"),
+        "{crowded}"
+    );
+    assert!(
+        said(55.0, 0.8).contains("others worked"),
+        "the probe's waits alone tell it, too"
+    );
     let mut taken = world(&cells, 6, 0.01);
-    for sample in taken.iter_mut().filter_map(|taken| taken.sample.as_mut().ok()) {
+    for sample in taken
+        .iter_mut()
+        .filter_map(|taken| taken.sample.as_mut().ok())
+    {
         (sample.probe.seconds, sample.load_percent) = (0.01, Known::Yes(0.0));
     }
-    assert!(!flowing(&text(&cells, &taken, 6, None)).contains("others worked"), "a run within a period of the load");
+    assert!(
+        !flowing(&text(&cells, &taken, 6, None)).contains("others worked"),
+        "a run within a period of the load"
+    );
 }
 
 #[test]
 fn nothing_is_claimed_from_a_few_samples() {
     let cells = two_nodes();
     let said = flowing(&text(&cells, &world(&cells, 5, 0.01), 64, None));
-    assert!(said.contains("in 5 rounds; six would give an interval"), "{said}");
+    assert!(
+        said.contains("in 5 rounds; six would give an interval"),
+        "{said}"
+    );
     assert!(said.contains("180 of 2304 samples are there"), "{said}");
     let said = flowing(&text(&cells, &[], 64, None));
-    assert!(said.contains("cannot tell, because no round has a sample of every cell it takes"), "{said}");
+    assert!(
+        said.contains("cannot tell, because no round has a sample of every cell it takes"),
+        "{said}"
+    );
     assert!(!said.contains("NaN"), "{said}");
 }
 
@@ -104,6 +139,9 @@ fn a_run_that_failed_is_counted_and_named() {
         taken.sample = Err("out of memory \u{1b}[31m".to_owned());
     }
     let said = flowing(&text(&cells, &taken, 6, None));
-    assert!(said.contains("6 samples of cell pnid=-1,nb=0,mem=0,cpu=1 failed: out of memory"), "{said}");
+    assert!(
+        said.contains("6 samples of cell pnid=-1,nb=0,mem=0,cpu=1 failed: out of memory"),
+        "{said}"
+    );
     assert!(!said.contains('\u{1b}'));
 }

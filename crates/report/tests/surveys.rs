@@ -6,7 +6,10 @@ use nearfar_report::Style;
 use nearfar_report::latency::{survey, survey_svg};
 use unicode_width::UnicodeWidthStr;
 
-const PLAIN: Style = Style { colour: false, width: 100 };
+const PLAIN: Style = Style {
+    colour: false,
+    width: 100,
+};
 
 #[test]
 fn surveys_of_machines_of_several_shapes() {
@@ -27,7 +30,10 @@ fn details_say_everything_of_each_pair() {
 #[test]
 fn nothing_measured_is_said_with_the_reason() {
     let text = survey(&samples::surveys::nothing(), false, &PLAIN);
-    assert!(text.starts_with("Nothing was measured") && text.contains("one CPU"), "{text}");
+    assert!(
+        text.starts_with("Nothing was measured") && text.contains("one CPU"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -35,13 +41,25 @@ fn no_line_is_too_long_and_none_ends_in_spaces() {
     for (name, machine) in samples::all() {
         for all_below in [None, Some(16)] {
             let mut sample = samples::surveys::survey(&machine);
-            sample.transfer = all_below.map(|end| samples::surveys::transfer(&machine, Some(end))).or(sample.transfer);
+            sample.transfer = all_below
+                .map(|end| samples::surveys::transfer(&machine, Some(end)))
+                .or(sample.transfer);
             for width in [100, 60] {
-                let text = survey(&sample, name != "large", &Style { colour: false, width });
+                let text = survey(
+                    &sample,
+                    name != "large",
+                    &Style {
+                        colour: false,
+                        width,
+                    },
+                );
                 let longest = text.lines().map(UnicodeWidthStr::width).max().unwrap();
                 assert!(longest <= width, "{name}: {longest} columns");
                 assert!(text.lines().all(|line| line.trim_end() == line), "{name}");
-                assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{name}: foreign text got through");
+                assert!(
+                    !text.contains('\u{1b}') && !text.contains('\u{202e}'),
+                    "{name}: foreign text got through"
+                );
             }
         }
     }
@@ -64,10 +82,21 @@ fn every_heading_of_an_emulated_machine_carries_its_label() {
 
 #[test]
 fn distances_stand_beside_what_was_measured() {
-    let text = survey(&samples::surveys::survey(&samples::kunpeng()), false, &PLAIN);
-    let mut below = text.lines().skip_while(|line| !line.starts_with("Latency, relative"));
-    let row = below.find(|line| line.trim_start().starts_with("0 ")).unwrap();
-    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["0", "1.00/1.0", "1.60/1.6", "3.20/3.2", "3.30/3.3"]);
+    let text = survey(
+        &samples::surveys::survey(&samples::kunpeng()),
+        false,
+        &PLAIN,
+    );
+    let mut below = text
+        .lines()
+        .skip_while(|line| !line.starts_with("Latency, relative"));
+    let row = below
+        .find(|line| line.trim_start().starts_with("0 "))
+        .unwrap();
+    assert_eq!(
+        row.split_whitespace().collect::<Vec<_>>(),
+        ["0", "1.00/1.0", "1.60/1.6", "3.20/3.2", "3.30/3.3"]
+    );
 }
 
 #[test]
@@ -84,16 +113,27 @@ fn pictures_are_well_formed_and_fetch_nothing() {
                     Ok(quick_xml::events::Event::Eof) => break,
                     Ok(quick_xml::events::Event::Start(tag)) => {
                         let tag = tag.name();
-                        assert!(!["script", "image", "a", "foreignObject"].contains(&tag.as_ref()), "{name}");
+                        assert!(
+                            !["script", "image", "a", "foreignObject"].contains(&tag.as_ref()),
+                            "{name}"
+                        );
                     }
                     Ok(_) => {}
                     Err(error) => panic!("{name}: {error}"),
                 }
             }
-            assert_eq!(svg.matches("http").count(), svg.matches("http://www.w3.org/2000/svg").count(), "{name}");
+            assert_eq!(
+                svg.matches("http").count(),
+                svg.matches("http://www.w3.org/2000/svg").count(),
+                "{name}"
+            );
             if let Some(folder) = std::env::var_os("NEARFAR_PICTURES") {
                 let all = if all_below.is_some() { "-all" } else { "" };
-                std::fs::write(std::path::Path::new(&folder).join(format!("{name}{all}.svg")), &svg).unwrap();
+                std::fs::write(
+                    std::path::Path::new(&folder).join(format!("{name}{all}.svg")),
+                    &svg,
+                )
+                .unwrap();
             }
         }
     }
@@ -110,11 +150,30 @@ fn one_sample_is_called_that_and_has_no_spread() {
     let once = |figures: &mut nearfar_statistics::Figures| {
         *figures = nearfar_statistics::Figures::of(vec![figures.median]).unwrap();
     };
-    sample.bandwidth.as_mut().unwrap().pairs.iter_mut().for_each(|pair| once(&mut pair.bytes_per_s));
-    sample.transfer.as_mut().unwrap().pairs.iter_mut().for_each(|pair| once(&mut pair.round_trip_ns));
-    for text in [survey(&sample, false, &PLAIN), survey(&sample, true, &PLAIN), survey_svg(&sample, &machine)] {
+    sample
+        .bandwidth
+        .as_mut()
+        .unwrap()
+        .pairs
+        .iter_mut()
+        .for_each(|pair| once(&mut pair.bytes_per_s));
+    sample
+        .transfer
+        .as_mut()
+        .unwrap()
+        .pairs
+        .iter_mut()
+        .for_each(|pair| once(&mut pair.round_trip_ns));
+    for text in [
+        survey(&sample, false, &PLAIN),
+        survey(&sample, true, &PLAIN),
+        survey_svg(&sample, &machine),
+    ] {
         assert!(!text.contains('±'), "{text}");
     }
     let details = survey(&sample, true, &PLAIN);
-    assert!(details.contains("one sample") && !details.contains("quartiles"), "{details}");
+    assert!(
+        details.contains("one sample") && !details.contains("quartiles"),
+        "{details}"
+    );
 }

@@ -9,7 +9,10 @@ use nearfar_report::{Style, audit, checkup, latency, path, spread as report_spre
 use proptest::prelude::*;
 use unicode_width::UnicodeWidthStr;
 
-const PLAIN: Style = Style { colour: false, width: 100 };
+const PLAIN: Style = Style {
+    colour: false,
+    width: 100,
+};
 
 /// Every text that can be made of a machine.
 fn all_texts(machine: &Machine, style: &Style) -> Vec<String> {
@@ -50,7 +53,10 @@ fn an_audit_names_evidence_cost_and_mend() {
 
 #[test]
 fn measured_latencies_carry_their_spread_and_their_doubts() {
-    insta::assert_snapshot!(latency::table(&samples::latencies(&samples::two_sockets()), &PLAIN));
+    insta::assert_snapshot!(latency::table(
+        &samples::latencies(&samples::two_sockets()),
+        &PLAIN
+    ));
 }
 
 #[test]
@@ -58,7 +64,11 @@ fn figures_of_an_emulated_machine_are_labelled_as_such() {
     let mut machine = samples::two_sockets();
     let label = "emulated machine, delays 90/140 ns";
     machine.origin.emulated = Some(label.to_owned());
-    for text in all_texts(&machine, &PLAIN).iter().take(2).chain(all_texts(&machine, &PLAIN).last()) {
+    for text in all_texts(&machine, &PLAIN)
+        .iter()
+        .take(2)
+        .chain(all_texts(&machine, &PLAIN).last())
+    {
         assert!(text.contains(label), "{text}");
         assert!(!text.contains("measured in this run"), "{text}");
     }
@@ -67,11 +77,18 @@ fn figures_of_an_emulated_machine_are_labelled_as_such() {
 #[test]
 fn the_spread_of_case_4_as_list_mask_and_table() {
     let machine = samples::kunpeng();
-    let request = SpreadRequest { node: Some(NodeId(2)), count: 49, ..SpreadRequest::default() };
+    let request = SpreadRequest {
+        node: Some(NodeId(2)),
+        count: 49,
+        ..SpreadRequest::default()
+    };
     let slots = spread(&machine, &request).unwrap();
     let list = report_spread::list(&slots);
     for line in ["0 48", "24 72", "48 24"] {
-        assert!(list.lines().any(|other| other == line), "{line:?} is missing in\n{list}");
+        assert!(
+            list.lines().any(|other| other == line),
+            "{line:?} is missing in\n{list}"
+        );
     }
     let mask = report_spread::mask(&slots, machine.mask_width());
     assert_eq!(mask.lines().nth(24), Some("24 00000100,00000000,00000000"));
@@ -82,7 +99,10 @@ fn the_spread_of_case_4_as_list_mask_and_table() {
     48      24         1     1        25
     ");
     assert_eq!(
-        (report_spread::list(&[]), report_spread::table(&[], None, None, &PLAIN)),
+        (
+            report_spread::list(&[]),
+            report_spread::table(&[], None, None, &PLAIN)
+        ),
         (String::new(), String::new())
     );
 }
@@ -100,7 +120,11 @@ fn paths_from_both_nodes_of_case_1() {
 fn a_checkup_fits_one_screen() {
     for (name, machine) in samples::all() {
         let screen = checkup::screen(&samples::checkup(machine, 300), &PLAIN);
-        assert!(screen.lines().count() <= 48, "{name} has {} lines", screen.lines().count());
+        assert!(
+            screen.lines().count() <= 48,
+            "{name} has {} lines",
+            screen.lines().count()
+        );
     }
 }
 
@@ -108,11 +132,21 @@ fn a_checkup_fits_one_screen() {
 fn colour_changes_nothing_but_colour() {
     for (name, machine) in samples::all() {
         let plain = all_texts(&machine, &PLAIN).concat();
-        let coloured = all_texts(&machine, &Style { colour: true, ..PLAIN }).concat();
+        let coloured = all_texts(
+            &machine,
+            &Style {
+                colour: true,
+                ..PLAIN
+            },
+        )
+        .concat();
         assert_ne!(plain, coloured, "{name}");
         let mut uncoloured = String::new();
         for part in coloured.split('\u{1b}') {
-            let text = part.strip_prefix('[').and_then(|part| part.split_once('m')).map_or(part, |(_, text)| text);
+            let text = part
+                .strip_prefix('[')
+                .and_then(|part| part.split_once('m'))
+                .map_or(part, |(_, text)| text);
             uncoloured.push_str(text);
         }
         assert_eq!(uncoloured, plain, "{name}");

@@ -10,26 +10,42 @@ use nearfar_placement::locality::{EffectiveNode, How};
 use nearfar_placement::path::Standing;
 use nearfar_report::{Style, trace};
 use nearfar_trace::migrations::{Class, Event, Migrations, Moves, Sharing};
-use nearfar_trace::nvme::{ControllerView, Kinds, Namespace, NodeTraffic, NvmeAnswer, Submitter, Through, Unplaced};
+use nearfar_trace::nvme::{
+    ControllerView, Kinds, Namespace, NodeTraffic, NvmeAnswer, Submitter, Through, Unplaced,
+};
 use nearfar_trace::{Ended, Finished, Losses, Traced};
 use unicode_width::UnicodeWidthStr as _;
 
-const PLAIN: Style = Style { colour: false, width: 100 };
+const PLAIN: Style = Style {
+    colour: false,
+    width: 100,
+};
 
 fn traced<T>(answer: T) -> Traced<T> {
     let finished = Finished {
         elapsed: Duration::from_millis(2040),
-        losses: Losses { occurred: 850, read: 850, ..Losses::default() },
+        losses: Losses {
+            occurred: 850,
+            read: 850,
+            ..Losses::default()
+        },
         cpus_not_traced: CpuSet::new(),
     };
     let mut machine = samples::two_sockets();
     machine.origin.emulated = Some("x86-case1, software emulation, no delays".to_owned());
-    let command = Ended { command: vec!["fio".into(), "job.fio".into()], exit_code: Some(0), signal: None };
+    let command = Ended {
+        command: vec!["fio".into(), "job.fio".into()],
+        exit_code: Some(0),
+        signal: None,
+    };
     Traced::new(finished, &machine, Some(command), answer)
 }
 
 fn reads(reads: u64) -> Kinds {
-    Kinds { reads, ..Kinds::default() }
+    Kinds {
+        reads,
+        ..Kinds::default()
+    }
 }
 
 fn node(id: u32, cpus: &str, nearest: &str, through: [(u32, u64); 2], share: f64) -> NodeTraffic {
@@ -59,15 +75,33 @@ fn case1() -> NvmeAnswer {
         kernel_node: Known::Yes(kernel_node),
         locality: Some(locality),
     };
-    let guessed = How::NearestToFirmware { firmware: NodeId(2), distance: Distance(17), evidence };
+    let guessed = How::NearestToFirmware {
+        firmware: NodeId(2),
+        distance: Distance(17),
+        evidence,
+    };
     NvmeAnswer {
         namespaces: vec![Namespace {
             namespace: "nvme0n1".to_owned(),
             subsystem: "nvme-subsys0".to_owned(),
             policy: Known::Yes(IoPolicy::Numa),
             controllers: vec![
-                controller(0, None, EffectiveNode { node: Some(NodeId(1)), how: guessed }),
-                controller(1, Some(NodeId(0)), EffectiveNode { node: Some(NodeId(0)), how: How::Kernel }),
+                controller(
+                    0,
+                    None,
+                    EffectiveNode {
+                        node: Some(NodeId(1)),
+                        how: guessed,
+                    },
+                ),
+                controller(
+                    1,
+                    Some(NodeId(0)),
+                    EffectiveNode {
+                        node: Some(NodeId(0)),
+                        how: How::Kernel,
+                    },
+                ),
             ],
             nodes: vec![
                 node(0, "0-1", "nvme0c1n1", [(40, 400), (10, 0)], 0.0),
@@ -76,7 +110,11 @@ fn case1() -> NvmeAnswer {
             commands: reads(850),
             nearest_share: Known::Yes(450.0 / 850.0),
         }],
-        unplaced: vec![Unplaced { disk: String::new(), controller: "nvme7".to_owned(), commands: reads(1) }],
+        unplaced: vec![Unplaced {
+            disk: String::new(),
+            controller: "nvme7".to_owned(),
+            commands: reads(1),
+        }],
         submitters: vec![Submitter {
             pid: 151,
             name: Some("fio".to_owned()),
@@ -96,19 +134,44 @@ fn case_1_says_who_submitted_where_and_which_controller_served_it() {
 #[test]
 fn what_is_missing_stands_at_the_top() {
     let mut lossy = traced(case1());
-    lossy.losses = Losses { occurred: 900, read: 850, lost: 50, ..Losses::default() };
+    lossy.losses = Losses {
+        occurred: 900,
+        read: 850,
+        lost: 50,
+        ..Losses::default()
+    };
     lossy.cpus_not_traced = CpuSet::single(CpuId(3));
-    lossy.command = Some(Ended { command: vec!["fio".into()], exit_code: None, signal: Some(9) });
+    lossy.command = Some(Ended {
+        command: vec!["fio".into()],
+        exit_code: None,
+        signal: Some(9),
+    });
     let text = trace::nvme(&lossy, &PLAIN);
-    for says in ["50 of 900 events are missing", "offline: CPUs 3", "ended by signal 9"] {
+    for says in [
+        "50 of 900 events are missing",
+        "offline: CPUs 3",
+        "ended by signal 9",
+    ] {
         assert!(text.contains(says), "{says:?} is not in\n{text}");
     }
-    assert!(!text.contains("none lost") && !text.contains("want of room"), "nobody said why:\n{text}");
+    assert!(
+        !text.contains("none lost") && !text.contains("want of room"),
+        "nobody said why:\n{text}"
+    );
     lossy.losses.unwritten = Some(0);
-    assert!(!trace::nvme(&lossy, &PLAIN).contains("want of room"), "all for want of room");
+    assert!(
+        !trace::nvme(&lossy, &PLAIN).contains("want of room"),
+        "all for want of room"
+    );
     lossy.losses.unwritten = Some(3);
-    let text = trace::nvme(&lossy, &PLAIN).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("50 of 900 events are missing, 3 of them not for want of room (this kernel"), "{text}");
+    let text = trace::nvme(&lossy, &PLAIN)
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(
+        text.contains("50 of 900 events are missing, 3 of them not for want of room (this kernel"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -118,7 +181,10 @@ fn a_share_that_is_not_known_says_why() {
     answer.namespaces[0].nodes[0].nearest = Known::no("nothing tells where nvme1 is");
     let text = trace::nvme(&traced(answer), &PLAIN);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("not known: nothing tells where nvme1 is"), "{text}");
+    assert!(
+        text.contains("not known: nothing tells where nvme1 is"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -136,15 +202,29 @@ fn walk(machine: &nearfar_machine::Machine, steps: usize) -> Migrations {
     let mut moves = Moves::new(sharing, true, Known::Yes(()));
     moves.adopt(4711, "a rather long n", None, 0);
     for step in 0..steps {
-        let (from, to) = (cpus[step * 7 % cpus.len()], cpus[(step + 1) * 7 % cpus.len()]);
-        moves.take(step as u64 * 1_000_000, Event::Moved { tid: 4711, name: "probe".to_owned(), from, to });
+        let (from, to) = (
+            cpus[step * 7 % cpus.len()],
+            cpus[(step + 1) * 7 % cpus.len()],
+        );
+        moves.take(
+            step as u64 * 1_000_000,
+            Event::Moved {
+                tid: 4711,
+                name: "probe".to_owned(),
+                from,
+                to,
+            },
+        );
     }
     moves.finish(steps as u64 * 1_000_000, Known::no("not read"))
 }
 
 #[test]
 fn migrations_by_class_by_node_and_by_task() {
-    insta::assert_snapshot!(trace::migrations(&traced(walk(&samples::two_sockets(), 100)), &PLAIN));
+    insta::assert_snapshot!(trace::migrations(
+        &traced(walk(&samples::two_sockets(), 100)),
+        &PLAIN
+    ));
 }
 
 #[test]
@@ -166,8 +246,16 @@ fn counts_of_classes_and_of_the_matrix_agree_with_what_was_walked() {
     let cpus: Vec<CpuId> = machine.cpu_states.online.iter().collect();
     let mut counted: BTreeMap<Class, u64> = BTreeMap::new();
     for step in 0..100 {
-        *counted.entry(sharing.class(cpus[step * 7 % cpus.len()], cpus[(step + 1) * 7 % cpus.len()])).or_default() += 1;
+        *counted
+            .entry(sharing.class(
+                cpus[step * 7 % cpus.len()],
+                cpus[(step + 1) * 7 % cpus.len()],
+            ))
+            .or_default() += 1;
     }
-    assert_eq!(found.migrations.cross_node, counted.get(&Class::CrossNode).copied().unwrap_or(0));
+    assert_eq!(
+        found.migrations.cross_node,
+        counted.get(&Class::CrossNode).copied().unwrap_or(0)
+    );
     assert_eq!(found.migrations.total(), 100);
 }

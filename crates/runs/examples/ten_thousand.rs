@@ -10,17 +10,26 @@ use nearfar_runs::{Cell, Ending, Factor, Filter, Host, NewRun, NewSample, Store,
 use serde_json::json;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u32>());
+    let mut arguments = std::env::args()
+        .skip(1)
+        .map(|argument| argument.parse::<u32>());
     let runs = arguments.next().transpose()?.unwrap_or(10_000);
     let samples = arguments.next().transpose()?.unwrap_or(36);
-    let directory = std::env::temp_dir().join(format!("nearfar-ten-thousand-{}", std::process::id()));
+    let directory =
+        std::env::temp_dir().join(format!("nearfar-ten-thousand-{}", std::process::id()));
     let path = directory.join("runs.db");
     let begun = Instant::now();
     fill(&path, runs, samples)?;
     let size = std::fs::metadata(&path)?.len() >> 20;
-    println!("{runs} runs of {samples} samples: {size} MiB, made in {:.0} s", begun.elapsed().as_secs_f64());
+    println!(
+        "{runs} runs of {samples} samples: {size} MiB, made in {:.0} s",
+        begun.elapsed().as_secs_f64()
+    );
     let all = Filter::default();
-    let last = Filter { limit: Some(20), ..Filter::default() };
+    let last = Filter {
+        limit: Some(20),
+        ..Filter::default()
+    };
     for (what, filter) in [("all", &all), ("the last 20", &last)] {
         let mut took = Vec::new();
         let mut listed = 0;
@@ -53,14 +62,19 @@ fn fill(path: &std::path::Path, runs: u32, samples: u32) -> Result<(), Box<dyn s
         run.run.uid = format!("{number:032x}");
         run.run.experiment = if number % 3 == 0 { "io" } else { "probe" }.to_owned();
         run.machine = serde_json::to_value(machine(number % 50))?;
-        store.import(&serde_json::to_vec(&json!({"schema": SCHEMA, "runs": [run]}))?)?;
+        store.import(&serde_json::to_vec(
+            &json!({"schema": SCHEMA, "runs": [run]}),
+        )?)?;
     }
     Ok(())
 }
 
 /// One run as an experiment makes it.
 fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::Error>> {
-    let factors = [Factor::new("memory", ["0", "1", "floating"]), Factor::new("cpus", ["0", "1", "floating"])];
+    let factors = [
+        Factor::new("memory", ["0", "1", "floating"]),
+        Factor::new("cpus", ["0", "1", "floating"]),
+    ];
     let cells = Cell::all(&factors);
     let run = store.begin(&NewRun {
         experiment: "probe",
@@ -77,10 +91,24 @@ fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::E
         host: &Host::here(),
     })?;
     for index in 0..samples {
-        let sample = json!({"faults": {"minor": index, "major": 0}, "switches": 3, "stolen_s": 0.0});
-        let taken = Taken::Sample { seconds: 1.0 + f64::from(index), doubts: vec![], sample };
+        let sample =
+            json!({"faults": {"minor": index, "major": 0}, "switches": 3, "stolen_s": 0.0});
+        let taken = Taken::Sample {
+            seconds: 1.0 + f64::from(index),
+            doubts: vec![],
+            sample,
+        };
         let cell = cells[index as usize % cells.len()].clone();
-        store.add_sample(run, &NewSample { round: 1, cell, started_at_s: 1.8e9, took_s: 1.0, taken })?;
+        store.add_sample(
+            run,
+            &NewSample {
+                round: 1,
+                cell,
+                started_at_s: 1.8e9,
+                took_s: 1.0,
+                taken,
+            },
+        )?;
     }
     store.finish(run, &Ending::Complete)?;
     Ok(store.whole(run)?)
@@ -88,7 +116,10 @@ fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::E
 
 /// One of several machines with 4 nodes of 24 CPUs.
 fn machine(variant: u32) -> Machine {
-    let mut machine = Machine::empty(Origin::new(SourceKind::Synthetic, format!("variant {variant}")), "not asked");
+    let mut machine = Machine::empty(
+        Origin::new(SourceKind::Synthetic, format!("variant {variant}")),
+        "not asked",
+    );
     for node in 0..4u32 {
         let cpus: CpuSet = (24 * node..24 * (node + 1)).map(CpuId).collect();
         machine.nodes.push(Node::new(NodeId(node), cpus));

@@ -68,8 +68,14 @@ pub struct Factor {
 
 impl Factor {
     /// A factor with these levels.
-    pub fn new<L: Into<Level>>(name: impl Into<String>, levels: impl IntoIterator<Item = L>) -> Self {
-        Self { name: name.into(), levels: levels.into_iter().map(Into::into).collect() }
+    pub fn new<L: Into<Level>>(
+        name: impl Into<String>,
+        levels: impl IntoIterator<Item = L>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            levels: levels.into_iter().map(Into::into).collect(),
+        }
     }
 }
 
@@ -98,14 +104,20 @@ impl Cell {
 
     /// Factors and levels, by the factor's name.
     pub fn levels(&self) -> impl Iterator<Item = (&str, &Level)> {
-        self.0.iter().map(|(factor, level)| (factor.as_str(), level))
+        self.0
+            .iter()
+            .map(|(factor, level)| (factor.as_str(), level))
     }
 
     /// Every combination of the factors' levels; the last factor varies fastest.
     pub fn all(factors: &[Factor]) -> Vec<Self> {
         factors.iter().fold(vec![Self::new()], |cells, factor| {
             let with_each = |cell: &Self| -> Vec<Self> {
-                factor.levels.iter().map(|level| cell.clone().with(&factor.name, level.clone())).collect()
+                factor
+                    .levels
+                    .iter()
+                    .map(|level| cell.clone().with(&factor.name, level.clone()))
+                    .collect()
             };
             cells.iter().flat_map(with_each).collect()
         })
@@ -128,13 +140,23 @@ mod tests {
 
     #[test]
     fn all_cells_are_every_combination_with_the_last_factor_fastest() {
-        let factors = [Factor::new("balancing", [false, true]), Factor::new("memory", ["0", "1", "floating"])];
-        let cells: Vec<String> = Cell::all(&factors).iter().map(ToString::to_string).collect();
+        let factors = [
+            Factor::new("balancing", [false, true]),
+            Factor::new("memory", ["0", "1", "floating"]),
+        ];
+        let cells: Vec<String> = Cell::all(&factors)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(cells.len(), 6);
         assert_eq!(cells[0], "balancing=off memory=0");
         assert_eq!(cells[1], "balancing=off memory=1");
         assert_eq!(cells[5], "balancing=on memory=floating");
-        assert_eq!(Cell::all(&[]), [Cell::new()], "an experiment that varies nothing has one cell");
+        assert_eq!(
+            Cell::all(&[]),
+            [Cell::new()],
+            "an experiment that varies nothing has one cell"
+        );
     }
 
     #[test]

@@ -9,7 +9,9 @@ use crate::run::RunId;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Neither --store, NEARFAR_STORE, XDG_DATA_HOME nor HOME says where the store is.
-    #[error("no place for stored runs: HOME and XDG_DATA_HOME are not set; name a file with --store FILE")]
+    #[error(
+        "no place for stored runs: HOME and XDG_DATA_HOME are not set; name a file with --store FILE"
+    )]
     NoPlace,
     /// There is no such file.
     #[error("{}: no runs are stored there", path.display())]
@@ -130,7 +132,10 @@ impl StoreError {
         match self {
             Self::Damaged { .. } | Self::CutOff { .. } => true,
             Self::Sqlite { error, .. } => {
-                matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
+                matches!(
+                    error.sqlite_error_code(),
+                    Some(DatabaseCorrupt | NotADatabase)
+                )
             }
             _ => false,
         }

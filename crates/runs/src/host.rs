@@ -57,14 +57,23 @@ impl Owner {
     /// This process.
     pub fn this_process() -> Self {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Self { pid, started_ticks: started_ticks(pid).unwrap_or(0), boot: boot(), pid_namespace: pid_namespace() }
+        Self {
+            pid,
+            started_ticks: started_ticks(pid).unwrap_or(0),
+            boot: boot(),
+            pid_namespace: pid_namespace(),
+        }
     }
 
     /// Whether that process, of a host of this name, still runs, seen from `here` by `us`.
     pub(crate) fn alive(&self, its_host: &str, here: &Host, us: &Self) -> Alive {
         if self.boot != us.boot {
             // The same name with another boot: restarted since. Another name: who knows.
-            return if its_host == here.name { Alive::No } else { Alive::CannotTell };
+            return if its_host == here.name {
+                Alive::No
+            } else {
+                Alive::CannotTell
+            };
         }
         if self.pid_namespace != us.pid_namespace {
             return Alive::CannotTell;
@@ -77,17 +86,23 @@ impl Owner {
 }
 
 fn boot() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }
 
 fn pid_namespace() -> String {
-    fs::read_link("/proc/self/ns/pid").map_or_else(|_| String::new(), |link| link.to_string_lossy().into_owned())
+    fs::read_link("/proc/self/ns/pid").map_or_else(
+        |_| String::new(),
+        |link| link.to_string_lossy().into_owned(),
+    )
 }
 
 /// When a process started; `None` when it is gone, or dead and only waited for.
 fn started_ticks(pid: i32) -> Option<u64> {
     // A name is any bytes: the kernel cuts it after 15, also within a character.
-    parse_stat(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
+    parse_stat(&String::from_utf8_lossy(
+        &fs::read(format!("/proc/{pid}/stat")).ok()?,
+    ))
 }
 
 /// Field 22 of a line of `/proc/PID/stat`, unless field 3 says that the process is dead. Field 2 is the command's
@@ -112,13 +127,28 @@ mod tests {
         let this = Owner::this_process();
         let us = this.clone();
         assert_eq!(this.alive(&here.name, &here, &us), Alive::Yes);
-        let earlier = Owner { started_ticks: this.started_ticks.wrapping_sub(1), ..this.clone() };
+        let earlier = Owner {
+            started_ticks: this.started_ticks.wrapping_sub(1),
+            ..this.clone()
+        };
         assert_eq!(earlier.alive(&here.name, &here, &us), Alive::No);
-        let before_the_boot = Owner { boot: "another".into(), ..this.clone() };
+        let before_the_boot = Owner {
+            boot: "another".into(),
+            ..this.clone()
+        };
         assert_eq!(before_the_boot.alive(&here.name, &here, &us), Alive::No);
-        assert_eq!(before_the_boot.alive("elsewhere", &here, &us), Alive::CannotTell);
-        let in_a_container = Owner { pid_namespace: "pid:[1]".into(), ..this };
-        assert_eq!(in_a_container.alive(&here.name, &here, &us), Alive::CannotTell);
+        assert_eq!(
+            before_the_boot.alive("elsewhere", &here, &us),
+            Alive::CannotTell
+        );
+        let in_a_container = Owner {
+            pid_namespace: "pid:[1]".into(),
+            ..this
+        };
+        assert_eq!(
+            in_a_container.alive(&here.name, &here, &us),
+            Alive::CannotTell
+        );
     }
 
     #[test]

@@ -23,6 +23,8 @@ mod summary;
 pub use cell::{Cell, Factor, Level};
 pub use error::StoreError;
 pub use host::{Host, Owner};
-pub use run::{Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunState, Sample, Taken, now_s};
+pub use run::{
+    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunState, Sample, Taken, now_s,
+};
 pub use store::{Journal, Removed, Store, default_path};
 pub use summary::{CellSummary, Counted, counted, summarise};

@@ -28,7 +28,9 @@ impl FromStr for RunId {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             Ok(number) if number > 0 => Ok(Self(number)),
-            _ => Err(format!("\"{text}\" is no run: give its number, as `nearfar runs list` shows it")),
+            _ => Err(format!(
+                "\"{text}\" is no run: give its number, as `nearfar runs list` shows it"
+            )),
         }
     }
 }
@@ -234,5 +236,7 @@ pub struct Filter {
 
 /// The time now, in seconds since 1970.
 pub fn now_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
 }

@@ -56,7 +56,11 @@ impl Store {
     }
 
     fn damaged(&self, what: impl Into<String>, reason: impl ToString) -> StoreError {
-        StoreError::Damaged { path: self.path.clone(), what: what.into(), reason: reason.to_string() }
+        StoreError::Damaged {
+            path: self.path.clone(),
+            what: what.into(),
+            reason: reason.to_string(),
+        }
     }
 }
 
@@ -65,7 +69,10 @@ fn at(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError + use<> {
     let path = path.to_owned();
     move |error| match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::ReadOnly) => StoreError::ReadOnly { path: path.clone() },
-        _ => StoreError::Sqlite { path: path.clone(), error },
+        _ => StoreError::Sqlite {
+            path: path.clone(),
+            error,
+        },
     }
 }
 
@@ -75,7 +82,11 @@ fn at(path: &Path) -> impl Fn(rusqlite::Error) -> StoreError + use<> {
 /// # Errors
 /// [`StoreError::NoPlace`] when neither variable is set.
 pub fn default_path() -> Result<PathBuf, StoreError> {
-    let directory = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     let data = directory("XDG_DATA_HOME").or_else(|| Some(directory("HOME")?.join(".local/share")));
     Ok(data.ok_or(StoreError::NoPlace)?.join("nearfar/runs.db"))
 }

@@ -44,14 +44,21 @@ pub fn counted(said: impl IntoIterator<Item = impl Into<String>>) -> Vec<Counted
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut found: Vec<Counted> = Vec::new();
     for what in said.into_iter().map(Into::into) {
-        let kind = what.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect();
+        let kind = what
+            .chars()
+            .filter(|c| !c.is_ascii_digit() && *c != '.')
+            .collect();
         let place = *places.entry(kind).or_insert(found.len());
         match found.get_mut(place) {
             Some(known) => {
                 known.samples += 1;
                 known.differ |= known.what != what;
             }
-            None => found.push(Counted { what, samples: 1, differ: false }),
+            None => found.push(Counted {
+                what,
+                samples: 1,
+                differ: false,
+            }),
         }
     }
     found.sort_by_key(|counted| std::cmp::Reverse(counted.samples));
@@ -62,14 +69,20 @@ pub fn counted(said: impl IntoIterator<Item = impl Into<String>>) -> Vec<Counted
 pub fn summarise(plan: &[Cell], samples: &[Sample]) -> Vec<CellSummary> {
     let mut cells: Vec<&Cell> = plan.iter().collect();
     let planned: BTreeSet<&Cell> = plan.iter().collect();
-    let others: BTreeSet<&Cell> =
-        samples.iter().map(|sample| &sample.cell).filter(|cell| !planned.contains(cell)).collect();
+    let others: BTreeSet<&Cell> = samples
+        .iter()
+        .map(|sample| &sample.cell)
+        .filter(|cell| !planned.contains(cell))
+        .collect();
     cells.extend(others);
     let mut by_cell: BTreeMap<&Cell, Vec<&Sample>> = BTreeMap::new();
     for sample in samples {
         by_cell.entry(&sample.cell).or_default().push(sample);
     }
-    cells.into_iter().map(|cell| one(cell, by_cell.get(cell).map_or(&[], Vec::as_slice))).collect()
+    cells
+        .into_iter()
+        .map(|cell| one(cell, by_cell.get(cell).map_or(&[], Vec::as_slice)))
+        .collect()
 }
 
 fn one(cell: &Cell, samples: &[&Sample]) -> CellSummary {
@@ -78,8 +91,14 @@ fn one(cell: &Cell, samples: &[&Sample]) -> CellSummary {
     CellSummary {
         cell: cell.clone(),
         samples: values.len(),
-        doubtful: samples.iter().filter(|sample| !sample.doubts.is_empty()).count(),
-        failed: samples.iter().filter(|sample| sample.failed.is_some()).count(),
+        doubtful: samples
+            .iter()
+            .filter(|sample| !sample.doubts.is_empty())
+            .count(),
+        failed: samples
+            .iter()
+            .filter(|sample| sample.failed.is_some())
+            .count(),
         moments: Moments::of(&values),
         median: summary.map(|summary| summary.median),
         confidence: summary.and_then(|summary| summary.confidence),
@@ -93,7 +112,14 @@ mod tests {
     #[test]
     fn what_differs_in_its_figures_is_one_thing_and_said_to_differ() {
         let said = ["3.5 % stolen", "throttled", "14 % stolen", "throttled"];
-        let of = |what: &str, differ| Counted { what: what.to_owned(), samples: 2, differ };
-        assert_eq!(counted(said), [of("3.5 % stolen", true), of("throttled", false)]);
+        let of = |what: &str, differ| Counted {
+            what: what.to_owned(),
+            samples: 2,
+            differ,
+        };
+        assert_eq!(
+            counted(said),
+            [of("3.5 % stolen", true), of("throttled", false)]
+        );
     }
 }

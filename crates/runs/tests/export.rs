@@ -23,7 +23,18 @@ fn two_shapes(given: &Given) -> Vec<Whole> {
         sample: json!({"faults": {"minor": 0.5}, "seconds": 7, "done": true, "pages": [1, 2], "long": vec![0; 17]}),
     };
     let cell = Cell::new().with("Depth", 32u32).with("memory", 0u32);
-    store.add_sample(second, &NewSample { round: 1, cell, started_at_s: 2.0, took_s: 2.0, taken }).unwrap();
+    store
+        .add_sample(
+            second,
+            &NewSample {
+                round: 1,
+                cell,
+                started_at_s: 2.0,
+                took_s: 2.0,
+                taken,
+            },
+        )
+        .unwrap();
     [first, second].map(|run| store.whole(run).unwrap()).into()
 }
 
@@ -31,17 +42,39 @@ fn two_shapes(given: &Given) -> Vec<Whole> {
 fn columns_of_different_runs_are_put_together() {
     let given = Given::new();
     let table = Table::of(&two_shapes(&given)).unwrap();
-    let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
-    let of_all = "run label experiment host kernel emulated sample round started_at seconds failed doubts";
-    let expected = format!("{of_all} memory Depth done faults_minor long pages_0 pages_1 sample_seconds");
+    let names: Vec<&str> = table
+        .columns
+        .iter()
+        .map(|column| column.name.as_str())
+        .collect();
+    let of_all =
+        "run label experiment host kernel emulated sample round started_at seconds failed doubts";
+    let expected =
+        format!("{of_all} memory Depth done faults_minor long pages_0 pages_1 sample_seconds");
     assert_eq!(names.join(" "), expected);
     assert_eq!(table.rows, 3);
-    assert_eq!(table.column("seconds"), Some(&Values::Real(vec![Some(1.5), None, Some(2.0)])));
-    assert_eq!(table.column("sample_seconds"), Some(&Values::Whole(vec![None, None, Some(7)])));
-    assert_eq!(table.column("faults_minor"), Some(&Values::Real(vec![Some(3.0), None, Some(0.5)])));
+    assert_eq!(
+        table.column("seconds"),
+        Some(&Values::Real(vec![Some(1.5), None, Some(2.0)]))
+    );
+    assert_eq!(
+        table.column("sample_seconds"),
+        Some(&Values::Whole(vec![None, None, Some(7)]))
+    );
+    assert_eq!(
+        table.column("faults_minor"),
+        Some(&Values::Real(vec![Some(3.0), None, Some(0.5)]))
+    );
     let memory = ["0", "1", "0"].map(|level| Some(level.to_owned()));
-    assert_eq!(table.column("memory"), Some(&Values::Text(memory.into())), "numbers beside names are text");
-    assert_eq!(table.column("done"), Some(&Values::Switch(vec![None, None, Some(true)])));
+    assert_eq!(
+        table.column("memory"),
+        Some(&Values::Text(memory.into())),
+        "numbers beside names are text"
+    );
+    assert_eq!(
+        table.column("done"),
+        Some(&Values::Switch(vec![None, None, Some(true)]))
+    );
     assert_eq!(table.column("emulated"), Some(&Values::Text(vec![None; 3])));
 }
 
@@ -53,8 +86,14 @@ fn csv_quotes_what_needs_it() {
     let text = String::from_utf8(out).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 4);
-    assert!(lines[1].starts_with("1,\"a, \"\"quoted\"\" label\",probe,"), "{text}");
-    assert!(lines[1].contains(",,1,1,1250000000.0,1.5,,somebody else ran,0,"), "{text}");
+    assert!(
+        lines[1].starts_with("1,\"a, \"\"quoted\"\" label\",probe,"),
+        "{text}"
+    );
+    assert!(
+        lines[1].contains(",,1,1,1250000000.0,1.5,,somebody else ran,0,"),
+        "{text}"
+    );
     assert!(lines[2].contains(",,it died,,1,"), "{text}");
 }
 
@@ -73,9 +112,17 @@ fn parquet_holds_the_table_with_types_and_gaps() {
     write_parquet(&table, &mut out).unwrap();
     let rows = rows(out);
     assert_eq!(rows.len(), 3);
-    let of = |row: usize, name: &str| rows[row].iter().find(|(of, _)| of == name).map(|(_, field)| field.clone());
+    let of = |row: usize, name: &str| {
+        rows[row]
+            .iter()
+            .find(|(of, _)| of == name)
+            .map(|(_, field)| field.clone())
+    };
     assert_eq!(of(0, "run"), Some(Field::Long(1)));
-    assert_eq!(of(0, "label"), Some(Field::Str("a, \"quoted\" label".into())));
+    assert_eq!(
+        of(0, "label"),
+        Some(Field::Str("a, \"quoted\" label".into()))
+    );
     assert_eq!(of(1, "seconds"), Some(Field::Null));
     assert_eq!(of(2, "done"), Some(Field::Bool(true)));
     assert_eq!(of(2, "faults_minor"), Some(Field::Double(0.5)));
@@ -98,9 +145,22 @@ fn samples_with_endless_values_are_no_table() {
     let given = Given::new();
     let mut store = given.store();
     let run = given.begin(&mut store, "probe", None);
-    let many: serde_json::Map<String, Value> = (0..5000).map(|n| (format!("v{n}"), n.into())).collect();
-    let taken = Taken::Sample { seconds: 1.0, doubts: vec![], sample: many.into() };
-    store.add_sample(run, &NewSample { taken, ..sample(1, "0", 1.0) }).unwrap();
+    let many: serde_json::Map<String, Value> =
+        (0..5000).map(|n| (format!("v{n}"), n.into())).collect();
+    let taken = Taken::Sample {
+        seconds: 1.0,
+        doubts: vec![],
+        sample: many.into(),
+    };
+    store
+        .add_sample(
+            run,
+            &NewSample {
+                taken,
+                ..sample(1, "0", 1.0)
+            },
+        )
+        .unwrap();
     assert!(Table::of(&[store.whole(run).unwrap()]).is_err());
 }
 
@@ -108,8 +168,11 @@ fn samples_with_endless_values_are_no_table() {
 #[test]
 fn a_sample_with_endless_values_far_down_is_refused_before_all_are_kept() {
     let name = "n".repeat(2000);
-    let many: serde_json::Map<String, Value> = (0..100_000).map(|n| (format!("{n}"), n.into())).collect();
-    let deep = (0..100).fold(Value::from(many), |below, _| Value::from_iter([(name.clone(), below)]));
+    let many: serde_json::Map<String, Value> =
+        (0..100_000).map(|n| (format!("{n}"), n.into())).collect();
+    let deep = (0..100).fold(Value::from(many), |below, _| {
+        Value::from_iter([(name.clone(), below)])
+    });
     // All the paths would take 20 gigabytes.
     assert!(Table::of(&[whole_with(vec![deep])]).is_err());
 }
@@ -117,12 +180,14 @@ fn a_sample_with_endless_values_far_down_is_refused_before_all_are_kept() {
 /// Few fields are in this table, and its empty ones would take gigabytes.
 #[test]
 fn rows_of_which_each_has_a_column_of_its_own_are_no_table() {
-    let samples = (0..40_000).map(|row| Value::from_iter([(format!("v{}", row % 4000), Value::from(row))]));
+    let samples =
+        (0..40_000).map(|row| Value::from_iter([(format!("v{}", row % 4000), Value::from(row))]));
     assert!(Table::of(&[whole_with(samples.collect())]).is_err());
 }
 
 fn exported(runs: &[Whole]) -> Vec<u8> {
-    serde_json::to_vec(&json!({"schema": "runs-export/1", "nearfar": "0.1.0", "runs": runs})).unwrap()
+    serde_json::to_vec(&json!({"schema": "runs-export/1", "nearfar": "0.1.0", "runs": runs}))
+        .unwrap()
 }
 
 #[test]
@@ -136,7 +201,11 @@ fn what_was_exported_is_the_same_after_it_was_imported() {
     assert_eq!((imported.runs.len(), imported.already.len()), (2, 0));
     for (before, &number) in runs.iter().zip(&imported.runs) {
         let mut after = store.whole(number).unwrap();
-        assert_eq!(after.run.run.0, before.run.run.0 + 1, "it has the next free number here");
+        assert_eq!(
+            after.run.run.0,
+            before.run.run.0 + 1,
+            "it has the next free number here"
+        );
         assert_eq!(
             (before.run.state, after.run.state),
             (RunState::Running, RunState::Interrupted),
@@ -161,19 +230,37 @@ fn an_import_that_contradicts_itself_changes_nothing() {
         let mut runs = runs.clone();
         change(&mut runs[1]);
         let error = store.import(&exported(&runs)).unwrap_err().to_string();
-        assert!(store.list(&Filter::default()).unwrap().is_empty(), "{error}");
+        assert!(
+            store.list(&Filter::default()).unwrap().is_empty(),
+            "{error}"
+        );
         error
     };
     assert!(refused(|whole| whole.taken[0].number = 2).contains("numbered"));
     assert!(refused(|whole| whole.taken.push(whole.taken[0].clone())).contains("two samples 1"));
-    assert!(refused(|whole| whole.taken[0].failed = Some("no".into())).contains("both failed and did not"));
+    assert!(
+        refused(|whole| whole.taken[0].failed = Some("no".into()))
+            .contains("both failed and did not")
+    );
     assert!(refused(|whole| whole.taken[0].seconds = None).contains("no value and did not fail"));
     assert!(refused(|whole| whole.taken[0].round = 0).contains("round 0"));
-    assert!(refused(|whole| whole.detail.plan.push(whole.detail.plan[0].clone())).contains("the cell memory=0 twice"));
-    assert!(refused(|whole| whole.detail.factors.push(Factor::new("memory", ["2"]))).contains("memory twice"));
+    assert!(
+        refused(|whole| whole.detail.plan.push(whole.detail.plan[0].clone()))
+            .contains("the cell memory=0 twice")
+    );
+    assert!(
+        refused(|whole| whole.detail.factors.push(Factor::new("memory", ["2"])))
+            .contains("memory twice")
+    );
     assert!(refused(|whole| whole.run.uid = "../etc".into()).contains("uid"));
-    let other = store.import(br#"{"schema": "topo/1"}"#).unwrap_err().to_string();
-    assert!(other.contains("topo/1") && other.contains("runs export"), "{other}");
+    let other = store
+        .import(br#"{"schema": "topo/1"}"#)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        other.contains("topo/1") && other.contains("runs export"),
+        "{other}"
+    );
 }
 
 #[test]
@@ -184,10 +271,19 @@ fn a_file_with_a_run_twice_or_cut_short_changes_nothing() {
     let mut store = elsewhere.store();
     let text = exported(&runs);
     for cut in [0, 1, text.len() / 2, text.len() - 1] {
-        assert!(matches!(store.import(&text[..cut]), Err(ImportError::NotAnExport(_))), "{cut}");
+        assert!(
+            matches!(store.import(&text[..cut]), Err(ImportError::NotAnExport(_))),
+            "{cut}"
+        );
     }
     runs.push(runs[0].clone());
-    assert!(store.import(&exported(&runs)).unwrap_err().to_string().contains("twice"));
+    assert!(
+        store
+            .import(&exported(&runs))
+            .unwrap_err()
+            .to_string()
+            .contains("twice")
+    );
     assert!(store.list(&Filter::default()).unwrap().is_empty());
 }
 
@@ -229,7 +325,11 @@ fn below(value: &Value, at: String, places: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
             for (key, value) in members {
-                below(value, format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), places);
+                below(
+                    value,
+                    format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")),
+                    places,
+                );
             }
         }
         Value::Array(items) => {
@@ -247,7 +347,11 @@ fn whole_with(samples: Vec<Value>) -> Whole {
     let mut store = Store::open(&given.path).unwrap();
     let run = given.begin(&mut store, "probe", None);
     let mut whole = store.whole(run).unwrap();
-    whole.taken = samples.into_iter().zip(1..).map(|(value, number)| of(number, value)).collect();
+    whole.taken = samples
+        .into_iter()
+        .zip(1..)
+        .map(|(value, number)| of(number, value))
+        .collect();
     whole
 }
 

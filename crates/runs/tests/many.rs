@@ -16,7 +16,9 @@ const FILL: &str = "NEARFAR_TEST_FILL";
 /// Not a test by itself: the tests below run it in processes of their own, and kill it.
 #[test]
 fn filled_by_a_process_of_its_own() {
-    let Some(path) = std::env::var_os(FILL) else { return };
+    let Some(path) = std::env::var_os(FILL) else {
+        return;
+    };
     let given = Given::new();
     let mut store = Store::open(path.as_ref()).unwrap();
     let run = given.begin(&mut store, "probe", None);
@@ -32,20 +34,36 @@ struct Writer(Child);
 impl Writer {
     fn start(given: &Given) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "filled_by_a_process_of_its_own", "--nocapture"]).env(FILL, &given.path);
-        Self(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap())
+        command
+            .args(["--exact", "filled_by_a_process_of_its_own", "--nocapture"])
+            .env(FILL, &given.path);
+        Self(
+            command
+                .stdout(Stdio::piped())
+                .stderr(Stdio::inherit())
+                .spawn()
+                .unwrap(),
+        )
     }
 
     /// Waits for so many samples, kills it, and gives the run and the last sample that it said was stored.
     fn killed_after(mut self, samples: u64) -> (RunId, u64) {
-        let mut lines = BufReader::new(self.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut lines = BufReader::new(self.0.stdout.take().unwrap())
+            .lines()
+            .map(Result::unwrap);
         let mut last = None;
         let mut said = |line: &str| {
             let mut words = line.strip_prefix("stored ")?.split(' ');
-            last = Some((RunId(words.next()?.parse().ok()?), words.next()?.parse().ok()?));
+            last = Some((
+                RunId(words.next()?.parse().ok()?),
+                words.next()?.parse().ok()?,
+            ));
             last.map(|(_, number): (_, u64)| number)
         };
-        while lines.next().is_some_and(|line| said(&line).is_none_or(|number| number < samples)) {}
+        while lines
+            .next()
+            .is_some_and(|line| said(&line).is_none_or(|number| number < samples))
+        {}
         self.0.kill().unwrap();
         self.0.wait().unwrap();
         for line in lines {
@@ -64,7 +82,9 @@ impl Drop for Writer {
 
 fn integrity(given: &Given) -> String {
     let connection = rusqlite::Connection::open(&given.path).unwrap();
-    connection.pragma_query_value(None, "integrity_check", |row| row.get(0)).unwrap()
+    connection
+        .pragma_query_value(None, "integrity_check", |row| row.get(0))
+        .unwrap()
 }
 
 #[test]
@@ -77,8 +97,16 @@ fn a_writer_that_is_killed_loses_nothing_that_was_stored() {
         let store = given.store();
         let samples = store.samples(run).unwrap();
         let numbers: Vec<u64> = samples.iter().map(|sample| sample.number).collect();
-        assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "no gap");
-        assert!(numbers.len() as u64 >= last, "{last} were stored, {} are there", numbers.len());
+        assert_eq!(
+            numbers,
+            (1..=numbers.len() as u64).collect::<Vec<_>>(),
+            "no gap"
+        );
+        assert!(
+            numbers.len() as u64 >= last,
+            "{last} were stored, {} are there",
+            numbers.len()
+        );
         let found = store.run(run).unwrap();
         assert_eq!(found.samples, numbers.len() as u64);
         assert_eq!(found.state, nearfar_runs::RunState::Interrupted);
@@ -111,7 +139,10 @@ fn many_threads_that_write_at_once_lose_nothing() {
                 assert_ne!(store.journal(), Journal::ReadOnly);
                 let run = given.begin(&mut store, "probe", None);
                 for round in 1..=SAMPLES {
-                    assert_eq!(store.add_sample(run, &sample(round, "0", 1.0)).unwrap(), u64::from(round));
+                    assert_eq!(
+                        store.add_sample(run, &sample(round, "0", 1.0)).unwrap(),
+                        u64::from(round)
+                    );
                 }
                 store.finish(run, &Ending::Complete).unwrap();
             });

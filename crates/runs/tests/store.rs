@@ -4,7 +4,9 @@ mod given;
 
 use std::fs;
 
-use nearfar_runs::{Cell, Ending, Filter, Journal, NewSample, RunId, RunState, Store, StoreError, Taken};
+use nearfar_runs::{
+    Cell, Ending, Filter, Journal, NewSample, RunId, RunState, Store, StoreError, Taken,
+};
 use serde_json::json;
 
 use given::{Given, failure, sample};
@@ -23,8 +25,14 @@ fn a_run_is_kept_with_everything_that_belongs_to_it() {
     };
     let store = given.store();
     let found = store.run(run).unwrap();
-    assert_eq!((found.run, found.state, found.label.as_deref()), (RunId(1), RunState::Complete, Some("first")));
-    assert_eq!((found.samples, found.failed, found.doubtful, found.cells), (2, 1, 1, 2));
+    assert_eq!(
+        (found.run, found.state, found.label.as_deref()),
+        (RunId(1), RunState::Complete, Some("first"))
+    );
+    assert_eq!(
+        (found.samples, found.failed, found.doubtful, found.cells),
+        (2, 1, 1, 2)
+    );
     assert_eq!(found.uid.len(), 32);
     assert!(found.finished_at_s.unwrap() >= found.started_at_s);
     let detail = store.detail(run).unwrap();
@@ -36,20 +44,32 @@ fn a_run_is_kept_with_everything_that_belongs_to_it() {
     assert_eq!(samples[0].seconds, Some(1.5));
     assert_eq!(samples[0].doubts, ["somebody else ran"]);
     assert_eq!(samples[0].sample, json!({"faults": {"minor": 3}}));
-    assert_eq!((samples[1].seconds, samples[1].failed.as_deref()), (None, Some("it died")));
+    assert_eq!(
+        (samples[1].seconds, samples[1].failed.as_deref()),
+        (None, Some("it died"))
+    );
 }
 
 #[test]
 fn a_machine_is_kept_once_for_all_its_runs_and_goes_with_the_last_one() {
     let given = Given::new();
     let mut store = given.store();
-    let runs: Vec<RunId> = (0..3).map(|_| given.finished(&mut store, "probe", None)).collect();
+    let runs: Vec<RunId> = (0..3)
+        .map(|_| given.finished(&mut store, "probe", None))
+        .collect();
     let removed = store.remove(&runs[..2]).unwrap();
-    assert_eq!((removed.runs.len(), removed.samples, removed.machines), (2, 2, 0));
+    assert_eq!(
+        (removed.runs.len(), removed.samples, removed.machines),
+        (2, 2, 0)
+    );
     assert_eq!(store.machine(runs[2]).unwrap(), given.machine);
     assert_eq!(store.remove(&runs[2..]).unwrap().machines, 1);
     assert!(store.list(&Filter::default()).unwrap().is_empty());
-    assert_eq!(given.finished(&mut store, "probe", None), RunId(4), "a number is never given twice");
+    assert_eq!(
+        given.finished(&mut store, "probe", None),
+        RunId(4),
+        "a number is never given twice"
+    );
 }
 
 #[test]
@@ -60,8 +80,20 @@ fn the_room_of_removed_runs_goes_back_to_the_file_system() {
         let mut store = given.store();
         let large = || {
             let run = given.begin(&mut store, "probe", None);
-            let taken = Taken::Sample { seconds: 1.0, doubts: vec![], sample: json!({"text": "x".repeat(500_000)}) };
-            store.add_sample(run, &NewSample { taken, ..sample(1, "0", 1.0) }).unwrap();
+            let taken = Taken::Sample {
+                seconds: 1.0,
+                doubts: vec![],
+                sample: json!({"text": "x".repeat(500_000)}),
+            };
+            store
+                .add_sample(
+                    run,
+                    &NewSample {
+                        taken,
+                        ..sample(1, "0", 1.0)
+                    },
+                )
+                .unwrap();
             store.finish(run, &Ending::Complete).unwrap();
             run
         };
@@ -70,7 +102,11 @@ fn the_room_of_removed_runs_goes_back_to_the_file_system() {
     let before = size();
     assert!(before > 2_000_000, "{before}");
     given.store().remove(&runs[..3]).unwrap();
-    assert!(size() < before / 2, "{before} bytes before, {} after", size());
+    assert!(
+        size() < before / 2,
+        "{before} bytes before, {} after",
+        size()
+    );
 }
 
 #[test]
@@ -78,26 +114,68 @@ fn removing_is_all_or_nothing_and_spares_what_is_going_on() {
     let given = Given::new();
     let mut store = given.store();
     let done = given.finished(&mut store, "probe", None);
-    assert!(matches!(store.remove(&[done, RunId(99)]), Err(StoreError::NoSuchRun { run: RunId(99), .. })));
+    assert!(matches!(
+        store.remove(&[done, RunId(99)]),
+        Err(StoreError::NoSuchRun { run: RunId(99), .. })
+    ));
     let going_on = given.begin(&mut store, "probe", None);
-    assert!(matches!(store.remove(&[done, going_on]), Err(StoreError::StillRunning { .. })));
+    assert!(matches!(
+        store.remove(&[done, going_on]),
+        Err(StoreError::StillRunning { .. })
+    ));
     assert_eq!(store.list(&Filter::default()).unwrap().len(), 2);
-    assert_eq!(store.remove(&[done, done]).unwrap().runs.len(), 1, "naming a run twice removes it once");
+    assert_eq!(
+        store.remove(&[done, done]).unwrap().runs.len(),
+        1,
+        "naming a run twice removes it once"
+    );
 }
 
 #[test]
 fn lists_are_newest_first_and_filtered() {
     let given = Given::new();
     let mut store = given.store();
-    for (experiment, label) in [("probe", Some("a")), ("io", Some("a")), ("probe", Some("b")), ("probe", None)] {
+    for (experiment, label) in [
+        ("probe", Some("a")),
+        ("io", Some("a")),
+        ("probe", Some("b")),
+        ("probe", None),
+    ] {
         given.finished(&mut store, experiment, label);
     }
-    let numbers = |filter: Filter| -> Vec<i64> { store.list(&filter).unwrap().iter().map(|run| run.run.0).collect() };
+    let numbers = |filter: Filter| -> Vec<i64> {
+        store
+            .list(&filter)
+            .unwrap()
+            .iter()
+            .map(|run| run.run.0)
+            .collect()
+    };
     let (probe, a) = (Some("probe".to_owned()), Some("a".to_owned()));
     assert_eq!(numbers(Filter::default()), [4, 3, 2, 1]);
-    assert_eq!(numbers(Filter { experiment: probe.clone(), limit: Some(2), ..Filter::default() }), [4, 3]);
-    assert_eq!(numbers(Filter { experiment: probe, label: a, ..Filter::default() }), [1]);
-    assert_eq!(numbers(Filter { since_s: Some(nearfar_runs::now_s() + 60.0), ..Filter::default() }), [0i64; 0]);
+    assert_eq!(
+        numbers(Filter {
+            experiment: probe.clone(),
+            limit: Some(2),
+            ..Filter::default()
+        }),
+        [4, 3]
+    );
+    assert_eq!(
+        numbers(Filter {
+            experiment: probe,
+            label: a,
+            ..Filter::default()
+        }),
+        [1]
+    );
+    assert_eq!(
+        numbers(Filter {
+            since_s: Some(nearfar_runs::now_s() + 60.0),
+            ..Filter::default()
+        }),
+        [0i64; 0]
+    );
 }
 
 #[test]
@@ -106,16 +184,34 @@ fn only_what_was_interrupted_or_failed_is_continued() {
     let mut store = given.store();
     let run = given.begin(&mut store, "probe", None);
     store.add_sample(run, &sample(1, "0", 1.0)).unwrap();
-    assert!(matches!(store.resume(run, 4), Err(StoreError::NotOurs { .. })), "it is going on");
-    store.finish(run, &Ending::Failed("the disk is full".into())).unwrap();
-    assert_eq!(store.run(run).unwrap().failure.as_deref(), Some("the disk is full"));
-    assert!(matches!(store.add_sample(run, &sample(1, "1", 1.0)), Err(StoreError::NotOurs { .. })));
+    assert!(
+        matches!(store.resume(run, 4), Err(StoreError::NotOurs { .. })),
+        "it is going on"
+    );
+    store
+        .finish(run, &Ending::Failed("the disk is full".into()))
+        .unwrap();
+    assert_eq!(
+        store.run(run).unwrap().failure.as_deref(),
+        Some("the disk is full")
+    );
+    assert!(matches!(
+        store.add_sample(run, &sample(1, "1", 1.0)),
+        Err(StoreError::NotOurs { .. })
+    ));
     store.resume(run, 4).unwrap();
     assert_eq!(store.run(run).unwrap().state, RunState::Running);
     assert_eq!(store.run(run).unwrap().failure, None);
-    assert_eq!(store.add_sample(run, &sample(1, "1", 1.0)).unwrap(), 2, "numbers go on");
+    assert_eq!(
+        store.add_sample(run, &sample(1, "1", 1.0)).unwrap(),
+        2,
+        "numbers go on"
+    );
     store.finish(run, &Ending::Complete).unwrap();
-    assert!(matches!(store.resume(run, 4), Err(StoreError::NotOurs { .. })), "it is complete");
+    assert!(
+        matches!(store.resume(run, 4), Err(StoreError::NotOurs { .. })),
+        "it is complete"
+    );
 }
 
 #[test]
@@ -125,7 +221,10 @@ fn a_run_whose_process_is_gone_was_interrupted() {
     let run = given.begin(&mut store, "probe", None);
     given.sql("UPDATE run SET started_ticks = started_ticks + 1");
     assert_eq!(store.run(run).unwrap().state, RunState::Interrupted);
-    assert!(matches!(store.add_sample(run, &sample(1, "0", 1.0)), Err(StoreError::NotOurs { .. })));
+    assert!(matches!(
+        store.add_sample(run, &sample(1, "0", 1.0)),
+        Err(StoreError::NotOurs { .. })
+    ));
     given.sql("UPDATE run SET boot = 'another', host = 'elsewhere'");
     assert_eq!(store.run(run).unwrap().state, RunState::OutOfSight);
 }
@@ -136,12 +235,30 @@ fn a_value_that_is_no_number_is_a_failure() {
     let mut store = given.store();
     let run = given.begin(&mut store, "probe", None);
     for seconds in [f64::NAN, f64::INFINITY] {
-        let taken = Taken::Sample { seconds, doubts: vec![], sample: json!({}) };
-        store.add_sample(run, &NewSample { taken, ..sample(1, "0", 1.0) }).unwrap();
+        let taken = Taken::Sample {
+            seconds,
+            doubts: vec![],
+            sample: json!({}),
+        };
+        store
+            .add_sample(
+                run,
+                &NewSample {
+                    taken,
+                    ..sample(1, "0", 1.0)
+                },
+            )
+            .unwrap();
     }
     let samples = store.samples(run).unwrap();
-    assert_eq!(samples[0].failed.as_deref(), Some("its value is NaN, which is no time"));
-    assert_eq!((samples[1].seconds, store.run(run).unwrap().failed), (None, 2));
+    assert_eq!(
+        samples[0].failed.as_deref(),
+        Some("its value is NaN, which is no time")
+    );
+    assert_eq!(
+        (samples[1].seconds, store.run(run).unwrap().failed),
+        (None, 2)
+    );
 }
 
 #[test]
@@ -149,7 +266,10 @@ fn what_is_not_a_store_is_refused_and_left_untouched() {
     let given = Given::new();
     let directory = given.directory.path();
     let other = directory.join("other.db");
-    rusqlite::Connection::open(&other).unwrap().execute_batch("CREATE TABLE mail (text)").unwrap();
+    rusqlite::Connection::open(&other)
+        .unwrap()
+        .execute_batch("CREATE TABLE mail (text)")
+        .unwrap();
     let logged = directory.join("logged.db");
     // Its tables are only in the log yet: another process has it open.
     let open = rusqlite::Connection::open(&logged).unwrap();
@@ -164,12 +284,24 @@ fn what_is_not_a_store_is_refused_and_left_untouched() {
         for store in [Store::open(path), Store::open_existing(path)] {
             let error = store.unwrap_err();
             assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
-            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+            assert!(
+                error.to_string().contains(path.to_str().unwrap()),
+                "{error}"
+            );
         }
         assert!(fs::read(path).unwrap() == before, "{}", path.display());
     }
-    assert!(matches!(Store::open(directory), Err(StoreError::Foreign { what: "a directory", .. })));
-    assert!(matches!(Store::open(&text.join("below")), Err(StoreError::File { .. })));
+    assert!(matches!(
+        Store::open(directory),
+        Err(StoreError::Foreign {
+            what: "a directory",
+            ..
+        })
+    ));
+    assert!(matches!(
+        Store::open(&text.join("below")),
+        Err(StoreError::File { .. })
+    ));
     drop(open);
     let names = fs::read_dir(directory).unwrap().count();
     assert_eq!(names, 4, "nothing was laid beside them");
@@ -183,7 +315,10 @@ fn a_store_of_a_newer_program_is_refused_and_left_untouched() {
     let before = fs::read(&given.path).unwrap();
     for store in [Store::open(&given.path), Store::open_existing(&given.path)] {
         let error = store.unwrap_err().to_string();
-        assert!(error.contains("layout 99") && error.contains("newer nearfar"), "{error}");
+        assert!(
+            error.contains("layout 99") && error.contains("newer nearfar"),
+            "{error}"
+        );
     }
     assert!(fs::read(&given.path).unwrap() == before);
 }
@@ -192,9 +327,18 @@ fn a_store_of_a_newer_program_is_refused_and_left_untouched() {
 fn a_file_that_is_not_there_is_made_only_for_writing() {
     let given = Given::new();
     let path = given.directory.path().join("a/b/runs.db");
-    assert!(matches!(Store::open_existing(&path), Err(StoreError::Absent { .. })));
+    assert!(matches!(
+        Store::open_existing(&path),
+        Err(StoreError::Absent { .. })
+    ));
     assert!(!path.exists());
-    assert!(Store::open(&path).unwrap().list(&Filter::default()).unwrap().is_empty());
+    assert!(
+        Store::open(&path)
+            .unwrap()
+            .list(&Filter::default())
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// Whoever only looks must not have to wait for the disk, nor fail where it is full.
@@ -227,9 +371,16 @@ fn a_file_cut_short_is_refused_and_left_untouched() {
     for length in (101..whole.len()).step_by(997).chain([whole.len() - 1]) {
         fs::write(&given.path, &whole[..length]).unwrap();
         for opened in [Store::open_existing(&given.path), Store::open(&given.path)] {
-            assert!(opened.is_err_and(|error| error.is_damage()), "{length} of {} bytes", whole.len());
+            assert!(
+                opened.is_err_and(|error| error.is_damage()),
+                "{length} of {} bytes",
+                whole.len()
+            );
         }
-        assert!(fs::read(&given.path).unwrap() == whole[..length], "{length} bytes were changed");
+        assert!(
+            fs::read(&given.path).unwrap() == whole[..length],
+            "{length} bytes were changed"
+        );
     }
     fs::write(&given.path, &whole).unwrap();
     assert_eq!(given.store().list(&Filter::default()).unwrap().len(), 20);
@@ -239,14 +390,27 @@ fn a_file_cut_short_is_refused_and_left_untouched() {
 #[test]
 fn a_file_of_the_first_layout_is_read() {
     let given = Given::new();
-    rusqlite::Connection::open(&given.path).unwrap().execute_batch(include_str!("version-1.sql")).unwrap();
+    rusqlite::Connection::open(&given.path)
+        .unwrap()
+        .execute_batch(include_str!("version-1.sql"))
+        .unwrap();
     let mut store = given.store();
     let run = store.run(RunId(3)).unwrap();
-    assert_eq!((run.experiment.as_str(), run.label.as_deref(), run.samples), ("probe", Some("quiet"), 2));
-    assert_eq!(run.state, RunState::OutOfSight, "it was begun on another host");
+    assert_eq!(
+        (run.experiment.as_str(), run.label.as_deref(), run.samples),
+        ("probe", Some("quiet"), 2)
+    );
+    assert_eq!(
+        run.state,
+        RunState::OutOfSight,
+        "it was begun on another host"
+    );
     assert_eq!(store.detail(RunId(3)).unwrap().plan.len(), 2);
     let samples = store.samples(RunId(3)).unwrap();
-    assert_eq!(samples[0].cell, Cell::new().with("memory", 0u32).with("balancing", false));
+    assert_eq!(
+        samples[0].cell,
+        Cell::new().with("memory", 0u32).with("balancing", false)
+    );
     assert_eq!(store.machine(RunId(3)).unwrap().online_nodes().count(), 2);
     store.remove(&[RunId(3)]).unwrap();
 }

@@ -42,8 +42,13 @@ pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     let faults = fault::Faults::of(text, place);
     let file: file::Description = toml::from_str(text).map_err(|error| faults.syntax(&error))?;
     let machine = build::machine(&file, &faults)?;
-    let Some(fake) = &file.fake else { return Ok(machine) };
-    let spec = fake.get_ref().parse().map_err(|error| faults.at(fake, "fake", error))?;
+    let Some(fake) = &file.fake else {
+        return Ok(machine);
+    };
+    let spec = fake
+        .get_ref()
+        .parse()
+        .map_err(|error| faults.at(fake, "fake", error))?;
     crate::fake::lay(machine, &spec).map_err(|error| faults.at(fake, "fake", error))
 }
 

@@ -17,7 +17,11 @@ pub(crate) struct Doubts {
 impl Doubts {
     /// None yet, about this file or text.
     pub(crate) fn about(place: &str) -> Self {
-        Self { place: place.to_owned(), found: Vec::new(), left_out: 0 }
+        Self {
+            place: place.to_owned(),
+            found: Vec::new(),
+            left_out: 0,
+        }
     }
 
     /// Something odd about the input as a whole.
@@ -33,7 +37,10 @@ impl Doubts {
     /// All of them, in the order in which they were found.
     pub(crate) fn finish(mut self) -> Vec<Diagnostic> {
         if self.left_out > 0 {
-            let message = format!("{} more oddities of this kind are not listed", self.left_out);
+            let message = format!(
+                "{} more oddities of this kind are not listed",
+                self.left_out
+            );
             self.found.push(Diagnostic::new(self.place, message));
         }
         self.found

@@ -13,7 +13,9 @@ use crate::tree::Unreadable;
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// `--root` and `--source` were both given.
-    #[error("both a root directory ({root}) and a source ({source_name}) were given: they are two machines; give one")]
+    #[error(
+        "both a root directory ({root}) and a source ({source_name}) were given: they are two machines; give one"
+    )]
     TwoMachines {
         /// The directory.
         root: String,
@@ -42,7 +44,9 @@ pub enum SourceError {
         reason: io::Error,
     },
     /// The file is larger than any description of a machine.
-    #[error("{place} holds more than {limit_mib} MiB; {kind} is never that large: is it the right file?")]
+    #[error(
+        "{place} holds more than {limit_mib} MiB; {kind} is never that large: is it the right file?"
+    )]
     TooLarge {
         /// The file.
         place: String,
@@ -93,8 +97,18 @@ pub struct TextError {
 }
 
 impl TextError {
-    pub(crate) fn new(place: &str, line: Option<usize>, problem: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { place: place.to_owned(), line, problem: problem.into(), next: next.into() }
+    pub(crate) fn new(
+        place: &str,
+        line: Option<usize>,
+        problem: impl Into<String>,
+        next: impl Into<String>,
+    ) -> Self {
+        Self {
+            place: place.to_owned(),
+            line,
+            problem: problem.into(),
+            next: next.into(),
+        }
     }
 
     fn located(&self) -> String {

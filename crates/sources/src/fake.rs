@@ -81,7 +81,9 @@ pub enum FakeError {
         problem: &'static str,
     },
     /// More nodes than a kernel can have.
-    #[error("--fake {text}: that makes {nodes} nodes; a Linux kernel has at most {MOST_NODES}; ask for fewer")]
+    #[error(
+        "--fake {text}: that makes {nodes} nodes; a Linux kernel has at most {MOST_NODES}; ask for fewer"
+    )]
     TooMany {
         /// The layout.
         text: String,
@@ -115,7 +117,9 @@ pub enum FakeError {
         text: String,
     },
     /// Two fake layouts, one over the other.
-    #[error("--fake {text}: the machine already has fake nodes ({below}); lay them over the real machine instead")]
+    #[error(
+        "--fake {text}: the machine already has fake nodes ({below}); lay them over the real machine instead"
+    )]
     Twice {
         /// The layout.
         text: String,
@@ -129,7 +133,10 @@ impl FromStr for FakeSpec {
 
     fn from_str(text: &str) -> Result<Self, FakeError> {
         let text = text.trim();
-        let fail = |problem| FakeError::Spec { text: excerpt(text), problem };
+        let fail = |problem| FakeError::Spec {
+            text: excerpt(text),
+            problem,
+        };
         let (cut, split_cpus) = match text.strip_prefix("split:") {
             Some(count) => (Cut::Each(number(count).map_err(fail)?), true),
             None => match text.strip_suffix(",cpus") {
@@ -140,9 +147,16 @@ impl FromStr for FakeSpec {
         if let Cut::Count(nodes) | Cut::Each(nodes) = cut
             && nodes as usize > MOST_NODES
         {
-            return Err(FakeError::TooMany { text: excerpt(text), nodes: nodes.into() });
+            return Err(FakeError::TooMany {
+                text: excerpt(text),
+                nodes: nodes.into(),
+            });
         }
-        Ok(Self { cut, split_cpus, text: text.to_owned() })
+        Ok(Self {
+            cut,
+            split_cpus,
+            text: text.to_owned(),
+        })
     }
 }
 
@@ -158,7 +172,9 @@ fn cut(text: &str) -> Result<Cut, &'static str> {
     match text.trim_start_matches(|c: char| c.is_ascii_digit()) {
         "" => Ok(Cut::Count(number(text)?)),
         "m" | "g" | "u" => Err("the kernel knows M, G and U in capitals only"),
-        rest if rest.starts_with(':') => Err("distances after the layout are not supported: they are inherited"),
+        rest if rest.starts_with(':') => {
+            Err("distances after the layout are not supported: they are inherited")
+        }
         _ => Err("not a layout"),
     }
 }
@@ -182,8 +198,16 @@ fn number(digits: &str) -> Result<u32, &'static str> {
 /// # Errors
 /// When the layout does not fit the machine.
 pub fn lay(machine: Machine, spec: &FakeSpec) -> Result<Machine, FakeError> {
-    if let Some(below) = machine.origin.overlays.iter().find(|overlay| overlay.starts_with("fake")) {
-        return Err(FakeError::Twice { text: spec.to_string(), below: below.clone() });
+    if let Some(below) = machine
+        .origin
+        .overlays
+        .iter()
+        .find(|overlay| overlay.starts_with("fake"))
+    {
+        return Err(FakeError::Twice {
+            text: spec.to_string(),
+            below: below.clone(),
+        });
     }
     let parts = cut::parts(&machine, spec)?;
     let shares = split::shares(&machine, &parts, spec.split_cpus);

@@ -35,17 +35,25 @@ const MACHINES: &[(&str, &str)] = machines![
 
 /// All machines of the gallery, by name.
 pub fn gallery() -> Vec<GalleryEntry> {
-    let entry = |&(name, text): &(&'static str, &'static str)| GalleryEntry { name, description: sentence(text) };
+    let entry = |&(name, text): &(&'static str, &'static str)| GalleryEntry {
+        name,
+        description: sentence(text),
+    };
     MACHINES.iter().map(entry).collect()
 }
 
 /// The description file of a machine.
 pub fn text(name: &str) -> Option<&'static str> {
-    MACHINES.iter().find(|machine| machine.0 == name).map(|machine| machine.1)
+    MACHINES
+        .iter()
+        .find(|machine| machine.0 == name)
+        .map(|machine| machine.1)
 }
 
 /// The value of the line `description = "..."`. The tests see to it that every file has one.
 fn sentence(text: &'static str) -> &'static str {
-    let line = text.lines().find_map(|line| line.strip_prefix("description = \""));
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("description = \""));
     line.map_or("", |rest| rest.trim_end().trim_end_matches('"'))
 }

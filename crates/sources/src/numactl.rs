@@ -39,7 +39,12 @@ pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     }
     if record.nodes.len().max(record.columns.len()) > MOST_NODES {
         let problem = format!("more than {MOST_NODES} nodes, which no Linux kernel supports");
-        return Err(TextError::new(place, None, problem, "look for a line that was damaged on its way"));
+        return Err(TextError::new(
+            place,
+            None,
+            problem,
+            "look for a line that was damaged on its way",
+        ));
     }
     Ok(build::machine(record, place, doubts))
 }
@@ -48,7 +53,10 @@ pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
 pub(crate) fn resembles(text: &str) -> bool {
     let lines = words::lines(text);
     let words = words::words(&lines);
-    is_refusal(text) || words.windows(3).any(|three| three[0].first && record::is_start(three))
+    is_refusal(text)
+        || words
+            .windows(3)
+            .any(|three| three[0].first && record::is_start(three))
 }
 
 fn is_refusal(text: &str) -> bool {
@@ -57,8 +65,14 @@ fn is_refusal(text: &str) -> bool {
 
 fn nothing_in_it(text: &str, place: &str) -> TextError {
     if is_refusal(text) {
-        let problem = "numactl says that the system has no NUMA support, and so names neither nodes nor CPUs";
-        return TextError::new(place, None, problem, "take a snapshot there instead: nearfar snapshot -o FILE");
+        let problem =
+            "numactl says that the system has no NUMA support, and so names neither nodes nor CPUs";
+        return TextError::new(
+            place,
+            None,
+            problem,
+            "take a snapshot there instead: nearfar snapshot -o FILE",
+        );
     }
     let problem = "no line about a node (\"node 0 cpus: 0 1 2\") in it";
     TextError::new(place, None, problem, "paste the whole output of numactl -H")

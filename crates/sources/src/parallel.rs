@@ -38,7 +38,11 @@ fn on_threads<T: Sync, R: Send>(items: &[T], most: usize, f: impl Fn(&T) -> R + 
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
         let mut done = work();
         for other in others {
-            done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            done.extend(
+                other
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            );
         }
         done
     });

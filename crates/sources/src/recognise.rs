@@ -27,16 +27,30 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     (b"BZh", "it is compressed by bzip2", DECOMPRESS),
     (b"PK\x03\x04", "it is a zip archive", EXTRACT),
     (b"\x7fELF", "it is a program", WANTED),
-    (b"\xff\xfe", "it is UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
-    (b"\xfe\xff", "it is UTF-16 text", "convert it to UTF-8: iconv -f UTF-16 -t UTF-8"),
+    (
+        b"\xff\xfe",
+        "it is UTF-16 text",
+        "convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
+    ),
+    (
+        b"\xfe\xff",
+        "it is UTF-16 text",
+        "convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
+    ),
 ];
 
 /// Tells what a file is from its beginning, which has been inflated if it was compressed by gzip.
 pub(crate) fn kind(head: &[u8], place: &str) -> Result<Kind, SourceError> {
     let unknown = |looks_like: &str, next| {
-        Err(SourceError::NotRecognised { place: place.to_owned(), looks_like: looks_like.to_owned(), next })
+        Err(SourceError::NotRecognised {
+            place: place.to_owned(),
+            looks_like: looks_like.to_owned(),
+            next,
+        })
     };
-    if let Some((_, looks_like, next)) = FOREIGN.iter().find(|(magic, _, _)| head.starts_with(magic)) {
+    if let Some((_, looks_like, next)) =
+        FOREIGN.iter().find(|(magic, _, _)| head.starts_with(magic))
+    {
         return unknown(looks_like, next);
     }
     if is_tar(head) {
@@ -82,5 +96,7 @@ fn is_toml(line: &str) -> bool {
     let line = line.trim();
     let key = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     (line.starts_with('[') && line.ends_with(']'))
-        || line.split_once('=').is_some_and(|(name, _)| !name.trim().is_empty() && name.trim().chars().all(key))
+        || line
+            .split_once('=')
+            .is_some_and(|(name, _)| !name.trim().is_empty() && name.trim().chars().all(key))
 }

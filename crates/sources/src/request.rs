@@ -41,12 +41,20 @@ pub struct Request {
 impl Request {
     /// The live system, and everything of it that is wanted.
     pub fn live(want: Want) -> Self {
-        Self { source: None, root: None, fake: None, want }
+        Self {
+            source: None,
+            root: None,
+            fake: None,
+            want,
+        }
     }
 
     /// A source by name.
     pub fn source(source: impl Into<String>, want: Want) -> Self {
-        Self { source: Some(source.into()), ..Self::live(want) }
+        Self {
+            source: Some(source.into()),
+            ..Self::live(want)
+        }
     }
 }
 
@@ -86,7 +94,9 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
     if kind == Kind::Snapshot {
         return Ok(snapshot::read(bytes, place)?);
     }
-    let inflated = snapshot::is_gzip(bytes).then(|| snapshot::inflate(bytes, place, LARGEST_XML as u64)).transpose()?;
+    let inflated = snapshot::is_gzip(bytes)
+        .then(|| snapshot::inflate(bytes, place, LARGEST_XML as u64))
+        .transpose()?;
     let bytes = inflated.as_deref().unwrap_or(bytes);
     let limit = match kind {
         Kind::Numactl => LARGEST_PASTED,
@@ -95,7 +105,11 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
     };
     if bytes.len() > limit {
         let limit_mib = limit as u64 >> 20;
-        return Err(SourceError::TooLarge { place: place.to_owned(), kind: "text about one machine", limit_mib });
+        return Err(SourceError::TooLarge {
+            place: place.to_owned(),
+            kind: "text about one machine",
+            limit_mib,
+        });
     }
     Ok(match kind {
         // Mails come in all encodings; what matters in them is ASCII.
@@ -107,8 +121,17 @@ pub fn read_bytes(bytes: &[u8], place: &str) -> Result<Machine, SourceError> {
 
 fn utf8<'a>(bytes: &'a [u8], place: &str) -> Result<&'a str, TextError> {
     std::str::from_utf8(bytes).map_err(|error| {
-        let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
-        TextError::new(place, Some(line), "not UTF-8 text", "convert it: iconv -f LATIN1 -t UTF-8")
+        let line = bytes[..error.valid_up_to()]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count()
+            + 1;
+        TextError::new(
+            place,
+            Some(line),
+            "not UTF-8 text",
+            "convert it: iconv -f LATIN1 -t UTF-8",
+        )
     })
 }
 
@@ -117,7 +140,10 @@ fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
         return stream(io::stdin().lock(), "standard input");
     }
     let path = Path::new(source);
-    let unreadable = |reason| SourceError::Unreadable { place: excerpt(source), reason };
+    let unreadable = |reason| SourceError::Unreadable {
+        place: excerpt(source),
+        reason,
+    };
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Ok(sysfs::read(&Tree::at(path)?, want)?),
         Ok(found) if found.file_type().is_block_device() => {
@@ -132,23 +158,42 @@ fn named(source: &str, want: &Want) -> Result<Machine, SourceError> {
 
 fn without_file(source: &str) -> Result<Machine, SourceError> {
     if let Some(text) = gallery::text(source) {
-        return Ok(description::parse(text, &format!("machines/{source}.toml"))?);
+        return Ok(description::parse(
+            text,
+            &format!("machines/{source}.toml"),
+        )?);
     }
     if synthetic::resembles(source) {
         return Ok(synthetic::parse(source)?);
     }
-    let gallery = gallery::gallery().into_iter().map(|entry| entry.name).collect();
-    Err(SourceError::NoSuchSource { source_name: excerpt(source), gallery })
+    let gallery = gallery::gallery()
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
+    Err(SourceError::NoSuchSource {
+        source_name: excerpt(source),
+        gallery,
+    })
 }
 
 /// Reads a stream that may have no end. Its beginning is looked at first, so that a device or a wrong file is refused
 /// before much of it is read.
 fn stream(mut stream: impl Read, place: &str) -> Result<Machine, SourceError> {
-    let unreadable = |reason| SourceError::Unreadable { place: place.to_owned(), reason };
+    let unreadable = |reason| SourceError::Unreadable {
+        place: place.to_owned(),
+        reason,
+    };
     let mut bytes = Vec::new();
-    stream.by_ref().take(recognise::HEAD as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    stream
+        .by_ref()
+        .take(recognise::HEAD as u64)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
     recognise::kind(&recognise::head(&bytes), place)?;
-    stream.take(LARGEST + 1 - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    stream
+        .take(LARGEST + 1 - bytes.len() as u64)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST {
         return Err(too_large(place));
     }
@@ -156,5 +201,9 @@ fn stream(mut stream: impl Read, place: &str) -> Result<Machine, SourceError> {
 }
 
 fn too_large(place: &str) -> SourceError {
-    SourceError::TooLarge { place: excerpt(place), kind: "a description of one machine", limit_mib: LARGEST >> 20 }
+    SourceError::TooLarge {
+        place: excerpt(place),
+        kind: "a description of one machine",
+        limit_mib: LARGEST >> 20,
+    }
 }

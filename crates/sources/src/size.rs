@@ -5,7 +5,9 @@
 /// `None` for anything else and for what does not fit into 64 bits.
 pub fn parse(text: &str, bare: u64) -> Option<u64> {
     let text = text.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (digits, suffix) = text.split_at(split);
     let number: u64 = digits.parse().ok()?;
     number.checked_mul(unit(suffix.trim(), bare)?)
@@ -30,7 +32,9 @@ pub(crate) fn unit(suffix: &str, bare: u64) -> Option<u64> {
 /// Writes a size exactly, in the largest binary unit that divides it: `512M`, `1536K`, `1000`.
 pub fn render(bytes: u64) -> String {
     let units = [("P", 50), ("T", 40), ("G", 30), ("M", 20), ("K", 10)];
-    let fitting = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    let fitting = units
+        .iter()
+        .find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     match fitting {
         Some((letter, shift)) => format!("{}{letter}", bytes >> shift),
         None => bytes.to_string(),
@@ -43,7 +47,17 @@ mod tests {
 
     #[test]
     fn sizes_read_back_as_they_were_written() {
-        for bytes in [0, 1, 1000, 1024, 1536 << 10, 512 << 20, 3 << 40, u64::MAX, 1 << 63] {
+        for bytes in [
+            0,
+            1,
+            1000,
+            1024,
+            1536 << 10,
+            512 << 20,
+            3 << 40,
+            u64::MAX,
+            1 << 63,
+        ] {
             assert_eq!(parse(&render(bytes), 1), Some(bytes), "{}", render(bytes));
         }
         assert_eq!(render(1536 << 10), "1536K");
@@ -54,7 +68,15 @@ mod tests {
     fn units_as_people_write_them() {
         assert_eq!(parse("64 GiB", 1), Some(64 << 30));
         assert_eq!(parse("63379", 1 << 20), Some(63379 << 20));
-        for bad in ["", "G", "-1G", "1.5G", "1X", "99999999999999999999", "18446744073709551615K"] {
+        for bad in [
+            "",
+            "G",
+            "-1G",
+            "1.5G",
+            "1X",
+            "99999999999999999999",
+            "18446744073709551615K",
+        ] {
             assert_eq!(parse(bad, 1), None, "{bad}");
         }
     }

@@ -41,7 +41,9 @@ pub enum SnapshotError {
         reason: io::Error,
     },
     /// It inflates to more than any machine needs.
-    #[error("{place} inflates to more than {limit_mib} MiB, which no real snapshot does; it was not read")]
+    #[error(
+        "{place} inflates to more than {limit_mib} MiB, which no real snapshot does; it was not read"
+    )]
     TooLarge {
         /// The file.
         place: String,
@@ -119,9 +121,16 @@ struct Body {
 /// When `out` does not take it. What was written by then is no valid snapshot: write to a new file and rename it.
 pub fn write(machine: &Machine, out: impl Write) -> Result<(), SnapshotError> {
     let mut encoder = io::BufWriter::new(GzEncoder::new(out, Compression::default()));
-    let snapshot = Written { nearfar_snapshot: VERSION, tool_version: env!("CARGO_PKG_VERSION"), machine };
-    serde_json::to_writer(&mut encoder, &snapshot).map_err(|error| SnapshotError::Write(error.into()))?;
-    let encoder = encoder.into_inner().map_err(|error| SnapshotError::Write(error.into_error()))?;
+    let snapshot = Written {
+        nearfar_snapshot: VERSION,
+        tool_version: env!("CARGO_PKG_VERSION"),
+        machine,
+    };
+    serde_json::to_writer(&mut encoder, &snapshot)
+        .map_err(|error| SnapshotError::Write(error.into()))?;
+    let encoder = encoder
+        .into_inner()
+        .map_err(|error| SnapshotError::Write(error.into_error()))?;
     let mut out = encoder.finish().map_err(SnapshotError::Write)?;
     out.flush().map_err(SnapshotError::Write)
 }
@@ -133,21 +142,48 @@ pub fn write(machine: &Machine, out: impl Write) -> Result<(), SnapshotError> {
 /// When it is damaged, too large, of a newer format, no snapshot, or contradicts itself.
 pub fn read(bytes: &[u8], place: &str) -> Result<Machine, SnapshotError> {
     let machine = match decode(bytes, place)? {
-        Head { nearfar_snapshot: Some(found), .. } if found > VERSION => {
-            return Err(SnapshotError::Newer { place: place.to_owned(), found });
+        Head {
+            nearfar_snapshot: Some(found),
+            ..
+        } if found > VERSION => {
+            return Err(SnapshotError::Newer {
+                place: place.to_owned(),
+                found,
+            });
         }
-        Head { nearfar_snapshot: None, schema: Some(schema) } if schema == TOPO_SCHEMA => decode(bytes, place)?,
-        Head { nearfar_snapshot: None, schema: Some(schema) } => {
-            return Err(SnapshotError::OtherSchema { place: place.to_owned(), schema });
+        Head {
+            nearfar_snapshot: None,
+            schema: Some(schema),
+        } if schema == TOPO_SCHEMA => decode(bytes, place)?,
+        Head {
+            nearfar_snapshot: None,
+            schema: Some(schema),
+        } => {
+            return Err(SnapshotError::OtherSchema {
+                place: place.to_owned(),
+                schema,
+            });
         }
-        Head { nearfar_snapshot: None, schema: None } => {
+        Head {
+            nearfar_snapshot: None,
+            schema: None,
+        } => {
             let reason = serde::de::Error::missing_field("nearfar_snapshot");
-            return Err(SnapshotError::NotASnapshot { place: place.to_owned(), reason });
+            return Err(SnapshotError::NotASnapshot {
+                place: place.to_owned(),
+                reason,
+            });
         }
-        Head { nearfar_snapshot: Some(_), .. } => decode::<Body>(bytes, place)?.machine,
+        Head {
+            nearfar_snapshot: Some(_),
+            ..
+        } => decode::<Body>(bytes, place)?.machine,
     };
     match machine.check().into_iter().next() {
-        Some(violation) => Err(SnapshotError::Contradicts { place: place.to_owned(), violation }),
+        Some(violation) => Err(SnapshotError::Contradicts {
+            place: place.to_owned(),
+            violation,
+        }),
         None => Ok(machine),
     }
 }
@@ -161,7 +197,9 @@ pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
 pub(crate) fn inflate_start(bytes: &[u8], most: u64) -> Vec<u8> {
     let mut start = Vec::new();
     // A damaged end does not matter here: whoever reads the whole will say so.
-    let _ = MultiGzDecoder::new(bytes).take(most).read_to_end(&mut start);
+    let _ = MultiGzDecoder::new(bytes)
+        .take(most)
+        .read_to_end(&mut start);
     start
 }
 
@@ -169,8 +207,13 @@ pub(crate) fn inflate_start(bytes: &[u8], most: u64) -> Vec<u8> {
 pub(crate) fn inflate(bytes: &[u8], place: &str, most: u64) -> Result<Vec<u8>, SnapshotError> {
     let mut content = Vec::new();
     let limit = limit(bytes).min(most);
-    let read = MultiGzDecoder::new(bytes).take(limit + 1).read_to_end(&mut content);
-    read.map_err(|reason| SnapshotError::Damaged { place: place.to_owned(), reason })?;
+    let read = MultiGzDecoder::new(bytes)
+        .take(limit + 1)
+        .read_to_end(&mut content);
+    read.map_err(|reason| SnapshotError::Damaged {
+        place: place.to_owned(),
+        reason,
+    })?;
     match content.len() as u64 > limit {
         true => Err(too_large(place, limit)),
         false => Ok(content),
@@ -178,15 +221,23 @@ pub(crate) fn inflate(bytes: &[u8], place: &str, most: u64) -> Result<Vec<u8>, S
 }
 
 fn limit(bytes: &[u8]) -> u64 {
-    (bytes.len() as u64).saturating_mul(MOST_RATIO).clamp(ALWAYS_ALLOWED, MOST_INFLATED)
+    (bytes.len() as u64)
+        .saturating_mul(MOST_RATIO)
+        .clamp(ALWAYS_ALLOWED, MOST_INFLATED)
 }
 
 fn too_large(place: &str, limit: u64) -> SnapshotError {
-    SnapshotError::TooLarge { place: place.to_owned(), limit_mib: limit >> 20 }
+    SnapshotError::TooLarge {
+        place: place.to_owned(),
+        limit_mib: limit >> 20,
+    }
 }
 
 fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, SnapshotError> {
-    let not_a_snapshot = |reason| SnapshotError::NotASnapshot { place: place.to_owned(), reason };
+    let not_a_snapshot = |reason| SnapshotError::NotASnapshot {
+        place: place.to_owned(),
+        reason,
+    };
     if !is_gzip(bytes) {
         return serde_json::from_slice(bytes).map_err(not_a_snapshot);
     }
@@ -197,7 +248,10 @@ fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8], place: &str) -> Result<T, 
         return Err(too_large(place, limit));
     }
     decoded.map_err(|error| match error.classify() {
-        serde_json::error::Category::Io => SnapshotError::Damaged { place: place.to_owned(), reason: error.into() },
+        serde_json::error::Category::Io => SnapshotError::Damaged {
+            place: place.to_owned(),
+            reason: error.into(),
+        },
         _ => not_a_snapshot(error),
     })
 }

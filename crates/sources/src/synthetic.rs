@@ -15,8 +15,8 @@
 mod grammar;
 
 use nearfar_machine::{
-    Cache, Cpu, CpuId, CpuSet, CpuStates, Distance, DistanceOrigin, Distances, Known, MAX_NUMBER, Machine, Memory,
-    Node, NodeId, Origin, SourceKind,
+    Cache, Cpu, CpuId, CpuSet, CpuStates, Distance, DistanceOrigin, Distances, Known, MAX_NUMBER,
+    Machine, Memory, Node, NodeId, Origin, SourceKind,
 };
 
 use crate::error::TextError;
@@ -32,31 +32,48 @@ const BECAUSE: &str = "a synthetic string has only nodes, CPUs, caches, memory a
 /// Names the word that is not understood, or the level that stands in the wrong place.
 pub fn parse(text: &str) -> Result<Machine, TextError> {
     let spec = grammar::parse(text)?;
-    let wrong = |problem: String, next: &str| TextError::new(&grammar::place(text), None, problem, next);
+    let wrong =
+        |problem: String, next: &str| TextError::new(&grammar::place(text), None, problem, next);
     let count_to = |inner: usize| {
-        let counts = spec.levels[..inner].iter().map(|level| u64::from(level.count));
+        let counts = spec.levels[..inner]
+            .iter()
+            .map(|level| u64::from(level.count));
         counts.fold(1u64, u64::saturating_mul)
     };
     let cpus = count_to(spec.levels.len());
     if cpus > u64::from(MAX_NUMBER) + 1 {
-        let problem = format!("it describes {cpus} CPUs; at most {} are supported", MAX_NUMBER + 1);
+        let problem = format!(
+            "it describes {cpus} CPUs; at most {} are supported",
+            MAX_NUMBER + 1
+        );
         return Err(wrong(problem, "lower a count"));
     }
-    let node_level = spec.levels.iter().position(|level| level.kind == Kind::Node);
+    let node_level = spec
+        .levels
+        .iter()
+        .position(|level| level.kind == Kind::Node);
     let nodes = node_level.map_or(1, |at| count_to(at + 1));
     if nodes > MOST_NODES as u64 {
-        let problem = format!("it describes {nodes} nodes; a Linux kernel has at most {MOST_NODES}");
+        let problem =
+            format!("it describes {nodes} nodes; a Linux kernel has at most {MOST_NODES}");
         return Err(wrong(problem, "lower a count"));
     }
     let mut machine = Machine::empty(Origin::new(SourceKind::Synthetic, text.trim()), BECAUSE);
     let (cpus, nodes) = (cpus as u32, nodes as u32);
-    machine.nodes = (0..nodes).map(|node| build_node(node, cpus / nodes, &spec)).collect();
-    machine.cpus = (0..cpus).map(|cpu| build_cpu(cpu, cpus, nodes, &spec.levels)).collect();
+    machine.nodes = (0..nodes)
+        .map(|node| build_node(node, cpus / nodes, &spec))
+        .collect();
+    machine.cpus = (0..cpus)
+        .map(|cpu| build_cpu(cpu, cpus, nodes, &spec.levels))
+        .collect();
     machine.cpu_states = CpuStates::online_only(span(0, cpus), BECAUSE);
     machine.caches = caches(&spec.levels, cpus);
     machine.distances = match &spec.distances {
         Some(distant) => Known::Yes(matrix(distant, nodes).map_err(|problem| {
-            wrong(problem, "give one row (10,20), all rows (10,20;20,10) or one number for all others (20)")
+            wrong(
+                problem,
+                "give one row (10,20), all rows (10,20;20,10) or one number for all others (20)",
+            )
         })?),
         None => Known::no("the synthetic string gives no distances; add distance:10,20"),
     };
@@ -99,7 +116,9 @@ fn build_cpu(cpu: u32, cpus: u32, nodes: u32, levels: &[Level]) -> Cpu {
 fn caches(levels: &[Level], cpus: u32) -> Vec<Cache> {
     let mut caches = Vec::new();
     for (at, level) in levels.iter().enumerate() {
-        let Kind::Cache(depth, kind) = level.kind else { continue };
+        let Kind::Cache(depth, kind) = level.kind else {
+            continue;
+        };
         let objects: u32 = levels[..=at].iter().map(|level| level.count).product();
         let size = cpus / objects;
         let size_bytes = match level.bytes {
@@ -123,14 +142,25 @@ fn matrix(distant: &Distant, nodes: u32) -> Result<Distances, String> {
     let mut matrix = Distances::empty(DistanceOrigin::Described, (0..nodes).map(NodeId));
     let width = nodes as usize;
     let entry: Box<dyn Fn(usize, usize) -> Option<Distance>> = match distant {
-        Distant::Others(distance) => {
-            Box::new(|from, to| if from == to { Some(Distance::LOCAL) } else { Some(*distance) })
-        }
+        Distant::Others(distance) => Box::new(|from, to| {
+            if from == to {
+                Some(Distance::LOCAL)
+            } else {
+                Some(*distance)
+            }
+        }),
         Distant::Row(row) if row.len() == width => Box::new(|from, to| row[from.abs_diff(to)]),
         Distant::Row(row) => return Err(format!("{} distances for {nodes} nodes", row.len())),
-        Distant::Rows(rows) if rows.len() != width => return Err(format!("{} rows for {nodes} nodes", rows.len())),
+        Distant::Rows(rows) if rows.len() != width => {
+            return Err(format!("{} rows for {nodes} nodes", rows.len()));
+        }
         Distant::Rows(rows) => match rows.iter().position(|row| row.len() != width) {
-            Some(bad) => return Err(format!("row {bad} has {} distances for {nodes} nodes", rows[bad].len())),
+            Some(bad) => {
+                return Err(format!(
+                    "row {bad} has {} distances for {nodes} nodes",
+                    rows[bad].len()
+                ));
+            }
             None => Box::new(|from, to| rows[from][to]),
         },
     };

@@ -76,10 +76,15 @@ fn read_machine(tree: &Tree, want: &Want, notes: &Notes) -> Result<Machine, Sysf
     let nodes = nodes::read(tree, &cpus, notes);
     if cpus.online.is_empty() {
         // A tree with nothing but node directories.
-        cpus.online = nodes.nodes.iter().fold(CpuSet::new(), |all, node| all.union(&node.cpus));
+        cpus.online = nodes
+            .nodes
+            .iter()
+            .fold(CpuSet::new(), |all, node| all.union(&node.cpus));
     }
     if cpus.online.is_empty() {
-        return Err(SysfsError::NotATree { place: tree.place().display().to_string() });
+        return Err(SysfsError::NotATree {
+            place: tree.place().display().to_string(),
+        });
     }
     let packages = topology::read(tree, &cpus.online, want.cpu_details, notes);
     let distances = distances::read(tree, &nodes, notes);

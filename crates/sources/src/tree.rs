@@ -80,8 +80,15 @@ impl Tree {
     fn open(root: &Path, live: bool) -> Result<Self, Unreadable> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(root, flags, Mode::empty());
-        let unreadable = |errno| Unreadable { path: root.display().to_string(), reason: reason(errno) };
-        Ok(Self { root: opened.map_err(unreadable)?, place: root.to_owned(), live })
+        let unreadable = |errno| Unreadable {
+            path: root.display().to_string(),
+            reason: reason(errno),
+        };
+        Ok(Self {
+            root: opened.map_err(unreadable)?,
+            place: root.to_owned(),
+            live,
+        })
     }
 
     /// Whether this is the running system.
@@ -119,7 +126,11 @@ impl Tree {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn with_bytes<R>(&self, path: &str, read: impl FnOnce(&[u8]) -> R) -> Result<R, Unreadable> {
+    pub fn with_bytes<R>(
+        &self,
+        path: &str,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Unreadable> {
         let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK);
         let read = |bytes: &[u8]| {
             tracing::trace!(path = %self.display(path), bytes = bytes.len(), "read");
@@ -149,7 +160,8 @@ impl Tree {
         let file = file.map_err(|reason| self.unreadable(path, reason))?;
         // The kernel's own files are what they are; an extracted tree may hold anything.
         if !self.live {
-            let status = rustix::fs::fstat(&file).map_err(|errno| self.unreadable(path, reason(errno)))?;
+            let status =
+                rustix::fs::fstat(&file).map_err(|errno| self.unreadable(path, reason(errno)))?;
             if !rustix::fs::FileType::from_raw_mode(status.st_mode).is_file() {
                 return Err(self.unreadable(path, Reason::NotAFile));
             }
@@ -164,7 +176,8 @@ impl Tree {
     pub fn list(&self, path: &str) -> Result<Vec<String>, Unreadable> {
         let directory = self.open_below(path, OFlags::RDONLY | OFlags::DIRECTORY);
         let directory = directory.map_err(|reason| self.unreadable(path, reason))?;
-        let entries = rustix::fs::Dir::new(directory).map_err(|errno| self.unreadable(path, reason(errno)))?;
+        let entries = rustix::fs::Dir::new(directory)
+            .map_err(|errno| self.unreadable(path, reason(errno)))?;
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|errno| self.unreadable(path, reason(errno)))?;
@@ -188,7 +201,9 @@ impl Tree {
         let link = link.map_err(|reason| self.unreadable(path, reason))?;
         let target = rustix::fs::readlinkat(link, "", Vec::new());
         let target = target.map_err(|errno| self.unreadable(path, reason(errno)))?;
-        target.into_string().map_err(|_| self.unreadable(path, Reason::NotText))
+        target
+            .into_string()
+            .map_err(|_| self.unreadable(path, Reason::NotText))
     }
 
     /// The last part of what a symbolic link says: a driver's or a subsystem's name.
@@ -207,7 +222,10 @@ impl Tree {
 
     /// The error of a path, for callers that find fault with a file's content.
     pub fn unreadable(&self, path: &str, reason: Reason) -> Unreadable {
-        let unreadable = Unreadable { path: self.display(path), reason };
+        let unreadable = Unreadable {
+            path: self.display(path),
+            reason,
+        };
         tracing::debug!(path = unreadable.path, reason = ?unreadable.reason, "cannot read");
         unreadable
     }
@@ -217,7 +235,13 @@ impl Tree {
         let opened = if self.live {
             rustix::fs::openat(&self.root, path, flags, Mode::empty())
         } else {
-            match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT) {
+            match rustix::fs::openat2(
+                &self.root,
+                path,
+                flags,
+                Mode::empty(),
+                ResolveFlags::IN_ROOT,
+            ) {
                 Err(Errno::NOSYS) => resolve::open(self.root.as_fd(), path, flags),
                 opened => opened,
             }

@@ -45,7 +45,10 @@ impl Want {
 
     /// Nodes, CPUs, caches and distances only.
     pub fn topology() -> Self {
-        Self { cpu_details: true, ..Self::placement() }
+        Self {
+            cpu_details: true,
+            ..Self::placement()
+        }
     }
 
     /// What spreading queues needs: nodes, distances, and which CPUs share a core.
@@ -62,6 +65,10 @@ impl Want {
 
     /// What an audit looks at, without the processes: devices and interrupts, but neither names nor counts.
     pub fn audit() -> Self {
-        Self { devices: true, interrupts: true, ..Self::placement() }
+        Self {
+            devices: true,
+            interrupts: true,
+            ..Self::placement()
+        }
     }
 }

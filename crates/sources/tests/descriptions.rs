@@ -3,12 +3,15 @@
 mod any_machine;
 
 use any_machine::any_machine;
-use nearfar_machine::{CpuId, Distance, DistanceOrigin, Distances, Known, Machine, NodeId, RootBus};
+use nearfar_machine::{
+    CpuId, Distance, DistanceOrigin, Distances, Known, Machine, NodeId, RootBus,
+};
 use nearfar_sources::{Request, Want, description, gallery, gallery_text, read, synthetic};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Machine {
-    let machine = description::parse(text, "machine.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let machine =
+        description::parse(text, "machine.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
     assert_eq!(machine.check(), Vec::<String>::new());
     machine
 }
@@ -36,8 +39,15 @@ fn kept(machine: &Machine) -> Machine {
     let because = "any";
     kept.distances = match &kept.distances {
         Known::Yes(table) => {
-            let rows = table.nodes().iter().map(|&from| table.row(from).map(|entry| entry.1).collect()).collect();
-            Known::Yes(Distances::from_rows(DistanceOrigin::Described, table.nodes().to_vec(), rows).unwrap())
+            let rows = table
+                .nodes()
+                .iter()
+                .map(|&from| table.row(from).map(|entry| entry.1).collect())
+                .collect();
+            Known::Yes(
+                Distances::from_rows(DistanceOrigin::Described, table.nodes().to_vec(), rows)
+                    .unwrap(),
+            )
         }
         Known::No { .. } => Known::no(because),
     };
@@ -82,16 +92,34 @@ fn every_machine_of_the_gallery_reads_and_says_where_it_comes_from() {
     for entry in &entries {
         let machine = named(entry.name);
         assert_eq!(machine.check(), Vec::<String>::new(), "{}", entry.name);
-        assert!(machine.diagnostics.is_empty(), "{}: {:?}", entry.name, machine.diagnostics);
+        assert!(
+            machine.diagnostics.is_empty(),
+            "{}: {:?}",
+            entry.name,
+            machine.diagnostics
+        );
         let text = gallery_text(entry.name).unwrap();
-        assert!(text.starts_with("# ") && entry.description.len() > 20, "{}", entry.name);
+        assert!(
+            text.starts_with("# ") && entry.description.len() > 20,
+            "{}",
+            entry.name
+        );
     }
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../machines");
-    let stem =
-        |file: std::io::Result<std::fs::DirEntry>| file.unwrap().path().file_stem().unwrap().display().to_string();
+    let stem = |file: std::io::Result<std::fs::DirEntry>| {
+        file.unwrap()
+            .path()
+            .file_stem()
+            .unwrap()
+            .display()
+            .to_string()
+    };
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(stem).collect();
     files.sort();
-    assert_eq!(files, entries.iter().map(|entry| entry.name).collect::<Vec<_>>());
+    assert_eq!(
+        files,
+        entries.iter().map(|entry| entry.name).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -103,13 +131,33 @@ fn every_machine_of_the_gallery_reads_again_as_it_was_rendered() {
         assert_eq!(kept(&again), kept(&machine), "{}\n{text}", entry.name);
         let (bridges, again_bridges) = (machine.host_bridges.get(), again.host_bridges.get());
         let nodes = |bridges: Option<&Vec<nearfar_machine::HostBridge>>| -> Vec<_> {
-            let firmware =
-                |bridge: &nearfar_machine::HostBridge| bridge.firmware.get().cloned().flatten().map(|told| told.node);
-            bridges.into_iter().flatten().map(|bridge| (bridge.root, firmware(bridge))).collect()
+            let firmware = |bridge: &nearfar_machine::HostBridge| {
+                bridge
+                    .firmware
+                    .get()
+                    .cloned()
+                    .flatten()
+                    .map(|told| told.node)
+            };
+            bridges
+                .into_iter()
+                .flatten()
+                .map(|bridge| (bridge.root, firmware(bridge)))
+                .collect()
         };
         assert_eq!(nodes(bridges), nodes(again_bridges));
-        assert_eq!(again.networks.get(), machine.networks.get().filter(|_| machine.pci.get().is_some()));
-        assert_eq!(again.nvme.get().map(|all| &all[..]), machine.nvme.get().map(|all| &all[..]), "{text}");
+        assert_eq!(
+            again.networks.get(),
+            machine
+                .networks
+                .get()
+                .filter(|_| machine.pci.get().is_some())
+        );
+        assert_eq!(
+            again.nvme.get().map(|all| &all[..]),
+            machine.nvme.get().map(|all| &all[..]),
+            "{text}"
+        );
         assert_eq!(again.interrupts.get(), machine.interrupts.get());
     }
 }
@@ -128,7 +176,10 @@ fn the_cases_have_the_shape_that_was_published() {
     };
     assert_eq!(controllers(&before), [Some(NodeId(0)), None]);
     let bridge = before.host_bridge(root("0001:00")).unwrap();
-    assert_eq!(bridge.firmware.get().unwrap().as_ref().unwrap().node, NodeId(2));
+    assert_eq!(
+        bridge.firmware.get().unwrap().as_ref().unwrap().node,
+        NodeId(2)
+    );
     let after = named("powerpc-case1-after");
     assert_eq!(controllers(&after), [Some(NodeId(0)), Some(NodeId(2))]);
     assert_eq!(after.online_node_set().to_string(), "0,2");
@@ -139,40 +190,111 @@ fn the_cases_have_the_shape_that_was_published() {
     let mail = nearfar_sources::numactl::parse(mail, "mail").unwrap();
     assert_eq!(kept(&kunpeng).distances, kept(&mail).distances);
     assert_eq!(
-        kunpeng.nodes.iter().map(|n| (&n.cpus, n.total_bytes())).collect::<Vec<_>>(),
-        mail.nodes.iter().map(|n| (&n.cpus, n.total_bytes())).collect::<Vec<_>>()
+        kunpeng
+            .nodes
+            .iter()
+            .map(|n| (&n.cpus, n.total_bytes()))
+            .collect::<Vec<_>>(),
+        mail.nodes
+            .iter()
+            .map(|n| (&n.cpus, n.total_bytes()))
+            .collect::<Vec<_>>()
     );
     assert_eq!(kunpeng.interrupts.get().unwrap().len(), 49);
-    assert_eq!(kunpeng.networks.get().unwrap()[0].node, Known::Yes(Some(NodeId(2))));
+    assert_eq!(
+        kunpeng.networks.get().unwrap()[0].node,
+        Known::Yes(Some(NodeId(2)))
+    );
 
     let fake = named("fake-nodes");
-    assert_eq!(fake.nodes.iter().map(|node| node.cpus.to_string()).collect::<Vec<_>>(), ["0-1", "2-3", "0-1", "2-3"]);
+    assert_eq!(
+        fake.nodes
+            .iter()
+            .map(|node| node.cpus.to_string())
+            .collect::<Vec<_>>(),
+        ["0-1", "2-3", "0-1", "2-3"]
+    );
     assert_eq!(named("two-node").siblings(CpuId(4)).to_string(), "4,12");
     assert!(!named("asymmetric").distances.get().unwrap().is_symmetric());
-    assert_eq!(named("cxl-memory-only").nodes[2].access[0].read_latency_ns, Some(250));
-    assert_eq!(named("x86-case1").firmware_distances.get().unwrap().nodes().len(), 3);
+    assert_eq!(
+        named("cxl-memory-only").nodes[2].access[0].read_latency_ns,
+        Some(250)
+    );
+    assert_eq!(
+        named("x86-case1")
+            .firmware_distances
+            .get()
+            .unwrap()
+            .nodes()
+            .len(),
+        3
+    );
 }
 
 #[test]
 fn faults_are_named_with_line_and_key() {
     for (text, line, words) in [
-        ("[[node]]\ncpus = 1\ncolour = 3\n", "line 3", "unknown field `colour`"),
+        (
+            "[[node]]\ncpus = 1\ncolour = 3\n",
+            "line 3",
+            "unknown field `colour`",
+        ),
         ("[[node]]\ncpus = \"0-\"\n", "line 2", "cpus: CPU list"),
-        ("[[node]]\ncpus = true\n", "line 2", "expected a count of CPUs"),
-        ("[[node]]\ncpus = 1\n[[node]]\nid = 0\n", "line 3", "node 0 is there twice"),
-        ("[[node]]\nmemory = \"lots\"\n", "line 2", "memory: not a size"),
-        ("distances = [[10, 20]]\n[[node]]\n[[node]]\n", "line 1", "distances: distance matrix: expected 2 rows"),
-        ("distances = [[\"x\"]]\n[[node]]\n", "line 1", "\"-\" for a hole"),
-        ("[cpu]\nthreads_per_core = 2\n[[node]]\ncpus = 3\n", "line 2", "not a multiple of 2"),
-        ("[cpu]\noffline = \"9\"\n[[node]]\ncpus = 3\n", "line 2", "CPU 9 is in no node"),
-        ("[[node]]\ncpus = 3\n[[bridge]]\nroot = \"x\"\n", "line 3", "not a PCI address"),
+        (
+            "[[node]]\ncpus = true\n",
+            "line 2",
+            "expected a count of CPUs",
+        ),
+        (
+            "[[node]]\ncpus = 1\n[[node]]\nid = 0\n",
+            "line 3",
+            "node 0 is there twice",
+        ),
+        (
+            "[[node]]\nmemory = \"lots\"\n",
+            "line 2",
+            "memory: not a size",
+        ),
+        (
+            "distances = [[10, 20]]\n[[node]]\n[[node]]\n",
+            "line 1",
+            "distances: distance matrix: expected 2 rows",
+        ),
+        (
+            "distances = [[\"x\"]]\n[[node]]\n",
+            "line 1",
+            "\"-\" for a hole",
+        ),
+        (
+            "[cpu]\nthreads_per_core = 2\n[[node]]\ncpus = 3\n",
+            "line 2",
+            "not a multiple of 2",
+        ),
+        (
+            "[cpu]\noffline = \"9\"\n[[node]]\ncpus = 3\n",
+            "line 2",
+            "CPU 9 is in no node",
+        ),
+        (
+            "[[node]]\ncpus = 3\n[[bridge]]\nroot = \"x\"\n",
+            "line 3",
+            "not a PCI address",
+        ),
         (
             "[[node]]\ncpus = 3\n[[bridge]]\nroot = \"0000:20\"\nfirmware_node = 7\n",
             "line 3",
             "node 7 is not described",
         ),
-        ("[[node]]\ncpus = 3\n[[nic]]\nname = \"e\"\nbridge = \"0000:20\"\n", "line 3", "no [[bridge]] has root"),
-        ("[[node]]\n[[cache]]\nlevel = 3\n", "line 2", "either `each` or `cpus`"),
+        (
+            "[[node]]\ncpus = 3\n[[nic]]\nname = \"e\"\nbridge = \"0000:20\"\n",
+            "line 3",
+            "no [[bridge]] has root",
+        ),
+        (
+            "[[node]]\n[[cache]]\nlevel = 3\n",
+            "line 2",
+            "either `each` or `cpus`",
+        ),
         ("fake = \"9X\"\n[[node]]\n", "line 1", "fake: --fake"),
         ("[[node]\n", "line 1", ""),
         ("", "machine.toml: ", "0 [[node]] entries"),
@@ -184,8 +306,13 @@ fn faults_are_named_with_line_and_key() {
             "more than 65536 queues",
         ),
     ] {
-        let error = description::parse(text, "machine.toml").unwrap_err().to_string();
-        assert!(error.contains(line) && error.contains(words) && error.starts_with("machine.toml"), "{text}\n{error}");
+        let error = description::parse(text, "machine.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(line) && error.contains(words) && error.starts_with("machine.toml"),
+            "{text}\n{error}"
+        );
     }
 }
 
@@ -193,7 +320,13 @@ fn faults_are_named_with_line_and_key() {
 fn what_is_left_out_is_not_known() {
     let machine = parse("[[node]]\ncpus = 2\n");
     assert!(machine.pci.why_not().is_some() && machine.distances.why_not().is_some());
-    assert!(machine.nodes[0].memory.why_not().unwrap().contains("memory"));
+    assert!(
+        machine.nodes[0]
+            .memory
+            .why_not()
+            .unwrap()
+            .contains("memory")
+    );
     assert!(machine.cpu_states.isolated.why_not().is_some());
     let unknown = parse(
         "[[node]]\n[[bridge]]\nroot = \"0000:00\"\nnode = \"unknown\"\n[[nic]]\nname = \"e\"\nbridge = \"0000:00\"\n",
@@ -203,9 +336,10 @@ fn what_is_left_out_is_not_known() {
 
 #[test]
 fn irregular_cores_survive_rendering() {
-    let machine =
-        synthetic::parse("package:2 node:2 die:1 cluster:2 l2:1(size=1M) core:2 pu:2 memory:1G distance:10,12,20,22")
-            .unwrap();
+    let machine = synthetic::parse(
+        "package:2 node:2 die:1 cluster:2 l2:1(size=1M) core:2 pu:2 memory:1G distance:10,12,20,22",
+    )
+    .unwrap();
     assert_eq!(kept(&parse(&description::render(&machine))), kept(&machine));
 }
 

@@ -15,15 +15,29 @@ fn lay(machine: &str, spec: &str) -> Machine {
 }
 
 fn cpus(machine: &Machine) -> Vec<String> {
-    machine.nodes.iter().map(|node| node.cpus.to_string()).collect()
+    machine
+        .nodes
+        .iter()
+        .map(|node| node.cpus.to_string())
+        .collect()
 }
 
 fn mib(machine: &Machine) -> Vec<u64> {
-    machine.nodes.iter().map(|node| node.total_bytes().unwrap() >> 20).collect()
+    machine
+        .nodes
+        .iter()
+        .map(|node| node.total_bytes().unwrap() >> 20)
+        .collect()
 }
 
 fn row(machine: &Machine, from: u32) -> Vec<u32> {
-    machine.distances.get().unwrap().row(NodeId(from)).map(|(_, distance)| distance.unwrap().0).collect()
+    machine
+        .distances
+        .get()
+        .unwrap()
+        .row(NodeId(from))
+        .map(|(_, distance)| distance.unwrap().0)
+        .collect()
 }
 
 const TWO: &str = "node:2 core:2 memory:1G distance:10,20";
@@ -55,8 +69,14 @@ fn a_size_deals_nodes_out_in_turn_and_the_last_takes_the_rest() {
 
 #[test]
 fn parts_are_cut_in_steps_of_32_mib() {
-    assert_eq!(mib(&lay("node:1 core:1 memory:1000M", "3")), [352, 320, 328]);
-    assert_eq!(mib(&lay("node:1 core:1 memory:1000M", "3U")), [352, 352, 296]);
+    assert_eq!(
+        mib(&lay("node:1 core:1 memory:1000M", "3")),
+        [352, 320, 328]
+    );
+    assert_eq!(
+        mib(&lay("node:1 core:1 memory:1000M", "3U")),
+        [352, 352, 296]
+    );
 }
 
 #[test]
@@ -71,7 +91,12 @@ fn fewer_fakes_than_nodes_join_memory_and_the_first_keeps_its_cpus() {
 fn splitting_the_cpus_keeps_cores_whole() {
     let machine = lay("node:2 core:3 pu:2 memory:1G distance:10,20", "split:2");
     assert_eq!(cpus(&machine), ["0-1", "2-5", "6-7", "8-11"]);
-    assert_eq!(lay("node:1 core:4 memory:1G", "2,cpus").nodes[1].cpus.to_string(), "2-3");
+    assert_eq!(
+        lay("node:1 core:4 memory:1G", "2,cpus").nodes[1]
+            .cpus
+            .to_string(),
+        "2-3"
+    );
     assert!(machine.origin.overlays[0].contains("split"));
 }
 
@@ -81,7 +106,9 @@ fn unknown_sizes_stay_unknown_and_a_size_cannot_be_cut_from_them() {
     assert_eq!(cpus(&machine), ["0-1", "2-3", "0-1", "2-3"]);
     assert!(machine.nodes[0].memory.why_not().is_some());
     let unknown = synthetic::parse("node:2 core:2").unwrap();
-    let error = fake::lay(unknown, &"1G".parse().unwrap()).unwrap_err().to_string();
+    let error = fake::lay(unknown, &"1G".parse().unwrap())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("use a count"), "{error}");
 }
 
@@ -90,7 +117,12 @@ fn devices_follow_to_the_lowest_fake_and_nodes_without_memory_come_last() {
     let mut machine = synthetic::parse("node:3 core:1 memory:1G distance:10,20,30").unwrap();
     machine.nodes[2].memory = Known::Yes(nearfar_machine::Memory::of(0));
     machine.nodes[2].online = false;
-    let address = PciAddress { domain: 0, bus: 1, device: 0, function: 0 };
+    let address = PciAddress {
+        domain: 0,
+        bus: 1,
+        device: 0,
+        function: 0,
+    };
     let root = RootBus { domain: 0, bus: 0 };
     let device = |node| PciDevice {
         address,
@@ -106,9 +138,15 @@ fn devices_follow_to_the_lowest_fake_and_nodes_without_memory_come_last() {
     };
     machine.pci = Known::Yes(vec![device(Some(NodeId(1)))]);
     let machine = fake::lay(machine, &"2U".parse().unwrap()).unwrap();
-    assert_eq!(machine.pci.get().unwrap()[0].node, Known::Yes(Some(NodeId(2))));
+    assert_eq!(
+        machine.pci.get().unwrap()[0].node,
+        Known::Yes(Some(NodeId(2)))
+    );
     assert_eq!(machine.nodes.len(), 5);
-    assert_eq!((machine.nodes[4].fake_of, machine.nodes[4].online), (Some(NodeId(2)), false));
+    assert_eq!(
+        (machine.nodes[4].fake_of, machine.nodes[4].online),
+        (Some(NodeId(2)), false)
+    );
     assert_eq!(machine.cpu(CpuId(2)).unwrap().node, Some(NodeId(0)));
     assert!(machine.diagnostics[0].message.contains("real node 2"));
 }
@@ -133,11 +171,23 @@ fn what_is_no_layout_says_what_is() {
     }
     let lay = |spec: &str| {
         let machine = synthetic::parse(TWO).unwrap();
-        fake::lay(machine, &spec.parse().unwrap()).map(|machine| fake::lay(machine, &"2".parse().unwrap()))
+        fake::lay(machine, &spec.parse().unwrap())
+            .map(|machine| fake::lay(machine, &"2".parse().unwrap()))
     };
     assert!(lay("600U").unwrap_err().to_string().contains("1200 nodes"));
-    assert!(lay("1000").unwrap_err().to_string().contains("at least 32 MiB"));
-    assert!(lay("2").unwrap().unwrap_err().to_string().contains("already has fake nodes"));
+    assert!(
+        lay("1000")
+            .unwrap_err()
+            .to_string()
+            .contains("at least 32 MiB")
+    );
+    assert!(
+        lay("2")
+            .unwrap()
+            .unwrap_err()
+            .to_string()
+            .contains("already has fake nodes")
+    );
 }
 
 proptest! {

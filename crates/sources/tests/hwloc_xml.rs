@@ -31,20 +31,40 @@ struct Held {
 fn held(machine: &Machine) -> Held {
     let nodes: Vec<NodeId> = machine.online_nodes().map(|node| node.id).collect();
     let is_online = |node: &NodeId| nodes.contains(node);
-    let complete = machine.distances.get().filter(|table| table.is_complete() && nodes.len() > 1);
+    let complete = machine
+        .distances
+        .get()
+        .filter(|table| table.is_complete() && nodes.len() > 1);
     Held {
-        nodes: machine.online_nodes().map(|n| (n.id, n.cpus.clone(), n.total_bytes().unwrap_or(0))).collect(),
+        nodes: machine
+            .online_nodes()
+            .map(|n| (n.id, n.cpus.clone(), n.total_bytes().unwrap_or(0)))
+            .collect(),
         cpus: machine
             .cpus
             .iter()
             .map(|c| {
-                (c.id, c.online, c.node.filter(is_online), c.core.filter(|_| c.online), c.package.filter(|_| c.online))
+                (
+                    c.id,
+                    c.online,
+                    c.node.filter(is_online),
+                    c.core.filter(|_| c.online),
+                    c.package.filter(|_| c.online),
+                )
             })
             .collect(),
         caches: machine
             .caches
             .iter()
-            .map(|c| (c.level, c.kind, c.cpus.clone(), c.size_bytes.get().copied().unwrap_or(0), c.ways))
+            .map(|c| {
+                (
+                    c.level,
+                    c.kind,
+                    c.cpus.clone(),
+                    c.size_bytes.get().copied().unwrap_or(0),
+                    c.ways,
+                )
+            })
             .collect(),
         distances: complete.map(|table| table.entries().map(|entry| entry.2).collect()),
         pci: machine
@@ -60,7 +80,11 @@ fn held(machine: &Machine) -> Held {
 /// A machine's own order of cores does not survive where cores cross what hwloc can nest.
 fn nests(machine: &Machine) -> bool {
     let cores_in_one_package = machine.cpus.iter().all(|cpu| {
-        machine.siblings(cpu.id).iter().filter_map(|other| machine.cpu(other)).all(|other| other.package == cpu.package)
+        machine
+            .siblings(cpu.id)
+            .iter()
+            .filter_map(|other| machine.cpu(other))
+            .all(|other| other.package == cpu.package)
     });
     cores_in_one_package && machine.online_nodes().next().is_some()
 }
@@ -71,7 +95,10 @@ fn through_lstopo(xml: &str) -> Option<String> {
     let file = directory.path().join("nearfar.xml");
     std::fs::write(&file, xml).unwrap();
     let mut lstopo = Command::new("lstopo-no-graphics");
-    lstopo.env("HWLOC_DEBUG_CHECK", "1").args(["--if", "xml", "--whole-io", "--of", "xml", "-i"]).arg(&file);
+    lstopo
+        .env("HWLOC_DEBUG_CHECK", "1")
+        .args(["--if", "xml", "--whole-io", "--of", "xml", "-i"])
+        .arg(&file);
     let output = match lstopo.output() {
         Ok(output) => output,
         Err(error) => {
@@ -82,7 +109,10 @@ fn through_lstopo(xml: &str) -> Option<String> {
         }
     };
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && complaint.is_empty(), "lstopo says: {complaint}\nabout:\n{xml}");
+    assert!(
+        output.status.success() && complaint.is_empty(),
+        "lstopo says: {complaint}\nabout:\n{xml}"
+    );
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
@@ -163,11 +193,16 @@ fn lstopo_shows_machines_of_several_shapes() {
 fn version_1_and_foreign_xml_say_what_to_do() {
     let error = |text: &str| hwloc_xml::parse(text, "old.xml").unwrap_err().to_string();
     let old = error("<?xml version=\"1.0\"?>\n<topology>\n<object type=\"Machine\"/></topology>");
-    assert!(old.contains("version 1") && old.contains("lstopo") && old.contains("line 2"), "{old}");
+    assert!(
+        old.contains("version 1") && old.contains("lstopo") && old.contains("line 2"),
+        "{old}"
+    );
     assert!(error("<topology version=\"4.0\"/>").contains("version 4.0"));
     assert!(error("<html></html>").contains("<html>"));
     assert!(error("<topology version=\"2.0\"></topology>").contains("neither a CPU nor a node"));
-    assert!(error("<topology version=\"2.0\"><object type=\"Machine\">").contains("ends in the middle"));
+    assert!(
+        error("<topology version=\"2.0\"><object type=\"Machine\">").contains("ends in the middle")
+    );
     assert!(error("<topology version=\"2.0\"><object></topology>").contains("well-formed"));
 }
 
@@ -175,11 +210,33 @@ fn version_1_and_foreign_xml_say_what_to_do() {
 fn bombs_stay_small() {
     let bomb = "<!DOCTYPE lolz [<!ENTITY a \"lol\"><!ENTITY b \"&a;&a;&a;&a;&a;&a;\">]>\n<topology version=\"2.0\">\
                 <object type=\"Machine\"><info name=\"HostName\" value=\"&b;\"/></object></topology>";
-    assert!(hwloc_xml::parse(bomb, "bomb").unwrap_err().to_string().contains("line 2"));
-    let deep = format!("<topology version=\"2.0\">{}", "<object type=\"Group\">".repeat(100_000));
-    assert!(hwloc_xml::parse(&deep, "deep").unwrap_err().to_string().contains("deeper than"));
-    let long = format!("<topology version=\"2.0\"><object type=\"{}\"/></topology>", "x".repeat(20_000_000));
-    assert!(hwloc_xml::parse(&long, "long").unwrap_err().to_string().len() < 200);
+    assert!(
+        hwloc_xml::parse(bomb, "bomb")
+            .unwrap_err()
+            .to_string()
+            .contains("line 2")
+    );
+    let deep = format!(
+        "<topology version=\"2.0\">{}",
+        "<object type=\"Group\">".repeat(100_000)
+    );
+    assert!(
+        hwloc_xml::parse(&deep, "deep")
+            .unwrap_err()
+            .to_string()
+            .contains("deeper than")
+    );
+    let long = format!(
+        "<topology version=\"2.0\"><object type=\"{}\"/></topology>",
+        "x".repeat(20_000_000)
+    );
+    assert!(
+        hwloc_xml::parse(&long, "long")
+            .unwrap_err()
+            .to_string()
+            .len()
+            < 200
+    );
     let sets = format!(
         "<topology version=\"2.0\"><object type=\"PU\" os_index=\"0\" cpuset=\"{}\"/></topology>",
         "0xffffffff,".repeat(1_000_000)
@@ -195,10 +252,16 @@ fn what_lstopo_of_version_3_writes_is_read() {
     assert_eq!(machine.nodes[1].cpus.to_string(), "2-3");
     assert_eq!(machine.nodes[1].total_bytes(), Some(1 << 30));
     assert_eq!(machine.origin.kernel, Known::Yes("6.12.1".to_owned()));
-    assert_eq!((machine.caches[0].level, machine.caches[0].ways), (3, Some(16)));
+    assert_eq!(
+        (machine.caches[0].level, machine.caches[0].ways),
+        (3, Some(16))
+    );
     assert_eq!(machine.siblings(CpuId(0)).to_string(), "0-1");
     let device = &machine.pci.get().unwrap()[1];
-    assert_eq!((device.class, device.vendor, device.device), (0x010802, 0x8086, 0x0a54));
+    assert_eq!(
+        (device.class, device.vendor, device.device),
+        (0x010802, 0x8086, 0x0a54)
+    );
     assert_eq!(
         (device.root.to_string(), device.parent.unwrap().to_string()),
         ("0000:20".into(), "0000:20:01.0".into())
@@ -232,12 +295,14 @@ fn all_machines_of_hwlocs_own_tests_are_read() {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "xml") {
-                let Ok(text) = std::fs::read_to_string(&path) else { continue };
+                let Ok(text) = std::fs::read_to_string(&path) else {
+                    continue;
+                };
                 if !text.contains("<topology") || text.contains("<topologydiff") {
                     continue;
                 }
-                let machine =
-                    hwloc_xml::parse(&text, "xml").unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                let machine = hwloc_xml::parse(&text, "xml")
+                    .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
                 assert_eq!(machine.check(), Vec::<String>::new(), "{}", path.display());
                 let units = text.matches("<object type=\"PU\"").count();
                 assert_eq!(machine.cpu_states.online.len(), units, "{}", path.display());
@@ -248,7 +313,10 @@ fn all_machines_of_hwlocs_own_tests_are_read() {
                     path.display()
                 );
                 // One of the files has a device twice.
-                let busids = text.split("pci_busid=\"").skip(1).map(|rest| &rest[..rest.find('"').unwrap()]);
+                let busids = text
+                    .split("pci_busid=\"")
+                    .skip(1)
+                    .map(|rest| &rest[..rest.find('"').unwrap()]);
                 let devices = busids.collect::<std::collections::BTreeSet<_>>().len();
                 assert_eq!(
                     machine.pci.get().map_or(0, Vec::len),
@@ -265,7 +333,11 @@ fn all_machines_of_hwlocs_own_tests_are_read() {
                     machine.caches.len(),
                     devices,
                     machine.distances.get().is_some(),
-                    machine.diagnostics.iter().map(|d| &d.message).collect::<Vec<_>>()
+                    machine
+                        .diagnostics
+                        .iter()
+                        .map(|d| &d.message)
+                        .collect::<Vec<_>>()
                 );
                 if let Some(again) = through_lstopo(&hwloc_xml::render(&machine)) {
                     let (again, machine) = (held(&read(&again)), held(&machine));

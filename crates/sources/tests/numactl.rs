@@ -17,7 +17,11 @@ fn cpus(machine: &Machine, node: u32) -> String {
 }
 
 fn distance(machine: &Machine, from: u32, to: u32) -> Option<u32> {
-    machine.distances.get()?.get(NodeId(from), NodeId(to)).map(|distance| distance.0)
+    machine
+        .distances
+        .get()?
+        .get(NodeId(from), NodeId(to))
+        .map(|distance| distance.0)
 }
 
 /// Nodes, CPUs, sizes and distances, without diagnostics: what must survive the mail.
@@ -30,8 +34,20 @@ fn kunpeng_has_four_nodes_of_24_cpus() {
     let machine = read(KUNPENG);
     let nodes: Vec<_> = (0..4).map(|node| cpus(&machine, node)).collect();
     assert_eq!(nodes, ["0-23", "24-47", "48-71", "72-95"]);
-    assert_eq!(machine.node(NodeId(0)).unwrap().total_bytes(), Some(63379 << 20));
-    assert_eq!(machine.node(NodeId(3)).unwrap().memory.get().unwrap().free_bytes, Some(63420 << 20));
+    assert_eq!(
+        machine.node(NodeId(0)).unwrap().total_bytes(),
+        Some(63379 << 20)
+    );
+    assert_eq!(
+        machine
+            .node(NodeId(3))
+            .unwrap()
+            .memory
+            .get()
+            .unwrap()
+            .free_bytes,
+        Some(63420 << 20)
+    );
     assert_eq!(machine.distance(NodeId(2), NodeId(0)), Some(Distance(32)));
     assert_eq!(machine.node_of(CpuId(48)), Some(NodeId(2)));
     assert!(machine.distances.get().unwrap().is_symmetric());
@@ -43,15 +59,29 @@ fn kunpeng_has_four_nodes_of_24_cpus() {
 fn quotation_marks_tabs_and_line_ends_do_not_matter() {
     let machine = read(KUNPENG);
     let variants = [
-        KUNPENG.lines().map(|line| format!("> {line}\n")).collect::<String>(),
-        KUNPENG.lines().map(|line| format!("> > {line}\r\n")).collect(),
-        KUNPENG.lines().map(|line| format!(">>| {line}\n")).collect(),
-        KUNPENG.lines().map(|line| format!("  | {line}\n")).collect(),
+        KUNPENG
+            .lines()
+            .map(|line| format!("> {line}\n"))
+            .collect::<String>(),
+        KUNPENG
+            .lines()
+            .map(|line| format!("> > {line}\r\n"))
+            .collect(),
+        KUNPENG
+            .lines()
+            .map(|line| format!(">>| {line}\n"))
+            .collect(),
+        KUNPENG
+            .lines()
+            .map(|line| format!("  | {line}\n"))
+            .collect(),
         KUNPENG.replace(' ', "\t"),
         KUNPENG.replace(' ', "\u{a0}"),
         KUNPENG.replace(' ', "=20"),
         KUNPENG.replace('\n', "\n\n"),
-        format!("\u{feff}Hi,\n\nhere is what you asked for, 4 nodes as I said:\n\n{KUNPENG}\nRegards,\n0: me\n"),
+        format!(
+            "\u{feff}Hi,\n\nhere is what you asked for, 4 nodes as I said:\n\n{KUNPENG}\nRegards,\n0: me\n"
+        ),
         String::from_utf8_lossy(
             &KUNPENG
                 .replace(' ', "\u{1}")
@@ -70,12 +100,18 @@ fn quotation_marks_tabs_and_line_ends_do_not_matter() {
 #[test]
 fn lines_that_the_mailer_folded_are_one_line_again() {
     let machine = read(KUNPENG);
-    let folded = KUNPENG.replace(" 12 13", "\n> 12 13").replace(" 60 61", "=\n 60 61").replace("32 33\n", "32\n33\n");
+    let folded = KUNPENG
+        .replace(" 12 13", "\n> 12 13")
+        .replace(" 60 61", "=\n 60 61")
+        .replace("32 33\n", "32\n33\n");
     assert!(same(&read(&folded), &machine), "{folded}");
     let flowed = KUNPENG.replace("\nnode", " node");
     assert!(same(&read(&flowed), &machine), "{flowed}");
     let broken_in_a_number = KUNPENG.replace("cpus: 24 25", "cpus: 2=\n4 25");
-    assert!(same(&read(&broken_in_a_number), &machine), "{broken_in_a_number}");
+    assert!(
+        same(&read(&broken_in_a_number), &machine),
+        "{broken_in_a_number}"
+    );
 }
 
 #[test]
@@ -91,7 +127,9 @@ fn a_header_that_contradicts_the_list_is_named_with_both_sides() {
     assert_eq!(distance(&machine, 0, 2), Some(40));
     let message = machine.diagnostics[0].to_string();
     assert!(
-        message.contains("line 1") && message.contains("3 nodes (0,2-3)") && message.contains("(0,2)"),
+        message.contains("line 1")
+            && message.contains("3 nodes (0,2-3)")
+            && message.contains("(0,2)"),
         "{message}"
     );
 }
@@ -110,9 +148,18 @@ fn what_is_missing_is_not_known() {
 
 #[test]
 fn units_other_than_mb_are_read() {
-    for (text, bytes) in [("62 GB", 62 << 30), ("62GB", 62 << 30), ("100 kB", 100 << 10), ("512", 512 << 20)] {
+    for (text, bytes) in [
+        ("62 GB", 62 << 30),
+        ("62GB", 62 << 30),
+        ("100 kB", 100 << 10),
+        ("512", 512 << 20),
+    ] {
         let machine = read(&format!("node 0 cpus: 0\nnode 0 size: {text}\n"));
-        assert_eq!(machine.node(NodeId(0)).unwrap().total_bytes(), Some(bytes), "{text}");
+        assert_eq!(
+            machine.node(NodeId(0)).unwrap().total_bytes(),
+            Some(bytes),
+            "{text}"
+        );
     }
 }
 
@@ -121,19 +168,48 @@ fn sparse_numbers_and_holes_keep_their_places() {
     let machine = read(
         "available: 2 nodes (0,8)\nnode 0 cpus: 0-3\nnode 8 cpus: 80, 81\nnode distances:\nnode 0 8\n0: 10 0\n8: 40\n",
     );
-    assert_eq!((cpus(&machine, 0), cpus(&machine, 8)), ("0-3".into(), "80-81".into()));
-    assert_eq!((distance(&machine, 0, 8), distance(&machine, 8, 0), distance(&machine, 8, 8)), (None, Some(40), None));
-    assert!(machine.diagnostics.iter().any(|d| d.message.contains("holes")), "{:?}", machine.diagnostics);
+    assert_eq!(
+        (cpus(&machine, 0), cpus(&machine, 8)),
+        ("0-3".into(), "80-81".into())
+    );
+    assert_eq!(
+        (
+            distance(&machine, 0, 8),
+            distance(&machine, 8, 0),
+            distance(&machine, 8, 8)
+        ),
+        (None, Some(40), None)
+    );
+    assert!(
+        machine
+            .diagnostics
+            .iter()
+            .any(|d| d.message.contains("holes")),
+        "{:?}",
+        machine.diagnostics
+    );
 }
 
 #[test]
 fn a_node_given_twice_is_a_diagnostic_and_so_is_a_second_output() {
     let machine = read("node 0 cpus: 0 1\nnode 0 cpus: 2 3\n");
     assert_eq!(cpus(&machine, 0), "0-1");
-    assert!(machine.diagnostics.iter().any(|d| d.message.contains("2-3") && d.message.contains("0-1")));
-    let machine = read(&format!("Before:\n{KUNPENG}\nAfter:\navailable: 1 nodes (0)\nnode 0 cpus: 0\n"));
+    assert!(
+        machine
+            .diagnostics
+            .iter()
+            .any(|d| d.message.contains("2-3") && d.message.contains("0-1"))
+    );
+    let machine = read(&format!(
+        "Before:\n{KUNPENG}\nAfter:\navailable: 1 nodes (0)\nnode 0 cpus: 0\n"
+    ));
     assert_eq!(machine.nodes.len(), 4);
-    assert!(machine.diagnostics.iter().any(|d| d.message.contains("second output")));
+    assert!(
+        machine
+            .diagnostics
+            .iter()
+            .any(|d| d.message.contains("second output"))
+    );
 }
 
 #[test]
@@ -145,9 +221,16 @@ fn fake_nodes_share_their_cpus() {
 
 #[test]
 fn a_text_without_nodes_says_what_to_do() {
-    let error = numactl::parse("No NUMA available on this system\n", "mail").unwrap_err().to_string();
-    assert!(error.contains("no NUMA support") && error.contains("snapshot"), "{error}");
-    let error = numactl::parse("Hello,\nnothing here\n", "mail").unwrap_err().to_string();
+    let error = numactl::parse("No NUMA available on this system\n", "mail")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("no NUMA support") && error.contains("snapshot"),
+        "{error}"
+    );
+    let error = numactl::parse("Hello,\nnothing here\n", "mail")
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("numactl -H"), "{error}");
 }
 
@@ -156,7 +239,9 @@ fn numbers_no_machine_has_are_left_out() {
     let machine = read("node 0 cpus: 0 99999999999999999999 70000 1\nnode 70000 cpus: 2\n");
     assert_eq!(cpus(&machine, 0), "0-1");
     assert_eq!(machine.diagnostics.len(), 4, "{:?}", machine.diagnostics);
-    let many: String = (0..5000).map(|node| format!("node {node} cpus: {node}\n")).collect();
+    let many: String = (0..5000)
+        .map(|node| format!("node {node} cpus: {node}\n"))
+        .collect();
     assert!(numactl::parse(&many, "mail").is_err());
     let noisy: String = (0..5000).map(|_| "node 0 cpus: x\n").collect();
     assert!(read(&noisy).diagnostics.len() < 100);

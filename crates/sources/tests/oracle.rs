@@ -23,7 +23,9 @@ use oracle::seen::Seen;
 #[test]
 #[ignore = "reads the trees below the directory that NEARFAR_CORPUS names (docs/corpora.md says where to get some)"]
 fn every_tree_reads_as_lstopo_and_lscpu_read_it_or_the_page_says_why_not() {
-    let corpus = std::env::var_os("NEARFAR_CORPUS").map(PathBuf::from).expect("NEARFAR_CORPUS names a directory");
+    let corpus = std::env::var_os("NEARFAR_CORPUS")
+        .map(PathBuf::from)
+        .expect("NEARFAR_CORPUS names a directory");
     let mut trees = Vec::new();
     find_trees(&corpus, 0, &mut trees);
     assert!(!trees.is_empty(), "{}: no tree below it", corpus.display());
@@ -32,12 +34,29 @@ fn every_tree_reads_as_lstopo_and_lscpu_read_it_or_the_page_says_why_not() {
         found.extend(compare(tree));
     }
     let names: BTreeSet<String> = trees.iter().map(|tree| name_of(tree)).collect();
-    let documented: BTreeSet<Difference> =
-        documented().into_iter().filter(|difference| names.contains(&difference.tree)).collect();
-    let new: Vec<String> = found.difference(&documented).map(ToString::to_string).collect();
-    let stale: Vec<String> = documented.difference(&found).map(ToString::to_string).collect();
-    println!("{} trees, {} differences, all but {} documented", trees.len(), found.len(), new.len());
-    assert!(new.is_empty(), "differences that docs/corpora.md does not explain:\n{}", new.join("\n"));
+    let documented: BTreeSet<Difference> = documented()
+        .into_iter()
+        .filter(|difference| names.contains(&difference.tree))
+        .collect();
+    let new: Vec<String> = found
+        .difference(&documented)
+        .map(ToString::to_string)
+        .collect();
+    let stale: Vec<String> = documented
+        .difference(&found)
+        .map(ToString::to_string)
+        .collect();
+    println!(
+        "{} trees, {} differences, all but {} documented",
+        trees.len(),
+        found.len(),
+        new.len()
+    );
+    assert!(
+        new.is_empty(),
+        "differences that docs/corpora.md does not explain:\n{}",
+        new.join("\n")
+    );
     assert!(
         stale.is_empty() || !both_programs_are_there(),
         "docs/corpora.md explains differences that are gone:\n{}",
@@ -46,7 +65,9 @@ fn every_tree_reads_as_lstopo_and_lscpu_read_it_or_the_page_says_why_not() {
 }
 
 fn both_programs_are_there() -> bool {
-    [oracle::lstopo::version(), oracle::lscpu::version()].iter().all(Option::is_some)
+    [oracle::lstopo::version(), oracle::lscpu::version()]
+        .iter()
+        .all(Option::is_some)
 }
 
 /// Everything that is different in one tree.
@@ -57,10 +78,17 @@ fn compare(root: &Path) -> Vec<Difference> {
     assert_eq!(machine.check(), Vec::<String>::new(), "{name}");
     let ours = Seen::of_machine(&machine);
     let mut found = Vec::new();
-    for (tool, theirs) in [("lstopo", oracle::lstopo::read(root)), ("lscpu", oracle::lscpu::read(root))] {
+    for (tool, theirs) in [
+        ("lstopo", oracle::lstopo::read(root)),
+        ("lscpu", oracle::lscpu::read(root)),
+    ] {
         match theirs {
             Ok(theirs) => {
-                found.extend(ours.compare(&theirs).into_iter().map(|what| Difference::new(&name, tool, &what)));
+                found.extend(
+                    ours.compare(&theirs)
+                        .into_iter()
+                        .map(|what| Difference::new(&name, tool, &what)),
+                );
             }
             Err(reason) => eprintln!("skipped: tools: {tool} on {name}: {reason}"),
         }
@@ -70,7 +98,10 @@ fn compare(root: &Path) -> Vec<Difference> {
 
 /// A tree's name is that of its own directory.
 fn name_of(root: &Path) -> String {
-    root.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    root.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn find_trees(directory: &Path, depth: usize, trees: &mut Vec<PathBuf>) {
@@ -80,9 +111,14 @@ fn find_trees(directory: &Path, depth: usize, trees: &mut Vec<PathBuf>) {
         return;
     }
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut below: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    let mut below: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
     below.sort();
     if depth < DEEPEST {
-        below.iter().for_each(|path| find_trees(path, depth + 1, trees));
+        below
+            .iter()
+            .for_each(|path| find_trees(path, depth + 1, trees));
     }
 }

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use nearfar_machine::{Machine, SourceKind};
-use nearfar_sources::{Request, SourceError, Want, gallery, hwloc_xml, numactl, read, read_bytes, snapshot};
+use nearfar_sources::{
+    Request, SourceError, Want, gallery, hwloc_xml, numactl, read, read_bytes, snapshot,
+};
 use proptest::prelude::*;
 
 const KUNPENG: &str = include_str!("fixtures/kunpeng-numactl.txt");
@@ -14,7 +16,10 @@ fn kunpeng() -> Machine {
 }
 
 fn from(source: &Path) -> Result<Machine, SourceError> {
-    read(&Request::source(source.display().to_string(), Want::topology()))
+    read(&Request::source(
+        source.display().to_string(),
+        Want::topology(),
+    ))
 }
 
 fn error_of(content: &[u8]) -> String {
@@ -74,16 +79,30 @@ fn what_is_no_source_says_what_it_is_and_what_to_do() {
         (gzip(KUNPENG.as_bytes())[..60].to_vec(), "cannot tell what"),
     ] {
         let error = error_of(&content);
-        assert!(error.contains("input") && error.contains(words), "{words}: {error}");
+        assert!(
+            error.contains("input") && error.contains(words),
+            "{words}: {error}"
+        );
     }
 }
 
 #[test]
 fn sources_are_found_by_name() {
     let by_name = |source: &str| read(&Request::source(source, Want::topology()));
-    assert_eq!(by_name("kunpeng").unwrap().origin.place, "machines/kunpeng.toml");
-    assert_eq!(by_name("node:2 core:4").unwrap().origin.kind, SourceKind::Synthetic);
-    assert!(by_name("node:2 core:x").unwrap_err().to_string().contains("\"x\""));
+    assert_eq!(
+        by_name("kunpeng").unwrap().origin.place,
+        "machines/kunpeng.toml"
+    );
+    assert_eq!(
+        by_name("node:2 core:4").unwrap().origin.kind,
+        SourceKind::Synthetic
+    );
+    assert!(
+        by_name("node:2 core:x")
+            .unwrap_err()
+            .to_string()
+            .contains("\"x\"")
+    );
     let error = by_name("no-such-file.xml").unwrap_err().to_string();
     for words in ["no-such-file.xml", "kunpeng", "node:2 core:4"] {
         assert!(error.contains(words), "{error}");
@@ -94,21 +113,40 @@ fn sources_are_found_by_name() {
 
 #[test]
 fn a_root_and_a_source_are_two_machines() {
-    let request = Request { root: Some(PathBuf::from("/")), ..Request::source("kunpeng", Want::topology()) };
+    let request = Request {
+        root: Some(PathBuf::from("/")),
+        ..Request::source("kunpeng", Want::topology())
+    };
     assert!(read(&request).unwrap_err().to_string().contains("give one"));
-    let nowhere = Request { root: Some(PathBuf::from("/no/such/root")), ..Request::live(Want::topology()) };
-    assert!(read(&nowhere).unwrap_err().to_string().contains("/no/such/root"));
+    let nowhere = Request {
+        root: Some(PathBuf::from("/no/such/root")),
+        ..Request::live(Want::topology())
+    };
+    assert!(
+        read(&nowhere)
+            .unwrap_err()
+            .to_string()
+            .contains("/no/such/root")
+    );
 }
 
 #[test]
 fn fake_nodes_lie_over_any_source_and_a_bad_layout_is_told_first() {
     let fake = |source: &str, spec: &str| {
-        read(&Request { fake: Some(spec.into()), ..Request::source(source, Want::topology()) })
+        read(&Request {
+            fake: Some(spec.into()),
+            ..Request::source(source, Want::topology())
+        })
     };
     let machine = fake("kunpeng", "2U").unwrap();
     assert_eq!(machine.nodes.len(), 8);
     assert_eq!(machine.origin.overlays, ["fake: 2U"]);
-    assert!(fake("no-such-file", "x").unwrap_err().to_string().contains("--fake"));
+    assert!(
+        fake("no-such-file", "x")
+            .unwrap_err()
+            .to_string()
+            .contains("--fake")
+    );
 }
 
 #[test]
@@ -117,7 +155,10 @@ fn what_has_no_end_is_refused() {
     assert!(error.contains("binary data"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");
-    std::fs::File::create(&large).unwrap().set_len(2 << 30).unwrap();
+    std::fs::File::create(&large)
+        .unwrap()
+        .set_len(2 << 30)
+        .unwrap();
     assert!(from(&large).unwrap_err().to_string().contains("1024 MiB"));
 }
 

@@ -28,7 +28,9 @@ fn kunpeng() -> Machine {
 }
 
 fn error(bytes: &[u8]) -> String {
-    snapshot::read(bytes, "machine.nearfar").unwrap_err().to_string()
+    snapshot::read(bytes, "machine.nearfar")
+        .unwrap_err()
+        .to_string()
 }
 
 proptest! {
@@ -66,7 +68,10 @@ fn a_truncated_snapshot_is_told_from_a_foreign_one() {
     let bytes = written(&kunpeng());
     for length in [20, bytes.len() / 2, bytes.len() - 9] {
         let error = error(&bytes[..length]);
-        assert!(error.contains("damaged or truncated") && error.contains("machine.nearfar"), "{length}: {error}");
+        assert!(
+            error.contains("damaged or truncated") && error.contains("machine.nearfar"),
+            "{length}: {error}"
+        );
     }
     assert!(error(&gzip(b"{\"a\": 1}")).contains("does not hold a nearfar snapshot"));
     assert!(error(&gzip(b"hello")).contains("does not hold a nearfar snapshot"));
@@ -74,16 +79,25 @@ fn a_truncated_snapshot_is_told_from_a_foreign_one() {
 
 #[test]
 fn a_newer_format_is_named_with_both_versions() {
-    let error = error(&gzip(b"{\"nearfar_snapshot\": 2, \"machine\": {\"made\": \"differently\"}}"));
-    assert!(error.contains("format 2") && error.contains("up to 1"), "{error}");
+    let error = error(&gzip(
+        b"{\"nearfar_snapshot\": 2, \"machine\": {\"made\": \"differently\"}}",
+    ));
+    assert!(
+        error.contains("format 2") && error.contains("up to 1"),
+        "{error}"
+    );
 }
 
 #[test]
 fn fields_of_a_newer_nearfar_are_passed_over() {
     let machine = serde_json::to_string(&kunpeng()).unwrap();
     let machine = machine.replacen('{', "{\"new\": [{}], ", 1);
-    let text = format!("{{\"nearfar_snapshot\": 1, \"taken_with\": \"love\", \"machine\": {machine}}}");
-    assert_eq!(snapshot::read(&gzip(text.as_bytes()), "file").unwrap(), kunpeng());
+    let text =
+        format!("{{\"nearfar_snapshot\": 1, \"taken_with\": \"love\", \"machine\": {machine}}}");
+    assert_eq!(
+        snapshot::read(&gzip(text.as_bytes()), "file").unwrap(),
+        kunpeng()
+    );
     assert_eq!(snapshot::read(text.as_bytes(), "file").unwrap(), kunpeng());
 }
 
@@ -97,15 +111,22 @@ fn a_machine_that_contradicts_itself_is_refused() {
 #[test]
 fn a_snapshot_that_inflates_without_end_is_refused() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(b"{\"nearfar_snapshot\": 1, \"machine\": ").unwrap();
+    encoder
+        .write_all(b"{\"nearfar_snapshot\": 1, \"machine\": ")
+        .unwrap();
     for _ in 0..64 {
         encoder.write_all(&[b' '; 1 << 20]).unwrap();
     }
     assert!(error(&encoder.finish().unwrap()).contains("inflates to more than"));
-    for before in
-        ["{\"nearfar_snapshot\": 1, \"machine\": ", "{\"x\": ", "{\"nearfar_snapshot\": 1, \"machine\": {\"pci\": "]
-    {
+    for before in [
+        "{\"nearfar_snapshot\": 1, \"machine\": ",
+        "{\"x\": ",
+        "{\"nearfar_snapshot\": 1, \"machine\": {\"pci\": ",
+    ] {
         let deep = format!("{before}{}", "[".repeat(100_000));
-        assert!(error(&gzip(deep.as_bytes())).contains("does not hold a nearfar snapshot"), "{before}");
+        assert!(
+            error(&gzip(deep.as_bytes())).contains("does not hold a nearfar snapshot"),
+            "{before}"
+        );
     }
 }

@@ -11,7 +11,13 @@ fn read(text: &str) -> Machine {
 }
 
 fn row(machine: &Machine, from: u32) -> Vec<u32> {
-    machine.distances.get().unwrap().row(NodeId(from)).map(|(_, distance)| distance.map_or(0, |d| d.0)).collect()
+    machine
+        .distances
+        .get()
+        .unwrap()
+        .row(NodeId(from))
+        .map(|(_, distance)| distance.map_or(0, |d| d.0))
+        .collect()
 }
 
 #[test]
@@ -28,18 +34,32 @@ fn the_string_of_the_manual_gives_four_nodes_of_24_cpus() {
 
 #[test]
 fn levels_nest_as_in_hwloc() {
-    let machine =
-        read("package:2 numa:2(memory=8G) die:1 l3:1(size=32M) cluster:2 l2:1 core:2 pu:2 distance:10,12,20,22");
+    let machine = read(
+        "package:2 numa:2(memory=8G) die:1 l3:1(size=32M) cluster:2 l2:1 core:2 pu:2 distance:10,12,20,22",
+    );
     assert_eq!((machine.nodes.len(), machine.cpus.len()), (4, 32));
     let cpu = machine.cpu(CpuId(13)).unwrap();
     assert_eq!(
         (cpu.package, cpu.die, cpu.cluster, cpu.core),
         (Some(0), Some(CpuId(8)), Some(CpuId(12)), Some(CpuId(12)))
     );
-    assert_eq!(machine.caches.iter().filter(|cache| cache.level == 3).count(), 4);
+    assert_eq!(
+        machine
+            .caches
+            .iter()
+            .filter(|cache| cache.level == 3)
+            .count(),
+        4
+    );
     assert_eq!(machine.caches[0].level, 2);
-    assert_eq!(machine.node(NodeId(3)).unwrap().total_bytes(), Some(8 << 30));
-    assert_eq!(machine.caches.last().unwrap().size_bytes.get(), Some(&(32 << 20)));
+    assert_eq!(
+        machine.node(NodeId(3)).unwrap().total_bytes(),
+        Some(8 << 30)
+    );
+    assert_eq!(
+        machine.caches.last().unwrap().size_bytes.get(),
+        Some(&(32 << 20))
+    );
     assert_eq!(read("node:2").cpus.len(), 2);
     assert_eq!(read("core:4 pu:2").nodes.len(), 1);
 }
@@ -47,8 +67,14 @@ fn levels_nest_as_in_hwloc() {
 #[test]
 fn a_table_may_be_uneven_and_have_holes() {
     let machine = read("node:2 core:2 distance:10,20;22,10 memory:512M");
-    assert_eq!((row(&machine, 0), row(&machine, 1)), (vec![10, 20], vec![22, 10]));
-    assert_eq!(machine.node(NodeId(1)).unwrap().total_bytes(), Some(512 << 20));
+    assert_eq!(
+        (row(&machine, 0), row(&machine, 1)),
+        (vec![10, 20], vec![22, 10])
+    );
+    assert_eq!(
+        machine.node(NodeId(1)).unwrap().total_bytes(),
+        Some(512 << 20)
+    );
     assert_eq!(row(&read("node:2 distance:10,-;20,10"), 0), [10, 0]);
     assert_eq!(row(&read("node:3 distance:21"), 1), [21, 10, 21]);
 }
@@ -75,7 +101,9 @@ fn a_fault_is_named_with_the_word() {
         let error = synthetic::parse(text).unwrap_err().to_string();
         assert!(error.contains(word), "{text}: {error}");
         assert!(
-            error.contains("write it like") || error.contains("lower") || error.contains("give one row"),
+            error.contains("write it like")
+                || error.contains("lower")
+                || error.contains("give one row"),
             "{error}"
         );
     }

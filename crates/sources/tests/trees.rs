@@ -30,7 +30,12 @@ fn a_row_of_the_wrong_length_leaves_a_hole_and_a_diagnostic() {
     assert_eq!(machine.distance(NodeId(0), NodeId(1)), Some(Distance(20)));
     assert_eq!(machine.distance(NodeId(1), NodeId(0)), Some(Distance(16)));
     assert_eq!(machine.distance(NodeId(2), NodeId(0)), None);
-    assert!(machine.diagnostics.iter().any(|found| found.place.ends_with("node2/distance")));
+    assert!(
+        machine
+            .diagnostics
+            .iter()
+            .any(|found| found.place.ends_with("node2/distance"))
+    );
 }
 
 #[test]
@@ -47,14 +52,21 @@ fn a_list_that_contradicts_the_mask_is_named() {
     let (machine, _) = read(&text);
     assert_eq!(machine.node_of(CpuId(2)), Some(NodeId(1)));
     assert_eq!(machine.node(NodeId(1)).unwrap().cpus.to_string(), "2-3,6-7");
-    assert!(machine.diagnostics.iter().any(|found| found.place.ends_with("node1/cpulist")));
+    assert!(
+        machine
+            .diagnostics
+            .iter()
+            .any(|found| found.place.ends_with("node1/cpulist"))
+    );
 }
 
 #[test]
 fn what_is_no_tree_says_which_directory_is_wanted() {
     let empty = tempfile::tempdir().unwrap();
     let tree = Tree::at(empty.path()).unwrap();
-    let error = sysfs::read(&tree, &Want::topology()).unwrap_err().to_string();
+    let error = sysfs::read(&tree, &Want::topology())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("holds `sys` and `proc`"), "{error}");
 }
 
@@ -62,12 +74,28 @@ fn what_is_no_tree_says_which_directory_is_wanted() {
 fn links_out_of_the_tree_stay_in_it() {
     let (root, _) = small_trees::unpack(&small_trees::named("only-cpuinfo"));
     std::fs::create_dir_all(root.path().join("sys/devices/system")).unwrap();
-    std::os::unix::fs::symlink("/sys/devices/system/cpu", root.path().join("sys/devices/system/cpu")).unwrap();
-    std::os::unix::fs::symlink("../../../../../../../proc/version", root.path().join("proc/version")).unwrap();
+    std::os::unix::fs::symlink(
+        "/sys/devices/system/cpu",
+        root.path().join("sys/devices/system/cpu"),
+    )
+    .unwrap();
+    std::os::unix::fs::symlink(
+        "../../../../../../../proc/version",
+        root.path().join("proc/version"),
+    )
+    .unwrap();
     let tree = Tree::at(root.path()).unwrap();
     let machine = sysfs::read(&tree, &Want::topology()).unwrap();
-    assert_eq!(machine.cpus.len(), 3, "the CPUs of the machine this runs on are not the tree's");
-    assert!(matches!(machine.origin.kernel, Known::No { .. }), "{:?}", machine.origin.kernel);
+    assert_eq!(
+        machine.cpus.len(),
+        3,
+        "the CPUs of the machine this runs on are not the tree's"
+    );
+    assert!(
+        matches!(machine.origin.kernel, Known::No { .. }),
+        "{:?}",
+        machine.origin.kernel
+    );
 }
 
 #[test]
@@ -76,8 +104,16 @@ fn this_system_reads_without_a_broken_invariant() {
     match sysfs::read(&tree, &Want::topology()) {
         Ok(machine) => {
             assert_eq!(machine.check(), Vec::<String>::new());
-            assert!(machine.cpu_states.allowed.get().is_none_or(|allowed| !allowed.is_empty()));
+            assert!(
+                machine
+                    .cpu_states
+                    .allowed
+                    .get()
+                    .is_none_or(|allowed| !allowed.is_empty())
+            );
         }
-        Err(error) => eprintln!("skipped: kernel: this system shows neither sysfs nor procfs: {error}"),
+        Err(error) => {
+            eprintln!("skipped: kernel: this system shows neither sysfs nor procfs: {error}")
+        }
     }
 }

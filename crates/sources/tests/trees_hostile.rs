@@ -55,7 +55,9 @@ fn inflict(path: &Path, harm: &Harm) {
     if !std::fs::symlink_metadata(path).is_ok_and(|status| status.is_file()) {
         return;
     }
-    let Ok(content) = std::fs::read(path) else { return };
+    let Ok(content) = std::fs::read(path) else {
+        return;
+    };
     let rewrite = |content: &[u8]| std::fs::write(path, content).expect("a file of ours");
     let remove = || std::fs::remove_file(path).expect("a file of ours");
     match harm {
@@ -76,7 +78,8 @@ fn inflict(path: &Path, harm: &Harm) {
         Harm::Fifo => {
             remove();
             let mode = rustix::fs::Mode::RUSR;
-            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).expect("a FIFO");
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
+                .expect("a FIFO");
         }
         Harm::Loop => {
             remove();
@@ -94,7 +97,11 @@ fn read(root: &Path) -> Option<Machine> {
     let tree = Tree::at(root).expect("the root can be opened");
     let machine = sysfs::read(&tree, &Want::all()).ok()?;
     assert_eq!(machine.check(), Vec::<String>::new());
-    assert!(machine.diagnostics.len() <= 201, "{} diagnostics", machine.diagnostics.len());
+    assert!(
+        machine.diagnostics.len() <= 201,
+        "{} diagnostics",
+        machine.diagnostics.len()
+    );
     Some(machine)
 }
 
@@ -123,9 +130,16 @@ fn any_file_may_hold_any_nasty_thing() {
         // Two of them for each file, in turn: all pairs would take minutes and teach the same.
         for (number, path) in files.iter().enumerate() {
             let content = std::fs::read(path).unwrap();
-            for nasty in [NASTY[number % NASTY.len()], NASTY[(number / 7 + 5) % NASTY.len()]] {
+            for nasty in [
+                NASTY[number % NASTY.len()],
+                NASTY[(number / 7 + 5) % NASTY.len()],
+            ] {
                 std::fs::write(path, nasty).unwrap();
-                assert!(read(root.path()).is_some(), "{name}: {} = {nasty:?}", path.display());
+                assert!(
+                    read(root.path()).is_some(),
+                    "{name}: {} = {nasty:?}",
+                    path.display()
+                );
             }
             std::fs::write(path, content).unwrap();
         }
@@ -135,13 +149,26 @@ fn any_file_may_hold_any_nasty_thing() {
 #[test]
 fn a_list_that_cannot_be_is_named_with_its_file() {
     let (root, _) = small_trees::unpack(&small_trees::named("node-without-memory"));
-    for file in ["cpu/present", "node/node0/cpulist", "node/possible", "node/node0/distance", "node/node0/meminfo"] {
+    for file in [
+        "cpu/present",
+        "node/node0/cpulist",
+        "node/possible",
+        "node/node0/distance",
+        "node/node0/meminfo",
+    ] {
         let path = root.path().join("sys/devices/system").join(file);
         let content = std::fs::read(&path).unwrap();
         std::fs::write(&path, "0-4294967295").unwrap();
         let machine = read(root.path()).unwrap();
-        let found: Vec<String> = machine.diagnostics.iter().map(ToString::to_string).collect();
-        assert!(found.iter().any(|found| found.contains(file)), "{file}: {found:?}");
+        let found: Vec<String> = machine
+            .diagnostics
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            found.iter().any(|found| found.contains(file)),
+            "{file}: {found:?}"
+        );
         std::fs::write(&path, content).unwrap();
     }
 }
@@ -149,7 +176,9 @@ fn a_list_that_cannot_be_is_named_with_its_file() {
 #[test]
 fn ten_megabytes_of_garbage_in_every_file_are_survived() {
     let (root, files) = small_trees::unpack(&small_trees::named("two-nodes"));
-    let garbage: Vec<u8> = (0..10 << 20).map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let garbage: Vec<u8> = (0..10 << 20)
+        .map(|number: u32| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
     let kept = root.path().join("sys/devices/system/cpu/online");
     for path in files.iter().filter(|path| **path != kept).step_by(7) {
         std::fs::write(path, &garbage).unwrap();

@@ -11,7 +11,12 @@ pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
     // With shared ranks the short formula (1 - 6 sum d^2 / ...) is wrong; Pearson's of the ranks is right with and without.
     let (a, b) = (ranks(a), ranks(b));
     let middle = (a.len() as f64 + 1.0) / 2.0;
-    let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum::<f64>();
+    let product = |a: &[f64], b: &[f64]| {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| (a - middle) * (b - middle))
+            .sum::<f64>()
+    };
     let spread = product(&a, &a) * product(&b, &b);
     (spread > 0.0).then(|| (product(&a, &b) / spread.sqrt()).clamp(-1.0, 1.0))
 }

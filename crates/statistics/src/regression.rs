@@ -199,21 +199,35 @@ pub fn fit<const COLUMNS: usize>(
             column.extend(centred(rows, |row| row.columns[number]));
         }
     }
-    let scale = |of: &dyn Fn(&Row<COLUMNS>) -> f64| used.iter().map(|row| of(row).abs()).fold(0.0, f64::max);
+    let scale = |of: &dyn Fn(&Row<COLUMNS>) -> f64| {
+        used.iter().map(|row| of(row).abs()).fold(0.0, f64::max)
+    };
     if !linear::varies(&outcome, scale(&|row| row.outcome)) {
         return Err(CannotTell::NothingToExplain { baseline });
     }
     for (number, column) in columns.iter().enumerate() {
         if !linear::varies(column, scale(&|row| row.columns[number])) {
-            return Err(CannotTell::NoVariation { column: names[number].to_owned(), baseline });
+            return Err(CannotTell::NoVariation {
+                column: names[number].to_owned(),
+                baseline,
+            });
         }
     }
     if many < COLUMNS + 1 + LEAST_CLUSTER_FREEDOM {
-        return Err(CannotTell::TooFewClusters { clusters: many, columns: COLUMNS });
+        return Err(CannotTell::TooFewClusters {
+            clusters: many,
+            columns: COLUMNS,
+        });
     }
     let solved = linear::solve(&columns, &outcome);
-    if let Some((number, inflation)) = solved.worst_inflation().filter(|(_, inflation)| *inflation > MOST_INFLATION) {
-        return Err(CannotTell::Collinear { column: names[number].to_owned(), inflation });
+    if let Some((number, inflation)) = solved
+        .worst_inflation()
+        .filter(|(_, inflation)| *inflation > MOST_INFLATION)
+    {
+        return Err(CannotTell::Collinear {
+            column: names[number].to_owned(),
+            inflation,
+        });
     }
     let fitted = Clustered::new(&solved, &outcome, &group_of, &clusters);
     let squares = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>();
@@ -237,40 +251,74 @@ fn coefficients<const COLUMNS: usize>(
     fitted: &Clustered<'_>,
 ) -> Result<Vec<Coefficient>, CannotTell> {
     let count = used.len() as f64;
-    let mean = |of: &dyn Fn(&Row<COLUMNS>) -> f64| used.iter().map(|row| of(row) / count).sum::<f64>();
-    let influences: Vec<Vec<f64>> = (0..COLUMNS).map(|number| solved.influence(number)).collect();
+    let mean =
+        |of: &dyn Fn(&Row<COLUMNS>) -> f64| used.iter().map(|row| of(row) / count).sum::<f64>();
+    let influences: Vec<Vec<f64>> = (0..COLUMNS)
+        .map(|number| solved.influence(number))
+        .collect();
     // The base is a sum of outcomes as well: each one's part of the mean, less what it adds to the coefficients.
     let mut base = mean(&|row| row.outcome);
     let mut of_base = vec![1.0 / count; used.len()];
     for (number, influence) in influences.iter().enumerate() {
         let column = mean(&|row| row.columns[number]);
         base -= solved.coefficients[number] * column;
-        of_base.iter_mut().zip(influence).for_each(|(of_base, influence)| *of_base -= column * influence);
+        of_base
+            .iter_mut()
+            .zip(influence)
+            .for_each(|(of_base, influence)| *of_base -= column * influence);
     }
     let of = |(number, influence): (usize, &Vec<f64>)| {
         let (name, value) = (names[number].to_owned(), solved.coefficients[number]);
-        let interval =
-            fitted.interval(value, influence).ok_or_else(|| CannotTell::OneDecides { column: name.clone() })?;
+        let interval = fitted
+            .interval(value, influence)
+            .ok_or_else(|| CannotTell::OneDecides {
+                column: name.clone(),
+            })?;
         let Interval { low, high } = interval;
         if !(value.is_finite() && low.is_finite() && high.is_finite()) {
             return Err(CannotTell::TooLarge);
         }
         // To first order: the derivative of value / base.
         let share = value / base;
-        let influence: Vec<f64> =
-            influence.iter().zip(&of_base).map(|(own, of_base)| (own - share * of_base) / base).collect();
-        let confidence = (base > 0.0).then(|| fitted.interval(share, &influence)).flatten();
-        let share = confidence.map(|confidence| Share { value: share, confidence });
-        Ok(Coefficient { name, value, low, high, share, inflation: solved.inflations[number] })
+        let influence: Vec<f64> = influence
+            .iter()
+            .zip(&of_base)
+            .map(|(own, of_base)| (own - share * of_base) / base)
+            .collect();
+        let confidence = (base > 0.0)
+            .then(|| fitted.interval(share, &influence))
+            .flatten();
+        let share = confidence.map(|confidence| Share {
+            value: share,
+            confidence,
+        });
+        Ok(Coefficient {
+            name,
+            value,
+            low,
+            high,
+            share,
+            inflation: solved.inflations[number],
+        })
     };
     influences.iter().enumerate().map(of).collect()
 }
 
 /// What can be compared, by group.
-fn usable<const COLUMNS: usize>(rows: &[Row<COLUMNS>], baseline: Baseline) -> BTreeMap<u32, Vec<Row<COLUMNS>>> {
+fn usable<const COLUMNS: usize>(
+    rows: &[Row<COLUMNS>],
+    baseline: Baseline,
+) -> BTreeMap<u32, Vec<Row<COLUMNS>>> {
     let mut groups: BTreeMap<u32, Vec<Row<COLUMNS>>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.outcome.is_finite() && row.columns.iter().all(|value| value.is_finite())) {
-        let group = if baseline == Baseline::PerGroup { row.group } else { 0 };
+    for row in rows
+        .iter()
+        .filter(|row| row.outcome.is_finite() && row.columns.iter().all(|value| value.is_finite()))
+    {
+        let group = if baseline == Baseline::PerGroup {
+            row.group
+        } else {
+            0
+        };
         groups.entry(group).or_default().push(*row);
     }
     groups.retain(|_, rows| rows.len() > 1);

@@ -40,21 +40,40 @@ pub struct Summary {
 impl Summary {
     /// Sums up samples; `None` when there are none. What is not a finite number is left out.
     pub fn of(samples: &[f64]) -> Option<Self> {
-        let mut sorted: Vec<f64> = samples.iter().copied().filter(|sample| sample.is_finite()).collect();
+        let mut sorted: Vec<f64> = samples
+            .iter()
+            .copied()
+            .filter(|sample| sample.is_finite())
+            .collect();
         sorted.sort_by(f64::total_cmp);
         let quantile = |share: f64| {
             let place = share * (sorted.len().checked_sub(1)? as f64);
-            let (below, above) = (*sorted.get(place.floor() as usize)?, *sorted.get(place.ceil() as usize)?);
+            let (below, above) = (
+                *sorted.get(place.floor() as usize)?,
+                *sorted.get(place.ceil() as usize)?,
+            );
             // Written so that equal neighbours yield themselves, without a rounding error.
             Some(below + (above - below) * place.fract())
         };
         let (low, median, high) = (quantile(0.25)?, quantile(0.5)?, quantile(0.75)?);
         let confidence = confidence_rank(sorted.len()).and_then(|rank| {
-            Some(Interval { low: *sorted.get(rank - 1)?, high: *sorted.get(sorted.len().checked_sub(rank)?)? })
+            Some(Interval {
+                low: *sorted.get(rank - 1)?,
+                high: *sorted.get(sorted.len().checked_sub(rank)?)?,
+            })
         });
         let fence = FAR_OUT * (high - low);
-        let outliers = sorted.iter().filter(|&&sample| sample < low - fence || sample > high + fence).count();
-        Some(Self { low, median, high, confidence, outliers })
+        let outliers = sorted
+            .iter()
+            .filter(|&&sample| sample < low - fence || sample > high + fence)
+            .count();
+        Some(Self {
+            low,
+            median,
+            high,
+            confidence,
+            outliers,
+        })
     }
 }
 
@@ -78,8 +97,21 @@ pub struct Figures {
 impl Figures {
     /// Sums samples up; `None` when there is none.
     pub fn of(samples: Vec<f64>) -> Option<Self> {
-        let Summary { low, median, high, confidence, outliers } = Summary::of(&samples)?;
-        Some(Self { samples, median, low, high, confidence, outliers })
+        let Summary {
+            low,
+            median,
+            high,
+            confidence,
+            outliers,
+        } = Summary::of(&samples)?;
+        Some(Self {
+            samples,
+            median,
+            low,
+            high,
+            confidence,
+            outliers,
+        })
     }
 }
 
@@ -142,13 +174,18 @@ mod tests {
 
     #[test]
     fn the_approximation_continues_the_exact_ranks() {
-        let (exact, approximate) = (confidence_rank(1000).unwrap(), confidence_rank(1001).unwrap());
+        let (exact, approximate) = (
+            confidence_rank(1000).unwrap(),
+            confidence_rank(1001).unwrap(),
+        );
         assert!(exact.abs_diff(approximate) <= 1, "{exact}, {approximate}");
     }
 
     #[test]
     fn what_stands_apart_is_counted() {
-        let mut samples: Vec<f64> = (0..20).map(|sample| 100.0 + f64::from(sample % 5)).collect();
+        let mut samples: Vec<f64> = (0..20)
+            .map(|sample| 100.0 + f64::from(sample % 5))
+            .collect();
         assert_eq!(Summary::of(&samples).unwrap().outliers, 0);
         samples.extend([500.0, 1.0]);
         assert_eq!(Summary::of(&samples).unwrap().outliers, 2);
@@ -160,14 +197,19 @@ mod tests {
         let mut seed = 7u64;
         let mut random = || {
             // A linear congruential generator (Knuth's MMIX); its upper bits are good enough for this.
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 44) as f64
         };
         for count in [7, 12, 41] {
             let covered = (0..2000).filter(|_| {
                 let samples: Vec<f64> = (0..count).map(|_| random().powi(3)).collect();
                 let median = f64::from(1 << 19).powi(3);
-                Summary::of(&samples).unwrap().confidence.is_some_and(|c| c.low <= median && median <= c.high)
+                Summary::of(&samples)
+                    .unwrap()
+                    .confidence
+                    .is_some_and(|c| c.low <= median && median <= c.high)
             });
             let covered = covered.count();
             assert!(covered > 1870, "{covered} of 2000 with {count} samples");

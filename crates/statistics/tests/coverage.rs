@@ -12,7 +12,10 @@ use nearfar_statistics::regression::{Baseline, Row, fit};
 use nearfar_statistics::{Moments, Summary};
 use random::Random;
 
-const NAMES: [&str; 2] = ["the number of cross-node migrations", "the share of far accesses"];
+const NAMES: [&str; 2] = [
+    "the number of cross-node migrations",
+    "the share of far accesses",
+];
 const MIGRATION_S: f64 = 0.03;
 const FAR: f64 = 0.24;
 const NEAR_S: f64 = 3.0;
@@ -43,8 +46,14 @@ fn measured() -> Vec<Run> {
         let fields: BTreeMap<&str, &str> = names.iter().copied().zip(line.split(',')).collect();
         let number = |name: &str| fields[name].parse::<f64>().unwrap_or(0.0);
         let next = cells.len() as u32;
-        let cell = *cells.entry(["pnid", "nb", "mem", "cpu"].map(|name| fields[name].to_owned())).or_insert(next);
-        let (first, other, seconds) = (number("first_node_s"), number("other_node_s"), number("seconds"));
+        let cell = *cells
+            .entry(["pnid", "nb", "mem", "cpu"].map(|name| fields[name].to_owned()))
+            .or_insert(next);
+        let (first, other, seconds) = (
+            number("first_node_s"),
+            number("other_node_s"),
+            number("seconds"),
+        );
         let far = match (fields["mem"], fields["cpu"]) {
             // Where floating memory was is not in the file: on the first node, or, of bound CPUs, as their time says.
             ("F", "F") => other / (first + other),
@@ -68,7 +77,8 @@ fn measured() -> Vec<Run> {
 
 /// The runs that are explained: without those whose memory NUMA balancing may move (crates/bench, `explain`).
 fn explained(runs: &[Run], rounds: u32, take: impl Fn(&Run) -> bool) -> Vec<Row<2>> {
-    let is_taken = |run: &&Run| run.round <= rounds && !(run.numa_balancing && run.memory == "F") && take(run);
+    let is_taken =
+        |run: &&Run| run.round <= rounds && !(run.numa_balancing && run.memory == "F") && take(run);
     let row = |run: &Run| Row {
         group: run.round * 2 + u32::from(run.numa_balancing),
         cluster: run.cell,
@@ -85,7 +95,10 @@ fn noise(rows: &[Row<2>]) -> BTreeMap<u32, f64> {
         let rest = row.outcome - MIGRATION_S * row.columns[0] - NEAR_S * FAR * row.columns[1];
         by_cell.entry(row.cluster).or_default().push(rest);
     }
-    by_cell.into_iter().map(|(cell, rest)| (cell, Moments::of(&rest).unwrap().stdev.unwrap())).collect()
+    by_cell
+        .into_iter()
+        .map(|(cell, rest)| (cell, Moments::of(&rest).unwrap().stdev.unwrap()))
+        .collect()
 }
 
 /// The shares of trials in which the intervals of a migration's cost and of being far hold the truth. `effect`: the standard
@@ -94,15 +107,24 @@ fn coverage(rows: &[Row<2>], noise: &BTreeMap<u32, f64>, effect: f64, trials: u3
     let mut random = Random(rows.len() as u64 + (effect * 1e6) as u64);
     let mut held = [0; 2];
     for _ in 0..trials {
-        let cells: BTreeMap<u32, f64> = noise.keys().map(|&cell| (cell, NEAR_S * effect * random.normal())).collect();
+        let cells: BTreeMap<u32, f64> = noise
+            .keys()
+            .map(|&cell| (cell, NEAR_S * effect * random.normal()))
+            .collect();
         let rounds: Vec<f64> = (0..64).map(|_| 0.1 * random.normal()).collect();
         let simulated = rows.iter().map(|row| {
             let truth = NEAR_S + MIGRATION_S * row.columns[0] + NEAR_S * FAR * row.columns[1];
             let scatter = noise[&row.cluster] * random.normal();
-            Row { outcome: truth + rounds[row.group as usize] + cells[&row.cluster] + scatter, ..*row }
+            Row {
+                outcome: truth + rounds[row.group as usize] + cells[&row.cluster] + scatter,
+                ..*row
+            }
         });
         let found = fit(NAMES, &simulated.collect::<Vec<_>>(), Baseline::PerGroup).unwrap();
-        let (migration, far) = (&found.coefficients[0], found.coefficients[1].share.unwrap().confidence);
+        let (migration, far) = (
+            &found.coefficients[0],
+            found.coefficients[1].share.unwrap().confidence,
+        );
         held[0] += u32::from(migration.low <= MIGRATION_S && MIGRATION_S <= migration.high);
         held[1] += u32::from(far.low <= FAR && FAR <= far.high);
     }
@@ -115,7 +137,9 @@ fn trials(usual: u32) -> u32 {
 
 /// Bound and floating cells of both nodes, without NUMA balancing.
 fn is_few(run: &Run) -> bool {
-    !run.numa_balancing && run.memory != "F" && (run.cpus == "F" || run.memory == run.cpus || run.cpus == "1")
+    !run.numa_balancing
+        && run.memory != "F"
+        && (run.cpus == "F" || run.memory == run.cpus || run.cpus == "1")
 }
 
 #[test]
@@ -123,7 +147,9 @@ fn intervals_over_cells_that_repeat_hold_the_truth_as_often_as_they_say() {
     let runs = measured();
     let noise = noise(&explained(&runs, 16, |_| true));
     let trials = trials(600);
-    println!("| cells | rounds | cell effect | a migration's cost | running far |\n|---|---|---|---|---|");
+    println!(
+        "| cells | rounds | cell effect | a migration's cost | running far |\n|---|---|---|---|---|"
+    );
     let mut worst = 1.0f64;
     for (cells, rounds) in [(36, 2), (36, 4), (36, 16), (9, 16), (5, 4), (5, 16)] {
         let rows = explained(&runs, rounds, |run| match cells {
@@ -131,13 +157,21 @@ fn intervals_over_cells_that_repeat_hold_the_truth_as_often_as_they_say() {
             9 => !run.numa_balancing,
             _ => is_few(run),
         });
-        let noise = noise.iter().filter(|(cell, _)| rows.iter().any(|row| row.cluster == **cell));
+        let noise = noise
+            .iter()
+            .filter(|(cell, _)| rows.iter().any(|row| row.cluster == **cell));
         let noise: BTreeMap<u32, f64> = noise.map(|(&cell, &noise)| (cell, noise)).collect();
         for effect in [0.0, 0.01, 0.02] {
             let [migration, far] = coverage(&rows, &noise, effect, trials);
-            println!("| {cells} | {rounds} | {:.0} % | {migration:.3} | {far:.3} |", effect * 100.0);
+            println!(
+                "| {cells} | {rounds} | {:.0} % | {migration:.3} | {far:.3} |",
+                effect * 100.0
+            );
             worst = worst.min(migration).min(far);
-            assert!(migration >= LEAST && far >= LEAST, "{cells} cells, {rounds} rounds: {migration}, {far}");
+            assert!(
+                migration >= LEAST && far >= LEAST,
+                "{cells} cells, {rounds} rounds: {migration}, {far}"
+            );
         }
     }
     println!("the least of all: {worst:.3} in {trials} trials each");
@@ -151,11 +185,13 @@ fn ratio_coverage(rounds: u32, effect: f64, trials: u32) -> [f64; 2] {
     let mut held = [0; 2];
     for _ in 0..trials {
         // Two cells with memory on another node, two with it on the same.
-        let cells = [1.0 + FAR, 1.0 + FAR, 1.0, 1.0].map(|truth| truth * (1.0 + effect * random.normal()));
+        let cells =
+            [1.0 + FAR, 1.0 + FAR, 1.0, 1.0].map(|truth| truth * (1.0 + effect * random.normal()));
         let ratios: Vec<f64> = (0..rounds)
             .map(|_| {
                 let level = 1.0 + SCATTER * random.normal();
-                let [a, b, c, d] = cells.map(|cell| level * cell * (1.0 + SCATTER * random.normal()));
+                let [a, b, c, d] =
+                    cells.map(|cell| level * cell * (1.0 + SCATTER * random.normal()));
                 (a + b) / (c + d)
             })
             .collect();
@@ -173,13 +209,21 @@ fn ratio_coverage(rounds: u32, effect: f64, trials: u32) -> [f64; 2] {
 #[test]
 fn intervals_of_ratios_hold_the_ratio_of_the_cells_that_were_run() {
     let trials = trials(2000);
-    println!("| rounds | cell effect | the cells' own ratio | without cell effects |\n|---|---|---|---|");
+    println!(
+        "| rounds | cell effect | the cells' own ratio | without cell effects |\n|---|---|---|---|"
+    );
     for rounds in [6, 16] {
         for effect in [0.0, 0.01, 0.02] {
             let [own, placement] = ratio_coverage(rounds, effect, trials);
-            println!("| {rounds} | {:.0} % | {own:.3} | {placement:.3} |", effect * 100.0);
+            println!(
+                "| {rounds} | {:.0} % | {own:.3} | {placement:.3} |",
+                effect * 100.0
+            );
             assert!(own >= LEAST, "{rounds} rounds, effect {effect}: {own}");
-            assert!(effect > 0.0 || placement >= LEAST, "{rounds} rounds: {placement}");
+            assert!(
+                effect > 0.0 || placement >= LEAST,
+                "{rounds} rounds: {placement}"
+            );
         }
     }
 }
@@ -187,12 +231,22 @@ fn intervals_of_ratios_hold_the_ratio_of_the_cells_that_were_run() {
 /// The intervals that docs/case-2.md gives; the same from a program of its own, tools/check-intervals.
 #[test]
 fn the_kept_runs_of_case_2_have_the_intervals_that_its_page_gives() {
-    let found = fit(NAMES, &explained(&measured(), 16, |_| true), Baseline::PerGroup).unwrap();
+    let found = fit(
+        NAMES,
+        &explained(&measured(), 16, |_| true),
+        Baseline::PerGroup,
+    )
+    .unwrap();
     let (migration, far) = (&found.coefficients[0], found.coefficients[1].share.unwrap());
     println!("{migration:?}\n{far:?}");
-    let page = include_str!("../../../docs/case-2.md").split_whitespace().collect::<Vec<_>>().join(" ");
-    let ms = [migration.value, migration.low, migration.high].map(|seconds| format!("{:.1}", seconds * 1e3));
-    let percent = [far.value, far.confidence.low, far.confidence.high].map(|share| format!("{:.1}", share * 100.0));
+    let page = include_str!("../../../docs/case-2.md")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    let ms = [migration.value, migration.low, migration.high]
+        .map(|seconds| format!("{:.1}", seconds * 1e3));
+    let percent = [far.value, far.confidence.low, far.confidence.high]
+        .map(|share| format!("{:.1}", share * 100.0));
     for ([value, low, high], unit) in [(ms, "ms"), (percent, "%")] {
         let given = format!("{value} {unit} ({low} to {high})");
         assert!(page.contains(&given), "{given}");

@@ -14,9 +14,15 @@ fn the_textbooks_examples() {
     let hours = [7., 27., 2., 50., 28., 29., 20., 12., 6., 17.];
     assert!(close(spearman(&iq, &hours).unwrap(), -29.0 / 165.0));
     // Ties, worked by hand: ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4; sums of products 4.5 / sqrt(4.5 * 5).
-    assert!(close(spearman(&[1., 2., 2., 3.], &[10., 30., 20., 40.]).unwrap(), 4.5 / 22.5f64.sqrt()));
+    assert!(close(
+        spearman(&[1., 2., 2., 3.], &[10., 30., 20., 40.]).unwrap(),
+        4.5 / 22.5f64.sqrt()
+    ));
     let runs = Moments::of(&[2., 4., 4., 4., 5., 5., 7., 9.]).unwrap();
-    assert_eq!((runs.count, runs.mean, runs.max, runs.min), (8, 5.0, 9.0, 2.0));
+    assert_eq!(
+        (runs.count, runs.mean, runs.max, runs.min),
+        (8, 5.0, 9.0, 2.0)
+    );
     assert!(close(runs.stdev.unwrap(), (32.0f64 / 7.0).sqrt()));
 }
 
@@ -27,7 +33,11 @@ fn what_has_no_order_has_no_correlation() {
     assert_eq!(spearman(&[], &[]), None);
     assert_eq!(spearman(&[1., 2.], &[1., 2., 3.]), None);
     assert_eq!(spearman(&[1., f64::NAN], &[1., 2.]), None);
-    assert_eq!(spearman(&[0.0, -0.0], &[1., 2.]), None, "0 and -0 are equal");
+    assert_eq!(
+        spearman(&[0.0, -0.0], &[1., 2.]),
+        None,
+        "0 and -0 are equal"
+    );
 }
 
 #[test]

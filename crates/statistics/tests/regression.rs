@@ -9,7 +9,12 @@ use random::Random;
 const NAMES: [&str; 2] = ["far share", "migrations"];
 
 /// Runs of cells with bases of their own: 14.2 s for all of the time far, 12.8 ms a migration, and noise.
-fn runs(random: &mut Random, cells: u32, of_each: usize, noise: impl Fn(f64) -> f64) -> Vec<Row<2>> {
+fn runs(
+    random: &mut Random,
+    cells: u32,
+    of_each: usize,
+    noise: impl Fn(f64) -> f64,
+) -> Vec<Row<2>> {
     let mut rows = Vec::new();
     for group in 0..cells {
         // The base goes with what explains, so that one base for all would be misled.
@@ -17,8 +22,14 @@ fn runs(random: &mut Random, cells: u32, of_each: usize, noise: impl Fn(f64) -> 
         for _ in 0..of_each {
             let far = (random.unit() + f64::from(group)) / f64::from(cells);
             let migrations = (random.unit() * 200.0).floor();
-            let outcome = base + 14.2 * far + 0.0128 * migrations + noise(migrations) * random.normal();
-            rows.push(Row { group, cluster: rows.len() as u32, outcome, columns: [far, migrations] });
+            let outcome =
+                base + 14.2 * far + 0.0128 * migrations + noise(migrations) * random.normal();
+            rows.push(Row {
+                group,
+                cluster: rows.len() as u32,
+                outcome,
+                columns: [far, migrations],
+            });
         }
     }
     rows
@@ -30,7 +41,9 @@ fn close(a: f64, b: f64) -> bool {
 
 fn same(a: &Fit, b: &Fit) -> bool {
     let coefficients = a.coefficients.iter().zip(&b.coefficients);
-    coefficients.clone().all(|(a, b)| close(a.value, b.value) && close(a.low, b.low) && close(a.high, b.high))
+    coefficients
+        .clone()
+        .all(|(a, b)| close(a.value, b.value) && close(a.low, b.low) && close(a.high, b.high))
         && close(a.r2, b.r2)
         && close(a.residual_stdev, b.residual_stdev)
 }
@@ -39,10 +52,17 @@ fn same(a: &Fit, b: &Fit) -> bool {
 fn exact_data_give_exact_coefficients_whatever_the_cells_bases() {
     let rows = runs(&mut Random(1), 4, 16, |_| 0.0);
     let fit = fit(NAMES, &rows, Baseline::PerGroup).unwrap();
-    assert!(close(fit.coefficients[0].value, 14.2) && close(fit.coefficients[1].value, 0.0128), "{fit:?}");
+    assert!(
+        close(fit.coefficients[0].value, 14.2) && close(fit.coefficients[1].value, 0.0128),
+        "{fit:?}"
+    );
     assert!(fit.r2 > 0.999_999 && fit.residual_stdev < 1e-9);
     assert_eq!((fit.samples, fit.groups, fit.left_out), (64, 4, 0));
-    assert!(fit.coefficients.iter().all(|coefficient| coefficient.is_told()));
+    assert!(
+        fit.coefficients
+            .iter()
+            .all(|coefficient| coefficient.is_told())
+    );
 }
 
 #[test]
@@ -50,9 +70,15 @@ fn one_base_for_cells_that_differ_misleads_and_a_base_for_each_does_not() {
     let rows = runs(&mut Random(2), 4, 64, |_| 0.5);
     let common = fit(NAMES, &rows, Baseline::Common).unwrap();
     let per_group = fit(NAMES, &rows, Baseline::PerGroup).unwrap();
-    assert!(common.coefficients[0].low > 20.0, "the cells' own difference is taken for the time far: {common:?}");
+    assert!(
+        common.coefficients[0].low > 20.0,
+        "the cells' own difference is taken for the time far: {common:?}"
+    );
     let far = &per_group.coefficients[0];
-    assert!(far.low < 14.2 && 14.2 < far.high && far.high - far.low < 5.0, "{per_group:?}");
+    assert!(
+        far.low < 14.2 && 14.2 < far.high && far.high - far.low < 5.0,
+        "{per_group:?}"
+    );
 }
 
 /// Motor Trend's cars of 1974, R's data set `mtcars`; `summary(lm(mpg ~ wt + hp))` says -3.87783, -0.03177, R2 0.8268 and a
@@ -97,30 +123,67 @@ fn the_textbooks_cars_get_the_textbooks_figures() {
     let rows: Vec<_> = CARS
         .iter()
         .zip(0..)
-        .map(|(&(mpg, wt, hp), cluster)| Row { group: 0, cluster, outcome: mpg, columns: [wt, hp] })
+        .map(|(&(mpg, wt, hp), cluster)| Row {
+            group: 0,
+            cluster,
+            outcome: mpg,
+            columns: [wt, hp],
+        })
         .collect();
     let fit = fit(["wt", "hp"], &rows, Baseline::Common).unwrap();
-    let [wt, hp] = &fit.coefficients[..] else { panic!("{fit:?}") };
-    assert!((wt.value + 3.87783).abs() < 1e-5 && (hp.value + 0.03177).abs() < 1e-5, "{fit:?}");
-    assert!((fit.r2 - 0.8268).abs() < 1e-4 && (fit.residual_stdev - 2.593).abs() < 1e-3, "{fit:?}");
-    for (found, exact) in
-        [(wt.low, -5.418_493_833), (wt.high, -2.337_167_652), (hp.low, -0.052_346_273), (hp.high, -0.011_199_621)]
-    {
+    let [wt, hp] = &fit.coefficients[..] else {
+        panic!("{fit:?}")
+    };
+    assert!(
+        (wt.value + 3.87783).abs() < 1e-5 && (hp.value + 0.03177).abs() < 1e-5,
+        "{fit:?}"
+    );
+    assert!(
+        (fit.r2 - 0.8268).abs() < 1e-4 && (fit.residual_stdev - 2.593).abs() < 1e-3,
+        "{fit:?}"
+    );
+    for (found, exact) in [
+        (wt.low, -5.418_493_833),
+        (wt.high, -2.337_167_652),
+        (hp.low, -0.052_346_273),
+        (hp.high, -0.011_199_621),
+    ] {
         assert!((found - exact).abs() < 1e-8, "{found}, {exact}");
     }
-    let cars = |(number, row): (usize, &Row<2>)| Row { group: number as u32 / 8, cluster: number as u32 % 6, ..*row };
+    let cars = |(number, row): (usize, &Row<2>)| Row {
+        group: number as u32 / 8,
+        cluster: number as u32 % 6,
+        ..*row
+    };
     let rows: Vec<_> = rows.iter().enumerate().map(cars).collect();
     let fit = nearfar_statistics::regression::fit(["wt", "hp"], &rows, Baseline::PerGroup).unwrap();
-    let [wt, hp] = &fit.coefficients[..] else { panic!("{fit:?}") };
+    let [wt, hp] = &fit.coefficients[..] else {
+        panic!("{fit:?}")
+    };
     let (of_wt, of_hp) = (wt.share.unwrap(), hp.share.unwrap());
     for (found, exact) in [
-        ((wt.value, wt.low, wt.high), (-3.415_496_987, -7.091_437_982, 0.260_444_009)),
-        ((hp.value, hp.low, hp.high), (-0.037_001_181, -0.062_196_117, -0.011_806_245)),
-        ((of_wt.value, of_wt.confidence.low, of_wt.confidence.high), (-0.093_557_975, -0.153_095_766, -0.034_020_185)),
-        ((of_hp.value, of_hp.confidence.low, of_hp.confidence.high), (-0.001_013_544, -0.001_935_082, -0.000_092_006)),
+        (
+            (wt.value, wt.low, wt.high),
+            (-3.415_496_987, -7.091_437_982, 0.260_444_009),
+        ),
+        (
+            (hp.value, hp.low, hp.high),
+            (-0.037_001_181, -0.062_196_117, -0.011_806_245),
+        ),
+        (
+            (of_wt.value, of_wt.confidence.low, of_wt.confidence.high),
+            (-0.093_557_975, -0.153_095_766, -0.034_020_185),
+        ),
+        (
+            (of_hp.value, of_hp.confidence.low, of_hp.confidence.high),
+            (-0.001_013_544, -0.001_935_082, -0.000_092_006),
+        ),
     ] {
         let near = |a: f64, b: f64| (a - b).abs() < 1e-8;
-        assert!(near(found.0, exact.0) && near(found.1, exact.1) && near(found.2, exact.2), "{found:?}, {exact:?}");
+        assert!(
+            near(found.0, exact.0) && near(found.1, exact.1) && near(found.2, exact.2),
+            "{found:?}, {exact:?}"
+        );
     }
 }
 
@@ -133,12 +196,18 @@ fn intervals_hold_the_truth_as_often_as_they_say_even_when_the_noise_is_uneven()
         for _ in 0..rounds {
             let rows = runs(&mut random, 4, 8, |migrations| 0.5 + noise * migrations);
             let fit = fit(NAMES, &rows, Baseline::PerGroup).unwrap();
-            for (held, (coefficient, truth)) in held.iter_mut().zip(fit.coefficients.iter().zip([14.2, 0.0128])) {
+            for (held, (coefficient, truth)) in held
+                .iter_mut()
+                .zip(fit.coefficients.iter().zip([14.2, 0.0128]))
+            {
                 *held += i32::from(coefficient.low <= truth && truth <= coefficient.high);
             }
         }
         // 95 % of 1000 with three deviations of the count itself;.
-        assert!(held.iter().all(|&held| (930..=985).contains(&held)), "{held:?} of {rounds} with noise {noise}");
+        assert!(
+            held.iter().all(|&held| (930..=985).contains(&held)),
+            "{held:?} of {rounds} with noise {noise}"
+        );
     }
 }
 
@@ -154,7 +223,10 @@ fn what_has_no_influence_is_as_good_as_never_told() {
                 columns: [random.unit()],
             })
             .collect();
-        fit(["nothing"], &rows, Baseline::PerGroup).unwrap().coefficients[0].is_told()
+        fit(["nothing"], &rows, Baseline::PerGroup)
+            .unwrap()
+            .coefficients[0]
+            .is_told()
     });
     let told = told.count();
     assert!(told < 36, "{told} of 400; 20 are expected");
@@ -162,19 +234,46 @@ fn what_has_no_influence_is_as_good_as_never_told() {
 
 #[test]
 fn what_cannot_be_told_is_said_with_its_reason() {
-    let row = |group, outcome, a, b| Row { group, cluster: 0, outcome, columns: [a, b] };
-    let many = |row: &dyn Fn(u32) -> Row<2>| (0..24).map(|n| Row { cluster: n, ..row(n) }).collect::<Vec<_>>();
+    let row = |group, outcome, a, b| Row {
+        group,
+        cluster: 0,
+        outcome,
+        columns: [a, b],
+    };
+    let many = |row: &dyn Fn(u32) -> Row<2>| {
+        (0..24)
+            .map(|n| Row {
+                cluster: n,
+                ..row(n)
+            })
+            .collect::<Vec<_>>()
+    };
     let wavy = |number: u32| f64::from(number * 7 % 11);
     let cases = [
-        (many(&|n| row(n % 4, wavy(n), 0.5, wavy(n + 1))), "far share is the same in every sample of its group"),
-        (many(&|n| row(n % 4, 7.0, wavy(n), wavy(n + 3))), "the outcome is the same in every sample of its group"),
-        (many(&|n| row(0, wavy(n), f64::from(n), 3.0 * f64::from(n) + 1.0)), "goes together with the other columns"),
+        (
+            many(&|n| row(n % 4, wavy(n), 0.5, wavy(n + 1))),
+            "far share is the same in every sample of its group",
+        ),
+        (
+            many(&|n| row(n % 4, 7.0, wavy(n), wavy(n + 3))),
+            "the outcome is the same in every sample of its group",
+        ),
+        (
+            many(&|n| row(0, wavy(n), f64::from(n), 3.0 * f64::from(n) + 1.0)),
+            "goes together with the other columns",
+        ),
         (
             many(&|n| row(0, wavy(n), f64::from(u8::from(n == 9)), f64::from(n))),
             "a single cluster decides what far share costs",
         ),
-        (many(&|n| row(n, wavy(n), wavy(n + 1), wavy(n + 2))), "0 usable samples are too few"),
-        (vec![], "0 usable samples are too few for 2 estimated figures: it takes 7 or more"),
+        (
+            many(&|n| row(n, wavy(n), wavy(n + 1), wavy(n + 2))),
+            "0 usable samples are too few",
+        ),
+        (
+            vec![],
+            "0 usable samples are too few for 2 estimated figures: it takes 7 or more",
+        ),
         (many(&|n| row(0, f64::NAN, wavy(n), 1.0)), "too few"),
     ];
     for (rows, says) in cases {
@@ -186,10 +285,21 @@ fn what_cannot_be_told_is_said_with_its_reason() {
 #[test]
 fn a_column_that_differs_only_between_cells_tells_nothing_within_them() {
     let rows: Vec<Row<1>> = (0..32)
-        .map(|n| Row { group: n % 4, cluster: n, outcome: f64::from(n * 5 % 7), columns: [f64::from(n % 4) * 0.1] })
+        .map(|n| Row {
+            group: n % 4,
+            cluster: n,
+            outcome: f64::from(n * 5 % 7),
+            columns: [f64::from(n % 4) * 0.1],
+        })
         .collect();
     let error = fit(["far share"], &rows, Baseline::PerGroup).unwrap_err();
-    assert_eq!(error, CannotTell::NoVariation { column: "far share".to_owned(), baseline: Baseline::PerGroup });
+    assert_eq!(
+        error,
+        CannotTell::NoVariation {
+            column: "far share".to_owned(),
+            baseline: Baseline::PerGroup
+        }
+    );
     assert!(fit(["far share"], &rows, Baseline::Common).is_ok());
 }
 
@@ -197,9 +307,27 @@ fn a_column_that_differs_only_between_cells_tells_nothing_within_them() {
 fn what_is_no_number_or_alone_in_its_cell_is_left_out_and_counted() {
     let mut rows = runs(&mut Random(6), 3, 12, |_| 0.2);
     let whole = fit(NAMES, &rows, Baseline::PerGroup).unwrap();
-    rows.insert(5, Row { group: 0, cluster: 0, outcome: f64::NAN, columns: [0.0, 1.0] });
-    rows.push(Row { group: 1, cluster: 0, outcome: 3.0, columns: [f64::INFINITY, 1.0] });
-    rows.push(Row { group: 77, cluster: 0, outcome: 1e9, columns: [0.3, 1e9] });
+    rows.insert(
+        5,
+        Row {
+            group: 0,
+            cluster: 0,
+            outcome: f64::NAN,
+            columns: [0.0, 1.0],
+        },
+    );
+    rows.push(Row {
+        group: 1,
+        cluster: 0,
+        outcome: 3.0,
+        columns: [f64::INFINITY, 1.0],
+    });
+    rows.push(Row {
+        group: 77,
+        cluster: 0,
+        outcome: 1e9,
+        columns: [0.3, 1e9],
+    });
     let with = fit(NAMES, &rows, Baseline::PerGroup).unwrap();
     assert!(same(&whole, &with) && with.left_out == 3, "{with:?}");
 }

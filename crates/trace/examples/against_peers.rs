@@ -33,7 +33,11 @@ fn main() {
     {
         return work(Path::new(file), moves.parse().expect("a number"));
     }
-    let number = |at: usize, default| arguments.get(at).map_or(default, |text| text.parse().expect("a number"));
+    let number = |at: usize, default| {
+        arguments
+            .get(at)
+            .map_or(default, |text| text.parse().expect("a number"))
+    };
     let (rounds, moves) = (number(0, 21), number(1, 100));
     let scratch = std::env::temp_dir().join(format!("against_peers.{}", std::process::id()));
     std::fs::create_dir_all(&scratch).expect("a directory for temporary files");
@@ -46,16 +50,24 @@ fn main() {
             let way = (turn * (1 + round % 2 * (ways.len() - 2)) + round) % ways.len();
             times[way] = run(&ways[way].1, &scratch, moves);
         }
-        let Some((cpu, elapsed)) = times[0] else { panic!("the task alone does not run") };
+        let Some((cpu, elapsed)) = times[0] else {
+            panic!("the task alone does not run")
+        };
         for (ratios, time) in ratios.iter_mut().zip(times) {
             let Some(time) = time else { continue };
             ratios.0.push(time.0 / cpu);
             ratios.1.push(time.1 / elapsed);
         }
     }
-    println!("{rounds} rounds, {moves} moves each; ratio to nothing: median (95 % confidence; quartiles)");
+    println!(
+        "{rounds} rounds, {moves} moves each; ratio to nothing: median (95 % confidence; quartiles)"
+    );
     for ((name, _), (cpu, elapsed)) in ways.iter().zip(&ratios).skip(1) {
-        println!("{name:<18} CPU time {}   elapsed {}", shown(cpu), shown(elapsed));
+        println!(
+            "{name:<18} CPU time {}   elapsed {}",
+            shown(cpu),
+            shown(elapsed)
+        );
     }
     let _ = std::fs::remove_dir_all(&scratch);
 }
@@ -64,14 +76,45 @@ fn main() {
 fn ways(scratch: &Path) -> Vec<(&'static str, Vec<String>)> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect();
     let file = |name: &str| scratch.join(name).display().to_string();
-    let beside = || std::env::current_exe().expect("this program").parent().expect("a folder").join("../nearfar");
+    let beside = || {
+        std::env::current_exe()
+            .expect("this program")
+            .parent()
+            .expect("a folder")
+            .join("../nearfar")
+    };
     let own = std::env::var_os("NEARFAR").map_or_else(beside, PathBuf::from);
     vec![
         ("nothing", Vec::new()),
-        ("nearfar trace", words(format!("{} trace migrations --output {} --", own.display(), file("nearfar")))),
-        ("perf trace", words(format!("perf trace -a -e {EVENT} -o {} --", file("perf-trace")))),
-        ("perf record", words(format!("perf record -a -e {EVENT} -o {} --", file("perf.data")))),
-        ("trace-cmd record", words(format!("trace-cmd record -e {EVENT} -o {}", file("trace.dat")))),
+        (
+            "nearfar trace",
+            words(format!(
+                "{} trace migrations --output {} --",
+                own.display(),
+                file("nearfar")
+            )),
+        ),
+        (
+            "perf trace",
+            words(format!(
+                "perf trace -a -e {EVENT} -o {} --",
+                file("perf-trace")
+            )),
+        ),
+        (
+            "perf record",
+            words(format!(
+                "perf record -a -e {EVENT} -o {} --",
+                file("perf.data")
+            )),
+        ),
+        (
+            "trace-cmd record",
+            words(format!(
+                "trace-cmd record -e {EVENT} -o {}",
+                file("trace.dat")
+            )),
+        ),
     ]
 }
 
@@ -79,10 +122,27 @@ fn ways(scratch: &Path) -> Vec<(&'static str, Vec<String>)> {
 fn run(before: &[String], scratch: &Path, moves: usize) -> Option<(f64, f64)> {
     let result = scratch.join("result");
     let _ = std::fs::remove_file(&result);
-    let own = std::env::current_exe().expect("this program").display().to_string();
-    let words = [before, &[own, "work".to_owned(), result.display().to_string(), moves.to_string()]].concat();
+    let own = std::env::current_exe()
+        .expect("this program")
+        .display()
+        .to_string();
+    let words = [
+        before,
+        &[
+            own,
+            "work".to_owned(),
+            result.display().to_string(),
+            moves.to_string(),
+        ],
+    ]
+    .concat();
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).current_dir(scratch).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(&words[1..])
+        .current_dir(scratch)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.status().ok()?;
     let text = std::fs::read_to_string(&result).ok()?;
     let (cpu, elapsed) = text.split_once(' ')?;
@@ -94,13 +154,19 @@ fn work(file: &Path, moves: usize) {
     let mut buffer = vec![1u64; WORDS];
     let mut random = 1u64;
     let clocks = [ClockId::ThreadCPUTime, ClockId::Monotonic];
-    let now = || clocks.map(|clock| Duration::try_from(clock_gettime(clock)).expect("a clock that runs forward"));
+    let now = || {
+        clocks.map(|clock| {
+            Duration::try_from(clock_gettime(clock)).expect("a clock that runs forward")
+        })
+    };
     move_to(0);
     let begin = now();
     for turn in 0..moves {
         move_to((turn + 1) % 2);
         for _ in 0..STEPS / moves {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let word = &mut buffer[(random >> 42) as usize % WORDS];
             *word = word.wrapping_add(random);
         }
@@ -118,9 +184,19 @@ fn move_to(cpu: usize) {
 }
 
 fn shown(ratios: &[f64]) -> String {
-    let Some(Summary { low, median, high, confidence, .. }) = Summary::of(ratios) else {
+    let Some(Summary {
+        low,
+        median,
+        high,
+        confidence,
+        ..
+    }) = Summary::of(ratios)
+    else {
         return "not here".to_owned();
     };
-    let sure = confidence.map_or_else(|| "?".to_owned(), |Interval { low, high }| format!("{low:.4} to {high:.4}"));
+    let sure = confidence.map_or_else(
+        || "?".to_owned(),
+        |Interval { low, high }| format!("{low:.4} to {high:.4}"),
+    );
     format!("{median:.4} ({sure}; {low:.4} to {high:.4})")
 }

@@ -32,17 +32,25 @@ fn main() -> Result<(), TraceError> {
     for round in 0..2 * ROUNDS {
         let traced = round % 2;
         let following = formats.following();
-        let mut session = Session::open(&Plan { cpus: &online, tracepoints: &following, names: false })?;
+        let mut session = Session::open(&Plan {
+            cpus: &online,
+            tracepoints: &following,
+            names: false,
+        })?;
         if traced == 1 {
             session.enable()?;
         }
         moving[traced].push(timed(ClockId::Monotonic, moves) / MOVES);
         computing[traced].push(timed(ClockId::ThreadCPUTime, compute));
-        session.finish(&mut |_, sample| events += u64::from(decoder.decode(sample.event).is_some()))?;
+        session
+            .finish(&mut |_, sample| events += u64::from(decoder.decode(sample.event).is_some()))?;
     }
     let [without, with] = moving.map(|times| quantile(times, 4));
     let [alone, watched] = computing.map(|times| quantile(times, 2));
-    println!("a move: {without:?} without, {with:?} with: an event costs {:?}", with.saturating_sub(without));
+    println!(
+        "a move: {without:?} without, {with:?} with: an event costs {:?}",
+        with.saturating_sub(without)
+    );
     println!(
         "computing: {alone:?} without, {watched:?} with: ratio {:.4}",
         watched.as_secs_f64() / alone.as_secs_f64()
@@ -63,7 +71,11 @@ fn moves() {
 fn compute() {
     let mut value = 1u64;
     for _ in 0..STEPS {
-        value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+        value = black_box(
+            value
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1),
+        );
     }
     black_box(value);
 }

@@ -94,7 +94,9 @@ pub enum TraceError {
         source: io::Error,
     },
     /// Events number tasks otherwise than this process does.
-    #[error("the kernel's events number tasks otherwise than this container does: trace migrations from outside of it")]
+    #[error(
+        "the kernel's events number tasks otherwise than this container does: trace migrations from outside of it"
+    )]
     Container,
     /// There is nothing to follow.
     #[error("{}", no_process(*pid, error))]
@@ -105,7 +107,9 @@ pub enum TraceError {
         error: io::Error,
     },
     /// No such control group.
-    #[error("no control group {group}: give its directory, or its name below /sys/fs/cgroup as systemd-cgls shows it")]
+    #[error(
+        "no control group {group}: give its directory, or its name below /sys/fs/cgroup as systemd-cgls shows it"
+    )]
     NoCgroup {
         /// As it was given.
         group: String,
@@ -136,10 +140,14 @@ impl TraceError {
                 || source.raw_os_error() == Some(rustix::io::Errno::NOSYS.raw_os_error())
         };
         match self {
-            Self::NotPermitted { .. } | Self::Container | Self::NoTracefs { forbidden: true, .. } => true,
-            Self::NoTracefs { source, .. } | Self::Unreadable { source, .. } | Self::Open { source, .. } => {
-                is_denied(source)
-            }
+            Self::NotPermitted { .. }
+            | Self::Container
+            | Self::NoTracefs {
+                forbidden: true, ..
+            } => true,
+            Self::NoTracefs { source, .. }
+            | Self::Unreadable { source, .. }
+            | Self::Open { source, .. } => is_denied(source),
             _ => false,
         }
     }
@@ -161,7 +169,9 @@ fn no_process(pid: i32, error: &io::Error) -> String {
 
 fn hint(system: &str) -> &'static str {
     match system {
-        "nvme" => ": it comes with the driver, which is not loaded (modprobe nvme), or built without tracing",
+        "nvme" => {
+            ": it comes with the driver, which is not loaded (modprobe nvme), or built without tracing"
+        }
         _ => "",
     }
 }

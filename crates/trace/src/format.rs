@@ -135,10 +135,15 @@ impl Format {
         let mut headed = |key: &str, expected| {
             let (index, line) = lines.next().ok_or(FormatError::Ends(expected))?;
             let value = line.strip_prefix(key).map(str::trim);
-            value.filter(|value| value.len() < 256).ok_or_else(|| wrong(index, line, expected)).map(|v| (index, v))
+            value
+                .filter(|value| value.len() < 256)
+                .ok_or_else(|| wrong(index, line, expected))
+                .map(|v| (index, v))
         };
         let (index, name) = headed("name:", "\"name:\"")?;
-        let name = some_word(name).ok_or_else(|| wrong(index, name, "the event's name"))?.to_owned();
+        let name = some_word(name)
+            .ok_or_else(|| wrong(index, name, "the event's name"))?
+            .to_owned();
         let (index, number) = headed("ID:", "\"ID:\"")?;
         let id = decimal(number).and_then(|id| u16::try_from(id).ok());
         let id = id.ok_or_else(|| wrong(index, number, "a number up to 65535"))?;
@@ -147,9 +152,17 @@ impl Format {
         for (index, line) in lines {
             match line.trim() {
                 "" => {}
-                rest if rest.starts_with("print fmt:") => return Ok(Self { name, id, fields, print: rest.to_owned() }),
+                rest if rest.starts_with("print fmt:") => {
+                    return Ok(Self {
+                        name,
+                        id,
+                        fields,
+                        print: rest.to_owned(),
+                    });
+                }
                 rest => {
-                    let field = field(rest).ok_or_else(|| wrong(index, line, "field, offset, size and signed"))?;
+                    let field = field(rest)
+                        .ok_or_else(|| wrong(index, line, "field, offset, size and signed"))?;
                     if field.offset + field.size > MOST_BYTES {
                         return Err(FormatError::TooLarge { field: field.name });
                     }
@@ -179,10 +192,22 @@ impl Format {
     /// When there is no such field, or it is not a number of 1, 2, 4 or 8 bytes.
     pub fn number(&self, field: &'static str) -> Result<Number, FormatError> {
         match *self.field(field)? {
-            Field { shape: Shape::Scalar, offset, size: size @ (1 | 2 | 4 | 8), signed, .. } => {
-                Ok(Number { offset, size, signed })
-            }
-            _ => Err(FormatError::Kind { event: self.name.clone(), field, expected: "a number" }),
+            Field {
+                shape: Shape::Scalar,
+                offset,
+                size: size @ (1 | 2 | 4 | 8),
+                signed,
+                ..
+            } => Ok(Number {
+                offset,
+                size,
+                signed,
+            }),
+            _ => Err(FormatError::Kind {
+                event: self.name.clone(),
+                field,
+                expected: "a number",
+            }),
         }
     }
 
@@ -192,13 +217,33 @@ impl Format {
     /// When there is no such field, or it is a number.
     pub fn text(&self, field: &'static str) -> Result<Text, FormatError> {
         match *self.field(field)? {
-            Field { shape: Shape::DataLoc | Shape::RelLoc, size, .. } if size != 4 => {
-                Err(FormatError::Kind { event: self.name.clone(), field, expected: "a place in 32 bits" })
-            }
-            Field { shape: Shape::Scalar, .. } => {
-                Err(FormatError::Kind { event: self.name.clone(), field, expected: "a text" })
-            }
-            Field { shape, offset, size, .. } => Ok(Text { shape, offset, size }),
+            Field {
+                shape: Shape::DataLoc | Shape::RelLoc,
+                size,
+                ..
+            } if size != 4 => Err(FormatError::Kind {
+                event: self.name.clone(),
+                field,
+                expected: "a place in 32 bits",
+            }),
+            Field {
+                shape: Shape::Scalar,
+                ..
+            } => Err(FormatError::Kind {
+                event: self.name.clone(),
+                field,
+                expected: "a text",
+            }),
+            Field {
+                shape,
+                offset,
+                size,
+                ..
+            } => Ok(Text {
+                shape,
+                offset,
+                size,
+            }),
         }
     }
 
@@ -207,9 +252,15 @@ impl Format {
     ///
     /// # Errors
     /// When there is no such table or word.
-    pub fn number_meaning(&self, field: &'static str, meaning: &'static str) -> Result<i64, FormatError> {
+    pub fn number_meaning(
+        &self,
+        field: &'static str,
+        meaning: &'static str,
+    ) -> Result<i64, FormatError> {
         let find = || {
-            let (_, rest) = self.print.split_once(&format!("__print_symbolic(REC->{field},"))?;
+            let (_, rest) = self
+                .print
+                .split_once(&format!("__print_symbolic(REC->{field},"))?;
             let (table, _) = rest.split_once(')')?;
             let entry = |entry: &str| {
                 let (number, word) = entry.split_once('}')?.0.split_once(',')?;
@@ -217,15 +268,22 @@ impl Format {
             };
             table.split('{').skip(1).find_map(entry)
         };
-        find().ok_or_else(|| FormatError::NoMeaning { event: self.name.clone(), field, meaning })
+        find().ok_or_else(|| FormatError::NoMeaning {
+            event: self.name.clone(),
+            field,
+            meaning,
+        })
     }
 
     fn field(&self, name: &'static str) -> Result<&Field, FormatError> {
-        self.fields.iter().find(|field| field.name == name).ok_or_else(|| FormatError::NoField {
-            event: self.name.clone(),
-            field: name,
-            has: self.fields.iter().map(|field| field.name.clone()).collect(),
-        })
+        self.fields
+            .iter()
+            .find(|field| field.name == name)
+            .ok_or_else(|| FormatError::NoField {
+                event: self.name.clone(),
+                field: name,
+                has: self.fields.iter().map(|field| field.name.clone()).collect(),
+            })
     }
 }
 
@@ -241,7 +299,9 @@ impl Number {
             [a, b, c, d] if self.signed => i64::from(i32::from_ne_bytes([a, b, c, d])),
             [a, b, c, d] => i64::from(u32::from_ne_bytes([a, b, c, d])),
             [a, b, c, d, e, f, g, h] if self.signed => i64::from_ne_bytes([a, b, c, d, e, f, g, h]),
-            [a, b, c, d, e, f, g, h] => i64::try_from(u64::from_ne_bytes([a, b, c, d, e, f, g, h])).ok()?,
+            [a, b, c, d, e, f, g, h] => {
+                i64::try_from(u64::from_ne_bytes([a, b, c, d, e, f, g, h])).ok()?
+            }
             _ => return None,
         })
     }
@@ -256,7 +316,11 @@ impl Text {
             Shape::DataLoc | Shape::RelLoc => {
                 let place = u32::from_ne_bytes(here.try_into().ok()?);
                 let (length, offset) = ((place >> 16) as usize, (place & 0xffff) as usize);
-                let from = if self.shape == Shape::RelLoc { self.offset + self.size + offset } else { offset };
+                let from = if self.shape == Shape::RelLoc {
+                    self.offset + self.size + offset
+                } else {
+                    offset
+                };
                 event.get(from..from + length)?
             }
         };
@@ -287,7 +351,13 @@ fn field(line: &str) -> Option<Field> {
     // A pointer's star may touch the name: "const char *name".
     let (kind, name) = declaration.rsplit_once([' ', '*'])?;
     let name = some_word(name).filter(|_| !kind.is_empty())?.to_owned();
-    Some(Field { name, shape, offset, size, signed })
+    Some(Field {
+        name,
+        shape,
+        offset,
+        size,
+        signed,
+    })
 }
 
 /// A name as C has it.
@@ -297,10 +367,15 @@ fn some_word(text: &str) -> Option<&str> {
 }
 
 fn decimal(text: &str) -> Option<usize> {
-    let plain = !text.is_empty() && text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let plain =
+        !text.is_empty() && text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| text.parse().ok())?
 }
 
 fn wrong(index: usize, line: &str, expected: &'static str) -> FormatError {
-    FormatError::Line { line: index + 1, expected, found: line.chars().take(80).collect() }
+    FormatError::Line {
+        line: index + 1,
+        expected,
+        found: line.chars().take(80).collect(),
+    }
 }

@@ -69,7 +69,10 @@ pub(crate) fn between_events<T, E>(
 
 impl std::iter::Sum for Count {
     fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
-        let none = Self { occurred: 0, no_room: Some(0) };
+        let none = Self {
+            occurred: 0,
+            no_room: Some(0),
+        };
         counts.fold(none, |sum, one| Self {
             occurred: sum.occurred + one.occurred,
             no_room: sum.no_room.zip(one.no_room).map(|(a, b)| a + b),
@@ -87,10 +90,16 @@ impl Losses {
     pub fn since(&self, earlier: &Self) -> Self {
         let read = self.read.saturating_sub(earlier.read);
         let lost = self.lost.saturating_sub(earlier.lost);
-        let unwritten = self.unwritten.zip(earlier.unwritten).map(|(now, then)| now.saturating_sub(then).min(lost));
+        let unwritten = self
+            .unwritten
+            .zip(earlier.unwritten)
+            .map(|(now, then)| now.saturating_sub(then).min(lost));
         Self {
             // What was given up for lost by then and came after all is among those read.
-            occurred: self.occurred.saturating_sub(earlier.occurred).max(read + lost),
+            occurred: self
+                .occurred
+                .saturating_sub(earlier.occurred)
+                .max(read + lost),
             read,
             lost,
             unwritten,
@@ -101,7 +110,9 @@ impl Losses {
 
     /// How many of so many events were neither read nor found no room: they may still be written.
     pub(crate) fn missing(&self, count: &Count) -> u64 {
-        count.occurred.saturating_sub(self.read + self.no_room(count))
+        count
+            .occurred
+            .saturating_sub(self.read + self.no_room(count))
     }
 
     /// The same with the kernel's own count, which is needed because a ring says that records were lost only with the next
@@ -110,12 +121,20 @@ impl Losses {
         let lost = self.lost.max(count.occurred.saturating_sub(self.read));
         let unwritten = count.no_room.map(|_| self.missing(count));
         // Events may have been read that came after the count, if they did not cease.
-        Self { occurred: count.occurred.max(self.read + lost), lost, unwritten, ..self }
+        Self {
+            occurred: count.occurred.max(self.read + lost),
+            lost,
+            unwritten,
+            ..self
+        }
     }
 
     /// Of all CPUs together, of which there is one at least.
     pub(crate) fn of_all(each: impl IntoIterator<Item = Self>) -> Self {
-        let none = Self { unwritten: Some(0), ..Self::default() };
+        let none = Self {
+            unwritten: Some(0),
+            ..Self::default()
+        };
         each.into_iter().fold(none, |sum, one| Self {
             occurred: sum.occurred + one.occurred,
             read: sum.read + one.read,
@@ -142,22 +161,50 @@ mod tests {
 
     #[test]
     fn events_that_were_counted_and_not_read_are_lost_even_when_no_record_says_so() {
-        let losses = Losses { read: 7, lost: 2, ..Losses::default() };
+        let losses = Losses {
+            read: 7,
+            lost: 2,
+            ..Losses::default()
+        };
         assert_eq!(counted(losses, 10, None).lost, 3);
         assert_eq!(counted(losses, 8, None).lost, 2, "the kernel said so");
         assert!(!counted(losses, 10, None).is_whole());
-        let seven = Losses { read: 7, ..Losses::default() };
+        let seven = Losses {
+            read: 7,
+            ..Losses::default()
+        };
         assert!(counted(seven, 7, Some(0)).is_whole());
-        let (early, late) = (counted(losses, 12, None), counted(Losses { read: 12, ..Losses::default() }, 12, None));
+        let (early, late) = (
+            counted(losses, 12, None),
+            counted(
+                Losses {
+                    read: 12,
+                    ..Losses::default()
+                },
+                12,
+                None,
+            ),
+        );
         assert_eq!(early.lost, 5);
         let between = late.since(&early);
-        assert_eq!((between.occurred, between.read, between.lost), (5, 5, 0), "those given up came after all");
-        assert_eq!(counted(Losses { read: 9, ..seven }, 7, None).occurred, 9, "two came after the count");
+        assert_eq!(
+            (between.occurred, between.read, between.lost),
+            (5, 5, 0),
+            "those given up came after all"
+        );
+        assert_eq!(
+            counted(Losses { read: 9, ..seven }, 7, None).occurred,
+            9,
+            "two came after the count"
+        );
     }
 
     #[test]
     fn what_found_no_room_is_told_from_what_was_never_written() {
-        let losses = Losses { read: 7, ..Losses::default() };
+        let losses = Losses {
+            read: 7,
+            ..Losses::default()
+        };
         let told = |occurred, no_room| {
             let losses = counted(losses, occurred, no_room);
             (losses.lost, losses.unwritten)
@@ -166,10 +213,27 @@ mod tests {
         assert_eq!(told(10, Some(1)), (3, Some(2)));
         assert_eq!(told(10, Some(0)), (3, Some(3)));
         assert_eq!(told(10, None), (3, None), "an old kernel does not tell");
-        assert_eq!(losses.missing(&Count { occurred: 10, no_room: Some(3) }), 0, "nobody waits for what found no room");
-        assert_eq!(losses.missing(&Count { occurred: 10, no_room: None }), 3);
+        assert_eq!(
+            losses.missing(&Count {
+                occurred: 10,
+                no_room: Some(3)
+            }),
+            0,
+            "nobody waits for what found no room"
+        );
+        assert_eq!(
+            losses.missing(&Count {
+                occurred: 10,
+                no_room: None
+            }),
+            3
+        );
         let said_since = Losses { lost: 2, ..losses };
-        assert_eq!(counted(said_since, 10, Some(1)).unwritten, Some(1), "a record said so after the count");
+        assert_eq!(
+            counted(said_since, 10, Some(1)).unwritten,
+            Some(1),
+            "a record said so after the count"
+        );
     }
 
     /// A CPU on which one event comes after every count, so many times, and some were never written.
@@ -183,9 +247,17 @@ mod tests {
     impl Busy {
         /// How many are found to be missing, and how many events are still to come.
         fn settled(coming: usize) -> (u64, usize) {
-            let mut busy = Self { coming, written: 10, never_written: 3, losses: Losses::default() };
+            let mut busy = Self {
+                coming,
+                written: 10,
+                never_written: 3,
+                losses: Losses::default(),
+            };
             let count = |busy: &Self| -> Result<Count, ()> {
-                Ok(Count { occurred: busy.written + busy.never_written, no_room: Some(0) })
+                Ok(Count {
+                    occurred: busy.written + busy.never_written,
+                    no_room: Some(0),
+                })
             };
             let drain = |busy: &mut Self| {
                 if busy.coming > 0 {
@@ -205,26 +277,71 @@ mod tests {
         assert_eq!(Busy::settled(1), (3, 0));
         assert_eq!(Busy::settled(LOOKS - 1), (3, 0));
         let (missing, to_come) = Busy::settled(1000);
-        assert_eq!(missing, 2, "the one of the last look is taken for one of them");
+        assert_eq!(
+            missing, 2,
+            "the one of the last look is taken for one of them"
+        );
         assert_eq!(to_come, 1000 - LOOKS - 1, "nobody looks for ever");
     }
 
     #[test]
     fn one_event_of_which_it_is_not_known_makes_the_sum_unknown() {
-        let [known, unknown] = [Some(2), None].map(|no_room| Count { occurred: 5, no_room });
-        assert_eq!([known, known].into_iter().sum::<Count>(), Count { occurred: 10, no_room: Some(4) });
-        assert_eq!([known, unknown].into_iter().sum::<Count>(), Count { occurred: 10, no_room: None });
-        let [known, unknown] = [Some(1), None].map(|unwritten| Losses { lost: 1, unwritten, ..Losses::default() });
+        let [known, unknown] = [Some(2), None].map(|no_room| Count {
+            occurred: 5,
+            no_room,
+        });
+        assert_eq!(
+            [known, known].into_iter().sum::<Count>(),
+            Count {
+                occurred: 10,
+                no_room: Some(4)
+            }
+        );
+        assert_eq!(
+            [known, unknown].into_iter().sum::<Count>(),
+            Count {
+                occurred: 10,
+                no_room: None
+            }
+        );
+        let [known, unknown] = [Some(1), None].map(|unwritten| Losses {
+            lost: 1,
+            unwritten,
+            ..Losses::default()
+        });
         assert_eq!(Losses::of_all([known, known]).unwritten, Some(2));
-        assert_eq!(Losses::of_all([known, unknown]), Losses { lost: 2, ..Losses::default() });
+        assert_eq!(
+            Losses::of_all([known, unknown]),
+            Losses {
+                lost: 2,
+                ..Losses::default()
+            }
+        );
         assert_eq!(known.since(&unknown).unwritten, None);
-        assert_eq!(Losses { lost: 4, unwritten: Some(3), ..known }.since(&known).unwritten, Some(2));
+        assert_eq!(
+            Losses {
+                lost: 4,
+                unwritten: Some(3),
+                ..known
+            }
+            .since(&known)
+            .unwritten,
+            Some(2)
+        );
     }
 
     #[test]
     fn what_was_stored_before_the_two_were_told_apart_is_read() {
         let stored = r#"{"occurred": 3, "read": 2, "lost": 1, "damaged": 0, "throttled": 0}"#;
         let losses: Losses = serde_json::from_str(stored).unwrap();
-        assert_eq!(losses, Losses { occurred: 3, read: 2, lost: 1, ..Losses::default() });
+        assert_eq!(
+            losses,
+            Losses {
+                occurred: 3,
+                read: 2,
+                lost: 1,
+                ..Losses::default()
+            }
+        );
     }
 }

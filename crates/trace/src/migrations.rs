@@ -141,17 +141,25 @@ impl Formats {
 
     /// Whether what NUMA balancing does to single tasks can be told on this kernel, or why not.
     pub fn balancing(&self) -> Known<()> {
-        self.balancing.as_ref().map_or_else(|why| Known::no(why.clone()), |_| Known::Yes(()))
+        self.balancing
+            .as_ref()
+            .map_or_else(|why| Known::no(why.clone()), |_| Known::Yes(()))
     }
 
     /// What a session has to trace to follow tasks and those they make.
     pub fn following(&self) -> Vec<(&Format, Option<String>)> {
         let balancing = self.balancing.iter().flat_map(|(formats, _)| formats.all());
-        [&self.migrate, &self.fork, &self.wakeup_new, &self.exec, &self.exit]
-            .into_iter()
-            .chain(balancing)
-            .map(|f| (f, None))
-            .collect()
+        [
+            &self.migrate,
+            &self.fork,
+            &self.wakeup_new,
+            &self.exec,
+            &self.exit,
+        ]
+        .into_iter()
+        .chain(balancing)
+        .map(|f| (f, None))
+        .collect()
     }
 
     /// What a session has to trace for these tasks and no others, which the kernel sorts out itself: the least cost. The numbers of
@@ -162,12 +170,17 @@ impl Formats {
             let tids: Vec<String> = tids.iter().map(|tid| format!("{field}=={tid}")).collect();
             tids.join("||")
         };
-        let balancing = self.balancing.iter().flat_map(|(formats, _)| formats.only(any_of));
+        let balancing = self
+            .balancing
+            .iter()
+            .flat_map(|(formats, _)| formats.only(any_of));
         let own = [&self.migrate, &self.exit].map(|format| (format, Some(any_of("pid"))));
         let exec = (&self.exec, Some(any_of("old_pid")));
         let tracepoints: Vec<_> = own.into_iter().chain([exec]).chain(balancing).collect();
-        let fits = |filter: &Option<String>| filter.as_ref().is_some_and(|filter| filter.len() < 4096);
-        (!tids.is_empty() && tracepoints.iter().all(|(_, filter)| fits(filter))).then_some(tracepoints)
+        let fits =
+            |filter: &Option<String>| filter.as_ref().is_some_and(|filter| filter.len() < 4096);
+        (!tids.is_empty() && tracepoints.iter().all(|(_, filter)| fits(filter)))
+            .then_some(tracepoints)
     }
 }
 
@@ -177,7 +190,14 @@ impl Decoder {
     /// # Errors
     /// When one is missing or is of another kind.
     pub fn new(formats: &Formats) -> Result<Self, FormatError> {
-        let Formats { migrate, fork, wakeup_new, exec, exit, balancing } = formats;
+        let Formats {
+            migrate,
+            fork,
+            wakeup_new,
+            exec,
+            exit,
+            balancing,
+        } = formats;
         Ok(Self {
             kind: migrate.number("common_type")?,
             migrate: (
@@ -187,8 +207,17 @@ impl Decoder {
                 migrate.number("orig_cpu")?,
                 migrate.number("dest_cpu")?,
             ),
-            fork: (fork.id(), fork.number("parent_pid")?, fork.number("child_pid")?, fork.text("child_comm")?),
-            wakeup_new: (wakeup_new.id(), wakeup_new.number("pid")?, wakeup_new.number("target_cpu")?),
+            fork: (
+                fork.id(),
+                fork.number("parent_pid")?,
+                fork.number("child_pid")?,
+                fork.text("child_comm")?,
+            ),
+            wakeup_new: (
+                wakeup_new.id(),
+                wakeup_new.number("pid")?,
+                wakeup_new.number("target_cpu")?,
+            ),
             exec: (exec.id(), exec.number("pid")?, exec.number("old_pid")?),
             exit: (exit.id(), exit.number("pid")?, exit.text("comm")?),
             balancing: balancing.as_ref().ok().map(|(_, decoder)| *decoder),
@@ -208,21 +237,34 @@ impl Decoder {
         match kind {
             _ if kind == self.migrate.0 => {
                 let (_, pid, comm, from, to) = &self.migrate;
-                Some(Event::Moved { tid: tid(pid)?, name: name(comm)?, from: cpu(from)?, to: cpu(to)? })
+                Some(Event::Moved {
+                    tid: tid(pid)?,
+                    name: name(comm)?,
+                    from: cpu(from)?,
+                    to: cpu(to)?,
+                })
             }
             _ if kind == self.fork.0 => {
                 let (_, parent, child, comm) = &self.fork;
-                Some(Event::Forked { parent: tid(parent)?, child: tid(child)?, name: name(comm)? })
+                Some(Event::Forked {
+                    parent: tid(parent)?,
+                    child: tid(child)?,
+                    name: name(comm)?,
+                })
             }
-            _ if kind == self.wakeup_new.0 => {
-                Some(Event::Born { tid: tid(&self.wakeup_new.1)?, cpu: cpu(&self.wakeup_new.2)? })
-            }
+            _ if kind == self.wakeup_new.0 => Some(Event::Born {
+                tid: tid(&self.wakeup_new.1)?,
+                cpu: cpu(&self.wakeup_new.2)?,
+            }),
             _ if kind == self.exec.0 => {
                 let (_, new, old) = &self.exec;
                 let (old, new) = (tid(old)?, tid(new)?);
                 (old != new).then_some(Event::Renumbered { old, new })
             }
-            _ if kind == self.exit.0 => Some(Event::Ended { tid: tid(&self.exit.1)?, name: name(&self.exit.2)? }),
+            _ if kind == self.exit.0 => Some(Event::Ended {
+                tid: tid(&self.exit.1)?,
+                name: name(&self.exit.2)?,
+            }),
             _ => self.balancing.as_ref()?.decode(kind, event),
         }
     }

@@ -47,9 +47,13 @@ impl MachineCounts {
     /// The counts in the text of /proc/vmstat.
     pub fn parse(text: &str) -> Known<Self> {
         let count = |key: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
             line.and_then(|number| number.trim().parse::<u64>().ok())
-                .ok_or_else(|| format!("/proc/vmstat has no count {key}: a kernel without NUMA balancing"))
+                .ok_or_else(|| {
+                    format!("/proc/vmstat has no count {key}: a kernel without NUMA balancing")
+                })
         };
         let counts = || {
             Ok::<_, String>(Self {
@@ -66,7 +70,9 @@ impl MachineCounts {
     pub fn since(self, earlier: Self) -> Self {
         Self {
             hint_faults: self.hint_faults.saturating_sub(earlier.hint_faults),
-            hint_faults_local: self.hint_faults_local.saturating_sub(earlier.hint_faults_local),
+            hint_faults_local: self
+                .hint_faults_local
+                .saturating_sub(earlier.hint_faults_local),
             pages_migrated: self.pages_migrated.saturating_sub(earlier.pages_migrated),
             pte_updates: self.pte_updates.saturating_sub(earlier.pte_updates),
         }
@@ -88,9 +94,13 @@ impl TaskCounts {
     pub fn read(pid: i32) -> Known<Self> {
         let file = format!("/proc/{pid}/sched");
         match std::fs::read_to_string(&file) {
-            Ok(text) => Self::parse(&text)
-                .map_or_else(|| Known::no(format!("{file} does not tell of NUMA balancing")), Known::Yes),
-            Err(error) => Known::no(format!("{file}: {error}; it takes CONFIG_SCHED_DEBUG and a task that is alive")),
+            Ok(text) => Self::parse(&text).map_or_else(
+                || Known::no(format!("{file} does not tell of NUMA balancing")),
+                Known::Yes,
+            ),
+            Err(error) => Known::no(format!(
+                "{file}: {error}; it takes CONFIG_SCHED_DEBUG and a task that is alive"
+            )),
         }
     }
 
@@ -98,8 +108,14 @@ impl TaskCounts {
     /// threads of the kernel.
     pub fn parse(text: &str) -> Option<Self> {
         let value = |key: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix(':')?.trim().parse::<i64>().ok())
+            text.lines().find_map(|line| {
+                line.strip_prefix(key)?
+                    .trim_start()
+                    .strip_prefix(':')?
+                    .trim()
+                    .parse::<i64>()
+                    .ok()
+            })
         };
         let count = |key: &str| u64::try_from(value(key)?).ok();
         Some(Self {
@@ -115,8 +131,13 @@ impl TaskCounts {
 fn faults_of_node(line: &str) -> Option<(NodeId, u64)> {
     let rest = line.strip_prefix("numa_faults ")?;
     let value = |key: &str| {
-        rest.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('=')).and_then(|text| text.parse().ok())
+        rest.split(' ')
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+            .and_then(|text| text.parse().ok())
     };
     let faults: u64 = value("task_private")?;
-    Some((NodeId(u32::try_from(value("node")?).ok()?), faults.saturating_add(value("task_shared")?)))
+    Some((
+        NodeId(u32::try_from(value("node")?).ok()?),
+        faults.saturating_add(value("task_shared")?),
+    ))
 }

@@ -13,8 +13,8 @@
 mod answer;
 
 pub use answer::{
-    ControllerView, Namespace, NodeTraffic, NvmeAnswer, NvmeTraceError, Submitter, Through, Unplaced, answer,
-    subsystems,
+    ControllerView, Namespace, NodeTraffic, NvmeAnswer, NvmeTraceError, Submitter, Through,
+    Unplaced, answer, subsystems,
 };
 
 use std::collections::{BTreeMap, HashMap};
@@ -137,7 +137,14 @@ pub struct Commands {
 impl Commands {
     /// Nothing yet.
     pub fn new(decoder: Decoder) -> Self {
-        Self { decoder, disks: Vec::new(), ways: HashMap::new(), names: BTreeMap::new(), admin: 0, unreadable: 0 }
+        Self {
+            decoder,
+            disks: Vec::new(),
+            ways: HashMap::new(),
+            names: BTreeMap::new(),
+            admin: 0,
+            unreadable: 0,
+        }
     }
 
     /// Counts one event that was submitted from this CPU.
@@ -151,7 +158,12 @@ impl Commands {
             return;
         }
         let disk = self.disk(command.disk);
-        let way = Way { disk, controller: command.controller, cpu, pid: sample.pid };
+        let way = Way {
+            disk,
+            controller: command.controller,
+            cpu,
+            pid: sample.pid,
+        };
         self.ways.entry(way).or_default().count(command.opcode);
         self.names.entry(sample.pid).or_default();
     }

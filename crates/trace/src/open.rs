@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use nearfar_machine::{CpuId, Known};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::{
-    PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_LOST, PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME, PERF_TYPE_TRACEPOINT,
-    perf_event_attr,
+    PERF_FLAG_FD_CLOEXEC, PERF_FORMAT_LOST, PERF_SAMPLE_RAW, PERF_SAMPLE_TID, PERF_SAMPLE_TIME,
+    PERF_TYPE_TRACEPOINT, perf_event_attr,
 };
 use rustix::time::ClockId;
 
@@ -29,7 +29,11 @@ pub(crate) struct Event(OwnedFd);
 impl Event {
     /// Opens a tracepoint on a CPU, not counting yet; `with_names` also records the names that tasks get there, which one
     /// event of a CPU should do. `Ok(None)`: that CPU is offline.
-    pub(crate) fn open(format: &Format, cpu: CpuId, with_names: bool) -> Result<Option<Self>, TraceError> {
+    pub(crate) fn open(
+        format: &Format,
+        cpu: CpuId,
+        with_names: bool,
+    ) -> Result<Option<Self>, TraceError> {
         let mut attributes = perf_event_attr {
             type_: PERF_TYPE_TRACEPOINT,
             size: size_of::<perf_event_attr>() as u32,
@@ -65,7 +69,8 @@ impl Event {
     /// Lets only events pass for which this holds, in the words of Documentation/trace/events.rst: `pid == 1 || pid == 2`.
     /// Once only: the kernel replaces no filter.
     pub(crate) fn filter(&self, filter: &str) -> io::Result<()> {
-        let text = CString::new(filter).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let text =
+            CString::new(filter).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // SAFETY: a text that ends with NUL and lives through the call; the kernel copies and does not write it.
         done(unsafe { sys::ioctls::SET_FILTER(self.0.as_raw_fd(), text.as_ptr().cast_mut()) })
     }
@@ -94,7 +99,15 @@ fn open_on(attributes: &mut perf_event_attr, cpu: CpuId) -> io::Result<OwnedFd> 
     let cpu = cpu.0.cast_signed();
     // SAFETY: the attributes are a whole, initialised `perf_event_attr` with its size, and live through the call, which keeps
     // no pointer to them.
-    let fd = unsafe { sys::perf_event_open(&raw mut *attributes, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC.into()) };
+    let fd = unsafe {
+        sys::perf_event_open(
+            &raw mut *attributes,
+            -1,
+            cpu,
+            -1,
+            PERF_FLAG_FD_CLOEXEC.into(),
+        )
+    };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -104,12 +117,18 @@ fn open_on(attributes: &mut perf_event_attr, cpu: CpuId) -> io::Result<OwnedFd> 
 
 /// What reading an event gives (perf_event_open(2), "Reading results"): its count and, if asked for, how many were lost.
 fn counted(read: &[u8]) -> Option<Count> {
-    let (numbers, []) = read.as_chunks() else { return None };
+    let (numbers, []) = read.as_chunks() else {
+        return None;
+    };
     match *numbers {
-        [occurred] => Some(Count { occurred: u64::from_ne_bytes(occurred), no_room: None }),
-        [occurred, lost] => {
-            Some(Count { occurred: u64::from_ne_bytes(occurred), no_room: Some(u64::from_ne_bytes(lost)) })
-        }
+        [occurred] => Some(Count {
+            occurred: u64::from_ne_bytes(occurred),
+            no_room: None,
+        }),
+        [occurred, lost] => Some(Count {
+            occurred: u64::from_ne_bytes(occurred),
+            no_room: Some(u64::from_ne_bytes(lost)),
+        }),
         _ => None,
     }
 }
@@ -117,7 +136,11 @@ fn counted(read: &[u8]) -> Option<Count> {
 fn refusal(format: &Format, cpu: CpuId, source: io::Error) -> Result<Option<Event>, TraceError> {
     let event = format.name().to_owned();
     match source.kind() {
-        io::ErrorKind::PermissionDenied => Err(TraceError::NotPermitted { event, paranoid: paranoid(), source }),
+        io::ErrorKind::PermissionDenied => Err(TraceError::NotPermitted {
+            event,
+            paranoid: paranoid(),
+            source,
+        }),
         // ENODEV, for which std has no kind: the CPU is not online.
         _ if source.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
         _ => Err(TraceError::Open { event, cpu, source }),
@@ -127,13 +150,20 @@ fn refusal(format: &Format, cpu: CpuId, source: io::Error) -> Result<Option<Even
 fn paranoid() -> Known<i32> {
     const FILE: &str = "/proc/sys/kernel/perf_event_paranoid";
     match std::fs::read_to_string(FILE) {
-        Ok(text) => text.trim().parse().map_or_else(|_| Known::no(format!("{FILE}: no number")), Known::Yes),
+        Ok(text) => text
+            .trim()
+            .parse()
+            .map_or_else(|_| Known::no(format!("{FILE}: no number")), Known::Yes),
         Err(error) => Known::no(format!("{FILE}: {error}")),
     }
 }
 
 fn done(result: i32) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// The clock of the events (CLOCK_MONOTONIC), now.
@@ -149,8 +179,20 @@ mod tests {
     #[test]
     fn a_count_is_read_with_and_without_what_was_lost() {
         let bytes = [5u64.to_ne_bytes(), 2u64.to_ne_bytes()].concat();
-        assert_eq!(counted(&bytes), Some(Count { occurred: 5, no_room: Some(2) }));
-        assert_eq!(counted(&bytes[..8]), Some(Count { occurred: 5, no_room: None }));
+        assert_eq!(
+            counted(&bytes),
+            Some(Count {
+                occurred: 5,
+                no_room: Some(2)
+            })
+        );
+        assert_eq!(
+            counted(&bytes[..8]),
+            Some(Count {
+                occurred: 5,
+                no_room: None
+            })
+        );
         assert_eq!([&bytes[..0], &bytes[..12]].map(counted), [None, None]);
     }
 }

@@ -19,7 +19,10 @@ pub struct Ordered<T> {
 
 impl<T> Default for Ordered<T> {
     fn default() -> Self {
-        Self { waiting: Vec::new(), newest_before: 0 }
+        Self {
+            waiting: Vec::new(),
+            newest_before: 0,
+        }
     }
 }
 
@@ -33,7 +36,9 @@ impl<T> Ordered<T> {
     /// the order in which they came.
     pub fn end_round(&mut self, visit: &mut dyn FnMut(u64, T)) {
         self.waiting.sort_by_key(|(time, _)| *time);
-        let Some((newest, _)) = self.waiting.last() else { return };
+        let Some((newest, _)) = self.waiting.last() else {
+            return;
+        };
         let newest = *newest;
         self.until(self.newest_before, visit);
         self.newest_before = self.newest_before.max(newest);
@@ -44,12 +49,16 @@ impl<T> Ordered<T> {
     pub fn until(&mut self, time_ns: u64, visit: &mut dyn FnMut(u64, T)) {
         self.waiting.sort_by_key(|(time, _)| *time);
         let settled = self.waiting.partition_point(|(time, _)| *time <= time_ns);
-        self.waiting.drain(..settled).for_each(|(time, event)| visit(time, event));
+        self.waiting
+            .drain(..settled)
+            .for_each(|(time, event)| visit(time, event));
     }
 
     /// Visits all that is left: nothing more will come.
     pub fn finish(mut self, visit: &mut dyn FnMut(u64, T)) {
         self.waiting.sort_by_key(|(time, _)| *time);
-        self.waiting.into_iter().for_each(|(time, event)| visit(time, event));
+        self.waiting
+            .into_iter()
+            .for_each(|(time, event)| visit(time, event));
     }
 }

@@ -11,7 +11,9 @@
 //! A record may begin at the end of the ring and go on at its start; then it is copied together. Sizes are checked though
 //! the kernel wrote them: a record that does not add up ends the walk, is counted, and never reads beyond the ring.
 
-use perf_event_open_sys::bindings::{PERF_RECORD_COMM, PERF_RECORD_LOST, PERF_RECORD_SAMPLE, PERF_RECORD_THROTTLE};
+use perf_event_open_sys::bindings::{
+    PERF_RECORD_COMM, PERF_RECORD_LOST, PERF_RECORD_SAMPLE, PERF_RECORD_THROTTLE,
+};
 
 /// Bytes of a record's header.
 const HEADER: usize = 8;
@@ -77,7 +79,12 @@ pub fn walk(parts: [&[u8]; 2], scratch: &mut Vec<u8>, visit: &mut dyn FnMut(Reco
 }
 
 /// So many bytes from there on, in one piece.
-fn whole<'a>(parts: [&'a [u8]; 2], at: usize, length: usize, scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+fn whole<'a>(
+    parts: [&'a [u8]; 2],
+    at: usize,
+    length: usize,
+    scratch: &'a mut Vec<u8>,
+) -> Option<&'a [u8]> {
     let [first, second] = parts;
     if at >= first.len() {
         let at = at - first.len();
@@ -115,7 +122,12 @@ fn sample<'a>(body: &mut Reader<'a>) -> Option<Sample<'a>> {
     let (pid, tid) = (body.u32()?.cast_signed(), body.u32()?.cast_signed());
     let time_ns = body.u64()?;
     let size = body.u32()? as usize;
-    Some(Sample { pid, tid, time_ns, event: body.take(size)? })
+    Some(Sample {
+        pid,
+        tid,
+        time_ns,
+        event: body.take(size)?,
+    })
 }
 
 /// Process, task and name; at the end, as in every record that is no sample, process, task and time again
@@ -124,7 +136,12 @@ fn named<'a>(body: &mut Reader<'a>) -> Option<Record<'a>> {
     let (pid, tid) = (body.u32()?.cast_signed(), body.u32()?.cast_signed());
     let (rest, time) = body.0.split_last_chunk()?;
     let name = rest.split(|&byte| byte == 0).next()?;
-    Some(Record::Named { pid, tid, time_ns: u64::from_ne_bytes(*time), name })
+    Some(Record::Named {
+        pid,
+        tid,
+        time_ns: u64::from_ne_bytes(*time),
+        name,
+    })
 }
 
 struct Reader<'a>(&'a [u8]);

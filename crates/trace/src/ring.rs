@@ -41,7 +41,16 @@ impl Ring {
         // Writable: only then does the kernel respect the tail instead of overwriting what was not read yet.
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping where the kernel likes; nothing that exists is replaced.
-        let page = unsafe { mmap(ptr::null_mut(), header + size, protection, MapFlags::SHARED, event, 0) }?;
+        let page = unsafe {
+            mmap(
+                ptr::null_mut(),
+                header + size,
+                protection,
+                MapFlags::SHARED,
+                event,
+                0,
+            )
+        }?;
         let page = NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { page, header, size })
     }
@@ -51,7 +60,10 @@ impl Ring {
         // SAFETY: both are u64 in the mapped first page, aligned, and only ever accessed atomically.
         let (head, tail) = unsafe {
             let page = self.page.as_ptr();
-            (AtomicU64::from_ptr(&raw mut (*page).data_head), AtomicU64::from_ptr(&raw mut (*page).data_tail))
+            (
+                AtomicU64::from_ptr(&raw mut (*page).data_head),
+                AtomicU64::from_ptr(&raw mut (*page).data_tail),
+            )
         };
         // Pairs with the kernel's barrier before it moves the head: the records up to there are whole.
         let until = head.load(Ordering::Acquire);
@@ -81,7 +93,9 @@ impl Drop for Ring {
 /// Where the bytes from `from` to `until` are in a ring: start and length of the two parts, the second empty where they
 /// are in one piece. Never beyond the ring, whatever the two counts are.
 fn spans(from: u64, until: u64, size: usize) -> [(usize, usize); 2] {
-    let length = usize::try_from(until.wrapping_sub(from)).unwrap_or(usize::MAX).min(size);
+    let length = usize::try_from(until.wrapping_sub(from))
+        .unwrap_or(usize::MAX)
+        .min(size);
     // A power of two divides 2^64, so the remainder is right even when the counts wrap around.
     let start = (from % size as u64) as usize;
     let first = length.min(size - start);
@@ -99,7 +113,11 @@ mod tests {
         assert_eq!(spans(8, 24, 64), [(8, 16), (0, 0)]);
         assert_eq!(spans(56, 72, 64), [(56, 8), (0, 8)]);
         assert_eq!(spans(64, 128, 64), [(0, 64), (0, 0)], "a full ring");
-        assert_eq!(spans(u64::MAX - 7, 8, 64), [(56, 8), (0, 8)], "counts that wrap around themselves");
+        assert_eq!(
+            spans(u64::MAX - 7, 8, 64),
+            [(56, 8), (0, 8)],
+            "counts that wrap around themselves"
+        );
     }
 
     proptest! {

@@ -107,7 +107,11 @@ impl Session {
                 None => _ = session.not_traced.insert(cpu),
             }
         }
-        if session.cpus.is_empty() { Err(TraceError::NoCpu) } else { Ok(session) }
+        if session.cpus.is_empty() {
+            Err(TraceError::NoCpu)
+        } else {
+            Ok(session)
+        }
     }
 
     /// CPUs that were asked for and are offline. One that comes online later is not traced either.
@@ -132,9 +136,14 @@ impl Session {
     /// # Errors
     /// When the system refuses to wait.
     pub fn wait(&self, timeout: Duration, others: &[BorrowedFd<'_>]) -> Result<(), TraceError> {
-        let rings = self.cpus.iter().filter_map(|on_cpu| Some(on_cpu.events.first()?.as_fd()));
+        let rings = self
+            .cpus
+            .iter()
+            .filter_map(|on_cpu| Some(on_cpu.events.first()?.as_fd()));
         let all = rings.chain(others.iter().copied());
-        let mut all: Vec<PollFd<'_>> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut all: Vec<PollFd<'_>> = all
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
         let timeout = Timespec::try_from(timeout).ok();
         match poll(&mut all, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
@@ -144,13 +153,22 @@ impl Session {
 
     /// Visits every event since the last time, CPU by CPU; within a CPU in order of time.
     pub fn drain(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
-        let Self { cpus, scratch, names, .. } = self;
-        cpus.iter_mut().for_each(|on_cpu| on_cpu.drain(scratch, names, visit));
+        let Self {
+            cpus,
+            scratch,
+            names,
+            ..
+        } = self;
+        cpus.iter_mut()
+            .for_each(|on_cpu| on_cpu.drain(scratch, names, visit));
     }
 
     /// How many events had no room in a ring or could not be read, of those that were drained so far.
     pub fn lost(&self) -> u64 {
-        self.cpus.iter().map(|on_cpu| on_cpu.losses.lost + on_cpu.losses.damaged).sum()
+        self.cpus
+            .iter()
+            .map(|on_cpu| on_cpu.losses.lost + on_cpu.losses.damaged)
+            .sum()
     }
 
     /// The kernel's name of a process: the last it got during the trace, else the one it has now.
@@ -163,18 +181,31 @@ impl Session {
                 Some(String::from_utf8_lossy(&name).trim_end().to_owned())
             }
         };
-        self.names.get(&pid).map(|(_, name)| name.clone()).or_else(now)
+        self.names
+            .get(&pid)
+            .map(|(_, name)| name.clone())
+            .or_else(now)
     }
 
     /// Visits what is left until now, and says whether all was read and how long it took. The trace is over.
     ///
     /// # Errors
     /// When the kernel does not say how often an event occurred.
-    pub fn finish(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<Finished, TraceError> {
-        let elapsed = self.enabled.take().map_or(Duration::ZERO, |since| since.elapsed());
+    pub fn finish(
+        &mut self,
+        visit: &mut dyn FnMut(CpuId, &Sample<'_>),
+    ) -> Result<Finished, TraceError> {
+        let elapsed = self
+            .enabled
+            .take()
+            .map_or(Duration::ZERO, |since| since.elapsed());
         let losses = self.settle(visit)?;
         self.cpus.clear();
-        Ok(Finished { elapsed, losses, cpus_not_traced: self.not_traced.clone() })
+        Ok(Finished {
+            elapsed,
+            losses,
+            cpus_not_traced: self.not_traced.clone(),
+        })
     }
 
     /// Visits every event that occurred before this call, and maybe some that came since; says what has been counted, read
@@ -182,18 +213,37 @@ impl Session {
     ///
     /// # Errors
     /// When the kernel does not say how often an event occurred.
-    pub fn settle(&mut self, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) -> Result<Losses, TraceError> {
+    pub fn settle(
+        &mut self,
+        visit: &mut dyn FnMut(CpuId, &Sample<'_>),
+    ) -> Result<Losses, TraceError> {
         // The kernel counts an event before it writes it, and does not write it when it was disabled in between: the mend of a
         // race in perf_swevent_event(), kernel/events/core.c. So events stay enabled until all that were counted are there.
         let begin = Instant::now();
-        let Self { cpus, scratch, names, .. } = self;
-        let counts = cpus.iter_mut().map(|on_cpu| on_cpu.settle(scratch, names, visit));
+        let Self {
+            cpus,
+            scratch,
+            names,
+            ..
+        } = self;
+        let counts = cpus
+            .iter_mut()
+            .map(|on_cpu| on_cpu.settle(scratch, names, visit));
         let mut counts: Vec<Count> = counts.collect::<Result<_, _>>()?;
         let mut waited = false;
         while missing(&self.cpus, &counts) && begin.elapsed() < self.patience {
             self.wait(Duration::from_millis(1), &[])?;
-            let Self { cpus, scratch, names, .. } = self;
-            for (on_cpu, count) in cpus.iter_mut().zip(&mut counts).filter(|(on_cpu, count)| on_cpu.is_missing(count)) {
+            let Self {
+                cpus,
+                scratch,
+                names,
+                ..
+            } = self;
+            for (on_cpu, count) in cpus
+                .iter_mut()
+                .zip(&mut counts)
+                .filter(|(on_cpu, count)| on_cpu.is_missing(count))
+            {
                 *count = on_cpu.settle(scratch, names, visit)?;
             }
             waited = true;
@@ -203,34 +253,56 @@ impl Session {
             false if waited => self.patience = LATEST,
             false => {}
         }
-        Ok(Losses::of_all(self.cpus.iter_mut().zip(counts).map(|(on_cpu, count)| {
-            on_cpu.given_up = on_cpu.losses.missing(&count);
-            on_cpu.losses.counted(&count)
-        })))
+        Ok(Losses::of_all(self.cpus.iter_mut().zip(counts).map(
+            |(on_cpu, count)| {
+                on_cpu.given_up = on_cpu.losses.missing(&count);
+                on_cpu.losses.counted(&count)
+            },
+        )))
     }
 }
 
 /// Whether events of any CPU are missing for which nobody has waited in vain.
 fn missing(cpus: &[OnCpu], counts: &[Count]) -> bool {
-    cpus.iter().zip(counts).any(|(on_cpu, count)| on_cpu.is_missing(count))
+    cpus.iter()
+        .zip(counts)
+        .any(|(on_cpu, count)| on_cpu.is_missing(count))
 }
 
 impl OnCpu {
-    fn each(&self, step: &'static str, mut f: impl FnMut(&Event) -> std::io::Result<()>) -> Result<(), TraceError> {
+    fn each(
+        &self,
+        step: &'static str,
+        mut f: impl FnMut(&Event) -> std::io::Result<()>,
+    ) -> Result<(), TraceError> {
         let cpu = self.cpu;
-        self.events.iter().try_for_each(|event| f(event).map_err(|source| TraceError::Step { step, cpu, source }))
+        self.events
+            .iter()
+            .try_for_each(|event| f(event).map_err(|source| TraceError::Step { step, cpu, source }))
     }
 
     /// Visits every event since the last time, in order of time.
-    fn drain(&mut self, scratch: &mut Vec<u8>, names: &mut Names, visit: &mut dyn FnMut(CpuId, &Sample<'_>)) {
-        let Self { cpu, ring, losses, .. } = self;
+    fn drain(
+        &mut self,
+        scratch: &mut Vec<u8>,
+        names: &mut Names,
+        visit: &mut dyn FnMut(CpuId, &Sample<'_>),
+    ) {
+        let Self {
+            cpu, ring, losses, ..
+        } = self;
         ring.drain(scratch, &mut |record| match record {
             Record::Sample(sample) => {
                 losses.read += 1;
                 visit(*cpu, &sample);
             }
             // A process has its main thread's name.
-            Record::Named { pid, tid, time_ns, name } if pid == tid => {
+            Record::Named {
+                pid,
+                tid,
+                time_ns,
+                name,
+            } if pid == tid => {
                 let known = names.entry(pid).or_default();
                 if time_ns >= known.0 {
                     *known = (time_ns, String::from_utf8_lossy(name).into_owned());
@@ -250,7 +322,9 @@ impl OnCpu {
         names: &mut Names,
         visit: &mut dyn FnMut(CpuId, &Sample<'_>),
     ) -> Result<Count, TraceError> {
-        between_events(self, Self::count, |on_cpu| on_cpu.drain(scratch, names, visit))
+        between_events(self, Self::count, |on_cpu| {
+            on_cpu.drain(scratch, names, visit)
+        })
     }
 
     /// Whether events are missing for which nobody has waited in vain.
@@ -271,7 +345,8 @@ impl OnCpu {
 
 /// All events of one CPU, with one ring.
 fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, TraceError> {
-    let step = |step: &'static str| move |source: std::io::Error| TraceError::Step { step, cpu, source };
+    let step =
+        |step: &'static str| move |source: std::io::Error| TraceError::Step { step, cpu, source };
     let mut events: Vec<Event> = Vec::new();
     let mut ring = None;
     for (format, filter) in plan.tracepoints {
@@ -279,15 +354,25 @@ fn open_on(plan: &Plan<'_>, cpu: CpuId, size: usize) -> Result<Option<OnCpu>, Tr
             return Ok(None);
         };
         if let Some(filter) = filter {
-            event.filter(filter).map_err(step("setting the filter of an event"))?;
+            event
+                .filter(filter)
+                .map_err(step("setting the filter of an event"))?;
         }
         match events.first() {
-            Some(first) => event.write_to(first).map_err(step("sharing a ring buffer"))?,
+            Some(first) => event
+                .write_to(first)
+                .map_err(step("sharing a ring buffer"))?,
             None => ring = Some(map(&event, cpu, size)?),
         }
         events.push(event);
     }
-    Ok(ring.map(|ring| OnCpu { cpu, ring, events, losses: Losses::default(), given_up: 0 }))
+    Ok(ring.map(|ring| OnCpu {
+        cpu,
+        ring,
+        events,
+        losses: Losses::default(),
+        given_up: 0,
+    }))
 }
 
 /// A ring of that size or, where the kernel allows this user no more, a smaller one.
@@ -296,7 +381,13 @@ fn map(event: &Event, cpu: CpuId, mut size: usize) -> Result<Ring, TraceError> {
         match Ring::map(event.as_fd(), size) {
             Ok(ring) => return Ok(ring),
             Err(_) if size / 2 >= SMALLEST_RING.max(rustix::param::page_size()) => size /= 2,
-            Err(source) => return Err(TraceError::Map { cpu, bytes: size, source }),
+            Err(source) => {
+                return Err(TraceError::Map {
+                    cpu,
+                    bytes: size,
+                    source,
+                });
+            }
         }
     }
 }

@@ -28,9 +28,20 @@ pub struct Traced<T> {
 impl<T> Traced<T> {
     /// An answer of a session on that machine, while that command ran.
     pub fn new(finished: Finished, machine: &Machine, command: Option<Ended>, answer: T) -> Self {
-        let Finished { elapsed, losses, cpus_not_traced } = finished;
+        let Finished {
+            elapsed,
+            losses,
+            cpus_not_traced,
+        } = finished;
         let emulated = machine.origin.emulated.clone();
-        Self { seconds: elapsed.as_secs_f64(), losses, cpus_not_traced, emulated, command, answer }
+        Self {
+            seconds: elapsed.as_secs_f64(),
+            losses,
+            cpus_not_traced,
+            emulated,
+            command,
+            answer,
+        }
     }
 }
 

@@ -31,17 +31,27 @@ impl Tracefs {
         for place in PLACES {
             match Self::at(Path::new(place)) {
                 Ok(found) => return Ok(found),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => looked.push(format!("{place} has no events")),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    looked.push(format!("{place} has no events"))
+                }
                 Err(error) => {
                     // debugfs is for root alone, whether or not there is something in it.
-                    forbidden |= place == PLACES[0] && error.kind() == io::ErrorKind::PermissionDenied;
+                    forbidden |=
+                        place == PLACES[0] && error.kind() == io::ErrorKind::PermissionDenied;
                     looked.push(format!("{place}: {error}"));
                 }
             }
         }
         match unseen() {
-            Ok(directory) => Ok(Self { directory, place: "tracefs".to_owned() }),
-            Err(error) => Err(TraceError::NoTracefs { forbidden, looked: looked.join(", "), source: error.into() }),
+            Ok(directory) => Ok(Self {
+                directory,
+                place: "tracefs".to_owned(),
+            }),
+            Err(error) => Err(TraceError::NoTracefs {
+                forbidden,
+                looked: looked.join(", "),
+                source: error.into(),
+            }),
         }
     }
 
@@ -50,9 +60,21 @@ impl Tracefs {
     /// # Errors
     /// When there is no directory `events` below.
     pub fn at(place: &Path) -> io::Result<Self> {
-        let directory = open(place, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        openat(&directory, "events", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { directory, place: place.display().to_string() })
+        let directory = open(
+            place,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        openat(
+            &directory,
+            "events",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Self {
+            directory,
+            place: place.display().to_string(),
+        })
     }
 
     /// The description of a tracepoint, `sched` and `sched_migrate_task`.
@@ -62,14 +84,30 @@ impl Tracefs {
     pub fn tracepoint(&self, system: &str, name: &str) -> Result<Format, TraceError> {
         let below = format!("events/{system}/{name}/format");
         let file = format!("{}/{below}", self.place);
-        let opened = openat(&self.directory, &below, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let opened = openat(
+            &self.directory,
+            &below,
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
         let opened = opened.map_err(|error| match error {
-            rustix::io::Errno::NOENT => TraceError::NoTracepoint { system: system.to_owned(), name: name.to_owned() },
-            _ => TraceError::Unreadable { file: file.clone(), source: error.into() },
+            rustix::io::Errno::NOENT => TraceError::NoTracepoint {
+                system: system.to_owned(),
+                name: name.to_owned(),
+            },
+            _ => TraceError::Unreadable {
+                file: file.clone(),
+                source: error.into(),
+            },
         })?;
         let mut text = String::new();
-        let read = std::fs::File::from(opened).take(MOST_BYTES).read_to_string(&mut text);
-        read.map_err(|source| TraceError::Unreadable { file: file.clone(), source })?;
+        let read = std::fs::File::from(opened)
+            .take(MOST_BYTES)
+            .read_to_string(&mut text);
+        read.map_err(|source| TraceError::Unreadable {
+            file: file.clone(),
+            source,
+        })?;
         Format::parse(&text).map_err(|problem| TraceError::Format { file, problem })
     }
 }
@@ -78,5 +116,9 @@ impl Tracefs {
 fn unseen() -> rustix::io::Result<OwnedFd> {
     let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
+    fsmount(
+        &context,
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        MountAttrFlags::MOUNT_ATTR_RDONLY,
+    )
 }

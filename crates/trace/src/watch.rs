@@ -73,11 +73,24 @@ impl Watch {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(|error| TraceError::Thread(error.into()))?);
         let (requests, inbox) = channel();
-        let reader = Reader::open(&formats, machine, Sharing::new(machine), Arc::clone(&wake), inbox)?;
+        let reader = Reader::open(
+            &formats,
+            machine,
+            Sharing::new(machine),
+            Arc::clone(&wake),
+            inbox,
+        )?;
         let not_traced = reader.not_traced().clone();
-        let thread = std::thread::Builder::new().name("trace".to_owned()).spawn(|| reader.run());
+        let thread = std::thread::Builder::new()
+            .name("trace".to_owned())
+            .spawn(|| reader.run());
         let thread = Some(thread.map_err(TraceError::Thread)?);
-        Ok(Self { requests: Some(requests), wake, thread, not_traced })
+        Ok(Self {
+            requests: Some(requests),
+            wake,
+            thread,
+            not_traced,
+        })
     }
 
     /// CPUs that were offline when it was opened: what happens there is not seen.
@@ -101,9 +114,15 @@ impl Watch {
         self.ask(|reply| Request::Collect { pid, reply })
     }
 
-    fn ask<T>(&mut self, request: impl FnOnce(Sender<Result<T, TraceError>>) -> Request) -> Result<T, TraceError> {
+    fn ask<T>(
+        &mut self,
+        request: impl FnOnce(Sender<Result<T, TraceError>>) -> Request,
+    ) -> Result<T, TraceError> {
         let (reply, answer): (_, Receiver<_>) = channel();
-        let asked = self.requests.as_ref().is_some_and(|requests| requests.send(request(reply)).is_ok());
+        let asked = self
+            .requests
+            .as_ref()
+            .is_some_and(|requests| requests.send(request(reply)).is_ok());
         if asked {
             reader::wake(&self.wake);
             if let Ok(answer) = answer.recv() {

@@ -13,7 +13,9 @@ use rustix::thread::{CpuSet as Affinity, gettid, sched_getaffinity, sched_setaff
 /// Two CPUs this test may use.
 fn two_cpus() -> Option<[CpuId; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
-    let mut cpus = (0..Affinity::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).map(|cpu| CpuId(cpu as u32));
+    let mut cpus = (0..Affinity::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .map(|cpu| CpuId(cpu as u32));
     Some([cpus.next()?, cpus.next()?])
 }
 
@@ -37,17 +39,29 @@ fn permitted<T>(result: Result<T, TraceError>) -> Option<T> {
 
 /// The CPUs of the machine that runs this.
 fn online() -> CpuSet {
-    std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().parse().unwrap()
+    std::fs::read_to_string("/sys/devices/system/cpu/online")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 /// Runs `work` while the kernel's moves of some tasks are traced.
-fn traced(machine: &Machine, only: Option<i32>, work: impl FnOnce(&mut Moves)) -> Option<(Migrations, Losses)> {
+fn traced(
+    machine: &Machine,
+    only: Option<i32>,
+    work: impl FnOnce(&mut Moves),
+) -> Option<(Migrations, Losses)> {
     let formats = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs)))?;
     let decoder = Decoder::new(&formats).unwrap();
     let filtered = only.map(|tid| formats.only(&[tid]).unwrap());
     let following = formats.following();
     let tracepoints = filtered.as_ref().unwrap_or(&following);
-    let mut session = permitted(Session::open(&Plan { cpus: &online(), tracepoints, names: false }))?;
+    let mut session = permitted(Session::open(&Plan {
+        cpus: &online(),
+        tracepoints,
+        names: false,
+    }))?;
     let mut moves = Moves::new(Sharing::new(machine), only.is_none(), formats.balancing());
     let mut order = Ordered::default();
     session.enable().unwrap();
@@ -70,7 +84,9 @@ fn two_nodes() -> Machine {
 
 #[test]
 fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() {
-    let Some([a, b]) = two_cpus() else { return println!("skipped: cpus: there are no two CPUs to move between") };
+    let Some([a, b]) = two_cpus() else {
+        return println!("skipped: cpus: there are no two CPUs to move between");
+    };
     if !migrations::in_first_pid_namespace() {
         return println!("skipped: perf: task numbers of a container are not the kernel's");
     }
@@ -88,12 +104,17 @@ fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() 
             });
             (tid, found)
         });
-        let (tid, Some((found, losses))) = thread.join().unwrap() else { return };
+        let (tid, Some((found, losses))) = thread.join().unwrap() else {
+            return;
+        };
         assert_eq!(found.gaps, 0);
         let task = found.tasks.iter().find(|task| task.tid == tid).unwrap();
         assert_eq!(task.migrations.total(), 100, "{task:?}");
         if [a.0, b.0] == [0, 1] {
-            assert_eq!(task.migrations.cross_node, 100, "the two CPUs are nodes of their own in that description");
+            assert_eq!(
+                task.migrations.cross_node, 100,
+                "the two CPUs are nodes of their own in that description"
+            );
             assert_eq!(task.time.len(), 2);
         }
         if filtered {
@@ -117,7 +138,9 @@ fn processes_and_threads_that_a_command_makes_are_followed() {
     let found = traced(&machine, None, |moves| {
         // On a busy machine it has made others before its number is known here.
         let begin = now_ns();
-        let child = Command::new("sh").args(["-c", "true; (true); sh -c 'true; true' & wait"]).spawn();
+        let child = Command::new("sh")
+            .args(["-c", "true; (true); sh -c 'true; true' & wait"])
+            .spawn();
         let mut child = child.unwrap();
         first = child.id().cast_signed();
         moves.adopt(first, "sh", None, begin);
@@ -127,16 +150,31 @@ fn processes_and_threads_that_a_command_makes_are_followed() {
     assert_eq!(found.gaps, 0);
     assert!(found.tasks.len() >= 2, "{:?}", found.tasks);
     assert!(found.tasks.iter().any(|task| task.tid == first));
-    assert!(found.tasks.iter().all(|task| task.ended), "all had ended before the trace did: {:?}", found.tasks);
+    assert!(
+        found.tasks.iter().all(|task| task.ended),
+        "all had ended before the trace did: {:?}",
+        found.tasks
+    );
 }
 
 #[test]
 fn what_does_not_fit_into_the_ring_is_counted() {
-    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
-    let Some([a, b]) = two_cpus() else { return println!("skipped: cpus: there are no two CPUs to move between") };
+    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs)))
+    else {
+        return;
+    };
+    let Some([a, b]) = two_cpus() else {
+        return println!("skipped: cpus: there are no two CPUs to move between");
+    };
     let following = formats.following();
-    let plan = Plan { cpus: &online(), tracepoints: &following[..1], names: false };
-    let Some(mut session) = permitted(Session::open(&plan)) else { return };
+    let plan = Plan {
+        cpus: &online(),
+        tracepoints: &following[..1],
+        names: false,
+    };
+    let Some(mut session) = permitted(Session::open(&plan)) else {
+        return;
+    };
     session.enable().unwrap();
     // More moves than both rings hold, on a thread of its own: the harness keeps its affinity.
     let moves = 150_000u64;
@@ -149,55 +187,107 @@ fn what_does_not_fit_into_the_ring_is_counted() {
     .join()
     .unwrap();
     let mut seen = 0u64;
-    let Finished { losses, elapsed, .. } = session.finish(&mut |_, _| seen += 1).unwrap();
+    let Finished {
+        losses, elapsed, ..
+    } = session.finish(&mut |_, _| seen += 1).unwrap();
     assert!(losses.occurred + 2 >= moves, "{losses:?}");
     assert_eq!(losses.read, seen);
-    assert!(seen > 1000 && losses.lost == losses.occurred - seen && losses.lost > 0, "{losses:?}");
+    assert!(
+        seen > 1000 && losses.lost == losses.occurred - seen && losses.lost > 0,
+        "{losses:?}"
+    );
     assert!(!losses.is_whole() && elapsed > Duration::ZERO);
     // Some kernels write nothing of what certain tasks do (docs/trace.md): next to nothing beside a thread that only moves.
     let unwritten = losses.unwritten.unwrap_or(0);
-    assert!(unwritten < losses.lost / 10, "the ring was full, and the kernel says so: {losses:?}");
+    assert!(
+        unwritten < losses.lost / 10,
+        "the ring was full, and the kernel says so: {losses:?}"
+    );
 }
 
 /// Of what another task does a kernel may write nothing (docs/trace.md); of what this process does all of it.
 #[test]
 fn every_event_that_an_ordinary_thread_causes_is_written() {
-    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
+    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs)))
+    else {
+        return;
+    };
     if !migrations::in_first_pid_namespace() {
         return println!("skipped: perf: task numbers of a container are not the kernel's");
     }
     let following = formats.following();
-    let (fork, _) = following.iter().find(|(format, _)| format.name().ends_with("sched_process_fork")).unwrap();
-    let tracepoints = [(*fork, Some(format!("common_pid=={}", gettid().as_raw_nonzero())))];
-    let plan = Plan { cpus: &online(), tracepoints: &tracepoints, names: false };
-    let Some(mut session) = permitted(Session::open(&plan)) else { return };
+    let (fork, _) = following
+        .iter()
+        .find(|(format, _)| format.name().ends_with("sched_process_fork"))
+        .unwrap();
+    let tracepoints = [(
+        *fork,
+        Some(format!("common_pid=={}", gettid().as_raw_nonzero())),
+    )];
+    let plan = Plan {
+        cpus: &online(),
+        tracepoints: &tracepoints,
+        names: false,
+    };
+    let Some(mut session) = permitted(Session::open(&plan)) else {
+        return;
+    };
     session.enable().unwrap();
     let before = session.settle(&mut |_, _| ()).unwrap();
     for _ in 0..100 {
         std::thread::spawn(|| ()).join().unwrap();
     }
     let mut seen = 0;
-    let losses = session.settle(&mut |_, _| seen += 1).unwrap().since(&before);
-    assert_eq!((seen, losses.occurred, losses.lost), (100, 100, 0), "{losses:?}");
-    assert!(losses.is_whole() && losses.unwritten.is_none_or(|unwritten| unwritten == 0), "{losses:?}");
+    let losses = session
+        .settle(&mut |_, _| seen += 1)
+        .unwrap()
+        .since(&before);
+    assert_eq!(
+        (seen, losses.occurred, losses.lost),
+        (100, 100, 0),
+        "{losses:?}"
+    );
+    assert!(
+        losses.is_whole() && losses.unwritten.is_none_or(|unwritten| unwritten == 0),
+        "{losses:?}"
+    );
 }
 
 #[test]
 fn an_event_that_this_kernel_does_not_have_is_named() {
-    let Some(tracefs) = permitted(Tracefs::find()) else { return };
-    let error = tracefs.tracepoint("nvme", "nvme_no_such_event").unwrap_err().to_string();
-    assert!(error.contains("nvme:nvme_no_such_event") && error.contains("modprobe nvme"), "{error}");
+    let Some(tracefs) = permitted(Tracefs::find()) else {
+        return;
+    };
+    let error = tracefs
+        .tracepoint("nvme", "nvme_no_such_event")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("nvme:nvme_no_such_event") && error.contains("modprobe nvme"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_cpu_that_the_kernel_cannot_have_is_named() {
-    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs))) else { return };
+    let Some(formats) = permitted(Tracefs::find().and_then(|tracefs| Formats::read(&tracefs)))
+    else {
+        return;
+    };
     let following = formats.following();
-    let error =
-        Session::open(&Plan { cpus: &CpuSet::single(CpuId(65_000)), tracepoints: &following[..1], names: false });
+    let error = Session::open(&Plan {
+        cpus: &CpuSet::single(CpuId(65_000)),
+        tracepoints: &following[..1],
+        names: false,
+    });
     match error.map(|_| ()).unwrap_err() {
         error @ TraceError::NotPermitted { .. } => println!("skipped: perf: {error}"),
-        error => assert!(error.to_string().contains("sched_migrate_task on CPU 65000"), "{error}"),
+        error => assert!(
+            error
+                .to_string()
+                .contains("sched_migrate_task on CPU 65000"),
+            "{error}"
+        ),
     }
 }
 
@@ -226,8 +316,16 @@ fn a_thread_that_becomes_another_program_is_followed_to_its_end() {
     let mut first = 0;
     let found = traced(&two_nodes(), None, |moves| {
         let mut program = Command::new(std::env::current_exe().unwrap());
-        program.args(["--exact", "program_whose_thread_becomes_sleep", "--nocapture", "--test-threads=1"]);
-        program.env("NEARFAR_TEST_EXEC", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        program.args([
+            "--exact",
+            "program_whose_thread_becomes_sleep",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
+        program
+            .env("NEARFAR_TEST_EXEC", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = program.spawn().unwrap();
         first = child.id().cast_signed();
         let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
@@ -235,13 +333,23 @@ fn a_thread_that_becomes_another_program_is_followed_to_its_end() {
         let begin = now_ns();
         let threads = tasks::of_process(first).unwrap();
         assert!(threads.len() >= 2, "{threads:?}");
-        threads.iter().for_each(|thread| moves.adopt(thread.tid, &thread.name, thread.cpu, begin));
+        threads
+            .iter()
+            .for_each(|thread| moves.adopt(thread.tid, &thread.name, thread.cpu, begin));
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         assert!(child.wait().unwrap().success());
     });
     let Some((found, _)) = found else { return };
-    assert!(found.tasks.iter().all(|task| task.ended), "all had ended before the trace did: {:?}", found.tasks);
-    let sleeping = found.tasks.iter().find(|task| task.name == "sleep").unwrap();
+    assert!(
+        found.tasks.iter().all(|task| task.ended),
+        "all had ended before the trace did: {:?}",
+        found.tasks
+    );
+    let sleeping = found
+        .tasks
+        .iter()
+        .find(|task| task.name == "sleep")
+        .unwrap();
     let spent: f64 = sleeping.time.iter().map(|spent| spent.seconds).sum();
     assert!(sleeping.tid == first && spent > 0.3, "{sleeping:?}");
     assert_eq!(

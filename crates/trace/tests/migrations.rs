@@ -21,26 +21,45 @@ fn machine() -> Machine {
         line_bytes: None,
         ways: None,
     };
-    machine.caches = (0..8).map(|core| cache(2, 2 * core, 2 * core + 1)).collect();
-    machine.caches.extend((0..4).map(|pair| cache(3, 4 * pair, 4 * pair + 3)));
+    machine.caches = (0..8)
+        .map(|core| cache(2, 2 * core, 2 * core + 1))
+        .collect();
+    machine
+        .caches
+        .extend((0..4).map(|pair| cache(3, 4 * pair, 4 * pair + 3)));
     machine
 }
 
 fn moved(tid: i32, from: u32, to: u32) -> Event {
-    Event::Moved { tid, name: "probe".to_owned(), from: CpuId(from), to: CpuId(to) }
+    Event::Moved {
+        tid,
+        name: "probe".to_owned(),
+        from: CpuId(from),
+        to: CpuId(to),
+    }
 }
 
 fn forked(parent: i32, child: i32) -> Event {
-    Event::Forked { parent, child, name: "probe".to_owned() }
+    Event::Forked {
+        parent,
+        child,
+        name: "probe".to_owned(),
+    }
 }
 
 fn born(tid: i32, cpu: u32) -> Event {
-    Event::Born { tid, cpu: CpuId(cpu) }
+    Event::Born {
+        tid,
+        cpu: CpuId(cpu),
+    }
 }
 
 fn seconds_on(found: &Migrations, tid: i32, node: u32) -> f64 {
     let task = found.tasks.iter().find(|task| task.tid == tid).unwrap();
-    task.time.iter().find(|spent| spent.node == Some(NodeId(node))).map_or(0.0, |spent| spent.seconds)
+    task.time
+        .iter()
+        .find(|spent| spent.node == Some(NodeId(node)))
+        .map_or(0.0, |spent| spent.seconds)
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -57,7 +76,11 @@ fn a_move_is_classed_by_the_narrowest_thing_both_cpus_are_in() {
         (15, 0, Class::CrossNode),
         (0, 99, Class::Unknown),
     ] {
-        assert_eq!(sharing.class(CpuId(from), CpuId(to)), class, "{from} to {to}");
+        assert_eq!(
+            sharing.class(CpuId(from), CpuId(to)),
+            class,
+            "{from} to {to}"
+        );
     }
 }
 
@@ -65,7 +88,10 @@ fn a_move_is_classed_by_the_narrowest_thing_both_cpus_are_in() {
 fn a_cache_that_spans_nodes_does_not_hide_that_a_move_crossed_them() {
     let mut machine = machine();
     machine.caches.last_mut().unwrap().cpus = CpuSet::range(CpuId(0), CpuId(15));
-    assert_eq!(Sharing::new(&machine).class(CpuId(7), CpuId(8)), Class::CrossNode);
+    assert_eq!(
+        Sharing::new(&machine).class(CpuId(7), CpuId(8)),
+        Class::CrossNode
+    );
 }
 
 #[test]
@@ -98,7 +124,13 @@ fn lives_of_a_task_and_its_child() {
         (4, moved(999, 0, 15)),
         (5, moved(101, 8, 4)),
         (6, moved(100, 8, 9)),
-        (8, Event::Ended { tid: 101, name: "other".to_owned() }),
+        (
+            8,
+            Event::Ended {
+                tid: 101,
+                name: "other".to_owned(),
+            },
+        ),
     ] {
         moves.take(second * SECOND, event);
     }
@@ -106,12 +138,30 @@ fn lives_of_a_task_and_its_child() {
     let found = moves.finish(10 * SECOND, Known::no("not read"));
     assert_eq!((found.migrations.total(), found.gaps), (4, 0));
     let counts = found.migrations;
-    assert_eq!((counts.same_core, counts.same_cache, counts.same_node, counts.cross_node), (1, 1, 0, 2));
-    assert_eq!([(100, 0), (100, 1), (101, 1), (101, 0)].map(|(t, n)| seconds_on(&found, t, n)), [3.0, 7.0, 2.0, 3.0]);
-    let matrix: Vec<_> =
-        found.matrix.iter().map(|cell| (cell.from.unwrap().0, cell.to.unwrap().0, cell.migrations)).collect();
+    assert_eq!(
+        (
+            counts.same_core,
+            counts.same_cache,
+            counts.same_node,
+            counts.cross_node
+        ),
+        (1, 1, 0, 2)
+    );
+    assert_eq!(
+        [(100, 0), (100, 1), (101, 1), (101, 0)].map(|(t, n)| seconds_on(&found, t, n)),
+        [3.0, 7.0, 2.0, 3.0]
+    );
+    let matrix: Vec<_> = found
+        .matrix
+        .iter()
+        .map(|cell| (cell.from.unwrap().0, cell.to.unwrap().0, cell.migrations))
+        .collect();
     assert_eq!(matrix, [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)]);
-    let ended: Vec<_> = found.tasks.iter().map(|task| (task.tid, task.name.as_str(), task.ended)).collect();
+    let ended: Vec<_> = found
+        .tasks
+        .iter()
+        .map(|task| (task.tid, task.name.as_str(), task.ended))
+        .collect();
     assert_eq!(ended, [(100, "probe", false), (101, "other", true)]);
 }
 
@@ -127,7 +177,10 @@ fn lives_of_a_task_and_its_child() {
 fn a_thread_that_takes_its_process_number_goes_on_under_that() {
     let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
     moves.adopt(100, "probe", Some(CpuId(0)), 0);
-    let ended = |tid| Event::Ended { tid, name: "probe".to_owned() };
+    let ended = |tid| Event::Ended {
+        tid,
+        name: "probe".to_owned(),
+    };
     for (second, event) in [
         (0, forked(100, 101)),
         (1, born(101, 8)),
@@ -143,7 +196,12 @@ fn a_thread_that_takes_its_process_number_goes_on_under_that() {
     moves.take(9 * SECOND, ended(100));
     assert!(!moves.any_alive(), "nothing is left under the old number");
     let found = moves.finish(20 * SECOND, Known::no("not read"));
-    assert_eq!((found.migrations.cross_node, found.gaps, found.tasks.len()), (2, 0, 2), "{:?}", found.tasks);
+    assert_eq!(
+        (found.migrations.cross_node, found.gaps, found.tasks.len()),
+        (2, 0, 2),
+        "{:?}",
+        found.tasks
+    );
     assert!(found.tasks.iter().all(|task| task.tid == 100 && task.ended));
     assert_eq!(
         (seconds_on(&found, 100, 0), seconds_on(&found, 100, 1)),
@@ -158,7 +216,13 @@ fn a_number_that_another_process_gets_later_is_not_taken_for_a_thread_of_the_fir
     let mut moves = Moves::new(Sharing::new(&machine()), true, Known::Yes(()));
     moves.adopt(100, "probe", Some(CpuId(0)), 0);
     moves.adopt(101, "probe", Some(CpuId(0)), 0);
-    moves.take(SECOND, Event::Ended { tid: 100, name: "probe".to_owned() });
+    moves.take(
+        SECOND,
+        Event::Ended {
+            tid: 100,
+            name: "probe".to_owned(),
+        },
+    );
     moves.take(2 * SECOND, forked(999, 100));
     moves.take(3 * SECOND, moved(100, 0, 15));
     moves.take(4 * SECOND, Event::Renumbered { old: 998, new: 100 });
@@ -172,12 +236,18 @@ fn a_task_whose_end_was_lost_ends_when_it_was_missed_twice() {
     moves.adopt(100, "probe", Some(CpuId(0)), 0);
     moves.adopt(101, "probe", Some(CpuId(0)), 0);
     moves.end_missing(SECOND, |tid| tid != 100);
-    assert!(moves.any_alive(), "its end may be in an event that was not read yet");
+    assert!(
+        moves.any_alive(),
+        "its end may be in an event that was not read yet"
+    );
     moves.end_missing(2 * SECOND, |tid| tid != 100);
     moves.end_missing(3 * SECOND, |_| true);
     let found = moves.finish(5 * SECOND, Known::no("not read"));
-    let ended: Vec<_> =
-        found.tasks.iter().map(|task| (task.tid, task.ended, seconds_on(&found, task.tid, 0))).collect();
+    let ended: Vec<_> = found
+        .tasks
+        .iter()
+        .map(|task| (task.tid, task.ended, seconds_on(&found, task.tid, 0)))
+        .collect();
     assert_eq!(ended, [(100, true, 2.0), (101, false, 5.0)]);
 }
 
@@ -189,7 +259,11 @@ fn a_task_that_never_moves_is_where_it_was_seen() {
     let found = moves.finish(3 * SECOND, Known::no("not read"));
     assert_eq!(seconds_on(&found, 100, 1), 2.0);
     let other = found.tasks.iter().find(|task| task.tid == 200).unwrap();
-    assert_eq!((other.time[0].node, other.time[0].seconds), (None, 2.0), "nothing told where");
+    assert_eq!(
+        (other.time[0].node, other.time[0].seconds),
+        (None, 2.0),
+        "nothing told where"
+    );
 }
 
 #[test]
@@ -201,7 +275,10 @@ fn a_thread_that_was_found_before_its_making_was_read_is_not_counted_twice() {
     moves.take(2 * SECOND, born(101, 8));
     let found = moves.finish(4 * SECOND, Known::no("not read"));
     assert_eq!(found.tasks.len(), 2);
-    assert_eq!([seconds_on(&found, 101, 0), seconds_on(&found, 101, 1)], [0.0, 2.0]);
+    assert_eq!(
+        [seconds_on(&found, 101, 0), seconds_on(&found, 101, 1)],
+        [0.0, 2.0]
+    );
 }
 
 #[test]
@@ -210,7 +287,10 @@ fn children_are_left_alone_where_that_was_asked() {
     moves.adopt(100, "probe", None, 0);
     moves.take(SECOND, forked(100, 101));
     moves.take(SECOND, moved(101, 0, 8));
-    assert_eq!(moves.finish(2 * SECOND, Known::no("not read")).tasks.len(), 1);
+    assert_eq!(
+        moves.finish(2 * SECOND, Known::no("not read")).tasks.len(),
+        1
+    );
 }
 
 #[test]

@@ -11,7 +11,11 @@ fn an_event_waits_until_no_older_one_can_come() {
         round.iter().for_each(|&time| order.push(time, ()));
         order.end_round(&mut |time, ()| out.push(time));
     }
-    assert_eq!(out, [1, 2, 3, 4, 5, 6, 7], "those up to the first round's newest");
+    assert_eq!(
+        out,
+        [1, 2, 3, 4, 5, 6, 7],
+        "those up to the first round's newest"
+    );
     order.finish(&mut |time, ()| out.push(time));
     assert_eq!(out, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
 }

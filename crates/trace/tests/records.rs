@@ -36,7 +36,12 @@ fn visited(parts: [&[u8]; 2]) -> Vec<String> {
     let mut visited = Vec::new();
     walk(parts, &mut Vec::new(), &mut |record| {
         visited.push(match record {
-            Record::Sample(Sample { tid, time_ns, event, .. }) => format!("{tid} at {time_ns}: {event:?}"),
+            Record::Sample(Sample {
+                tid,
+                time_ns,
+                event,
+                ..
+            }) => format!("{tid} at {time_ns}: {event:?}"),
             other => format!("{other:?}"),
         });
     });
@@ -45,10 +50,21 @@ fn visited(parts: [&[u8]; 2]) -> Vec<String> {
 
 #[test]
 fn records_are_read_whole_wherever_the_ring_wraps_around() {
-    let bytes =
-        [sample(7, 100, &[1, 2, 3, 4]), lost(5), record(THROTTLE, &[0; 24]), record(77, &[]), sample(8, 200, &[9])];
+    let bytes = [
+        sample(7, 100, &[1, 2, 3, 4]),
+        lost(5),
+        record(THROTTLE, &[0; 24]),
+        record(77, &[]),
+        sample(8, 200, &[9]),
+    ];
     let bytes = bytes.concat();
-    let expected = ["7 at 100: [1, 2, 3, 4]", "Lost(5)", "Throttled", "Other", "8 at 200: [9]"];
+    let expected = [
+        "7 at 100: [1, 2, 3, 4]",
+        "Lost(5)",
+        "Throttled",
+        "Other",
+        "8 at 200: [9]",
+    ];
     for cut in 0..=bytes.len() {
         let (first, second) = bytes.split_at(cut);
         assert_eq!(visited([first, second]), expected, "cut at {cut}");
@@ -57,9 +73,24 @@ fn records_are_read_whole_wherever_the_ring_wraps_around() {
 
 #[test]
 fn a_name_is_read_with_its_time() {
-    let body = [&[0; 4][..], &7i32.to_ne_bytes(), b"probe\0\0\0", &[1; 8], &55u64.to_ne_bytes()].concat();
+    let body = [
+        &[0; 4][..],
+        &7i32.to_ne_bytes(),
+        b"probe\0\0\0",
+        &[1; 8],
+        &55u64.to_ne_bytes(),
+    ]
+    .concat();
     walk([&record(3, &body), &[]], &mut Vec::new(), &mut |record| {
-        assert_eq!(record, Record::Named { pid: 0, tid: 7, time_ns: 55, name: b"probe" });
+        assert_eq!(
+            record,
+            Record::Named {
+                pid: 0,
+                tid: 7,
+                time_ns: 55,
+                name: b"probe"
+            }
+        );
     });
 }
 
@@ -70,9 +101,17 @@ fn a_record_whose_size_is_wrong_ends_the_walk_and_is_counted() {
         let mut bad = good.clone();
         bad[6..8].copy_from_slice(&size.to_ne_bytes());
         let bytes = [good.clone(), bad, good.clone()].concat();
-        assert_eq!(visited([&bytes, &[]]), ["7 at 100: [1]", "Damaged"], "size {size}");
+        assert_eq!(
+            visited([&bytes, &[]]),
+            ["7 at 100: [1]", "Damaged"],
+            "size {size}"
+        );
     }
-    assert_eq!(visited([&good[..good.len() - 1], &[]]), ["Damaged"], "cut short");
+    assert_eq!(
+        visited([&good[..good.len() - 1], &[]]),
+        ["Damaged"],
+        "cut short"
+    );
     assert_eq!(visited([&[0; 5], &[]]), ["Damaged"], "not even a header");
 }
 

@@ -9,19 +9,28 @@ use nearfar_machine::{CpuId, CpuSet, Known, NodeId};
 use nearfar_sources::{Request, Want, synthetic};
 use nearfar_trace::watch::{Watch, Watched};
 use nearfar_trace::{TraceError, tasks};
-use perf_event_open_sys::bindings::{PERF_COUNT_SW_CPU_MIGRATIONS, PERF_TYPE_SOFTWARE, perf_event_attr};
+use perf_event_open_sys::bindings::{
+    PERF_COUNT_SW_CPU_MIGRATIONS, PERF_TYPE_SOFTWARE, perf_event_attr,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet as Affinity, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs this test may use.
 fn cpus() -> Vec<u32> {
     let allowed = sched_getaffinity(None).unwrap();
-    (0..Affinity::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).map(|cpu| cpu as u32).collect()
+    (0..Affinity::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .map(|cpu| cpu as u32)
+        .collect()
 }
 
 /// The CPUs of the machine that runs this.
 fn online() -> CpuSet {
-    std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().parse().unwrap()
+    std::fs::read_to_string("/sys/devices/system/cpu/online")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 /// Two CPUs as nodes of their own, and a watch; or why not here.
@@ -45,7 +54,11 @@ fn open() -> Option<Watch> {
 
 /// A process that waits for its input to end.
 fn waiting() -> Child {
-    Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+    Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
 }
 
 fn pid(child: &Child) -> i32 {
@@ -58,8 +71,11 @@ fn number(child: &Child) -> Pid {
 
 /// A sleeping task is moved when it is woken next: moving it by its affinity alone is no migration yet. So it is kept busy.
 fn busy() -> Child {
-    let mut child =
-        Command::new("sh").args(["-c", "echo; while :; do :; done"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", "echo; while :; do :; done"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     // Until then it may sleep, waiting for its program to be read.
     child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
     child
@@ -96,14 +112,33 @@ fn each_process_gets_its_own_moves_from_follow_to_collect_and_no_others() {
     let found = watch.collect(pid(&first)).unwrap();
     move_to(&first, 1);
     check_moves(&found, 20);
-    let matrix: Vec<_> = found.found.matrix.iter().map(|cell| (cell.from, cell.to)).collect();
-    assert_eq!(matrix, [(Some(NodeId(0)), Some(NodeId(1))), (Some(NodeId(1)), Some(NodeId(0)))]);
+    let matrix: Vec<_> = found
+        .found
+        .matrix
+        .iter()
+        .map(|cell| (cell.from, cell.to))
+        .collect();
+    assert_eq!(
+        matrix,
+        [
+            (Some(NodeId(0)), Some(NodeId(1))),
+            (Some(NodeId(1)), Some(NodeId(0)))
+        ]
+    );
     // Ten each way, but for what was lost.
-    let counts: Vec<u64> = found.found.matrix.iter().map(|cell| cell.migrations).collect();
+    let counts: Vec<u64> = found
+        .found
+        .matrix
+        .iter()
+        .map(|cell| cell.migrations)
+        .collect();
     assert_eq!(counts.iter().sum::<u64>(), found.found.migrations.total());
     assert!(counts.iter().all(|&count| count <= 10), "{counts:?}");
     let spent: f64 = found.found.time.iter().map(|spent| spent.seconds).sum();
-    assert!((spent - found.seconds).abs() < 1e-6 && found.seconds > 0.0, "{found:?}");
+    assert!(
+        (spent - found.seconds).abs() < 1e-6 && found.seconds > 0.0,
+        "{found:?}"
+    );
     let other = watch.collect(pid(&second)).unwrap();
     // Moving it where it is moves nothing.
     check_moves(&other, 1);
@@ -114,14 +149,22 @@ fn each_process_gets_its_own_moves_from_follow_to_collect_and_no_others() {
 /// So many moves, all from node to node, were found, or are said to be lost: a kernel may write nothing of what some tasks
 /// do, and these may be who moved it (docs/trace.md).
 fn check_moves(found: &Watched, made: u64) {
-    assert_eq!(found.found.migrations.total(), found.found.migrations.cross_node);
+    assert_eq!(
+        found.found.migrations.total(),
+        found.found.migrations.cross_node
+    );
     check_lost(found, made);
 }
 
 /// What is missing of so many moves was reported.
 fn check_lost(found: &Watched, made: u64) {
-    let missing = made.checked_sub(found.found.migrations.total()).expect("a move that was not made");
-    assert!(missing <= found.losses.lost && found.found.gaps <= missing, "{found:?}");
+    let missing = made
+        .checked_sub(found.found.migrations.total())
+        .expect("a move that was not made");
+    assert!(
+        missing <= found.losses.lost && found.found.gaps <= missing,
+        "{found:?}"
+    );
 }
 
 /// Two counts of the kernel's own: `nr_migrations` of /proc/PID/sched, which it adds to where it moves a task, and the
@@ -131,7 +174,9 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
     let machine = nearfar_sources::read(&Request::live(Want::topology())).unwrap();
     // The first and the last: on different nodes, where there are such.
     let cpus = cpus();
-    let [a, .., b] = cpus[..] else { return println!("skipped: cpus: there are no two CPUs to move between") };
+    let [a, .., b] = cpus[..] else {
+        return println!("skipped: cpus: there are no two CPUs to move between");
+    };
     let mut watch = match Watch::open(&machine) {
         Ok(watch) => watch,
         Err(error) if error.is_refusal() => return println!("skipped: perf: {error}"),
@@ -158,14 +203,31 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
     others.into_iter().chain([child]).for_each(end);
     let found_of = &found.found.migrations;
     let kernels = after - before;
-    println!("{found_of:?}; the kernel: {kernels}, counter {:?}", counter.as_ref().map(Counter::count));
+    println!(
+        "{found_of:?}; the kernel: {kernels}, counter {:?}",
+        counter.as_ref().map(Counter::count)
+    );
     check_lost(&found, kernels);
-    assert_eq!(found.moves_by_kernel, Known::Yes(kernels), "the watch asks for that count itself");
+    assert_eq!(
+        found.moves_by_kernel,
+        Known::Yes(kernels),
+        "the watch asks for that count itself"
+    );
     assert!(kernels >= 4);
     if let Some(counter) = counter {
-        assert!(counter.count() <= kernels && counter.count() > 0, "{}", counter.count());
+        assert!(
+            counter.count() <= kernels && counter.count() > 0,
+            "{}",
+            counter.count()
+        );
     }
-    let cross: u64 = found.found.matrix.iter().filter(|cell| cell.from != cell.to).map(|cell| cell.migrations).sum();
+    let cross: u64 = found
+        .found
+        .matrix
+        .iter()
+        .filter(|cell| cell.from != cell.to)
+        .map(|cell| cell.migrations)
+        .sum();
     assert_eq!(found_of.cross_node, cross);
 }
 
@@ -173,14 +235,22 @@ fn a_watch_counts_what_the_kernel_itself_counts() {
 fn stop(child: &Child) {
     kill_process(number(child), Signal::STOP).unwrap();
     let status = || std::fs::read_to_string(format!("/proc/{}/stat", pid(child))).unwrap();
-    while !status().rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')) {
+    while !status()
+        .rsplit_once(") ")
+        .is_some_and(|(_, rest)| rest.starts_with('T'))
+    {
         std::thread::yield_now();
     }
 }
 
 fn kernels_count(child: &Child) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{}/sched", pid(child))).ok()?;
-    text.lines().find(|line| line.starts_with("se.nr_migrations"))?.rsplit(' ').next()?.parse().ok()
+    text.lines()
+        .find(|line| line.starts_with("se.nr_migrations"))?
+        .rsplit(' ')
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// The kernel's software event `cpu-migrations` of a process.
@@ -195,7 +265,8 @@ impl Counter {
             ..Default::default()
         };
         // SAFETY: the attributes are a whole, initialised `perf_event_attr` and live through the call.
-        let fd = unsafe { perf_event_open_sys::perf_event_open(&raw mut attributes, pid, -1, -1, 0) };
+        let fd =
+            unsafe { perf_event_open_sys::perf_event_open(&raw mut attributes, pid, -1, -1, 0) };
         // SAFETY: the kernel has just given out this descriptor, and nobody else knows it.
         (fd >= 0).then(|| Self(unsafe { std::fs::File::from_raw_fd(fd) }))
     }
@@ -219,16 +290,34 @@ fn a_process_that_has_ended_is_still_told_of() {
         end(child);
         let found = watch.collect(number).unwrap();
         assert_eq!(found.found.migrations.total(), u64::from(round));
-        assert_eq!(found.found.tasks.iter().map(|task| (task.tid, task.ended)).collect::<Vec<_>>(), [(number, true)]);
-        assert!(found.numa_balancing_of_task.why_not().unwrap().contains("alive"), "{found:?}");
+        assert_eq!(
+            found
+                .found
+                .tasks
+                .iter()
+                .map(|task| (task.tid, task.ended))
+                .collect::<Vec<_>>(),
+            [(number, true)]
+        );
+        assert!(
+            found
+                .numa_balancing_of_task
+                .why_not()
+                .unwrap()
+                .contains("alive"),
+            "{found:?}"
+        );
     }
 }
 
 #[test]
 fn children_of_a_followed_process_are_followed() {
     let Some(mut watch) = open() else { return };
-    let mut shell =
-        Command::new("sh").args(["-c", "read go; true; (true); true"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut shell = Command::new("sh")
+        .args(["-c", "read go; true; (true); true"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
     watch.follow(pid(&shell)).unwrap();
     drop(shell.stdin.take());
     shell.wait().unwrap();
@@ -240,12 +329,27 @@ fn children_of_a_followed_process_are_followed() {
 #[test]
 fn what_cannot_be_followed_or_is_not_followed_is_said_and_the_watch_goes_on() {
     let Some(mut watch) = open() else { return };
-    assert!(matches!(watch.follow(999_999_999), Err(TraceError::NoProcess { pid: 999_999_999, .. })));
-    assert!(matches!(watch.collect(999_999_999), Err(TraceError::NotFollowed { .. })));
+    assert!(matches!(
+        watch.follow(999_999_999),
+        Err(TraceError::NoProcess {
+            pid: 999_999_999,
+            ..
+        })
+    ));
+    assert!(matches!(
+        watch.collect(999_999_999),
+        Err(TraceError::NotFollowed { .. })
+    ));
     let child = waiting();
     watch.follow(pid(&child)).unwrap();
     watch.collect(pid(&child)).unwrap();
-    assert!(matches!(watch.collect(pid(&child)), Err(TraceError::NotFollowed { .. })), "collected once");
+    assert!(
+        matches!(
+            watch.collect(pid(&child)),
+            Err(TraceError::NotFollowed { .. })
+        ),
+        "collected once"
+    );
     end(child);
 }
 
@@ -257,19 +361,29 @@ fn a_watched_process_becomes_json_and_back() {
     let found = watch.collect(pid(&child)).unwrap();
     end(child);
     let text = serde_json::to_string(&found).unwrap();
-    assert_eq!(serde_json::from_str::<nearfar_trace::watch::Watched>(&text).unwrap(), found, "{text}");
+    assert_eq!(
+        serde_json::from_str::<nearfar_trace::watch::Watched>(&text).unwrap(),
+        found,
+        "{text}"
+    );
 }
 
 #[test]
 fn threads_of_a_process_and_of_a_control_group_are_found() {
     let child = waiting();
     let threads = tasks::of_process(pid(&child)).unwrap();
-    assert_eq!(threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [pid(&child)]);
+    assert_eq!(
+        threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(),
+        [pid(&child)]
+    );
     assert!(threads[0].cpu.is_some_and(|cpu| cpu < CpuId(1 << 16)));
     end(child);
     for wrong in ["no-such-group", "/no/such/group", "../../etc", ""] {
         let found = tasks::of_cgroup(wrong);
         // The root has every task, where it is a group.
-        assert!(wrong.is_empty() || matches!(found, Err(TraceError::NoCgroup { .. })), "{wrong}: {found:?}");
+        assert!(
+            wrong.is_empty() || matches!(found, Err(TraceError::NoCgroup { .. })),
+            "{wrong}: {found:?}"
+        );
     }
 }

@@ -67,7 +67,8 @@ pub struct Config {
 impl Config {
     /// Reads a file.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("cannot use {}", path.display()))
     }
 
@@ -77,9 +78,17 @@ impl Config {
             bail!("jobs is 0");
         }
         let rules = file.rule.into_iter().map(|entry| {
-            let tests = Pattern::new(&entry.tests).with_context(|| format!("rule for {:?}", entry.tests))?;
-            let limit = entry.limit_s.map(|limit| seconds("limit_s", limit)).transpose()?;
-            Ok(Rule { tests, class: entry.class, limit })
+            let tests = Pattern::new(&entry.tests)
+                .with_context(|| format!("rule for {:?}", entry.tests))?;
+            let limit = entry
+                .limit_s
+                .map(|limit| seconds("limit_s", limit))
+                .transpose()?;
+            Ok(Rule {
+                tests,
+                class: entry.class,
+                limit,
+            })
         });
         Ok(Self {
             jobs: file.jobs,
@@ -91,7 +100,10 @@ impl Config {
 
     /// How the test of this identifier runs. Of two rules that match, the later one decides, for each field by itself.
     pub fn treatment(&self, id: &str) -> Treatment {
-        let mut treatment = Treatment { class: Class::Ordinary, limit: self.limit };
+        let mut treatment = Treatment {
+            class: Class::Ordinary,
+            limit: self.limit,
+        };
         for rule in self.rules.iter().filter(|rule| rule.tests.matches(id)) {
             treatment.class = rule.class.unwrap_or(treatment.class);
             treatment.limit = rule.limit.unwrap_or(treatment.limit);
@@ -101,7 +113,10 @@ impl Config {
 
     /// The patterns that match no test of the list: a test that was renamed would otherwise lose its limit unnoticed.
     pub fn unused<'a>(&'a self, ids: &[&str]) -> Vec<&'a str> {
-        let unused = self.rules.iter().filter(|rule| !ids.iter().any(|id| rule.tests.matches(id)));
+        let unused = self
+            .rules
+            .iter()
+            .filter(|rule| !ids.iter().any(|id| rule.tests.matches(id)));
         unused.map(|rule| rule.tests.as_str()).collect()
     }
 }
@@ -138,16 +153,28 @@ mod tests {
         assert_eq!(of("nearfar/trace/a"), (Class::Ordinary, 60.0));
         assert_eq!(of("nearfar-lab/guest_commands/a"), (Class::Guest, 200.0));
         assert_eq!(of("nearfar/guest_probe/a"), (Class::Guest, 0.5));
-        assert_eq!(config.unused(&["nearfar-lab/guest_commands/a"]), ["nearfar/guest_probe/*"]);
+        assert_eq!(
+            config.unused(&["nearfar-lab/guest_commands/a"]),
+            ["nearfar/guest_probe/*"]
+        );
     }
 
     #[test]
     fn wrong_values_are_refused() {
         for (text, expected) in [
             ("jobs = 0\npause_s = 1\nlimit_s = 60\n", "jobs is 0"),
-            ("jobs = 1\npause_s = 1\nlimit_s = 0\n", "limit_s = 0 is not a time above 0"),
-            ("jobs = 1\npause_s = nan\nlimit_s = 1\n", "pause_s = NaN is not a time above 0"),
-            ("jobs = 1\npause_s = 1\nlimit_s = 1\nlimits = 2\n", "unknown field"),
+            (
+                "jobs = 1\npause_s = 1\nlimit_s = 0\n",
+                "limit_s = 0 is not a time above 0",
+            ),
+            (
+                "jobs = 1\npause_s = nan\nlimit_s = 1\n",
+                "pause_s = NaN is not a time above 0",
+            ),
+            (
+                "jobs = 1\npause_s = 1\nlimit_s = 1\nlimits = 2\n",
+                "unknown field",
+            ),
         ] {
             let error = format!("{:#}", Config::parse(text).unwrap_err());
             assert!(error.contains(expected), "{error}");
@@ -158,6 +185,11 @@ mod tests {
     fn the_workspace_file_is_valid() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/suite.toml");
         let config = Config::read(Path::new(path)).unwrap();
-        assert_eq!(config.treatment("nearfar/guest_probe/the_published_findings_hold_in_a_guest").class, Class::Alone);
+        assert_eq!(
+            config
+                .treatment("nearfar/guest_probe/the_published_findings_hold_in_a_guest")
+                .class,
+            Class::Alone
+        );
     }
 }

@@ -68,7 +68,11 @@ impl Workspace {
     /// Asks cargo about the workspace of the current folder.
     pub fn find() -> anyhow::Result<Self> {
         let arguments = ["metadata", "--no-deps", "--format-version", "1", "--locked"];
-        let output = cargo().args(arguments).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+        let output = cargo()
+            .args(arguments)
+            .stderr(Stdio::inherit())
+            .output()
+            .context("cannot start cargo")?;
         if !output.status.success() {
             bail!("cargo metadata: {}", output.status);
         }
@@ -78,7 +82,13 @@ impl Workspace {
     /// Builds the tests of these packages, or of all if there are none, and returns the executables.
     pub fn build(&self, packages: &[String]) -> anyhow::Result<Vec<Executable>> {
         let mut command = cargo();
-        command.args(["test", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]);
+        command.args([
+            "test",
+            "--locked",
+            "--no-run",
+            "--message-format",
+            "json-render-diagnostics",
+        ]);
         command.args(selection(packages)).stderr(Stdio::inherit());
         let output = command.output().context("cannot start cargo")?;
         if !output.status.success() {
@@ -86,14 +96,21 @@ impl Workspace {
         }
         let lines = String::from_utf8(output.stdout).context("cargo test --no-run")?;
         let messages = lines.lines().map(|line| {
-            let message = serde_json::from_str(line).with_context(|| format!("cannot read cargo's message {line}"))?;
+            let message = serde_json::from_str(line)
+                .with_context(|| format!("cannot read cargo's message {line}"))?;
             self.executable(message)
         });
         messages.filter_map(Result::transpose).collect()
     }
 
     fn executable(&self, message: Message) -> anyhow::Result<Option<Executable>> {
-        let Message { reason, package_id: Some(id), target: Some(target), profile, executable: Some(path) } = message
+        let Message {
+            reason,
+            package_id: Some(id),
+            target: Some(target),
+            profile,
+            executable: Some(path),
+        } = message
         else {
             return Ok(None);
         };
@@ -101,26 +118,42 @@ impl Workspace {
             return Ok(None);
         }
         let package = self.packages.iter().find(|package| package.id == id);
-        let package = package.with_context(|| format!("cargo built {id}, which is not of the workspace"))?;
+        let package =
+            package.with_context(|| format!("cargo built {id}, which is not of the workspace"))?;
         let target = match target.kind.first().map(String::as_str) {
             Some("test") => target.name,
             Some(kind @ ("bin" | "example" | "bench")) => format!("{kind}-{}", target.name),
             _ => "lib".to_owned(),
         };
-        let directory = package.manifest_path.parent().unwrap_or(Path::new("/")).to_owned();
+        let directory = package
+            .manifest_path
+            .parent()
+            .unwrap_or(Path::new("/"))
+            .to_owned();
         let environment = self.environment(package, &directory);
-        Ok(Some(Executable { label: format!("{}/{target}", package.name), path, directory, environment }))
+        Ok(Some(Executable {
+            label: format!("{}/{target}", package.name),
+            path,
+            directory,
+            environment,
+        }))
     }
 
     fn environment(&self, package: &Package, directory: &Path) -> BTreeMap<String, String> {
         let pairs = [
             ("CARGO", cargo_path()),
             ("CARGO_MANIFEST_DIR", directory.display().to_string()),
-            ("CARGO_MANIFEST_PATH", package.manifest_path.display().to_string()),
+            (
+                "CARGO_MANIFEST_PATH",
+                package.manifest_path.display().to_string(),
+            ),
             ("CARGO_PKG_NAME", package.name.clone()),
             ("CARGO_PKG_VERSION", package.version.clone()),
             // Without it, insta starts cargo in each process to find this folder.
-            ("INSTA_WORKSPACE_ROOT", self.workspace_root.display().to_string()),
+            (
+                "INSTA_WORKSPACE_ROOT",
+                self.workspace_root.display().to_string(),
+            ),
             // The examples were built together with the tests: a test that runs one does not have to build it.
             ("NEARFAR_EXAMPLES_ARE_BUILT", "1".to_owned()),
         ];
@@ -132,13 +165,18 @@ impl Workspace {
 pub fn selection(packages: &[String]) -> Vec<String> {
     match packages {
         [] => vec!["--workspace".to_owned()],
-        packages => packages.iter().flat_map(|package| ["--package".to_owned(), package.clone()]).collect(),
+        packages => packages
+            .iter()
+            .flat_map(|package| ["--package".to_owned(), package.clone()])
+            .collect(),
     }
 }
 
 /// The names in what libtest prints for `--list --format terse`.
 pub fn names(list: &str) -> Vec<&str> {
-    list.lines().filter_map(|line| line.strip_suffix(": test")).collect()
+    list.lines()
+        .filter_map(|line| line.strip_suffix(": test"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -147,7 +185,10 @@ mod tests {
 
     #[test]
     fn only_tests_are_taken_from_a_list() {
-        assert_eq!(names("a::b: test\nc: benchmark\nd: test\n\n"), ["a::b", "d"]);
+        assert_eq!(
+            names("a::b: test\nc: benchmark\nd: test\n\n"),
+            ["a::b", "d"]
+        );
     }
 
     #[test]
@@ -158,19 +199,30 @@ mod tests {
             version: "1".into(),
             manifest_path: "/w/c/Cargo.toml".into(),
         };
-        let workspace =
-            Workspace { workspace_root: "/w".into(), target_directory: "/w/target".into(), packages: vec![package] };
+        let workspace = Workspace {
+            workspace_root: "/w".into(),
+            target_directory: "/w/target".into(),
+            packages: vec![package],
+        };
         let of = |kind: &str, test: bool| {
             let text = format!(
                 r#"{{"reason":"compiler-artifact","package_id":"p","target":{{"kind":["{kind}"],"name":"x"}},
                 "profile":{{"test":{test}}},"executable":"/x"}}"#
             );
-            let executable = workspace.executable(serde_json::from_str(&text).unwrap()).unwrap();
+            let executable = workspace
+                .executable(serde_json::from_str(&text).unwrap())
+                .unwrap();
             executable.map(|executable| (executable.label, executable.directory))
         };
         assert_eq!(of("test", true), Some(("nearfar/x".into(), "/w/c".into())));
-        assert_eq!(of("cdylib", true), Some(("nearfar/lib".into(), "/w/c".into())));
-        assert_eq!(of("bin", true), Some(("nearfar/bin-x".into(), "/w/c".into())));
+        assert_eq!(
+            of("cdylib", true),
+            Some(("nearfar/lib".into(), "/w/c".into()))
+        );
+        assert_eq!(
+            of("bin", true),
+            Some(("nearfar/bin-x".into(), "/w/c".into()))
+        );
         assert_eq!(of("bin", false), None);
     }
 }

@@ -53,12 +53,21 @@ impl Outcome {
     /// An outcome of which only the verdict is known.
     pub fn without_run(id: &str, verdict: Verdict, seconds: f64) -> Self {
         let (retries, left, output) = Default::default();
-        Self { id: id.to_owned(), verdict, seconds, retries, left, output }
+        Self {
+            id: id.to_owned(),
+            verdict,
+            seconds,
+            retries,
+            left,
+            output,
+        }
     }
 
     /// Fails it where it was skipped for want of something that this run requires.
     pub fn require(&mut self, required: &[Kind]) {
-        let Verdict::Skipped(skips) = &self.verdict else { return };
+        let Verdict::Skipped(skips) = &self.verdict else {
+            return;
+        };
         if let Some(skip) = skips.iter().find(|skip| required.contains(&skip.kind)) {
             self.verdict = Verdict::Failed(format!("skipped, but {} required: {skip}", skip.kind));
         }
@@ -71,21 +80,38 @@ impl Item {
         Self {
             id: format!("{}/{name}", executable.label),
             executable: executable.clone(),
-            arguments: ["--exact", name, "--nocapture", "--test-threads", "1"].map(str::to_owned).to_vec(),
+            arguments: ["--exact", name, "--nocapture", "--test-threads", "1"]
+                .map(str::to_owned)
+                .to_vec(),
             is_one_test: true,
             treatment,
         }
     }
 
     /// The documentation tests of these packages, or of all if there are none.
-    pub fn documentation(executable: Executable, packages: &[String], treatment: Treatment) -> Self {
+    pub fn documentation(
+        executable: Executable,
+        packages: &[String],
+        treatment: Treatment,
+    ) -> Self {
         let arguments = ["test", "--doc", "--locked", "--quiet"].map(str::to_owned);
         let arguments = arguments.into_iter().chain(selection(packages)).collect();
-        Self { id: executable.label.clone(), executable, arguments, is_one_test: false, treatment }
+        Self {
+            id: executable.label.clone(),
+            executable,
+            arguments,
+            is_one_test: false,
+            treatment,
+        }
     }
 
     /// Runs it. `report` receives what a person has to see at once: a test over its limit, with its output.
-    pub fn run(&self, logs: &Path, pause: Duration, report: &dyn Fn(&str)) -> anyhow::Result<Outcome> {
+    pub fn run(
+        &self,
+        logs: &Path,
+        pause: Duration,
+        report: &dyn Fn(&str),
+    ) -> anyhow::Result<Outcome> {
         let mut outcome = Outcome::without_run(&self.id, Verdict::Interrupted, 0.0);
         for attempt in 1..=2 {
             let log = tempfile::Builder::new().suffix(".log").tempfile_in(logs)?;
@@ -101,7 +127,9 @@ impl Item {
             }
             // Processes that cannot be killed still hold what a second attempt needs.
             if is_over_limit && attempt == 1 && ending.unkillable.is_empty() {
-                outcome.retries.push(format!("over its limit of {:?}", self.treatment.limit));
+                outcome
+                    .retries
+                    .push(format!("over its limit of {:?}", self.treatment.limit));
                 continue;
             }
             outcome.output = output::tail(&text, output::FAILURE_LINES);
@@ -128,28 +156,45 @@ impl Item {
             return Verdict::Failed(format!("cannot kill {}", ending.unkillable.join(", ")));
         }
         match ending.how {
-            How::Exited(0) if self.is_one_test && !output::has_one_passed(text) => {
-                Verdict::Failed("exit code 0, but libtest does not report one passed test".to_owned())
-            }
+            How::Exited(0) if self.is_one_test && !output::has_one_passed(text) => Verdict::Failed(
+                "exit code 0, but libtest does not report one passed test".to_owned(),
+            ),
             How::Exited(0) => match output::skips(text) {
                 Ok(skips) if skips.is_empty() => Verdict::Passed,
                 Ok(skips) => Verdict::Skipped(skips),
-                Err(error) => Verdict::Failed(format!("a line that begins with `skipped: `: {error}")),
+                Err(error) => {
+                    Verdict::Failed(format!("a line that begins with `skipped: `: {error}"))
+                }
             },
             How::Exited(code) => Verdict::Failed(format!("exit code {code}")),
             How::Signalled(signal) => Verdict::Failed(format!("ended by signal {signal}")),
-            How::OverLimit => Verdict::Failed(format!("over its limit of {:?}", self.treatment.limit)),
+            How::OverLimit => {
+                Verdict::Failed(format!("over its limit of {:?}", self.treatment.limit))
+            }
             How::Interrupted => Verdict::Interrupted,
         }
     }
 
     fn describe_hang(&self, attempt: u32, ending: &Ending, text: &str) -> String {
-        let consequence = if attempt == 1 { "runs once more" } else { "failed" };
-        let mut lines =
-            vec![format!("over its limit of {:?}, killed, {consequence}: {}", self.treatment.limit, self.id)];
+        let consequence = if attempt == 1 {
+            "runs once more"
+        } else {
+            "failed"
+        };
+        let mut lines = vec![format!(
+            "over its limit of {:?}, killed, {consequence}: {}",
+            self.treatment.limit, self.id
+        )];
         lines.extend(ending.hung.iter().map(|process| format!("  {process}")));
-        lines.push(format!("  output, at most the last {} lines:", output::HANG_LINES));
-        lines.extend(output::tail(text, output::HANG_LINES).lines().map(|line| format!("  | {line}")));
+        lines.push(format!(
+            "  output, at most the last {} lines:",
+            output::HANG_LINES
+        ));
+        lines.extend(
+            output::tail(text, output::HANG_LINES)
+                .lines()
+                .map(|line| format!("  | {line}")),
+        );
         lines.join("\n")
     }
 }
@@ -167,7 +212,11 @@ pub fn attempt_once(order: &Order) -> anyhow::Result<Ending> {
     serde_json::to_writer(input, order).context("cannot write the order")?;
     let output = child.wait_with_output()?;
     if !output.status.success() {
-        bail!("the supervisor of {}: {}", order.program.display(), output.status);
+        bail!(
+            "the supervisor of {}: {}",
+            order.program.display(),
+            output.status
+        );
     }
     serde_json::from_slice(&output.stdout).context("cannot read what the supervisor wrote")
 }

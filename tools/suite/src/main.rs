@@ -82,7 +82,11 @@ const REQUIRE: &str = "NEARFAR_REQUIRE";
 fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     let required = std::env::var(REQUIRE).unwrap_or_default();
     let required = Kind::list(&required).map_err(|error| anyhow::anyhow!("{REQUIRE}: {error}"))?;
-    let suite = if arguments.executable.is_empty() { of_workspace(arguments)? } else { of_files(arguments)? };
+    let suite = if arguments.executable.is_empty() {
+        of_workspace(arguments)?
+    } else {
+        of_files(arguments)?
+    };
     let logs = tempfile::tempdir().context("cannot make a folder for logs")?;
     let items = items(&suite, arguments, logs.path())?;
     if arguments.list {
@@ -94,14 +98,35 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     if items.is_empty() {
         bail!("no test matches");
     }
-    let count = |class| items.iter().filter(|item| item.treatment.class == class).count();
+    let count = |class| {
+        items
+            .iter()
+            .filter(|item| item.treatment.class == class)
+            .count()
+    };
     let [ordinary, guest, alone] = [Class::Ordinary, Class::Guest, Class::Alone].map(count);
-    println!("{} tests: {ordinary} ordinary, {guest} with guests, {alone} that run alone", items.len());
-    let mut durations = suite.durations.as_deref().map(read_durations).unwrap_or_default();
+    println!(
+        "{} tests: {ordinary} ordinary, {guest} with guests, {alone} that run alone",
+        items.len()
+    );
+    let mut durations = suite
+        .durations
+        .as_deref()
+        .map(read_durations)
+        .unwrap_or_default();
     let begin = Instant::now();
-    let outcomes = run_all(&suite.config, &required, Schedule::new(items, &durations), logs.path())?;
+    let outcomes = run_all(
+        &suite.config,
+        &required,
+        Schedule::new(items, &durations),
+        logs.path(),
+    )?;
     if let Some(path) = &suite.durations {
-        durations.extend(outcomes.iter().map(|outcome| (outcome.id.clone(), outcome.seconds)));
+        durations.extend(
+            outcomes
+                .iter()
+                .map(|outcome| (outcome.id.clone(), outcome.seconds)),
+        );
         write_durations(path, &durations)?;
     }
     println!("all tests took {:.0} s", begin.elapsed().as_secs_f64());
@@ -111,7 +136,10 @@ fn run(arguments: &Arguments) -> anyhow::Result<bool> {
 
 fn of_workspace(arguments: &Arguments) -> anyhow::Result<Suite> {
     let workspace = Workspace::find()?;
-    let config = arguments.config.clone().unwrap_or_else(|| workspace.workspace_root.join("tools/suite/suite.toml"));
+    let config = arguments
+        .config
+        .clone()
+        .unwrap_or_else(|| workspace.workspace_root.join("tools/suite/suite.toml"));
     let documentation = Executable {
         label: DOCUMENTATION.to_owned(),
         path: executables::cargo().get_program().into(),
@@ -127,31 +155,58 @@ fn of_workspace(arguments: &Arguments) -> anyhow::Result<Suite> {
 }
 
 fn of_files(arguments: &Arguments) -> anyhow::Result<Suite> {
-    let config = arguments.config.as_deref().context("--executable needs --config")?;
+    let config = arguments
+        .config
+        .as_deref()
+        .context("--executable needs --config")?;
     let directory = std::env::current_dir()?;
     let executables = arguments.executable.iter().map(|path| {
-        let label = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let label = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let path = std::path::absolute(path)?;
-        Ok(Executable { label, path, directory: directory.clone(), environment: BTreeMap::new() })
+        Ok(Executable {
+            label,
+            path,
+            directory: directory.clone(),
+            environment: BTreeMap::new(),
+        })
     });
     let executables = executables.collect::<anyhow::Result<_>>()?;
-    Ok(Suite { config: Config::read(config)?, executables, documentation: None, durations: None })
+    Ok(Suite {
+        config: Config::read(config)?,
+        executables,
+        documentation: None,
+        durations: None,
+    })
 }
 
 /// The tests that match the filters.
 fn items(suite: &Suite, arguments: &Arguments, logs: &Path) -> anyhow::Result<Vec<Item>> {
     let mut items = Vec::new();
     for executable in &suite.executables {
-        let [all, ignored] = [&[][..], &["--ignored"]].map(|options| list(suite, executable, options, logs));
+        let [all, ignored] =
+            [&[][..], &["--ignored"]].map(|options| list(suite, executable, options, logs));
         let ignored = ignored?;
-        for name in names(&all?).into_iter().filter(|name| !names(&ignored).contains(name)) {
-            let treatment = suite.config.treatment(&format!("{}/{name}", executable.label));
+        for name in names(&all?)
+            .into_iter()
+            .filter(|name| !names(&ignored).contains(name))
+        {
+            let treatment = suite
+                .config
+                .treatment(&format!("{}/{name}", executable.label));
             items.push(Item::test(executable, name, treatment));
         }
     }
     if let Some(cargo) = &suite.documentation {
         let treatment = suite.config.treatment(DOCUMENTATION);
-        items.push(Item::documentation(cargo.clone(), &arguments.package, treatment));
+        items.push(Item::documentation(
+            cargo.clone(),
+            &arguments.package,
+            treatment,
+        ));
     }
     if arguments.package.is_empty() {
         let ids: Vec<&str> = items.iter().map(|item| item.id.as_str()).collect();
@@ -160,16 +215,26 @@ fn items(suite: &Suite, arguments: &Arguments, logs: &Path) -> anyhow::Result<Ve
         }
     }
     let filters = &arguments.filters;
-    items.retain(|item| filters.is_empty() || filters.iter().any(|filter| item.id.contains(filter)));
+    items
+        .retain(|item| filters.is_empty() || filters.iter().any(|filter| item.id.contains(filter)));
     Ok(items)
 }
 
 /// What an executable prints as the list of its tests, within the default limit.
-fn list(suite: &Suite, executable: &Executable, options: &[&str], logs: &Path) -> anyhow::Result<String> {
+fn list(
+    suite: &Suite,
+    executable: &Executable,
+    options: &[&str],
+    logs: &Path,
+) -> anyhow::Result<String> {
     let log = tempfile::NamedTempFile::new_in(logs)?;
     let ending = item::attempt_once(&Order {
         program: executable.path.clone(),
-        arguments: ["--list", "--format", "terse"].iter().chain(options).map(|&word| word.to_owned()).collect(),
+        arguments: ["--list", "--format", "terse"]
+            .iter()
+            .chain(options)
+            .map(|&word| word.to_owned())
+            .collect(),
         directory: executable.directory.clone(),
         environment: executable.environment.clone(),
         log: log.path().to_owned(),
@@ -180,7 +245,10 @@ fn list(suite: &Suite, executable: &Executable, options: &[&str], logs: &Path) -
     let text = output::read(log.path())?;
     match ending.how {
         How::Exited(0) => Ok(text),
-        how => bail!("cannot list the tests of {}: {how:?}\n{text}", executable.label),
+        how => bail!(
+            "cannot list the tests of {}: {how:?}\n{text}",
+            executable.label
+        ),
     }
 }
 
@@ -190,18 +258,27 @@ struct Outcomes(Mutex<Vec<Outcome>>);
 
 impl Outcomes {
     fn push(&self, outcome: Outcome) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(outcome);
     }
 
     /// Takes all, sorted by identifier.
     fn take(&self) -> Vec<Outcome> {
-        let mut outcomes = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut outcomes =
+            std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         outcomes.sort_by(|a, b| a.id.cmp(&b.id));
         outcomes
     }
 }
 
-fn run_all(config: &Config, required: &[Kind], schedule: Schedule, logs: &Path) -> anyhow::Result<Vec<Outcome>> {
+fn run_all(
+    config: &Config,
+    required: &[Kind],
+    schedule: Schedule,
+    logs: &Path,
+) -> anyhow::Result<Vec<Outcome>> {
     let (schedule, outcomes) = (Arc::new(schedule), Arc::new(Outcomes::default()));
     end_on_signals(Arc::clone(&schedule), Arc::clone(&outcomes))?;
     thread::scope(|scope| {
@@ -235,7 +312,8 @@ fn end_on_signals(schedule: Arc<Schedule>, outcomes: Arc<Outcomes>) -> anyhow::R
     thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             let running = schedule.running().into_iter();
-            let interrupted = running.map(|(id, seconds)| Outcome::without_run(&id, Verdict::Interrupted, seconds));
+            let interrupted = running
+                .map(|(id, seconds)| Outcome::without_run(&id, Verdict::Interrupted, seconds));
             let all: Vec<Outcome> = outcomes.take().into_iter().chain(interrupted).collect();
             println!("ended by signal {signal}");
             print!("{}", report::summary(&all));
@@ -250,6 +328,7 @@ fn write_durations(path: &Path, durations: &Durations) -> anyhow::Result<()> {
     let folder = path.parent().context("no folder for durations")?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     serde_json::to_writer(&mut file, durations)?;
-    file.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
+    file.persist(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }

@@ -28,15 +28,22 @@ pub fn read(log: &Path) -> anyhow::Result<String> {
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(LOG_BYTES).read_to_end(&mut bytes).context("cannot read a log")?;
+    file.take(LOG_BYTES)
+        .read_to_end(&mut bytes)
+        .context("cannot read a log")?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The lines, without libtest's `test NAME ... ` in front of the first that the test prints.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(|line| match line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
-        Some((_, printed)) => printed,
-        None => line,
+    text.lines().map(|line| {
+        match line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            Some((_, printed)) => printed,
+            None => line,
+        }
     })
 }
 
@@ -45,7 +52,10 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 /// # Errors
 /// When a reason names no kind.
 pub fn skips(text: &str) -> Result<Vec<Skip>, String> {
-    lines(text).filter_map(|line| line.strip_prefix(SKIPPED)).map(|reason| shortened(reason).parse()).collect()
+    lines(text)
+        .filter_map(|line| line.strip_prefix(SKIPPED))
+        .map(|reason| shortened(reason).parse())
+        .collect()
 }
 
 /// What the test itself repeated.
@@ -58,7 +68,8 @@ pub fn retries(text: &str) -> Vec<String> {
 /// Whether libtest reports that one test ran and passed. A test that ends its process with code 0 has no such line, neither
 /// has a name that matches no test.
 pub fn has_one_passed(text: &str) -> bool {
-    text.lines().any(|line| line.starts_with("test result: ok. 1 passed; 0 failed;"))
+    text.lines()
+        .any(|line| line.starts_with("test result: ok. 1 passed; 0 failed;"))
 }
 
 /// The last lines, each shortened, and a note of what is left out.
@@ -66,7 +77,10 @@ pub fn tail(text: &str, count: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     let hidden = all.len().saturating_sub(count);
     let note = (hidden > 0).then(|| format!("({hidden} lines before these)"));
-    note.into_iter().chain(all[hidden..].iter().map(|line| shortened(line))).collect::<Vec<_>>().join("\n")
+    note.into_iter()
+        .chain(all[hidden..].iter().map(|line| shortened(line)))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn shortened(line: &str) -> String {
@@ -84,16 +98,34 @@ mod tests {
     fn reports_are_found_also_after_libtests_prefix() {
         let text = "\nrunning 1 test\ntest a::b ... skipped: guests: no QEMU\nskipped: tools: no numactl\nit was skipped: no\n\
                     retried: the guest hung\nnote: the guest was booted again after 3 s\nok\n";
-        let skips = |text| skips(text).map(|skips| skips.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(skips(text), Ok(vec!["guests: no QEMU".to_owned(), "tools: no numactl".to_owned()]));
+        let skips = |text| {
+            skips(text).map(|skips| skips.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            skips(text),
+            Ok(vec![
+                "guests: no QEMU".to_owned(),
+                "tools: no numactl".to_owned()
+            ])
+        );
         assert!(skips("skipped: no QEMU\n").is_err());
-        assert_eq!(retries(text), ["the guest hung", "note: the guest was booted again after 3 s"]);
+        assert_eq!(
+            retries(text),
+            [
+                "the guest hung",
+                "note: the guest was booted again after 3 s"
+            ]
+        );
     }
 
     #[test]
     fn a_test_has_passed_only_if_libtest_says_so() {
-        assert!(has_one_passed("ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out\n"));
-        assert!(!has_one_passed("test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out\n"));
+        assert!(has_one_passed(
+            "ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out\n"
+        ));
+        assert!(!has_one_passed(
+            "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 4 filtered out\n"
+        ));
         assert!(!has_one_passed("test a ... "));
     }
 

@@ -21,7 +21,8 @@ pub fn progress(outcome: &Outcome) -> Option<String> {
 
 /// Whether the run fails: a test failed or was interrupted, or there was none.
 pub fn is_failure(outcomes: &[Outcome]) -> bool {
-    let is_bad = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Failed(_) | Verdict::Interrupted);
+    let is_bad =
+        |outcome: &Outcome| matches!(outcome.verdict, Verdict::Failed(_) | Verdict::Interrupted);
     outcomes.is_empty() || outcomes.iter().any(is_bad)
 }
 
@@ -29,22 +30,42 @@ pub fn is_failure(outcomes: &[Outcome]) -> bool {
 pub fn summary(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     failures(&mut text, outcomes);
-    list(&mut text, "skipped", outcomes, |outcome| match &outcome.verdict {
-        Verdict::Skipped(skips) => skips.iter().map(ToString::to_string).collect(),
-        _ => Vec::new(),
+    list(&mut text, "skipped", outcomes, |outcome| {
+        match &outcome.verdict {
+            Verdict::Skipped(skips) => skips.iter().map(ToString::to_string).collect(),
+            _ => Vec::new(),
+        }
     });
-    list(&mut text, "processes left by tests, killed", outcomes, |outcome| outcome.left.clone());
-    list(&mut text, "retries", outcomes, |outcome| outcome.retries.clone());
+    list(
+        &mut text,
+        "processes left by tests, killed",
+        outcomes,
+        |outcome| outcome.left.clone(),
+    );
+    list(&mut text, "retries", outcomes, |outcome| {
+        outcome.retries.clone()
+    });
     let retries: usize = outcomes.iter().map(|outcome| outcome.retries.len()).sum();
     if retries > 1 {
-        line(&mut text, format_args!("finding: {retries} retries in one run, look into them"));
+        line(
+            &mut text,
+            format_args!("finding: {retries} retries in one run, look into them"),
+        );
     }
     slowest(&mut text, outcomes);
-    let count = |is: fn(&Verdict) -> bool| outcomes.iter().filter(|outcome| is(&outcome.verdict)).count();
+    let count = |is: fn(&Verdict) -> bool| {
+        outcomes
+            .iter()
+            .filter(|outcome| is(&outcome.verdict))
+            .count()
+    };
     let passed = count(|verdict| *verdict == Verdict::Passed);
     let failed = count(|verdict| matches!(verdict, Verdict::Failed(_) | Verdict::Interrupted));
     let skipped = count(|verdict| matches!(verdict, Verdict::Skipped(_)));
-    line(&mut text, format_args!("{passed} passed, {failed} failed, {skipped} skipped"));
+    line(
+        &mut text,
+        format_args!("{passed} passed, {failed} failed, {skipped} skipped"),
+    );
     text
 }
 
@@ -60,7 +81,13 @@ fn failures(text: &mut String, outcomes: &[Outcome]) {
             Verdict::Interrupted => "interrupted",
             _ => continue,
         };
-        line(text, format_args!("\nfailed: {} ({reason}, {:.1} s)", outcome.id, outcome.seconds));
+        line(
+            text,
+            format_args!(
+                "\nfailed: {} ({reason}, {:.1} s)",
+                outcome.id, outcome.seconds
+            ),
+        );
         for printed in outcome.output.lines() {
             line(text, format_args!("  | {printed}"));
         }
@@ -68,12 +95,21 @@ fn failures(text: &mut String, outcomes: &[Outcome]) {
 }
 
 /// One line for each test and different entry.
-fn list(text: &mut String, title: &str, outcomes: &[Outcome], entries: impl Fn(&Outcome) -> Vec<String>) {
+fn list(
+    text: &mut String,
+    title: &str,
+    outcomes: &[Outcome],
+    entries: impl Fn(&Outcome) -> Vec<String>,
+) {
     let mut lines = Vec::new();
     for outcome in outcomes {
         let mut entries = entries(outcome);
         entries.dedup();
-        lines.extend(entries.into_iter().map(|entry| format!("  {}: {entry}", outcome.id)));
+        lines.extend(
+            entries
+                .into_iter()
+                .map(|entry| format!("  {}: {entry}", outcome.id)),
+        );
     }
     if !lines.is_empty() {
         line(text, format_args!("\n{title}:\n{}", lines.join("\n")));
@@ -85,7 +121,10 @@ fn slowest(text: &mut String, outcomes: &[Outcome]) {
     sorted.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     line(text, format_args!("\nslowest:"));
     for outcome in sorted.into_iter().take(SLOWEST) {
-        line(text, format_args!("{:8.1} s  {}", outcome.seconds, outcome.id));
+        line(
+            text,
+            format_args!("{:8.1} s  {}", outcome.seconds, outcome.id),
+        );
     }
     line(text, format_args!(""));
 }
@@ -97,17 +136,32 @@ mod tests {
     fn outcome(id: &str, verdict: Verdict, seconds: f64, retries: &[&str]) -> Outcome {
         let retries = retries.iter().map(|&retry| retry.to_owned()).collect();
         let output = "first\nsecond".to_owned();
-        Outcome { id: id.to_owned(), verdict, seconds, retries, left: Vec::new(), output }
+        Outcome {
+            id: id.to_owned(),
+            verdict,
+            seconds,
+            retries,
+            left: Vec::new(),
+            output,
+        }
     }
 
     #[test]
     fn the_summary_ends_with_the_counts() {
         let outcomes = [
             outcome("p/t/a", Verdict::Passed, 7.26, &["over its limit of 1s"]),
-            outcome("p/t/b", Verdict::Failed("exit code 101".into()), 0.2, &["the guest hung"]),
+            outcome(
+                "p/t/b",
+                Verdict::Failed("exit code 101".into()),
+                0.2,
+                &["the guest hung"],
+            ),
             outcome(
                 "p/t/c",
-                Verdict::Skipped(vec!["guests: no QEMU".parse().unwrap(), "guests: no QEMU".parse().unwrap()]),
+                Verdict::Skipped(vec![
+                    "guests: no QEMU".parse().unwrap(),
+                    "guests: no QEMU".parse().unwrap(),
+                ]),
                 0.1,
                 &[],
             ),
@@ -135,6 +189,12 @@ slowest:
         assert_eq!(summary(&outcomes), expected);
         assert!(is_failure(&outcomes) && is_failure(&[]) && !is_failure(&outcomes[..1]));
         let lines: Vec<_> = outcomes.iter().filter_map(progress).collect();
-        assert_eq!(lines, ["     7.3 s  p/t/a", "     0.2 s  failed, exit code 101: p/t/b"]);
+        assert_eq!(
+            lines,
+            [
+                "     7.3 s  p/t/a",
+                "     0.2 s  failed, exit code 101: p/t/b"
+            ]
+        );
     }
 }

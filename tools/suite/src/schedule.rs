@@ -13,7 +13,10 @@ pub type Durations = BTreeMap<String, f64>;
 
 /// Reads the durations of the last run. Without them only the order differs, so what cannot be read counts as absent.
 pub fn read_durations(path: &Path) -> Durations {
-    std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    std::fs::read(path)
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default()
 }
 
 /// The tests that wait and those that run.
@@ -39,12 +42,20 @@ impl State {
     fn next(&mut self) -> Option<Item> {
         let class = self.next_class()?;
         let item = self.waiting.get_mut(&class)?.pop()?;
-        self.running.push(Running { id: item.id.clone(), class, since: Instant::now() });
+        self.running.push(Running {
+            id: item.id.clone(),
+            class,
+            since: Instant::now(),
+        });
         Some(item)
     }
 
     fn next_class(&self) -> Option<Class> {
-        let waits = |class| self.waiting.get(&class).is_some_and(|items| !items.is_empty());
+        let waits = |class| {
+            self.waiting
+                .get(&class)
+                .is_some_and(|items| !items.is_empty())
+        };
         let runs = |class| self.running.iter().any(|running| running.class == class);
         if runs(Class::Alone) {
             return None;
@@ -67,10 +78,25 @@ impl Schedule {
             waiting.entry(item.treatment.class).or_default().push(item);
         }
         for items in waiting.values_mut() {
-            let expected = |item: &Item| durations.get(&item.id).copied().unwrap_or(item.treatment.limit.as_secs_f64());
-            items.sort_by(|a, b| expected(a).total_cmp(&expected(b)).then_with(|| b.id.cmp(&a.id)));
+            let expected = |item: &Item| {
+                durations
+                    .get(&item.id)
+                    .copied()
+                    .unwrap_or(item.treatment.limit.as_secs_f64())
+            };
+            items.sort_by(|a, b| {
+                expected(a)
+                    .total_cmp(&expected(b))
+                    .then_with(|| b.id.cmp(&a.id))
+            });
         }
-        Self { state: Mutex::new(State { waiting, running: Vec::new() }), changed: Condvar::new() }
+        Self {
+            state: Mutex::new(State {
+                waiting,
+                running: Vec::new(),
+            }),
+            changed: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -87,7 +113,10 @@ impl Schedule {
             if let Some(item) = state.next() {
                 return Some(item);
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -99,7 +128,11 @@ impl Schedule {
 
     /// The tests that run, and for how many seconds.
     pub fn running(&self) -> Vec<(String, f64)> {
-        self.lock().running.iter().map(|running| (running.id.clone(), running.since.elapsed().as_secs_f64())).collect()
+        self.lock()
+            .running
+            .iter()
+            .map(|running| (running.id.clone(), running.since.elapsed().as_secs_f64()))
+            .collect()
     }
 }
 
@@ -112,10 +145,23 @@ mod tests {
     use crate::executables::Executable;
 
     fn item(id: &str, class: Class) -> Item {
-        let executable =
-            Executable { label: "x".into(), path: "/x".into(), directory: "/".into(), environment: BTreeMap::new() };
-        let treatment = Treatment { class, limit: Duration::from_secs(60) };
-        Item { id: id.to_owned(), executable, arguments: Vec::new(), is_one_test: true, treatment }
+        let executable = Executable {
+            label: "x".into(),
+            path: "/x".into(),
+            directory: "/".into(),
+            environment: BTreeMap::new(),
+        };
+        let treatment = Treatment {
+            class,
+            limit: Duration::from_secs(60),
+        };
+        Item {
+            id: id.to_owned(),
+            executable,
+            arguments: Vec::new(),
+            is_one_test: true,
+            treatment,
+        }
     }
 
     #[test]
@@ -127,10 +173,15 @@ mod tests {
             item("guest1", Class::Guest),
             item("guest2", Class::Guest),
         ];
-        let durations = [("short", 1.0), ("long", 2.0), ("guest1", 90.0)].map(|(id, time)| (id.to_owned(), time));
+        let durations = [("short", 1.0), ("long", 2.0), ("guest1", 90.0)]
+            .map(|(id, time)| (id.to_owned(), time));
         let schedule = Schedule::new(items, &durations.into());
         let next = || schedule.lock().next().map(|item| item.id);
-        assert_eq!(next().as_deref(), Some("guest1"), "its known duration is above the limit of the other");
+        assert_eq!(
+            next().as_deref(),
+            Some("guest1"),
+            "its known duration is above the limit of the other"
+        );
         assert_eq!(next().as_deref(), Some("long"));
         schedule.end("long");
         assert_eq!(next().as_deref(), Some("short"));
@@ -146,7 +197,10 @@ mod tests {
 
     #[test]
     fn nothing_starts_while_a_test_runs_alone() {
-        let schedule = Schedule::new(vec![item("a", Class::Alone), item("b", Class::Alone)], &Durations::new());
+        let schedule = Schedule::new(
+            vec![item("a", Class::Alone), item("b", Class::Alone)],
+            &Durations::new(),
+        );
         let next = || schedule.lock().next().map(|item| item.id);
         assert_eq!(next().as_deref(), Some("a"));
         assert_eq!(next(), None);

@@ -51,7 +51,11 @@ impl Kind {
 
     /// The kinds in a list such as `guests,root,perf`; none in an empty one.
     pub fn list(text: &str) -> Result<Vec<Self>, String> {
-        text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::parse).collect()
+        text.split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .map(str::parse)
+            .collect()
     }
 }
 
@@ -59,7 +63,10 @@ impl FromStr for Kind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+        let found = Self::ALL
+            .iter()
+            .find(|(name, _)| *name == text)
+            .map(|(_, kind)| *kind);
         let names = || Self::ALL.map(|(name, _)| name).join(", ");
         found.ok_or_else(|| format!("no kind of skip: {text:?}; there are {}", names()))
     }
@@ -67,7 +74,12 @@ impl FromStr for Kind {
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::ALL.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| name))
+        f.write_str(
+            Self::ALL
+                .iter()
+                .find(|(_, kind)| kind == self)
+                .map_or("", |(name, _)| name),
+        )
     }
 }
 
@@ -83,7 +95,10 @@ impl FromStr for Skip {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, reason) = text.split_once(": ").unwrap_or((text, ""));
-        Ok(Self { kind: kind.parse()?, reason: reason.to_owned() })
+        Ok(Self {
+            kind: kind.parse()?,
+            reason: reason.to_owned(),
+        })
     }
 }
 
@@ -93,11 +108,21 @@ mod tests {
 
     #[test]
     fn kinds_are_read_and_unknown_ones_refused() {
-        assert_eq!(Kind::list("guests, perf,"), Ok(vec![Kind::Guests, Kind::Perf]));
+        assert_eq!(
+            Kind::list("guests, perf,"),
+            Ok(vec![Kind::Guests, Kind::Perf])
+        );
         assert_eq!(Kind::list(""), Ok(vec![]));
-        assert!(Kind::list("guests,kvm").unwrap_err().contains("\"kvm\"; there are guests, root, perf"));
+        assert!(
+            Kind::list("guests,kvm")
+                .unwrap_err()
+                .contains("\"kvm\"; there are guests, root, perf")
+        );
         let skip: Skip = "guests: no QEMU: not found".parse().unwrap();
-        assert_eq!((skip.kind, skip.to_string().as_str()), (Kind::Guests, "guests: no QEMU: not found"));
+        assert_eq!(
+            (skip.kind, skip.to_string().as_str()),
+            (Kind::Guests, "guests: no QEMU: not found")
+        );
         assert!("no QEMU".parse::<Skip>().is_err());
     }
 
@@ -108,21 +133,38 @@ mod tests {
             for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
                 match entry.path() {
                     path if path.is_dir() => sources(&path, found),
-                    path if path.extension().is_some_and(|extension| extension == "rs") => found.push(path),
+                    path if path.extension().is_some_and(|extension| extension == "rs") => {
+                        found.push(path)
+                    }
                     _ => {}
                 }
             }
         }
         let mut files = Vec::new();
-        sources(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates").as_ref(), &mut files);
+        sources(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates").as_ref(),
+            &mut files,
+        );
         files.retain(|file| !file.components().any(|part| part.as_os_str() == "examples"));
         let mut lines = 0;
         for file in files {
             let text = std::fs::read_to_string(&file).unwrap();
-            assert!(!text.contains("\"SKIPPED"), "{}: a skip that is not counted", file.display());
-            for (_, rest) in text.match_indices("\"skipped: ").map(|(at, mark)| text[at..].split_at(mark.len())) {
+            assert!(
+                !text.contains("\"SKIPPED"),
+                "{}: a skip that is not counted",
+                file.display()
+            );
+            for (_, rest) in text
+                .match_indices("\"skipped: ")
+                .map(|(at, mark)| text[at..].split_at(mark.len()))
+            {
                 let kind = rest.split_once(": ").map_or(rest, |(kind, _)| kind);
-                assert!(kind.parse::<Kind>().is_ok(), "{}: {:?}", file.display(), rest.lines().next());
+                assert!(
+                    kind.parse::<Kind>().is_ok(),
+                    "{}: {:?}",
+                    file.display(),
+                    rest.lines().next()
+                );
                 lines += 1;
             }
         }

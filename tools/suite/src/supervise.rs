@@ -87,13 +87,18 @@ impl Events {
         for signal in [SIGTERM, SIGINT, SIGCHLD] {
             signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
         }
-        Ok(Self { wakeups, interrupted })
+        Ok(Self {
+            wakeups,
+            interrupted,
+        })
     }
 
     /// Returns at the next event, at the deadline, or before either.
     fn wait_until(&mut self, deadline: Instant) {
         // A time of zero would mean no limit.
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
         if self.wakeups.set_read_timeout(Some(left)).is_ok() {
             let _ = self.wakeups.read(&mut [0; 64]);
         }
@@ -125,7 +130,8 @@ fn decode(status: WaitStatus) -> How {
 
 /// Runs the order that standard input holds and writes the ending to standard output.
 pub fn main() -> anyhow::Result<()> {
-    let order: Order = serde_json::from_reader(std::io::stdin()).context("cannot read the order")?;
+    let order: Order =
+        serde_json::from_reader(std::io::stdin()).context("cannot read the order")?;
     let events = Events::new()?;
     set_child_subreaper(Some(getpid()))?;
     // No terminal: a test that asks one for input fails instead of being stopped.
@@ -139,11 +145,24 @@ pub fn main() -> anyhow::Result<()> {
 }
 
 fn start(order: &Order) -> anyhow::Result<Pid> {
-    let log = File::options().append(true).create(true).open(&order.log).context("cannot open the log")?;
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .open(&order.log)
+        .context("cannot open the log")?;
     let mut command = Command::new(&order.program);
-    command.args(&order.arguments).current_dir(&order.directory).envs(&order.environment);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
-    let child = command.spawn().with_context(|| format!("cannot start {}", order.program.display()))?;
+    command
+        .args(&order.arguments)
+        .current_dir(&order.directory)
+        .envs(&order.environment);
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0);
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", order.program.display()))?;
     Ok(Pid::from_child(&child))
 }
 
@@ -158,8 +177,13 @@ fn run(order: &Order, mut events: Events) -> anyhow::Result<Ending> {
         has_children = reap(test, &mut ended);
     }
     let seconds = begin.elapsed().as_secs_f64();
-    let mut ending =
-        Ending { how: How::Interrupted, seconds, hung: Vec::new(), left: Vec::new(), unkillable: Vec::new() };
+    let mut ending = Ending {
+        how: How::Interrupted,
+        seconds,
+        hung: Vec::new(),
+        left: Vec::new(),
+        unkillable: Vec::new(),
+    };
     if let Some(how) = ended {
         ending.how = how;
     } else {
@@ -187,7 +211,10 @@ struct Rest {
 
 /// Waits as long as the pause for all processes to end, then kills them until none is left.
 fn end_all(test: Pid, pause: Duration, events: &mut Events) -> Rest {
-    let mut rest = Rest { killed: Vec::new(), unkillable: Vec::new() };
+    let mut rest = Rest {
+        killed: Vec::new(),
+        unkillable: Vec::new(),
+    };
     let deadline = Instant::now() + pause;
     while Instant::now() < deadline {
         if !reap(test, &mut None) {
@@ -210,5 +237,8 @@ fn end_all(test: Pid, pause: Duration, events: &mut Events) -> Rest {
 }
 
 fn describe() -> Vec<String> {
-    descendants().iter().map(processes::Process::describe).collect()
+    descendants()
+        .iter()
+        .map(processes::Process::describe)
+        .collect()
 }

@@ -16,8 +16,14 @@ struct Fake(tempfile::TempDir);
 impl Fake {
     /// Each test is a name and a shell script that runs in the folder.
     fn new(tests: &[(&str, &str)]) -> Self {
-        let list: String = tests.iter().map(|(name, _)| format!("echo '{name}: test'; ")).collect();
-        let cases: String = tests.iter().map(|(name, script)| format!("{name}) {script};;\n")).collect();
+        let list: String = tests
+            .iter()
+            .map(|(name, _)| format!("echo '{name}: test'; "))
+            .collect();
+        let cases: String = tests
+            .iter()
+            .map(|(name, script)| format!("{name}) {script};;\n"))
+            .collect();
         let text = format!(
             "#!/bin/sh\n\
              case \"$*\" in *--ignored*) exit;; --list*) {list} exit;; esac\n\
@@ -45,7 +51,9 @@ impl Fake {
 
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar-suite"));
-        command.args(["--config", "suite.toml", "--executable", "fake"]).current_dir(self.path());
+        command
+            .args(["--config", "suite.toml", "--executable", "fake"])
+            .current_dir(self.path());
         command.env_remove("NEARFAR_REQUIRE");
         command
     }
@@ -73,12 +81,30 @@ fn the_last_line_has_the_counts() {
     ]);
     let (output, text) = fake.run();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.ends_with("\n1 passed, 2 failed, 1 skipped\n"), "{text}");
-    assert!(text.contains("\nfailed: fake/fails (exit code 101, "), "{text}");
-    assert!(text.contains("  | test fails ... assertion failed: false\n"), "{text}");
-    assert!(text.contains("fake/exits (exit code 0, but libtest does not report one passed test, "), "{text}");
-    assert!(text.contains("\nskipped:\n  fake/skips: guests: no QEMU\n"), "{text}");
-    assert!(!text.contains("retries") && !text.contains("free text"), "{text}");
+    assert!(
+        text.ends_with("\n1 passed, 2 failed, 1 skipped\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nfailed: fake/fails (exit code 101, "),
+        "{text}"
+    );
+    assert!(
+        text.contains("  | test fails ... assertion failed: false\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("fake/exits (exit code 0, but libtest does not report one passed test, "),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nskipped:\n  fake/skips: guests: no QEMU\n"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("retries") && !text.contains("free text"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -89,18 +115,44 @@ fn a_skip_of_a_required_kind_is_a_failure_with_its_reason() {
         ("unclear", "echo 'skipped: no reason'; pass"),
     ]);
     let run = |require: &str| {
-        let output = fake.command().env("NEARFAR_REQUIRE", require).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+        let output = fake
+            .command()
+            .env("NEARFAR_REQUIRE", require)
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
     };
     let (code, text, _) = run("");
-    assert!(code == Some(1) && text.ends_with("\n0 passed, 1 failed, 2 skipped\n"), "{text}");
-    assert!(text.contains("failed: fake/unclear (a line that begins with `skipped: `: no kind of skip"), "{text}");
+    assert!(
+        code == Some(1) && text.ends_with("\n0 passed, 1 failed, 2 skipped\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("failed: fake/unclear (a line that begins with `skipped: `: no kind of skip"),
+        "{text}"
+    );
     let (code, text, _) = run("guests,root,perf");
-    assert!(code == Some(1) && text.ends_with("\n0 passed, 2 failed, 1 skipped\n"), "{text}");
-    assert!(text.contains("failed: fake/boots (skipped, but guests required: guests: no QEMU, "), "{text}");
-    assert!(text.contains("\nskipped:\n  fake/measures: load: the host is busy\n"), "{text}");
+    assert!(
+        code == Some(1) && text.ends_with("\n0 passed, 2 failed, 1 skipped\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("failed: fake/boots (skipped, but guests required: guests: no QEMU, "),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nskipped:\n  fake/measures: load: the host is busy\n"),
+        "{text}"
+    );
     let (code, _, errors) = run("guest");
-    assert!(code == Some(2) && errors.contains("NEARFAR_REQUIRE: no kind of skip: \"guest\""), "{errors}");
+    assert!(
+        code == Some(2) && errors.contains("NEARFAR_REQUIRE: no kind of skip: \"guest\""),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -110,7 +162,10 @@ fn a_hung_test_is_killed_with_its_processes_and_runs_once_more() {
     let fake = Fake::new(&[("hangs", script), ("passes", "pass")]);
     let (output, text) = fake.run();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.ends_with("\n1 passed, 1 failed, 0 skipped\n"), "{text}");
+    assert!(
+        text.ends_with("\n1 passed, 1 failed, 0 skipped\n"),
+        "{text}"
+    );
     for expected in [
         "over its limit of 500ms, killed, runs once more: fake/hangs\n",
         "over its limit of 500ms, killed, failed: fake/hangs\n",
@@ -123,7 +178,11 @@ fn a_hung_test_is_killed_with_its_processes_and_runs_once_more() {
     }
     let pids = fs::read_to_string(fake.path().join("pids")).unwrap();
     assert_eq!(pids.lines().count(), 2, "one for each attempt");
-    assert!(pids.lines().all(|pid| !Path::new("/proc").join(pid).exists()), "{pids}");
+    assert!(
+        pids.lines()
+            .all(|pid| !Path::new("/proc").join(pid).exists()),
+        "{pids}"
+    );
 }
 
 #[test]
@@ -134,9 +193,18 @@ fn a_test_that_passes_the_second_time_has_passed_and_counts_as_a_retry() {
     ]);
     let (output, text) = fake.run();
     assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(text.ends_with("\n2 passed, 0 failed, 0 skipped\n"), "{text}");
-    assert!(text.contains("  fake/hangs: over its limit of 500ms\n  fake/retries: the guest hung\n"), "{text}");
-    assert!(text.contains("\nfinding: 2 retries in one run, look into them\n"), "{text}");
+    assert!(
+        text.ends_with("\n2 passed, 0 failed, 0 skipped\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("  fake/hangs: over its limit of 500ms\n  fake/retries: the guest hung\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nfinding: 2 retries in one run, look into them\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -146,14 +214,21 @@ fn an_orphan_that_holds_the_output_is_killed_and_named() {
     let (output, text) = fake.run();
     assert!(begin.elapsed() < Duration::from_secs(20), "{text}");
     assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(text.contains("\nprocesses left by tests, killed:\n  fake/leaves: process "), "{text}");
+    assert!(
+        text.contains("\nprocesses left by tests, killed:\n  fake/leaves: process "),
+        "{text}"
+    );
     assert!(!fake.exists("pid"));
 }
 
 #[test]
 fn tests_end_with_a_runner_that_is_killed() {
     let fake = Fake::new(&[("waits", "echo $$ >pid.new; mv pid.new pid; sleep 60")]);
-    let mut runner = fake.command().stdout(std::process::Stdio::null()).spawn().unwrap();
+    let mut runner = fake
+        .command()
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
     wait_until("the test runs", || fake.path().join("pid").exists());
     runner.kill().unwrap();
     runner.wait().unwrap();
@@ -166,9 +241,17 @@ fn a_signal_ends_the_run_with_a_summary_and_without_a_process() {
     // when one of the others has ended.
     let waits = "echo $$ >pid.new; mv pid.new pid; sleep 60";
     let fake = Fake::new(&[("a", "exit 3"), ("b", "sleep 60"), ("c", waits)]);
-    let runner = fake.command().stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let runner = fake
+        .command()
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     wait_until("the test runs", || fake.path().join("pid").exists());
-    rustix::process::kill_process(rustix::process::Pid::from_child(&runner), rustix::process::Signal::TERM).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&runner),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
     let output = runner.wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(128 + 15), "{text}");
@@ -183,13 +266,19 @@ fn a_rule_that_matches_no_test_is_an_error() {
     fake.configure(RULE);
     let output = fake.command().output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), errors.trim()), (Some(2), "nearfar-suite: rules that match no test: */hangs"));
+    assert_eq!(
+        (output.status.code(), errors.trim()),
+        (Some(2), "nearfar-suite: rules that match no test: */hangs")
+    );
 }
 
 fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: not within 20 s");
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "{what}: not within 20 s"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }

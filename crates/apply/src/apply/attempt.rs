@@ -14,7 +14,10 @@ use crate::undo::Undo;
 pub(super) enum Attempt {
     /// Written, and the file shows it now. `recorded` is false when the journal could not take note; it still holds
     /// the old value.
-    Made { now: String, recorded: io::Result<()> },
+    Made {
+        now: String,
+        recorded: io::Result<()>,
+    },
     /// The system refused; the file is as before.
     Refused(io::Error),
     /// Written and taken back, because the file did not show it or the driver could not be bound.
@@ -34,7 +37,13 @@ pub(super) fn attempt(
     let path = intent.setting.path();
     let (old, new) = (intent.old.trim_end(), intent.new.trim_end());
     if let Err(error) = journal.append(system, Record::Intent(intent.clone())) {
-        tracing::warn!(path, old, new, reason = plain(&error), "not written: the journal cannot be written");
+        tracing::warn!(
+            path,
+            old,
+            new,
+            reason = plain(&error),
+            "not written: the journal cannot be written"
+        );
         return Attempt::NotJournalled(error);
     }
     tracing::info!(path, old, new, "write");
@@ -43,7 +52,13 @@ pub(super) fn attempt(
         Err(error) => refused(system, journal, &mut written, error, tree),
         Ok(()) => match settle(system, &intent, tree) {
             Ok(now) => {
-                let recorded = journal.append(system, Record::Done { write: intent.write, now: now.clone() });
+                let recorded = journal.append(
+                    system,
+                    Record::Done {
+                        write: intent.write,
+                        now: now.clone(),
+                    },
+                );
                 written.now = Some(now.clone());
                 written.progress = Progress::Done;
                 Attempt::Made { now, recorded }
@@ -58,39 +73,72 @@ pub(super) fn attempt(
 /// After the write: reads back, and binds the driver again where that was asked for.
 fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, String> {
     let path = intent.setting.path();
-    let now = text(system, &path).map_err(|error| format!("written, but cannot be read back: {}", plain(&error)))?;
+    let now = text(system, &path)
+        .map_err(|error| format!("written, but cannot be read back: {}", plain(&error)))?;
     if !intent.setting.same(&now, &intent.new) {
         return Err(shows_another(&intent.setting, &intent.new, &now));
     }
     if let (Some(driver), Setting::DeviceNode { device }) = (&intent.rebind, &intent.setting)
         && !tree
     {
-        rebind(system, *device, driver)
-            .map_err(|error| format!("driver {driver} could not be bound again: {}", plain(&error)))?;
+        rebind(system, *device, driver).map_err(|error| {
+            format!(
+                "driver {driver} could not be bound again: {}",
+                plain(&error)
+            )
+        })?;
     }
     Ok(now)
 }
 
-fn refused(system: &dyn System, journal: &mut Journal, written: &mut Written, error: io::Error, tree: bool) -> Attempt {
+fn refused(
+    system: &dyn System,
+    journal: &mut Journal,
+    written: &mut Written,
+    error: io::Error,
+    tree: bool,
+) -> Attempt {
     let (path, new) = (written.intent.setting.path(), written.intent.new.trim_end());
     tracing::warn!(path, new, reason = plain(&error), "write refused");
     match text(system, &written.intent.setting.path()) {
         // A file of a tree on a full disk may hold a part of the new bytes.
-        Ok(now) if now != written.intent.old => take_back(system, journal, written, plain(&error), tree),
+        Ok(now) if now != written.intent.old => {
+            take_back(system, journal, written, plain(&error), tree)
+        }
         _ => {
-            let record = Record::Failed { write: written.intent.write, error: plain(&error) };
+            let record = Record::Failed {
+                write: written.intent.write,
+                error: plain(&error),
+            };
             // Without this record the write stays in doubt, and rollback finds the file as before.
             let _ = journal.append(system, record);
-            written.progress = Progress::Failed { error: plain(&error) };
+            written.progress = Progress::Failed {
+                error: plain(&error),
+            };
             Attempt::Refused(error)
         }
     }
 }
 
-fn take_back(system: &dyn System, journal: &mut Journal, written: &mut Written, error: String, tree: bool) -> Attempt {
-    tracing::warn!(path = written.intent.setting.path(), reason = error, "write does not hold, taken back");
+fn take_back(
+    system: &dyn System,
+    journal: &mut Journal,
+    written: &mut Written,
+    error: String,
+    tree: bool,
+) -> Attempt {
+    tracing::warn!(
+        path = written.intent.setting.path(),
+        reason = error,
+        "write does not hold, taken back"
+    );
     // The run holds the lock and has just written: whatever the file shows instead is the kernel's answer to that.
-    let mut undo = Undo { system, journal, tree, force: true };
+    let mut undo = Undo {
+        system,
+        journal,
+        tree,
+        force: true,
+    };
     let undo = undo.undo(written);
     Attempt::TakenBack { error, undo }
 }

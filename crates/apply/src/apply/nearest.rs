@@ -23,8 +23,16 @@ impl<'a> Nearest<'a> {
                 used.extend(cpus.iter());
             }
         }
-        let lists = plan.nearest.iter().map(|nearest| (nearest.node, nearest.cpus.as_slice())).collect();
-        Self { lists, used, full: CpuSet::new() }
+        let lists = plan
+            .nearest
+            .iter()
+            .map(|nearest| (nearest.node, nearest.cpus.as_slice()))
+            .collect();
+        Self {
+            lists,
+            used,
+            full: CpuSet::new(),
+        }
     }
 
     /// Takes note that none of these CPUs has a free vector, and gives the next one to try.

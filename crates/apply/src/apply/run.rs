@@ -46,18 +46,34 @@ impl<'a> Carrying<'a> {
         header: Header,
     ) -> Self {
         let (nearest, writes) = (Nearest::new(plan), Vec::new());
-        Self { plan, options, system, tree, state, header, journal: None, writes, nearest, stopped_because: None }
+        Self {
+            plan,
+            options,
+            system,
+            tree,
+            state,
+            header,
+            journal: None,
+            writes,
+            nearest,
+            stopped_because: None,
+        }
     }
 
     pub(super) fn carry_out(mut self, notes: Vec<String>) -> Result<Outcome, ApplyError> {
         let mut changes: Vec<Tried> = Vec::with_capacity(self.plan.changes.len());
         let mut undone_because = None;
         for (planned, index) in self.plan.changes.iter().zip(0..) {
-            if undone_because.is_none() && self.stopped_because.is_none() && self.options.is_cancelled() {
+            if undone_because.is_none()
+                && self.stopped_because.is_none()
+                && self.options.is_cancelled()
+            {
                 undone_because = Some("interrupted".to_owned());
             }
             let result = if undone_because.is_some() || self.stopped_because.is_some() {
-                Applied::LeftAlone { because: "not tried: the run had ended".to_owned() }
+                Applied::LeftAlone {
+                    because: "not tried: the run had ended".to_owned(),
+                }
             } else {
                 self.one(planned, index)?
             };
@@ -66,20 +82,34 @@ impl<'a> Carrying<'a> {
                 tracing::warn!(path = file, reason = because, "not changed");
             }
             let made = matches!(result, Applied::Made { .. } | Applied::AlreadySo { .. });
-            if self.options.atomic && undone_because.is_none() && (!made || self.stopped_because.is_some()) {
+            if self.options.atomic
+                && undone_because.is_none()
+                && (!made || self.stopped_because.is_some())
+            {
                 undone_because = Some(format!("change {} ({file}) could not be made", index + 1));
             }
-            changes.push(Tried { change: planned.change.clone(), file, result });
+            changes.push(Tried {
+                change: planned.change.clone(),
+                file,
+                result,
+            });
         }
         // Interrupted during the last change: the promise is the same as before it.
-        if undone_because.is_none() && self.stopped_because.is_none() && self.options.is_cancelled() {
+        if undone_because.is_none() && self.stopped_because.is_none() && self.options.is_cancelled()
+        {
             undone_because = Some("interrupted".to_owned());
         }
         if undone_because.is_some() {
             self.take_all_back(&mut changes);
         }
         let run = self.finish();
-        Ok(Outcome { run, changes, undone_because, stopped_because: self.stopped_because, notes })
+        Ok(Outcome {
+            run,
+            changes,
+            undone_because,
+            stopped_because: self.stopped_because,
+            notes,
+        })
     }
 
     /// One change. An error only where nothing at all was written yet.
@@ -87,29 +117,48 @@ impl<'a> Carrying<'a> {
         let setting = Setting::of(&planned.change);
         let current = match text(self.system, &setting.path()) {
             Ok(current) => current,
-            Err(error) => return Ok(Applied::Failed { error: explain_read(&planned.change, &error) }),
+            Err(error) => {
+                return Ok(Applied::Failed {
+                    error: explain_read(&planned.change, &error),
+                });
+            }
         };
         // Looked at again, under the lock: binding a driver again, earlier in this run, hands its interrupts out anew.
         let expected = owner::expected(planned);
         let seen = owner::observe(self.system, &setting, &expected, self.tree);
         if let Some(Mismatch { was, now, .. }) = owner::mismatch(&expected, &seen) {
-            return Ok(Applied::LeftAlone { because: format!("the plan was made for {was}, it is {now} now") });
+            return Ok(Applied::LeftAlone {
+                because: format!("the plan was made for {was}, it is {now} now"),
+            });
         }
         let new = wanted(&planned.change, &current);
-        tracing::debug!(path = setting.path(), old = current.trim_end(), new = new.trim_end(), "compare");
+        tracing::debug!(
+            path = setting.path(),
+            old = current.trim_end(),
+            new = new.trim_end(),
+            "compare"
+        );
         if setting.same(&current, &new) {
-            return Ok(Applied::AlreadySo { now: shown(&current) });
+            return Ok(Applied::AlreadySo {
+                now: shown(&current),
+            });
         }
         if let Some(before) = &planned.before
             && !self.options.force
             && !setting.same(&current, before)
         {
             let (before, now) = (setting.shown(before), setting.shown(&current));
-            let because = format!("it has changed since the plan was made: it was {before:?} and is {now:?} now");
+            let because = format!(
+                "it has changed since the plan was made: it was {before:?} and is {now:?} now"
+            );
             return Ok(Applied::LeftAlone { because });
         }
         let rebind = match &planned.change {
-            Change::DeviceNode { device, rebind: Some(driver), .. } if !self.tree => {
+            Change::DeviceNode {
+                device,
+                rebind: Some(driver),
+                ..
+            } if !self.tree => {
                 if let Err(because) = may_rebind(self.system, *device, driver) {
                     return Ok(Applied::LeftAlone { because });
                 }
@@ -117,7 +166,15 @@ impl<'a> Carrying<'a> {
             }
             _ => None,
         };
-        let intent = Intent { write: 0, change: index, setting, old: current, new, owner: Some(seen.owner), rebind };
+        let intent = Intent {
+            write: 0,
+            change: index,
+            setting,
+            old: current,
+            new,
+            owner: Some(seen.owner),
+            rebind,
+        };
         self.write(&planned.change, intent)
     }
 
@@ -128,9 +185,19 @@ impl<'a> Carrying<'a> {
             intent.write = self.writes.len() as u64;
             let journal = match &mut self.journal {
                 Some(journal) => journal,
-                None => self.journal.insert(Journal::begin(self.state, self.system, self.header.clone())?),
+                None => self.journal.insert(Journal::begin(
+                    self.state,
+                    self.system,
+                    self.header.clone(),
+                )?),
             };
-            let attempt = attempt(self.system, journal, &mut self.writes, intent.clone(), self.tree);
+            let attempt = attempt(
+                self.system,
+                journal,
+                &mut self.writes,
+                intent.clone(),
+                self.tree,
+            );
             let Attempt::Refused(error) = attempt else {
                 if let Some(cpu) = instead {
                     self.nearest.take(cpu);
@@ -138,7 +205,9 @@ impl<'a> Carrying<'a> {
                 return Ok(self.result(change, &intent, attempt, instead));
             };
             let Change::InterruptAffinity { cpus, near, .. } = change else {
-                return Ok(Applied::Failed { error: explain_write(change, &error) });
+                return Ok(Applied::Failed {
+                    error: explain_write(change, &error),
+                });
             };
             if is(&error, Errno::NOSPC) {
                 let full = instead.map_or_else(|| cpus.clone(), |cpu| CpuSet::from_iter([cpu]));
@@ -159,7 +228,13 @@ impl<'a> Carrying<'a> {
         }
     }
 
-    fn result(&mut self, change: &Change, intent: &Intent, attempt: Attempt, instead: Option<CpuId>) -> Applied {
+    fn result(
+        &mut self,
+        change: &Change,
+        intent: &Intent,
+        attempt: Attempt,
+        instead: Option<CpuId>,
+    ) -> Applied {
         match attempt {
             Attempt::Made { now, recorded } => {
                 if let Err(error) = recorded {
@@ -167,53 +242,90 @@ impl<'a> Carrying<'a> {
                 }
                 let note = self.note(change, instead);
                 let effective = effective(self.system, change, &now);
-                Applied::Made { before: shown(&intent.old), after: shown(&now), effective, note }
+                Applied::Made {
+                    before: shown(&intent.old),
+                    after: shown(&now),
+                    effective,
+                    note,
+                }
             }
             Attempt::NotJournalled(error) => {
                 self.stop(&error);
                 let because = plain(&error);
-                Applied::Failed { error: format!("not written, because the journal cannot be: {because}") }
+                Applied::Failed {
+                    error: format!("not written, because the journal cannot be: {because}"),
+                }
             }
-            Attempt::TakenBack { error, undo } if undo.is_settled() => {
-                Applied::Failed { error: format!("{error}; the old value is back") }
-            }
-            Attempt::TakenBack { error, undo } => {
-                Applied::Failed { error: format!("{error}; taking it back failed too ({undo:?}): nearfar rollback") }
-            }
-            Attempt::Refused(error) => Applied::Failed { error: explain_write(change, &error) },
+            Attempt::TakenBack { error, undo } if undo.is_settled() => Applied::Failed {
+                error: format!("{error}; the old value is back"),
+            },
+            Attempt::TakenBack { error, undo } => Applied::Failed {
+                error: format!("{error}; taking it back failed too ({undo:?}): nearfar rollback"),
+            },
+            Attempt::Refused(error) => Applied::Failed {
+                error: explain_write(change, &error),
+            },
         }
     }
 
     fn note(&self, change: &Change, instead: Option<CpuId>) -> Option<String> {
         match (change, instead) {
-            (Change::InterruptAffinity { cpus, .. }, Some(cpu)) => {
-                Some(format!("CPU {cpus} has no interrupt vector left: CPU {cpu} is the next nearest that has"))
-            }
-            (Change::DeviceNode { rebind: Some(driver), .. }, _) if self.tree => {
-                Some(format!("driver {driver} was not bound again: this is a directory tree"))
-            }
-            (Change::DeviceNode { rebind: None, .. }, _) => {
-                Some("the driver keeps the node it was bound with until it is bound again".to_owned())
-            }
+            (Change::InterruptAffinity { cpus, .. }, Some(cpu)) => Some(format!(
+                "CPU {cpus} has no interrupt vector left: CPU {cpu} is the next nearest that has"
+            )),
+            (
+                Change::DeviceNode {
+                    rebind: Some(driver),
+                    ..
+                },
+                _,
+            ) if self.tree => Some(format!(
+                "driver {driver} was not bound again: this is a directory tree"
+            )),
+            (Change::DeviceNode { rebind: None, .. }, _) => Some(
+                "the driver keeps the node it was bound with until it is bound again".to_owned(),
+            ),
             _ => None,
         }
     }
 
     fn stop(&mut self, error: &io::Error) {
-        let place = self.journal.as_ref().map_or_else(|| self.state.place.clone(), |journal| journal.place.clone());
-        self.stopped_because = Some(format!("cannot write the journal {place}: {}", plain(error)));
+        let place = self
+            .journal
+            .as_ref()
+            .map_or_else(|| self.state.place.clone(), |journal| journal.place.clone());
+        self.stopped_because = Some(format!(
+            "cannot write the journal {place}: {}",
+            plain(error)
+        ));
     }
 
     fn take_all_back(&mut self, changes: &mut [Tried]) {
-        let Some(journal) = &mut self.journal else { return };
-        let mut undo = Undo { system: self.system, journal, tree: self.tree, force: false };
-        for written in self.writes.iter_mut().rev().filter(|written| written.is_open()) {
+        let Some(journal) = &mut self.journal else {
+            return;
+        };
+        let mut undo = Undo {
+            system: self.system,
+            journal,
+            tree: self.tree,
+            force: false,
+        };
+        for written in self
+            .writes
+            .iter_mut()
+            .rev()
+            .filter(|written| written.is_open())
+        {
             let undone = undo.undo(written);
-            let tried = usize::try_from(written.intent.change).ok().and_then(|change| changes.get_mut(change));
+            let tried = usize::try_from(written.intent.change)
+                .ok()
+                .and_then(|change| changes.get_mut(change));
             let Some(tried) = tried else { continue };
             if matches!(tried.result, Applied::Made { .. }) {
                 tried.result = match undone.is_settled() {
-                    true => Applied::Undone { now: shown(&written.intent.old) },
+                    true => Applied::Undone {
+                        now: shown(&written.intent.old),
+                    },
                     false => Applied::NotUndone { undo: undone },
                 };
             }
@@ -243,16 +355,23 @@ fn is(error: &io::Error, errno: Errno) -> bool {
 /// `irq_set_affinity` (kernel/irq/proc.c): EIO, since Linux 6.11 EPERM, for interrupts the kernel manages.
 fn interrupt_refused(change: &Change, error: &io::Error) -> Applied {
     if is(error, Errno::IO) || is(error, Errno::PERM) {
-        let because = format!("the kernel manages this interrupt itself ({})", plain(error));
+        let because = format!(
+            "the kernel manages this interrupt itself ({})",
+            plain(error)
+        );
         return Applied::LeftAlone { because };
     }
-    Applied::Failed { error: explain_write(change, error) }
+    Applied::Failed {
+        error: explain_write(change, error),
+    }
 }
 
 fn explain_read(change: &Change, error: &io::Error) -> String {
     let gone = match change {
         Change::InterruptAffinity { .. } => "there is no such interrupt (any more)",
-        Change::Xps { .. } | Change::Rps { .. } => "there is no such queue, or the device has only one",
+        Change::Xps { .. } | Change::Rps { .. } => {
+            "there is no such queue, or the device has only one"
+        }
         Change::NvmeIoPolicy { .. } => "there is no such subsystem, or native multipath is off",
         Change::DeviceNode { .. } => "there is no such device",
         Change::Sysctl { .. } => "this kernel has no such setting",
@@ -269,19 +388,27 @@ fn explain_write(change: &Change, error: &io::Error) -> String {
         Change::InterruptAffinity { .. } if is(error, Errno::NOSPC) => {
             " (no interrupt vector left on any CPU of the plan's list)"
         }
-        Change::InterruptAffinity { .. } if is(error, Errno::RANGE) || is(error, Errno::OVERFLOW) => {
+        Change::InterruptAffinity { .. }
+            if is(error, Errno::RANGE) || is(error, Errno::OVERFLOW) =>
+        {
             " (there is no such CPU)"
         }
-        Change::InterruptAffinity { .. } if is(error, Errno::INVAL) => " (none of these CPUs is online)",
+        Change::InterruptAffinity { .. } if is(error, Errno::INVAL) => {
+            " (none of these CPUs is online)"
+        }
         Change::DeviceNode { .. } if is(error, Errno::INVAL) => " (the node is not online)",
-        Change::NvmeIoPolicy { .. } if is(error, Errno::INVAL) => " (this kernel knows no such policy)",
+        Change::NvmeIoPolicy { .. } if is(error, Errno::INVAL) => {
+            " (this kernel knows no such policy)"
+        }
         _ => "",
     };
     format!("{}{why}", plain(error))
 }
 
 fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effective> {
-    let Change::InterruptAffinity { irq, .. } = change else { return None };
+    let Change::InterruptAffinity { irq, .. } = change else {
+        return None;
+    };
     let path = format!("/proc/irq/{irq}/effective_affinity_list");
     let unknown = |because: String| Some(Effective::NotKnown { because });
     let cpus = match text(system, &path) {
@@ -289,7 +416,9 @@ fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effectiv
         Err(error) => return unknown(format!("{path}: {}", plain(&error))),
     };
     match (CpuSet::parse_list(&cpus), CpuSet::parse_list(now)) {
-        (Ok(set), _) if set.is_empty() => unknown(format!("{path} is empty: the interrupt is not in use")),
+        (Ok(set), _) if set.is_empty() => {
+            unknown(format!("{path} is empty: the interrupt is not in use"))
+        }
         (Ok(set), Ok(wanted)) if set.is_subset(&wanted) => Some(Effective::Now { cpus }),
         (Ok(_), _) => Some(Effective::WithTheNextInterrupt { cpus }),
         (Err(error), _) => unknown(format!("{path}: {error}")),

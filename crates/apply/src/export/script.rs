@@ -43,7 +43,10 @@ exit "$status"
 /// replaces; a change that cannot be exported is a comment that says why.
 pub fn script(plan: &Plan) -> String {
     let writings = writings(plan);
-    let mut text = format!("#!/bin/sh\n{}{USAGE}", heading(plan, "Puts what is far near"));
+    let mut text = format!(
+        "#!/bin/sh\n{}{USAGE}",
+        heading(plan, "Puts what is far near")
+    );
     text.push_str("\nmake() {\n    :\n");
     for writing in &writings {
         text.push_str(&make(writing));
@@ -70,7 +73,11 @@ fn make(writing: &Exported<'_>) -> String {
     for reason in writing.reasons() {
         text.push_str(&format!("    # {reason}\n"));
     }
-    text.push_str(&format!("    put {} {}\n", quoted(&writing.file), quoted(&writing.value)));
+    text.push_str(&format!(
+        "    put {} {}\n",
+        quoted(&writing.file),
+        quoted(&writing.value)
+    ));
     for line in writing.rebinding() {
         text.push_str(&format!("    # {line}\n"));
     }
@@ -78,7 +85,9 @@ fn make(writing: &Exported<'_>) -> String {
 }
 
 fn undo(writing: &Exported<'_>) -> String {
-    let Ok(writing) = writing else { return String::new() };
+    let Ok(writing) = writing else {
+        return String::new();
+    };
     let Some(before) = writing.before() else {
         return format!("    # {}: the value before is not known\n", writing.file);
     };

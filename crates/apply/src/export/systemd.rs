@@ -30,7 +30,10 @@ WantedBy=multi-user.target
 /// handler in /proc/interrupts, and those without a name that can be looked up are left out with a comment.
 pub fn systemd(plan: &Plan) -> String {
     let mut text = format!("{}{UNIT}", heading(plan, "Memory placement at every boot"));
-    let lines: Vec<String> = writings(plan).iter().map(|writing| explained(writing, line)).collect();
+    let lines: Vec<String> = writings(plan)
+        .iter()
+        .map(|writing| explained(writing, line))
+        .collect();
     if !lines.iter().any(|line| line.contains("\nExecStart=")) {
         // systemd refuses a service without a command.
         text.push_str("# Nothing of the plan can be kept over a boot.\nExecStart=/bin/true\n");
@@ -43,7 +46,10 @@ pub fn systemd(plan: &Plan) -> String {
 fn line(writing: &Writing<'_>) -> String {
     match command(writing) {
         Ok(command) => format!("ExecStart=-/bin/sh -c \"{}\"\n", escaped(&command)),
-        Err(because) => format!("# left out: {} <- {}: {because}\n", writing.file, writing.value),
+        Err(because) => format!(
+            "# left out: {} <- {}: {because}\n",
+            writing.file, writing.value
+        ),
     }
 }
 
@@ -52,7 +58,11 @@ fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
         Change::InterruptAffinity { .. } => {
             let name = lookup_name(&writing.planned.change)
                 .ok_or("interrupt numbers change at every boot, and the plan gives no name to look it up by")?;
-            let device = writing.planned.owner.as_ref().and_then(|owner| owner.device);
+            let device = writing
+                .planned
+                .owner
+                .as_ref()
+                .and_then(|owner| owner.device);
             Ok(put_by_name(name, &writing.value, device))
         }
         _ => Ok(format!("echo '{}' > '{}'", writing.value, writing.file)),
@@ -61,5 +71,9 @@ fn command(writing: &Writing<'_>) -> Result<String, &'static str> {
 
 /// Text inside double quotes of a unit file, where systemd itself takes `$` and `%` (systemd.service(5)).
 fn escaped(command: &str) -> String {
-    command.replace('\\', r"\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$")
+    command
+        .replace('\\', r"\\")
+        .replace('"', "\\\"")
+        .replace('%', "%%")
+        .replace('$', "$$")
 }

@@ -18,7 +18,10 @@ const INSTALL: &str = "#
 
 /// The plan as udev rules. What udev cannot do is a comment that says why.
 pub fn udev(plan: &Plan) -> String {
-    let mut text = format!("{}{INSTALL}", heading(plan, "Memory placement when devices appear"));
+    let mut text = format!(
+        "{}{INSTALL}",
+        heading(plan, "Memory placement when devices appear")
+    );
     for writing in &writings(plan) {
         text.push('\n');
         text.push_str(&explained(writing, act));
@@ -31,20 +34,34 @@ fn act(writing: &Writing<'_>) -> String {
     match &writing.planned.change {
         Change::InterruptAffinity { .. } => interrupt(writing),
         // The queue's own event comes before udev renames the interface; "move" is the renaming.
-        Change::Xps { interface, queue, .. } => queue_rule(writing, interface, &format!("tx-{queue}/xps_cpus")),
-        Change::Rps { interface, queue, .. } => queue_rule(writing, interface, &format!("rx-{queue}/rps_cpus")),
+        Change::Xps {
+            interface, queue, ..
+        } => queue_rule(writing, interface, &format!("tx-{queue}/xps_cpus")),
+        Change::Rps {
+            interface, queue, ..
+        } => queue_rule(writing, interface, &format!("rx-{queue}/rps_cpus")),
         Change::NvmeIoPolicy { subsystem, .. } => {
             // The number of a subsystem is given out in the order in which disks answer; its NQN is its own.
             let plain = |b: u8| b.is_ascii_alphanumeric() || b".:_-".contains(&b);
-            let nqn = owner(writing).nqn.filter(|nqn| !nqn.is_empty() && nqn.bytes().all(plain));
-            let which =
-                nqn.map_or_else(|| format!("KERNEL==\"{subsystem}\""), |nqn| format!("ATTR{{subsysnqn}}==\"{nqn}\""));
-            format!("ACTION==\"add|change\", SUBSYSTEM==\"nvme-subsystem\", {which}, ATTR{{iopolicy}}=\"{value}\"\n")
+            let nqn = owner(writing)
+                .nqn
+                .filter(|nqn| !nqn.is_empty() && nqn.bytes().all(plain));
+            let which = nqn.map_or_else(
+                || format!("KERNEL==\"{subsystem}\""),
+                |nqn| format!("ATTR{{subsysnqn}}==\"{nqn}\""),
+            );
+            format!(
+                "ACTION==\"add|change\", SUBSYSTEM==\"nvme-subsystem\", {which}, ATTR{{iopolicy}}=\"{value}\"\n"
+            )
         }
         Change::DeviceNode { device, .. } => {
-            format!("ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\", ATTR{{numa_node}}=\"{value}\"\n")
+            format!(
+                "ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\", ATTR{{numa_node}}=\"{value}\"\n"
+            )
         }
-        Change::Sysctl { name, .. } => format!("# left out: for /etc/sysctl.d/99-nearfar.conf: {name} = {value}\n"),
+        Change::Sysctl { name, .. } => {
+            format!("# left out: for /etc/sysctl.d/99-nearfar.conf: {name} = {value}\n")
+        }
     }
 }
 
@@ -69,26 +86,50 @@ fn queue_rule(writing: &Writing<'_>, interface: &str, attribute: &str) -> String
 /// `virtio0-input.1`), so the plan says which it is. Network drivers ask for their interrupts when the interface is brought
 /// up, which udev is not told: hence the `change` event, for `udevadm trigger` after that.
 fn interrupt(writing: &Writing<'_>) -> String {
-    let left_out = |because: &str| format!("# left out: {} <- {}: {because}\n", writing.file, writing.value);
-    let Some(name) = lookup_name(&writing.planned.change) else {
-        return left_out("interrupt numbers change at every boot, and the plan gives no name to look it up by");
+    let left_out = |because: &str| {
+        format!(
+            "# left out: {} <- {}: {because}\n",
+            writing.file, writing.value
+        )
     };
-    let Owner { interface, controller, device, .. } = owner(writing);
+    let Some(name) = lookup_name(&writing.planned.change) else {
+        return left_out(
+            "interrupt numbers change at every boot, and the plan gives no name to look it up by",
+        );
+    };
+    let Owner {
+        interface,
+        controller,
+        device,
+        ..
+    } = owner(writing);
     let interface = interface.filter(|name| check_interface(name).is_ok());
     let controller = controller.filter(|name| is_controller(name));
     let event = match (interface, controller, device) {
         (Some(name), ..) => {
-            format!("ACTION==\"add|change|move\", SUBSYSTEM==\"net\", KERNEL==\"{name}\"{}", below(device))
+            format!(
+                "ACTION==\"add|change|move\", SUBSYSTEM==\"net\", KERNEL==\"{name}\"{}",
+                below(device)
+            )
         }
         (None, Some(name), _) => {
-            format!("ACTION==\"add|change\", SUBSYSTEM==\"nvme\", KERNEL==\"{name}\"{}", below(device))
+            format!(
+                "ACTION==\"add|change\", SUBSYSTEM==\"nvme\", KERNEL==\"{name}\"{}",
+                below(device)
+            )
         }
         // Interrupts are there when the driver is: "bind" (since Linux 4.14) comes after "add".
-        (None, None, Some(device)) => format!("ACTION==\"bind|change\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\""),
-        (None, None, None) => return left_out("the plan does not say which device has it; see --format systemd"),
+        (None, None, Some(device)) => {
+            format!("ACTION==\"bind|change\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\"")
+        }
+        (None, None, None) => {
+            return left_out("the plan does not say which device has it; see --format systemd");
+        }
     };
     // $$ and %% are udev's way to write $ and %.
-    let command = put_by_name(name, &writing.value, device).replace('%', "%%").replace('$', "$$");
+    let command = put_by_name(name, &writing.value, device)
+        .replace('%', "%%")
+        .replace('$', "$$");
     format!("{event}, RUN+=\"/bin/sh -c '{command}'\"\n")
 }
 

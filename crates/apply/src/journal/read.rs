@@ -38,13 +38,18 @@ pub(crate) struct Contents {
 pub(crate) fn read(state: &StateDir, run: RunId) -> Result<Contents, ApplyError> {
     let file = state.journal_place(run);
     let mut bytes = Vec::new();
-    let read = state.open_journal(run, false).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
+    let read = state
+        .open_journal(run, false)
+        .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
     let because = match read {
         Err(error) => plain(&error),
         Ok(_) if bytes.len() as u64 > LONGEST => "it has more than 256 MiB".to_owned(),
         Ok(_) => {
-            let contents =
-                parse(&bytes).map_err(|bad| ApplyError::Corrupt { file, line: bad.line, because: bad.why })?;
+            let contents = parse(&bytes).map_err(|bad| ApplyError::Corrupt {
+                file,
+                line: bad.line,
+                because: bad.why,
+            })?;
             return match &contents.header {
                 Some(header) if header.id != run => Err(ApplyError::Corrupt {
                     file: state.journal_place(run),
@@ -68,8 +73,15 @@ pub(crate) struct BadLine {
 
 /// Reads the text of a run's journal. Any bytes may come.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
-    let mut contents =
-        Contents { header: None, at_s: 0, writes: Vec::new(), finished: false, length: 0, records: 0, torn: false };
+    let mut contents = Contents {
+        header: None,
+        at_s: 0,
+        writes: Vec::new(),
+        finished: false,
+        length: 0,
+        records: 0,
+        torn: false,
+    };
     let extent = lines(bytes, &mut |line| take_line(&mut contents, line))?;
     contents.length = extent.length;
     contents.records = extent.records;
@@ -104,7 +116,9 @@ pub(crate) fn lines<R: DeserializeOwned>(
             None => (rest, None),
         };
         // A record counts only with its line end: what it announces was not done before that was on disk.
-        let parsed = after.ok_or_else(|| "it has no end".to_owned()).and_then(|_| parse_line(text));
+        let parsed = after
+            .ok_or_else(|| "it has no end".to_owned())
+            .and_then(|_| parse_line(text));
         let parsed = match parsed {
             Err(_) if after.is_none_or(<[u8]>::is_empty) => {
                 extent.torn = true;
@@ -114,7 +128,10 @@ pub(crate) fn lines<R: DeserializeOwned>(
         };
         let in_turn = match parsed.n == extent.records {
             true => take(parsed),
-            false => Err(format!("record {} where {} was due", parsed.n, extent.records)),
+            false => Err(format!(
+                "record {} where {} was due",
+                parsed.n, extent.records
+            )),
         };
         in_turn.map_err(|why| BadLine { line, why })?;
         extent.records += 1;
@@ -125,7 +142,9 @@ pub(crate) fn lines<R: DeserializeOwned>(
 }
 
 fn parse_line<R: DeserializeOwned>(text: &[u8]) -> Result<Line<R>, String> {
-    let (sum, json) = text.split_at_checked(9).ok_or("it is too short for a record")?;
+    let (sum, json) = text
+        .split_at_checked(9)
+        .ok_or("it is too short for a record")?;
     let json = std::str::from_utf8(json).map_err(|_| "it is no text")?;
     if format!("{:08x} ", crc32fast::hash(json.as_bytes())).as_bytes() != sum {
         return Err("its checksum does not fit".to_owned());

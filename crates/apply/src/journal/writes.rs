@@ -35,12 +35,19 @@ pub(crate) enum Progress {
 impl Written {
     /// A write that is about to be made.
     pub(crate) fn intended(intent: Intent) -> Self {
-        Self { intent, now: None, progress: Progress::Intended }
+        Self {
+            intent,
+            now: None,
+            progress: Progress::Intended,
+        }
     }
 
     /// Whether rollback has to look at the file.
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.progress, Progress::Intended | Progress::Done | Progress::Undoing)
+        matches!(
+            self.progress,
+            Progress::Intended | Progress::Done | Progress::Undoing
+        )
     }
 }
 
@@ -50,7 +57,11 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Stri
         Record::Intent(intent) => {
             intent.setting.check()?;
             if intent.write != writes.len() as u64 {
-                return Err(format!("write {} where {} was due", intent.write, writes.len()));
+                return Err(format!(
+                    "write {} where {} was due",
+                    intent.write,
+                    writes.len()
+                ));
             }
             if let Some(driver) = &intent.rebind {
                 crate::check::driver(driver)?;
@@ -64,7 +75,9 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Stri
         | Record::Undone { write } => write,
         Record::Run(_) | Record::Finished {} => return Ok(()),
     };
-    let known = usize::try_from(write).ok().and_then(|write| writes.get_mut(write));
+    let known = usize::try_from(write)
+        .ok()
+        .and_then(|write| writes.get_mut(write));
     let known = known.ok_or_else(|| format!("it speaks of write {write}, which was not begun"))?;
     let progress = match (record, &known.progress) {
         (Record::Done { now, .. }, Progress::Intended) => {
@@ -72,8 +85,12 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Stri
             Progress::Done
         }
         (Record::Failed { error, .. }, Progress::Intended) => Progress::Failed { error },
-        (Record::Undoing { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => Progress::Undoing,
-        (Record::Undone { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => Progress::Undone,
+        (Record::Undoing { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
+            Progress::Undoing
+        }
+        (Record::Undone { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
+            Progress::Undone
+        }
         _ => return Err(format!("it does not fit what write {write} had come to")),
     };
     known.progress = progress;

@@ -60,7 +60,9 @@ pub enum LeaseError {
         because: String,
     },
     /// A journal of a dead owner cannot be read.
-    #[error("cannot undo what {file} says: {because}; look at it, put back what it names, and remove it")]
+    #[error(
+        "cannot undo what {file} says: {because}; look at it, put back what it names, and remove it"
+    )]
     Unreadable {
         /// The journal.
         file: String,

@@ -42,8 +42,15 @@ pub(super) struct Held {
 }
 
 /// The file by the name the kernel has for it, and the value as text. `leases` is the directory of the leases.
-pub(super) fn checked(path: &Path, value: &[u8], leases: &Path) -> Result<(PathBuf, String), LeaseError> {
-    let bad = |because: String| LeaseError::File { path: path.to_owned(), because };
+pub(super) fn checked(
+    path: &Path,
+    value: &[u8],
+    leases: &Path,
+) -> Result<(PathBuf, String), LeaseError> {
+    let bad = |because: String| LeaseError::File {
+        path: path.to_owned(),
+        because,
+    };
     let new = std::str::from_utf8(value).map_err(|_| bad("the value is no text".to_owned()))?;
     let path = fs::canonicalize(path).map_err(|error| bad(plain(&error)))?;
     may_be_set(&path, leases).map_err(bad)?;
@@ -55,15 +62,27 @@ pub(super) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
     let of_group = path.is_absolute() && path.file_name().is_some_and(|name| name == OF_GROUPS);
     let beside = || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
     let may = FILES.iter().any(|file| path.as_os_str() == *file) || of_group || beside();
-    may.then_some(()).ok_or_else(|| format!("{} is none of the files that nearfar sets for a while", path.display()))
+    may.then_some(()).ok_or_else(|| {
+        format!(
+            "{} is none of the files that nearfar sets for a while",
+            path.display()
+        )
+    })
 }
 
 impl Held {
     /// A file as it is now.
     pub(super) fn before(path: PathBuf) -> Result<Self, LeaseError> {
         match read(&path) {
-            Ok(old) => Ok(Self { path, old, ours: BTreeSet::new() }),
-            Err(error) => Err(LeaseError::File { path, because: plain(&error) }),
+            Ok(old) => Ok(Self {
+                path,
+                old,
+                ours: BTreeSet::new(),
+            }),
+            Err(error) => Err(LeaseError::File {
+                path,
+                because: plain(&error),
+            }),
         }
     }
 
@@ -76,7 +95,10 @@ impl Held {
     pub(super) fn write(&self, content: &str) -> Result<String, LeaseError> {
         tracing::info!(path = %self.path.display(), old = self.old.trim_end(), new = content.trim_end(), "write for a while");
         let now = write(&self.path, content).and_then(|()| read(&self.path));
-        now.map_err(|error| LeaseError::File { path: self.path.clone(), because: plain(&error) })
+        now.map_err(|error| LeaseError::File {
+            path: self.path.clone(),
+            because: plain(&error),
+        })
     }
 
     /// Puts it back, if it is as the lease left it.
@@ -88,10 +110,16 @@ impl Held {
 
     fn fate(&self, same_boot: bool) -> Fate {
         // A reboot has put it back, and who has set it since then meant it.
-        if !same_boot && ["/proc", "/sys"].iter().any(|kernel| self.path.starts_with(kernel)) {
+        if !same_boot
+            && ["/proc", "/sys"]
+                .iter()
+                .any(|kernel| self.path.starts_with(kernel))
+        {
             return Fate::Gone;
         }
-        let failed = |error: &io::Error| Fate::Failed { because: plain(error) };
+        let failed = |error: &io::Error| Fate::Failed {
+            because: plain(error),
+        };
         let now = match read(&self.path) {
             Err(error) if is_gone(&error) => return Fate::Gone,
             Err(error) => return failed(&error),
@@ -105,7 +133,9 @@ impl Held {
         }
         match write(&self.path, &self.old).and_then(|()| read(&self.path)) {
             Ok(back) if back.trim() == self.old.trim() => Fate::PutBack,
-            Ok(back) => Fate::Failed { because: format!("it says {:?} after {:?} was written", back, self.old) },
+            Ok(back) => Fate::Failed {
+                because: format!("it says {:?} after {:?} was written", back, self.old),
+            },
             Err(error) if is_gone(&error) => Fate::Gone,
             Err(error) => failed(&error),
         }
@@ -119,7 +149,9 @@ fn is_gone(error: &io::Error) -> bool {
 /// The content as it can be written again: of a choice (`always [madvise] never`) the chosen word.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let read = open(path, OpenOptions::new().read(true))?.take(LONGEST + 1).read_to_string(&mut text)?;
+    let read = open(path, OpenOptions::new().read(true))?
+        .take(LONGEST + 1)
+        .read_to_string(&mut text)?;
     if read as u64 > LONGEST {
         return Err(io::Error::other("it holds more than a mebibyte"));
     }
@@ -146,7 +178,9 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
 /// A file that [`may_be_set`], and nothing that only has its name: no link, FIFO or device, and a group's file only where
 /// groups are.
 fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let file = options
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }

@@ -46,7 +46,11 @@ pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError>
     let _ = std::io::stdin().read_to_end(&mut word);
     let target = Target::live(Some(directory.to_owned()));
     // What the owner could not put back is nobody's now.
-    if word == GO_HOME { recover::recover(&target) } else { recover::after(&target, owner) }
+    if word == GO_HOME {
+        recover::recover(&target)
+    } else {
+        recover::after(&target, owner)
+    }
 }
 
 /// A guard that stands by; goes home when dropped.
@@ -57,7 +61,10 @@ impl Guard {
     pub(super) fn of_this_process(directory: &Path) -> Option<Arc<Self>> {
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|(_, guard)| guard.strong_count() > 0);
-        let known = running.iter().find(|(place, _)| place == directory).and_then(|(_, guard)| guard.upgrade());
+        let known = running
+            .iter()
+            .find(|(place, _)| place == directory)
+            .and_then(|(_, guard)| guard.upgrade());
         known.or_else(|| {
             let guard = Arc::new(Self::start(PROGRAM.get()?, directory)?);
             running.push((directory.to_owned(), Arc::downgrade(&guard)));
@@ -67,8 +74,14 @@ impl Guard {
 
     fn start(program: &Path, directory: &Path) -> Option<Self> {
         let mut command = Command::new(program);
-        command.arg(GUARD).arg(directory).arg(std::process::id().to_string());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .arg(GUARD)
+            .arg(directory)
+            .arg(std::process::id().to_string());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut guard = Self(command.spawn().ok()?);
         let mut ready = [0];
         let stands = guard.0.stdout.take()?.read_exact(&mut ready).is_ok();

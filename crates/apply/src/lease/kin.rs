@@ -30,7 +30,11 @@ const MAX_PASSES: usize = 50;
 
 /// Waits before the passes that follow one that found nothing. fork copies the mask of its caller long before /proc shows the
 /// child (`copy_process` in kernel/fork.c), so a child of a thread whose mask was just put back can appear later with the old one.
-const SETTLING: [Duration; 3] = [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(75)];
+const SETTLING: [Duration; 3] = [
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(75),
+];
 
 /// Puts all masks back. One line for each kind of result.
 pub(super) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
@@ -47,19 +51,32 @@ pub(super) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
             settling = SETTLING.iter();
             continue;
         }
-        let Some(&wait) = settling.next().filter(|_| kin.has_confined()) else { break };
+        let Some(&wait) = settling.next().filter(|_| kin.has_confined()) else {
+            break;
+        };
         sleep(wait);
     }
     let mut undone = Vec::new();
     let mut say = |count: usize, what: &str, fate: Fate| {
         if count > 0 {
             let threads = if count == 1 { "thread" } else { "threads" };
-            undone.push(Undone { subject: format!("{count} {threads} {what}"), fate });
+            undone.push(Undone {
+                subject: format!("{count} {threads} {what}"),
+                fate,
+            });
         }
     };
-    say(outcome.put_back.len(), "that had been confined", Fate::PutBack);
+    say(
+        outcome.put_back.len(),
+        "that had been confined",
+        Fate::PutBack,
+    );
     for (mask, count) in outcome.not_ours {
-        say(count, "with a mask of their own", Fate::NotOurs { now: mask });
+        say(
+            count,
+            "with a mask of their own",
+            Fate::NotOurs { now: mask },
+        );
     }
     if let Some(because) = outcome.failed {
         say(1, "or more", Fate::Failed { because });
@@ -72,20 +89,30 @@ pub(super) fn confines(groups: &[Masks], lease: &Header, task: TaskId, process: 
     let records = Records::of(groups, lease);
     match records.of_thread(task) {
         Some(noted) => records.groups[noted.newest()].confines(),
-        None => Kin::find(&records).processes.get(&process).is_some_and(|groups| !groups.is_empty()),
+        None => Kin::find(&records)
+            .processes
+            .get(&process)
+            .is_some_and(|groups| !groups.is_empty()),
     }
 }
 
 /// The sessions whose every living process is one of these.
 pub fn whole_sessions(processes: &BTreeSet<i32>) -> BTreeSet<i32> {
     let living = tasks::processes().unwrap_or_default();
-    let stats = living.into_iter().filter_map(|pid| tasks::stat(pid).ok()).filter(|stat| stat.state != 'Z');
+    let stats = living
+        .into_iter()
+        .filter_map(|pid| tasks::stat(pid).ok())
+        .filter(|stat| stat.state != 'Z');
     let mut whole: HashMap<i32, bool> = HashMap::new();
     for stat in stats {
         *whole.entry(stat.session).or_insert(true) &= processes.contains(&stat.id.tid);
     }
     // Session 0 is that of threads of the kernel and of what was started outside of this namespace.
-    whole.into_iter().filter(|&(session, whole)| whole && session != 0).map(|(session, _)| session).collect()
+    whole
+        .into_iter()
+        .filter(|&(session, whole)| whole && session != 0)
+        .map(|(session, _)| session)
+        .collect()
 }
 
 #[derive(Default)]
@@ -143,10 +170,12 @@ impl<'a> Records<'a> {
         let mut known: HashMap<(&CpuSet, &CpuSet, bool), usize> = HashMap::new();
         for masks in masks {
             let groups = &mut records.groups;
-            let index = *known.entry((&masks.own, &masks.narrow, masks.unconfined)).or_insert_with(|| {
-                groups.push(masks);
-                groups.len() - 1
-            });
+            let index = *known
+                .entry((&masks.own, &masks.narrow, masks.unconfined))
+                .or_insert_with(|| {
+                    groups.push(masks);
+                    groups.len() - 1
+                });
             records.add(index, masks);
         }
         records
@@ -155,9 +184,15 @@ impl<'a> Records<'a> {
     fn add(&mut self, index: usize, masks: &Masks) {
         for member in &masks.members {
             let TaskId { tid, start } = member.task;
-            let noted = self.threads.entry(tid).or_insert(Noted { start, groups: Vec::new() });
+            let noted = self.threads.entry(tid).or_insert(Noted {
+                start,
+                groups: Vec::new(),
+            });
             if noted.start != start {
-                *noted = Noted { start, groups: Vec::new() };
+                *noted = Noted {
+                    start,
+                    groups: Vec::new(),
+                };
             }
             noted.groups.push(index);
             let process = self.processes.entry(member.process).or_default();
@@ -169,14 +204,21 @@ impl<'a> Records<'a> {
             let of_process = process.groups.entry(index).or_insert((start, since));
             *of_process = (of_process.0.max(start), of_process.1.min(since));
             if member.whole_session {
-                let of_session = self.sessions.entry(member.session).or_default().entry(index).or_insert(since);
+                let of_session = self
+                    .sessions
+                    .entry(member.session)
+                    .or_default()
+                    .entry(index)
+                    .or_insert(since);
                 *of_session = since.min(*of_session);
             }
         }
     }
 
     fn of_thread(&self, task: TaskId) -> Option<&Noted> {
-        self.threads.get(&task.tid).filter(|noted| noted.start == task.start)
+        self.threads
+            .get(&task.tid)
+            .filter(|noted| noted.start == task.start)
     }
 }
 
@@ -189,10 +231,16 @@ struct Kin<'a> {
 impl<'a> Kin<'a> {
     fn find(records: &'a Records<'a>) -> Self {
         let processes = tasks::processes().unwrap_or_default();
-        let mut alive: Vec<Stat> = processes.iter().filter_map(|&pid| tasks::stat(pid).ok()).collect();
+        let mut alive: Vec<Stat> = processes
+            .iter()
+            .filter_map(|&pid| tasks::stat(pid).ok())
+            .collect();
         // Parents before children, so that going through them finds all descendants.
         alive.sort_by_key(|stat| (stat.id.start, stat.id));
-        let mut kin = Self { records, processes: HashMap::new() };
+        let mut kin = Self {
+            records,
+            processes: HashMap::new(),
+        };
         for stat in &alive {
             kin.add_noted(stat);
         }
@@ -207,7 +255,9 @@ impl<'a> Kin<'a> {
 
     /// A process of which threads are on record. One with its number that began later than all of them is another one.
     fn add_noted(&mut self, stat: &Stat) {
-        let Some(noted) = self.records.processes.get(&stat.id.tid) else { return };
+        let Some(noted) = self.records.processes.get(&stat.id.tid) else {
+            return;
+        };
         let same = |start: u64| stat.id.start <= start;
         let groups = noted.groups.iter().filter(|(_, (start, _))| same(*start));
         let groups: Inherited = groups.map(|(&group, &(_, since))| (group, since)).collect();
@@ -224,14 +274,27 @@ impl<'a> Kin<'a> {
             let made_since = of.iter().filter(|(_, since)| stat.id.start >= **since);
             made_since.map(|(&group, &since)| (group, since)).collect()
         };
-        let of_parent = self.processes.get(&stat.parent).map(made_by).filter(|groups| !groups.is_empty());
+        let of_parent = self
+            .processes
+            .get(&stat.parent)
+            .map(made_by)
+            .filter(|groups| !groups.is_empty());
         let groups = of_parent.or_else(|| {
             // Nobody but the one that takes in orphans has a child in a session that is neither its own nor the child's.
-            let in_session = by_pid.get(&stat.parent).is_some_and(|parent| parent.session == stat.session);
+            let in_session = by_pid
+                .get(&stat.parent)
+                .is_some_and(|parent| parent.session == stat.session);
             let orphan = stat.session != stat.id.tid && !in_session;
             // A session's number is given to no process while the session lasts: a leader that began later has another one.
-            let leader = by_pid.get(&stat.session).map_or(0, |leader| leader.id.start);
-            let mut inherited = self.records.sessions.get(&stat.session).filter(|_| orphan).map(made_by)?;
+            let leader = by_pid
+                .get(&stat.session)
+                .map_or(0, |leader| leader.id.start);
+            let mut inherited = self
+                .records
+                .sessions
+                .get(&stat.session)
+                .filter(|_| orphan)
+                .map(made_by)?;
             inherited.retain(|_, since| leader <= *since);
             Some(inherited)
         });
@@ -242,7 +305,9 @@ impl<'a> Kin<'a> {
 
     /// Whether any process can have inherited a mask.
     fn has_confined(&self) -> bool {
-        self.processes.values().any(|inherited| !inherited.is_empty())
+        self.processes
+            .values()
+            .any(|inherited| !inherited.is_empty())
     }
 
     /// Whether it put a mask back.
@@ -250,7 +315,11 @@ impl<'a> Kin<'a> {
         outcome.not_ours.clear();
         outcome.failed = None;
         let before = outcome.put_back.len();
-        for (&pid, inherited) in self.processes.iter().filter(|(_, inherited)| !inherited.is_empty()) {
+        for (&pid, inherited) in self
+            .processes
+            .iter()
+            .filter(|(_, inherited)| !inherited.is_empty())
+        {
             for tid in tasks::threads(pid).unwrap_or_default() {
                 self.put_thread_back(pid, tid, inherited, cpusets, outcome);
             }
@@ -258,7 +327,14 @@ impl<'a> Kin<'a> {
         outcome.put_back.len() > before
     }
 
-    fn put_thread_back(&self, pid: i32, tid: i32, inherited: &Inherited, cpusets: &mut Cpusets, outcome: &mut Outcome) {
+    fn put_thread_back(
+        &self,
+        pid: i32,
+        tid: i32,
+        inherited: &Inherited,
+        cpusets: &mut Cpusets,
+        outcome: &mut Outcome,
+    ) {
         let Ok(mask) = affinity::get(tid) else { return };
         let groups = || inherited.keys().map(|&group| self.records.groups[group]);
         // Most have one of the two masks, and telling so is cheaper than reading who they are.
@@ -268,7 +344,9 @@ impl<'a> Kin<'a> {
             }
             return;
         }
-        let Ok(stat) = tasks::stat_of(pid, tid) else { return };
+        let Ok(stat) = tasks::stat_of(pid, tid) else {
+            return;
+        };
         if outcome.put_back.contains(&stat.id) {
             return;
         }
@@ -285,9 +363,16 @@ impl<'a> Kin<'a> {
     }
 
     /// What a thread on record gets back: what its newest record says, if it still has what any record of it requested.
-    fn group_on_record(&self, noted: &Noted, tid: i32, mask: &CpuSet, cpusets: &mut Cpusets) -> Option<&'a Masks> {
+    fn group_on_record(
+        &self,
+        noted: &Noted,
+        tid: i32,
+        mask: &CpuSet,
+        cpusets: &mut Cpusets,
+    ) -> Option<&'a Masks> {
         let newest = self.records.groups[noted.newest()];
-        let mut is_narrow = |&group: &usize| self.records.groups[group].is_narrow(tid, mask, cpusets);
+        let mut is_narrow =
+            |&group: &usize| self.records.groups[group].is_narrow(tid, mask, cpusets);
         (newest.confines() && noted.groups.iter().rev().any(&mut is_narrow)).then_some(newest)
     }
 

@@ -64,19 +64,35 @@ impl Member {
     pub fn of(process: i32, tid: i32) -> io::Result<Self> {
         let stat = tasks::stat_of(process, tid)?;
         let since = tasks::ticks_since_boot();
-        Ok(Self { task: stat.id, process, session: stat.session, since, whole_session: false })
+        Ok(Self {
+            task: stat.id,
+            process,
+            session: stat.session,
+            since,
+            whole_session: false,
+        })
     }
 }
 
 impl Masks {
     /// These threads asked for CPUs `own`, and may run on `narrow`.
     pub fn new(own: CpuSet, narrow: CpuSet, members: Vec<Member>) -> Self {
-        Self { own, narrow, unconfined: false, members }
+        Self {
+            own,
+            narrow,
+            unconfined: false,
+            members,
+        }
     }
 
     /// These threads asked for no CPUs, and may run on `narrow`.
     pub fn unconfined(cpusets: &Cpusets, narrow: CpuSet, members: Vec<Member>) -> Self {
-        Self { own: cpusets.possible().clone(), narrow, unconfined: true, members }
+        Self {
+            own: cpusets.possible().clone(),
+            narrow,
+            unconfined: true,
+            members,
+        }
     }
 
     /// Whether it changes anything.
@@ -123,5 +139,7 @@ fn is_made_of(requested: &CpuSet, tid: i32, mask: &CpuSet, cpusets: &mut Cpusets
     if !mask.is_subset(requested) && mask.intersects(requested) {
         return false;
     }
-    cpusets.allowed(tid).is_some_and(|allowed| cpusets.effective(requested, &allowed) == *mask)
+    cpusets
+        .allowed(tid)
+        .is_some_and(|allowed| cpusets.effective(requested, &allowed) == *mask)
 }

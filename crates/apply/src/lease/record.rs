@@ -82,13 +82,17 @@ impl Journal {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         for number in 0_u32.. {
             let name = name(header.pid, number);
-            let failed = |error: &io::Error| LeaseError::Journal { file: name.clone().into(), because: plain(error) };
+            let failed = |error: &io::Error| LeaseError::Journal {
+                file: name.clone().into(),
+                because: plain(error),
+            };
             let file = match state.open_file(&name, flags) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 opened => opened.map_err(|error| failed(&error))?,
             };
             let mut journal = Self { file, next: 0 };
-            let begun = claim(&journal.file).and_then(|_| journal.append(Record::Lease(header.clone())));
+            let begun =
+                claim(&journal.file).and_then(|_| journal.append(Record::Lease(header.clone())));
             if let Err(error) = begun {
                 let _ = state.remove_file(&name);
                 return Err(failed(&error));
@@ -100,7 +104,11 @@ impl Journal {
 
     /// Appends a record; on disk after [`Self::sync`]. After a failure the journal ends where it ended before.
     pub(super) fn append(&mut self, record: Record) -> io::Result<()> {
-        let line = render(&Line { n: self.next, at_s: now_s(), record })?;
+        let line = render(&Line {
+            n: self.next,
+            at_s: now_s(),
+            record,
+        })?;
         let length = self.file.metadata()?.len();
         if let Err(error) = self.file.write_all(line.as_bytes()) {
             self.file.set_len(length)?;
@@ -121,7 +129,10 @@ fn name(pid: u32, number: u32) -> String {
 
 /// The owner's number in the name of a journal.
 pub(super) fn owner(file: &str) -> Option<u32> {
-    let (pid, number) = file.strip_prefix("lease-")?.strip_suffix(".journal")?.split_once('-')?;
+    let (pid, number) = file
+        .strip_prefix("lease-")?
+        .strip_suffix(".journal")?
+        .split_once('-')?;
     let pid = pid.parse().ok()?;
     (name(pid, number.parse().ok()?) == file).then_some(pid)
 }
@@ -138,7 +149,11 @@ impl Contents<'_> {
     /// Undoes everything, newest first.
     pub(super) fn undo(&self) -> Recovered {
         let Some(header) = &self.header else {
-            return Recovered { what: String::new(), pid: 0, undone: Vec::new() };
+            return Recovered {
+                what: String::new(),
+                pid: 0,
+                undone: Vec::new(),
+            };
         };
         let same_boot = header.boot == boot();
         let mut undone = Vec::new();
@@ -146,14 +161,20 @@ impl Contents<'_> {
             undone.extend(kin::undo(&self.masks, header));
         }
         undone.extend(self.files.iter().rev().map(|held| held.undo(same_boot)));
-        Recovered { what: header.what.clone(), pid: header.pid, undone }
+        Recovered {
+            what: header.what.clone(),
+            pid: header.pid,
+            undone,
+        }
     }
 }
 
 /// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error.
 pub(super) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, String> {
     let mut bytes = Vec::new();
-    file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| plain(&error))?;
+    file.take(LONGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| plain(&error))?;
     if bytes.len() as u64 > LONGEST {
         return Err("it has more than 64 MiB".to_owned());
     }
@@ -168,7 +189,10 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
         match (line.record, line.n) {
             (Record::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => header = Some(lease),
             (Record::Lease(lease), 0) => {
-                return Err(format!("lease format {}, this version knows {LEASE_FORMAT}", lease.lease_format));
+                return Err(format!(
+                    "lease format {}, this version knows {LEASE_FORMAT}",
+                    lease.lease_format
+                ));
             }
             (Record::Lease(_), _) => return Err("a second lease begins".to_owned()),
             (_, 0) => return Err("the record that begins the lease is missing".to_owned()),
@@ -177,7 +201,11 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
                 if places.insert(path.clone(), files.len()).is_some() {
                     return Err(format!("{} has an old content already", path.display()));
                 }
-                files.push(Held { path, old, ours: BTreeSet::new() });
+                files.push(Held {
+                    path,
+                    old,
+                    ours: BTreeSet::new(),
+                });
             }
             (Record::New { path, new }, _) => match places.get(&path) {
                 Some(&place) => drop(files[place].ours.insert(new)),
@@ -188,5 +216,9 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
         Ok(())
     });
     read.map_err(|bad| format!("line {}: {}", bad.line, bad.why))?;
-    Ok(Contents { header, files: files.into(), masks: masks.into() })
+    Ok(Contents {
+        header,
+        files: files.into(),
+        masks: masks.into(),
+    })
 }

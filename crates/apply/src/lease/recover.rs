@@ -15,7 +15,9 @@ use crate::tasks::TaskId;
 
 /// Undoes all whose owner is dead. A journal that cannot be read or undone stays, and keeps no other from being undone.
 pub(super) fn recover(target: &Target) -> Result<Vec<Recovered>, LeaseError> {
-    let Some(state) = StateDir::find(target)? else { return Ok(Vec::new()) };
+    let Some(state) = StateDir::find(target)? else {
+        return Ok(Vec::new());
+    };
     if journals(&state)?.is_empty() {
         return Ok(Vec::new());
     }
@@ -34,14 +36,26 @@ pub(super) fn recover(target: &Target) -> Result<Vec<Recovered>, LeaseError> {
 
 /// Fails where a living owner's lease, other than the one named, holds the file; undoes it where the owner is dead. The
 /// directory's lock must be held.
-pub(super) fn nobody_else_holds(state: &StateDir, mine: &str, path: &Path) -> Result<(), LeaseError> {
+pub(super) fn nobody_else_holds(
+    state: &StateDir,
+    mine: &str,
+    path: &Path,
+) -> Result<(), LeaseError> {
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         undo_if_dead(state, name)?;
-        let Some(file) = open(state, name)? else { continue };
+        let Some(file) = open(state, name)? else {
+            continue;
+        };
         let contents = contents(state, name, &file)?;
-        let header = contents.header.filter(|_| contents.files.iter().any(|held| held.path == path));
+        let header = contents
+            .header
+            .filter(|_| contents.files.iter().any(|held| held.path == path));
         if let Some(header) = header {
-            return Err(LeaseError::Held { path: path.to_owned(), pid: header.pid, what: header.what });
+            return Err(LeaseError::Held {
+                path: path.to_owned(),
+                pid: header.pid,
+                what: header.what,
+            });
         }
     }
     Ok(())
@@ -55,7 +69,9 @@ pub(super) fn confined_by(
     process: i32,
 ) -> Result<Option<Header>, LeaseError> {
     for name in journals(state)?.iter().filter(|name| *name != mine) {
-        let Some(file) = open(state, name)? else { continue };
+        let Some(file) = open(state, name)? else {
+            continue;
+        };
         let contents = contents(state, name, &file)?;
         let confines = |header| kin::confines(&contents.masks, header, task, process);
         if contents.header.as_ref().is_some_and(confines) && !is_dead(state, name, &file)? {
@@ -67,8 +83,13 @@ pub(super) fn confined_by(
 
 /// Waits until this process has let go of its leases, then undoes what it left.
 pub(super) fn after(target: &Target, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
-    let Some(state) = StateDir::find(target)? else { return Ok(Vec::new()) };
-    for name in journals(&state)?.iter().filter(|name| record::owner(name) == Some(owner)) {
+    let Some(state) = StateDir::find(target)? else {
+        return Ok(Vec::new());
+    };
+    for name in journals(&state)?
+        .iter()
+        .filter(|name| record::owner(name) == Some(owner))
+    {
         if let Some(file) = open(&state, name)? {
             // The pipe ends a moment before the lock, in whatever order the kernel closes files.
             let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared);
@@ -78,7 +99,9 @@ pub(super) fn after(target: &Target, owner: u32) -> Result<Vec<Recovered>, Lease
 }
 
 fn undo_if_dead(state: &StateDir, name: &str) -> Result<Option<Recovered>, LeaseError> {
-    let Some(file) = open(state, name)? else { return Ok(None) };
+    let Some(file) = open(state, name)? else {
+        return Ok(None);
+    };
     if !is_dead(state, name, &file)? {
         return Ok(None);
     }
@@ -87,7 +110,9 @@ fn undo_if_dead(state: &StateDir, name: &str) -> Result<Option<Recovered>, Lease
     if let Some(failed) = recovered.failed() {
         return Err(failed);
     }
-    state.remove_file(name).map_err(|error| unreadable(state, name, plain(&error)))?;
+    state
+        .remove_file(name)
+        .map_err(|error| unreadable(state, name, plain(&error)))?;
     Ok(Some(recovered).filter(|recovered| !recovered.undone.is_empty()))
 }
 
@@ -104,15 +129,25 @@ fn contents(state: &StateDir, name: &str, file: &File) -> Result<Contents<'stati
 fn open(state: &StateDir, name: &str) -> Result<Option<File>, LeaseError> {
     match state.open_file(name, OFlags::RDWR) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some).map_err(|error| unreadable(state, name, plain(&error))),
+        opened => opened
+            .map(Some)
+            .map_err(|error| unreadable(state, name, plain(&error))),
     }
 }
 
 fn journals(state: &StateDir) -> Result<Vec<String>, LeaseError> {
-    let names = state.names().map_err(|error| unreadable(state, "", plain(&error)))?;
-    Ok(names.into_iter().filter(|name| record::owner(name).is_some()).collect())
+    let names = state
+        .names()
+        .map_err(|error| unreadable(state, "", plain(&error)))?;
+    Ok(names
+        .into_iter()
+        .filter(|name| record::owner(name).is_some())
+        .collect())
 }
 
 fn unreadable(state: &StateDir, name: &str, because: String) -> LeaseError {
-    LeaseError::Unreadable { file: format!("{}/{name}", state.place), because }
+    LeaseError::Unreadable {
+        file: format!("{}/{name}", state.place),
+        because,
+    }
 }

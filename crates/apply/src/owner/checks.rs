@@ -15,7 +15,12 @@ use crate::system::{System, first_line};
 ///
 /// # Errors
 /// The first that does not, with both owners, and how many more there are.
-pub(crate) fn check(plan: &Plan, system: &dyn System, tree: bool, boot: Option<&str>) -> Result<(), PlanError> {
+pub(crate) fn check(
+    plan: &Plan,
+    system: &dyn System,
+    tree: bool,
+    boot: Option<&str>,
+) -> Result<(), PlanError> {
     check_nodes(&plan.nodes, system)?;
     let rebooted = match (&plan.boot, boot) {
         (Some(made_in), Some(here)) if made_in != here => Some((made_in, here)),
@@ -36,13 +41,22 @@ pub(crate) fn check(plan: &Plan, system: &dyn System, tree: bool, boot: Option<&
             && !is_identified(&planned.change, &expected, &seen.owner)
         {
             let (plan, here) = (made_in.clone(), here.to_owned());
-            return Err(PlanError::OtherBoot { number, file: setting.path(), plan, here });
+            return Err(PlanError::OtherBoot {
+                number,
+                file: setting.path(),
+                plan,
+                here,
+            });
         }
     }
     match first {
-        Some((number, file, found)) => {
-            Err(PlanError::OtherOwner { number, file, was: found.was, now: found.now, others })
-        }
+        Some((number, file, found)) => Err(PlanError::OtherOwner {
+            number,
+            file,
+            was: found.was,
+            now: found.now,
+            others,
+        }),
         None => Ok(()),
     }
 }
@@ -51,9 +65,12 @@ pub(crate) fn check(plan: &Plan, system: &dyn System, tree: bool, boot: Option<&
 fn is_identified(change: &Change, expected: &Owner, seen: &Owner) -> bool {
     let both = |one: bool, other: bool| one && other;
     match change {
-        Change::InterruptAffinity { .. } => both(expected.handlers.is_some(), seen.handlers.is_some()),
+        Change::InterruptAffinity { .. } => {
+            both(expected.handlers.is_some(), seen.handlers.is_some())
+        }
         Change::Xps { .. } | Change::Rps { .. } => {
-            both(expected.device.is_some(), seen.device.is_some()) || both(expected.mac.is_some(), seen.mac.is_some())
+            both(expected.device.is_some(), seen.device.is_some())
+                || both(expected.mac.is_some(), seen.mac.is_some())
         }
         Change::NvmeIoPolicy { .. } => both(expected.nqn.is_some(), seen.nqn.is_some()),
         Change::DeviceNode { .. } => both(expected.pci_id.is_some(), seen.pci_id.is_some()),
@@ -70,15 +87,26 @@ fn check_nodes(nodes: &[NodeCpus], system: &dyn System) -> Result<(), PlanError>
     }
     let mut now: HashMap<CpuId, NodeId> = HashMap::new();
     for name in system.list(NODES).unwrap_or_default() {
-        let Some(node) = name.strip_prefix("node").and_then(|number| number.parse().ok()) else { continue };
+        let Some(node) = name
+            .strip_prefix("node")
+            .and_then(|number| number.parse().ok())
+        else {
+            continue;
+        };
         let cpus = first_line(system, &format!("{NODES}/{name}/cpulist"));
-        let cpus = cpus.and_then(|cpus| CpuSet::parse_list(&cpus).ok()).unwrap_or_default();
+        let cpus = cpus
+            .and_then(|cpus| CpuSet::parse_list(&cpus).ok())
+            .unwrap_or_default();
         now.extend(cpus.iter().map(|cpu| (cpu, NodeId(node))));
     }
     for NodeCpus { node, cpus } in nodes {
         for cpu in cpus.iter() {
             if let Some(here) = now.get(&cpu).filter(|here| *here != node) {
-                return Err(PlanError::OtherNodes { cpu, plan: *node, here: *here });
+                return Err(PlanError::OtherNodes {
+                    cpu,
+                    plan: *node,
+                    here: *here,
+                });
             }
         }
     }

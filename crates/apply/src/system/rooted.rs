@@ -6,7 +6,9 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, ftruncate, open, openat, openat2, readlinkat};
+use rustix::fs::{
+    Dir, FileType, Mode, OFlags, ResolveFlags, fstat, ftruncate, open, openat, openat2, readlinkat,
+};
 use rustix::io::Errno;
 
 use super::System;
@@ -28,7 +30,10 @@ impl Rooted {
     /// # Errors
     /// When `/` cannot be opened.
     pub fn live() -> io::Result<Self> {
-        Ok(Self { root: open_directory(Path::new("/"))?, tree: false })
+        Ok(Self {
+            root: open_directory(Path::new("/"))?,
+            tree: false,
+        })
     }
 
     /// A directory tree.
@@ -36,7 +41,10 @@ impl Rooted {
     /// # Errors
     /// When it cannot be opened, or is no directory.
     pub fn tree(root: &Path) -> io::Result<Self> {
-        Ok(Self { root: open_directory(root)?, tree: true })
+        Ok(Self {
+            root: open_directory(root)?,
+            tree: true,
+        })
     }
 
     /// Opens a path below the root, creating nothing.
@@ -48,7 +56,11 @@ impl Rooted {
         let flags = flags | OFlags::CLOEXEC;
         // A tree may hold a FIFO or a terminal. With O_PATH, which opens nothing, openat2 refuses these two (EINVAL).
         let harmless = OFlags::NOCTTY | OFlags::NONBLOCK;
-        let flags = if flags.contains(OFlags::PATH) { flags } else { flags | harmless };
+        let flags = if flags.contains(OFlags::PATH) {
+            flags
+        } else {
+            flags | harmless
+        };
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         // EAGAIN: somebody renamed a directory meanwhile, and the kernel cannot promise that the path stayed inside.
         for _ in 0..16 {
@@ -59,7 +71,9 @@ impl Rooted {
                     return Ok(openat(&self.root, below, flags, Mode::empty())?);
                 }
                 Err(Errno::NOSYS) => {
-                    return Err(io::Error::other("a tree needs openat2, which Linux has since 5.6"));
+                    return Err(io::Error::other(
+                        "a tree needs openat2, which Linux has since 5.6",
+                    ));
                 }
                 opened => return Ok(opened?),
             }
@@ -75,7 +89,9 @@ impl Rooted {
         }
         if self.tree && flags.contains(OFlags::WRONLY) && stat.st_nlink > 1 {
             // The other name may lie outside the tree, or in the tree this one was copied from.
-            return Err(io::Error::other("the file has a second name (hard link): copy the tree without hard links"));
+            return Err(io::Error::other(
+                "the file has a second name (hard link): copy the tree without hard links",
+            ));
         }
         Ok(file.into())
     }
@@ -84,7 +100,9 @@ impl Rooted {
 impl System for Rooted {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         let mut content = Vec::new();
-        self.open_file(path, OFlags::RDONLY)?.take(LONGEST + 1).read_to_end(&mut content)?;
+        self.open_file(path, OFlags::RDONLY)?
+            .take(LONGEST + 1)
+            .read_to_end(&mut content)?;
         tracing::trace!(path, bytes = content.len(), "read");
         if content.len() as u64 > LONGEST {
             return Err(io::Error::other("it has more than 4 MiB"));
@@ -97,7 +115,10 @@ impl System for Rooted {
         // Not pwrite: the kernel's sequence files, /proc/irq among them, refuse it (seq_open in fs/seq_file.c).
         let written = (&file).write(content)?;
         if written != content.len() {
-            return Err(io::Error::new(io::ErrorKind::WriteZero, "only a part was written"));
+            return Err(io::Error::new(
+                io::ErrorKind::WriteZero,
+                "only a part was written",
+            ));
         }
         // Shortened after the write and not before: a kill in between leaves bytes that rollback can recognise.
         if self.tree && fstat(&file)?.st_size as u64 > content.len() as u64 {
@@ -123,10 +144,16 @@ impl System for Rooted {
     fn link(&self, path: &str) -> io::Result<String> {
         let link = self.open(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         let target = readlinkat(&link, "", Vec::new())?;
-        target.into_string().map_err(|_| io::Error::other("the link does not hold text"))
+        target
+            .into_string()
+            .map_err(|_| io::Error::other("the link does not hold text"))
     }
 }
 
 pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
-    Ok(open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    Ok(open(
+        path,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
 }

@@ -86,7 +86,13 @@ pub struct OpenTask {
 impl OpenTask {
     /// A thread of a process. Opens nothing yet.
     pub fn new(pid: i32, tid: i32) -> Self {
-        Self { pid, tid, schedstat: Reread::default(), stat: Reread::default(), children: Reread::default() }
+        Self {
+            pid,
+            tid,
+            schedstat: Reread::default(),
+            stat: Reread::default(),
+            children: Reread::default(),
+        }
     }
 
     /// How long it ran and how long it waited for a CPU, in nanoseconds (Documentation/scheduler/sched-stats.rst). A wait
@@ -95,7 +101,9 @@ impl OpenTask {
     /// # Errors
     /// `ESRCH` or `ENOENT` when the thread is gone; otherwise the kernel was built without CONFIG_SCHED_INFO.
     pub fn run_and_wait(&mut self) -> io::Result<(u64, u64)> {
-        let text = self.schedstat.read(|| format!("/proc/{}/task/{}/schedstat", self.pid, self.tid))?;
+        let text = self
+            .schedstat
+            .read(|| format!("/proc/{}/task/{}/schedstat", self.pid, self.tid))?;
         two_numbers(&text).ok_or_else(no_schedstat)
     }
 
@@ -104,7 +112,9 @@ impl OpenTask {
     /// # Errors
     /// As [`OpenTask::run_and_wait`].
     pub fn stat(&mut self) -> io::Result<Stat> {
-        let text = self.stat.read(|| format!("/proc/{}/task/{}/stat", self.pid, self.tid))?;
+        let text = self
+            .stat
+            .read(|| format!("/proc/{}/task/{}/stat", self.pid, self.tid))?;
         parse(&text).ok_or_else(no_stat)
     }
 
@@ -113,7 +123,9 @@ impl OpenTask {
     /// # Errors
     /// When the thread is gone, or the kernel was built without CONFIG_PROC_CHILDREN.
     pub fn children(&mut self) -> io::Result<Vec<i32>> {
-        let text = self.children.read(|| format!("/proc/{}/task/{}/children", self.pid, self.tid))?;
+        let text = self
+            .children
+            .read(|| format!("/proc/{}/task/{}/children", self.pid, self.tid))?;
         Ok(numbers_in(&text))
     }
 }
@@ -157,18 +169,27 @@ mod tests {
         }
         assert!(task.run_and_wait().unwrap().0 > before.0);
         assert_eq!(task.stat().unwrap().state, 'R');
-        assert_eq!(task.children().unwrap(), super::super::children(pid, task.tid).unwrap());
+        assert_eq!(
+            task.children().unwrap(),
+            super::super::children(pid, task.tid).unwrap()
+        );
     }
 
     #[test]
     fn who_has_ended_is_gone_though_its_file_is_open() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let pid = child.id().cast_signed();
         let mut task = OpenTask::new(pid, pid);
         task.run_and_wait().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(task.run_and_wait().unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(
+            task.run_and_wait().unwrap_err().raw_os_error(),
+            Some(libc::ESRCH)
+        );
     }
 
     #[test]

@@ -81,7 +81,9 @@ impl System for Kernel {
 
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
         let text = String::from_utf8(content.to_vec()).unwrap();
-        self.log.borrow_mut().push(format!("{path} <- {}", text.trim_end()));
+        self.log
+            .borrow_mut()
+            .push(format!("{path} <- {}", text.trim_end()));
         if let Some((writes, cancel)) = &self.interrupted_after
             && self.log.borrow().len() == *writes
         {
@@ -99,12 +101,16 @@ impl System for Kernel {
         let Some(directory) = path.strip_suffix("/smp_affinity_list") else {
             return self.below.write(path, content);
         };
-        let list = CpuSet::parse_list(&text).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let list =
+            CpuSet::parse_list(&text).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         if list.is_subset(&self.full) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
         if self.remaps {
-            self.below.write(&format!("{directory}/effective_affinity_list"), format!("{list}\n").as_bytes())?;
+            self.below.write(
+                &format!("{directory}/effective_affinity_list"),
+                format!("{list}\n").as_bytes(),
+            )?;
         }
         self.below.write(path, format!("{list}\n").as_bytes())
     }
@@ -116,7 +122,9 @@ impl System for Kernel {
     fn link(&self, path: &str) -> io::Result<String> {
         if path == "/sys/bus/pci/devices/0000:3b:00.0/driver" {
             let driver = self.driver.borrow();
-            let driver = driver.as_ref().ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+            let driver = driver
+                .as_ref()
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
             return Ok(format!("../../../../bus/pci/drivers/{driver}"));
         }
         self.below.link(path)

@@ -21,7 +21,9 @@ pub struct Tree {
 impl Tree {
     /// Without any file.
     pub fn empty() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        Self {
+            directory: tempfile::tempdir().unwrap(),
+        }
     }
 
     /// A small machine: three interrupts, a NIC with a queue pair, an NVMe subsystem, a PCI device without a node.
@@ -32,10 +34,19 @@ impl Tree {
         for irq in [10, 11, 12] {
             tree.put(&format!("/proc/irq/{irq}/smp_affinity_list"), "0-7\n");
             tree.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0\n");
-            tree.put(&format!("/sys/kernel/irq/{irq}/actions"), &format!("eth0-TxRx-{irq}\n"));
+            tree.put(
+                &format!("/sys/kernel/irq/{irq}/actions"),
+                &format!("eth0-TxRx-{irq}\n"),
+            );
         }
-        tree.put("/sys/class/net/eth0/queues/tx-0/xps_cpus", "00000000,000000ff\n");
-        tree.put("/sys/class/net/eth0/queues/rx-0/rps_cpus", "00000000,00000000\n");
+        tree.put(
+            "/sys/class/net/eth0/queues/tx-0/xps_cpus",
+            "00000000,000000ff\n",
+        );
+        tree.put(
+            "/sys/class/net/eth0/queues/rx-0/rps_cpus",
+            "00000000,00000000\n",
+        );
         tree.put("/sys/class/nvme-subsystem/nvme-subsys0/iopolicy", "numa\n");
         tree.put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "-1\n");
         tree
@@ -65,7 +76,11 @@ impl Tree {
     /// Every file but nearfar's own, with its bytes.
     pub fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = BTreeMap::new();
-        collect(self.directory.path(), &self.at("/var/lib/nearfar"), &mut files);
+        collect(
+            self.directory.path(),
+            &self.at("/var/lib/nearfar"),
+            &mut files,
+        );
         files
     }
 
@@ -82,7 +97,13 @@ fn collect(directory: &Path, but: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>)
             _ if path == but => {}
             it if it.is_dir() => collect(&path, but, files),
             it if it.is_symlink() => {
-                files.insert(path.clone(), fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+                files.insert(
+                    path.clone(),
+                    fs::read_link(&path)
+                        .unwrap()
+                        .into_os_string()
+                        .into_encoded_bytes(),
+                );
             }
             _ => {
                 files.insert(path.clone(), fs::read(&path).unwrap());
@@ -105,24 +126,42 @@ pub fn interrupt(irq: u32, list: &str) -> Change {
 }
 
 pub fn xps(list: &str) -> Change {
-    Change::Xps { interface: "eth0".into(), queue: 0, cpus: cpus(list) }
+    Change::Xps {
+        interface: "eth0".into(),
+        queue: 0,
+        cpus: cpus(list),
+    }
 }
 
 pub fn rps(list: &str) -> Change {
-    Change::Rps { interface: "eth0".into(), queue: 0, cpus: cpus(list) }
+    Change::Rps {
+        interface: "eth0".into(),
+        queue: 0,
+        cpus: cpus(list),
+    }
 }
 
 pub fn iopolicy(policy: IoPolicy) -> Change {
-    Change::NvmeIoPolicy { subsystem: "nvme-subsys0".into(), policy }
+    Change::NvmeIoPolicy {
+        subsystem: "nvme-subsys0".into(),
+        policy,
+    }
 }
 
 pub fn device_node(node: u32, rebind: Option<&str>) -> Change {
     let device = "0000:3b:00.0".parse().unwrap();
-    Change::DeviceNode { device, node: NodeId(node), rebind: rebind.map(str::to_owned) }
+    Change::DeviceNode {
+        device,
+        node: NodeId(node),
+        rebind: rebind.map(str::to_owned),
+    }
 }
 
 pub fn sysctl(name: &str, value: &str) -> Change {
-    Change::Sysctl { name: name.into(), value: value.into() }
+    Change::Sysctl {
+        name: name.into(),
+        value: value.into(),
+    }
 }
 
 pub fn planned(change: Change, before: Option<&str>) -> Planned {
@@ -145,7 +184,10 @@ pub fn plan(changes: Vec<Planned>) -> Plan {
         nodes: Vec::new(),
         changes,
         left_alone: Vec::new(),
-        nearest: vec![NearestCpus { node: NodeId(1), cpus: (4..8).chain(0..4).map(CpuId).collect() }],
+        nearest: vec![NearestCpus {
+            node: NodeId(1),
+            cpus: (4..8).chain(0..4).map(CpuId).collect(),
+        }],
     }
 }
 

@@ -26,7 +26,11 @@ pub(super) struct Task<'a> {
 /// Words of the part of each of `threads` threads: whole blocks, so that no two share a line or a base page.
 pub(super) fn part_words(words: usize, threads: usize) -> usize {
     let part = words / threads.max(1);
-    if part >= 2 * BLOCK_WORDS { part / BLOCK_WORDS * BLOCK_WORDS } else { part / 512 * 512 }
+    if part >= 2 * BLOCK_WORDS {
+        part / BLOCK_WORDS * BLOCK_WORDS
+    } else {
+        part / 512 * 512
+    }
 }
 
 /// Has all CPUs work on their parts of `words`; gives bytes a second of all together, for each kind of traffic. `stood`
@@ -34,28 +38,45 @@ pub(super) fn part_words(words: usize, threads: usize) -> usize {
 ///
 /// # Errors
 /// When a thread cannot be started or cannot run on its CPU, in words.
-pub(super) fn work(task: &Task<'_>, words: &mut [u64], stood: &mut Vec<usize>) -> Result<Vec<f64>, String> {
+pub(super) fn work(
+    task: &Task<'_>,
+    words: &mut [u64],
+    stood: &mut Vec<usize>,
+) -> Result<Vec<f64>, String> {
     let threads = task.cpus.len();
     let part = part_words(words.len(), threads);
     if part == 0 {
-        return Err(format!("a buffer of {} KiB is too small for {threads} threads", words.len() / 128));
+        return Err(format!(
+            "a buffer of {} KiB is too small for {threads} threads",
+            words.len() / 128
+        ));
     }
     stood.resize(threads, 0);
     let barrier = Barrier::new(threads);
     let (barrier, failed) = (&barrier, &AtomicBool::new(false));
     let results: Vec<Result<Vec<f64>, String>> = std::thread::scope(|scope| {
-        let places = task.cpus.iter().zip(words.chunks_exact_mut(part)).zip(stood.iter_mut());
+        let places = task
+            .cpus
+            .iter()
+            .zip(words.chunks_exact_mut(part))
+            .zip(stood.iter_mut());
         let members: Vec<_> = places
-            .map(|((&cpu, words), at)| scope.spawn(move || member(task, cpu, words, at, barrier, failed)))
+            .map(|((&cpu, words), at)| {
+                scope.spawn(move || member(task, cpu, words, at, barrier, failed))
+            })
             .collect();
         let join = |member: std::thread::ScopedJoinHandle<'_, _>| {
-            member.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            member
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
         members.into_iter().map(join).collect()
     });
     let mut sums = vec![0.0; task.traffics.len()];
     for rates in results {
-        sums.iter_mut().zip(rates?).for_each(|(sum, rate)| *sum += rate);
+        sums.iter_mut()
+            .zip(rates?)
+            .for_each(|(sum, rate)| *sum += rate);
     }
     Ok(sums)
 }
@@ -77,7 +98,11 @@ fn member(
     let mut rates = Vec::new();
     for &traffic in task.traffics {
         barrier.wait();
-        rates.push(if failed.load(Ordering::Relaxed) { 0.0 } else { rate(task, traffic, &mut part) });
+        rates.push(if failed.load(Ordering::Relaxed) {
+            0.0
+        } else {
+            rate(task, traffic, &mut part)
+        });
     }
     *at = part.at();
     pinned.map(|()| rates)
@@ -112,7 +137,12 @@ mod tests {
     use super::*;
 
     fn task<'a>(cpus: &'a [CpuId], cancel: &'a AtomicBool) -> Task<'a> {
-        Task { cpus, traffics: &Traffic::ALL, window: Duration::from_millis(2), cancel }
+        Task {
+            cpus,
+            traffics: &Traffic::ALL,
+            window: Duration::from_millis(2),
+            cancel,
+        }
     }
 
     #[test]
@@ -122,7 +152,10 @@ mod tests {
         let mut stood = Vec::new();
         let cancel = AtomicBool::new(false);
         let rates = work(&task(&cpus, &cancel), &mut words, &mut stood).unwrap();
-        assert!(rates.iter().all(|&rate| rate > 1e6 && rate < 1e13), "{rates:?}");
+        assert!(
+            rates.iter().all(|&rate| rate > 1e6 && rate < 1e13),
+            "{rates:?}"
+        );
         assert_eq!(stood.len(), cpus.len());
         assert!(stood.iter().all(|&at| at > 0), "{stood:?}");
     }
@@ -131,14 +164,24 @@ mod tests {
     fn a_cpu_that_is_not_there_fails_all_without_hanging() {
         let first = pinning::allowed().unwrap().first().unwrap();
         let cpus = [first, CpuId(60_000)];
-        let error = work(&task(&cpus, &AtomicBool::new(false)), &mut vec![0; 1 << 16], &mut Vec::new()).unwrap_err();
+        let error = work(
+            &task(&cpus, &AtomicBool::new(false)),
+            &mut vec![0; 1 << 16],
+            &mut Vec::new(),
+        )
+        .unwrap_err();
         assert!(error.contains("CPU 60000"), "{error}");
     }
 
     #[test]
     fn a_buffer_without_a_page_for_each_thread_is_refused() {
         let cpus: Vec<CpuId> = (0..64).map(CpuId).collect();
-        let error = work(&task(&cpus, &AtomicBool::new(false)), &mut vec![0; 4096], &mut Vec::new()).unwrap_err();
+        let error = work(
+            &task(&cpus, &AtomicBool::new(false)),
+            &mut vec![0; 4096],
+            &mut Vec::new(),
+        )
+        .unwrap_err();
         assert!(error.contains("64 threads"), "{error}");
     }
 

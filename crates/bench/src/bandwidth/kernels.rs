@@ -30,7 +30,11 @@ impl<'a> Part<'a> {
     /// Does a block and gives the bytes that were moved; at the end it starts anew.
     pub(super) fn step(&mut self, traffic: Traffic) -> u64 {
         // Copies go from one half to the other.
-        let room = if traffic == Traffic::Copy { self.words.len() / 2 } else { self.words.len() };
+        let room = if traffic == Traffic::Copy {
+            self.words.len() / 2
+        } else {
+            self.words.len()
+        };
         if self.at >= room {
             self.at = 0;
         }
@@ -131,7 +135,15 @@ mod tests {
         let mut words = vec![0; 2 * BLOCK_WORDS + 100];
         let mut part = Part::new(&mut words, 0);
         let moved: Vec<u64> = (0..4).map(|_| part.step(Traffic::Read) / 8).collect();
-        assert_eq!(moved, [BLOCK_WORDS as u64, BLOCK_WORDS as u64, 100, BLOCK_WORDS as u64]);
+        assert_eq!(
+            moved,
+            [
+                BLOCK_WORDS as u64,
+                BLOCK_WORDS as u64,
+                100,
+                BLOCK_WORDS as u64
+            ]
+        );
         assert_eq!(part.at(), BLOCK_WORDS);
     }
 
@@ -141,11 +153,19 @@ mod tests {
         assert_eq!(read(&words), 1600 * 1599 / 2);
         let mut target = vec![0; 1600];
         copy(&words, &mut target);
-        assert!(target.iter().zip(1..).all(|(&word, expected)| word == expected));
+        assert!(
+            target
+                .iter()
+                .zip(1..)
+                .all(|(&word, expected)| word == expected)
+        );
         write(&mut target, 7);
         assert!(target.iter().all(|&word| word == 7));
         increment(&mut target[1..]);
-        assert_eq!((target[0], target[1..].iter().all(|&word| word == 8)), (7, true));
+        assert_eq!(
+            (target[0], target[1..].iter().all(|&word| word == 8)),
+            (7, true)
+        );
     }
 
     #[test]
@@ -153,7 +173,9 @@ mod tests {
         let mut words = vec![1; 64];
         let mut part = Part::new(&mut words, 0);
         assert_eq!(part.step(Traffic::Copy), 64 * 8);
-        assert!(words[..32].iter().all(|&word| word == 1) && words[32..].iter().all(|&word| word == 2));
+        assert!(
+            words[..32].iter().all(|&word| word == 1) && words[32..].iter().all(|&word| word == 2)
+        );
     }
 
     #[test]

@@ -34,7 +34,11 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts `program bench child WHAT` and tells it what to do.
-    pub(crate) fn start(program: &Path, what: &'static str, spec: &impl Serialize) -> Result<Self, ChildError> {
+    pub(crate) fn start(
+        program: &Path,
+        what: &'static str,
+        spec: &impl Serialize,
+    ) -> Result<Self, ChildError> {
         let mut child = Self::untold(program, what)?;
         child.tell(spec)?;
         Ok(child)
@@ -42,7 +46,10 @@ impl Child {
 
     /// Starts `program bench child WHAT`, which waits until it is told what to do.
     pub(crate) fn untold(program: &Path, what: &'static str) -> Result<Self, ChildError> {
-        let start = |source| ChildError::Start { program: program.to_owned(), source };
+        let start = |source| ChildError::Start {
+            program: program.to_owned(),
+            source,
+        };
         let mut process = Command::new(program)
             .args(["bench", "child", what].map(OsStr::new))
             .stdin(Stdio::piped())
@@ -54,12 +61,22 @@ impl Child {
             return Err(start(io::Error::other("its pipes are missing")));
         };
         let stays = PhantomData;
-        Ok(Self { what, process, input: Some(input), output, heard: Vec::new(), _stays_on_its_thread: stays })
+        Ok(Self {
+            what,
+            process,
+            input: Some(input),
+            output,
+            heard: Vec::new(),
+            _stays_on_its_thread: stays,
+        })
     }
 
     /// Tells it what to do.
     pub(crate) fn tell(&mut self, spec: &impl Serialize) -> Result<(), ChildError> {
-        let line = serde_json::to_string(spec).map_err(|source| ChildError::Nonsense { what: self.what, source })?;
+        let line = serde_json::to_string(spec).map_err(|source| ChildError::Nonsense {
+            what: self.what,
+            source,
+        })?;
         self.say(&line)
     }
 
@@ -72,7 +89,9 @@ impl Child {
     /// Sends a line. To one that has ended already nothing can be said; what it said before, or why it ended, is heard next.
     pub(crate) fn say(&mut self, line: &str) -> Result<(), ChildError> {
         let what = self.what;
-        let Some(input) = &mut self.input else { return Ok(()) };
+        let Some(input) = &mut self.input else {
+            return Ok(());
+        };
         match input.write_all(format!("{line}\n").as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.hang_up();
@@ -88,25 +107,39 @@ impl Child {
     }
 
     /// Waits for its next line.
-    pub(crate) fn listen<T: DeserializeOwned>(&mut self, cancel: &AtomicBool) -> Result<T, ChildError> {
+    pub(crate) fn listen<T: DeserializeOwned>(
+        &mut self,
+        cancel: &AtomicBool,
+    ) -> Result<T, ChildError> {
         let what = self.what;
         loop {
             if let Some(end) = self.heard.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.heard.drain(..=end).collect();
-                return serde_json::from_slice(&line).map_err(|source| ChildError::Nonsense { what, source });
+                return serde_json::from_slice(&line)
+                    .map_err(|source| ChildError::Nonsense { what, source });
             }
             if cancel.load(Ordering::Relaxed) {
                 return Err(ChildError::Cancelled { what });
             }
-            if self.hear().map_err(|source| ChildError::Pipe { what, source })? == Heard::End {
+            if self
+                .hear()
+                .map_err(|source| ChildError::Pipe { what, source })?
+                == Heard::End
+            {
                 return Err(self.ended(cancel.load(Ordering::Relaxed)));
             }
         }
     }
 
     fn hear(&mut self) -> io::Result<Heard> {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: LISTENS_FOR.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&timeout)) {
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: LISTENS_FOR.subsec_nanos().into(),
+        };
+        match poll(
+            &mut [PollFd::new(&self.output, PollFlags::IN)],
+            Some(&timeout),
+        ) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Heard::Silence),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
@@ -114,7 +147,11 @@ impl Child {
         let mut chunk = [0; 16 << 10];
         let length = self.output.read(&mut chunk)?;
         self.heard.extend_from_slice(&chunk[..length]);
-        Ok(if length == 0 { Heard::End } else { Heard::Something })
+        Ok(if length == 0 {
+            Heard::End
+        } else {
+            Heard::Something
+        })
     }
 
     /// Why there is no more to be heard from it.
@@ -126,7 +163,11 @@ impl Child {
             // A message that cannot be read leaves the exit status to speak.
             let _ = errors.read_to_string(&mut message);
         }
-        let because = message.trim().trim_start_matches("nearfar:").trim_start().to_owned();
+        let because = message
+            .trim()
+            .trim_start_matches("nearfar:")
+            .trim_start()
+            .to_owned();
         let status = match self.process.wait() {
             Ok(status) => status,
             Err(source) => return ChildError::Pipe { what, source },
@@ -137,7 +178,11 @@ impl Child {
             _ if cancelled => ChildError::Cancelled { what },
             (Some(2), _) => ChildError::BadSpec { because },
             (Some(3), _) => ChildError::Refused { because },
-            _ => ChildError::Ended { what, status, message: because },
+            _ => ChildError::Ended {
+                what,
+                status,
+                message: because,
+            },
         }
     }
 }

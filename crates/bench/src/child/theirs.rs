@@ -35,7 +35,10 @@ pub enum ServeError {
 impl ServeError {
     /// The system refused `what`.
     pub(crate) fn refused(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
-        Self::Refused { what: what.into(), source: source.into() }
+        Self::Refused {
+            what: what.into(),
+            source: source.into(),
+        }
     }
 }
 
@@ -54,25 +57,39 @@ impl Conversation {
         }
         // Where the kernel refuses, the end of standard input still tells of the parent's end.
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
-        Self { what, input: BufReader::new(io::stdin()) }
+        Self {
+            what,
+            input: BufReader::new(io::stdin()),
+        }
     }
 
     /// Reads what to do.
     pub(crate) fn spec<T: DeserializeOwned>(&mut self) -> Result<T, ServeError> {
         let line = self.line()?.ok_or_else(|| {
             let what = self.what;
-            ServeError::BadSpec(format!("no {what} was described: standard input takes its spec, one line of JSON"))
+            ServeError::BadSpec(format!(
+                "no {what} was described: standard input takes its spec, one line of JSON"
+            ))
         })?;
-        serde_json::from_str(&line)
-            .map_err(|error| ServeError::BadSpec(format!("the {} as described makes no sense: {error}", self.what)))
+        serde_json::from_str(&line).map_err(|error| {
+            ServeError::BadSpec(format!(
+                "the {} as described makes no sense: {error}",
+                self.what
+            ))
+        })
     }
 
     /// Waits for one word.
     pub(crate) fn wait_for(&mut self, word: &str) -> Result<(), ServeError> {
         match self.line()? {
             Some(line) if line.trim() == word => Ok(()),
-            Some(line) => Err(ServeError::BadSpec(format!("the {} waits for \"{word}\", not \"{line}\"", self.what))),
-            None => Err(ServeError::BadSpec(format!("standard input ended before it said \"{word}\""))),
+            Some(line) => Err(ServeError::BadSpec(format!(
+                "the {} waits for \"{word}\", not \"{line}\"",
+                self.what
+            ))),
+            None => Err(ServeError::BadSpec(format!(
+                "standard input ended before it said \"{word}\""
+            ))),
         }
     }
 
@@ -85,21 +102,31 @@ impl Conversation {
     /// Whether standard input has something to say, its end included; waits for it no longer than `patience`.
     pub(crate) fn called(&self, patience: Duration) -> bool {
         let stdin = io::stdin();
-        let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+        let timeout = Timespec {
+            tv_sec: patience.as_secs() as i64,
+            tv_nsec: patience.subsec_nanos().into(),
+        };
         let mut polled = [PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
         // An interrupted look is repeated by the next one; one that is refused would be refused for ever.
-        !matches!(poll(&mut polled, Some(&timeout)), Ok(0) | Err(rustix::io::Errno::INTR))
+        !matches!(
+            poll(&mut polled, Some(&timeout)),
+            Ok(0) | Err(rustix::io::Errno::INTR)
+        )
     }
 
     /// Writes an answer.
     pub(crate) fn answer(&self, answer: &impl Serialize) -> Result<(), ServeError> {
-        let mut line = serde_json::to_vec(answer).map_err(|error| ServeError::refused("writing an answer", error))?;
+        let mut line = serde_json::to_vec(answer)
+            .map_err(|error| ServeError::refused("writing an answer", error))?;
         line.push(b'\n');
         let mut output = io::stdout().lock();
-        output.write_all(&line).and_then(|()| output.flush()).map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => ServeError::Unheard,
-            _ => ServeError::refused("writing an answer", error),
-        })
+        output
+            .write_all(&line)
+            .and_then(|()| output.flush())
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::BrokenPipe => ServeError::Unheard,
+                _ => ServeError::refused("writing an answer", error),
+            })
     }
 
     /// The next line; none at the end.
@@ -108,12 +135,14 @@ impl Conversation {
         match (&mut self.input).take(LONGEST_LINE).read_line(&mut line) {
             Ok(0) => Ok(None),
             Ok(_) if !line.ends_with('\n') && line.len() as u64 >= LONGEST_LINE => {
-                Err(ServeError::BadSpec(format!("a line on standard input is longer than {LONGEST_LINE} bytes")))
+                Err(ServeError::BadSpec(format!(
+                    "a line on standard input is longer than {LONGEST_LINE} bytes"
+                )))
             }
             Ok(_) => Ok(Some(line.trim_end().to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Err(ServeError::BadSpec("standard input holds something else than text".to_owned()))
-            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(ServeError::BadSpec(
+                "standard input holds something else than text".to_owned(),
+            )),
             Err(error) => Err(ServeError::refused("reading standard input", error)),
         }
     }

@@ -44,9 +44,19 @@ pub struct Floated {
 impl Floated {
     /// What these runs say of both ways of floating.
     pub(super) fn of(cells: &[MatrixCell], taken: &[Taken]) -> Vec<Self> {
-        let asked = |contrast: &Contrast| matches!(contrast.question, Question::FloatingCpus | Question::AllFloating);
+        let asked = |contrast: &Contrast| {
+            matches!(
+                contrast.question,
+                Question::FloatingCpus | Question::AllFloating
+            )
+        };
         let floated = |contrast: Contrast| {
-            let of = || taken.iter().filter(|taken| contrast.of.contains(&taken.cell)).filter_map(Taken::good);
+            let of = || {
+                taken
+                    .iter()
+                    .filter(|taken| contrast.of.contains(&taken.cell))
+                    .filter_map(Taken::good)
+            };
             let cross_node = of().map(|sample| match &sample.trace {
                 Known::Yes(watched) => Ok(watched.found.migrations.cross_node),
                 Known::No { not_known_because } => Err(not_known_because),
@@ -56,8 +66,18 @@ impl Floated {
                 Err(because) => Known::no(because.clone()),
             };
             let seconds = of().map(|sample| sample.probe.seconds).sum();
-            Self { question: contrast.question, ratio: contrast.ratio, cross_node, seconds }
+            Self {
+                question: contrast.question,
+                ratio: contrast.ratio,
+                cross_node,
+                seconds,
+            }
         };
-        findings(cells, taken).contrasts.into_iter().filter(asked).map(floated).collect()
+        findings(cells, taken)
+            .contrasts
+            .into_iter()
+            .filter(asked)
+            .map(floated)
+            .collect()
     }
 }

@@ -17,11 +17,20 @@ pub(super) const MOST_ROUNDS: u32 = 60;
 ///
 /// # Errors
 /// When not even the fewest rounds of the shortest runs fit.
-pub(super) fn run_seconds(left_s: f64, cells: usize, overhead_s: f64) -> Result<f64, FloatingError> {
+pub(super) fn run_seconds(
+    left_s: f64,
+    cells: usize,
+    overhead_s: f64,
+) -> Result<f64, FloatingError> {
     let runs = cells.max(1) as f64;
     let needed_s = f64::from(FEWEST_ROUNDS) * runs * (SHORTEST_RUN_S + overhead_s);
     if needed_s > left_s {
-        return Err(FloatingError::TooLittleTime { rounds: FEWEST_ROUNDS, cells, needed_s, left_s });
+        return Err(FloatingError::TooLittleTime {
+            rounds: FEWEST_ROUNDS,
+            cells,
+            needed_s,
+            left_s,
+        });
     }
     Ok((left_s / (GOOD_ROUNDS * runs) - overhead_s).clamp(SHORTEST_RUN_S, LONGEST_RUN_S))
 }
@@ -41,7 +50,10 @@ mod tests {
     #[test]
     fn too_little_time_says_how_much_is_needed() {
         let error = run_seconds(5.0, 5, 0.1).unwrap_err().to_string();
-        assert!(error.contains("6 rounds of 5 runs take 12 s") && error.contains("5 s are left"), "{error}");
+        assert!(
+            error.contains("6 rounds of 5 runs take 12 s") && error.contains("5 s are left"),
+            "{error}"
+        );
     }
 
     proptest! {

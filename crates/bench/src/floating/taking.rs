@@ -24,12 +24,28 @@ const FIRST_RUN_S: f64 = 0.3;
 ///
 /// # Errors
 /// When there is too little time, a child fails while calibrating, or `cancel` is set.
-pub fn measure(machine: &Machine, homes: &[NodeId], options: &FloatingOptions) -> Result<Floating, FloatingError> {
+pub fn measure(
+    machine: &Machine,
+    homes: &[NodeId],
+    options: &FloatingOptions,
+) -> Result<Floating, FloatingError> {
     let started = Instant::now();
-    let left_s = || options.budget.saturating_sub(started.elapsed()).as_secs_f64();
+    let left_s = || {
+        options
+            .budget
+            .saturating_sub(started.elapsed())
+            .as_secs_f64()
+    };
     let numa_balancing = matrix::is_balancing(machine);
     let mut parameters = parameters(machine, homes, options, numa_balancing.get() == Some(&true));
-    parameters.steps = calibrate(machine, &options.program, &parameters, FIRST_RUN_S, &options.cancel)?.steps;
+    parameters.steps = calibrate(
+        machine,
+        &options.program,
+        &parameters,
+        FIRST_RUN_S,
+        &options.cancel,
+    )?
+    .steps;
     let mut matrix = Matrix::new(machine, options.program.clone(), parameters.clone());
     // What does not fit even if nothing is lost beside the runs need not be tried.
     budget::run_seconds(left_s(), parameters.cells.len(), 0.0)?;
@@ -59,7 +75,9 @@ fn overhead(matrix: &mut Matrix<'_>, options: &FloatingOptions) -> Result<f64, F
         let run = matrix.once(&cell, &options.cancel);
         match run {
             _ if options.cancel.load(Ordering::Relaxed) => return Err(FloatingError::Cancelled),
-            Ok(sample) => least_s = least_s.min(before.elapsed().as_secs_f64() - sample.probe.seconds),
+            Ok(sample) => {
+                least_s = least_s.min(before.elapsed().as_secs_f64() - sample.probe.seconds)
+            }
             Err(error) => return Err(FloatingError::Run(error.to_string())),
         }
     }
@@ -81,18 +99,29 @@ fn rounds(
         let before = Instant::now();
         random.shuffle(&mut order);
         for &cell in &order {
-            let sample = matrix.once(&cell, &options.cancel).map_err(|error| error.to_string());
+            let sample = matrix
+                .once(&cell, &options.cancel)
+                .map_err(|error| error.to_string());
             if options.cancel.load(Ordering::Relaxed) {
                 return Err(FloatingError::Cancelled);
             }
-            taken.push(Taken { cell, round, sample });
+            taken.push(Taken {
+                cell,
+                round,
+                sample,
+            });
         }
         longest_s = longest_s.max(before.elapsed().as_secs_f64());
     }
     Ok(taken)
 }
 
-fn parameters(machine: &Machine, homes: &[NodeId], options: &FloatingOptions, numa_balancing: bool) -> Parameters {
+fn parameters(
+    machine: &Machine,
+    homes: &[NodeId],
+    options: &FloatingOptions,
+    numa_balancing: bool,
+) -> Parameters {
     let (bytes, _) = probe::default_buffer_bytes(machine, homes);
     Parameters {
         pattern: Pattern::RandomReadWrite,
@@ -111,8 +140,21 @@ fn parameters(machine: &Machine, homes: &[NodeId], options: &FloatingOptions, nu
 
 /// Each node with CPUs bound to it and floating, and all floating.
 fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
-    let policy = Policy { preferred: None, numa_balancing };
-    let of_node = |&node: &NodeId| [Where::Node(node), Where::Floating].map(|cpus| (Where::Node(node), cpus));
-    let places = nodes.iter().flat_map(of_node).chain([(Where::Floating, Where::Floating)]);
-    places.map(|(memory, cpus)| MatrixCell { policy, memory, cpus }).collect()
+    let policy = Policy {
+        preferred: None,
+        numa_balancing,
+    };
+    let of_node =
+        |&node: &NodeId| [Where::Node(node), Where::Floating].map(|cpus| (Where::Node(node), cpus));
+    let places = nodes
+        .iter()
+        .flat_map(of_node)
+        .chain([(Where::Floating, Where::Floating)]);
+    places
+        .map(|(memory, cpus)| MatrixCell {
+            policy,
+            memory,
+            cpus,
+        })
+        .collect()
 }

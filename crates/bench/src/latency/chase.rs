@@ -34,7 +34,12 @@ pub(crate) fn cycle(lines: u32, random: &mut Random, cancel: &AtomicBool) -> Opt
 
 /// The same for a chain that visits all lines of a block, in random order, before it goes on to the next block
 /// (multichase calls that TLB locality). Each block begins with its first line.
-pub(super) fn cycle_in_blocks(lines: u32, block: u32, random: &mut Random, cancel: &AtomicBool) -> Option<Vec<u32>> {
+pub(super) fn cycle_in_blocks(
+    lines: u32,
+    block: u32,
+    random: &mut Random,
+    cancel: &AtomicBool,
+) -> Option<Vec<u32>> {
     let mut order: Vec<u32> = (0..lines).collect();
     for lines in order.chunks_mut(block.max(1) as usize) {
         if cancel.load(Ordering::Relaxed) {
@@ -52,7 +57,10 @@ pub(super) fn cycle_in_blocks(lines: u32, block: u32, random: &mut Random, cance
 /// Writes the cycle into a buffer whose lines are `stride` words long. Writing goes from front to back, so a buffer
 /// costs its bandwidth and not a cache miss a line. Stops early when cancelled.
 pub(crate) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &AtomicBool) {
-    for (words, next) in words.chunks_mut(stride * LINES_A_LOOK).zip(next.chunks(LINES_A_LOOK)) {
+    for (words, next) in words
+        .chunks_mut(stride * LINES_A_LOOK)
+        .zip(next.chunks(LINES_A_LOOK))
+    {
         for (line, &next) in words.chunks_exact_mut(stride).zip(next) {
             line[0] = u64::from(next) * stride as u64;
         }
@@ -86,15 +94,27 @@ pub(super) fn follow(words: &[u64], at: u64, steps: u64) -> (u64, Took) {
     }
     let at = black_box(at);
     let wall = start.elapsed();
-    (at, Took { wall, own: own_time().saturating_sub(own_start) })
+    (
+        at,
+        Took {
+            wall,
+            own: own_time().saturating_sub(own_start),
+        },
+    )
 }
 
 /// How long the calling thread has run so far.
 fn own_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the kernel fills in the struct it is given; every Linux has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or(0),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }
 
 #[cfg(test)]
@@ -118,7 +138,10 @@ mod tests {
     #[test]
     fn a_long_cycle_can_be_cancelled() {
         let lines = 2 * LINES_A_LOOK as u32 + 1;
-        assert_eq!(cycle(lines, &mut Random::new(1), &AtomicBool::new(true)), None);
+        assert_eq!(
+            cycle(lines, &mut Random::new(1), &AtomicBool::new(true)),
+            None
+        );
     }
 
     proptest! {

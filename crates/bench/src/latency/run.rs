@@ -84,7 +84,11 @@ impl Shape {
                 block: Some(chase::BLOCK_BYTES / line_bytes),
                 steps: Some(EMULATED_STEPS),
             },
-            None => Self { warm_up: WARM_UP_STEPS, block: None, steps: None },
+            None => Self {
+                warm_up: WARM_UP_STEPS,
+                block: None,
+                steps: None,
+            },
         }
     }
 }
@@ -102,23 +106,53 @@ struct Run<'a> {
 
 /// Measures on the calling thread, whose affinity it leaves changed.
 pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError> {
-    let Chases { machine, options, sources, room, placed, deadline } = chases;
+    let Chases {
+        machine,
+        options,
+        sources,
+        room,
+        placed,
+        deadline,
+    } = chases;
     let start = Instant::now();
     let shape = Shape::of(machine, room.line_bytes);
     link(placed, room, shape, options)?;
     let stride = (room.one_cpu_bytes / 8) as usize;
     let nodes: Vec<NodeId> = placed.buffers.iter().map(|buffer| buffer.node).collect();
-    let chase = |words| Chase { words, at: 0, shape, loads: 0 };
-    let mut buffers: Vec<Chase<'_>> =
-        placed.buffers.iter().map(|buffer| chase(&buffer.memory.words()[..stride])).collect();
-    let warnings = room.warnings.iter().chain(&placed.warnings).cloned().collect();
-    let mut run = Run { machine, options, deadline, skipped: placed.skipped.clone(), warnings };
+    let chase = |words| Chase {
+        words,
+        at: 0,
+        shape,
+        loads: 0,
+    };
+    let mut buffers: Vec<Chase<'_>> = placed
+        .buffers
+        .iter()
+        .map(|buffer| chase(&buffer.memory.words()[..stride]))
+        .collect();
+    let warnings = room
+        .warnings
+        .iter()
+        .chain(&placed.warnings)
+        .cloned()
+        .collect();
+    let mut run = Run {
+        machine,
+        options,
+        deadline,
+        skipped: placed.skipped.clone(),
+        warnings,
+    };
     let cache = room.last_level_cache_bytes.unwrap_or(ASSUMED_CACHE);
     run.settle(sources, &mut buffers, cache / room.line_bytes)?;
     let (steps, samples) = run.sample(sources, &mut buffers, shape)?;
     let pairs = run.sum_up(&samples, &nodes);
     run.warnings.extend(conditions::governor(machine));
-    run.warnings.extend(outliers(pairs.iter().map(|pair| (pair.outliers, pair.samples_ns.len()))));
+    run.warnings.extend(outliers(
+        pairs
+            .iter()
+            .map(|pair| (pair.outliers, pair.samples_ns.len())),
+    ));
     Ok(LatencyMatrix {
         pairs,
         skipped: run.skipped,
@@ -134,7 +168,12 @@ pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError
 }
 
 /// Writes the chain into each buffer.
-fn link(placed: &mut Placed, room: &Room, shape: Shape, options: &ProbeOptions) -> Result<(), ProbeError> {
+fn link(
+    placed: &mut Placed,
+    room: &Room,
+    shape: Shape,
+    options: &ProbeOptions,
+) -> Result<(), ProbeError> {
     // The line count fits: a buffer has at most 16 GiB and a line at least 64 bytes.
     let lines = (room.one_cpu_bytes / room.line_bytes) as u32;
     let (mut random, cancel) = (Random::new(SEED), &options.cancel);
@@ -144,7 +183,12 @@ fn link(placed: &mut Placed, room: &Room, shape: Shape, options: &ProbeOptions) 
     };
     let cycle = cycle.ok_or(ProbeError::Cancelled)?;
     for buffer in &mut placed.buffers {
-        chase::link(buffer.memory.words_mut(), &cycle, (room.line_bytes / 8) as usize, &options.cancel);
+        chase::link(
+            buffer.memory.words_mut(),
+            &cycle,
+            (room.line_bytes / 8) as usize,
+            &options.cancel,
+        );
         options.check_cancelled()?;
     }
     Ok(())
@@ -153,7 +197,12 @@ fn link(placed: &mut Placed, room: &Room, shape: Shape, options: &ProbeOptions) 
 impl Run<'_> {
     /// Linking leaves the end of the last buffer in some node's cache, which would make that pair look near. From each
     /// node as many lines are loaded as its cache has, and half as many again.
-    fn settle(&self, sources: &[Source], buffers: &mut [Chase<'_>], cache_lines: u64) -> Result<(), ProbeError> {
+    fn settle(
+        &self,
+        sources: &[Source],
+        buffers: &mut [Chase<'_>],
+        cache_lines: u64,
+    ) -> Result<(), ProbeError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let share = left.mul_f64(SETTLING_SHARE) / sources.len().max(1) as u32;
         for source in sources {
@@ -181,7 +230,11 @@ impl Run<'_> {
     ) -> Result<(u64, Samples), ProbeError> {
         let of_source = |source: &Source| {
             let (cpu_node, cpu) = (source.node, source.cpu);
-            (0..buffers.len()).map(move |buffer| Pair { cpu_node, cpu, buffer })
+            (0..buffers.len()).map(move |buffer| Pair {
+                cpu_node,
+                cpu,
+                buffer,
+            })
         };
         let mut pairs: Vec<Pair> = sources.iter().flat_map(of_source).collect();
         let wanted = self.options.most_samples.max(1);
@@ -200,20 +253,27 @@ impl Run<'_> {
                     break;
                 }
                 if let Err(error) = pinning::pin(pair.cpu) {
-                    unusable.push((pair.cpu_node, format!("cannot run on CPU {}: {error}", pair.cpu)));
+                    unusable.push((
+                        pair.cpu_node,
+                        format!("cannot run on CPU {}: {error}", pair.cpu),
+                    ));
                     continue;
                 }
                 let (nanoseconds, switched) = buffers[pair.buffer].sample(steps);
                 switches += switched;
                 if round > 0 {
-                    let entry = samples.entry((pair.cpu_node, pair.buffer)).or_insert_with(|| (pair.cpu, Vec::new()));
+                    let entry = samples
+                        .entry((pair.cpu_node, pair.buffer))
+                        .or_insert_with(|| (pair.cpu, Vec::new()));
                     entry.1.push(nanoseconds);
                 }
             }
             self.drop_unusable(&mut pairs, unusable);
             if round == 0 {
                 let left = self.deadline.saturating_duration_since(Instant::now());
-                steps = shape.steps.unwrap_or_else(|| fitting_steps(began.elapsed(), left, wanted));
+                steps = shape
+                    .steps
+                    .unwrap_or_else(|| fitting_steps(began.elapsed(), left, wanted));
             } else if Instant::now() >= self.deadline {
                 break;
             }
@@ -227,40 +287,67 @@ impl Run<'_> {
         unusable.dedup_by_key(|(node, _)| *node);
         for (node, because) in unusable {
             pairs.retain(|pair| pair.cpu_node != node);
-            self.skipped.push(SkippedPair { cpu_node: Some(node), memory_node: None, because });
+            self.skipped.push(SkippedPair {
+                cpu_node: Some(node),
+                memory_node: None,
+                because,
+            });
         }
     }
 
     /// Says what went on besides.
-    fn judge(&mut self, samples: &Samples, wanted: usize, switches: u64, ticks: &Ticks, sources: &[Source]) {
-        let taken = samples.values().map(|(_, samples)| samples.len() as u64).sum::<u64>();
+    fn judge(
+        &mut self,
+        samples: &Samples,
+        wanted: usize,
+        switches: u64,
+        ticks: &Ticks,
+        sources: &[Source],
+    ) {
+        let taken = samples
+            .values()
+            .map(|(_, samples)| samples.len() as u64)
+            .sum::<u64>();
         // A switch in a hundred samples is the machine breathing; the median does not feel it.
         if switches > taken / 100 + 1 {
-            self.warnings.push(Warning::Interrupted { switches, samples: taken });
+            self.warnings.push(Warning::Interrupted {
+                switches,
+                samples: taken,
+            });
         }
-        self.warnings.extend(Ticks::now().doubts_since(ticks, sources.iter().map(|source| source.cpu)));
-        let fewest = samples.values().map(|(_, samples)| samples.len()).min().unwrap_or(0);
+        self.warnings
+            .extend(Ticks::now().doubts_since(ticks, sources.iter().map(|source| source.cpu)));
+        let fewest = samples
+            .values()
+            .map(|(_, samples)| samples.len())
+            .min()
+            .unwrap_or(0);
         if fewest < wanted.min(5) {
-            self.warnings.push(Warning::CutShort { samples: fewest, wanted });
+            self.warnings.push(Warning::CutShort {
+                samples: fewest,
+                wanted,
+            });
         }
     }
 
     fn sum_up(&self, samples: &Samples, nodes: &[NodeId]) -> Vec<LatencyPair> {
-        let pairs = samples.iter().filter_map(|(&(cpu_node, buffer), (cpu, samples))| {
-            let (memory_node, summary) = (nodes[buffer], Summary::of(samples)?);
-            Some(LatencyPair {
-                cpu_node,
-                memory_node,
-                cpu: *cpu,
-                samples_ns: samples.clone(),
-                median_ns: summary.median,
-                low_ns: summary.low,
-                high_ns: summary.high,
-                confidence_ns: summary.confidence,
-                outliers: summary.outliers,
-                distance: self.machine.distance(cpu_node, memory_node),
-            })
-        });
+        let pairs = samples
+            .iter()
+            .filter_map(|(&(cpu_node, buffer), (cpu, samples))| {
+                let (memory_node, summary) = (nodes[buffer], Summary::of(samples)?);
+                Some(LatencyPair {
+                    cpu_node,
+                    memory_node,
+                    cpu: *cpu,
+                    samples_ns: samples.clone(),
+                    median_ns: summary.median,
+                    low_ns: summary.low,
+                    high_ns: summary.high,
+                    confidence_ns: summary.confidence,
+                    outliers: summary.outliers,
+                    distance: self.machine.distance(cpu_node, memory_node),
+                })
+            });
         pairs.collect()
     }
 }
@@ -276,7 +363,10 @@ impl Chase<'_> {
     /// One sample: nanoseconds a load, and how often the scheduler interfered.
     fn sample(&mut self, steps: u64) -> (f64, u64) {
         // A timed chain stays in the block whose pages were met in the warm-up.
-        let left = self.shape.block.map_or(u64::MAX, |block| block - self.loads % block);
+        let left = self
+            .shape
+            .block
+            .map_or(u64::MAX, |block| block - self.loads % block);
         if left < self.shape.warm_up + steps {
             self.follow(left);
         }
@@ -284,13 +374,20 @@ impl Chase<'_> {
         let before = conditions::switches();
         let took = self.follow(steps);
         let switches = conditions::switches().saturating_sub(before);
-        (clock_of(took, switches).as_nanos() as f64 / steps.max(1) as f64, switches)
+        (
+            clock_of(took, switches).as_nanos() as f64 / steps.max(1) as f64,
+            switches,
+        )
     }
 }
 
 /// Which clock to believe: the finer one on the wall, unless the scheduler ran somebody else meanwhile.
 fn clock_of(took: Took, switches: u64) -> Duration {
-    if switches > 0 && !took.own.is_zero() { took.own.min(took.wall) } else { took.wall }
+    if switches > 0 && !took.own.is_zero() {
+        took.own.min(took.wall)
+    } else {
+        took.wall
+    }
 }
 
 /// How many loads a sample may have, when a round of trial samples took `round` and `wanted` rounds have to fit into
@@ -308,13 +405,30 @@ mod tests {
     #[test]
     fn the_wall_clock_counts_unless_the_scheduler_came() {
         let milliseconds = Duration::from_millis;
-        let took = Took { wall: milliseconds(9), own: milliseconds(4) };
+        let took = Took {
+            wall: milliseconds(9),
+            own: milliseconds(4),
+        };
         assert_eq!(clock_of(took, 0), milliseconds(9));
         assert_eq!(clock_of(took, 1), milliseconds(4));
-        let coarse = Took { wall: milliseconds(1), own: Duration::ZERO };
-        assert_eq!(clock_of(coarse, 1), milliseconds(1), "a clock that stands still tells nothing");
-        let coarse = Took { wall: milliseconds(1), own: milliseconds(4) };
-        assert_eq!(clock_of(coarse, 1), milliseconds(1), "nothing takes longer than it takes");
+        let coarse = Took {
+            wall: milliseconds(1),
+            own: Duration::ZERO,
+        };
+        assert_eq!(
+            clock_of(coarse, 1),
+            milliseconds(1),
+            "a clock that stands still tells nothing"
+        );
+        let coarse = Took {
+            wall: milliseconds(1),
+            own: milliseconds(4),
+        };
+        assert_eq!(
+            clock_of(coarse, 1),
+            milliseconds(1),
+            "nothing takes longer than it takes"
+        );
     }
 
     #[test]

@@ -42,8 +42,19 @@ impl Load {
     pub fn stop(mut self) -> Result<LoadReport, ChildError> {
         // All at once, so that none goes on alone.
         self.children.iter_mut().for_each(Child::hang_up);
-        let done = |child: &mut Child| child.listen(&AtomicBool::new(false)).map(|DoneLine { done }| done);
-        let cpus = self.children.iter_mut().map(done).collect::<Result<Vec<LoadOnCpu>, _>>()?;
-        Ok(LoadReport { percent: self.percent, cpus })
+        let done = |child: &mut Child| {
+            child
+                .listen(&AtomicBool::new(false))
+                .map(|DoneLine { done }| done)
+        };
+        let cpus = self
+            .children
+            .iter_mut()
+            .map(done)
+            .collect::<Result<Vec<LoadOnCpu>, _>>()?;
+        Ok(LoadReport {
+            percent: self.percent,
+            cpus,
+        })
     }
 }

@@ -27,19 +27,26 @@ fn usual_period() -> f64 {
 impl LoadSpec {
     /// A load with the usual period and a seed of its own.
     pub(super) fn new(cpu: CpuId, percent: f64) -> Self {
-        Self { cpu, percent, period_s: usual_period(), seed: u64::from(cpu.0) + 1 }
+        Self {
+            cpu,
+            percent,
+            period_s: usual_period(),
+            seed: u64::from(cpu.0) + 1,
+        }
     }
 
     /// Why this is no load, if it is none.
     pub(super) fn check(&self) -> Result<(), String> {
         match () {
             // A number that is none is in no range.
-            () if !(0.0..=99.0).contains(&self.percent) => {
-                Err(format!("a load of {} % cannot be had: give 0 to 99", self.percent))
-            }
-            () if !(0.0005..=1.0).contains(&self.period_s) => {
-                Err(format!("a period of {} s is too short or too long: give 0.0005 to 1", self.period_s))
-            }
+            () if !(0.0..=99.0).contains(&self.percent) => Err(format!(
+                "a load of {} % cannot be had: give 0 to 99",
+                self.percent
+            )),
+            () if !(0.0005..=1.0).contains(&self.period_s) => Err(format!(
+                "a period of {} s is too short or too long: give 0.0005 to 1",
+                self.period_s
+            )),
             () => Ok(()),
         }
     }

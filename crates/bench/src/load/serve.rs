@@ -31,7 +31,9 @@ pub fn serve() -> Result<(), ServeError> {
     // Sleeps would otherwise last up to 50 us longer, and a share of 99 % leaves 100 us for them.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let mut clocks = Clocks::start();
-    caller.answer(&ReadyLine { ready: i32::try_from(process::id()).unwrap_or(i32::MAX) })?;
+    caller.answer(&ReadyLine {
+        ready: i32::try_from(process::id()).unwrap_or(i32::MAX),
+    })?;
     let done = burn(&spec, &caller, &mut clocks);
     caller.answer(&DoneLine { done })
 }
@@ -57,7 +59,11 @@ fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCp
         if share > 0.0 {
             clocks.live_through(steering.next(now, used, length));
         }
-        let patience = if share > 0.0 { Duration::ZERO } else { Duration::from_secs_f64(IDLE_PERIOD_S) };
+        let patience = if share > 0.0 {
+            Duration::ZERO
+        } else {
+            Duration::from_secs_f64(IDLE_PERIOD_S)
+        };
         if caller.called(patience) {
             break;
         }
@@ -84,7 +90,10 @@ struct Clocks {
 
 impl Clocks {
     fn start() -> Self {
-        Self { wall: seconds(ClockId::Monotonic), own: seconds(ClockId::ProcessCPUTime) }
+        Self {
+            wall: seconds(ClockId::Monotonic),
+            own: seconds(ClockId::ProcessCPUTime),
+        }
     }
 
     fn wall(&self) -> f64 {
@@ -110,7 +119,10 @@ impl Clocks {
             }
         }
         let end = self.wall + period.end;
-        let end = Timespec { tv_sec: end as i64, tv_nsec: (end.fract() * 1e9) as i64 };
+        let end = Timespec {
+            tv_sec: end as i64,
+            tv_nsec: (end.fract() * 1e9) as i64,
+        };
         while clock_nanosleep_absolute(ClockId::Monotonic, &end) == Err(rustix::io::Errno::INTR) {}
     }
 }

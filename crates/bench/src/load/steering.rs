@@ -24,7 +24,12 @@ pub(super) struct Period {
 
 impl Steering {
     pub(super) fn new(share: f64) -> Self {
-        Self { share, end: 0.0, owed: 0.0, given_up: 0.0 }
+        Self {
+            share,
+            end: 0.0,
+            owed: 0.0,
+            given_up: 0.0,
+        }
     }
 
     /// The next period of about `length`, when it is `now` and `used` CPU time has gone.
@@ -39,7 +44,10 @@ impl Steering {
         let most = used + self.share * length + MOST_DEBT_S;
         self.given_up += (self.owed - most).max(0.0);
         self.owed = self.owed.min(most);
-        Period { end: self.end, burn_until_used: self.owed }
+        Period {
+            end: self.end,
+            burn_until_used: self.owed,
+        }
     }
 
     /// CPU time it gave up on so far.
@@ -58,7 +66,12 @@ pub(super) struct Seconds {
 
 impl Seconds {
     pub(super) fn new(share: f64) -> Self {
-        Self { share, from: (0.0, 0.0), whole: 0, worst_off: None }
+        Self {
+            share,
+            from: (0.0, 0.0),
+            whole: 0,
+            worst_off: None,
+        }
     }
 
     /// At the end of a period: it is `now`, and `used` CPU time has gone.
@@ -92,7 +105,9 @@ mod tests {
         for index in 0..periods {
             let wobble = (index * 7 % 11) as f64 / 11.0;
             let period = steering.next(now, used, 0.01 * (0.9 + 0.2 * wobble));
-            let burn = (period.burn_until_used - used + over * wobble).max(0.0).min((period.end - now).max(0.0));
+            let burn = (period.burn_until_used - used + over * wobble)
+                .max(0.0)
+                .min((period.end - now).max(0.0));
             used += burn;
             now = (now + burn).max(period.end) + late * wobble;
             seconds.look(now, used);
@@ -117,12 +132,24 @@ mod tests {
     fn what_a_taken_cpu_cost_is_made_up_for_in_part_only() {
         let mut steering = Steering::new(0.6);
         let period = steering.next(0.0, 0.0, 0.01);
-        assert_eq!(period, Period { end: 0.01, burn_until_used: 0.006 });
+        assert_eq!(
+            period,
+            Period {
+                end: 0.01,
+                burn_until_used: 0.006
+            }
+        );
         // It slept at 10 ms and got the CPU again after two seconds.
         let period = steering.next(2.0, 0.006, 0.01);
         assert_eq!(period.end, 2.01);
-        assert!((period.burn_until_used - (0.006 + 0.006 + MOST_DEBT_S)).abs() < 1e-9, "{period:?}");
-        assert!((steering.given_up() + period.burn_until_used - 0.6 * 2.01).abs() < 1e-9, "nothing is lost sight of");
+        assert!(
+            (period.burn_until_used - (0.006 + 0.006 + MOST_DEBT_S)).abs() < 1e-9,
+            "{period:?}"
+        );
+        assert!(
+            (steering.given_up() + period.burn_until_used - 0.6 * 2.01).abs() < 1e-9,
+            "nothing is lost sight of"
+        );
     }
 
     #[test]

@@ -9,7 +9,10 @@ pub(super) fn huge_bytes(smaps: &str, start: u64, end: u64) -> Option<u64> {
             inside = from < end && to > start;
             found |= inside;
         } else if inside && let Some(size) = line.strip_prefix("AnonHugePages:") {
-            let kilobytes = size.trim().strip_suffix("kB").and_then(|size| size.trim().parse::<u64>().ok());
+            let kilobytes = size
+                .trim()
+                .strip_suffix("kB")
+                .and_then(|size| size.trim().parse::<u64>().ok());
             huge = huge.saturating_add(kilobytes.unwrap_or(0).saturating_mul(1024));
         }
     }
@@ -18,7 +21,10 @@ pub(super) fn huge_bytes(smaps: &str, start: u64, end: u64) -> Option<u64> {
 
 fn address_range(line: &str) -> Option<(u64, u64)> {
     let (from, to) = line.split_whitespace().next()?.split_once('-')?;
-    Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
+    Some((
+        u64::from_str_radix(from, 16).ok()?,
+        u64::from_str_radix(to, 16).ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -31,8 +37,14 @@ mod tests {
 
     #[test]
     fn huge_pages_are_counted_in_the_areas_that_overlap() {
-        assert_eq!(huge_bytes(SMAPS, 0x7f0000000000, 0x7f0000400000), Some(2 << 20));
-        assert_eq!(huge_bytes(SMAPS, 0x7f0000200000, 0x7f0000600000), Some(4 << 20));
+        assert_eq!(
+            huge_bytes(SMAPS, 0x7f0000000000, 0x7f0000400000),
+            Some(2 << 20)
+        );
+        assert_eq!(
+            huge_bytes(SMAPS, 0x7f0000200000, 0x7f0000600000),
+            Some(4 << 20)
+        );
         assert_eq!(huge_bytes(SMAPS, 0x1000, 0x2000), None);
         assert_eq!(huge_bytes("", 0, u64::MAX), None);
     }

@@ -81,7 +81,12 @@ pub struct Answer {
 
 impl Answer {
     /// Of the samples that there are, complete or not.
-    pub fn new(parameters: Parameters, taken: &[Taken], samples_wanted: u32, emulated: Option<String>) -> Self {
+    pub fn new(
+        parameters: Parameters,
+        taken: &[Taken],
+        samples_wanted: u32,
+        emulated: Option<String>,
+    ) -> Self {
         Self {
             run: None,
             rows: rows(&parameters.cells, taken),
@@ -99,18 +104,37 @@ impl Answer {
     /// a CPU of the probe gets half of it at most, and the probe waits for no more than that half. Of runs that are over within a
     /// few of the load's periods nothing is claimed.
     pub fn is_crowded(&self) -> bool {
-        let seconds: Vec<f64> = self.rows.iter().filter_map(|row| Some(row.seconds.as_ref()?.median)).collect();
+        let seconds: Vec<f64> = self
+            .rows
+            .iter()
+            .filter_map(|row| Some(row.seconds.as_ref()?.median))
+            .collect();
         if Summary::of(&seconds).is_none_or(|summary| summary.median < LEAST_S) {
             return false;
         }
         let most = self.parameters.load_percent.min(50.0);
-        let short = self.load_percent_had.get().is_some_and(|had| *had < LEAST_HAD * most);
-        short || self.waited_share.get().is_some_and(|share| *share > most / 100.0 + MOST_MORE)
+        let short = self
+            .load_percent_had
+            .get()
+            .is_some_and(|had| *had < LEAST_HAD * most);
+        short
+            || self
+                .waited_share
+                .get()
+                .is_some_and(|share| *share > most / 100.0 + MOST_MORE)
     }
 
     /// Samples that are there, and that should be.
     pub fn progress(&self) -> (usize, usize) {
-        let there = self.rows.iter().map(|row| row.seconds.as_ref().map_or(0, |seconds| seconds.samples.len())).sum();
+        let there = self
+            .rows
+            .iter()
+            .map(|row| {
+                row.seconds
+                    .as_ref()
+                    .map_or(0, |seconds| seconds.samples.len())
+            })
+            .sum();
         (there, self.rows.len() * self.samples_wanted as usize)
     }
 }

@@ -40,9 +40,15 @@ pub fn calibrate(
     seconds: f64,
     cancel: &AtomicBool,
 ) -> Result<Calibrated, ChildError> {
-    let mut loading = Loading::new(program.to_owned(), load_cpus(machine), parameters.load_percent);
+    let mut loading = Loading::new(
+        program.to_owned(),
+        load_cpus(machine),
+        parameters.load_percent,
+    );
     loading.keep_up()?;
-    let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec { because: "no cells".to_owned() })?;
+    let cell = plainest(&parameters.cells).ok_or_else(|| ChildError::BadSpec {
+        because: "no cells".to_owned(),
+    })?;
     // Not beyond what was wished for: for a run of 0.1 s no longer try is worth while.
     let enough = LONG_ENOUGH_S.min(seconds / 2.0);
     let mut steps = FIRST_STEPS;
@@ -63,7 +69,10 @@ pub fn calibrate(
         }
         if let (TRIES.., Some(Summary { median, .. })) = (tries.len(), Summary::of(&tries)) {
             let wished = seconds / median / f64::from(parameters.counts);
-            return Ok(Calibrated { steps: (wished.round() as u64).max(1), preparing });
+            return Ok(Calibrated {
+                steps: (wished.round() as u64).max(1),
+                preparing,
+            });
         }
     }
 }

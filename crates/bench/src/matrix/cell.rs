@@ -51,13 +51,22 @@ impl FromStr for Policy {
                 None => preferred(text).map(|node| (node, true)),
             },
         };
-        let (preferred, numa_balancing) = policy.ok_or_else(|| NotUnderstood { text: text.to_owned(), expected })?;
-        Ok(Self { preferred, numa_balancing })
+        let (preferred, numa_balancing) = policy.ok_or_else(|| NotUnderstood {
+            text: text.to_owned(),
+            expected,
+        })?;
+        Ok(Self {
+            preferred,
+            numa_balancing,
+        })
     }
 }
 
 fn node(number: &str) -> Option<NodeId> {
-    let number = number.parse().ok().filter(|&number| number <= nearfar_machine::MAX_NUMBER);
+    let number = number
+        .parse()
+        .ok()
+        .filter(|&number| number <= nearfar_machine::MAX_NUMBER);
     number.map(NodeId)
 }
 
@@ -94,7 +103,13 @@ impl MatrixCell {
 impl fmt::Display for MatrixCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nb = u8::from(self.policy.numa_balancing);
-        write!(f, "pnid={},nb={nb},mem={},cpu={}", self.pnid(), self.memory, self.cpus)
+        write!(
+            f,
+            "pnid={},nb={nb},mem={},cpu={}",
+            self.pnid(),
+            self.memory,
+            self.cpus
+        )
     }
 }
 
@@ -104,7 +119,10 @@ impl FromStr for MatrixCell {
     fn from_str(text: &str) -> Result<Self, NotUnderstood> {
         let expected = "no cell: expected pnid=N,nb=0|1,mem=N|F,cpu=N|F, such as pnid=0,nb=1,mem=F,cpu=0 (pnid=-1: no \
                         preferred node)";
-        parse_cell(text).ok_or_else(|| NotUnderstood { text: text.to_owned(), expected })
+        parse_cell(text).ok_or_else(|| NotUnderstood {
+            text: text.to_owned(),
+            expected,
+        })
     }
 }
 
@@ -113,8 +131,16 @@ fn parse_cell(text: &str) -> Option<MatrixCell> {
     for part in text.split(',') {
         let (key, value) = part.split_once('=')?;
         let fresh = match key.trim() {
-            "pnid" => pnid.replace(if value == "-1" { None } else { Some(node(value)?) }).is_none(),
-            "nb" => nb.replace(["0", "1"].iter().position(|known| *known == value)? == 1).is_none(),
+            "pnid" => pnid
+                .replace(if value == "-1" {
+                    None
+                } else {
+                    Some(node(value)?)
+                })
+                .is_none(),
+            "nb" => nb
+                .replace(["0", "1"].iter().position(|known| *known == value)? == 1)
+                .is_none(),
             "mem" => memory.replace(value.parse().ok()?).is_none(),
             "cpu" => cpus.replace(value.parse().ok()?).is_none(),
             _ => false,
@@ -123,8 +149,15 @@ fn parse_cell(text: &str) -> Option<MatrixCell> {
             return None;
         }
     }
-    let policy = Policy { preferred: pnid?, numa_balancing: nb? };
-    Some(MatrixCell { policy, memory: memory?, cpus: cpus? })
+    let policy = Policy {
+        preferred: pnid?,
+        numa_balancing: nb?,
+    };
+    Some(MatrixCell {
+        policy,
+        memory: memory?,
+        cpus: cpus?,
+    })
 }
 
 #[cfg(test)]
@@ -133,9 +166,13 @@ mod tests {
 
     #[test]
     fn words_that_name_no_cell_are_refused() {
-        for wrong in
-            ["", "pnid=0", "pnid=0,nb=2,mem=0,cpu=0", "pnid=-1,nb=0,mem=0,cpu=0,cpu=1", "pnid=-2,nb=0,mem=0,cpu=0"]
-        {
+        for wrong in [
+            "",
+            "pnid=0",
+            "pnid=0,nb=2,mem=0,cpu=0",
+            "pnid=-1,nb=0,mem=0,cpu=0,cpu=1",
+            "pnid=-2,nb=0,mem=0,cpu=0",
+        ] {
             assert!(wrong.parse::<MatrixCell>().is_err(), "{wrong}");
         }
         for wrong in ["", "none", "-1", "0-on", "99999999"] {

@@ -94,13 +94,24 @@ impl Places {
     pub fn of(machine: &Machine, allowed: &CpuSet) -> Self {
         let usable = allowed.intersection(&machine.cpu_states.online);
         let ids = |keep: &dyn Fn(&nearfar_machine::Node) -> bool| {
-            machine.online_nodes().filter(|node| keep(node)).map(|node| node.id).collect()
+            machine
+                .online_nodes()
+                .filter(|node| keep(node))
+                .map(|node| node.id)
+                .collect()
         };
-        Self { memory: ids(&|node| node.has_memory() != Some(false)), cpus: ids(&|node| node.cpus.intersects(&usable)) }
+        Self {
+            memory: ids(&|node| node.has_memory() != Some(false)),
+            cpus: ids(&|node| node.cpus.intersects(&usable)),
+        }
     }
 
     fn levels(nodes: &[NodeId]) -> Vec<Where> {
-        nodes.iter().map(|&node| Where::Node(node)).chain([Where::Floating]).collect()
+        nodes
+            .iter()
+            .map(|&node| Where::Node(node))
+            .chain([Where::Floating])
+            .collect()
     }
 }
 
@@ -108,8 +119,15 @@ impl Places {
 ///
 /// # Errors
 /// When something that was asked for by name does not exist here, or nothing is left.
-pub fn choose(places: &Places, balancing: &Balancing, selection: &Selection) -> Result<Chosen, NoCells> {
-    let mut chosen = Chosen { cells: Vec::new(), left_out: Vec::new() };
+pub fn choose(
+    places: &Places,
+    balancing: &Balancing,
+    selection: &Selection,
+) -> Result<Chosen, NoCells> {
+    let mut chosen = Chosen {
+        cells: Vec::new(),
+        left_out: Vec::new(),
+    };
     if !selection.cells.is_empty() {
         for cell in &selection.cells {
             check(places, balancing, cell)?;
@@ -122,19 +140,32 @@ pub fn choose(places: &Places, balancing: &Balancing, selection: &Selection) -> 
         chosen.cells = policies
             .iter()
             .flat_map(|&policy| memory.iter().map(move |&memory| (policy, memory)))
-            .flat_map(|(policy, memory)| cpus.iter().map(move |&cpus| MatrixCell { policy, memory, cpus }))
+            .flat_map(|(policy, memory)| {
+                cpus.iter().map(move |&cpus| MatrixCell {
+                    policy,
+                    memory,
+                    cpus,
+                })
+            })
             .collect();
     }
     chosen.cells.sort_unstable();
     chosen.cells.dedup();
     match chosen.cells.is_empty() {
-        true => Err(NoCells::None("there is no node with memory and no node with CPUs".to_owned())),
+        true => Err(NoCells::None(
+            "there is no node with memory and no node with CPUs".to_owned(),
+        )),
         false => Ok(chosen),
     }
 }
 
 /// The levels of memory or CPUs: all, or those that were asked for, which must exist.
-fn levels(option: &str, noun: &str, nodes: &[NodeId], asked: &[Where]) -> Result<Vec<Where>, NoCells> {
+fn levels(
+    option: &str,
+    noun: &str,
+    nodes: &[NodeId],
+    asked: &[Where],
+) -> Result<Vec<Where>, NoCells> {
     let all = Places::levels(nodes);
     match asked.iter().find(|place| !all.contains(place)) {
         Some(place) => Err(NoCells::NotHere {
@@ -148,30 +179,48 @@ fn levels(option: &str, noun: &str, nodes: &[NodeId], asked: &[Where]) -> Result
 
 fn list(nodes: &[NodeId]) -> String {
     let set: nearfar_machine::NodeSet = nodes.iter().copied().collect();
-    if set.is_empty() { "none".to_owned() } else { set.to_string() }
+    if set.is_empty() {
+        "none".to_owned()
+    } else {
+        set.to_string()
+    }
 }
 
 /// Whether a cell that was asked for by name can be measured.
 fn check(places: &Places, balancing: &Balancing, cell: &MatrixCell) -> Result<(), NoCells> {
-    let named = |because: String| NoCells::NotHere { what: format!("cell {cell}"), because };
-    let there = |place: Where, nodes: &[NodeId]| place.node().is_none_or(|node| nodes.contains(&node));
+    let named = |because: String| NoCells::NotHere {
+        what: format!("cell {cell}"),
+        because,
+    };
+    let there =
+        |place: Where, nodes: &[NodeId]| place.node().is_none_or(|node| nodes.contains(&node));
     if !there(cell.memory, &places.memory) {
-        return Err(named(format!("nodes with memory are {}", list(&places.memory))));
+        return Err(named(format!(
+            "nodes with memory are {}",
+            list(&places.memory)
+        )));
     }
     if !there(cell.cpus, &places.cpus) {
-        return Err(named(format!("nodes with CPUs that can be used are {}", list(&places.cpus))));
+        return Err(named(format!(
+            "nodes with CPUs that can be used are {}",
+            list(&places.cpus)
+        )));
     }
     check_policy(places, balancing, cell.policy).map_err(named)
 }
 
 fn check_policy(places: &Places, balancing: &Balancing, policy: Policy) -> Result<(), String> {
     if let Some(node) = policy.preferred.filter(|node| !places.cpus.contains(node)) {
-        return Err(format!("node {node} cannot be preferred: nodes with CPUs are {}", list(&places.cpus)));
+        return Err(format!(
+            "node {node} cannot be preferred: nodes with CPUs are {}",
+            list(&places.cpus)
+        ));
     }
     match balancing {
-        Balancing::Stays { on, because } if *on != policy.numa_balancing => {
-            Err(format!("NUMA balancing is {}, and {because}", if *on { "on" } else { "off" }))
-        }
+        Balancing::Stays { on, because } if *on != policy.numa_balancing => Err(format!(
+            "NUMA balancing is {}, and {because}",
+            if *on { "on" } else { "off" }
+        )),
         _ => Ok(()),
     }
 }
@@ -185,26 +234,41 @@ fn policies(
 ) -> Result<Vec<Policy>, NoCells> {
     if !selection.policies.is_empty() {
         for &policy in &selection.policies {
-            check_policy(places, balancing, policy)
-                .map_err(|because| NoCells::NotHere { what: format!("policy {policy}"), because })?;
+            check_policy(places, balancing, policy).map_err(|because| NoCells::NotHere {
+                what: format!("policy {policy}"),
+                because,
+            })?;
         }
         return Ok(selection.policies.clone());
     }
-    let both = [false, true].map(|numa_balancing| Policy { preferred: None, numa_balancing });
-    let (mut policies, not): (Vec<Policy>, Vec<Policy>) =
-        both.into_iter().partition(|&policy| check_policy(places, balancing, policy).is_ok());
+    let both = [false, true].map(|numa_balancing| Policy {
+        preferred: None,
+        numa_balancing,
+    });
+    let (mut policies, not): (Vec<Policy>, Vec<Policy>) = both
+        .into_iter()
+        .partition(|&policy| check_policy(places, balancing, policy).is_ok());
     left_out.extend(not.into_iter().filter_map(|policy| {
         let because = check_policy(places, balancing, policy).err()?;
         let state = if policy.numa_balancing { "on" } else { "off" };
-        Some(LeftOut { what: format!("all cells with NUMA balancing {state}"), because })
+        Some(LeftOut {
+            what: format!("all cells with NUMA balancing {state}"),
+            because,
+        })
     }));
     if places.memory.len() < 2 && places.cpus.len() < 2 {
         let because = "this machine has one node: no memory is far from any CPU".to_owned();
-        left_out.push(LeftOut { what: "all cells with CPUs on another node than the memory".to_owned(), because });
+        left_out.push(LeftOut {
+            what: "all cells with CPUs on another node than the memory".to_owned(),
+            because,
+        });
     }
     if places.cpus.len() < 2 {
         let because = "only one node has CPUs: there is nowhere else to run".to_owned();
-        left_out.push(LeftOut { what: "all cells with a preferred node".to_owned(), because });
+        left_out.push(LeftOut {
+            what: "all cells with a preferred node".to_owned(),
+            because,
+        });
         return Ok(policies);
     }
     // Where NUMA balancing cannot be had, the preferred node is measured without it rather than not at all.
@@ -213,10 +277,16 @@ fn policies(
     for &node in &places.cpus {
         let preferred = Some(node);
         if (selection.all && !only_on) || only_off {
-            policies.push(Policy { preferred, numa_balancing: false });
+            policies.push(Policy {
+                preferred,
+                numa_balancing: false,
+            });
         }
         if !only_off {
-            policies.push(Policy { preferred, numa_balancing: true });
+            policies.push(Policy {
+                preferred,
+                numa_balancing: true,
+            });
         }
     }
     Ok(policies)
@@ -230,20 +300,33 @@ mod tests {
 
     fn places(memory: &[u32], cpus: &[u32]) -> Places {
         let ids = |numbers: &[u32]| numbers.iter().map(|&number| NodeId(number)).collect();
-        Places { memory: ids(memory), cpus: ids(cpus) }
+        Places {
+            memory: ids(memory),
+            cpus: ids(cpus),
+        }
     }
 
     fn of(places: &Places, balancing: &Balancing, selection: Selection) -> Vec<String> {
-        choose(places, balancing, &selection).unwrap().cells.iter().map(ToString::to_string).collect()
+        choose(places, balancing, &selection)
+            .unwrap()
+            .cells
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
     fn two_nodes_make_the_published_matrix_in_its_order() {
         let cells = of(&places(&[0, 1], &[0, 1]), &SETTABLE, Selection::default());
         assert_eq!(cells.len(), 36);
-        let places =
-            ["0,cpu=0", "0,cpu=1", "0,cpu=F", "1,cpu=0", "1,cpu=1", "1,cpu=F", "F,cpu=0", "F,cpu=1", "F,cpu=F"];
-        assert_eq!(cells[..9], places.map(|place| format!("pnid=-1,nb=0,mem={place}")));
+        let places = [
+            "0,cpu=0", "0,cpu=1", "0,cpu=F", "1,cpu=0", "1,cpu=1", "1,cpu=F", "F,cpu=0", "F,cpu=1",
+            "F,cpu=F",
+        ];
+        assert_eq!(
+            cells[..9],
+            places.map(|place| format!("pnid=-1,nb=0,mem={place}"))
+        );
         assert_eq!(cells[9], "pnid=-1,nb=1,mem=0,cpu=0");
         assert_eq!(cells[18], "pnid=0,nb=1,mem=0,cpu=0");
         assert_eq!(cells[35], "pnid=1,nb=1,mem=F,cpu=F");
@@ -254,7 +337,17 @@ mod tests {
         for nodes in 2..9u32 {
             let numbers: Vec<u32> = (0..nodes).map(|node| 2 * node).collect();
             let places = places(&numbers, &numbers);
-            let with = |all| of(&places, &SETTABLE, Selection { all, ..Selection::default() }).len() as u32;
+            let with = |all| {
+                of(
+                    &places,
+                    &SETTABLE,
+                    Selection {
+                        all,
+                        ..Selection::default()
+                    },
+                )
+                .len() as u32
+            };
             assert_eq!(with(false), (2 + nodes) * (nodes + 1).pow(2));
             assert_eq!(with(true), (2 + 2 * nodes) * (nodes + 1).pow(2));
         }
@@ -265,29 +358,56 @@ mod tests {
         let cells = of(&places(&[0, 2], &[0, 1]), &SETTABLE, Selection::default());
         assert_eq!(cells.len(), 36);
         assert!(cells.iter().any(|cell| cell.ends_with("mem=2,cpu=1")));
-        assert!(
-            cells.iter().all(|cell| !cell.contains("mem=1") && !cell.ends_with("cpu=2") && !cell.contains("pnid=2"))
-        );
+        assert!(cells.iter().all(|cell| !cell.contains("mem=1")
+            && !cell.ends_with("cpu=2")
+            && !cell.contains("pnid=2")));
     }
 
     #[test]
     fn one_node_has_four_cells_and_says_what_it_lacks() {
-        let stays = Balancing::Stays { on: false, because: "the kernel has none".to_owned() };
+        let stays = Balancing::Stays {
+            on: false,
+            because: "the kernel has none".to_owned(),
+        };
         let chosen = choose(&places(&[0], &[0]), &stays, &Selection::default()).unwrap();
         assert_eq!(chosen.cells.len(), 4);
-        let said: Vec<&str> = chosen.left_out.iter().map(|left| left.what.as_str()).collect();
+        let said: Vec<&str> = chosen
+            .left_out
+            .iter()
+            .map(|left| left.what.as_str())
+            .collect();
         let other_node = "all cells with CPUs on another node than the memory";
-        assert_eq!(said, ["all cells with NUMA balancing on", other_node, "all cells with a preferred node"]);
+        assert_eq!(
+            said,
+            [
+                "all cells with NUMA balancing on",
+                other_node,
+                "all cells with a preferred node"
+            ]
+        );
     }
 
     #[test]
     fn without_numa_balancing_a_preferred_node_is_measured_without_it() {
-        let stays = Balancing::Stays { on: false, because: "only root may".to_owned() };
+        let stays = Balancing::Stays {
+            on: false,
+            because: "only root may".to_owned(),
+        };
         let cells = of(&places(&[0, 1], &[0, 1]), &stays, Selection::default());
         assert_eq!(cells.len(), 27);
         assert!(cells.iter().all(|cell| cell.contains("nb=0")));
-        let stays = Balancing::Stays { on: true, because: "only root may".to_owned() };
-        let cells = of(&places(&[0, 1], &[0, 1]), &stays, Selection { all: true, ..Selection::default() });
+        let stays = Balancing::Stays {
+            on: true,
+            because: "only root may".to_owned(),
+        };
+        let cells = of(
+            &places(&[0, 1], &[0, 1]),
+            &stays,
+            Selection {
+                all: true,
+                ..Selection::default()
+            },
+        );
         assert_eq!(cells.len(), 27);
         assert!(cells.iter().all(|cell| cell.contains("nb=1")));
     }
@@ -296,26 +416,61 @@ mod tests {
     fn parts_are_selected_by_factor_or_by_cell() {
         let two = places(&[0, 1], &[0, 1]);
         let policies = vec!["off".parse().unwrap(), "1-off".parse().unwrap()];
-        let (memory, cpus) = (vec!["0".parse().unwrap()], vec!["f".parse().unwrap(), "1".parse().unwrap()]);
-        let cells = of(&two, &SETTABLE, Selection { policies, memory, cpus, ..Selection::default() });
-        let expected = ["pnid=-1,nb=0,mem=0,cpu=1", "pnid=-1,nb=0,mem=0,cpu=F", "pnid=1,nb=0,mem=0,cpu=1"];
+        let (memory, cpus) = (
+            vec!["0".parse().unwrap()],
+            vec!["f".parse().unwrap(), "1".parse().unwrap()],
+        );
+        let cells = of(
+            &two,
+            &SETTABLE,
+            Selection {
+                policies,
+                memory,
+                cpus,
+                ..Selection::default()
+            },
+        );
+        let expected = [
+            "pnid=-1,nb=0,mem=0,cpu=1",
+            "pnid=-1,nb=0,mem=0,cpu=F",
+            "pnid=1,nb=0,mem=0,cpu=1",
+        ];
         assert_eq!(cells[..3], expected);
-        let twice = ["pnid=0,nb=1,mem=F,cpu=0", "cpu=0,mem=F,nb=1,pnid=0"].map(|cell| cell.parse().unwrap());
-        let cells = of(&two, &SETTABLE, Selection { cells: twice.to_vec(), ..Selection::default() });
+        let twice = ["pnid=0,nb=1,mem=F,cpu=0", "cpu=0,mem=F,nb=1,pnid=0"]
+            .map(|cell| cell.parse().unwrap());
+        let cells = of(
+            &two,
+            &SETTABLE,
+            Selection {
+                cells: twice.to_vec(),
+                ..Selection::default()
+            },
+        );
         assert_eq!(cells, ["pnid=0,nb=1,mem=F,cpu=0"]);
     }
 
     #[test]
     fn what_is_not_here_is_refused_by_name() {
         let refusal = |balancing: &Balancing, selection: Selection| {
-            choose(&places(&[0, 1], &[0, 1]), balancing, &selection).unwrap_err().to_string()
+            choose(&places(&[0, 1], &[0, 1]), balancing, &selection)
+                .unwrap_err()
+                .to_string()
         };
-        let cell = |text: &str| Selection { cells: vec![text.parse().unwrap()], ..Selection::default() };
-        let memory = Selection { memory: vec!["7".parse().unwrap()], ..Selection::default() };
+        let cell = |text: &str| Selection {
+            cells: vec![text.parse().unwrap()],
+            ..Selection::default()
+        };
+        let memory = Selection {
+            memory: vec!["7".parse().unwrap()],
+            ..Selection::default()
+        };
         assert!(refusal(&SETTABLE, memory).contains("--memory 7"));
         assert!(refusal(&SETTABLE, cell("pnid=5,nb=1,mem=0,cpu=0")).contains("node 5"));
         assert!(refusal(&SETTABLE, cell("pnid=-1,nb=1,mem=0,cpu=9")).contains("0-1"));
-        let stays = Balancing::Stays { on: false, because: "it is a test".to_owned() };
+        let stays = Balancing::Stays {
+            on: false,
+            because: "it is a test".to_owned(),
+        };
         assert!(refusal(&stays, cell("pnid=-1,nb=1,mem=0,cpu=0")).contains("it is a test"));
     }
 }

@@ -52,12 +52,20 @@ impl Estimate {
     }
 
     fn of(found: &Coefficient) -> Self {
-        Self { value: found.value, confidence: Interval { low: found.low, high: found.high } }
+        Self {
+            value: found.value,
+            confidence: Interval {
+                low: found.low,
+                high: found.high,
+            },
+        }
     }
 
     /// Of its share of what the runs would have taken without any migration and always near: the measure of "24 % longer".
     fn share_of(found: &Coefficient) -> Option<Self> {
-        found.share.map(|Share { value, confidence }| Self { value, confidence })
+        found
+            .share
+            .map(|Share { value, confidence }| Self { value, confidence })
     }
 }
 
@@ -65,14 +73,19 @@ impl Estimate {
 pub fn explain(taken: &[Taken]) -> Explained {
     let rows = rows(taken);
     if rows.is_empty() {
-        let because = "no sample has both a trace of its migrations and the places of its pages".to_owned();
+        let because =
+            "no sample has both a trace of its migrations and the places of its pages".to_owned();
         return nothing(because.clone(), because, 0);
     }
     match in_rounds([MIGRATIONS, FAR], &rows) {
         Ok((fit, baseline)) => of_fit(&fit, baseline, None),
         // One of the two never changes: the other one may still be told, and alone.
         Err(CannotTell::NoVariation { column, baseline }) => {
-            let (kept, index) = if column == MIGRATIONS { (FAR, 1) } else { (MIGRATIONS, 0) };
+            let (kept, index) = if column == MIGRATIONS {
+                (FAR, 1)
+            } else {
+                (MIGRATIONS, 0)
+            };
             let alone: Vec<Row<1>> = rows
                 .iter()
                 .map(|row| Row {
@@ -96,7 +109,10 @@ pub fn explain(taken: &[Taken]) -> Explained {
 /// Why not, in the words of a matrix: its groups are rounds.
 fn in_words(error: CannotTell) -> String {
     match error {
-        CannotTell::NoVariation { column, baseline: Baseline::PerGroup } => {
+        CannotTell::NoVariation {
+            column,
+            baseline: Baseline::PerGroup,
+        } => {
             format!("{column} is the same in every sample of a round")
         }
         CannotTell::TooFewClusters { clusters, .. } => {
@@ -112,17 +128,30 @@ fn rows(taken: &[Taken]) -> Vec<Row<2>> {
     let clusters: BTreeMap<MatrixCell, u32> = cells.into_iter().zip(0..).collect();
     let row = |taken: &Taken| {
         let cell = taken.cell;
-        let sample = taken.good().filter(|_| !cell.policy.numa_balancing || cell.memory != Where::Floating)?;
+        let sample = taken
+            .good()
+            .filter(|_| !cell.policy.numa_balancing || cell.memory != Where::Floating)?;
         // Rounds are few; one that a foreign file makes up must not be too large to double.
-        let group = taken.round.wrapping_mul(2).wrapping_add(cell.policy.numa_balancing.into());
+        let group = taken
+            .round
+            .wrapping_mul(2)
+            .wrapping_add(cell.policy.numa_balancing.into());
         let columns = [sample.cross_node()? as f64, *sample.far_share().get()?];
-        Some(Row { group, cluster: *clusters.get(&cell)?, outcome: sample.probe.seconds, columns })
+        Some(Row {
+            group,
+            cluster: *clusters.get(&cell)?,
+            outcome: sample.probe.seconds,
+            columns,
+        })
     };
     taken.iter().filter_map(row).collect()
 }
 
 /// With a level for each round; with one for all where the rounds are too small for that.
-fn in_rounds<const N: usize>(names: [&str; N], rows: &[Row<N>]) -> Result<(Fit, Baseline), CannotTell> {
+fn in_rounds<const N: usize>(
+    names: [&str; N],
+    rows: &[Row<N>],
+) -> Result<(Fit, Baseline), CannotTell> {
     let by = |baseline| fit(names, rows, baseline).map(|fit| (fit, baseline));
     match by(Baseline::PerGroup) {
         Err(CannotTell::TooFew { .. }) => by(Baseline::Common),
@@ -147,5 +176,11 @@ fn of_fit(fit: &Fit, baseline: Baseline, why_not_both: Option<&str>) -> Explaine
 
 fn nothing(why_not_migrations: String, why_not_far: String, samples: usize) -> Explained {
     let (migration_s, far_share) = (Known::no(why_not_migrations), Known::no(why_not_far));
-    Explained { migration_s, far_share, r2: None, within_rounds: false, samples }
+    Explained {
+        migration_s,
+        far_share,
+        r2: None,
+        within_rounds: false,
+        samples,
+    }
 }

@@ -76,7 +76,8 @@ pub struct Ratio {
 impl Ratio {
     /// Whether the interval leaves no doubt that it is above or below 1.
     pub fn is_told(&self) -> bool {
-        self.confidence.is_some_and(|interval| interval.low > 1.0 || interval.high < 1.0)
+        self.confidence
+            .is_some_and(|interval| interval.low > 1.0 || interval.high < 1.0)
     }
 }
 
@@ -85,9 +86,17 @@ pub fn findings(cells: &[MatrixCell], taken: &[Taken]) -> Findings {
     let by_round = seconds_by_round(taken);
     let contrasts = contrasts(cells).into_iter().map(|(question, of, to)| {
         let ratio = ratio(&by_round, &of, &to);
-        Contrast { question, of, to, ratio }
+        Contrast {
+            question,
+            of,
+            to,
+            ratio,
+        }
     });
-    Findings { contrasts: contrasts.collect(), explained: explain(taken) }
+    Findings {
+        contrasts: contrasts.collect(),
+        explained: explain(taken),
+    }
 }
 
 type Sides = (Question, Vec<MatrixCell>, Vec<MatrixCell>);
@@ -95,31 +104,76 @@ type Sides = (Question, Vec<MatrixCell>, Vec<MatrixCell>);
 /// The questions for which both sides have cells.
 fn contrasts(cells: &[MatrixCell]) -> Vec<Sides> {
     let there: BTreeSet<MatrixCell> = cells.iter().copied().collect();
-    let none = |numa_balancing| Policy { preferred: None, numa_balancing };
-    let same = |cell: &MatrixCell| MatrixCell { policy: none(cell.policy.numa_balancing), cpus: cell.memory, ..*cell };
-    let off = |cell: &MatrixCell| MatrixCell { policy: none(false), ..*cell };
-    let unpreferred = |cell: &MatrixCell| MatrixCell { policy: none(cell.policy.numa_balancing), ..*cell };
+    let none = |numa_balancing| Policy {
+        preferred: None,
+        numa_balancing,
+    };
+    let same = |cell: &MatrixCell| MatrixCell {
+        policy: none(cell.policy.numa_balancing),
+        cpus: cell.memory,
+        ..*cell
+    };
+    let off = |cell: &MatrixCell| MatrixCell {
+        policy: none(false),
+        ..*cell
+    };
+    let unpreferred = |cell: &MatrixCell| MatrixCell {
+        policy: none(cell.policy.numa_balancing),
+        ..*cell
+    };
     let all_same = |cell: &MatrixCell| -> Vec<MatrixCell> {
-        there.iter().copied().filter(|other| other.policy == cell.policy && other.is_same_node()).collect()
+        there
+            .iter()
+            .copied()
+            .filter(|other| other.policy == cell.policy && other.is_same_node())
+            .collect()
     };
     // Without a preferred node, with NUMA balancing off if there are such cells.
-    let plain = [false, true].map(none).into_iter().find(|policy| cells.iter().any(|cell| cell.policy == *policy));
+    let plain = [false, true]
+        .map(none)
+        .into_iter()
+        .find(|policy| cells.iter().any(|cell| cell.policy == *policy));
     let is_plain = |cell: &MatrixCell| Some(cell.policy) == plain;
     let floats = |place| place == Where::Floating;
     let balanced = |cell: &MatrixCell| cell.policy == none(true);
     let at_home = |cell: &MatrixCell| {
-        cell.policy.preferred.is_some_and(|node| cell.memory == Where::Node(node)) && floats(cell.cpus)
+        cell.policy
+            .preferred
+            .is_some_and(|node| cell.memory == Where::Node(node))
+            && floats(cell.cpus)
     };
     type Is<'a> = &'a dyn Fn(&MatrixCell) -> bool;
     type To<'a> = &'a dyn Fn(&MatrixCell) -> Vec<MatrixCell>;
     let questions: [(Question, Is<'_>, To<'_>); 7] = [
-        (Question::OtherNode, &|c| is_plain(c) && c.is_other_node(), &|c| vec![same(c)]),
-        (Question::FloatingCpus, &|c| is_plain(c) && !floats(c.memory) && floats(c.cpus), &|c| vec![same(c)]),
-        (Question::AllFloating, &|c| is_plain(c) && floats(c.memory) && floats(c.cpus), &all_same),
-        (Question::BalancingFloatingMemory, &|c| balanced(c) && floats(c.memory), &|c| vec![off(c)]),
-        (Question::BalancingBoundMemory, &|c| balanced(c) && !floats(c.memory) && floats(c.cpus), &|c| vec![off(c)]),
+        (
+            Question::OtherNode,
+            &|c| is_plain(c) && c.is_other_node(),
+            &|c| vec![same(c)],
+        ),
+        (
+            Question::FloatingCpus,
+            &|c| is_plain(c) && !floats(c.memory) && floats(c.cpus),
+            &|c| vec![same(c)],
+        ),
+        (
+            Question::AllFloating,
+            &|c| is_plain(c) && floats(c.memory) && floats(c.cpus),
+            &all_same,
+        ),
+        (
+            Question::BalancingFloatingMemory,
+            &|c| balanced(c) && floats(c.memory),
+            &|c| vec![off(c)],
+        ),
+        (
+            Question::BalancingBoundMemory,
+            &|c| balanced(c) && !floats(c.memory) && floats(c.cpus),
+            &|c| vec![off(c)],
+        ),
         (Question::PreferredToBound, &at_home, &|c| vec![same(c)]),
-        (Question::PreferredToNone, &at_home, &|c| vec![unpreferred(c)]),
+        (Question::PreferredToNone, &at_home, &|c| {
+            vec![unpreferred(c)]
+        }),
     ];
     let sides = questions.into_iter().filter_map(|(question, is, to)| {
         // Only cells whose counterparts were measured too: the rest would compare different nodes.
@@ -141,7 +195,10 @@ fn seconds_by_round(taken: &[Taken]) -> ByRound {
     let mut by_round = ByRound::new();
     for taken in taken {
         if let Some(sample) = taken.good() {
-            by_round.entry(taken.round).or_default().insert(taken.cell, sample.probe.seconds);
+            by_round
+                .entry(taken.round)
+                .or_default()
+                .insert(taken.cell, sample.probe.seconds);
         }
     }
     by_round
@@ -158,7 +215,13 @@ fn ratio(by_round: &ByRound, of: &[MatrixCell], to: &[MatrixCell]) -> Known<Rati
         .filter(|ratio| ratio.is_finite())
         .collect();
     match Summary::of(&ratios) {
-        Some(Summary { median, confidence, .. }) => Known::Yes(Ratio { median, confidence, rounds: ratios.len() }),
+        Some(Summary {
+            median, confidence, ..
+        }) => Known::Yes(Ratio {
+            median,
+            confidence,
+            rounds: ratios.len(),
+        }),
         None => Known::no("no round has a sample of every cell it takes"),
     }
 }

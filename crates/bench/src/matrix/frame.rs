@@ -19,7 +19,11 @@ impl From<&MatrixCell> for Cell {
     fn from(cell: &MatrixCell) -> Self {
         let nb = i64::from(cell.policy.numa_balancing);
         let (memory, cpus) = (cell.memory.to_string(), cell.cpus.to_string());
-        Self::new().with(PNID, cell.pnid()).with(NB, nb).with(MEMORY, memory).with(CPUS, cpus)
+        Self::new()
+            .with(PNID, cell.pnid())
+            .with(NB, nb)
+            .with(MEMORY, memory)
+            .with(CPUS, cpus)
     }
 }
 
@@ -32,19 +36,36 @@ pub fn from_stored(cell: &Cell) -> Option<MatrixCell> {
     let place = |factor| -> Option<Where> { cell.level(factor)?.to_string().parse().ok() };
     let preferred = match number(PNID)? {
         -1 => None,
-        node => Some(NodeId(u32::try_from(node).ok().filter(|&node| node <= MAX_NUMBER)?)),
+        node => Some(NodeId(
+            u32::try_from(node)
+                .ok()
+                .filter(|&node| node <= MAX_NUMBER)?,
+        )),
     };
-    let policy = Policy { preferred, numa_balancing: number(NB)? != 0 };
-    Some(MatrixCell { policy, memory: place(MEMORY)?, cpus: place(CPUS)? })
+    let policy = Policy {
+        preferred,
+        numa_balancing: number(NB)? != 0,
+    };
+    Some(MatrixCell {
+        policy,
+        memory: place(MEMORY)?,
+        cpus: place(CPUS)?,
+    })
 }
 
 /// The factors, with the levels that these cells have.
 pub(super) fn factors(cells: &[MatrixCell]) -> Vec<Factor> {
     let levels = |factor: &str| {
-        let mut levels: Vec<Level> = cells.iter().filter_map(|cell| Cell::from(cell).level(factor).cloned()).collect();
+        let mut levels: Vec<Level> = cells
+            .iter()
+            .filter_map(|cell| Cell::from(cell).level(factor).cloned())
+            .collect();
         levels.sort_unstable();
         levels.dedup();
-        Factor { name: factor.to_owned(), levels }
+        Factor {
+            name: factor.to_owned(),
+            levels,
+        }
     };
     [PNID, NB, MEMORY, CPUS].map(levels).into()
 }
@@ -60,15 +81,25 @@ mod tests {
             assert_eq!(from_stored(&Cell::from(&cell)), Some(cell));
         }
         assert_eq!(from_stored(&Cell::new().with("queue_depth", 4u32)), None);
-        let node = |pnid: i64| Cell::new().with("pnid", pnid).with("nb", 1i64).with("mem", "F").with("cpu", "F");
+        let node = |pnid: i64| {
+            Cell::new()
+                .with("pnid", pnid)
+                .with("nb", 1i64)
+                .with("mem", "F")
+                .with("cpu", "F")
+        };
         assert!(from_stored(&node(1)).is_some());
-        assert_eq!([-2, 1 << 30, i64::MAX].map(|pnid| from_stored(&node(pnid))), [None; 3]);
+        assert_eq!(
+            [-2, 1 << 30, i64::MAX].map(|pnid| from_stored(&node(pnid))),
+            [None; 3]
+        );
     }
 
     #[test]
     fn factors_have_each_level_once() {
-        let cells: Vec<MatrixCell> =
-            ["pnid=-1,nb=0,mem=0,cpu=F", "pnid=-1,nb=0,mem=1,cpu=F"].map(|text| text.parse().unwrap()).into();
+        let cells: Vec<MatrixCell> = ["pnid=-1,nb=0,mem=0,cpu=F", "pnid=-1,nb=0,mem=1,cpu=F"]
+            .map(|text| text.parse().unwrap())
+            .into();
         let factors = factors(&cells);
         assert_eq!(factors[2], Factor::new("mem", ["0", "1"]));
         assert_eq!(factors[3], Factor::new("cpu", ["F"]));

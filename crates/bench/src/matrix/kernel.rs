@@ -23,24 +23,33 @@ pub(super) fn balancing_file() -> PathBuf {
 
 /// Whether NUMA balancing moves pages between nodes: bit 0 of `kernel.numa_balancing` (bit 1 is for memory tiers).
 pub fn is_balancing(machine: &Machine) -> Known<bool> {
-    machine.settings.numa_balancing.as_ref().map(|mode| mode & 1 == 1)
+    machine
+        .settings
+        .numa_balancing
+        .as_ref()
+        .map(|mode| mode & 1 == 1)
 }
 
 /// Whether NUMA balancing can be on here, and can be set by this user.
 pub fn balancing(machine: &Machine) -> Balancing {
-    let with_memory = machine.online_nodes().filter(|node| node.has_memory() != Some(false)).count();
+    let with_memory = machine
+        .online_nodes()
+        .filter(|node| node.has_memory() != Some(false))
+        .count();
     if with_memory < 2 {
         let because = "one node with memory leaves it nothing to do".to_owned();
         return Balancing::Stays { on: false, because };
     }
     match (is_balancing(machine), writable(Path::new(NUMA_BALANCING))) {
         (Known::Yes(_), Ok(())) => Balancing::Settable,
-        (Known::Yes(on), Err(error)) => {
-            Balancing::Stays { on, because: format!("{NUMA_BALANCING} cannot be written ({error}): root may") }
-        }
-        (Known::No { not_known_because }, _) => {
-            Balancing::Stays { on: false, because: format!("this kernel cannot do it ({not_known_because})") }
-        }
+        (Known::Yes(on), Err(error)) => Balancing::Stays {
+            on,
+            because: format!("{NUMA_BALANCING} cannot be written ({error}): root may"),
+        },
+        (Known::No { not_known_because }, _) => Balancing::Stays {
+            on: false,
+            because: format!("this kernel cannot do it ({not_known_because})"),
+        },
     }
 }
 
@@ -65,19 +74,33 @@ impl Tuning {
     pub fn settings(&self) -> Result<Vec<KernelSetting>, String> {
         let mut settings = Vec::new();
         // The longest period before the shortest, which so never is the longer of the two.
-        let longest = self.scan_period_ms.map(|period| period.saturating_mul(LONGEST_PERIODS));
+        let longest = self
+            .scan_period_ms
+            .map(|period| period.saturating_mul(LONGEST_PERIODS));
         let scans = [
             ("scan_delay_ms", self.scan_delay_ms.or(self.scan_period_ms)),
             ("scan_period_max_ms", longest),
             ("scan_period_min_ms", self.scan_period_ms),
         ];
-        for (name, value) in scans.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-            let path = found(&format!("numa_balancing/{name}"), &format!("numa_balancing_{name}"))?;
-            settings.push(KernelSetting { path, value: value.to_string() });
+        for (name, value) in scans
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
+        {
+            let path = found(
+                &format!("numa_balancing/{name}"),
+                &format!("numa_balancing_{name}"),
+            )?;
+            settings.push(KernelSetting {
+                path,
+                value: value.to_string(),
+            });
         }
         if let Some(cost) = self.migration_cost_ns {
             let path = found("migration_cost_ns", "sched_migration_cost_ns")?;
-            settings.push(KernelSetting { path, value: cost.to_string() });
+            settings.push(KernelSetting {
+                path,
+                value: cost.to_string(),
+            });
         }
         Ok(settings)
     }

@@ -26,12 +26,22 @@ pub(super) struct Mark {
 impl Loading {
     /// Nothing burns yet. A share of 0 never does.
     pub(super) fn new(program: PathBuf, cpus: CpuSet, percent: f64) -> Self {
-        Self { program, cpus, percent, load: None }
+        Self {
+            program,
+            cpus,
+            percent,
+            load: None,
+        }
     }
 
     /// Sees to it that all of it burns.
     pub(super) fn keep_up(&mut self) -> Result<(), ChildError> {
-        if self.percent <= 0.0 || self.load.as_ref().is_some_and(|load| load.pids().into_iter().all(is_alive)) {
+        if self.percent <= 0.0
+            || self
+                .load
+                .as_ref()
+                .is_some_and(|load| load.pids().into_iter().all(is_alive))
+        {
             return Ok(());
         }
         // The old one first: two at once would be twice the load.
@@ -43,7 +53,10 @@ impl Loading {
     /// Where it stands now.
     pub(super) fn mark(&self) -> Mark {
         let pids = self.load.as_ref().map(Load::pids).unwrap_or_default();
-        Mark { at: Instant::now(), ran_ns: pids.into_iter().map(ran_ns).sum() }
+        Mark {
+            at: Instant::now(),
+            ran_ns: pids.into_iter().map(ran_ns).sum(),
+        }
     }
 
     /// What share of a CPU it burned on average since then, in percent.
@@ -51,7 +64,8 @@ impl Loading {
         let now = self.mark();
         match (before.ran_ns, now.ran_ns) {
             (Some(before_ns), Some(now_ns)) if now_ns >= before_ns => {
-                let all = now.at.duration_since(before.at).as_secs_f64() * self.cpus.len().max(1) as f64;
+                let all =
+                    now.at.duration_since(before.at).as_secs_f64() * self.cpus.len().max(1) as f64;
                 Known::Yes((now_ns - before_ns) as f64 / 1e9 / all.max(1e-9) * 100.0)
             }
             (Some(_), Some(_)) => Known::no("the load was started again meanwhile"),
@@ -66,5 +80,10 @@ fn is_alive(pid: i32) -> bool {
 
 /// The first figure of /proc/PID/schedstat: nanoseconds on a CPU (Documentation/scheduler/sched-stats.rst).
 fn ran_ns(pid: i32) -> Option<u64> {
-    std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split_ascii_whitespace().next()?.parse().ok()
+    std::fs::read_to_string(format!("/proc/{pid}/schedstat"))
+        .ok()?
+        .split_ascii_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }

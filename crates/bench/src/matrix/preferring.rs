@@ -25,15 +25,31 @@ pub(super) enum Preferring {
 
 impl Preferring {
     /// Has the process prefer the cell's node from now on; `None` for a cell without one.
-    pub(super) fn start(pid: i32, cell: &MatrixCell, machine: &Machine) -> Result<Option<Self>, BoxError> {
-        let Some(node) = cell.policy.preferred else { return Ok(None) };
+    pub(super) fn start(
+        pid: i32,
+        cell: &MatrixCell,
+        machine: &Machine,
+    ) -> Result<Option<Self>, BoxError> {
+        let Some(node) = cell.policy.preferred else {
+            return Ok(None);
+        };
         if cell.cpus == Where::Node(node) {
-            let cpus = machine.node(node).map(|node| node.cpus.intersection(&machine.cpu_states.online));
+            let cpus = machine
+                .node(node)
+                .map(|node| node.cpus.intersection(&machine.cpu_states.online));
             affinity::set(pid, &cpus.unwrap_or_default())?;
             return Ok(Some(Self::Bound));
         }
-        let options = KeeperOptions { children: false, ..KeeperOptions::default() };
-        Ok(Some(Self::Kept(Keeper::start(Targets::Pids(vec![pid]), node, machine, options)?)))
+        let options = KeeperOptions {
+            children: false,
+            ..KeeperOptions::default()
+        };
+        Ok(Some(Self::Kept(Keeper::start(
+            Targets::Pids(vec![pid]),
+            node,
+            machine,
+            options,
+        )?)))
     }
 
     /// Lets it go.
@@ -48,9 +64,12 @@ impl Preferring {
                     widened: report.widened,
                 })
             }
-            Self::Bound => {
-                Ok(Kept { by: KeptBy::Binding, cpu_s: Known::no("nothing ran for it"), seconds: 0.0, widened: 0 })
-            }
+            Self::Bound => Ok(Kept {
+                by: KeptBy::Binding,
+                cpu_s: Known::no("nothing ran for it"),
+                seconds: 0.0,
+                widened: 0,
+            }),
         }
     }
 }

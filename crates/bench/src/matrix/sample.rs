@@ -59,8 +59,12 @@ impl Sample {
                 return Known::no(not_known_because.clone());
             }
         };
-        let time: Vec<(Option<NodeId>, f64)> =
-            watched.found.time.iter().map(|time| (time.node, time.seconds)).collect();
+        let time: Vec<(Option<NodeId>, f64)> = watched
+            .found
+            .time
+            .iter()
+            .map(|time| (time.node, time.seconds))
+            .collect();
         match far_share(&time, before, after) {
             Some(share) => Known::Yes(share),
             None => Known::no("on which node the process ran is not known"),
@@ -69,14 +73,25 @@ impl Sample {
 
     /// Migrations from node to node.
     pub fn cross_node(&self) -> Option<u64> {
-        self.trace.get().map(|watched| watched.found.migrations.cross_node)
+        self.trace
+            .get()
+            .map(|watched| watched.found.migrations.cross_node)
     }
 
     /// What was wrong with it, in words.
     pub fn doubts(&self) -> Vec<String> {
-        let lost = self.trace.get().filter(|watched| !watched.losses.is_whole() && !has_all_moves(watched));
-        let lost = lost.map(|_| "events were lost while it was traced: migrations may be missing".to_owned());
-        self.probe.doubts.iter().map(ToString::to_string).chain(lost).collect()
+        let lost = self
+            .trace
+            .get()
+            .filter(|watched| !watched.losses.is_whole() && !has_all_moves(watched));
+        let lost = lost
+            .map(|_| "events were lost while it was traced: migrations may be missing".to_owned());
+        self.probe
+            .doubts
+            .iter()
+            .map(ToString::to_string)
+            .chain(lost)
+            .collect()
     }
 }
 
@@ -86,13 +101,24 @@ fn has_all_moves(watched: &Watched) -> bool {
     watched.moves_by_kernel.get() == Some(&watched.found.migrations.total())
 }
 
-fn far_share(time: &[(Option<NodeId>, f64)], before: &PagesByNode, after: &PagesByNode) -> Option<f64> {
+fn far_share(
+    time: &[(Option<NodeId>, f64)],
+    before: &PagesByNode,
+    after: &PagesByNode,
+) -> Option<f64> {
     let all: f64 = time.iter().map(|(_, seconds)| seconds).sum();
-    if all <= 0.0 || time.iter().any(|(node, seconds)| node.is_none() && *seconds > 0.0) {
+    if all <= 0.0
+        || time
+            .iter()
+            .any(|(node, seconds)| node.is_none() && *seconds > 0.0)
+    {
         return None;
     }
     let near = |node: NodeId| (before.share_on(node) + after.share_on(node)) / 2.0;
-    let share = time.iter().filter_map(|(node, seconds)| Some(seconds / all * (1.0 - near((*node)?)))).sum::<f64>();
+    let share = time
+        .iter()
+        .filter_map(|(node, seconds)| Some(seconds / all * (1.0 - near((*node)?))))
+        .sum::<f64>();
     Some(share.clamp(0.0, 1.0))
 }
 
@@ -120,25 +146,43 @@ mod tests {
     use crate::probe::NodePages;
 
     fn pages(on: &[(u32, u64)]) -> PagesByNode {
-        let by_node: Vec<_> = on.iter().map(|&(node, pages)| NodePages { node: NodeId(node), pages }).collect();
-        PagesByNode { looked_at: by_node.iter().map(|pages| pages.pages).sum(), by_node, nowhere: 0 }
+        let by_node: Vec<_> = on
+            .iter()
+            .map(|&(node, pages)| NodePages {
+                node: NodeId(node),
+                pages,
+            })
+            .collect();
+        PagesByNode {
+            looked_at: by_node.iter().map(|pages| pages.pages).sum(),
+            by_node,
+            nowhere: 0,
+        }
     }
 
     fn time(on: &[(u32, f64)]) -> Vec<(Option<NodeId>, f64)> {
-        on.iter().map(|&(node, seconds)| (Some(NodeId(node)), seconds)).collect()
+        on.iter()
+            .map(|&(node, seconds)| (Some(NodeId(node)), seconds))
+            .collect()
     }
 
     #[test]
     fn with_memory_on_one_node_far_is_the_time_off_that_node() {
         let memory = pages(&[(0, 100)]);
-        assert_eq!(far_share(&time(&[(0, 6.0), (1, 2.0)]), &memory, &memory), Some(0.25));
+        assert_eq!(
+            far_share(&time(&[(0, 6.0), (1, 2.0)]), &memory, &memory),
+            Some(0.25)
+        );
         assert_eq!(far_share(&time(&[(0, 6.0)]), &memory, &memory), Some(0.0));
     }
 
     #[test]
     fn memory_on_two_nodes_is_half_far_from_each() {
         let memory = pages(&[(0, 50), (1, 50)]);
-        assert_eq!(far_share(&time(&[(0, 6.0), (1, 2.0)]), &memory, &memory), Some(0.5));
+        assert_eq!(
+            far_share(&time(&[(0, 6.0), (1, 2.0)]), &memory, &memory),
+            Some(0.5)
+        );
         let moved = far_share(&time(&[(1, 4.0)]), &pages(&[(0, 100)]), &pages(&[(1, 100)]));
         assert_eq!(moved, Some(0.5));
     }

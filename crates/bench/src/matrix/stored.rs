@@ -37,10 +37,14 @@ pub enum NoAnswer {
 /// When it is of another experiment or not understood.
 pub fn parameters(run: &Run, detail: &Detail) -> Result<Parameters, NoAnswer> {
     if run.experiment != EXPERIMENT {
-        return Err(NoAnswer::OtherExperiment { run: run.run, experiment: run.experiment.clone() });
+        return Err(NoAnswer::OtherExperiment {
+            run: run.run,
+            experiment: run.experiment.clone(),
+        });
     }
     let read: Result<Parameters, _> = serde_json::from_value(detail.parameters.clone());
-    let mut parameters = read.map_err(|source| unreadable("the list of parameters".to_owned(), run, source))?;
+    let mut parameters =
+        read.map_err(|source| unreadable("the list of parameters".to_owned(), run, source))?;
     parameters.cells = detail.plan.iter().filter_map(from_stored).collect();
     Ok(parameters)
 }
@@ -51,26 +55,44 @@ pub fn parameters(run: &Run, detail: &Detail) -> Result<Parameters, NoAnswer> {
 /// When it is of another experiment or not understood.
 pub fn answer(run: &Run, detail: &Detail, samples: &[StoredSample]) -> Result<Answer, NoAnswer> {
     let parameters = parameters(run, detail)?;
-    let taken: Result<Vec<Option<Taken>>, NoAnswer> = samples.iter().map(|sample| taken(run, sample)).collect();
+    let taken: Result<Vec<Option<Taken>>, NoAnswer> =
+        samples.iter().map(|sample| taken(run, sample)).collect();
     let taken: Vec<Taken> = taken?.into_iter().flatten().collect();
-    let mut answer = Answer::new(parameters, &taken, run.samples_per_cell, run.emulated.clone());
+    let mut answer = Answer::new(
+        parameters,
+        &taken,
+        run.samples_per_cell,
+        run.emulated.clone(),
+    );
     answer.run = Some(run.run.to_string());
     Ok(answer)
 }
 
 /// `None` for a sample of a cell that the matrix does not have, which no version writes.
 fn taken(run: &Run, stored: &StoredSample) -> Result<Option<Taken>, NoAnswer> {
-    let Some(cell) = from_stored(&stored.cell) else { return Ok(None) };
+    let Some(cell) = from_stored(&stored.cell) else {
+        return Ok(None);
+    };
     let sample = match &stored.failed {
         Some(because) => Err(because.clone()),
         None => {
             let read = serde_json::from_value(stored.sample.clone());
-            Ok(read.map_err(|source| unreadable(format!("sample {}", stored.number), run, source))?)
+            Ok(read
+                .map_err(|source| unreadable(format!("sample {}", stored.number), run, source))?)
         }
     };
-    Ok(Some(Taken { cell, round: stored.round, sample }))
+    Ok(Some(Taken {
+        cell,
+        round: stored.round,
+        sample,
+    }))
 }
 
 fn unreadable(what: String, run: &Run, source: serde_json::Error) -> NoAnswer {
-    NoAnswer::Unreadable { what, run: run.run, nearfar: run.nearfar.clone(), source }
+    NoAnswer::Unreadable {
+        what,
+        run: run.run,
+        nearfar: run.nearfar.clone(),
+        source,
+    }
 }

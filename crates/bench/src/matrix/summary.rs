@@ -52,11 +52,16 @@ pub struct Migrated {
 
 /// The rows of a run, in the published order.
 pub fn rows(cells: &[MatrixCell], taken: &[Taken]) -> Vec<Row> {
-    let mut by_cell: BTreeMap<MatrixCell, Vec<&Taken>> = cells.iter().map(|cell| (*cell, Vec::new())).collect();
+    let mut by_cell: BTreeMap<MatrixCell, Vec<&Taken>> =
+        cells.iter().map(|cell| (*cell, Vec::new())).collect();
     for taken in taken {
         by_cell.entry(taken.cell).or_default().push(taken);
     }
-    by_cell.into_iter().enumerate().map(|(row, (cell, taken))| of_cell(row, cell, &taken)).collect()
+    by_cell
+        .into_iter()
+        .enumerate()
+        .map(|(row, (cell, taken))| of_cell(row, cell, &taken))
+        .collect()
 }
 
 fn of_cell(row: usize, cell: MatrixCell, taken: &[&Taken]) -> Row {
@@ -76,28 +81,57 @@ fn of_cell(row: usize, cell: MatrixCell, taken: &[&Taken]) -> Row {
         far_share: median_of(&good, |sample| sample.far_share()),
         pages_migrated: median_of(&good, pages_migrated),
         keeper_cpu_share: Summary::of(&kept).map(|summary| summary.median),
-        doubtful: good.iter().filter(|sample| !sample.doubts().is_empty()).count(),
-        failed: counted(taken.iter().filter_map(|taken| taken.sample.as_ref().err().cloned())),
+        doubtful: good
+            .iter()
+            .filter(|sample| !sample.doubts().is_empty())
+            .count(),
+        failed: counted(
+            taken
+                .iter()
+                .filter_map(|taken| taken.sample.as_ref().err().cloned()),
+        ),
     }
 }
 
 fn pages_migrated(sample: &Sample) -> Known<f64> {
     match &sample.trace {
-        Known::Yes(watched) => watched.found.numa_balancing.tasks.as_ref().map(|found| found.pages_migrated as f64),
+        Known::Yes(watched) => watched
+            .found
+            .numa_balancing
+            .tasks
+            .as_ref()
+            .map(|found| found.pages_migrated as f64),
         Known::No { not_known_because } => Known::no(not_known_because.clone()),
     }
 }
 
 fn migrated(good: &[&Sample]) -> Known<Migrated> {
     let of = |count: fn(&nearfar_trace::migrations::ClassCounts) -> u64| {
-        median_of(good, |sample| sample.trace.as_ref().map(|watched| count(&watched.found.migrations) as f64))
+        median_of(good, |sample| {
+            sample
+                .trace
+                .as_ref()
+                .map(|watched| count(&watched.found.migrations) as f64)
+        })
     };
-    let [same_core, same_cache, same_node, cross_node] =
-        [of(|c| c.same_core), of(|c| c.same_cache), of(|c| c.same_node), of(|c| c.cross_node)];
+    let [same_core, same_cache, same_node, cross_node] = [
+        of(|c| c.same_core),
+        of(|c| c.same_cache),
+        of(|c| c.same_node),
+        of(|c| c.cross_node),
+    ];
     match (same_core, same_cache, same_node, cross_node) {
-        (Known::Yes(same_core), Known::Yes(same_cache), Known::Yes(same_node), Known::Yes(cross_node)) => {
-            Known::Yes(Migrated { same_core, same_cache, same_node, cross_node })
-        }
+        (
+            Known::Yes(same_core),
+            Known::Yes(same_cache),
+            Known::Yes(same_node),
+            Known::Yes(cross_node),
+        ) => Known::Yes(Migrated {
+            same_core,
+            same_cache,
+            same_node,
+            cross_node,
+        }),
         (Known::No { not_known_because }, ..) => Known::No { not_known_because },
         _ => Known::no("no run was traced"),
     }
@@ -106,7 +140,10 @@ fn migrated(good: &[&Sample]) -> Known<Migrated> {
 /// The median over the samples that know the figure; the first reason where none does.
 fn median_of(good: &[&Sample], figure: impl Fn(&Sample) -> Known<f64>) -> Known<f64> {
     let figures: Vec<Known<f64>> = good.iter().map(|sample| figure(sample)).collect();
-    let known: Vec<f64> = figures.iter().filter_map(|figure| figure.get().copied()).collect();
+    let known: Vec<f64> = figures
+        .iter()
+        .filter_map(|figure| figure.get().copied())
+        .collect();
     match (Summary::of(&known), figures.into_iter().next()) {
         (Some(summary), _) => Known::Yes(summary.median),
         (None, Some(Known::No { not_known_because })) => Known::No { not_known_because },
@@ -123,10 +160,21 @@ pub fn load_percent_had(taken: &[Taken]) -> Known<f64> {
 /// The share of its time that the probe waited for a CPU, 0 to 1: the median.
 pub fn waited_share(taken: &[Taken]) -> Known<f64> {
     let good: Vec<&Sample> = taken.iter().filter_map(Taken::good).collect();
-    median_of(&good, |sample| sample.probe.waited_s.as_ref().map(|waited| waited / sample.probe.seconds.max(1e-9)))
+    median_of(&good, |sample| {
+        sample
+            .probe
+            .waited_s
+            .as_ref()
+            .map(|waited| waited / sample.probe.seconds.max(1e-9))
+    })
 }
 
 /// What was wrong with samples of a run: what differs only in its figures counts as one.
 pub fn doubts(taken: &[Taken]) -> Vec<Counted> {
-    counted(taken.iter().filter_map(Taken::good).flat_map(Sample::doubts))
+    counted(
+        taken
+            .iter()
+            .filter_map(Taken::good)
+            .flat_map(Sample::doubts),
+    )
 }

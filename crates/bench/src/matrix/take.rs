@@ -48,7 +48,14 @@ impl<'a> Matrix<'a> {
         let loading = Loading::new(program.clone(), load_cpus(machine), parameters.load_percent);
         let watch = Watch::open(machine).map_err(|error| error.to_string());
         let sets_balancing = kernel::balancing(machine) == Balancing::Settable;
-        Self { machine, program, parameters, sets_balancing, loading, watch }
+        Self {
+            machine,
+            program,
+            parameters,
+            sets_balancing,
+            loading,
+            watch,
+        }
     }
 
     /// The parameters.
@@ -93,17 +100,30 @@ impl<'a> Matrix<'a> {
             Err(because) => Known::no(because),
         };
         let kept = preferring.map(Preferring::stop).transpose()?;
-        Ok(Sample { probe: result?, trace, kept, load_percent })
+        Ok(Sample {
+            probe: result?,
+            trace,
+            kept,
+            load_percent,
+        })
     }
 }
 
 impl Matrix<'_> {
     fn follow(&mut self, pid: i32) -> Result<(), String> {
-        self.watch.as_mut().map_err(|because| because.clone())?.follow(pid).map_err(|error| error.to_string())
+        self.watch
+            .as_mut()
+            .map_err(|because| because.clone())?
+            .follow(pid)
+            .map_err(|error| error.to_string())
     }
 
     fn collect(&mut self, pid: i32) -> Result<Watched, String> {
-        self.watch.as_mut().map_err(|because| because.clone())?.collect(pid).map_err(|error| error.to_string())
+        self.watch
+            .as_mut()
+            .map_err(|because| because.clone())?
+            .collect(pid)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -117,14 +137,21 @@ pub(super) fn spec(parameters: &Parameters, cell: &MatrixCell) -> ProbeSpec {
         memory: cell.memory,
         cpus: cell.cpus,
         cpu_set: None,
-        huge_pages: if parameters.huge_pages { HugePages::Transparent } else { HugePages::Off },
+        huge_pages: if parameters.huge_pages {
+            HugePages::Transparent
+        } else {
+            HugePages::Off
+        },
     }
 }
 
 /// The CPUs that the load runs on: those that this process may use and that are not kept free of everything but what is
 /// bound to them. Nothing floats to those, and who keeps them free wants no load there.
 pub fn load_cpus(machine: &Machine) -> CpuSet {
-    machine.cpu_states.housekeeping().intersection(&cpus(machine))
+    machine
+        .cpu_states
+        .housekeeping()
+        .intersection(&cpus(machine))
 }
 
 /// The CPUs that this process may use.
@@ -146,15 +173,26 @@ impl Experiment for Matrix<'_> {
     }
 
     fn title(&self) -> String {
-        let Parameters { pattern, load_percent, cells, .. } = &self.parameters;
-        let cells = if cells.len() == 1 { "1 cell".to_owned() } else { format!("{} cells", cells.len()) };
+        let Parameters {
+            pattern,
+            load_percent,
+            cells,
+            ..
+        } = &self.parameters;
+        let cells = if cells.len() == 1 {
+            "1 cell".to_owned()
+        } else {
+            format!("{} cells", cells.len())
+        };
         format!("{pattern}, {cells}, load {load_percent} %")
     }
 
     fn parameters(&self) -> serde_json::Value {
         // Numbers, texts and lists of them always are JSON. The cells are the run's plan, which the store has anyway.
         let mut parameters = serde_json::to_value(&self.parameters).unwrap_or_default();
-        parameters.as_object_mut().map(|parameters| parameters.remove("cells"));
+        parameters
+            .as_object_mut()
+            .map(|parameters| parameters.remove("cells"));
         parameters
     }
 
@@ -167,10 +205,19 @@ impl Experiment for Matrix<'_> {
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Setting> {
-        let of_run = self.parameters.settings.iter().map(|setting| Setting::new(&setting.path, setting.value.as_str()));
+        let of_run = self
+            .parameters
+            .settings
+            .iter()
+            .map(|setting| Setting::new(&setting.path, setting.value.as_str()));
         let balancing = from_stored(cell)
             .filter(|_| self.sets_balancing)
-            .map(|cell| Setting::new(kernel::balancing_file(), if cell.policy.numa_balancing { "1" } else { "0" }));
+            .map(|cell| {
+                Setting::new(
+                    kernel::balancing_file(),
+                    if cell.policy.numa_balancing { "1" } else { "0" },
+                )
+            });
         of_run.chain(balancing).collect()
     }
 
@@ -191,6 +238,9 @@ impl Experiment for Matrix<'_> {
 /// The cell that says most about how fast the probe is: bound to one node, without NUMA balancing.
 pub(super) fn plainest(cells: &[MatrixCell]) -> Option<MatrixCell> {
     let bound = |cell: &&MatrixCell| cell.is_same_node() && cell.policy.preferred.is_none();
-    let found = cells.iter().find(bound).or_else(|| cells.iter().find(|cell| cell.cpus != Where::Floating));
+    let found = cells
+        .iter()
+        .find(bound)
+        .or_else(|| cells.iter().find(|cell| cell.cpus != Where::Floating));
     found.or_else(|| cells.first()).copied()
 }

@@ -49,7 +49,15 @@ impl Counters {
         let (ticks, online, throttled, quota) = (Ticks::now(), online(), throttled(cpus), quota());
         let (waited_ns, on_cpu_s) = (waited_ns(), on_cpu_s());
         let usage = conditions::usage_of(libc::RUSAGE_THREAD);
-        Self { ticks, online, throttled, quota, waited_ns, on_cpu_s, usage }
+        Self {
+            ticks,
+            online,
+            throttled,
+            quota,
+            waited_ns,
+            on_cpu_s,
+            usage,
+        }
     }
 
     /// After the timed part: the process' own counters first.
@@ -57,7 +65,15 @@ impl Counters {
         let usage = conditions::usage_of(libc::RUSAGE_THREAD);
         let (on_cpu_s, waited_ns) = (on_cpu_s(), waited_ns());
         let (ticks, online, throttled, quota) = (Ticks::now(), online(), throttled(cpus), quota());
-        Self { ticks, online, throttled, quota, waited_ns, on_cpu_s, usage }
+        Self {
+            ticks,
+            online,
+            throttled,
+            quota,
+            waited_ns,
+            on_cpu_s,
+            usage,
+        }
     }
 
     /// What happened since `before` on these CPUs.
@@ -67,25 +83,43 @@ impl Counters {
         };
         let stolen = self.ticks.stolen_seconds_since(&before.ticks, cpus);
         let nothing = CpuSet::new();
-        let (then, now) = (before.online.as_ref().unwrap_or(&nothing), self.online.as_ref().unwrap_or(&nothing));
+        let (then, now) = (
+            before.online.as_ref().unwrap_or(&nothing),
+            self.online.as_ref().unwrap_or(&nothing),
+        );
         Difference {
             on_cpu_s: self.on_cpu_s - before.on_cpu_s,
             waited_s: match (self.waited_ns, before.waited_ns) {
-                (Some(after), Some(before)) => Known::Yes(after.saturating_sub(before) as f64 / 1e9),
-                _ => Known::no("/proc/thread-self/schedstat cannot be read (the kernel needs CONFIG_SCHED_INFO)"),
+                (Some(after), Some(before)) => {
+                    Known::Yes(after.saturating_sub(before) as f64 / 1e9)
+                }
+                _ => Known::no(
+                    "/proc/thread-self/schedstat cannot be read (the kernel needs CONFIG_SCHED_INFO)",
+                ),
             },
-            faults: Faults { minor: usage(|usage| usage.ru_minflt), major: usage(|usage| usage.ru_majflt) },
+            faults: Faults {
+                minor: usage(|usage| usage.ru_minflt),
+                major: usage(|usage| usage.ru_majflt),
+            },
             switches: Switches {
                 voluntary: usage(|usage| usage.ru_nvcsw),
                 involuntary: usage(|usage| usage.ru_nivcsw),
             },
-            stolen_s: stolen.map_or_else(|| Known::no("/proc/stat does not count stolen time"), |(s, _)| Known::Yes(s)),
+            stolen_s: stolen.map_or_else(
+                || Known::no("/proc/stat does not count stolen time"),
+                |(s, _)| Known::Yes(s),
+            ),
             throttled: match (self.throttled, before.throttled) {
                 (Some(after), Some(before)) => Known::Yes(after.saturating_sub(before)),
                 _ => Known::no("sysfs has no thermal_throttle counters for these CPUs"),
             },
-            stolen_percent: stolen.map_or(0.0, |(stolen, all)| 100.0 * stolen / all.max(f64::MIN_POSITIVE)),
-            quota: self.quota.zip(before.quota).map_or(0, |(after, before)| after.saturating_sub(before)),
+            stolen_percent: stolen.map_or(0.0, |(stolen, all)| {
+                100.0 * stolen / all.max(f64::MIN_POSITIVE)
+            }),
+            quota: self
+                .quota
+                .zip(before.quota)
+                .map_or(0, |(after, before)| after.saturating_sub(before)),
             online_changed: then.difference(now).union(&now.difference(then)),
         }
     }
@@ -97,7 +131,9 @@ impl Difference {
     pub(super) fn doubts(&self, seconds: f64, hint_faults: bool) -> Vec<Doubt> {
         let mut doubts = Vec::new();
         if self.stolen_percent >= STOLEN_PERCENT {
-            doubts.push(Doubt::Stolen { percent: self.stolen_percent });
+            doubts.push(Doubt::Stolen {
+                percent: self.stolen_percent,
+            });
         }
         if let Some(&times) = self.throttled.get().filter(|&&times| times > 0) {
             doubts.push(Doubt::Throttled { times });
@@ -110,7 +146,9 @@ impl Difference {
             doubts.push(Doubt::Faults { minor, major });
         }
         if self.switches.voluntary > 0 {
-            doubts.push(Doubt::Waited { times: self.switches.voluntary });
+            doubts.push(Doubt::Waited {
+                times: self.switches.voluntary,
+            });
         }
         let per_second = self.switches.involuntary as f64 / seconds.max(f64::MIN_POSITIVE);
         // A few switches in a run of a moment say nothing.
@@ -118,7 +156,9 @@ impl Difference {
             doubts.push(Doubt::Switched { per_second });
         }
         if !self.online_changed.is_empty() {
-            doubts.push(Doubt::Offline { cpus: self.online_changed.clone() });
+            doubts.push(Doubt::Offline {
+                cpus: self.online_changed.clone(),
+            });
         }
         doubts
     }
@@ -130,14 +170,22 @@ fn number(path: &str) -> Option<u64> {
 
 /// The CPUs that are online.
 fn online() -> Option<CpuSet> {
-    fs::read_to_string(format!("{CPUS}/online")).ok()?.trim().parse().ok()
+    fs::read_to_string(format!("{CPUS}/online"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// How often these CPUs and their packages throttled for heat (arch/x86/kernel/cpu/mce/therm_throt.c); `None` where no
 /// CPU counts that. A package counts once for each of its CPUs: only the difference to 0 matters.
 fn throttled(cpus: &CpuSet) -> Option<u64> {
     let counts = cpus.iter().flat_map(|cpu| {
-        ["core", "package"].map(|part| number(&format!("{CPUS}/cpu{cpu}/thermal_throttle/{part}_throttle_count")))
+        ["core", "package"].map(|part| {
+            number(&format!(
+                "{CPUS}/cpu{cpu}/thermal_throttle/{part}_throttle_count"
+            ))
+        })
     });
     counts.flatten().reduce(u64::saturating_add)
 }
@@ -147,7 +195,11 @@ fn quota() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let stat = fs::read_to_string(format!("/sys/fs/cgroup{group}/cpu.stat")).ok()?;
-    stat.lines().find_map(|line| line.strip_prefix("nr_throttled "))?.trim().parse().ok()
+    stat.lines()
+        .find_map(|line| line.strip_prefix("nr_throttled "))?
+        .trim()
+        .parse()
+        .ok()
 }
 
 /// Seconds this thread has run. Its clock is brought up to date when it is read, unlike the other accounts, which the
@@ -159,7 +211,12 @@ fn on_cpu_s() -> f64 {
 
 /// Nanoseconds this thread waited to run (Documentation/scheduler/sched-stats.rst).
 fn waited_ns() -> Option<u64> {
-    fs::read_to_string("/proc/thread-self/schedstat").ok()?.split_whitespace().nth(1)?.parse().ok()
+    fs::read_to_string("/proc/thread-self/schedstat")
+        .ok()?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]
@@ -185,13 +242,27 @@ mod tests {
     #[test]
     fn a_quiet_run_leaves_no_doubt_and_each_disturbance_leaves_its_own() {
         assert_eq!(quiet().doubts(1.0, false), []);
-        let busy = Switches { voluntary: 0, involuntary: 900 };
-        assert_eq!(Difference { switches: busy, ..quiet() }.doubts(1.0, false), [], "a load explains that");
+        let busy = Switches {
+            voluntary: 0,
+            involuntary: 900,
+        };
+        assert_eq!(
+            Difference {
+                switches: busy,
+                ..quiet()
+            }
+            .doubts(1.0, false),
+            [],
+            "a load explains that"
+        );
         let disturbed = Difference {
             throttled: Known::Yes(2),
             stolen_percent: 3.0,
             quota: 1,
-            switches: Switches { voluntary: 1, involuntary: 9000 },
+            switches: Switches {
+                voluntary: 1,
+                involuntary: 9000,
+            },
             online_changed: CpuSet::single(CpuId(3)),
             faults: Faults { minor: 0, major: 1 },
             ..quiet()
@@ -203,9 +274,15 @@ mod tests {
 
     #[test]
     fn minor_faults_are_doubtful_unless_numa_balancing_makes_them() {
-        let hints = Difference { faults: Faults { minor: 5, major: 0 }, ..quiet() };
+        let hints = Difference {
+            faults: Faults { minor: 5, major: 0 },
+            ..quiet()
+        };
         assert_eq!(hints.doubts(1.0, true), []);
-        assert_eq!(hints.doubts(1.0, false), [Doubt::Faults { minor: 5, major: 0 }]);
+        assert_eq!(
+            hints.doubts(1.0, false),
+            [Doubt::Faults { minor: 5, major: 0 }]
+        );
     }
 
     #[test]

@@ -82,7 +82,11 @@ pub enum Doubt {
 }
 
 fn often(times: u64) -> String {
-    if times == 1 { "once".to_owned() } else { format!("{times} times") }
+    if times == 1 {
+        "once".to_owned()
+    } else {
+        format!("{times} times")
+    }
 }
 
 impl fmt::Display for Doubt {
@@ -94,7 +98,11 @@ impl fmt::Display for Doubt {
                  the host is quiet"
             ),
             Self::Throttled { times } => {
-                write!(f, "the processor throttled for heat {}: its clock was low; let it cool down", often(*times))
+                write!(
+                    f,
+                    "the processor throttled for heat {}: its clock was low; let it cool down",
+                    often(*times)
+                )
             }
             Self::Quota { times } => write!(
                 f,
@@ -133,9 +141,14 @@ impl fmt::Display for Doubt {
                  may be moved"
             ),
             Self::Unverified { node, error } => {
-                write!(f, "whether the memory is on node {node} could not be checked (move_pages: {error})")
+                write!(
+                    f,
+                    "whether the memory is on node {node} could not be checked (move_pages: {error})"
+                )
             }
-            Self::Offline { cpus } => write!(f, "CPUs {cpus} went offline or came back during the run"),
+            Self::Offline { cpus } => {
+                write!(f, "CPUs {cpus} went offline or came back during the run")
+            }
             Self::Rebound { cpus } => write!(
                 f,
                 "somebody changed the probe's affinity to CPUs {cpus} although it is bound: a daemon or a cpuset"

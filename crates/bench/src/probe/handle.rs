@@ -28,7 +28,11 @@ impl Probe {
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare).
-    pub fn prepare_under(program: &Path, spec: &ProbeSpec, before: impl FnOnce(i32)) -> Result<Self, ChildError> {
+    pub fn prepare_under(
+        program: &Path,
+        spec: &ProbeSpec,
+        before: impl FnOnce(i32),
+    ) -> Result<Self, ChildError> {
         let mut child = Child::untold(program, "probe")?;
         before(child.pid());
         child.tell(spec)?;

@@ -30,14 +30,20 @@ pub(super) struct Loop {
 
 impl Loop {
     pub(super) fn new(pattern: Pattern) -> Self {
-        Self { pattern, state: SEED, at: 0 }
+        Self {
+            pattern,
+            state: SEED,
+            at: 0,
+        }
     }
 
     /// Does `steps` accesses. `words` is not empty; for the chain it holds one.
     #[inline(never)]
     pub(super) fn round(&mut self, words: &mut [u64], steps: u64) {
         match self.pattern {
-            Pattern::RandomReadWrite => self.at_random(words, steps, |word, _| *word = word.wrapping_add(1)),
+            Pattern::RandomReadWrite => {
+                self.at_random(words, steps, |word, _| *word = word.wrapping_add(1))
+            }
             Pattern::RandomWrite => self.at_random(words, steps, |word, state| *word = state),
             Pattern::RandomRead => {
                 let mut sum = 0u64;
@@ -45,7 +51,9 @@ impl Loop {
                 black_box(sum);
             }
             Pattern::SequentialReadWrite => self.in_sequence(words, steps, kernels::increment),
-            Pattern::SequentialRead => self.in_sequence(words, steps, |words| _ = black_box(kernels::read(words))),
+            Pattern::SequentialRead => {
+                self.in_sequence(words, steps, |words| _ = black_box(kernels::read(words)))
+            }
             Pattern::SequentialWrite => {
                 let value = black_box(steps);
                 self.in_sequence(words, steps, |words| kernels::write(words, value));
@@ -74,7 +82,12 @@ impl Loop {
     }
 
     #[inline(always)]
-    fn in_sequence(&mut self, words: &mut [u64], mut steps: u64, mut access: impl FnMut(&mut [u64])) {
+    fn in_sequence(
+        &mut self,
+        words: &mut [u64],
+        mut steps: u64,
+        mut access: impl FnMut(&mut [u64]),
+    ) {
         while steps > 0 && !words.is_empty() {
             if self.at >= words.len() {
                 self.at = 0;
@@ -110,7 +123,10 @@ mod tests {
     fn random_places_are_all_over_the_buffer_and_evenly_so() {
         let mut words = vec![0u64; 64];
         Loop::new(Pattern::RandomReadWrite).round(&mut words, 64_000);
-        assert!(words.iter().all(|&hits| (800..1200).contains(&hits)), "{words:?}");
+        assert!(
+            words.iter().all(|&hits| (800..1200).contains(&hits)),
+            "{words:?}"
+        );
     }
 
     #[test]

@@ -41,10 +41,18 @@ pub(super) fn prepare(spec: &ProbeSpec) -> Result<Buffer, ServeError> {
         Where::Floating => None,
     };
     if matches!(spec.huge_pages, HugePages::Pool) {
-        let what = format!("taking {} bytes of huge pages from the pool (fill it: nr_hugepages)", spec.bytes);
-        memory.populate().map_err(|error| ServeError::refused(what, error))?;
+        let what = format!(
+            "taking {} bytes of huge pages from the pool (fill it: nr_hugepages)",
+            spec.bytes
+        );
+        memory
+            .populate()
+            .map_err(|error| ServeError::refused(what, error))?;
     }
-    let mut buffer = Buffer { memory, doubts: Vec::new() };
+    let mut buffer = Buffer {
+        memory,
+        doubts: Vec::new(),
+    };
     let bytes = buffer.memory.bytes();
     buffer.memory.touch(0..bytes);
     if let Where::Node(node) = spec.memory {
@@ -67,20 +75,35 @@ impl Buffer {
 
     /// Looks whether bound memory is where it should be. A refusal to bind it is forgiven where it is there anyway.
     fn verify(&mut self, node: NodeId, refused: Option<io::Error>) -> Result<(), ServeError> {
-        let pages = self.memory.nodes_of_pages(PAGES_ASKED).map(|nodes| sum_up(&nodes));
+        let pages = self
+            .memory
+            .nodes_of_pages(PAGES_ASKED)
+            .map(|nodes| sum_up(&nodes));
         let (share, error) = match &pages {
             Ok(pages) => (pages.share_on(node), None),
-            Err(error) => (if is_only_node(node) { 1.0 } else { 0.0 }, Some(error.to_string())),
+            Err(error) => (
+                if is_only_node(node) { 1.0 } else { 0.0 },
+                Some(error.to_string()),
+            ),
         };
         match (refused, error) {
             (Some(error), _) if share < 1.0 => {
-                return Err(ServeError::refused(format!("binding memory to node {node} (mbind)"), error));
+                return Err(ServeError::refused(
+                    format!("binding memory to node {node} (mbind)"),
+                    error,
+                ));
             }
-            (Some(error), None) => self.doubts.push(Doubt::BindRefused { node, error: error.to_string() }),
+            (Some(error), None) => self.doubts.push(Doubt::BindRefused {
+                node,
+                error: error.to_string(),
+            }),
             // On the only node there is, memory is nowhere else.
             (_, Some(error)) if share < 1.0 => self.doubts.push(Doubt::Unverified { node, error }),
             (None, None) if share < 1.0 => {
-                self.doubts.push(Doubt::Elsewhere { node, percent: 100.0 * (1.0 - share) });
+                self.doubts.push(Doubt::Elsewhere {
+                    node,
+                    percent: 100.0 * (1.0 - share),
+                });
             }
             _ => {}
         }
@@ -90,8 +113,12 @@ impl Buffer {
     /// Links its lines into one random cycle.
     fn link(&mut self) -> Result<(), ServeError> {
         let lines = self.memory.words().len() / LINE_WORDS;
-        let lines = u32::try_from(lines)
-            .map_err(|_| ServeError::BadSpec(format!("a chain has at most {} lines of 64 bytes", u32::MAX)))?;
+        let lines = u32::try_from(lines).map_err(|_| {
+            ServeError::BadSpec(format!(
+                "a chain has at most {} lines of 64 bytes",
+                u32::MAX
+            ))
+        })?;
         let go_on = AtomicBool::new(false);
         if let Some(next) = chase::cycle(lines, &mut Random::new(SEED), &go_on) {
             chase::link(self.memory.words_mut(), &next, LINE_WORDS, &go_on);
@@ -104,17 +131,22 @@ fn map(spec: &ProbeSpec) -> Result<Mapping, ServeError> {
     let backing = match spec.huge_pages {
         HugePages::Auto | HugePages::Off => Backing::Base,
         HugePages::Transparent => Backing::Transparent,
-        HugePages::Pool => Backing::Pool { page_bytes: pool_page_bytes()? },
+        HugePages::Pool => Backing::Pool {
+            page_bytes: pool_page_bytes()?,
+        },
     };
     let bytes = usize::try_from(spec.bytes).unwrap_or(usize::MAX);
-    Mapping::new(bytes, backing).map_err(|error| ServeError::refused(format!("mapping {bytes} bytes"), error))
+    Mapping::new(bytes, backing)
+        .map_err(|error| ServeError::refused(format!("mapping {bytes} bytes"), error))
 }
 
 /// The size of pages of the default pool, `Hugepagesize` of `/proc/meminfo`.
 fn pool_page_bytes() -> Result<u64, ServeError> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let bytes = kilobytes(&meminfo, "Hugepagesize:").filter(|bytes| bytes.is_power_of_two());
-    bytes.ok_or_else(|| ServeError::BadSpec("this kernel has no pool of huge pages (hugetlb)".to_owned()))
+    bytes.ok_or_else(|| {
+        ServeError::BadSpec("this kernel has no pool of huge pages (hugetlb)".to_owned())
+    })
 }
 
 /// That the memory can be had without getting anybody killed: the kernel's out-of-memory killer does not ask.
@@ -136,39 +168,61 @@ fn check_room(spec: &ProbeSpec) -> Result<(), ServeError> {
     if let Some(spare) = room::spare_memory().filter(|&spare| spare < spec.bytes) {
         return Err(too_much(spare, "this process"));
     }
-    let Where::Node(node) = spec.memory else { return Ok(()) };
+    let Where::Node(node) = spec.memory else {
+        return Ok(());
+    };
     let meminfo = fs::read_to_string(format!("{NODES}/node{node}/meminfo")).unwrap_or_default();
     // "Node 0 MemFree: 123 kB"; what files hold can be dropped.
     let of = |key| kilobytes(&meminfo, key).unwrap_or(0);
     match of("MemFree:") + of("Active(file):") + of("Inactive(file):") + of("SReclaimable:") {
-        left if !meminfo.is_empty() && left < spec.bytes => Err(too_much(left, &format!("node {node}"))),
+        left if !meminfo.is_empty() && left < spec.bytes => {
+            Err(too_much(left, &format!("node {node}")))
+        }
         _ => Ok(()),
     }
 }
 
 /// That a node is online and listed in this file, where the kernel lists them.
 pub(super) fn check_node(node: NodeId, list: &str, of_what: &str) -> Result<(), ServeError> {
-    let read = |list: &str| fs::read_to_string(format!("{NODES}/{list}")).ok()?.trim().parse::<NodeSet>().ok();
+    let read = |list: &str| {
+        fs::read_to_string(format!("{NODES}/{list}"))
+            .ok()?
+            .trim()
+            .parse::<NodeSet>()
+            .ok()
+    };
     // Kernels without NUMA have no such folder, and one node.
     let online = read("online").unwrap_or_else(|| NodeSet::single(NodeId(0)));
     if !online.contains(node) {
-        return Err(ServeError::BadSpec(format!("there is no node {node}: online are {online}")));
+        return Err(ServeError::BadSpec(format!(
+            "there is no node {node}: online are {online}"
+        )));
     }
     match read(list).filter(|nodes| !nodes.contains(node)) {
-        Some(nodes) => Err(ServeError::BadSpec(format!("node {node} has no {of_what}; nodes with {of_what}: {nodes}"))),
+        Some(nodes) => Err(ServeError::BadSpec(format!(
+            "node {node} has no {of_what}; nodes with {of_what}: {nodes}"
+        ))),
         None => Ok(()),
     }
 }
 
 fn is_only_node(node: NodeId) -> bool {
     let online = fs::read_to_string(format!("{NODES}/online"));
-    online.map_or(node == NodeId(0), |online| online.trim() == node.to_string())
+    online.map_or(node == NodeId(0), |online| {
+        online.trim() == node.to_string()
+    })
 }
 
 /// The number behind a key of a meminfo file, in bytes.
 fn kilobytes(meminfo: &str, key: &str) -> Option<u64> {
     let (_, behind) = meminfo.lines().find_map(|line| line.split_once(key))?;
-    behind.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    behind
+        .trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 fn sum_up(nodes: &[Option<NodeId>]) -> PagesByNode {
@@ -179,7 +233,10 @@ fn sum_up(nodes: &[Option<NodeId>]) -> PagesByNode {
     PagesByNode {
         looked_at: nodes.len() as u64,
         nowhere: nodes.len() as u64 - counts.values().sum::<u64>(),
-        by_node: counts.into_iter().map(|(node, pages)| NodePages { node, pages }).collect(),
+        by_node: counts
+            .into_iter()
+            .map(|(node, pages)| NodePages { node, pages })
+            .collect(),
     }
 }
 
@@ -201,8 +258,20 @@ mod tests {
         let (zero, one) = (Some(NodeId(0)), Some(NodeId(1)));
         let pages = sum_up(&[one, zero, one, None]);
         assert_eq!((pages.looked_at, pages.nowhere), (4, 1));
-        let (zero, one) = (NodePages { node: NodeId(0), pages: 1 }, NodePages { node: NodeId(1), pages: 2 });
+        let (zero, one) = (
+            NodePages {
+                node: NodeId(0),
+                pages: 1,
+            },
+            NodePages {
+                node: NodeId(1),
+                pages: 2,
+            },
+        );
         assert_eq!(pages.by_node, [zero, one]);
-        assert_eq!((pages.share_on(NodeId(1)), pages.share_on(NodeId(7))), (0.5, 0.0));
+        assert_eq!(
+            (pages.share_on(NodeId(1)), pages.share_on(NodeId(7))),
+            (0.5, 0.0)
+        );
     }
 }

@@ -104,7 +104,11 @@ pub struct PagesByNode {
 impl PagesByNode {
     /// The share of the pages that is on `node`, 0 to 1.
     pub fn share_on(&self, node: NodeId) -> f64 {
-        let there = self.by_node.iter().find(|pages| pages.node == node).map_or(0, |pages| pages.pages);
+        let there = self
+            .by_node
+            .iter()
+            .find(|pages| pages.node == node)
+            .map_or(0, |pages| pages.pages);
         there as f64 / self.looked_at.max(1) as f64
     }
 }

@@ -33,7 +33,11 @@ pub fn serve() -> Result<(), ServeError> {
     if let Some(cpus) = &bound_cpus {
         bind(cpus)?;
     }
-    let mut prepared = Prepared { spec, bound_cpus, buffer };
+    let mut prepared = Prepared {
+        spec,
+        bound_cpus,
+        buffer,
+    };
     let ready = prepared.ready()?;
     caller.answer(&ReadyLine { ready: &ready })?;
     caller.wait_for("go")?;
@@ -45,7 +49,9 @@ pub fn serve() -> Result<(), ServeError> {
 
 /// The CPUs to bind to; none when they float.
 fn cpus_to_bind(spec: &ProbeSpec) -> Result<Option<CpuSet>, ServeError> {
-    let Where::Node(node) = spec.cpus else { return Ok(None) };
+    let Where::Node(node) = spec.cpus else {
+        return Ok(None);
+    };
     memory::check_node(node, "has_cpu", "CPUs")?;
     match &spec.cpu_set {
         Some(cpus) => Ok(Some(cpus.clone())),
@@ -56,7 +62,10 @@ fn cpus_to_bind(spec: &ProbeSpec) -> Result<Option<CpuSet>, ServeError> {
 fn cpus_of(node: NodeId) -> Result<CpuSet, ServeError> {
     let file = format!("/sys/devices/system/node/node{node}/cpulist");
     match fs::read_to_string(&file) {
-        Ok(list) => list.trim().parse().map_err(|error| ServeError::BadSpec(format!("{file}: {error}"))),
+        Ok(list) => list
+            .trim()
+            .parse()
+            .map_err(|error| ServeError::BadSpec(format!("{file}: {error}"))),
         // A kernel without NUMA has no such file: its only node is the whole machine.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => allowed(),
         Err(error) => Err(ServeError::refused(file, error)),
@@ -64,7 +73,8 @@ fn cpus_of(node: NodeId) -> Result<CpuSet, ServeError> {
 }
 
 fn allowed() -> Result<CpuSet, ServeError> {
-    pinning::allowed().map_err(|error| ServeError::refused("asking where this process may run", error))
+    pinning::allowed()
+        .map_err(|error| ServeError::refused("asking where this process may run", error))
 }
 
 /// Confines this process to these CPUs, which is verified.
@@ -77,7 +87,9 @@ fn bind(cpus: &CpuSet) -> Result<(), ServeError> {
     })?;
     match allowed()? {
         got if got.is_subset(cpus) => Ok(()),
-        got => Err(ServeError::BadSpec(format!("bound to CPUs {cpus}, the process may nevertheless run on {got}"))),
+        got => Err(ServeError::BadSpec(format!(
+            "bound to CPUs {cpus}, the process may nevertheless run on {got}"
+        ))),
     }
 }
 
@@ -123,7 +135,9 @@ impl Prepared {
             seconds,
             on_cpu_s: difference.on_cpu_s,
             // The kernel's count is read a moment before and after: a wait there is none of the timed part.
-            waited_s: difference.waited_s.map(|waited| waited.min((seconds - difference.on_cpu_s).max(0.0))),
+            waited_s: difference
+                .waited_s
+                .map(|waited| waited.min((seconds - difference.on_cpu_s).max(0.0))),
             elapsed_life_s,
             counts: self.spec.counts,
             steps,
@@ -147,12 +161,17 @@ impl Prepared {
     fn moved(&self, before: &Known<PagesByNode>, after: &Known<PagesByNode>) -> Option<Doubt> {
         let node = self.spec.memory.node()?;
         let lost = before.get()?.share_on(node) - after.get()?.share_on(node);
-        (lost > 0.0).then_some(Doubt::Moved { node, percent: 100.0 * lost })
+        (lost > 0.0).then_some(Doubt::Moved {
+            node,
+            percent: 100.0 * lost,
+        })
     }
 
     /// Whether bound CPUs are others now.
     fn rebound(&self, before: &CpuSet, after: &CpuSet) -> Option<Doubt> {
-        (self.bound_cpus.is_some() && before != after).then(|| Doubt::Rebound { cpus: after.clone() })
+        (self.bound_cpus.is_some() && before != after).then(|| Doubt::Rebound {
+            cpus: after.clone(),
+        })
     }
 }
 
@@ -173,7 +192,11 @@ fn life_until(end: Instant) -> f64 {
     let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
     let stat = fs::read("/proc/self/stat").unwrap_or_default();
     let stat = String::from_utf8_lossy(&stat);
-    let forked = stat.rsplit_once(") ").and_then(|(_, fields)| fields.split(' ').nth(19)?.parse::<f64>().ok());
-    let forked = forked.map_or(now, |ticks| ticks / rustix::param::clock_ticks_per_second() as f64);
+    let forked = stat
+        .rsplit_once(") ")
+        .and_then(|(_, fields)| fields.split(' ').nth(19)?.parse::<f64>().ok());
+    let forked = forked.map_or(now, |ticks| {
+        ticks / rustix::param::clock_ticks_per_second() as f64
+    });
     (now - forked - since_end).max(0.0)
 }

@@ -103,8 +103,13 @@ impl FromStr for Where {
         if text.eq_ignore_ascii_case("f") || text.eq_ignore_ascii_case("floating") {
             return Ok(Self::Floating);
         }
-        let number = text.parse().ok().filter(|&number| number <= nearfar_machine::MAX_NUMBER);
-        number.map(|number| Self::Node(NodeId(number))).ok_or_else(|| NoPlace(text.to_owned()))
+        let number = text
+            .parse()
+            .ok()
+            .filter(|&number| number <= nearfar_machine::MAX_NUMBER);
+        number
+            .map(|number| Self::Node(NodeId(number)))
+            .ok_or_else(|| NoPlace(text.to_owned()))
     }
 }
 
@@ -168,14 +173,18 @@ impl ProbeSpec {
     /// Why this cannot be run on any machine, if it cannot.
     pub(super) fn check(&self) -> Result<(), String> {
         match () {
-            () if self.bytes < LEAST_BYTES => {
-                Err(format!("bytes is {}: at least {LEAST_BYTES} are needed", self.bytes))
-            }
-            () if self.bytes > MOST_BYTES => {
-                Err(format!("bytes is {}: no process can map more than {MOST_BYTES}", self.bytes))
-            }
+            () if self.bytes < LEAST_BYTES => Err(format!(
+                "bytes is {}: at least {LEAST_BYTES} are needed",
+                self.bytes
+            )),
+            () if self.bytes > MOST_BYTES => Err(format!(
+                "bytes is {}: no process can map more than {MOST_BYTES}",
+                self.bytes
+            )),
             () if self.counts == 0 => Err("counts is 0: at least one round is needed".to_owned()),
-            () if self.steps == 0 => Err("steps is 0: a round needs at least one access".to_owned()),
+            () if self.steps == 0 => {
+                Err("steps is 0: a round needs at least one access".to_owned())
+            }
             () if self.cpu_set.as_ref().is_some_and(CpuSet::is_empty) => {
                 Err("cpu_set is empty: leave it away to have the node's CPUs".to_owned())
             }

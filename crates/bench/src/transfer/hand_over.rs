@@ -33,7 +33,9 @@ pub(super) fn round_trips(
     limit: Duration,
     cancel: &AtomicBool,
 ) -> Result<f64, Trouble> {
-    let cannot = |cpu: CpuId| move |error: std::io::Error| Trouble::Cannot(format!("cannot run on CPU {cpu}: {error}"));
+    let cannot = |cpu: CpuId| {
+        move |error: std::io::Error| Trouble::Cannot(format!("cannot run on CPU {cpu}: {error}"))
+    };
     pinning::pin(first).map_err(cannot(first))?;
     line.store(0, Ordering::Release);
     let stop = &AtomicBool::new(false);
@@ -49,8 +51,15 @@ pub(super) fn round_trips(
             }
         });
         partner.map_err(|error| Trouble::Cannot(format!("cannot start a thread: {error}")))?;
-        arrival.recv().unwrap_or_else(|_| Err(Trouble::Cannot("the other thread ended".to_owned())))?;
-        let mut caller = Caller { line, number: 0, deadline: Instant::now() + limit, cancel };
+        arrival
+            .recv()
+            .unwrap_or_else(|_| Err(Trouble::Cannot("the other thread ended".to_owned())))?;
+        let mut caller = Caller {
+            line,
+            number: 0,
+            deadline: Instant::now() + limit,
+            cancel,
+        };
         let result = caller.call(WARM_UP).and_then(|()| {
             let start = Instant::now();
             caller.call(trips)?;
@@ -109,7 +118,10 @@ impl Caller<'_> {
     }
 
     fn check(&self) -> Result<(), Trouble> {
-        match (self.cancel.load(Ordering::Relaxed), Instant::now() >= self.deadline) {
+        match (
+            self.cancel.load(Ordering::Relaxed),
+            Instant::now() >= self.deadline,
+        ) {
             (true, _) => Err(Trouble::Cancelled),
             (_, true) => Err(Trouble::TooSlow((self.number / 2).saturating_sub(1))),
             _ => Ok(()),
@@ -129,9 +141,18 @@ mod tests {
 
     #[test]
     fn a_line_comes_back_as_often_as_it_was_handed_over() {
-        let Some(cpus) = two_cpus() else { return println!("skipped: cpus: this process may use one CPU only") };
+        let Some(cpus) = two_cpus() else {
+            return println!("skipped: cpus: this process may use one CPU only");
+        };
         let line = AtomicU64::new(0);
-        let time = round_trips(&line, cpus, 2000, Duration::from_secs(20), &AtomicBool::new(false)).unwrap();
+        let time = round_trips(
+            &line,
+            cpus,
+            2000,
+            Duration::from_secs(20),
+            &AtomicBool::new(false),
+        )
+        .unwrap();
         assert!(time > 1.0 && time < 1e7, "{time} ns");
         assert_eq!(line.load(Ordering::Relaxed), 2 * (WARM_UP + 2000));
     }
@@ -140,16 +161,30 @@ mod tests {
     fn one_cpu_cannot_hand_anything_to_itself_and_that_ends() {
         let cpu = pinning::allowed().unwrap().first().unwrap();
         let limit = Duration::from_millis(30);
-        let result = round_trips(&AtomicU64::new(0), (cpu, cpu), u64::MAX / 4, limit, &AtomicBool::new(false));
+        let result = round_trips(
+            &AtomicU64::new(0),
+            (cpu, cpu),
+            u64::MAX / 4,
+            limit,
+            &AtomicBool::new(false),
+        );
         assert!(matches!(result, Err(Trouble::TooSlow(_))), "{result:?}");
     }
 
     #[test]
     fn giving_up_at_any_moment_ends_both_threads() {
-        let Some(cpus) = two_cpus() else { return println!("skipped: cpus: this process may use one CPU only") };
+        let Some(cpus) = two_cpus() else {
+            return println!("skipped: cpus: this process may use one CPU only");
+        };
         for microseconds in 0..300 {
             let limit = Duration::from_micros(microseconds % 50);
-            let result = round_trips(&AtomicU64::new(0), cpus, u64::MAX / 4, limit, &AtomicBool::new(false));
+            let result = round_trips(
+                &AtomicU64::new(0),
+                cpus,
+                u64::MAX / 4,
+                limit,
+                &AtomicBool::new(false),
+            );
             assert!(matches!(result, Err(Trouble::TooSlow(_))), "{result:?}");
         }
     }
@@ -158,7 +193,16 @@ mod tests {
     fn a_cpu_that_is_not_there_is_an_error() {
         let cpu = pinning::allowed().unwrap().first().unwrap();
         let cpus = (cpu, CpuId(60_000));
-        let result = round_trips(&AtomicU64::new(0), cpus, 10, Duration::from_secs(20), &AtomicBool::new(false));
-        assert!(matches!(&result, Err(Trouble::Cannot(error)) if error.contains("60000")), "{result:?}");
+        let result = round_trips(
+            &AtomicU64::new(0),
+            cpus,
+            10,
+            Duration::from_secs(20),
+            &AtomicBool::new(false),
+        );
+        assert!(
+            matches!(&result, Err(Trouble::Cannot(error)) if error.contains("60000")),
+            "{result:?}"
+        );
     }
 }

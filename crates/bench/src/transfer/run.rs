@@ -57,29 +57,59 @@ struct Taken {
 
 /// Measures on the calling thread and one more, whose affinity it leaves changed.
 pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, ProbeError> {
-    let HandOvers { machine, options, allowed, all_cpus, .. } = hand_overs;
+    let HandOvers {
+        machine,
+        options,
+        allowed,
+        all_cpus,
+        ..
+    } = hand_overs;
     let start = Instant::now();
     let usable = allowed.intersection(&machine.cpu_states.online);
     let pairs = pairs::choose(machine, &usable, all_cpus, options);
     if pairs.is_empty() {
-        let because = format!("a line is handed over between two CPUs, and this process may use {usable} there");
+        let because = format!(
+            "a line is handed over between two CPUs, and this process may use {usable} there"
+        );
         return Err(ProbeError::NothingToMeasure { because });
     }
-    let cpus: CpuSet = pairs.iter().flat_map(|pair| [pair.first, pair.second]).collect();
+    let cpus: CpuSet = pairs
+        .iter()
+        .flat_map(|pair| [pair.first, pair.second])
+        .collect();
     let ticks = Ticks::now();
-    let mut run = Run { hand_overs, lines: Lines { by_node: BTreeMap::new() }, skipped: Vec::new() };
+    let mut run = Run {
+        hand_overs,
+        lines: Lines {
+            by_node: BTreeMap::new(),
+        },
+        skipped: Vec::new(),
+    };
     let mut taken = run.try_out(pairs)?;
     run.sample(&mut taken)?;
     let pairs = run.sum_up(taken);
     let mut warnings: Vec<Warning> = conditions::governor(machine).into_iter().collect();
     warnings.extend(Ticks::now().doubts_since(&ticks, cpus.iter()));
-    warnings.extend(outliers(pairs.iter().map(|pair| (pair.round_trip_ns.outliers, pair.round_trip_ns.samples.len()))));
+    warnings.extend(outliers(pairs.iter().map(|pair| {
+        (
+            pair.round_trip_ns.outliers,
+            pair.round_trip_ns.samples.len(),
+        )
+    })));
     let wanted = options.most_samples.max(1);
-    let fewest = pairs.iter().map(|pair| pair.round_trip_ns.samples.len()).min().unwrap_or(wanted);
+    let fewest = pairs
+        .iter()
+        .map(|pair| pair.round_trip_ns.samples.len())
+        .min()
+        .unwrap_or(wanted);
     if fewest < wanted.min(5) {
-        warnings.push(Warning::CutShort { samples: fewest, wanted });
+        warnings.push(Warning::CutShort {
+            samples: fewest,
+            wanted,
+        });
     }
-    run.skipped.sort_by_key(|skipped| (skipped.first, skipped.second));
+    run.skipped
+        .sort_by_key(|skipped| (skipped.first, skipped.second));
     Ok(TransferMatrix {
         pairs,
         skipped: run.skipped,
@@ -114,7 +144,11 @@ impl Run<'_> {
                 Ok(time) => {
                     let trips = (SAMPLE_TIME.as_nanos() as f64 / time.max(1.0)) as u64;
                     let trips = trips.clamp(*TRIPS.start(), *TRIPS.end());
-                    taken.push(Taken { pair, trips, samples: Vec::new() });
+                    taken.push(Taken {
+                        pair,
+                        trips,
+                        samples: Vec::new(),
+                    });
                 }
                 Err(because) => self.skip(pair, because),
             }
@@ -128,7 +162,9 @@ impl Run<'_> {
         for _ in 0..TRIALS {
             match self.hand_over(pair, TRIAL_TRIPS, TRIAL_LIMIT) {
                 Ok(time) => best = best.min(time),
-                Err(Trouble::TooSlow(trips)) => best = best.min(TRIAL_LIMIT.as_nanos() as f64 / (trips + 1) as f64),
+                Err(Trouble::TooSlow(trips)) => {
+                    best = best.min(TRIAL_LIMIT.as_nanos() as f64 / (trips + 1) as f64)
+                }
                 Err(Trouble::Cannot(because)) => return Ok(Err(because)),
                 Err(Trouble::Cancelled) => return Err(ProbeError::Cancelled),
             }
@@ -160,26 +196,50 @@ impl Run<'_> {
     }
 
     fn hand_over(&mut self, pair: Pair, trips: u64, limit: Duration) -> Result<f64, Trouble> {
-        let HandOvers { machine, options, .. } = self.hand_overs;
+        let HandOvers {
+            machine, options, ..
+        } = self.hand_overs;
         let several = machine.online_nodes().count() > 1;
-        let line = self.lines.on(machine.node_of(pair.first), pair.first, several)?;
-        hand_over::round_trips(line, (pair.first, pair.second), trips, limit, &options.cancel)
+        let line = self
+            .lines
+            .on(machine.node_of(pair.first), pair.first, several)?;
+        hand_over::round_trips(
+            line,
+            (pair.first, pair.second),
+            trips,
+            limit,
+            &options.cancel,
+        )
     }
 
     fn skip(&mut self, pair: Pair, because: String) {
-        self.skipped.push(SkippedTransfer { first: pair.first, second: pair.second, because });
+        self.skipped.push(SkippedTransfer {
+            first: pair.first,
+            second: pair.second,
+            because,
+        });
     }
 
     fn sum_up(&mut self, mut taken: Vec<Taken>) -> Vec<TransferPair> {
         taken.sort_by_key(|taken| taken.pair);
         let machine = self.hand_overs.machine;
         let mut pairs = Vec::new();
-        for Taken { pair, trips, samples } in taken {
+        for Taken {
+            pair,
+            trips,
+            samples,
+        } in taken
+        {
             let Some(round_trip_ns) = Figures::of(samples) else {
-                self.skip(pair, "no sample ended in time: the two CPUs did not run side by side for long".to_owned());
+                self.skip(
+                    pair,
+                    "no sample ended in time: the two CPUs did not run side by side for long"
+                        .to_owned(),
+                );
                 continue;
             };
-            let (first_node, second_node) = (machine.node_of(pair.first), machine.node_of(pair.second));
+            let (first_node, second_node) =
+                (machine.node_of(pair.first), machine.node_of(pair.second));
             pairs.push(TransferPair {
                 first: pair.first,
                 second: pair.second,
@@ -188,7 +248,9 @@ impl Run<'_> {
                 nearness: pair.nearness,
                 round_trip_ns,
                 round_trips: trips,
-                distance: first_node.zip(second_node).and_then(|(first, second)| machine.distance(first, second)),
+                distance: first_node
+                    .zip(second_node)
+                    .and_then(|(first, second)| machine.distance(first, second)),
             });
         }
         pairs
@@ -205,13 +267,19 @@ fn not_side_by_side(nanoseconds: f64) -> String {
 
 impl Lines {
     /// A line in memory of this node: bound there where several nodes are, or touched first by a CPU of it.
-    fn on(&mut self, node: Option<NodeId>, cpu: CpuId, several: bool) -> Result<&AtomicU64, Trouble> {
+    fn on(
+        &mut self,
+        node: Option<NodeId>,
+        cpu: CpuId,
+        several: bool,
+    ) -> Result<&AtomicU64, Trouble> {
         let page = match self.by_node.entry(node) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
                 let bytes = rustix::param::page_size();
                 let page = Mapping::new(bytes, Backing::Base);
-                let mut page = page.map_err(|error| Trouble::Cannot(format!("cannot map a page: {error}")))?;
+                let mut page =
+                    page.map_err(|error| Trouble::Cannot(format!("cannot map a page: {error}")))?;
                 // Where a line's memory is matters less than who had it last: a refusal needs no mention.
                 let _ = pinning::pin(cpu);
                 let _ = node.filter(|_| several).map(|node| page.bind(node));

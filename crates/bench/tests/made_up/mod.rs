@@ -15,13 +15,21 @@ pub const MIGRATION_S: f64 = 0.0128;
 /// The published matrix.
 pub fn two_nodes() -> Vec<MatrixCell> {
     let nodes = vec![NodeId(0), NodeId(1)];
-    let places = Places { memory: nodes.clone(), cpus: nodes };
-    choose(&places, &Balancing::Settable, &Selection::default()).unwrap().cells
+    let places = Places {
+        memory: nodes.clone(),
+        cpus: nodes,
+    };
+    choose(&places, &Balancing::Settable, &Selection::default())
+        .unwrap()
+        .cells
 }
 
 /// What happens to a run of a cell in this world: the share of its time on node 1, and its migrations.
 fn fate(cell: &MatrixCell, chance: f64) -> (f64, f64) {
-    let at_home = cell.policy.preferred.filter(|_| cell.cpus == Where::Floating);
+    let at_home = cell
+        .policy
+        .preferred
+        .filter(|_| cell.cpus == Where::Floating);
     match (cell.cpus, at_home) {
         (Where::Node(node), _) => (f64::from(node.0), 0.0),
         (_, Some(node)) => (f64::from(node.0), 2.0),
@@ -31,8 +39,8 @@ fn fate(cell: &MatrixCell, chance: f64) -> (f64, f64) {
 
 /// A number between 0 and 1 that looks random and is the same in every run of the tests.
 pub fn chance(cell: usize, round: u32) -> f64 {
-    let mixed =
-        (cell as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(round).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let mixed = (cell as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ u64::from(round).wrapping_mul(0xd1b5_4a32_d192_ed03);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) as f64 / u64::MAX as f64
 }
 
@@ -41,10 +49,20 @@ fn taken(number: usize, cell: MatrixCell, round: u32, noise: f64) -> Taken {
     let chance = chance(number, round);
     let (on_one, migrations) = fate(&cell, chance);
     let home = cell.memory.node().unwrap_or(NodeId(0));
-    let far = if home == NodeId(0) { on_one } else { 1.0 - on_one };
+    let far = if home == NodeId(0) {
+        on_one
+    } else {
+        1.0 - on_one
+    };
     let drift = 1.0 + 0.25 * f64::from(round) / 20.0;
-    let seconds = (NEAR_S * (1.0 + FAR * far) + MIGRATION_S * migrations) * drift * (1.0 + noise * (chance - 0.5));
-    Taken { cell, round, sample: Ok(sample(seconds, home, on_one, migrations as u64)) }
+    let seconds = (NEAR_S * (1.0 + FAR * far) + MIGRATION_S * migrations)
+        * drift
+        * (1.0 + noise * (chance - 0.5));
+    Taken {
+        cell,
+        round,
+        sample: Ok(sample(seconds, home, on_one, migrations as u64)),
+    }
 }
 
 /// A sample with memory on one node.
@@ -75,6 +93,11 @@ pub fn sample(seconds: f64, home: NodeId, on_one: f64, cross_node: u64) -> Sampl
 
 /// Rounds of all cells.
 pub fn world(cells: &[MatrixCell], rounds: u32, noise: f64) -> Vec<Taken> {
-    let of_round = |round| cells.iter().enumerate().map(move |(number, &cell)| taken(number, cell, round, noise));
+    let of_round = |round| {
+        cells
+            .iter()
+            .enumerate()
+            .map(move |(number, &cell)| taken(number, cell, round, noise))
+    };
     (0..rounds).flat_map(of_round).collect()
 }

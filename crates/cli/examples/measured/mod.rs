@@ -18,13 +18,21 @@ impl Spread {
         let mut values: Vec<_> = values.collect();
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
-        Self { median: values[values.len() / 2], lowest: values[0], highest: values[last] }
+        Self {
+            median: values[values.len() / 2],
+            lowest: values[0],
+            highest: values[last],
+        }
     }
 
     /// `39.7 ms (38.1 to 46.8)`.
     pub fn with_unit(&self, unit: impl fmt::Display) -> String {
         let digits = if self.median < 1.0 { 3 } else { 1 };
-        let Self { median, lowest, highest } = self;
+        let Self {
+            median,
+            lowest,
+            highest,
+        } = self;
         format!("{median:.digits$} {unit} ({lowest:.digits$} to {highest:.digits$})")
     }
 }
@@ -32,11 +40,17 @@ impl Spread {
 /// The file that cargo put beside this example's folder.
 pub fn beside_us(name: &str) -> io::Result<PathBuf> {
     let us = std::env::current_exe()?;
-    let target = us.parent().and_then(Path::parent).ok_or(io::ErrorKind::NotFound)?;
+    let target = us
+        .parent()
+        .and_then(Path::parent)
+        .ok_or(io::ErrorKind::NotFound)?;
     let binary = target.join(name);
     match binary.exists() {
         true => Ok(binary),
-        false => Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not built", binary.display()))),
+        false => Err(io::Error::new(
+            io::ErrorKind::NotFound,
+            format!("{} is not built", binary.display()),
+        )),
     }
 }
 
@@ -52,7 +66,11 @@ pub struct Contender<'a, T> {
 impl<'a, T> Contender<'a, T> {
     /// A program that `run` runs once.
     pub fn new(name: &'static str, run: impl Fn() -> io::Result<T> + 'a) -> Self {
-        Self { name, costs: Vec::new(), run: Box::new(run) }
+        Self {
+            name,
+            costs: Vec::new(),
+            run: Box::new(run),
+        }
     }
 
     /// One run; a failed one is repeated once.
@@ -69,7 +87,11 @@ impl<'a, T> Contender<'a, T> {
 pub fn race<T>(contenders: &mut [Contender<'_, T>], rounds: usize, say: &mut dyn FnMut(String)) {
     let mut left_out = vec![false; contenders.len()];
     for round in 0..=rounds {
-        for (contender, left_out) in contenders.iter_mut().zip(&mut left_out).filter(|(_, left_out)| !**left_out) {
+        for (contender, left_out) in contenders
+            .iter_mut()
+            .zip(&mut left_out)
+            .filter(|(_, left_out)| !**left_out)
+        {
             match contender.run(say) {
                 Ok(cost) if round > 0 => contender.costs.push(cost),
                 Ok(_) => {}

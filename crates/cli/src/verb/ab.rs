@@ -55,15 +55,24 @@ impl Ab {
         let cancel = signals::cancel_flag();
         // Both sides are understood before either is prepared: a slip in the second is then not hidden by a kernel that the
         // first lacks.
-        let ((mut a, guest_a), (mut b, guest_b)) = (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
+        let ((mut a, guest_a), (mut b, guest_b)) =
+            (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
         let (order_a, order_b) = (guest_a.order()?, guest_b.order()?);
         let (request_a, request_b) = (prepare(&mut a, order_a)?, prepare(&mut b, order_b)?);
-        for note in request_a.notes.iter().chain(request_b.notes.iter().filter(|note| !request_a.notes.contains(note)))
-        {
+        for note in request_a.notes.iter().chain(
+            request_b
+                .notes
+                .iter()
+                .filter(|note| !request_a.notes.contains(note)),
+        ) {
             output::say!("note: {note}");
         }
         for (number, side_b) in turns(self.runs).into_iter().enumerate() {
-            let (side, request) = if side_b { (&mut b, &request_b) } else { (&mut a, &request_a) };
+            let (side, request) = if side_b {
+                (&mut b, &request_b)
+            } else {
+                (&mut a, &request_a)
+            };
             output::say!("run {} of {}: {}", number + 1, 2 * self.runs, side.name());
             side.runs.push(self.once(request, &cancel)?);
         }
@@ -79,7 +88,12 @@ impl Ab {
         let mut settings = BTreeMap::<String, String>::new();
         let mut guest = self.guest.clone();
         for word in words {
-            let set = |(key, value)| guest.clone().with(key, value).map(|guest| (guest, key, value));
+            let set = |(key, value)| {
+                guest
+                    .clone()
+                    .with(key, value)
+                    .map(|guest| (guest, key, value))
+            };
             let (changed, key, value) = word
                 .split_once('=')
                 .ok_or_else(|| format!("{word}: KEY=VALUE is wanted"))
@@ -91,17 +105,30 @@ impl Ab {
                 .and_modify(|all| *all = format!("{all} {value}"))
                 .or_insert(value.to_owned());
         }
-        Ok((Side { settings, emulated: None, runs: Vec::new() }, guest))
+        Ok((
+            Side {
+                settings,
+                emulated: None,
+                runs: Vec::new(),
+            },
+            guest,
+        ))
     }
 
     /// Boots a guest and runs the command in it once.
     fn once(&self, request: &GuestRequest, cancel: &AtomicBool) -> Result<Run, Failure> {
         let mut guest = booted(request, cancel)?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let streams = Streams { input: Input::Nothing, output: Box::new(&mut stdout), errors: Box::new(&mut stderr) };
+        let streams = Streams {
+            input: Input::Nothing,
+            output: Box::new(&mut stdout),
+            errors: Box::new(&mut stderr),
+        };
         let signals = Signals::of_process().map_err(failure)?;
         let start = Instant::now();
-        let exit = guest.exec(&Exec::new(&self.command), streams, &signals).map_err(failure)?;
+        let exit = guest
+            .exec(&Exec::new(&self.command), streams, &signals)
+            .map_err(failure)?;
         let elapsed_s = start.elapsed().as_secs_f64();
         guest.power_off();
         // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
@@ -109,20 +136,35 @@ impl Ab {
             return Err(failure(LabError::Interrupted));
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Run { elapsed_s, exit_code: exit.code, stdout: text(&stdout), stderr: text(&stderr) })
+        Ok(Run {
+            elapsed_s,
+            exit_code: exit.code,
+            stdout: text(&stdout),
+            stderr: text(&stderr),
+        })
     }
 }
 
 /// What a side's guests are made of.
 fn prepare(side: &mut Side, order: Order) -> Result<GuestRequest, Failure> {
-    let request = Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?;
+    let request = Cache::of_user()
+        .and_then(|cache| order.prepare(&cache))
+        .map_err(failure)?;
     side.emulated = Some(request.label.clone());
     Ok(request)
 }
 
 /// Whose turn it is, `true` for B: A B B A A B B A, so that a drift of the host hits both sides alike.
 fn turns(runs: u32) -> Vec<bool> {
-    (0..runs).flat_map(|round| if round % 2 == 0 { [false, true] } else { [true, false] }).collect()
+    (0..runs)
+        .flat_map(|round| {
+            if round % 2 == 0 {
+                [false, true]
+            } else {
+                [true, false]
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]

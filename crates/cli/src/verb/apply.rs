@@ -61,7 +61,9 @@ impl Apply {
     pub fn run(self, colour: Colour) -> Outcome {
         let (plan, origin) = match &self.file {
             Some(file) => (read_plan(file)?, None),
-            None => self.make_plan().map(|(plan, origin)| (plan, Some(origin)))?,
+            None => self
+                .make_plan()
+                .map(|(plan, origin)| (plan, Some(origin)))?,
         };
         let style = output::style(colour);
         if self.dry_run {
@@ -76,27 +78,42 @@ impl Apply {
                 Format::Table => output::print(&nearfar_report::plan::table(&plan, &style))?,
                 // Standard output is for the answer.
                 Format::Json => {
-                    let style = nearfar_report::Style { colour: false, ..style };
+                    let style = nearfar_report::Style {
+                        colour: false,
+                        ..style
+                    };
                     output::say!("{}", nearfar_report::plan::table(&plan, &style));
                 }
             }
             confirm()?;
         }
         let cancel = Some(signals::cancel_flag());
-        let options = ApplyOptions { atomic: self.atomic, force: self.force, wait: self.target.wait(), cancel };
-        let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options).map_err(by_who_has_to_act)?;
+        let options = ApplyOptions {
+            atomic: self.atomic,
+            force: self.force,
+            wait: self.target.wait(),
+            cancel,
+        };
+        let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options)
+            .map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
             Format::Table => nearfar_report::outcome::table(&outcome, &self.target.words(), &style),
             Format::Json => output::json("apply/1", None, &outcome)?,
         })?;
         match outcome.is_complete() {
             true => Ok(()),
-            false => Err(Failure::Refused(anyhow!("not every change of the plan was made"))),
+            false => Err(Failure::Refused(anyhow!(
+                "not every change of the plan was made"
+            ))),
         }
     }
 
     fn make_plan(&self) -> Result<(Plan, Origin), Failure> {
-        let source = SourceArgs { source: None, root: self.target.root.clone(), fake: None };
+        let source = SourceArgs {
+            source: None,
+            root: self.target.root.clone(),
+            fake: None,
+        };
         let machine = source.read(super::audit::wanted(TaskScope::None))?;
         Ok((self.choice.plan(&machine)?, machine.origin))
     }
@@ -105,7 +122,9 @@ impl Apply {
 /// A fault of the plan is the caller's to mend; everything else is the system's refusal.
 pub fn by_who_has_to_act(error: ApplyError) -> Failure {
     match error {
-        ApplyError::Plan(_) | ApplyError::NoSuchRun { .. } | ApplyError::Root { .. } => Failure::input(error),
+        ApplyError::Plan(_) | ApplyError::NoSuchRun { .. } | ApplyError::Root { .. } => {
+            Failure::input(error)
+        }
         _ => Failure::refused(error),
     }
 }
@@ -118,7 +137,9 @@ fn confirm() -> Outcome {
     }
     output::say_part!("\nMake these changes? [y/N] ");
     let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).map_err(Failure::input)?;
+    std::io::stdin()
+        .read_line(&mut answer)
+        .map_err(Failure::input)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Failure::AskedToFail),
@@ -128,15 +149,24 @@ fn confirm() -> Outcome {
 fn read_plan(file: &Path) -> Result<Plan, Failure> {
     let mut text = Vec::new();
     let read = if file == Path::new("-") {
-        std::io::stdin().take(LARGEST_PLAN + 1).read_to_end(&mut text)
+        std::io::stdin()
+            .take(LARGEST_PLAN + 1)
+            .read_to_end(&mut text)
     } else {
-        std::fs::File::open(file).and_then(|file| file.take(LARGEST_PLAN + 1).read_to_end(&mut text))
+        std::fs::File::open(file)
+            .and_then(|file| file.take(LARGEST_PLAN + 1).read_to_end(&mut text))
     };
-    read.with_context(|| format!("reading the plan {}", file.display())).map_err(Failure::Input)?;
+    read.with_context(|| format!("reading the plan {}", file.display()))
+        .map_err(Failure::Input)?;
     if text.len() as u64 > LARGEST_PLAN {
-        return Err(Failure::Input(anyhow!("{} is larger than 256 MiB: that is no plan", file.display())));
+        return Err(Failure::Input(anyhow!(
+            "{} is larger than 256 MiB: that is no plan",
+            file.display()
+        )));
     }
-    parse_plan(&text).with_context(|| format!("{} is not a plan", file.display())).map_err(Failure::Input)
+    parse_plan(&text)
+        .with_context(|| format!("{} is not a plan", file.display()))
+        .map_err(Failure::Input)
 }
 
 /// A plan with or without the envelope that `--format json` puts around it.
@@ -146,7 +176,9 @@ fn parse_plan(text: &[u8]) -> anyhow::Result<Plan> {
     if let Some(schema) = value.remove("schema")
         && schema != PLAN_SCHEMA
     {
-        anyhow::bail!("its schema is {schema}, expected {PLAN_SCHEMA:?}: was it printed by another verb or version?");
+        anyhow::bail!(
+            "its schema is {schema}, expected {PLAN_SCHEMA:?}: was it printed by another verb or version?"
+        );
     }
     for of_the_envelope in ["nearfar", "source"] {
         value.remove(of_the_envelope);

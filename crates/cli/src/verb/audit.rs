@@ -12,8 +12,10 @@ use crate::output;
 ///
 /// A rule that could not be checked says why; docs/audit.md explains each rule.
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar audit\n  nearfar audit --fail-on warning && echo all near\n  \
-                             nearfar audit --source customer.nearfar --format json")]
+#[command(
+    after_long_help = "Examples:\n  nearfar audit\n  nearfar audit --fail-on warning && echo all near\n  \
+                             nearfar audit --source customer.nearfar --format json"
+)]
 pub struct Audit {
     #[command(flatten)]
     source: SourceArgs,
@@ -51,7 +53,10 @@ impl From<FailOn> for Severity {
 
 /// What an audit has to read.
 pub fn wanted(tasks: TaskScope) -> Want {
-    Want { tasks, ..Want::audit() }
+    Want {
+        tasks,
+        ..Want::audit()
+    }
 }
 
 impl Audit {
@@ -64,7 +69,12 @@ impl Audit {
             Format::Json => output::json("audit/1", Some(&machine.origin), &audit)?,
         })?;
         let threshold = self.fail_on.map(Severity::from);
-        match threshold.is_some_and(|threshold| audit.findings.iter().any(|finding| finding.severity >= threshold)) {
+        match threshold.is_some_and(|threshold| {
+            audit
+                .findings
+                .iter()
+                .any(|finding| finding.severity >= threshold)
+        }) {
             true => Err(Failure::AskedToFail),
             false => Ok(()),
         }

@@ -11,7 +11,9 @@ use crate::failure::Outcome;
 
 /// Measure: what far memory costs on this machine, and what the scheduler makes of it
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar bench latency\n  nearfar bench probe --seconds 2 --samples 8")]
+#[command(
+    after_long_help = "Examples:\n  nearfar bench latency\n  nearfar bench probe --seconds 2 --samples 8"
+)]
 pub struct Bench {
     #[command(subcommand)]
     experiment: Experiment,

@@ -68,13 +68,26 @@ pub struct Checkup {
 impl Checkup {
     /// Reads, audits, measures, prints, writes.
     pub fn run(self, colour: Colour) -> Outcome {
-        let budget = Duration::try_from_secs_f64(self.probe).ok().filter(|budget| budget.as_secs() <= 3600);
-        let budget = budget.ok_or_else(|| Failure::Input(anyhow::anyhow!("--probe takes 0 to 3600 seconds")))?;
-        let machine = self.source.read(Want { tasks: self.tasks.scope(), names: true, ..Want::all() })?;
+        let budget = Duration::try_from_secs_f64(self.probe)
+            .ok()
+            .filter(|budget| budget.as_secs() <= 3600);
+        let budget = budget
+            .ok_or_else(|| Failure::Input(anyhow::anyhow!("--probe takes 0 to 3600 seconds")))?;
+        let machine = self.source.read(Want {
+            tasks: self.tasks.scope(),
+            names: true,
+            ..Want::all()
+        })?;
         let page = self.page()?;
         let (probe, floating) = measured(&machine, budget)?;
         let audit = audit::audit(&machine, &AuditOptions::default());
-        let checkup = nearfar_report::checkup::Checkup { made: made(&self.source), machine, audit, probe, floating };
+        let checkup = nearfar_report::checkup::Checkup {
+            made: made(&self.source),
+            machine,
+            audit,
+            probe,
+            floating,
+        };
         // Each is given also where the other cannot be: what was measured took half a minute.
         let printed = output::print(&match self.format.format {
             Format::Json => output::json("checkup/1", None, &checkup)?,
@@ -83,7 +96,9 @@ impl Checkup {
         let written = page.write(&checkup)?;
         printed?;
         match (written, self.format.format) {
-            (Some(page), Format::Table) => output::print(&format!("\nThe whole of it as a page: {}", page.display())),
+            (Some(page), Format::Table) => {
+                output::print(&format!("\nThe whole of it as a page: {}", page.display()))
+            }
             (Some(page), Format::Json) => {
                 output::say!("the whole of it as a page: {}", page.display());
                 Ok(())
@@ -123,7 +138,9 @@ impl Page {
                 Ok(file) => Ok(Some(file)),
                 Err(failure) => no_page(failure).map(|()| None),
             },
-            Self::Named(file) => output::write_file(&file, content().as_bytes()).map(|()| Some(file)),
+            Self::Named(file) => {
+                output::write_file(&file, content().as_bytes()).map(|()| Some(file))
+            }
         }
     }
 }
@@ -151,7 +168,10 @@ fn made(source: &SourceArgs) -> Made {
 }
 
 /// Measures where that makes sense, and says why where it does not.
-fn measured(machine: &Machine, budget: Duration) -> Result<(Known<LatencyMatrix>, Known<Floating>), Failure> {
+fn measured(
+    machine: &Machine,
+    budget: Duration,
+) -> Result<(Known<LatencyMatrix>, Known<Floating>), Failure> {
     if budget.is_zero() {
         const BECAUSE: &str = "--probe 0 asked for no measurement";
         return Ok((Known::no(BECAUSE), Known::no(BECAUSE)));
@@ -167,7 +187,12 @@ fn measured(machine: &Machine, budget: Duration) -> Result<(Known<LatencyMatrix>
         floating::measure(
             machine,
             &homes,
-            &FloatingOptions { program, budget: left, load_percent: LOAD_PERCENT, cancel },
+            &FloatingOptions {
+                program,
+                budget: left,
+                load_percent: LOAD_PERCENT,
+                cancel,
+            },
         )
     });
     match floating {
@@ -183,14 +208,31 @@ fn announce(machine: &Machine, budget: Duration, floats: bool) {
         return;
     }
     let (load, budget) = match floats && budget > LATENCY_BUDGET {
-        true => (format!(", the most of it with a load of {LOAD_PERCENT} % on each CPU"), budget),
+        true => (
+            format!(", the most of it with a load of {LOAD_PERCENT} % on each CPU"),
+            budget,
+        ),
         false => (String::new(), budget.min(LATENCY_BUDGET)),
     };
-    output::say!("measuring for {} s{load} (--probe SECONDS; Ctrl-C ends it)", budget.as_secs_f64().ceil());
+    output::say!(
+        "measuring for {} s{load} (--probe SECONDS; Ctrl-C ends it)",
+        budget.as_secs_f64().ceil()
+    );
 }
 
-fn latencies(machine: &Machine, budget: Duration, cancel: Arc<AtomicBool>) -> Result<Known<LatencyMatrix>, Failure> {
-    match latency::measure(machine, &LatencyOptions { budget, cancel, ..LatencyOptions::default() }) {
+fn latencies(
+    machine: &Machine,
+    budget: Duration,
+    cancel: Arc<AtomicBool>,
+) -> Result<Known<LatencyMatrix>, Failure> {
+    match latency::measure(
+        machine,
+        &LatencyOptions {
+            budget,
+            cancel,
+            ..LatencyOptions::default()
+        },
+    ) {
         Ok(matrix) => Ok(Known::Yes(matrix)),
         Err(error @ latency::ProbeError::Cancelled) => Err(Failure::refused(error)),
         Err(error) => Ok(Known::no(error.to_string())),

@@ -32,10 +32,16 @@ impl Completions {
     pub fn run(self) -> Outcome {
         let name = self.shell.to_string();
         let shells = Shells::builtins();
-        let shell = shells.completer(&name).with_context(|| format!("no completions for {name}"));
+        let shell = shells
+            .completer(&name)
+            .with_context(|| format!("no completions for {name}"));
         let mut text = Vec::new();
-        let written = shell.map_err(Failure::Input)?.write_registration(VARIABLE, NAME, NAME, NAME, &mut text);
-        written.context("writing the completions").map_err(Failure::Refused)?;
+        let written = shell
+            .map_err(Failure::Input)?
+            .write_registration(VARIABLE, NAME, NAME, NAME, &mut text);
+        written
+            .context("writing the completions")
+            .map_err(Failure::Refused)?;
         output::print(&String::from_utf8_lossy(&text))
     }
 }

@@ -15,8 +15,10 @@ const PAGE: &str = include_str!("../../../../docs/audit.md");
 ///
 /// Prints the rule's section of docs/audit.md. Without a rule, lists all rules.
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar explain\n  nearfar explain interrupt-far\n  \
-                             nearfar explain nvme-far-path --format json")]
+#[command(
+    after_long_help = "Examples:\n  nearfar explain\n  nearfar explain interrupt-far\n  \
+                             nearfar explain nvme-far-path --format json"
+)]
 pub struct Explain {
     /// The rule, as findings and --rule name it
     #[arg(value_name = "RULE")]
@@ -62,7 +64,10 @@ impl Explain {
 
 /// What stands below the heading `## ID`, up to the next one.
 fn section<'a>(page: &'a str, id: &str) -> Option<&'a str> {
-    page.split("\n## ").skip(1).find_map(|part| part.strip_prefix(id)?.strip_prefix('\n')).map(str::trim)
+    page.split("\n## ")
+        .skip(1)
+        .find_map(|part| part.strip_prefix(id)?.strip_prefix('\n'))
+        .map(str::trim)
 }
 
 #[cfg(test)]
@@ -72,8 +77,13 @@ mod tests {
     #[test]
     fn every_rule_has_a_section_of_its_own() {
         for rule in RULES {
-            let text = section(PAGE, rule.id).unwrap_or_else(|| panic!("docs/audit.md has no section {}", rule.id));
-            assert!(text.len() > 60 && text.starts_with('*') && !text.contains("\n## "), "{}: {text}", rule.id);
+            let text = section(PAGE, rule.id)
+                .unwrap_or_else(|| panic!("docs/audit.md has no section {}", rule.id));
+            assert!(
+                text.len() > 60 && text.starts_with('*') && !text.contains("\n## "),
+                "{}: {text}",
+                rule.id
+            );
         }
         assert_eq!(section(PAGE, "interrupt"), None);
         assert_eq!(section(PAGE, ""), None);

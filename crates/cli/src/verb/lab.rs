@@ -29,7 +29,9 @@ pub struct Lab {
 #[derive(Subcommand)]
 enum LabVerb {
     /// List the machines that --machine and --source take by name
-    #[command(after_long_help = "Examples:\n  nearfar lab machines\n  nearfar lab machines --format json")]
+    #[command(
+        after_long_help = "Examples:\n  nearfar lab machines\n  nearfar lab machines --format json"
+    )]
     Machines(FormatArgs),
     Run(run::Run),
     Shell(run::Shell),

@@ -23,16 +23,19 @@ impl LeaseGuard {
     pub fn asked_for(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let arguments: Vec<OsString> = arguments.into_iter().skip(1).take(4).collect();
         match &arguments[..] {
-            [verb, directory, owner] if verb == lease::GUARD => {
-                Some(Self { directory: directory.into(), owner: owner.to_str()?.parse().ok()? })
-            }
+            [verb, directory, owner] if verb == lease::GUARD => Some(Self {
+                directory: directory.into(),
+                owner: owner.to_str()?.parse().ok()?,
+            }),
             _ => None,
         }
     }
 
     /// Stands guard.
     pub fn run(self) -> Outcome {
-        lease::guard(&self.directory, self.owner).map(drop).map_err(Failure::refused)
+        lease::guard(&self.directory, self.owner)
+            .map(drop)
+            .map_err(Failure::refused)
     }
 }
 
@@ -56,9 +59,14 @@ fn say(recovered: &Recovered) {
         let fate = match &undone.fate {
             Fate::PutBack => "put back".to_owned(),
             Fate::AsBefore | Fate::Gone => continue,
-            Fate::NotOurs { now } => format!("left as somebody else has set it since ({})", now.trim()),
+            Fate::NotOurs { now } => {
+                format!("left as somebody else has set it since ({})", now.trim())
+            }
             Fate::Failed { because } => format!("not put back: {because}"),
         };
-        output::say!("nearfar: process {pid} ({what}) was killed: {} {fate}", undone.subject);
+        output::say!(
+            "nearfar: process {pid} ({what}) was killed: {} {fate}",
+            undone.subject
+        );
     }
 }

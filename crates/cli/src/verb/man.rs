@@ -12,7 +12,9 @@ use crate::output;
 
 /// Print the man page, or write one a verb into a directory
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar man | man -l -\n  nearfar man --directory /usr/local/share/man/man1")]
+#[command(
+    after_long_help = "Examples:\n  nearfar man | man -l -\n  nearfar man --directory /usr/local/share/man/man1"
+)]
 pub struct Man {
     /// Write nearfar.1, nearfar-topo.1 and so on into this directory
     #[arg(long, value_name = "DIR")]
@@ -38,8 +40,14 @@ impl Man {
 
 /// The page of a verb and those of the verbs below it.
 fn write(command: &Command, name: &str, directory: &Path) -> std::io::Result<()> {
-    std::fs::write(directory.join(format!("{name}.1")), page::page(command, name)?)?;
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+    std::fs::write(
+        directory.join(format!("{name}.1")),
+        page::page(command, name)?,
+    )?;
+    for below in command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+    {
         write(below, &format!("{name}-{}", below.get_name()), directory)?;
     }
     Ok(())
@@ -72,18 +80,45 @@ mod tests {
     fn every_page_has_every_section_and_values_in_its_synopsis() {
         for (name, command) in verbs() {
             let page = String::from_utf8(page::page(&command, &name).unwrap()).unwrap();
-            for section in ["SYNOPSIS", "EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "SEE ALSO"] {
-                let found = page.split(&format!(".SH \"{section}\"\n")).nth(1).unwrap_or_default();
+            for section in [
+                "SYNOPSIS",
+                "EXIT STATUS",
+                "ENVIRONMENT",
+                "FILES",
+                "EXAMPLES",
+                "SEE ALSO",
+            ] {
+                let found = page
+                    .split(&format!(".SH \"{section}\"\n"))
+                    .nth(1)
+                    .unwrap_or_default();
                 let text = found.split(".SH").next().unwrap_or_default().trim();
                 assert!(text.len() > 10, "{name} has nothing under {section}");
             }
-            let synopsis = page.split(".SH \"SYNOPSIS\"\n").nth(1).unwrap().lines().next().unwrap().to_owned();
-            let taking = command.get_arguments().filter(|arg| arg.get_action().takes_values() && !arg.is_hide_set());
+            let synopsis = page
+                .split(".SH \"SYNOPSIS\"\n")
+                .nth(1)
+                .unwrap()
+                .lines()
+                .next()
+                .unwrap()
+                .to_owned();
+            let taking = command
+                .get_arguments()
+                .filter(|arg| arg.get_action().takes_values() && !arg.is_hide_set());
             for arg in taking.filter(|arg| arg.get_long().is_some()) {
                 let long = arg.get_long().unwrap().replace('-', "\\-");
-                let value = arg.get_value_names().unwrap_or_default().first().expect("a name").replace('-', "\\-");
+                let value = arg
+                    .get_value_names()
+                    .unwrap_or_default()
+                    .first()
+                    .expect("a name")
+                    .replace('-', "\\-");
                 let wanted = format!("\\fB\\-\\-{long}\\fR \\fI{value}\\fR");
-                assert!(synopsis.contains(&wanted), "{name}: no {wanted} in {synopsis}");
+                assert!(
+                    synopsis.contains(&wanted),
+                    "{name}: no {wanted} in {synopsis}"
+                );
             }
         }
     }
@@ -99,8 +134,9 @@ mod tests {
                 _ => words.last_mut().unwrap().push(c),
             }
         }
-        let end =
-            words.iter().position(|word| ["&&", "||", "|", ">", "<"].contains(&word.as_str()) || word.ends_with(';'));
+        let end = words.iter().position(|word| {
+            ["&&", "||", "|", ">", "<"].contains(&word.as_str()) || word.ends_with(';')
+        });
         words.truncate(end.unwrap_or(words.len()));
         words
     }
@@ -109,11 +145,19 @@ mod tests {
     fn every_example_is_understood() {
         for (name, command) in verbs() {
             let (_, examples) = page::help_of(&command);
-            assert!(!examples.is_empty(), "{name} has no examples in its long help");
+            assert!(
+                !examples.is_empty(),
+                "{name} has no examples in its long help"
+            );
             for example in examples {
                 let words = words(&example);
-                assert_eq!(words.first().map(String::as_str), Some("nearfar"), "{name}: {example}");
-                if let Err(error) = crate::command::Command::command().try_get_matches_from(&words) {
+                assert_eq!(
+                    words.first().map(String::as_str),
+                    Some("nearfar"),
+                    "{name}: {example}"
+                );
+                if let Err(error) = crate::command::Command::command().try_get_matches_from(&words)
+                {
                     panic!("{name}: {example}: {error}");
                 }
             }

@@ -28,9 +28,13 @@ pub struct Path {
 impl Path {
     /// Reads, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let want = Want { interrupts: false, ..Want::audit() };
+        let want = Want {
+            interrupts: false,
+            ..Want::audit()
+        };
         let machine = self.source.read(want)?;
-        let answer = path::paths(&machine, &self.subsystem, CpuId(self.cpu)).map_err(Failure::input)?;
+        let answer =
+            path::paths(&machine, &self.subsystem, CpuId(self.cpu)).map_err(Failure::input)?;
         output::print(&match self.format.format {
             Format::Table => nearfar_report::path::table(&answer, &output::style(colour)),
             Format::Json => output::json("path/1", Some(&machine.origin), &answer)?,

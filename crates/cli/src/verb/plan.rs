@@ -20,8 +20,10 @@ use crate::output;
 /// The JSON form is what `nearfar apply FILE` takes. The script, the systemd unit and the udev rules are for reading
 /// and keeping: what apply writes is gone with the next boot.
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar plan\n  nearfar plan --format json > plan.json && nearfar apply \
-                             plan.json\n  nearfar plan --format script > near.sh")]
+#[command(
+    after_long_help = "Examples:\n  nearfar plan\n  nearfar plan --format json > plan.json && nearfar apply \
+                             plan.json\n  nearfar plan --format script > near.sh"
+)]
 pub struct Plan {
     #[command(flatten)]
     source: SourceArgs,
@@ -74,7 +76,9 @@ impl ChoiceArgs {
         let options = PlanOptions {
             device_node_override: self.override_device_node,
             rules: (!self.rules.is_empty()).then(|| self.rules.clone()),
-            devices: (!self.devices.is_empty()).then(|| functions(machine, &self.devices)).transpose()?,
+            devices: (!self.devices.is_empty())
+                .then(|| functions(machine, &self.devices))
+                .transpose()?,
             not_devices: functions(machine, &self.not_devices)?,
             iopolicy: self.iopolicy.as_deref().map(IoPolicy::from),
         };
@@ -95,7 +99,11 @@ fn functions(machine: &Machine, names: &[String]) -> Result<Vec<PciAddress>, Fai
             nearfar_machine::alternatives(name, &machine.device_names())
         ))),
     };
-    names.iter().map(one).collect::<Result<Vec<_>, _>>().map(|found| found.concat())
+    names
+        .iter()
+        .map(one)
+        .collect::<Result<Vec<_>, _>>()
+        .map(|found| found.concat())
 }
 
 impl Plan {
@@ -105,7 +113,9 @@ impl Plan {
         let plan = self.choice.plan(&machine)?;
         output::print(&match self.format {
             PlanFormat::Table => nearfar_report::plan::table(&plan, &output::style(colour)),
-            PlanFormat::Json => output::json(super::apply::PLAN_SCHEMA, Some(&machine.origin), &plan)?,
+            PlanFormat::Json => {
+                output::json(super::apply::PLAN_SCHEMA, Some(&machine.origin), &plan)?
+            }
             PlanFormat::Script => export::script(&plan),
             PlanFormat::Systemd => export::systemd(&plan),
             PlanFormat::Udev => export::udev(&plan),
@@ -143,9 +153,13 @@ impl TargetArgs {
     pub fn existing(&self) -> Result<nearfar_apply::Target, Failure> {
         for (option, directory) in [("--root", &self.root), ("--state", &self.state)] {
             let Some(directory) = directory else { continue };
-            let seen = std::fs::metadata(directory).with_context(|| format!("{option} {}", directory.display()));
+            let seen = std::fs::metadata(directory)
+                .with_context(|| format!("{option} {}", directory.display()));
             if !seen.map_err(Failure::Input)?.is_dir() {
-                return Err(Failure::Input(anyhow!("{option} {}: not a directory", directory.display())));
+                return Err(Failure::Input(anyhow!(
+                    "{option} {}: not a directory",
+                    directory.display()
+                )));
             }
         }
         Ok(self.target())
@@ -155,11 +169,16 @@ impl TargetArgs {
     pub fn words(&self) -> String {
         let given = [("--root", &self.root), ("--state", &self.state)].into_iter();
         let given = given.filter_map(|(option, directory)| Some((option, directory.as_ref()?)));
-        given.map(|(option, directory)| format!(" {option} {}", crate::shell::word(directory.as_os_str()))).collect()
+        given
+            .map(|(option, directory)| {
+                format!(" {option} {}", crate::shell::word(directory.as_os_str()))
+            })
+            .collect()
     }
 
     /// How long to wait for the lock.
     pub fn wait(&self) -> Option<std::time::Duration> {
-        self.wait.map(|seconds| std::time::Duration::from_secs(seconds.into()))
+        self.wait
+            .map(|seconds| std::time::Duration::from_secs(seconds.into()))
     }
 }

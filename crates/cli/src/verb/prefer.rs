@@ -33,9 +33,11 @@ use crate::{output, signals};
 #[command(group = ArgGroup::new("where").required(true).args(["node", "near"]))]
 #[command(group = ArgGroup::new("whom").required(true).args(["pid", "cgroup", "command"]))]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
-#[command(after_long_help = "Examples:\n  nearfar prefer --node 1 -- ./server --port 8080\n  \
+#[command(
+    after_long_help = "Examples:\n  nearfar prefer --node 1 -- ./server --port 8080\n  \
                              nearfar prefer --near eth0 --pid 4711 --pid 4712\n  \
-                             nearfar prefer --node 0 --memory follow --pid 4711 --seconds 60 --format json")]
+                             nearfar prefer --node 0 --memory follow --pid 4711 --seconds 60 --format json"
+)]
 pub struct Prefer {
     #[command(subcommand)]
     verb: Option<PreferVerb>,
@@ -111,16 +113,46 @@ impl Prefer {
         self.output.as_deref().map(output::can_write).transpose()?;
         // Before anything else takes its time: a number may be another process's by then.
         let processes = self.processes()?;
-        let want = Want { devices: self.near.is_some(), ..Want::topology() };
-        let machine = nearfar_sources::read(&Request { source: None, root: None, fake: None, want });
+        let want = Want {
+            devices: self.near.is_some(),
+            ..Want::topology()
+        };
+        let machine = nearfar_sources::read(&Request {
+            source: None,
+            root: None,
+            fake: None,
+            want,
+        });
         let machine = machine.map_err(Failure::input)?;
         let (node, near) = self.home(&machine)?;
-        let memory = if self.memory == Some(MemoryArg::Follow) { Memory::Follow } else { Memory::Untouched };
+        let memory = if self.memory == Some(MemoryArg::Follow) {
+            Memory::Follow
+        } else {
+            Memory::Untouched
+        };
         let nodes = Some(PathBuf::from("/sys/devices/system/node"));
-        let options = KeeperOptions { memory, observe: true, nodes, ..KeeperOptions::default() };
+        let options = KeeperOptions {
+            memory,
+            observe: true,
+            nodes,
+            ..KeeperOptions::default()
+        };
         if let Some(name) = &self.group.cgroup {
-            let kept = group::keep(name, &self.group, node, &machine, options, self.limit()?, &signals::cancel_flag())?;
-            return self.write(&kept.text(self.format.format, &machine, near.as_ref(), &self.style(colour))?);
+            let kept = group::keep(
+                name,
+                &self.group,
+                node,
+                &machine,
+                options,
+                self.limit()?,
+                &signals::cancel_flag(),
+            )?;
+            return self.write(&kept.text(
+                self.format.format,
+                &machine,
+                near.as_ref(),
+                &self.style(colour),
+            )?);
         }
         let (kept, ended) = if self.command.is_empty() {
             (self.adopt(processes, node, &machine, options)?, None)
@@ -136,8 +168,10 @@ impl Prefer {
     }
 
     fn processes(&self) -> Result<Vec<OpenProcess>, Failure> {
-        let open =
-            |&pid: &i32| OpenProcess::open(pid).map_err(|_| failure(KeeperError::NoProcess { pid, ended: false }));
+        let open = |&pid: &i32| {
+            OpenProcess::open(pid)
+                .map_err(|_| failure(KeeperError::NoProcess { pid, ended: false }))
+        };
         self.pid.iter().map(open).collect()
     }
 
@@ -158,11 +192,14 @@ impl Prefer {
 
     fn home(&self, machine: &Machine) -> Result<(NodeId, Option<Home>), Failure> {
         if let Some(device) = &self.near {
-            let home = near::find(machine, std::path::Path::new("/sys"), device).map_err(Failure::input)?;
+            let home = near::find(machine, std::path::Path::new("/sys"), device)
+                .map_err(Failure::input)?;
             return Ok((home.node, Some(home)));
         }
         let node = NodeId(self.node.unwrap_or_default());
-        near::node(machine, node).map(|node| (node, None)).map_err(|because| Failure::input(anyhow!(because)))
+        near::node(machine, node)
+            .map(|node| (node, None))
+            .map_err(|because| Failure::input(anyhow!(because)))
     }
 
     fn limit(&self) -> Result<Option<Duration>, Failure> {
@@ -172,7 +209,10 @@ impl Prefer {
 
     /// How the report looks: it is not on standard output.
     fn style(&self, colour: Colour) -> nearfar_report::Style {
-        nearfar_report::Style { colour: colour == Colour::Always, ..Default::default() }
+        nearfar_report::Style {
+            colour: colour == Colour::Always,
+            ..Default::default()
+        }
     }
 
     /// Until all have ended, the time is over, or Ctrl-C.
@@ -185,7 +225,8 @@ impl Prefer {
     ) -> Result<KeeperReport, Failure> {
         let seconds = self.limit()?;
         let cancel = signals::cancel_flag();
-        let keeper = Keeper::start(Targets::Processes(processes), node, machine, options).map_err(failure)?;
+        let keeper = Keeper::start(Targets::Processes(processes), node, machine, options)
+            .map_err(failure)?;
         let begun = Instant::now();
         while !cancel.load(Ordering::Relaxed) && !keeper.is_idle() {
             let left = seconds.map_or(LOOK, |seconds| seconds.saturating_sub(begun.elapsed()));
@@ -206,11 +247,26 @@ impl Prefer {
         colour: Colour,
     ) -> Outcome {
         let text = match self.format.format {
-            Format::Json => output::json("prefer/1", Some(&machine.origin), &Answer { near, kept, command })? + "\n",
+            Format::Json => {
+                output::json(
+                    "prefer/1",
+                    Some(&machine.origin),
+                    &Answer {
+                        near,
+                        kept,
+                        command,
+                    },
+                )? + "\n"
+            }
             Format::Table => {
                 let style = self.style(colour);
                 let near = near.map(ToString::to_string);
-                nearfar_report::prefer::table(kept, near.as_deref(), machine.origin.emulated.as_deref(), &style)
+                nearfar_report::prefer::table(
+                    kept,
+                    near.as_deref(),
+                    machine.origin.emulated.as_deref(),
+                    &style,
+                )
             }
         };
         self.write(&text)

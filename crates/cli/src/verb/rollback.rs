@@ -33,8 +33,13 @@ pub struct Rollback {
 impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let options = RollbackOptions { run: self.run.map(RunId), force: self.force, wait: self.target.wait() };
-        let outcome = nearfar_apply::rollback(&self.target.existing()?, &options).map_err(by_who_has_to_act)?;
+        let options = RollbackOptions {
+            run: self.run.map(RunId),
+            force: self.force,
+            wait: self.target.wait(),
+        };
+        let outcome = nearfar_apply::rollback(&self.target.existing()?, &options)
+            .map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
             Format::Table => nearfar_report::outcome::rollback(&outcome, &output::style(colour)),
             Format::Json => output::json("rollback/1", None, &outcome)?,

@@ -14,9 +14,11 @@ use crate::failure::{Failure, Outcome};
 
 /// List, show, export and remove stored runs of experiments
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar runs list --experiment probe --since 7d\n  nearfar runs show 12\n  \
+#[command(
+    after_long_help = "Examples:\n  nearfar runs list --experiment probe --since 7d\n  nearfar runs show 12\n  \
                        nearfar runs export 11 12 --format parquet -o runs.parquet\n  \
-                       nearfar runs export last > run.json; nearfar runs import run.json --store other.db")]
+                       nearfar runs export last > run.json; nearfar runs import run.json --store other.db"
+)]
 pub struct Runs {
     #[command(subcommand)]
     verb: RunsVerb,
@@ -55,7 +57,11 @@ impl std::str::FromStr for Which {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text == "last" { Ok(Self::Last) } else { text.parse().map(Self::Number) }
+        if text == "last" {
+            Ok(Self::Last)
+        } else {
+            text.parse().map(Self::Number)
+        }
     }
 }
 
@@ -65,9 +71,21 @@ impl Which {
         match self {
             Self::Number(run) => Ok(run),
             Self::Last => {
-                let newest = nearfar_runs::Filter { limit: Some(1), ..Default::default() };
-                let newest = store.list(&newest).map_err(of_store)?.first().map(|run| run.run);
-                newest.ok_or_else(|| Failure::Input(anyhow::anyhow!("{} holds no run yet", store.path().display())))
+                let newest = nearfar_runs::Filter {
+                    limit: Some(1),
+                    ..Default::default()
+                };
+                let newest = store
+                    .list(&newest)
+                    .map_err(of_store)?
+                    .first()
+                    .map(|run| run.run);
+                newest.ok_or_else(|| {
+                    Failure::Input(anyhow::anyhow!(
+                        "{} holds no run yet",
+                        store.path().display()
+                    ))
+                })
             }
         }
     }

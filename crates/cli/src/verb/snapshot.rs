@@ -30,7 +30,10 @@ pub struct Snapshot {
 impl Snapshot {
     /// Reads and writes.
     pub fn run(self) -> Outcome {
-        let machine = self.source.read(Want { tasks: self.tasks.scope(), ..Want::all() })?;
+        let machine = self.source.read(Want {
+            tasks: self.tasks.scope(),
+            ..Want::all()
+        })?;
         let mut content = Vec::new();
         snapshot::write(&machine, &mut content).map_err(Failure::refused)?;
         output::write_file(&self.output, &content)

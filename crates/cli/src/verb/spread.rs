@@ -69,22 +69,31 @@ enum SpreadFormat {
 
 /// A number of queues.
 fn queues(text: &str) -> Result<usize, String> {
-    let count = text.parse().ok().filter(|count| (1..=spread::MOST_QUEUES).contains(count));
+    let count = text
+        .parse()
+        .ok()
+        .filter(|count| (1..=spread::MOST_QUEUES).contains(count));
     count.ok_or_else(|| format!("a number of queues is 1 to {}", spread::MOST_QUEUES))
 }
 
 impl Spread {
     /// Fails where CPUs are asked for that the machine has not.
     fn check_allowed(&self, machine: &Machine) -> Outcome {
-        let Some(allowed) = &self.allowed else { return Ok(()) };
+        let Some(allowed) = &self.allowed else {
+            return Ok(());
+        };
         let there: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
         let missing = allowed.difference(&there);
         if allowed.is_empty() {
-            return Err(Failure::Input(anyhow!("--allowed names no CPU; CPUs of this machine: {there}")));
+            return Err(Failure::Input(anyhow!(
+                "--allowed names no CPU; CPUs of this machine: {there}"
+            )));
         }
         match missing.is_empty() {
             true => Ok(()),
-            false => Err(Failure::Input(anyhow!("there is no CPU {missing}; CPUs of this machine: {there}"))),
+            false => Err(Failure::Input(anyhow!(
+                "there is no CPU {missing}; CPUs of this machine: {there}"
+            ))),
         }
     }
 
@@ -110,8 +119,17 @@ impl Spread {
             Policy::KernelPre63 => None,
         };
         output::print(&match self.format {
-            SpreadFormat::Table => nearfar_report::spread::table(&slots, request.node, start, &output::style(colour)),
-            SpreadFormat::Json => output::json("spread/1", Some(&machine.origin), &Slots { slots: &slots, start })?,
+            SpreadFormat::Table => {
+                nearfar_report::spread::table(&slots, request.node, start, &output::style(colour))
+            }
+            SpreadFormat::Json => output::json(
+                "spread/1",
+                Some(&machine.origin),
+                &Slots {
+                    slots: &slots,
+                    start,
+                },
+            )?,
             SpreadFormat::List => nearfar_report::spread::list(&slots),
             SpreadFormat::Mask => nearfar_report::spread::mask(&slots, machine.mask_width()),
         })

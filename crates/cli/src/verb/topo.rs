@@ -40,7 +40,11 @@ enum TopoFormat {
 impl Topo {
     /// Reads and shows.
     pub fn run(self, colour: Colour) -> Outcome {
-        let mut want = Want { tasks: self.tasks.scope(), names: true, ..Want::all() };
+        let mut want = Want {
+            tasks: self.tasks.scope(),
+            names: true,
+            ..Want::all()
+        };
         if self.format != TopoFormat::Json {
             want.interrupt_counts = false;
             // Only JSON shows processes. Those that are named are read nevertheless: they have to be there.

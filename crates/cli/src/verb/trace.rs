@@ -48,9 +48,13 @@ struct AnswerArgs {
 impl Trace {
     /// Traces, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let (TraceVerb::Nvme(nvme::Nvme { answer, .. }) | TraceVerb::Migrations(migrations::Migrations { answer, .. })) =
-            &self.verb;
-        answer.output.as_deref().map(output::can_write).transpose()?;
+        let (TraceVerb::Nvme(nvme::Nvme { answer, .. })
+        | TraceVerb::Migrations(migrations::Migrations { answer, .. })) = &self.verb;
+        answer
+            .output
+            .as_deref()
+            .map(output::can_write)
+            .transpose()?;
         match self.verb {
             TraceVerb::Nvme(verb) => verb.run(colour),
             TraceVerb::Migrations(verb) => verb.run(colour),
@@ -69,7 +73,10 @@ impl AnswerArgs {
         table: fn(&Traced<T>, &nearfar_report::Style) -> String,
     ) -> Outcome {
         let style = match &self.output {
-            Some(_) => nearfar_report::Style { colour: colour == Colour::Always, ..Default::default() },
+            Some(_) => nearfar_report::Style {
+                colour: colour == Colour::Always,
+                ..Default::default()
+            },
             None => output::style(colour),
         };
         let text = match self.format.format {
@@ -89,7 +96,10 @@ impl AnswerArgs {
 
 /// As shells have it: the code, or 128 and the signal.
 pub(super) fn exit_code(ended: &Ended) -> u8 {
-    let code = ended.exit_code.or(ended.signal.map(|signal| 128 + signal)).unwrap_or(255);
+    let code = ended
+        .exit_code
+        .or(ended.signal.map(|signal| 128 + signal))
+        .unwrap_or(255);
     u8::try_from(code).unwrap_or(255)
 }
 

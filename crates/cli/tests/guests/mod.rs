@@ -39,7 +39,12 @@ pub fn skipped() -> bool {
 /// Held while a test's guests run: the guests of all test binaries share a few CPUs. The same file as in crates/lab/tests.
 pub fn turn() -> File {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     file
 }
@@ -47,7 +52,19 @@ pub fn turn() -> File {
 /// `nearfar lab run` of a machine of the gallery, up to the command to run in it.
 pub fn lab_run(machine: &str, options: &[&str]) -> Command {
     let mut command = Command::new(NEARFAR);
-    command.args(["lab", "run", "--machine", machine, "--kernel", SERIES, "--accel", "tcg"]).args(options).arg("--");
+    command
+        .args([
+            "lab",
+            "run",
+            "--machine",
+            machine,
+            "--kernel",
+            SERIES,
+            "--accel",
+            "tcg",
+        ])
+        .args(options)
+        .arg("--");
     command
 }
 
@@ -56,7 +73,10 @@ pub fn lab_run(machine: &str, options: &[&str]) -> Command {
 pub fn output(command: &mut Command) -> Output {
     let first = command.output().unwrap();
     let errors = String::from_utf8_lossy(&first.stderr);
-    let Some(code) = ["[guest-hung]", "[guest-broken]"].iter().find(|code| errors.contains(**code)) else {
+    let Some(code) = ["[guest-hung]", "[guest-broken]"]
+        .iter()
+        .find(|code| errors.contains(**code))
+    else {
         return first;
     };
     println!("retried: {code}\n{errors}");
@@ -66,13 +86,24 @@ pub fn output(command: &mut Command) -> Output {
 /// Runs an ignored test of this program in a guest, and fails if it fails there. Returns its standard output, printed as well.
 pub fn part(machine: &str, options: &[&str], test: &str) -> String {
     let mut command = lab_run(machine, &[options, &IN_TIME].concat());
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", test, "--ignored", "--nocapture"]);
+    command.arg(std::env::current_exe().unwrap()).args([
+        "--exact",
+        test,
+        "--ignored",
+        "--nocapture",
+    ]);
     let output = output(&mut command);
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     println!("{text}{errors}");
     assert!(output.status.success(), "{}: {errors}", output.status);
     // A name that matches no test succeeds as well.
-    assert!(text.contains("test result: ok. 1 passed"), "{test} did not run");
+    assert!(
+        text.contains("test result: ok. 1 passed"),
+        "{test} did not run"
+    );
     text.into_owned()
 }
 
@@ -83,8 +114,12 @@ pub fn is_inside() -> bool {
 
 /// Runs a script in a guest; its standard output, printed as well.
 pub fn script(machine: &str, options: &[&str], script: &str) -> String {
-    let output = output(lab_run(machine, &[options, &IN_TIME].concat()).args(["sh", "-c", script, NEARFAR]));
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        output(lab_run(machine, &[options, &IN_TIME].concat()).args(["sh", "-c", script, NEARFAR]));
+    let (text, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     println!("{text}{errors}");
     assert!(output.status.success(), "{}: {errors}", output.status);
     text.into_owned()

@@ -10,8 +10,13 @@ const PAGE: &str = include_str!("../../../../docs/json.md");
 #[track_caller]
 pub fn documented<'a>(answers: impl IntoIterator<Item = &'a Value>) -> BTreeSet<String> {
     let mut keys = BTreeSet::new();
-    answers.into_iter().for_each(|answer| collect(answer, &mut keys));
-    let missing: Vec<_> = keys.iter().filter(|key| !PAGE.contains(&format!("`{key}`"))).collect();
+    answers
+        .into_iter()
+        .for_each(|answer| collect(answer, &mut keys));
+    let missing: Vec<_> = keys
+        .iter()
+        .filter(|key| !PAGE.contains(&format!("`{key}`")))
+        .collect();
     assert!(missing.is_empty(), "docs/json.md does not name {missing:?}");
     keys
 }

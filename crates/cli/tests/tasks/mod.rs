@@ -19,13 +19,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn node() -> String {
     let with_cpus = fs::read_to_string("/sys/devices/system/node/has_cpu").unwrap_or_default();
     let first = with_cpus.split([',', '-', '\n']).next().unwrap_or_default();
-    if first.is_empty() { "0".to_owned() } else { first.to_owned() }
+    if first.is_empty() {
+        "0".to_owned()
+    } else {
+        first.to_owned()
+    }
 }
 
 /// The directory of a new control group of this name; `None`, having said why, where there can be none.
 pub fn control_group(name: &str) -> Option<PathBuf> {
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
-    let Some(root) = roots.into_iter().find(|root| root.join("cgroup.procs").exists()) else {
+    let Some(root) = roots
+        .into_iter()
+        .find(|root| root.join("cgroup.procs").exists())
+    else {
         println!("skipped: kernel: no control groups of version 2 here");
         return None;
     };
@@ -70,7 +77,13 @@ pub struct Waiting(Owned);
 impl Waiting {
     /// Of a program that copies its standard input.
     pub fn start(program: impl AsRef<OsStr>) -> Self {
-        Self(Owned(Command::new(program).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()))
+        Self(Owned(
+            Command::new(program)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap(),
+        ))
     }
 
     pub fn id(&self) -> u32 {
@@ -80,7 +93,11 @@ impl Waiting {
     /// The line of its status that says on which CPUs it may run.
     pub fn allowed(&self) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
-        status.lines().find(|line| line.starts_with("Cpus_allowed_list")).unwrap().to_owned()
+        status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list"))
+            .unwrap()
+            .to_owned()
     }
 }
 
@@ -95,9 +112,15 @@ impl Lines {
         let (sender, coming) = channel();
         // Ends with the stream.
         std::thread::spawn(move || {
-            BufReader::new(stream).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+            BufReader::new(stream)
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
         });
-        Self { coming, said: String::new() }
+        Self {
+            coming,
+            said: String::new(),
+        }
     }
 
     /// The next line; none after the last one.
@@ -109,7 +132,10 @@ impl Lines {
                 Some(line)
             }
             Err(Disconnected) => None,
-            Err(Timeout) => panic!("nothing is said for {PATIENCE:?}, while {wanted} is waited for:\n{}", self.said),
+            Err(Timeout) => panic!(
+                "nothing is said for {PATIENCE:?}, while {wanted} is waited for:\n{}",
+                self.said
+            ),
         }
     }
 
@@ -151,7 +177,11 @@ impl Manager {
                 // A child of another test has ended, and the thread that started it held back the signal for a moment: in a
                 // wait with a limit that is an error (signal(7)).
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                heard => break heard.unwrap_or_else(|error| panic!("the service does not say {expected}: {error}")),
+                heard => {
+                    break heard.unwrap_or_else(|error| {
+                        panic!("the service does not say {expected}: {error}")
+                    });
+                }
             }
         };
         assert_eq!(String::from_utf8_lossy(&word[..length]), expected);

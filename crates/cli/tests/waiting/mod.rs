@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{what}: not within a minute"
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }

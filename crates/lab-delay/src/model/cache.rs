@@ -27,7 +27,11 @@ impl Cache {
     /// An empty cache; `sets` and `ways` of 0 are taken as 1.
     pub fn new(sets: usize, ways: usize) -> Self {
         let (sets, ways) = (sets.max(1), ways.max(1));
-        Self { ways, sets, entries: (0..sets * ways).map(|_| AtomicU32::new(0)).collect() }
+        Self {
+            ways,
+            sets,
+            entries: (0..sets * ways).map(|_| AtomicU32::new(0)).collect(),
+        }
     }
 
     /// Makes a line the most recently used of its set.
@@ -42,13 +46,22 @@ impl Cache {
                 way.store(moved, Relaxed);
             }
             if old == own {
-                return Touch { hit: true, evicted: None };
+                return Touch {
+                    hit: true,
+                    evicted: None,
+                };
             }
             if old == 0 {
-                return Touch { hit: false, evicted: None };
+                return Touch {
+                    hit: false,
+                    evicted: None,
+                };
             }
             moved = old;
         }
-        Touch { hit: false, evicted: Some(moved - 1) }
+        Touch {
+            hit: false,
+            evicted: Some(moved - 1),
+        }
     }
 }

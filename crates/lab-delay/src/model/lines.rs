@@ -25,12 +25,18 @@ impl Lines {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let words = unsafe { libc::mmap(std::ptr::null_mut(), count * 8, protection, flags, -1, 0) };
+        let words =
+            unsafe { libc::mmap(std::ptr::null_mut(), count * 8, protection, flags, -1, 0) };
         if words == libc::MAP_FAILED {
             let error = std::io::Error::last_os_error();
-            return Err(format!("no room for a table of {count} cache lines: {error}"));
+            return Err(format!(
+                "no room for a table of {count} cache lines: {error}"
+            ));
         }
-        Ok(Self { words: words.cast_const().cast(), count })
+        Ok(Self {
+            words: words.cast_const().cast(),
+            count,
+        })
     }
 
     /// A line's word.

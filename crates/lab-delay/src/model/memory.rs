@@ -41,10 +41,20 @@ impl Memory {
         let mut pieces = Vec::with_capacity(ranges.len());
         for &Range { start, bytes, node } in ranges {
             let memory = nodes.binary_search(&node).unwrap_or(0);
-            pieces.push(Piece { start, bytes, first_line: lines, memory, node });
+            pieces.push(Piece {
+                start,
+                bytes,
+                first_line: lines,
+                memory,
+                node,
+            });
             lines += (bytes / LINE_BYTES) as u32;
         }
-        Self { pieces, nodes, lines }
+        Self {
+            pieces,
+            nodes,
+            lines,
+        }
     }
 
     /// Nodes with memory, ascending.
@@ -63,6 +73,10 @@ impl Memory {
         let piece = self.pieces.get(after.checked_sub(1)?)?;
         let offset = physical - piece.start;
         let line = piece.first_line + (offset / LINE_BYTES) as u32;
-        (offset < piece.bytes).then_some(Spot { line, memory: piece.memory, node: piece.node })
+        (offset < piece.bytes).then_some(Spot {
+            line,
+            memory: piece.memory,
+            node: piece.node,
+        })
     }
 }

@@ -40,7 +40,13 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in the order of [`Cache::entries`].
-    pub const ALL: [Self; 5] = [Self::SavedGuest, Self::Unpacked, Self::Kernel, Self::Foreign, Self::Other];
+    pub const ALL: [Self; 5] = [
+        Self::SavedGuest,
+        Self::Unpacked,
+        Self::Kernel,
+        Self::Foreign,
+        Self::Other,
+    ];
 
     /// The kinds that nearfar makes again without the network.
     pub const LOCAL: [Self; 2] = [Self::SavedGuest, Self::Unpacked];
@@ -86,7 +92,11 @@ fn lossy_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Err
 }
 
 fn seconds_since_1970<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+    serializer.serialize_u64(
+        time.duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs(),
+    )
 }
 
 /// The entries of a cache by kind, within a kind the most recently used first. Folders that processes are working in and
@@ -119,14 +129,20 @@ pub(super) fn entries(cache: &Cache) -> Result<Vec<CacheEntry>, LabError> {
         let name = format!("package lists ({})", file_name(&path));
         entries.extend(entry(Kind::Other, name, path, now));
     }
-    entries.extend(entry(Kind::Other, "results of probes of QEMU and KVM".to_owned(), root.join("probes"), now));
+    entries.extend(entry(
+        Kind::Other,
+        "results of probes of QEMU and KVM".to_owned(),
+        root.join("probes"),
+        now,
+    ));
     entries.sort_by(|a, b| (a.kind, b.last_used, &a.path).cmp(&(b.kind, a.last_used, &b.path)));
     Ok(entries)
 }
 
 /// What a folder holds; nothing for one that does not exist or is a file.
 fn children(folder: &Path) -> Result<Vec<PathBuf>, LabError> {
-    let found = fs::read_dir(folder).and_then(|found| found.map(|child| child.map(|child| child.path())).collect());
+    let found = fs::read_dir(folder)
+        .and_then(|found| found.map(|child| child.map(|child| child.path())).collect());
     match found {
         Err(error) if is_gone(&error) => Ok(Vec::new()),
         other => other.map_err(|error| cannot_read(folder, error)),
@@ -155,12 +171,20 @@ fn unpacked(path: PathBuf, now: SystemTime) -> Option<CacheEntry> {
 
 /// `vmlinuz-6.12` of `vmlinuz-6.12-8dd5b23fe1b9e5b2`.
 fn without_hash(name: &str) -> &str {
-    let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    name.rsplit_once('-').filter(|(_, hash)| is_hash(hash)).map_or(name, |(stem, _)| stem)
+    let is_hash =
+        |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.rsplit_once('-')
+        .filter(|(_, hash)| is_hash(hash))
+        .map_or(name, |(stem, _)| stem)
 }
 
 fn kernel(path: PathBuf, arch: &str, now: SystemTime) -> Option<CacheEntry> {
-    let mut entry = entry(Kind::Kernel, format!("{} ({arch})", file_name(&path)), path, now)?;
+    let mut entry = entry(
+        Kind::Kernel,
+        format!("{} ({arch})", file_name(&path)),
+        path,
+        now,
+    )?;
     entry.problem = entry.problem.or_else(|| kernels::damage_of(&entry.path));
     fs::symlink_metadata(&entry.path).is_ok().then_some(entry)
 }
@@ -171,7 +195,14 @@ fn entry(kind: Kind, name: String, path: PathBuf, now: SystemTime) -> Option<Cac
     let record = fs::symlink_metadata(path.join(RECORD)).and_then(|metadata| metadata.modified());
     // A time in the future, from before the clock was set, must not protect the entry for as long.
     let last_used = record.unwrap_or(usage.modified).min(now);
-    Some(CacheEntry { kind, name, path, bytes: usage.bytes, last_used, problem: usage.problem })
+    Some(CacheEntry {
+        kind,
+        name,
+        path,
+        bytes: usage.bytes,
+        last_used,
+        problem: usage.problem,
+    })
 }
 
 struct Usage {
@@ -185,19 +216,28 @@ struct Usage {
 /// The disk space of a file or folder with everything in it; links are not followed.
 fn usage(path: &Path) -> Option<Usage> {
     let own = fs::symlink_metadata(path).ok()?;
-    let mut usage = Usage { bytes: 0, modified: own.modified().unwrap_or(UNIX_EPOCH), problem: None };
+    let mut usage = Usage {
+        bytes: 0,
+        modified: own.modified().unwrap_or(UNIX_EPOCH),
+        problem: None,
+    };
     // Not recursive: nothing limits the depth of a folder.
     let mut pending = vec![(path.to_owned(), own)];
     while let Some((path, metadata)) = pending.pop() {
-        usage.bytes = usage.bytes.saturating_add(metadata.blocks().saturating_mul(STAT_BLOCK_BYTES));
+        usage.bytes = usage
+            .bytes
+            .saturating_add(metadata.blocks().saturating_mul(STAT_BLOCK_BYTES));
         if !metadata.is_dir() {
             continue;
         }
         let children = fs::read_dir(&path).and_then(|found| found.collect::<io::Result<Vec<_>>>());
         let children = children.and_then(|found| {
-            let with_metadata = |child: fs::DirEntry| child.metadata().map(|metadata| (child.path(), metadata));
+            let with_metadata =
+                |child: fs::DirEntry| child.metadata().map(|metadata| (child.path(), metadata));
             let found = found.into_iter().map(with_metadata);
-            found.filter(|child| !child.as_ref().is_err_and(is_gone)).collect::<io::Result<Vec<_>>>()
+            found
+                .filter(|child| !child.as_ref().is_err_and(is_gone))
+                .collect::<io::Result<Vec<_>>>()
         });
         match children {
             Ok(children) => pending.extend(children),
@@ -213,7 +253,10 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or(OsStr::new("")).to_string_lossy().into_owned()
+    path.file_name()
+        .unwrap_or(OsStr::new(""))
+        .to_string_lossy()
+        .into_owned()
 }
 
 fn cannot_read(path: &Path, error: io::Error) -> LabError {

@@ -31,7 +31,8 @@ struct LimitFile {
 /// # Errors
 /// What is wrong with it, as a text that does not name the file.
 pub fn parse_limit(bytes: &[u8]) -> Result<u64, String> {
-    let LimitFile { format, bytes } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let LimitFile { format, bytes } =
+        serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     match format {
         FORMAT => Ok(bytes),
         _ => Err(format!("format {format} is of another version of nearfar")),
@@ -52,7 +53,12 @@ impl Cache {
             },
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(DEFAULT_LIMIT_BYTES),
             Err(error) if error.kind() == ErrorKind::InvalidData => error.to_string(),
-            Err(error) => return Err(LabError::system(format!("cannot read {}", path.display()), error)),
+            Err(error) => {
+                return Err(LabError::system(
+                    format!("cannot read {}", path.display()),
+                    error,
+                ));
+            }
         };
         Err(LabError::Content { path, problem })
     }
@@ -61,7 +67,10 @@ impl Cache {
     pub fn limit_or_default(&self) -> (u64, Option<String>) {
         match self.limit() {
             Ok(limit) => (limit, None),
-            Err(error) => (DEFAULT_LIMIT_BYTES, Some(format!("the default limit applies: {error}"))),
+            Err(error) => (
+                DEFAULT_LIMIT_BYTES,
+                Some(format!("the default limit applies: {error}")),
+            ),
         }
     }
 
@@ -77,8 +86,13 @@ impl CacheLock<'_> {
         let place = self.cache.root.join(NAME);
         let workshop = self.workshop()?;
         let made = workshop.path().join(NAME);
-        let text = serde_json::to_vec(&LimitFile { format: FORMAT, bytes }).unwrap_or_default();
-        fs::write(&made, text).map_err(|error| LabError::system(format!("cannot write {}", made.display()), error))?;
+        let text = serde_json::to_vec(&LimitFile {
+            format: FORMAT,
+            bytes,
+        })
+        .unwrap_or_default();
+        fs::write(&made, text)
+            .map_err(|error| LabError::system(format!("cannot write {}", made.display()), error))?;
         self.put(&made, &place)
     }
 }

@@ -65,7 +65,11 @@ impl Cache {
     pub fn trim(&self, keep: &[PathBuf]) -> Result<Trimmed, LabError> {
         if !self.root.exists() {
             let (limit_bytes, warning) = self.limit_or_default();
-            return Ok(Trimmed { limit_bytes, warnings: warning.into_iter().collect(), ..Trimmed::default() });
+            return Ok(Trimmed {
+                limit_bytes,
+                warnings: warning.into_iter().collect(),
+                ..Trimmed::default()
+            });
         }
         self.lock(&mut || {})?.trim(keep)
     }
@@ -103,9 +107,18 @@ impl CacheLock<'_> {
             warnings: warning.into_iter().collect(),
         };
         let is_kept = |entry: &CacheEntry| keep.iter().any(|kept| kept.starts_with(&entry.path));
-        let mut candidates: Vec<_> = entries.into_iter().filter(|entry| is_removable(entry, now)).collect();
+        let mut candidates: Vec<_> = entries
+            .into_iter()
+            .filter(|entry| is_removable(entry, now))
+            .collect();
         candidates.retain(|entry| !is_kept(entry));
-        candidates.sort_by_key(|entry| (Reverse(entry.problem.is_some()), entry.last_used, entry.path.clone()));
+        candidates.sort_by_key(|entry| {
+            (
+                Reverse(entry.problem.is_some()),
+                entry.last_used,
+                entry.path.clone(),
+            )
+        });
         for entry in candidates {
             if !trimmed.is_over_limit() {
                 break;
@@ -125,7 +138,12 @@ impl CacheLock<'_> {
     /// a guest that is just being started fails to boot when its unpacked kernel or its kernel is removed.
     pub fn clear(&self, kinds: &[Kind]) -> Result<Removed, LabError> {
         let mut done = Removed::default();
-        for entry in self.cache.entries()?.into_iter().filter(|entry| kinds.contains(&entry.kind)) {
+        for entry in self
+            .cache
+            .entries()?
+            .into_iter()
+            .filter(|entry| kinds.contains(&entry.kind))
+        {
             match self.remove(&entry.path) {
                 Ok(is_removed) => done.removed.extend(is_removed.then_some(entry)),
                 Err(error) => done.warnings.push(error.to_string()),
@@ -136,7 +154,9 @@ impl CacheLock<'_> {
 
     /// Removes a file or folder; `false` when it no longer exists.
     pub(crate) fn remove(&self, path: &Path) -> Result<bool, LabError> {
-        let failed = |path: &Path, error| LabError::system(format!("cannot remove {}", path.display()), error);
+        let failed = |path: &Path, error| {
+            LabError::system(format!("cannot remove {}", path.display()), error)
+        };
         let workshop = self.workshop()?;
         let aside = workshop.path().join("removed");
         match fs::rename(path, &aside) {
@@ -144,7 +164,11 @@ impl CacheLock<'_> {
             renamed => renamed.map_err(|error| failed(path, error))?,
         }
         let is_folder = fs::symlink_metadata(&aside).is_ok_and(|metadata| metadata.is_dir());
-        let removed = if is_folder { fs::remove_dir_all(&aside) } else { fs::remove_file(&aside) };
+        let removed = if is_folder {
+            fs::remove_dir_all(&aside)
+        } else {
+            fs::remove_file(&aside)
+        };
         removed.map_err(|error| failed(&aside, error))?;
         tracing::info!(path = %path.display(), "removed from the cache");
         Ok(true)
@@ -161,5 +185,7 @@ fn is_removable(entry: &CacheEntry, now: SystemTime) -> bool {
 
 /// The disk space of these entries together.
 pub(super) fn total<'a>(entries: impl IntoIterator<Item = &'a CacheEntry>) -> u64 {
-    entries.into_iter().fold(0, |sum, entry| sum.saturating_add(entry.bytes))
+    entries
+        .into_iter()
+        .fold(0, |sum, entry| sum.saturating_add(entry.bytes))
 }

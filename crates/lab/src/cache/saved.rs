@@ -64,9 +64,21 @@ struct Format {
 /// `two-node, 4 CPUs on 2 nodes, Linux 6.12.117, QEMU 10.0.2`
 impl fmt::Display for SavedRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { machine, kernel, cpus, nodes, qemu, .. } = self;
+        let Self {
+            machine,
+            kernel,
+            cpus,
+            nodes,
+            qemu,
+            ..
+        } = self;
         let plural = |count: u64| if count == 1 { "" } else { "s" };
-        write!(f, "{machine}, {cpus} CPU{} on {nodes} node{}, ", plural(*cpus), plural(*nodes))?;
+        write!(
+            f,
+            "{machine}, {cpus} CPU{} on {nodes} node{}, ",
+            plural(*cpus),
+            plural(*nodes)
+        )?;
         write!(f, "Linux {kernel}, QEMU {qemu}")
     }
 }
@@ -89,15 +101,20 @@ impl SavedRecord {
     /// # Errors
     /// What is wrong with it, as a text that names the file.
     pub(crate) fn read(folder: &Path) -> Result<Self, String> {
-        let bytes = read_small(&folder.join("record.json"), MAX_RECORD_BYTES).map_err(|error| error.to_string());
-        bytes.and_then(|bytes| Self::parse(&bytes)).map_err(|problem| format!("record.json: {problem}"))
+        let bytes = read_small(&folder.join("record.json"), MAX_RECORD_BYTES)
+            .map_err(|error| error.to_string());
+        bytes
+            .and_then(|bytes| Self::parse(&bytes))
+            .map_err(|problem| format!("record.json: {problem}"))
     }
 
     /// Writes the record into a folder: beside its place, then renamed.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-        file.persist(folder.join("record.json")).map(drop).map_err(|error| error.error)
+        file.persist(folder.join("record.json"))
+            .map(drop)
+            .map_err(|error| error.error)
     }
 
     /// What is missing or has another length than recorded. Reads no content: a start of the guest compares the
@@ -111,16 +128,23 @@ impl SavedRecord {
         if let Err(problem) = length("state") {
             return Some(problem);
         }
-        self.memory.iter().find_map(|MemoryFile { file, bytes, .. }| {
-            let mut parts = Path::new(file).components();
-            if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
-                return Some(format!("record.json: {file:?} is not a file name"));
-            }
-            match length(file) {
-                Ok(found) if found != *bytes => Some(format!("{file}: {found} bytes instead of {bytes}")),
-                Ok(_) => None,
-                Err(problem) => Some(problem),
-            }
-        })
+        self.memory
+            .iter()
+            .find_map(|MemoryFile { file, bytes, .. }| {
+                let mut parts = Path::new(file).components();
+                if !matches!(
+                    (parts.next(), parts.next()),
+                    (Some(Component::Normal(_)), None)
+                ) {
+                    return Some(format!("record.json: {file:?} is not a file name"));
+                }
+                match length(file) {
+                    Ok(found) if found != *bytes => {
+                        Some(format!("{file}: {found} bytes instead of {bytes}"))
+                    }
+                    Ok(_) => None,
+                    Err(problem) => Some(problem),
+                }
+            })
     }
 }

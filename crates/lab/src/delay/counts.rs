@@ -43,7 +43,10 @@ pub type Misses = BTreeMap<NodeId, u64>;
 impl Counts {
     /// All vCPUs of a node together.
     pub fn node(&self, node: NodeId) -> VcpuCounts {
-        let mut sum = VcpuCounts { node, ..VcpuCounts::default() };
+        let mut sum = VcpuCounts {
+            node,
+            ..VcpuCounts::default()
+        };
         for vcpu in self.vcpus.iter().filter(|vcpu| vcpu.node == node) {
             sum.accesses += vcpu.accesses;
             sum.hits += vcpu.hits;

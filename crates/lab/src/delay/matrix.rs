@@ -36,13 +36,20 @@ impl Matrix {
         }
         for (wanted, _) in &asked.distances {
             if !pairs.values().any(|(distance, _)| distance == wanted) {
-                return Err(format!("no node has memory at distance {}; {}", wanted.0, known(&pairs)));
+                return Err(format!(
+                    "no node has memory at distance {}; {}",
+                    wanted.0,
+                    known(&pairs)
+                ));
             }
         }
         let nodes: BTreeSet<NodeId> = cpus.union(memory).copied().collect();
         for (from, to, _) in &asked.pairs {
             if let Some(node) = [from, to].into_iter().find(|node| !nodes.contains(node)) {
-                return Err(format!("the guest has no node {} with CPUs or memory", node.0));
+                return Err(format!(
+                    "the guest has no node {} with CPUs or memory",
+                    node.0
+                ));
             }
         }
         Ok(Self { pairs })
@@ -62,31 +69,67 @@ impl fmt::Display for Matrix {
             by_distance.entry(*distance).or_default().insert(*ns);
         }
         let parts: Vec<String> = match by_distance.values().all(|delays| delays.len() == 1) {
-            true => {
-                by_distance.iter().flat_map(|(d, ns)| ns.iter().map(move |ns| format!("{}: {ns} ns", d.0))).collect()
-            }
-            false => self.pairs.iter().map(|((from, to), (_, ns))| format!("{}:{}: {ns} ns", from.0, to.0)).collect(),
+            true => by_distance
+                .iter()
+                .flat_map(|(d, ns)| ns.iter().map(move |ns| format!("{}: {ns} ns", d.0)))
+                .collect(),
+            false => self
+                .pairs
+                .iter()
+                .map(|((from, to), (_, ns))| format!("{}:{}: {ns} ns", from.0, to.0))
+                .collect(),
         };
         f.write_str(&parts.join(", "))
     }
 }
 
 fn distance(distances: &[Vec<u8>], from: NodeId, to: NodeId) -> Distance {
-    let known = distances.get(from.0 as usize).and_then(|row| row.get(to.0 as usize)).copied();
-    known.map_or(if from == to { Distance::LOCAL } else { Distance::REMOTE }, |distance| Distance(distance.into()))
+    let known = distances
+        .get(from.0 as usize)
+        .and_then(|row| row.get(to.0 as usize))
+        .copied();
+    known.map_or(
+        if from == to {
+            Distance::LOCAL
+        } else {
+            Distance::REMOTE
+        },
+        |distance| Distance(distance.into()),
+    )
 }
 
 fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<u32, String> {
-    let pair = asked.pairs.iter().rev().find(|(one, other, _)| (*one, *other) == (from, to)).map(|(.., ns)| *ns);
-    let by_distance = || asked.distances.iter().rev().find(|(asked, _)| *asked == distance).map(|(_, ns)| *ns);
-    let by_side = || if from == to { asked.near_ns } else { asked.far_ns };
+    let pair = asked
+        .pairs
+        .iter()
+        .rev()
+        .find(|(one, other, _)| (*one, *other) == (from, to))
+        .map(|(.., ns)| *ns);
+    let by_distance = || {
+        asked
+            .distances
+            .iter()
+            .rev()
+            .find(|(asked, _)| *asked == distance)
+            .map(|(_, ns)| *ns)
+    };
+    let by_side = || {
+        if from == to {
+            asked.near_ns
+        } else {
+            asked.far_ns
+        }
+    };
     if let Some(ns) = pair.or_else(by_distance).or_else(by_side) {
         return Ok(ns);
     }
     let derived = asked.derived_ns(distance).round();
     match derived <= f64::from(MOST_NS) {
         true => Ok(derived as u32),
-        false => Err(format!("scale {}: {derived} ns for distance {} is more than {MOST_NS}", asked.scale, distance.0)),
+        false => Err(format!(
+            "scale {}: {derived} ns for distance {} is more than {MOST_NS}",
+            asked.scale, distance.0
+        )),
     }
 }
 

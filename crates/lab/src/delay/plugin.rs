@@ -26,7 +26,8 @@ pub fn find_plugin(qemu: &Qemu) -> Result<PathBuf, LabError> {
             ),
         });
     }
-    let program = env::current_exe().map_err(|error| LabError::system("finding the running program", error))?;
+    let program = env::current_exe()
+        .map_err(|error| LabError::system("finding the running program", error))?;
     let places = places(&program);
     places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| LabError::Missing {
         what: format!("the delay plugin {FILE}"),
@@ -44,7 +45,11 @@ fn places(program: &Path) -> Vec<PathBuf> {
     if folder.ends_with("deps") || folder.ends_with("examples") {
         places.extend(folder.parent().map(|above| above.join(FILE)));
     }
-    places.extend(folder.parent().map(|above| above.join("lib/nearfar").join(FILE)));
+    places.extend(
+        folder
+            .parent()
+            .map(|above| above.join("lib/nearfar").join(FILE)),
+    );
     places
 }
 
@@ -55,11 +60,19 @@ mod tests {
     #[test]
     fn the_plugin_is_looked_for_beside_the_program_and_in_the_library_folder() {
         let found = places(Path::new("/usr/bin/nearfar"));
-        assert_eq!(found, [Path::new("/usr/bin").join(FILE), Path::new("/usr/lib/nearfar").join(FILE)]);
+        assert_eq!(
+            found,
+            [
+                Path::new("/usr/bin").join(FILE),
+                Path::new("/usr/lib/nearfar").join(FILE)
+            ]
+        );
     }
 
     #[test]
     fn a_test_program_finds_the_plugin_of_its_build() {
-        assert!(places(Path::new("/t/debug/deps/guest-1")).contains(&Path::new("/t/debug").join(FILE)));
+        assert!(
+            places(Path::new("/t/debug/deps/guest-1")).contains(&Path::new("/t/debug").join(FILE))
+        );
     }
 }

@@ -45,15 +45,19 @@ impl DelaySetup {
     /// # Errors
     /// When the system has no memory for it.
     pub fn start(&self) -> Result<DelayRegion, LabError> {
-        DelayRegion::new(self)
-            .map_err(|error| LabError::system("making the memory shared with the delay plugin", error))
+        DelayRegion::new(self).map_err(|error| {
+            LabError::system("making the memory shared with the delay plugin", error)
+        })
     }
 
     /// QEMU's arguments that load the plugin, given the number the region's descriptor has in QEMU's process.
     pub fn arguments(&self, descriptor: impl std::fmt::Display) -> [String; 2] {
         // A comma in a value is written twice (QEMU's manual, "-device").
         let plugin = self.plugin.to_string_lossy().replace(',', ",,");
-        ["-plugin".to_owned(), format!("file={plugin},region={descriptor}")]
+        [
+            "-plugin".to_owned(),
+            format!("file={plugin},region={descriptor}"),
+        ]
     }
 }
 
@@ -68,7 +72,14 @@ impl DelayRegion {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, &file, 0) }?;
-        let region = Self { file, base, bytes, counters, stride, setup: setup.clone() };
+        let region = Self {
+            file,
+            base,
+            bytes,
+            counters,
+            stride,
+            setup: setup.clone(),
+        };
         region.fill();
         Ok(region)
     }
@@ -91,7 +102,13 @@ impl DelayRegion {
             self.word(position * 8).store(word, Relaxed);
         }
         // SAFETY: the text ends before the counters begin, and nobody else has the mapping yet.
-        unsafe { ptr::copy_nonoverlapping(config.as_ptr(), self.base.cast::<u8>().add(HEADER), config.len()) };
+        unsafe {
+            ptr::copy_nonoverlapping(
+                config.as_ptr(),
+                self.base.cast::<u8>().add(HEADER),
+                config.len(),
+            )
+        };
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
@@ -113,25 +130,41 @@ impl DelayRegion {
 
     /// What was counted so far.
     pub fn counts(&self) -> Counts {
-        let vcpus = self.setup.cpu_nodes.iter().enumerate().map(|(number, &node)| {
-            let at = |position: usize| self.word(self.counters + number * self.stride + position * 8).load(Relaxed);
-            let [accesses, near, far, same, other, delay_ns] = [0, 2, 3, 4, 5, 6].map(at);
-            let paid = near + far + same + other;
-            let misses =
-                self.setup.memory_nodes.iter().enumerate().map(|(place, &to)| (to, at(FIXED + place))).collect();
-            VcpuCounts {
-                node,
-                accesses,
-                hits: accesses.saturating_sub(paid),
-                near,
-                far,
-                transfers_same_node: same,
-                transfers_other_node: other,
-                delay_ns,
-                misses,
-            }
-        });
-        Counts { counting: self.word(STATE).load(Relaxed) == OPEN, vcpus: vcpus.collect() }
+        let vcpus = self
+            .setup
+            .cpu_nodes
+            .iter()
+            .enumerate()
+            .map(|(number, &node)| {
+                let at = |position: usize| {
+                    self.word(self.counters + number * self.stride + position * 8)
+                        .load(Relaxed)
+                };
+                let [accesses, near, far, same, other, delay_ns] = [0, 2, 3, 4, 5, 6].map(at);
+                let paid = near + far + same + other;
+                let misses = self
+                    .setup
+                    .memory_nodes
+                    .iter()
+                    .enumerate()
+                    .map(|(place, &to)| (to, at(FIXED + place)))
+                    .collect();
+                VcpuCounts {
+                    node,
+                    accesses,
+                    hits: accesses.saturating_sub(paid),
+                    near,
+                    far,
+                    transfers_same_node: same,
+                    transfers_other_node: other,
+                    delay_ns,
+                    misses,
+                }
+            });
+        Counts {
+            counting: self.word(STATE).load(Relaxed) == OPEN,
+            vcpus: vcpus.collect(),
+        }
     }
 }
 

@@ -74,7 +74,10 @@ impl Default for Asked {
             far_ns: None,
             distances: Vec::new(),
             pairs: Vec::new(),
-            cache: CacheSize { bytes: 8 << 20, ways: 16 },
+            cache: CacheSize {
+                bytes: 8 << 20,
+                ways: 16,
+            },
             transfer: None,
         }
     }
@@ -85,7 +88,10 @@ impl Asked {
     pub fn transfer(&self) -> Transfer {
         let scaled = |ns: f64| (ns * self.scale).round().min(f64::from(MOST_NS)) as u32;
         let (same, other) = TRANSFER_NS;
-        self.transfer.unwrap_or(Transfer { same_ns: scaled(same), other_ns: scaled(other) })
+        self.transfer.unwrap_or(Transfer {
+            same_ns: scaled(same),
+            other_ns: scaled(other),
+        })
     }
 
     /// The delay derived from a distance: `distance / 10 x 100 ns x scale`, with the base made up for.
@@ -95,10 +101,14 @@ impl Asked {
     }
 
     fn item(&mut self, item: &str) -> Result<(), String> {
-        let (key, value) = item.split_once('=').ok_or_else(|| format!("{item:?} is not KEY=VALUE"))?;
+        let (key, value) = item
+            .split_once('=')
+            .ok_or_else(|| format!("{item:?} is not KEY=VALUE"))?;
         match key {
             "scale" => {
-                let scale: f64 = value.parse().map_err(|_| format!("scale {value:?} is not a number"))?;
+                let scale: f64 = value
+                    .parse()
+                    .map_err(|_| format!("scale {value:?} is not a number"))?;
                 if !(0.01..=1000.0).contains(&scale) {
                     return Err(format!("scale {value} is not between 0.01 and 1000"));
                 }
@@ -128,7 +138,8 @@ impl Asked {
         } else if let Some((from, to)) = key.split_once(':') {
             self.pairs.push((node(from)?, node(to)?, ns));
         } else {
-            self.distances.push((Distance(digits(key).ok_or_else(unknown)?), ns));
+            self.distances
+                .push((Distance(digits(key).ok_or_else(unknown)?), ns));
         }
         Ok(())
     }
@@ -157,7 +168,11 @@ impl FromStr for CacheSize {
 
     /// `4M/16`: bytes (with K, M or G) and ways.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("cache {text:?} is not SIZE/WAYS such as 4M/16 (64 bytes a way at least, 4G at most)");
+        let wrong = || {
+            format!(
+                "cache {text:?} is not SIZE/WAYS such as 4M/16 (64 bytes a way at least, 4G at most)"
+            )
+        };
         let (size, ways) = text.split_once('/').ok_or_else(wrong)?;
         let (number, shift) = match size.strip_suffix(['K', 'M', 'G']) {
             Some(number) if size.ends_with('K') => (number, 10),
@@ -165,7 +180,9 @@ impl FromStr for CacheSize {
             Some(number) => (number, 30),
             None => (size, 0),
         };
-        let bytes = digits(number).map(|value| u64::from(value) << shift).ok_or_else(wrong)?;
+        let bytes = digits(number)
+            .map(|value| u64::from(value) << shift)
+            .ok_or_else(wrong)?;
         let ways = digits(ways).ok_or_else(wrong)?;
         let fits = (1..=64).contains(&ways) && bytes >= 64 * u64::from(ways) && bytes <= 1 << 32;
         fits.then_some(Self { bytes, ways }).ok_or_else(wrong)
@@ -189,14 +206,20 @@ impl FromStr for Transfer {
 
     /// `500/2000`: nanoseconds within a node, and from another.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (same, other) =
-            text.split_once('/').ok_or_else(|| format!("transfer {text:?} is not SAME/OTHER such as 500/2000"))?;
-        Ok(Self { same_ns: nanoseconds(same)?, other_ns: nanoseconds(other)? })
+        let (same, other) = text
+            .split_once('/')
+            .ok_or_else(|| format!("transfer {text:?} is not SAME/OTHER such as 500/2000"))?;
+        Ok(Self {
+            same_ns: nanoseconds(same)?,
+            other_ns: nanoseconds(other)?,
+        })
     }
 }
 
 fn digits(text: &str) -> Option<u32> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
 }
 
 fn nanoseconds(text: &str) -> Result<u32, String> {

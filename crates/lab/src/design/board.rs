@@ -137,7 +137,11 @@ fn contiguous(base: u64, sizes: &[u64]) -> Vec<MemoryRange> {
     let mut start = base;
     let mut map = Vec::new();
     for (node, &bytes) in (0..).zip(sizes).filter(|(_, bytes)| **bytes > 0) {
-        map.push(MemoryRange { start, bytes, node: NodeId(node) });
+        map.push(MemoryRange {
+            start,
+            bytes,
+            node: NodeId(node),
+        });
         start = start.saturating_add(bytes);
     }
     map

@@ -13,7 +13,8 @@ pub(super) fn bridges(
     board: &dyn Board,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Bridge>, LabError> {
-    let mut places: Vec<(Place, Vec<Device>)> = std::mem::take(&mut devices.places).into_iter().collect();
+    let mut places: Vec<(Place, Vec<Device>)> =
+        std::mem::take(&mut devices.places).into_iter().collect();
     if !board.has_nodes_of_devices() {
         places = without_nodes(places, notes);
     }
@@ -21,7 +22,9 @@ pub(super) fn bridges(
     if split.len() > board.most_bridges() {
         places = joined(places);
         split = self::split(&places, board.most_devices());
-        notes.push("host bridges on the same node are one in the guest: there are too many".to_owned());
+        notes.push(
+            "host bridges on the same node are one in the guest: there are too many".to_owned(),
+        );
     }
     if split.len() > board.most_bridges() {
         notes.push(format!(
@@ -42,28 +45,48 @@ pub(super) fn bridges(
         .collect();
     match board.place(&mut bridges) {
         true => Ok(bridges),
-        false => Err(LabError::Design("its devices need more than the 256 buses of a PCI domain".to_owned())),
+        false => Err(LabError::Design(
+            "its devices need more than the 256 buses of a PCI domain".to_owned(),
+        )),
     }
 }
 
 /// All devices behind one bridge that is on no node.
-fn without_nodes(places: Vec<(Place, Vec<Device>)>, notes: &mut Vec<String>) -> Vec<(Place, Vec<Device>)> {
-    let on_nodes =
-        places.iter().filter(|(place, _)| place.node.is_some()).map(|(_, devices)| devices.len()).sum::<usize>();
+fn without_nodes(
+    places: Vec<(Place, Vec<Device>)>,
+    notes: &mut Vec<String>,
+) -> Vec<(Place, Vec<Device>)> {
+    let on_nodes = places
+        .iter()
+        .filter(|(place, _)| place.node.is_some())
+        .map(|(_, devices)| devices.len())
+        .sum::<usize>();
     if on_nodes > 0 {
         notes.push(format!(
             "{on_nodes} devices are on no node in the guest: that takes UEFI firmware of 2025.02 or later (Debian's qemu-efi-aarch64)"
         ));
     }
-    let devices: Vec<Device> = places.into_iter().flat_map(|(_, devices)| devices).collect();
-    vec![(Place { root: RootBus { domain: 0, bus: 0 }, node: None }, devices)]
+    let devices: Vec<Device> = places
+        .into_iter()
+        .flat_map(|(_, devices)| devices)
+        .collect();
+    vec![(
+        Place {
+            root: RootBus { domain: 0, bus: 0 },
+            node: None,
+        },
+        devices,
+    )]
 }
 
 /// Bridges with more devices than fit become several.
 fn split(places: &[(Place, Vec<Device>)], most: usize) -> Vec<(Place, Vec<Device>)> {
     let parts = |(place, devices): &(Place, Vec<Device>)| {
-        let whole =
-            if devices.is_empty() { vec![Vec::new()] } else { devices.chunks(most).map(<[Device]>::to_vec).collect() };
+        let whole = if devices.is_empty() {
+            vec![Vec::new()]
+        } else {
+            devices.chunks(most).map(<[Device]>::to_vec).collect()
+        };
         let place = *place;
         whole.into_iter().map(move |part| (place, part))
     };
@@ -74,7 +97,10 @@ fn split(places: &[(Place, Vec<Device>)], most: usize) -> Vec<(Place, Vec<Device
 fn joined(places: Vec<(Place, Vec<Device>)>) -> Vec<(Place, Vec<Device>)> {
     let mut joined: Vec<(Place, Vec<Device>)> = Vec::new();
     for (place, devices) in places {
-        match joined.iter_mut().find(|(other, _)| other.node == place.node) {
+        match joined
+            .iter_mut()
+            .find(|(other, _)| other.node == place.node)
+        {
             Some((_, all)) => all.extend(devices),
             None => joined.push((place, devices)),
         }

@@ -20,8 +20,18 @@ pub fn differences(expected: &Machine, inside: &Machine) -> Vec<String> {
     let mut found = Vec::new();
     nodes(expected, inside, &mut found);
     distances(expected, inside, &mut found);
-    multiset("devices", functions(expected), functions(inside), &mut found);
-    multiset("NVMe subsystems", subsystems(expected), subsystems(inside), &mut found);
+    multiset(
+        "devices",
+        functions(expected),
+        functions(inside),
+        &mut found,
+    );
+    multiset(
+        "NVMe subsystems",
+        subsystems(expected),
+        subsystems(inside),
+        &mut found,
+    );
     found
 }
 
@@ -31,47 +41,93 @@ fn nodes(expected: &Machine, inside: &Machine, found: &mut Vec<String>) {
         found.push(format!("nodes {online} were to be online, {there} are"));
     }
     for node in expected.online_nodes() {
-        let Some(other) = inside.node(node.id).filter(|other| other.online) else { continue };
+        let Some(other) = inside.node(node.id).filter(|other| other.online) else {
+            continue;
+        };
         if node.cpus != other.cpus {
-            found.push(format!("node {} was to have CPUs {}, has {}", node.id, shown(&node.cpus), shown(&other.cpus)));
+            found.push(format!(
+                "node {} was to have CPUs {}, has {}",
+                node.id,
+                shown(&node.cpus),
+                shown(&other.cpus)
+            ));
         }
         memory(node, other, found);
     }
 }
 
 fn shown(set: &CpuSet) -> String {
-    if set.is_empty() { "none".to_owned() } else { set.to_string() }
+    if set.is_empty() {
+        "none".to_owned()
+    } else {
+        set.to_string()
+    }
 }
 
 fn memory(node: &Node, inside: &Node, found: &mut Vec<String>) {
-    let Some((expected, there)) = node.total_bytes().zip(inside.total_bytes()) else { return };
+    let Some((expected, there)) = node.total_bytes().zip(inside.total_bytes()) else {
+        return;
+    };
     // An eighth for the rest of a large node: maps of its pages, and ranges that firmware keeps.
-    let least = expected.saturating_sub(RESERVED).saturating_sub(expected / 8).max(u64::from(expected > 0));
+    let least = expected
+        .saturating_sub(RESERVED)
+        .saturating_sub(expected / 8)
+        .max(u64::from(expected > 0));
     if !(least..=expected).contains(&there) {
         let mebibytes = |bytes: u64| bytes >> 20;
-        found.push(format!("node {} was to have {} MiB, has {}", node.id, mebibytes(expected), mebibytes(there)));
+        found.push(format!(
+            "node {} was to have {} MiB, has {}",
+            node.id,
+            mebibytes(expected),
+            mebibytes(there)
+        ));
     }
 }
 
 fn distances(expected: &Machine, inside: &Machine, found: &mut Vec<String>) {
-    table("the kernel's", &expected.distances, &inside.distances, found);
+    table(
+        "the kernel's",
+        &expected.distances,
+        &inside.distances,
+        found,
+    );
     // Reading the firmware's own table takes root, which a command in the guest need not be.
-    if let (Known::Yes(_), Known::Yes(_)) = (&expected.firmware_distances, &inside.firmware_distances) {
-        table("the firmware's", &expected.firmware_distances, &inside.firmware_distances, found);
+    if let (Known::Yes(_), Known::Yes(_)) =
+        (&expected.firmware_distances, &inside.firmware_distances)
+    {
+        table(
+            "the firmware's",
+            &expected.firmware_distances,
+            &inside.firmware_distances,
+            found,
+        );
     }
 }
 
-fn table(whose: &str, expected: &Known<Distances>, inside: &Known<Distances>, found: &mut Vec<String>) {
-    let Known::Yes(expected) = expected else { return };
+fn table(
+    whose: &str,
+    expected: &Known<Distances>,
+    inside: &Known<Distances>,
+    found: &mut Vec<String>,
+) {
+    let Known::Yes(expected) = expected else {
+        return;
+    };
     let Known::Yes(inside) = inside else {
-        found.push(format!("{whose} distances are not known: {}", inside.why_not().unwrap_or_default()));
+        found.push(format!(
+            "{whose} distances are not known: {}",
+            inside.why_not().unwrap_or_default()
+        ));
         return;
     };
     for (from, to, distance) in expected.entries() {
         let there = inside.get(from, to);
         if there != distance {
             let words = |distance: Option<_>| {
-                distance.map_or("unknown".to_owned(), |distance: nearfar_machine::Distance| distance.to_string())
+                distance.map_or(
+                    "unknown".to_owned(),
+                    |distance: nearfar_machine::Distance| distance.to_string(),
+                )
             };
             found.push(format!(
                 "{whose} distance from {from} to {to} was to be {}, is {}",
@@ -97,7 +153,13 @@ fn functions(machine: &Machine) -> Counted {
     let counts = |function: &&PciDevice| !function.is_bridge() && function.root != FIRST;
     let mut counted = Counted::new();
     for function in machine.pci.get().into_iter().flatten().filter(counts) {
-        *counted.entry(format!("class {:04x} on {}", function.kind(), on(&function.node))).or_default() += 1;
+        *counted
+            .entry(format!(
+                "class {:04x} on {}",
+                function.kind(),
+                on(&function.node)
+            ))
+            .or_default() += 1;
     }
     counted
 }
@@ -105,10 +167,19 @@ fn functions(machine: &Machine) -> Counted {
 fn subsystems(machine: &Machine) -> Counted {
     let mut counted = Counted::new();
     for subsystem in machine.nvme.get().into_iter().flatten() {
-        let mut places: Vec<String> = subsystem.controllers.iter().map(|controller| on(&controller.node)).collect();
+        let mut places: Vec<String> = subsystem
+            .controllers
+            .iter()
+            .map(|controller| on(&controller.node))
+            .collect();
         places.sort_unstable();
         let namespaces = subsystem.namespaces.len();
-        *counted.entry(format!("{namespaces} namespaces through {}", places.join(", "))).or_default() += 1;
+        *counted
+            .entry(format!(
+                "{namespaces} namespaces through {}",
+                places.join(", ")
+            ))
+            .or_default() += 1;
     }
     counted
 }
@@ -117,10 +188,17 @@ fn multiset(what: &str, expected: Counted, inside: Counted, found: &mut Vec<Stri
     for (kind, wanted) in &expected {
         let there = inside.get(kind).copied().unwrap_or(0);
         if there != *wanted {
-            found.push(format!("{what}: {wanted} with {kind} were to be there, {there} are"));
+            found.push(format!(
+                "{what}: {wanted} with {kind} were to be there, {there} are"
+            ));
         }
     }
-    for (kind, there) in inside.iter().filter(|(kind, _)| !expected.contains_key(*kind)) {
-        found.push(format!("{what}: {there} with {kind} are there and were not to be"));
+    for (kind, there) in inside
+        .iter()
+        .filter(|(kind, _)| !expected.contains_key(*kind))
+    {
+        found.push(format!(
+            "{what}: {there} with {kind} are there and were not to be"
+        ));
     }
 }

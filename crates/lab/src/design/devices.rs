@@ -10,7 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{HostBridge, Machine, NetworkDevice, NodeId, NvmeSubsystem, PciAddress, PciDevice, RootBus};
+use nearfar_machine::{
+    HostBridge, Machine, NetworkDevice, NodeId, NvmeSubsystem, PciAddress, PciDevice, RootBus,
+};
 
 use super::Disk;
 use super::hardware::{Device, StandIn, Subsystem};
@@ -53,15 +55,28 @@ impl Devices {
         let mut devices = Self::default();
         let mut left_out: BTreeMap<u32, usize> = BTreeMap::new();
         let mut subsystems = devices.subsystems(machine, notes);
-        let networks: BTreeMap<PciAddress, &NetworkDevice> =
-            machine.networks.get().into_iter().flatten().filter_map(|nic| Some((nic.device?, nic))).collect();
+        let networks: BTreeMap<PciAddress, &NetworkDevice> = machine
+            .networks
+            .get()
+            .into_iter()
+            .flatten()
+            .filter_map(|nic| Some((nic.device?, nic)))
+            .collect();
         let (mut taken, mut surplus) = (0, 0);
-        for function in machine.pci.get().into_iter().flatten().filter(|function| !function.is_bridge()) {
+        for function in machine
+            .pci
+            .get()
+            .into_iter()
+            .flatten()
+            .filter(|function| !function.is_bridge())
+        {
             let built = match (subsystems.remove(&function.address), function.class >> 16) {
                 (Some(controller), _) => Some(controller),
                 (None, 0x01) if function.kind() == 0x0108 => Some(devices.lone_controller(None)),
                 (None, 0x01) => Some(devices.block(cpus)),
-                (None, 0x02) => Some(devices.nic(networks.get(&function.address).copied(), cpus, notes)),
+                (None, 0x02) => {
+                    Some(devices.nic(networks.get(&function.address).copied(), cpus, notes))
+                }
                 (None, 0x03) => Some(Device::StandIn(StandIn::Display)),
                 (None, 0x0b | 0x12) => Some(Device::StandIn(StandIn::Other)),
                 (None, base) => {
@@ -76,7 +91,11 @@ impl Devices {
             }
             taken += 1;
             note_change(function, &device, notes);
-            devices.places.entry(place(machine, numbers, function)).or_default().push(device);
+            devices
+                .places
+                .entry(place(machine, numbers, function))
+                .or_default()
+                .push(device);
         }
         devices.note_left_out(&left_out, surplus, subsystems.len(), notes);
         devices.empty_bridges(machine, numbers);
@@ -84,10 +103,18 @@ impl Devices {
     }
 
     /// The controllers of all NVMe subsystems that are PCI functions.
-    fn subsystems(&mut self, machine: &Machine, notes: &mut Vec<String>) -> BTreeMap<PciAddress, Device> {
+    fn subsystems(
+        &mut self,
+        machine: &Machine,
+        notes: &mut Vec<String>,
+    ) -> BTreeMap<PciAddress, Device> {
         let mut controllers = BTreeMap::new();
         for described in machine.nvme.get().into_iter().flatten() {
-            let local: Vec<_> = described.controllers.iter().filter(|controller| controller.device.is_some()).collect();
+            let local: Vec<_> = described
+                .controllers
+                .iter()
+                .filter(|controller| controller.device.is_some())
+                .collect();
             if local.len() < described.controllers.len() {
                 notes.push(format!(
                     "{} of the {} controllers of {} are not in the guest: they are no PCI functions",
@@ -101,7 +128,10 @@ impl Devices {
             }
             let subsystem = self.subsystem(described, notes);
             for controller in local {
-                let queues = controller.queues.get().map(|queues| queues.saturating_sub(1).clamp(1, MOST_NVME_QUEUES));
+                let queues = controller
+                    .queues
+                    .get()
+                    .map(|queues| queues.saturating_sub(1).clamp(1, MOST_NVME_QUEUES));
                 let device = self.controller(subsystem, queues);
                 controllers.extend(controller.device.map(|address| (address, device)));
             }
@@ -112,15 +142,19 @@ impl Devices {
     fn subsystem(&mut self, described: &NvmeSubsystem, notes: &mut Vec<String>) -> usize {
         let namespaces = described.namespaces.len();
         if namespaces > MOST_NAMESPACES {
-            notes.push(format!("{} has {MOST_NAMESPACES} of its {namespaces} namespaces in the guest", described.name));
+            notes.push(format!(
+                "{} has {MOST_NAMESPACES} of its {namespaces} namespaces in the guest",
+                described.name
+            ));
         }
         self.new_subsystem(namespaces.clamp(1, MOST_NAMESPACES))
     }
 
     fn new_subsystem(&mut self, namespaces: usize) -> usize {
         let number = self.subsystems.len();
-        let disks: Vec<String> =
-            (1..=namespaces).map(|namespace| self.disk(format!("nvme-disk{number}-{namespace}"))).collect();
+        let disks: Vec<String> = (1..=namespaces)
+            .map(|namespace| self.disk(format!("nvme-disk{number}-{namespace}")))
+            .collect();
         self.subsystems.push(Subsystem { disks });
         number
     }
@@ -128,7 +162,11 @@ impl Devices {
     fn controller(&mut self, subsystem: usize, io_queues: Option<u32>) -> Device {
         let id = format!("nvme{}", self.nvme);
         self.nvme += 1;
-        Device::Nvme { id, subsystem, io_queues }
+        Device::Nvme {
+            id,
+            subsystem,
+            io_queues,
+        }
     }
 
     /// A controller of which no source says what is behind it.
@@ -140,18 +178,31 @@ impl Devices {
     fn block(&mut self, cpus: usize) -> Device {
         let disk = self.disk(format!("block-disk{}", self.blocks));
         self.blocks += 1;
-        Device::Block { disk, queues: cpus.clamp(1, MOST_BLOCK_QUEUES) }
+        Device::Block {
+            disk,
+            queues: cpus.clamp(1, MOST_BLOCK_QUEUES),
+        }
     }
 
     fn disk(&mut self, name: String) -> String {
-        self.disks.push(Disk { name: name.clone(), bytes: DISK_BYTES });
+        self.disks.push(Disk {
+            name: name.clone(),
+            bytes: DISK_BYTES,
+        });
         name
     }
 
-    fn nic(&mut self, described: Option<&NetworkDevice>, cpus: usize, notes: &mut Vec<String>) -> Device {
+    fn nic(
+        &mut self,
+        described: Option<&NetworkDevice>,
+        cpus: usize,
+        notes: &mut Vec<String>,
+    ) -> Device {
         let id = format!("nic{}", self.nics);
         self.nics += 1;
-        let asked = described.map(|nic| nic.transmit.len().max(nic.receive.len())).filter(|&queues| queues > 0);
+        let asked = described
+            .map(|nic| nic.transmit.len().max(nic.receive.len()))
+            .filter(|&queues| queues > 0);
         let multi_queue = asked != Some(1);
         let queues = queues(multi_queue, cpus);
         if let Some((nic, asked)) = described.zip(asked).filter(|(_, asked)| *asked != queues) {
@@ -166,14 +217,23 @@ impl Devices {
     /// A bridge without devices is worth having where its node has no other: something can be plugged there.
     fn empty_bridges(&mut self, machine: &Machine, numbers: &Numbers) {
         for bridge in machine.host_bridges.get().into_iter().flatten() {
-            let place = Place { root: bridge.root, node: firmware_node(bridge).and_then(|node| numbers.guest(node)) };
+            let place = Place {
+                root: bridge.root,
+                node: firmware_node(bridge).and_then(|node| numbers.guest(node)),
+            };
             if place.node.is_some() && self.places.keys().all(|other| other.node != place.node) {
                 self.places.insert(place, Vec::new());
             }
         }
     }
 
-    fn note_left_out(&self, classes: &BTreeMap<u32, usize>, surplus: usize, unseen: usize, notes: &mut Vec<String>) {
+    fn note_left_out(
+        &self,
+        classes: &BTreeMap<u32, usize>,
+        surplus: usize,
+        unseen: usize,
+        notes: &mut Vec<String>,
+    ) {
         let functions: usize = classes.values().sum();
         if functions > 0 {
             let list: Vec<String> = classes.keys().map(|class| format!("{class:02x}")).collect();
@@ -183,28 +243,43 @@ impl Devices {
             ));
         }
         if surplus > 0 {
-            notes.push(format!("{surplus} devices are left out: a guest has at most {MOST}"));
+            notes.push(format!(
+                "{surplus} devices are left out: a guest has at most {MOST}"
+            ));
         }
         if unseen > 0 {
-            notes.push(format!("{unseen} NVMe controllers are left out: no PCI function has their address"));
+            notes.push(format!(
+                "{unseen} NVMe controllers are left out: no PCI function has their address"
+            ));
         }
     }
 }
 
 /// How many queues an emulated card has.
 pub(super) fn queues(multi_queue: bool, cpus: usize) -> usize {
-    if multi_queue { cpus.clamp(1, IGB_QUEUES) } else { 1 }
+    if multi_queue {
+        cpus.clamp(1, IGB_QUEUES)
+    } else {
+        1
+    }
 }
 
 fn firmware_node(bridge: &HostBridge) -> Option<NodeId> {
-    bridge.firmware.get().and_then(|told| told.as_ref()).map(|locality| locality.node)
+    bridge
+        .firmware
+        .get()
+        .and_then(|told| told.as_ref())
+        .map(|locality| locality.node)
 }
 
 /// Where a device is: where the firmware says its bridge is, or else where the kernel says the device is.
 fn place(machine: &Machine, numbers: &Numbers, function: &PciDevice) -> Place {
     let firmware = machine.host_bridge(function.root).and_then(firmware_node);
     let node = firmware.or(function.node.get().copied().flatten());
-    Place { root: function.root, node: node.and_then(|node| numbers.guest(node)) }
+    Place {
+        root: function.root,
+        node: node.and_then(|node| numbers.guest(node)),
+    }
 }
 
 fn note_change(function: &PciDevice, device: &Device, notes: &mut Vec<String>) {
@@ -212,10 +287,15 @@ fn note_change(function: &PciDevice, device: &Device, notes: &mut Vec<String>) {
     let (address, class) = (function.address, function.class);
     match device {
         Device::StandIn(stand_in) => {
-            notes.push(format!("{address} (class {class:06x}) is QEMU's {} in the guest", stand_in.qemu()));
+            notes.push(format!(
+                "{address} (class {class:06x}) is QEMU's {} in the guest",
+                stand_in.qemu()
+            ));
         }
         Device::Block { .. } if kind != 0x0100 => {
-            notes.push(format!("{address} (class {class:06x}) is a virtio disk in the guest"));
+            notes.push(format!(
+                "{address} (class {class:06x}) is a virtio disk in the guest"
+            ));
         }
         _ => {}
     }

@@ -11,9 +11,17 @@ const NEAREST: u32 = Distance::LOCAL.0 + 1;
 const FURTHEST: u32 = Distance::UNREACHABLE.0;
 
 /// All pairs by the guest's numbers; empty where the machine tells no distance at all.
-pub(super) fn matrix(machine: &Machine, numbers: &Numbers, notes: &mut Vec<String>) -> Vec<Vec<u8>> {
+pub(super) fn matrix(
+    machine: &Machine,
+    numbers: &Numbers,
+    notes: &mut Vec<String>,
+) -> Vec<Vec<u8>> {
     let known = |from: NodeId, to: NodeId| machine.distance(from, to).map(|distance| distance.0);
-    let pairs = || numbers.pairs().flat_map(|from| numbers.pairs().map(move |to| (from, to)));
+    let pairs = || {
+        numbers
+            .pairs()
+            .flat_map(|from| numbers.pairs().map(move |to| (from, to)))
+    };
     let remote = || pairs().filter(|(from, to)| from.0 != to.0);
     if remote().all(|(from, to)| known(from.0, to.0).is_none()) {
         return Vec::new();
@@ -31,9 +39,14 @@ pub(super) fn matrix(machine: &Machine, numbers: &Numbers, notes: &mut Vec<Strin
     for (node, row) in matrix.iter_mut().enumerate() {
         row[node] = Distance::LOCAL.0 as u8;
     }
-    let odd = numbers.pairs().filter(|&(node, _)| known(node, node) != Some(Distance::LOCAL.0)).count();
+    let odd = numbers
+        .pairs()
+        .filter(|&(node, _)| known(node, node) != Some(Distance::LOCAL.0))
+        .count();
     if guessed > 0 {
-        notes.push(format!("{guessed} distances are not known and are those of the other direction, or 20"));
+        notes.push(format!(
+            "{guessed} distances are not known and are those of the other direction, or 20"
+        ));
     }
     if clipped > 0 {
         notes.push(format!(
@@ -41,7 +54,9 @@ pub(super) fn matrix(machine: &Machine, numbers: &Numbers, notes: &mut Vec<Strin
         ));
     }
     if odd > 0 {
-        notes.push(format!("the distance of {odd} nodes to themselves is 10 in the guest, as its kernel demands"));
+        notes.push(format!(
+            "the distance of {odd} nodes to themselves is 10 in the guest, as its kernel demands"
+        ));
     }
     matrix
 }

@@ -13,18 +13,33 @@ const OVERLAY: &str = "fake: ";
 
 /// A machine without its fake nodes, and their layout.
 pub(crate) fn real(machine: &Machine) -> (Machine, Option<FakeSpec>) {
-    let overlay = machine.origin.overlays.iter().find_map(|overlay| overlay.strip_prefix(OVERLAY));
-    let spec = overlay.and_then(|text| text.split(' ').next()).and_then(|text| text.parse().ok());
-    let Some(spec) = spec else { return (machine.clone(), None) };
+    let overlay = machine
+        .origin
+        .overlays
+        .iter()
+        .find_map(|overlay| overlay.strip_prefix(OVERLAY));
+    let spec = overlay
+        .and_then(|text| text.split(' ').next())
+        .and_then(|text| text.parse().ok());
+    let Some(spec) = spec else {
+        return (machine.clone(), None);
+    };
     let mut real = machine.clone();
-    real.origin.overlays.retain(|overlay| !overlay.starts_with(OVERLAY));
-    let parent: BTreeMap<NodeId, NodeId> =
-        machine.nodes.iter().map(|node| (node.id, node.fake_of.unwrap_or(node.id))).collect();
+    real.origin
+        .overlays
+        .retain(|overlay| !overlay.starts_with(OVERLAY));
+    let parent: BTreeMap<NodeId, NodeId> = machine
+        .nodes
+        .iter()
+        .map(|node| (node.id, node.fake_of.unwrap_or(node.id)))
+        .collect();
     real.nodes = nodes(machine);
     real.distances = table(&machine.distances, &parent);
     real.firmware_distances = table(&machine.firmware_distances, &parent);
     real.possible_nodes = Known::no("fake nodes were taken away");
-    let up = |node: &mut Option<NodeId>| *node = node.map(|node| parent.get(&node).copied().unwrap_or(node));
+    let up = |node: &mut Option<NodeId>| {
+        *node = node.map(|node| parent.get(&node).copied().unwrap_or(node))
+    };
     real.cpus.iter_mut().for_each(|cpu| up(&mut cpu.node));
     nodes_of_devices(&mut real, up);
     (real, Some(spec))
@@ -36,7 +51,15 @@ fn nodes(machine: &Machine) -> Vec<Node> {
     for fake in &machine.nodes {
         let id = fake.fake_of.unwrap_or(fake.id);
         let Some(node) = real.get_mut(&id) else {
-            real.insert(id, Node { id, fake_of: None, access: Vec::new(), ..fake.clone() });
+            real.insert(
+                id,
+                Node {
+                    id,
+                    fake_of: None,
+                    access: Vec::new(),
+                    ..fake.clone()
+                },
+            );
             continue;
         };
         node.cpus = node.cpus.union(&fake.cpus);
@@ -52,7 +75,10 @@ fn nodes(machine: &Machine) -> Vec<Node> {
 fn table(fakes: &Known<Distances>, parent: &BTreeMap<NodeId, NodeId>) -> Known<Distances> {
     fakes.clone().map(|fakes| {
         let up = |node: NodeId| parent.get(&node).copied().unwrap_or(node);
-        let mut real = Distances::empty(DistanceOrigin::Described, fakes.nodes().iter().map(|&node| up(node)));
+        let mut real = Distances::empty(
+            DistanceOrigin::Described,
+            fakes.nodes().iter().map(|&node| up(node)),
+        );
         for (from, to, distance) in fakes.entries() {
             real.set(up(from), up(to), distance);
         }
@@ -70,7 +96,9 @@ pub(crate) fn nodes_of_devices(machine: &mut Machine, change: impl Fn(&mut Optio
     listed(&mut machine.pci).for_each(|device| each(&mut device.node));
     listed(&mut machine.networks).for_each(|network| each(&mut network.node));
     listed(&mut machine.interrupts).for_each(|interrupt| each(&mut interrupt.node));
-    listed(&mut machine.nvme).flat_map(|nvme| &mut nvme.controllers).for_each(|nvme| each(&mut nvme.node));
+    listed(&mut machine.nvme)
+        .flat_map(|nvme| &mut nvme.controllers)
+        .for_each(|nvme| each(&mut nvme.node));
     for bridge in listed(&mut machine.host_bridges) {
         if let Known::Yes(Some(locality)) = &mut bridge.firmware {
             let mut node = Some(locality.node);
@@ -98,7 +126,10 @@ pub(super) fn again(
 ) -> Result<Machine, LabError> {
     let text = spec.to_string();
     if spec.splits_cpus() {
-        notes.push("fake nodes share their CPUs in the guest: the kernel's numa=fake= cannot split them".to_owned());
+        notes.push(
+            "fake nodes share their CPUs in the guest: the kernel's numa=fake= cannot split them"
+                .to_owned(),
+        );
     }
     let word = match text.strip_prefix("split:") {
         Some(count) => format!("{count}U"),
@@ -106,7 +137,9 @@ pub(super) fn again(
     };
     append.push(format!("numa=fake={word}"));
     if arch != Arch::X86_64 {
-        notes.push(format!("numa=fake= does nothing in distribution kernels for {arch}: NUMA_EMU is off in them"));
+        notes.push(format!(
+            "numa=fake= does nothing in distribution kernels for {arch}: NUMA_EMU is off in them"
+        ));
     }
     let design = |problem: FakeError| LabError::Design(problem.to_string());
     let spec: FakeSpec = word.parse().map_err(design)?;

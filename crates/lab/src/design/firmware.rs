@@ -22,17 +22,25 @@ pub fn find(arch: Arch) -> Option<PathBuf> {
         Arch::Aarch64 => &IMAGES[..],
         Arch::X86_64 | Arch::Powerpc64le => &[],
     };
-    images.iter().map(Path::new).find(|image| works(image)).map(Path::to_path_buf)
+    images
+        .iter()
+        .map(Path::new)
+        .find(|image| works(image))
+        .map(Path::to_path_buf)
 }
 
 /// Whether an image is known to work or of unknown age.
 pub fn works(image: &Path) -> bool {
-    std::fs::read(image).is_ok_and(|content| release(&content).is_none_or(|release| release >= WORKS_SINCE))
+    std::fs::read(image)
+        .is_ok_and(|content| release(&content).is_none_or(|release| release >= WORKS_SINCE))
 }
 
 /// Year and month of an image's EDK2.
 fn release(content: &[u8]) -> Option<(u32, u32)> {
-    let at = content.windows(MARK.len()).position(|window| window == MARK)? + MARK.len();
+    let at = content
+        .windows(MARK.len())
+        .position(|window| window == MARK)?
+        + MARK.len();
     let text = std::str::from_utf8(content.get(at..at + "2025.02".len())?).ok()?;
     let (year, month) = text.split_once('.')?;
     Some((year.parse().ok()?, month.parse().ok()?))
@@ -44,8 +52,17 @@ mod tests {
 
     #[test]
     fn the_release_is_read_from_paths_of_debugging_information() {
-        assert_eq!(release(b"\0\x7f/build/edk2-2022.11/Build/ArmVirtQemu"), Some((2022, 11)));
-        for odd in [&b""[..], b"/edk2-", b"/edk2-2025.0", b"/edk2-stable2025", b"/edk2-\xff\xff\xff\xff.02"] {
+        assert_eq!(
+            release(b"\0\x7f/build/edk2-2022.11/Build/ArmVirtQemu"),
+            Some((2022, 11))
+        );
+        for odd in [
+            &b""[..],
+            b"/edk2-",
+            b"/edk2-2025.0",
+            b"/edk2-stable2025",
+            b"/edk2-\xff\xff\xff\xff.02",
+        ] {
             assert_eq!(release(odd), None, "{odd:?}");
         }
     }

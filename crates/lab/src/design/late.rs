@@ -41,13 +41,21 @@ pub(super) fn placeholders(hardware: &Hardware) -> Vec<String> {
         Device::Nvme { subsystem, .. } => Some(*subsystem),
         _ => None,
     };
-    let all: BTreeSet<_> = hardware.bridges.iter().flat_map(|bridge| &bridge.devices).filter_map(subsystem).collect();
+    let all: BTreeSet<_> = hardware
+        .bridges
+        .iter()
+        .flat_map(|bridge| &bridge.devices)
+        .filter_map(subsystem)
+        .collect();
     all.into_iter().map(placeholder).collect()
 }
 
 /// Whether QEMU cannot save a device: `nvme` says so itself, and `pci-testdev` has no description of its state.
 pub(super) fn is_late(device: &Device) -> bool {
-    matches!(device, Device::Nvme { .. } | Device::StandIn(StandIn::Other))
+    matches!(
+        device,
+        Device::Nvme { .. } | Device::StandIn(StandIn::Other)
+    )
 }
 
 /// The properties of an NVMe controller besides its id and place.
@@ -67,14 +75,29 @@ pub(super) fn word((name, value): (&str, Value)) -> String {
 }
 
 /// The devices of a design that are plugged in late.
-pub(super) fn devices(board: &dyn Board, arch: Arch, hardware: &Hardware) -> Result<Vec<LateDevice>, String> {
+pub(super) fn devices(
+    board: &dyn Board,
+    arch: Arch,
+    hardware: &Hardware,
+) -> Result<Vec<LateDevice>, String> {
     let mut late = Vec::new();
     for bridge in &hardware.bridges {
-        for (position, device) in bridge.devices.iter().enumerate().filter(|(_, device)| is_late(device)) {
+        for (position, device) in bridge
+            .devices
+            .iter()
+            .enumerate()
+            .filter(|(_, device)| is_late(device))
+        {
             let mut arguments = match device {
-                Device::Nvme { id, subsystem, io_queues } => {
+                Device::Nvme {
+                    id,
+                    subsystem,
+                    io_queues,
+                } => {
                     let mut arguments = json!({ "driver": "nvme", "id": id });
-                    nvme(*subsystem, *io_queues).into_iter().for_each(|(name, value)| arguments[name] = value);
+                    nvme(*subsystem, *io_queues)
+                        .into_iter()
+                        .for_each(|(name, value)| arguments[name] = value);
                     arguments
                 }
                 Device::StandIn(other) => {
@@ -82,10 +105,17 @@ pub(super) fn devices(board: &dyn Board, arch: Arch, hardware: &Hardware) -> Res
                 }
                 Device::Nic { .. } | Device::Block { .. } => continue,
             };
-            for (name, value) in board.seat(bridge, position).split(',').filter_map(|word| word.split_once('=')) {
+            for (name, value) in board
+                .seat(bridge, position)
+                .split(',')
+                .filter_map(|word| word.split_once('='))
+            {
                 arguments[name] = json!(value);
             }
-            late.push(LateDevice { arguments, address: board.address(bridge, position) });
+            late.push(LateDevice {
+                arguments,
+                address: board.address(bridge, position),
+            });
         }
     }
     if arch == Arch::Powerpc64le && !late.is_empty() {

@@ -24,7 +24,9 @@ pub(super) fn sizes(
     let mut sizes = vec![0; numbers.count];
     let (mut rounded, mut unknown) = (0, 0);
     for (described, guest) in numbers.pairs() {
-        let Some(node) = machine.node(described).filter(|node| node.online) else { continue };
+        let Some(node) = machine.node(described).filter(|node| node.online) else {
+            continue;
+        };
         let wanted = node.total_bytes().unwrap_or_else(|| {
             unknown += 1;
             UNKNOWN
@@ -33,7 +35,9 @@ pub(super) fn sizes(
         rounded += usize::from(bytes != wanted);
         sizes[guest.0 as usize] = bytes;
     }
-    let total = sizes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    let total = sizes
+        .iter()
+        .fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
     let mebibytes = |bytes: u64| bytes >> 20;
     if total > MOST {
         return Err(LabError::Design(format!(
@@ -50,10 +54,16 @@ pub(super) fn sizes(
         )));
     }
     if unknown > 0 {
-        notes.push(format!("{unknown} nodes of unknown size have {} MiB each", mebibytes(UNKNOWN)));
+        notes.push(format!(
+            "{unknown} nodes of unknown size have {} MiB each",
+            mebibytes(UNKNOWN)
+        ));
     }
     if rounded > 0 {
-        notes.push(format!("the memory of {rounded} nodes is rounded up to multiples of {} MiB", mebibytes(step)));
+        notes.push(format!(
+            "the memory of {rounded} nodes is rounded up to multiples of {} MiB",
+            mebibytes(step)
+        ));
     }
     Ok(sizes)
 }

@@ -14,7 +14,9 @@ const MOST_NODES: usize = 128;
 /// Whether QEMU takes so many nodes.
 pub(super) fn check_count(machine: &Machine) -> Result<(), LabError> {
     match machine.nodes.len() {
-        0 => Err(LabError::Design("it has no nodes; describe at least one".to_owned())),
+        0 => Err(LabError::Design(
+            "it has no nodes; describe at least one".to_owned(),
+        )),
         1..=MOST_NODES => Ok(()),
         count => Err(LabError::Design(format!(
             "it has {count} nodes and QEMU takes at most {MOST_NODES}; --scale keeps every node, so describe fewer"
@@ -33,22 +35,42 @@ pub(super) struct Numbers {
 impl Numbers {
     /// Numbers as the guest's kernel will give them. QEMU's are the same, so that they need no translation: a node that the
     /// kernel would number differently is told to QEMU under that number in the first place.
-    pub fn new(machine: &Machine, cpus: &[VirtualCpu], board: &dyn Board, notes: &mut Vec<String>) -> Self {
+    pub fn new(
+        machine: &Machine,
+        cpus: &[VirtualCpu],
+        board: &dyn Board,
+        notes: &mut Vec<String>,
+    ) -> Self {
         let highest = machine.nodes.last().map_or(0, |node| node.id.0 as usize);
         if board.node_numbers() == NodeNumbers::AsGiven && highest < MOST_NODES {
-            let guest = machine.nodes.iter().map(|node| (node.id, node.id)).collect();
-            return Self { guest, count: highest + 1 };
+            let guest = machine
+                .nodes
+                .iter()
+                .map(|node| (node.id, node.id))
+                .collect();
+            return Self {
+                guest,
+                count: highest + 1,
+            };
         }
         let order = by_appearance(machine, cpus);
         let guest: BTreeMap<NodeId, NodeId> = order.into_iter().zip((0..).map(NodeId)).collect();
-        let numbers = Self { count: guest.len(), guest };
+        let numbers = Self {
+            count: guest.len(),
+            guest,
+        };
         numbers.note_changes(notes);
         numbers
     }
 
     fn note_changes(&self, notes: &mut Vec<String>) {
-        let changed = self.guest.iter().filter(|(described, guest)| described != guest);
-        let changed: Vec<String> = changed.map(|(described, guest)| format!("{described} is {guest}")).collect();
+        let changed = self
+            .guest
+            .iter()
+            .filter(|(described, guest)| described != guest);
+        let changed: Vec<String> = changed
+            .map(|(described, guest)| format!("{described} is {guest}"))
+            .collect();
         if !changed.is_empty() {
             notes.push(format!(
                 "nodes have other numbers in the guest ({}): its kernel counts them as the firmware's tables name them, nodes \
@@ -65,7 +87,9 @@ impl Numbers {
 
     /// Described nodes with their numbers in the guest.
     pub fn pairs(&self) -> impl Iterator<Item = (NodeId, NodeId)> + '_ {
-        self.guest.iter().map(|(&described, &guest)| (described, guest))
+        self.guest
+            .iter()
+            .map(|(&described, &guest)| (described, guest))
     }
 }
 
@@ -73,8 +97,14 @@ impl Numbers {
 /// does not name (`build_srat` in hw/i386/acpi-build.c and hw/arm/virt-acpi-build.c).
 fn by_appearance(machine: &Machine, cpus: &[VirtualCpu]) -> Vec<NodeId> {
     let mut order: Vec<NodeId> = Vec::new();
-    let with_memory = machine.nodes.iter().filter(|node| node.online && node.has_memory() != Some(false));
-    let appearing = cpus.iter().map(|cpu| cpu.node).chain(with_memory.map(|node| node.id));
+    let with_memory = machine
+        .nodes
+        .iter()
+        .filter(|node| node.online && node.has_memory() != Some(false));
+    let appearing = cpus
+        .iter()
+        .map(|cpu| cpu.node)
+        .chain(with_memory.map(|node| node.id));
     let mut seen = std::collections::BTreeSet::new();
     for node in appearing.chain(machine.nodes.iter().map(|node| node.id)) {
         if seen.insert(node) {

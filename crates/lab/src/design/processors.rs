@@ -30,14 +30,21 @@ pub(super) fn present(
     let mut cpus = Vec::new();
     let mut strays = 0;
     for cpu in machine.cpus.iter().filter(|cpu| cpu.online) {
-        let home = cpu.node.filter(|&node| machine.node(node).is_some_and(|node| node.online));
+        let home = cpu
+            .node
+            .filter(|&node| machine.node(node).is_some_and(|node| node.online));
         strays += usize::from(home.is_none());
         if let Some(node) = home.or(fallback) {
-            cpus.push(VirtualCpu { described: cpu.id, node });
+            cpus.push(VirtualCpu {
+                described: cpu.id,
+                node,
+            });
         }
     }
     if cpus.is_empty() {
-        return Err(LabError::Design("it has no CPU that is online and on a node".to_owned()));
+        return Err(LabError::Design(
+            "it has no CPU that is online and on a node".to_owned(),
+        ));
     }
     if cpus.len() > board.most_cpus() {
         return Err(LabError::Design(format!(
@@ -47,34 +54,55 @@ pub(super) fn present(
         )));
     }
     if strays > 0 {
-        notes.push(format!("{strays} CPUs that are on no node are on node {} in the guest", cpus[0].node));
+        notes.push(format!(
+            "{strays} CPUs that are on no node are on node {} in the guest",
+            cpus[0].node
+        ));
     }
     let missing = machine.cpus.len() - cpus.len();
     if missing > 0 {
-        notes.push(format!("{missing} CPUs that are offline are not in the guest at all"));
+        notes.push(format!(
+            "{missing} CPUs that are offline are not in the guest at all"
+        ));
     }
-    if cpus.iter().zip(0..).any(|(cpu, number)| cpu.described != CpuId(number)) {
+    if cpus
+        .iter()
+        .zip(0..)
+        .any(|(cpu, number)| cpu.described != CpuId(number))
+    {
         notes.push("CPUs have other numbers in the guest: there are no gaps".to_owned());
     }
     Ok(cpus)
 }
 
 /// The topology that comes nearest to the described one.
-pub(super) fn topology(machine: &Machine, cpus: &[VirtualCpu], board: &dyn Board, notes: &mut Vec<String>) -> Topology {
+pub(super) fn topology(
+    machine: &Machine,
+    cpus: &[VirtualCpu],
+    board: &dyn Board,
+    notes: &mut Vec<String>,
+) -> Topology {
     let threads = threads(machine, cpus, notes);
     // What a core is in, by number of the core.
-    let places: Vec<(Package, NodeId)> =
-        cpus.iter().step_by(threads).map(|cpu| (package(machine, cpu), cpu.node)).collect();
+    let places: Vec<(Package, NodeId)> = cpus
+        .iter()
+        .step_by(threads)
+        .map(|cpu| (package(machine, cpu), cpu.node))
+        .collect();
     let total = places.len();
     let part = runs(&places, |place| *place).into_iter().fold(total, gcd);
     let packages = runs(&places, |place| place.0);
     let kinds: std::collections::BTreeSet<Package> = places.iter().map(|place| place.0).collect();
     let whole = packages.first().copied().filter(|&first| {
-        packages.len() == kinds.len() && packages.iter().all(|&run| run == first) && first.is_multiple_of(part)
+        packages.len() == kinds.len()
+            && packages.iter().all(|&run| run == first)
+            && first.is_multiple_of(part)
     });
     // A socket is a package where all are alike, with its nodes as dies; otherwise what is on one node and in one package.
     let (sockets, dies) = match whole {
-        Some(package) if package == part || board.socket_parts().is_some() => (total / package, package / part),
+        Some(package) if package == part || board.socket_parts().is_some() => {
+            (total / package, package / part)
+        }
         _ => (total / part, 1),
     };
     if sockets != kinds.len() {
@@ -83,7 +111,13 @@ pub(super) fn topology(machine: &Machine, cpus: &[VirtualCpu], board: &dyn Board
             kinds.len()
         ));
     }
-    Topology { cpus: cpus.len(), sockets, dies, cores: part, threads }
+    Topology {
+        cpus: cpus.len(),
+        sockets,
+        dies,
+        cores: part,
+        threads,
+    }
 }
 
 /// What tells packages apart: the kernel's number, or the node where there is none.
@@ -91,9 +125,17 @@ type Package = (i64, u32);
 
 fn package(machine: &Machine, cpu: &VirtualCpu) -> Package {
     let described = machine.cpu(cpu.described);
-    match described.and_then(|cpu| cpu.package).filter(|&package| package >= 0) {
+    match described
+        .and_then(|cpu| cpu.package)
+        .filter(|&package| package >= 0)
+    {
         Some(package) => (package, u32::MAX),
-        None => (-1, described.and_then(|cpu| cpu.package_leader).map_or(cpu.node.0, |leader| leader.0)),
+        None => (
+            -1,
+            described
+                .and_then(|cpu| cpu.package_leader)
+                .map_or(cpu.node.0, |leader| leader.0),
+        ),
     }
 }
 
@@ -109,18 +151,25 @@ fn threads(machine: &Machine, cpus: &[VirtualCpu], notes: &mut Vec<String>) -> u
     }
     let most = cores.values().copied().max().unwrap_or(1);
     let neighbours = cores.values().all(|&count| count == most)
-        && cpus
-            .chunks(most)
-            .all(|core| core.iter().all(|cpu| leader(cpu) == leader(&core[0]) && cpu.node == core[0].node));
+        && cpus.chunks(most).all(|core| {
+            core.iter()
+                .all(|cpu| leader(cpu) == leader(&core[0]) && cpu.node == core[0].node)
+        });
     if most > 1 && !neighbours {
-        notes.push("SMT siblings are separate cores in the guest: QEMU's have neighbouring numbers".to_owned());
+        notes.push(
+            "SMT siblings are separate cores in the guest: QEMU's have neighbouring numbers"
+                .to_owned(),
+        );
     }
     if neighbours { most } else { 1 }
 }
 
 /// The lengths of the runs of equal keys.
 fn runs<T, K: PartialEq>(items: &[T], key: impl Fn(&T) -> K) -> Vec<usize> {
-    items.chunk_by(|a, b| key(a) == key(b)).map(<[T]>::len).collect()
+    items
+        .chunk_by(|a, b| key(a) == key(b))
+        .map(<[T]>::len)
+        .collect()
 }
 
 fn gcd(a: usize, b: usize) -> usize {

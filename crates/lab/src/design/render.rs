@@ -42,7 +42,10 @@ pub(super) fn arguments(
     push(&mut all, "-smp", processors(board, hardware.topology));
     nodes(hardware, form, &mut all);
     distances(hardware, &mut all);
-    hardware.performance.iter().for_each(|figure| push(&mut all, "-numa", latency_or_bandwidth(*figure)));
+    hardware
+        .performance
+        .iter()
+        .for_each(|figure| push(&mut all, "-numa", latency_or_bandwidth(*figure)));
     bridges(board, hardware, card, form, &mut all);
     all
 }
@@ -52,7 +55,11 @@ fn push(all: &mut Vec<String>, option: &str, value: impl Into<String>) {
 }
 
 fn machine(board: &dyn Board, hardware: &Hardware, acceleration: Acceleration) -> String {
-    let hmat = if hardware.performance.is_empty() { "" } else { ",hmat=on" };
+    let hmat = if hardware.performance.is_empty() {
+        ""
+    } else {
+        ",hmat=on"
+    };
     format!("{}{hmat}", board.machine(acceleration))
 }
 
@@ -64,8 +71,16 @@ fn accelerator(acceleration: Acceleration) -> &'static str {
 }
 
 fn processors(board: &dyn Board, topology: Topology) -> String {
-    let Topology { cpus, sockets, dies, cores, threads } = topology;
-    let dies = board.socket_parts().map_or_else(String::new, |parts| format!(",{parts}={dies}"));
+    let Topology {
+        cpus,
+        sockets,
+        dies,
+        cores,
+        threads,
+    } = topology;
+    let dies = board
+        .socket_parts()
+        .map_or_else(String::new, |parts| format!(",{parts}={dies}"));
     format!("{cpus},sockets={sockets}{dies},cores={cores},threads={threads}")
 }
 
@@ -74,7 +89,9 @@ fn nodes(hardware: &Hardware, form: Form<'_>, all: &mut Vec<String>) {
     push(all, "-m", format!("{}M", total >> 20));
     let initiators = match hardware.performance.is_empty() {
         true => Vec::new(),
-        false => performance::initiators(&hardware.nodes, &hardware.distances, &hardware.performance),
+        false => {
+            performance::initiators(&hardware.nodes, &hardware.distances, &hardware.performance)
+        }
     };
     for (number, node) in hardware.nodes.iter().enumerate() {
         let mut words = format!("node,nodeid={number}{}", cpu_ranges(&node.cpus));
@@ -85,7 +102,11 @@ fn nodes(hardware: &Hardware, form: Form<'_>, all: &mut Vec<String>) {
                 Form::Saved(file) | Form::Loaded(file) => ("file", format!(",{}", file(number))),
             };
             let size = node.bytes >> 20;
-            push(all, "-object", format!("memory-backend-{backend},id=m{number},size={size}M,reserve=off{file}"));
+            push(
+                all,
+                "-object",
+                format!("memory-backend-{backend},id=m{number},size={size}M,reserve=off{file}"),
+            );
             words += &format!(",memdev=m{number}");
         }
         if let Some(initiator) = initiators.get(number).copied().flatten() {
@@ -98,23 +119,41 @@ fn nodes(hardware: &Hardware, form: Form<'_>, all: &mut Vec<String>) {
 /// `,cpus=0-3,cpus=8`
 fn cpu_ranges(cpus: &CpuSet) -> String {
     let list = cpus.to_string();
-    list.split(',').filter(|range| !range.is_empty()).map(|range| format!(",cpus={range}")).collect()
+    list.split(',')
+        .filter(|range| !range.is_empty())
+        .map(|range| format!(",cpus={range}"))
+        .collect()
 }
 
 /// QEMU takes one direction for both; asymmetric distances have to be given in both.
 fn distances(hardware: &Hardware, all: &mut Vec<String>) {
     let matrix = &hardware.distances;
-    let symmetric = (0..matrix.len()).all(|from| (0..from).all(|to| matrix[from][to] == matrix[to][from]));
+    let symmetric =
+        (0..matrix.len()).all(|from| (0..from).all(|to| matrix[from][to] == matrix[to][from]));
     for (from, row) in matrix.iter().enumerate() {
         let first = if symmetric { from } else { 0 };
-        for (to, distance) in row.iter().enumerate().skip(first).filter(|(to, _)| *to != from) {
-            push(all, "-numa", format!("dist,src={from},dst={to},val={distance}"));
+        for (to, distance) in row
+            .iter()
+            .enumerate()
+            .skip(first)
+            .filter(|(to, _)| *to != from)
+        {
+            push(
+                all,
+                "-numa",
+                format!("dist,src={from},dst={to},val={distance}"),
+            );
         }
     }
 }
 
 fn latency_or_bandwidth(figure: Performance) -> String {
-    let Performance { initiator, target, what, value } = figure;
+    let Performance {
+        initiator,
+        target,
+        what,
+        value,
+    } = figure;
     let figure = match what {
         Measured::ReadLatency => format!("read-latency,latency={value}"),
         Measured::WriteLatency => format!("write-latency,latency={value}"),
@@ -124,9 +163,19 @@ fn latency_or_bandwidth(figure: Performance) -> String {
     format!("hmat-lb,initiator={initiator},target={target},hierarchy=memory,data-type={figure}")
 }
 
-fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, form: Form<'_>, all: &mut Vec<String>) {
+fn bridges(
+    board: &dyn Board,
+    hardware: &Hardware,
+    card: &str,
+    form: Form<'_>,
+    all: &mut Vec<String>,
+) {
     for number in 0..hardware.subsystems.len() {
-        push(all, "-device", format!("nvme-subsys,id=subsystem{number},nqn=subsystem{number}"));
+        push(
+            all,
+            "-device",
+            format!("nvme-subsys,id=subsystem{number},nqn=subsystem{number}"),
+        );
     }
     // Namespaces go to a subsystem through any of its controllers, which must be there before.
     let mut namespaces = vec![true; hardware.subsystems.len()];
@@ -137,15 +186,26 @@ fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, form: Form<'_>, a
             let is_late = !matches!(form, Form::Whole) && late::is_late(device);
             match device {
                 Device::Nvme { .. } if matches!(form, Form::Saved(_)) => {}
-                Device::Nvme { id, subsystem, io_queues } => {
+                Device::Nvme {
+                    id,
+                    subsystem,
+                    io_queues,
+                } => {
                     let is_first = namespaces.get_mut(*subsystem).is_some_and(std::mem::take);
                     let placeholder = late::placeholder(*subsystem);
                     let id = if is_late { &placeholder } else { id };
                     // Function 1 of a slot without a function 0 is not exposed to the guest.
                     let function = if is_late { ",addr=0.1" } else { "" };
                     if !is_late || is_first {
-                        let words: String = late::nvme(*subsystem, *io_queues).into_iter().map(late::word).collect();
-                        push(all, "-device", format!("nvme,id={id}{words},{seat}{function}"));
+                        let words: String = late::nvme(*subsystem, *io_queues)
+                            .into_iter()
+                            .map(late::word)
+                            .collect();
+                        push(
+                            all,
+                            "-device",
+                            format!("nvme,id={id}{words},{seat}{function}"),
+                        );
                     }
                     if is_first {
                         self::namespaces(hardware, *subsystem, id, all);
@@ -156,12 +216,22 @@ fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, form: Form<'_>, a
                     let card = if *multi_queue { card } else { "virtio-net-pci" };
                     push(all, "-netdev", format!("user,id={id},restrict=on"));
                     // Without an option ROM: it is not needed, and QEMU was seen to abort over it.
-                    push(all, "-device", format!("{card},netdev={id},romfile=,{seat}"));
+                    push(
+                        all,
+                        "-device",
+                        format!("{card},netdev={id},romfile=,{seat}"),
+                    );
                 }
                 Device::Block { disk, queues } => {
-                    push(all, "-device", format!("virtio-blk-pci,drive={disk},num-queues={queues},{seat}"));
+                    push(
+                        all,
+                        "-device",
+                        format!("virtio-blk-pci,drive={disk},num-queues={queues},{seat}"),
+                    );
                 }
-                Device::StandIn(stand_in) => push(all, "-device", format!("{},{seat}", stand_in.qemu())),
+                Device::StandIn(stand_in) => {
+                    push(all, "-device", format!("{},{seat}", stand_in.qemu()))
+                }
             }
         }
     }
@@ -169,6 +239,10 @@ fn bridges(board: &dyn Board, hardware: &Hardware, card: &str, form: Form<'_>, a
 
 fn namespaces(hardware: &Hardware, subsystem: usize, controller: &str, all: &mut Vec<String>) {
     for (nsid, disk) in (1..).zip(&hardware.subsystems[subsystem].disks) {
-        push(all, "-device", format!("nvme-ns,drive={disk},bus={controller},nsid={nsid},shared=on"));
+        push(
+            all,
+            "-device",
+            format!("nvme-ns,drive={disk},bus={controller},nsid={nsid},shared=on"),
+        );
     }
 }

@@ -12,14 +12,23 @@ pub(super) fn words(machine: &Machine, cpus: &[VirtualCpu]) -> Vec<String> {
         format!("numa_balancing={word}")
     }));
     // "numa" is the kernel's own choice.
-    let mut policies = machine.nvme.get().into_iter().flatten().filter_map(|subsystem| subsystem.iopolicy.get());
-    if let Some(policy) =
-        policies.next().filter(|&policy| *policy != IoPolicy::Numa && policies.all(|other| other == policy))
+    let mut policies = machine
+        .nvme
+        .get()
+        .into_iter()
+        .flatten()
+        .filter_map(|subsystem| subsystem.iopolicy.get());
+    if let Some(policy) = policies
+        .next()
+        .filter(|&policy| *policy != IoPolicy::Numa && policies.all(|other| other == policy))
     {
         words.push(format!("nvme_core.iopolicy={policy}"));
     }
     let states = &machine.cpu_states;
-    for (word, set) in [("isolcpus", &states.isolated), ("nohz_full", &states.nohz_full)] {
+    for (word, set) in [
+        ("isolcpus", &states.isolated),
+        ("nohz_full", &states.nohz_full),
+    ] {
         let set = renumbered(set, cpus);
         if !set.is_empty() {
             words.push(format!("{word}={set}"));
@@ -29,7 +38,13 @@ pub(super) fn words(machine: &Machine, cpus: &[VirtualCpu]) -> Vec<String> {
 }
 
 fn renumbered(set: &Known<CpuSet>, cpus: &[VirtualCpu]) -> CpuSet {
-    let Some(set) = set.get() else { return CpuSet::new() };
-    let members = (0..).zip(cpus).filter(|(_, cpu)| set.contains(cpu.described));
-    members.map(|(number, _)| nearfar_machine::CpuId(number)).collect()
+    let Some(set) = set.get() else {
+        return CpuSet::new();
+    };
+    let members = (0..)
+        .zip(cpus)
+        .filter(|(_, cpu)| set.contains(cpu.described));
+    members
+        .map(|(number, _)| nearfar_machine::CpuId(number))
+        .collect()
 }

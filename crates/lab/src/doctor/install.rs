@@ -15,7 +15,10 @@ pub struct Installer {
 impl Installer {
     /// Looks for apt and its sources.
     pub fn of_system() -> Self {
-        Self { apt: crate::programs::find("apt-get").is_some(), archive: Archive::of_system(Path::new("/")) }
+        Self {
+            apt: crate::programs::find("apt-get").is_some(),
+            archive: Archive::of_system(Path::new("/")),
+        }
     }
 
     /// An installer for a described archive; for tests.
@@ -25,7 +28,8 @@ impl Installer {
 
     /// The command that installs packages; `None` without apt, where the packages' names may be others.
     pub fn install(&self, packages: &str) -> Option<String> {
-        self.apt.then(|| format!("sudo apt-get install --no-install-recommends {packages}"))
+        self.apt
+            .then(|| format!("sudo apt-get install --no-install-recommends {packages}"))
     }
 
     /// The command that installs packages in a newer version than the release's own, from its backports, on the mirror
@@ -41,7 +45,13 @@ impl Installer {
         fields.push(format!("URIs: {}", archive.main.uris.join(" ")));
         fields.push(format!("Suites: {suite}"));
         fields.push("Components: main".to_owned());
-        fields.extend(archive.main.signed_by.as_ref().map(|keys| format!("Signed-By: {keys}")));
+        fields.extend(
+            archive
+                .main
+                .signed_by
+                .as_ref()
+                .map(|keys| format!("Signed-By: {keys}")),
+        );
         // No field of apt's may hold a quotation mark; one that does is not put into a shell's hands.
         if fields.iter().any(|field| field.contains('\'')) {
             return None;

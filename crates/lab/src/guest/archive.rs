@@ -59,10 +59,25 @@ impl Archive {
         let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let name_length = u32::try_from(path.len() + 1).unwrap_or(u32::MAX);
         // inode, mode, uid, gid, links, time, length, device of the file system (2), of a device file (2), name, check sum
-        let numbers = [self.entries, mode, 0, 0, 1, 0, length, 0, 0, device.0, device.1, name_length, 0];
+        let numbers = [
+            self.entries,
+            mode,
+            0,
+            0,
+            1,
+            0,
+            length,
+            0,
+            0,
+            device.0,
+            device.1,
+            name_length,
+            0,
+        ];
         self.bytes.extend_from_slice(b"070701");
         for number in numbers {
-            self.bytes.extend_from_slice(format!("{number:08X}").as_bytes());
+            self.bytes
+                .extend_from_slice(format!("{number:08X}").as_bytes());
         }
         self.bytes.extend_from_slice(path.as_bytes());
         self.bytes.push(0);

@@ -61,8 +61,17 @@ pub fn spare_disk(port: &str) -> String {
 
 /// The block nodes a guest gets, those for its spare ports among them: name and bytes.
 pub fn disks(design: &Design) -> Vec<(String, u64)> {
-    let own = design.disks.iter().map(|disk| (disk.name.clone(), disk.bytes));
-    own.chain(design.spare_ports.iter().map(|port| (spare_disk(&port.id), SPARE_DISK_BYTES))).collect()
+    let own = design
+        .disks
+        .iter()
+        .map(|disk| (disk.name.clone(), disk.bytes));
+    own.chain(
+        design
+            .spare_ports
+            .iter()
+            .map(|port| (spare_disk(&port.id), SPARE_DISK_BYTES)),
+    )
+    .collect()
 }
 
 /// All of QEMU's arguments. `kernel` is the image that is loaded, `number` names what is inherited.
@@ -75,18 +84,25 @@ pub fn arguments(
     let mut all = Arguments(Vec::new());
     all.words(&["-nodefaults", "-no-user-config", "-no-reboot"]);
     all.option("-display", "none");
-    let memory = |access: &str, node: usize| format!("{access},mem-path=/dev/fd/{}", number(&Part::Memory(node)));
+    let memory = |access: &str, node: usize| {
+        format!("{access},mem-path=/dev/fd/{}", number(&Part::Memory(node)))
+    };
     let (qemu, acceleration) = (&request.qemu, request.acceleration);
     match purpose {
         Purpose::Boot => all.0.extend(request.design.arguments(qemu, acceleration)),
         Purpose::Save => {
             let shared = |node| memory("share=on", node);
-            all.0.extend(request.design.saved_arguments(qemu, acceleration, &shared));
+            all.0
+                .extend(request.design.saved_arguments(qemu, acceleration, &shared));
         }
         Purpose::Load => {
             // The guest writes to copies of the pages, whoever may write to the file.
             let private = |node| memory("share=off,readonly=on,rom=off", node);
-            all.0.extend(request.design.loaded_arguments(qemu, acceleration, &private));
+            all.0.extend(
+                request
+                    .design
+                    .loaded_arguments(qemu, acceleration, &private),
+            );
             all.option("-incoming", "defer");
         }
     }
@@ -101,7 +117,13 @@ pub fn arguments(
     ports(request, number, &mut all);
     for (place, (name, _)) in disks(&request.design).into_iter().enumerate() {
         let set = place + 1;
-        all.option("-add-fd", format!("fd={},set={set},opaque={name}", number(&Part::Disk(name.clone()))));
+        all.option(
+            "-add-fd",
+            format!(
+                "fd={},set={set},opaque={name}",
+                number(&Part::Disk(name.clone()))
+            ),
+        );
         all.option(
             "-blockdev",
             format!("driver=raw,node-name={name},file.driver=file,file.filename=/dev/fdset/{set},file.locking=off"),
@@ -139,7 +161,11 @@ pub fn kernel_words(request: &GuestRequest) -> Vec<String> {
 }
 
 /// Entropy collection by jitter, certificates of module signatures, and trusted keys: slow to set up under emulation.
-const SKIPPED: [&str; 3] = ["jent_mod_init", "load_system_certificate_list", "init_encrypted"];
+const SKIPPED: [&str; 3] = [
+    "jent_mod_init",
+    "load_system_certificate_list",
+    "init_encrypted",
+];
 
 /// The device of the kernel's console.
 fn console_device(arch: Arch) -> &'static str {
@@ -172,7 +198,10 @@ fn folders(request: &GuestRequest, all: &mut Arguments) {
     let mut share = |name: &str, folder: &Path, slot: u32, access: &str| {
         // A comma in a value is doubled (QEMU's manual, "-option values").
         let path = folder.display().to_string().replace(',', ",,");
-        all.option("-fsdev", format!("local,id={name},path={path},security_model=none,multidevs=remap{access}"));
+        all.option(
+            "-fsdev",
+            format!("local,id={name},path={path},security_model=none,multidevs=remap{access}"),
+        );
         all.option(
             "-device",
             format!("virtio-9p-pci,fsdev={name},mount_tag=nearfar.{name},disable-legacy=on,bus={bus},addr={slot:#x}"),
@@ -192,13 +221,19 @@ fn folders(request: &GuestRequest, all: &mut Arguments) {
 /// The terminal and the ports of the agent.
 fn ports(request: &GuestRequest, number: &dyn Fn(&Part) -> String, all: &mut Arguments) {
     let bus = root_bus(request.design.arch);
-    all.option("-device", format!("virtio-serial-pci,id=ports,disable-legacy=on,max_ports=8,bus={bus},addr=0x1b"));
+    all.option(
+        "-device",
+        format!("virtio-serial-pci,id=ports,disable-legacy=on,max_ports=8,bus={bus},addr=0x1b"),
+    );
     all.channel("terminal", number(&Part::Terminal));
     all.option("-device", "virtconsole,chardev=terminal,bus=ports.0,nr=0");
     for (place, name) in PORTS.iter().enumerate() {
         all.channel(name, number(&Part::Port(place)));
         let nr = place + 1;
-        all.option("-device", format!("virtserialport,chardev={name},bus=ports.0,nr={nr},name=nearfar.{name}"));
+        all.option(
+            "-device",
+            format!("virtserialport,chardev={name},bus=ports.0,nr={nr},name=nearfar.{name}"),
+        );
     }
 }
 
@@ -218,12 +253,20 @@ pub fn settings_of_design(request: &GuestRequest, modules: &Modules) -> String {
 }
 
 /// What one guest has to know, as assignments of a shell; sent to it once it has booted or its state is loaded.
-pub fn settings_of_guest(request: &GuestRequest, token: &str, machine_id: &str, late: &[LateDevice]) -> String {
+pub fn settings_of_guest(
+    request: &GuestRequest,
+    token: &str,
+    machine_id: &str,
+    late: &[LateDevice],
+) -> String {
     let root = match request.root {
         Root::Overlay => "overlay",
         Root::ReadOnly => "read-only",
     };
-    let addresses: Vec<_> = late.iter().map(|device| device.address.to_string()).collect();
+    let addresses: Vec<_> = late
+        .iter()
+        .map(|device| device.address.to_string())
+        .collect();
     format!(
         "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nLABEL={}\n",
         results_folder(request).unwrap_or_default(),
@@ -256,6 +299,9 @@ impl Arguments {
     }
 
     fn channel(&mut self, name: &str, number: impl ToString) {
-        self.option("-chardev", format!("socket,id={name},fd={}", number.to_string()));
+        self.option(
+            "-chardev",
+            format!("socket,id={name},fd={}", number.to_string()),
+        );
     }
 }

@@ -37,7 +37,10 @@ const LAST_LINES: usize = 40;
 const MAX_ATTEMPTS: usize = 3;
 
 /// How often the request to cancel is looked at.
-const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const GLANCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
 
 impl Guest {
     /// Starts a guest; returns when its agent answers. It starts from a saved guest of the same design where there is one. A
@@ -83,7 +86,8 @@ impl Guest {
 pub fn loaded_image(request: &GuestRequest) -> Result<PathBuf, LabError> {
     let image = &request.kernel.image;
     match request.design.arch {
-        Arch::X86_64 => Ok(unpack::direct_kernel(image, Cache::of_user()?.root())?.unwrap_or_else(|| image.clone())),
+        Arch::X86_64 => Ok(unpack::direct_kernel(image, Cache::of_user()?.root())?
+            .unwrap_or_else(|| image.clone())),
         Arch::Aarch64 | Arch::Powerpc64le => Ok(image.clone()),
     }
 }
@@ -131,14 +135,22 @@ struct Failure {
 
 impl Failure {
     fn of(ending: Ending, guest: &Guest) -> Self {
-        Self { ending, said: (last_words(&guest.console, &guest.qemu_said), guest.console.bytes()) }
+        Self {
+            ending,
+            said: (
+                last_words(&guest.console, &guest.qemu_said),
+                guest.console.bytes(),
+            ),
+        }
     }
 
     /// What happened, where it may go well the next time.
     fn by_chance(&self) -> Option<String> {
         match &self.ending {
             Ending::Silent => Some("QEMU ended before its kernel said anything".to_owned()),
-            Ending::Stuck => Some("it got no further: its CPUs slept or stalled, or it took too long".to_owned()),
+            Ending::Stuck => {
+                Some("it got no further: its CPUs slept or stalled, or it took too long".to_owned())
+            }
             Ending::Crashed(crash) => Some(crash.words().to_owned()),
             Ending::Unhealthy(problem) => Some(problem.clone()),
             Ending::NotLoaded(problem) => Some(format!("the saved guest did not start: {problem}")),
@@ -170,7 +182,10 @@ impl Failure {
 
 impl From<LabError> for Failure {
     fn from(error: LabError) -> Self {
-        Self { ending: Ending::Refused(error), said: (String::new(), 0) }
+        Self {
+            ending: Ending::Refused(error),
+            said: (String::new(), 0),
+        }
     }
 }
 
@@ -197,31 +212,65 @@ impl<'a> Plan<'a> {
     fn new(request: &'a GuestRequest, cancel: &'a AtomicBool) -> Result<Self, LabError> {
         let cache = Cache::of_user()?;
         let kernel = loaded_image(request)?;
-        let hardware = request.design.arguments(&request.qemu, request.acceleration);
-        let modules = Modules::collect(&request.kernel, &hardware, request.foreign.is_some(), cache.root())?;
+        let hardware = request
+            .design
+            .arguments(&request.qemu, request.acceleration);
+        let modules = Modules::collect(
+            &request.kernel,
+            &hardware,
+            request.foreign.is_some(),
+            cache.root(),
+        )?;
         let archive = initramfs::build(request, &modules)?;
         let way = match state::saveable(request) {
-            Ok(late) => Way::Save(Box::new(Place::new(&cache, request, Key::of(request, &kernel, &archive)?)), late),
+            Ok(late) => Way::Save(
+                Box::new(Place::new(
+                    &cache,
+                    request,
+                    Key::of(request, &kernel, &archive)?,
+                )),
+                late,
+            ),
             Err(reason) => Way::Boot(reason),
         };
         let deadline = Instant::now() + request.boot_timeout;
-        Ok(Self { request, cancel, kernel, archive, way, deadline, is_last: false, fallback_reason: None })
+        Ok(Self {
+            request,
+            cancel,
+            kernel,
+            archive,
+            way,
+            deadline,
+            is_last: false,
+            fallback_reason: None,
+        })
     }
 
     fn attempt(&mut self) -> Result<Guest, Failure> {
         let (place, late) = match (&self.way, &self.fallback_reason) {
             (Way::Boot(reason), _) => return self.boot(reason.clone()),
-            (Way::Save(..), Some(reason)) if self.is_last => return self.boot(Some(reason.clone())),
+            (Way::Save(..), Some(reason)) if self.is_last => {
+                return self.boot(Some(reason.clone()));
+            }
             (Way::Save(place, late), _) => (place.clone(), late.clone()),
         };
         // What did not load is not tried again, also where it cannot be removed.
-        let found = if self.fallback_reason.is_some() { Ok(None) } else { place.find() };
+        let found = if self.fallback_reason.is_some() {
+            Ok(None)
+        } else {
+            place.find()
+        };
         match found {
-            Ok(Some(saved)) => self.load(&saved, &late, StartKind::Warm).inspect_err(|failure| {
-                if !matches!(failure.ending, Ending::Late | Ending::Cancelled | Ending::Refused(_)) {
-                    place.discard(Some(saved.folder));
-                }
-            }),
+            Ok(Some(saved)) => self
+                .load(&saved, &late, StartKind::Warm)
+                .inspect_err(|failure| {
+                    if !matches!(
+                        failure.ending,
+                        Ending::Late | Ending::Cancelled | Ending::Refused(_)
+                    ) {
+                        place.discard(Some(saved.folder));
+                    }
+                }),
             Ok(None) => self.save(&place, &late),
             Err(_) => {
                 place.discard(None);
@@ -230,9 +279,23 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn launch(&self, purpose: Purpose, files: Option<&SavedGuest>) -> Result<Dialogue<'_>, Failure> {
-        let Launched { guest, started, state } = launch(self.request, purpose, &self.kernel, &self.archive, files)?;
-        Ok(Dialogue { progress: Progress::of(guest.child.id(), started), guest, started, state, plan: self })
+    fn launch(
+        &self,
+        purpose: Purpose,
+        files: Option<&SavedGuest>,
+    ) -> Result<Dialogue<'_>, Failure> {
+        let Launched {
+            guest,
+            started,
+            state,
+        } = launch(self.request, purpose, &self.kernel, &self.archive, files)?;
+        Ok(Dialogue {
+            progress: Progress::of(guest.child.id(), started),
+            guest,
+            started,
+            state,
+            plan: self,
+        })
     }
 
     /// A guest that boots and is used as it is.
@@ -264,15 +327,23 @@ impl<'a> Plan<'a> {
     }
 
     /// A guest that starts from a saved one.
-    fn load(&self, saved: &SavedGuest, late: &[LateDevice], kind: StartKind) -> Result<Guest, Failure> {
+    fn load(
+        &self,
+        saved: &SavedGuest,
+        late: &[LateDevice],
+        kind: StartKind,
+    ) -> Result<Guest, Failure> {
         let mut dialogue = self.launch(Purpose::Load, Some(saved))?;
         let uri = dialogue.state.clone();
-        let loaded = dialogue.monitor(|guest| state::load(&mut guest.monitor, &uri, &self.request.design, late));
+        let loaded = dialogue
+            .monitor(|guest| state::load(&mut guest.monitor, &uri, &self.request.design, late));
         let ready = loaded.and_then(|()| dialogue.settle(late));
         ready.map_err(|failure| match failure.ending {
             Ending::Late | Ending::Cancelled | Ending::Refused(_) | Ending::NotLoaded(_) => failure,
             _ => Failure {
-                ending: Ending::NotLoaded(failure.by_chance().unwrap_or_else(|| "it ended".to_owned())),
+                ending: Ending::NotLoaded(
+                    failure.by_chance().unwrap_or_else(|| "it ended".to_owned()),
+                ),
                 ..failure
             },
         })?;
@@ -295,7 +366,10 @@ impl Dialogue<'_> {
     }
 
     /// Talks to QEMU's monitor.
-    fn monitor(&mut self, talk: impl FnOnce(&mut Guest) -> Result<(), String>) -> Result<(), Failure> {
+    fn monitor(
+        &mut self,
+        talk: impl FnOnce(&mut Guest) -> Result<(), String>,
+    ) -> Result<(), Failure> {
         talk(&mut self.guest).map_err(|problem| {
             // Its own words about why it ended come after the end of the monitor.
             self.guest.kill();
@@ -309,7 +383,8 @@ impl Dialogue<'_> {
         loop {
             while let Some(said) = self.guest.link.next() {
                 if matches!(said, Said::Clock) {
-                    let answer = renew::answer().map_err(|error| LabError::system("reading random numbers", error))?;
+                    let answer = renew::answer()
+                        .map_err(|error| LabError::system("reading random numbers", error))?;
                     self.send(&answer)?;
                 }
                 if wanted(&said) {
@@ -332,11 +407,19 @@ impl Dialogue<'_> {
             if !self.plan.is_last && self.progress.stuck(&self.guest.console) {
                 return Err(Ending::Stuck);
             }
-            let mut link = [PollFd::from_borrowed_fd(self.guest.link.descriptor(), PollFlags::IN)];
+            let mut link = [PollFd::from_borrowed_fd(
+                self.guest.link.descriptor(),
+                PollFlags::IN,
+            )];
             match poll(&mut link, Some(&GLANCE)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
                 Ok(_) => {}
-                Err(error) => return Err(Ending::Refused(LabError::system("waiting for the guest", error))),
+                Err(error) => {
+                    return Err(Ending::Refused(LabError::system(
+                        "waiting for the guest",
+                        error,
+                    )));
+                }
             }
             if self.guest.link.read() {
                 return Ok(());
@@ -353,7 +436,12 @@ impl Dialogue<'_> {
     /// Sends bytes to the guest's first process.
     fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let sent = self.guest.ports.run.write_all(bytes);
-        sent.map_err(|error| self.failure(Ending::Refused(LabError::system("talking to the guest", error))))
+        sent.map_err(|error| {
+            self.failure(Ending::Refused(LabError::system(
+                "talking to the guest",
+                error,
+            )))
+        })
     }
 
     /// Looks at a guest that is about to be saved: its timers, its kernel's messages, and, while its vCPUs are stopped, their
@@ -370,7 +458,9 @@ impl Dialogue<'_> {
         })?;
         if !missing.is_empty() {
             let cpus = missing.trim_end_matches(',');
-            return Err(self.failure(Ending::Unhealthy(format!("CPU {cpus} had no timer interrupt"))));
+            return Err(self.failure(Ending::Unhealthy(format!(
+                "CPU {cpus} had no timer interrupt"
+            ))));
         }
         if let Some(line) = health::complaint(&self.guest.console) {
             return Err(self.failure(Ending::Unhealthy(format!("its kernel complained: {line}"))));

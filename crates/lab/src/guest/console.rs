@@ -50,12 +50,19 @@ impl Console {
     }
 
     fn said(&self) -> MutexGuard<'_, Said> {
-        self.heard.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.heard
+            .said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until all was heard of sources that have ended: the last words of one that died come after the news of it.
     pub fn hear_out(&self) {
-        drop(self.heard.ended.wait_timeout_while(self.said(), LAG, |said| said.listeners > 0));
+        drop(
+            self.heard
+                .ended
+                .wait_timeout_while(self.said(), LAG, |said| said.listeners > 0),
+        );
     }
 
     /// Keeps what was said.
@@ -76,7 +83,10 @@ impl Console {
     pub fn last_lines(&self, count: usize) -> String {
         let said = self.said();
         let text = String::from_utf8_lossy(&said.end).replace('\r', "");
-        let lines: Vec<_> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        let lines: Vec<_> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
         lines[lines.len().saturating_sub(count)..].join("\n")
     }
 }

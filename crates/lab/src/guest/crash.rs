@@ -63,13 +63,28 @@ mod tests {
 
     #[test]
     fn a_left_breakpoint_is_told_from_other_crashes_and_from_a_panic_that_would_come_again() {
-        let after =
-            "\n".repeat(3) + &"[    1.9] R13: ffff888004a81e88\n".repeat(80) + "---[ end trace 0000000000000000 ]---\n";
+        let after = "\n".repeat(3)
+            + &"[    1.9] R13: ffff888004a81e88\n".repeat(80)
+            + "---[ end trace 0000000000000000 ]---\n";
         let newer = "[    1.9] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n".to_owned() + &after;
         let older = "[    1.9] int3: 0000 [#1] PREEMPT SMP NOPTI\n".to_owned() + &after;
-        assert_eq!([crash(&newer), crash(&older)], [Some(Crash::LeftBreakpoint); 2]);
-        assert_eq!(crash(&("BUG: kernel NULL pointer dereference\n".to_owned() + &after)), Some(Crash::Exception));
-        assert_eq!(crash("Kernel panic - not syncing: No working init found.\n---[ end Kernel panic ]---\n"), None);
-        assert_eq!(crash("[    0.0] Linux version 6.12\n[    1.1] alternatives: int3 self-test\n"), None);
+        assert_eq!(
+            [crash(&newer), crash(&older)],
+            [Some(Crash::LeftBreakpoint); 2]
+        );
+        assert_eq!(
+            crash(&("BUG: kernel NULL pointer dereference\n".to_owned() + &after)),
+            Some(Crash::Exception)
+        );
+        assert_eq!(
+            crash(
+                "Kernel panic - not syncing: No working init found.\n---[ end Kernel panic ]---\n"
+            ),
+            None
+        );
+        assert_eq!(
+            crash("[    0.0] Linux version 6.12\n[    1.1] alternatives: int3 self-test\n"),
+            None
+        );
     }
 }

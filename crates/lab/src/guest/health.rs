@@ -28,8 +28,15 @@ pub struct StuckVcpu {
 
 impl fmt::Display for StuckVcpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { number, in_service, requested } = self;
-        write!(f, "vCPU {number} is halted with interrupt {in_service} in service and {requested} waiting")
+        let Self {
+            number,
+            in_service,
+            requested,
+        } = self;
+        write!(
+            f,
+            "vCPU {number} is halted with interrupt {in_service} in service and {requested} waiting"
+        )
     }
 }
 
@@ -38,7 +45,11 @@ impl fmt::Display for StuckVcpu {
 ///
 /// # Errors
 /// When the monitor is gone.
-pub fn stuck_vcpus(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> Result<Vec<StuckVcpu>, String> {
+pub fn stuck_vcpus(
+    monitor: &mut Monitor,
+    arch: Arch,
+    vcpus: usize,
+) -> Result<Vec<StuckVcpu>, String> {
     let mut stuck = Vec::new();
     for number in 0..if arch == Arch::X86_64 { vcpus } else { 0 } {
         let apic = LocalApic::read(monitor, number)?;
@@ -46,7 +57,11 @@ pub fn stuck_vcpus(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> Result<Ve
             && is_halted(monitor, number)?
         {
             let requested = apic.requested.unwrap_or_else(|| "none".to_owned());
-            stuck.push(StuckVcpu { number, in_service, requested });
+            stuck.push(StuckVcpu {
+                number,
+                in_service,
+                requested,
+            });
         }
     }
     Ok(stuck)
@@ -56,12 +71,22 @@ pub fn stuck_vcpus(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> Result<Ve
 pub fn described(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> String {
     let line = |number| -> Result<String, String> {
         let apic = LocalApic::read(monitor, number)?;
-        let state = if is_halted(monitor, number)? { "halted" } else { "running" };
+        let state = if is_halted(monitor, number)? {
+            "halted"
+        } else {
+            "running"
+        };
         let show = |vectors: Option<String>| vectors.unwrap_or_else(|| "none".to_owned());
         let (in_service, requested) = (show(apic.in_service), show(apic.requested));
-        Ok(format!("vCPU {number} {state}, in service: {in_service}, waiting: {requested}, timer: {}\n", apic.timer))
+        Ok(format!(
+            "vCPU {number} {state}, in service: {in_service}, waiting: {requested}, timer: {}\n",
+            apic.timer
+        ))
     };
-    (0..if arch == Arch::X86_64 { vcpus } else { 0 }).map(line).map_while(Result::ok).collect()
+    (0..if arch == Arch::X86_64 { vcpus } else { 0 })
+        .map(line)
+        .map_while(Result::ok)
+        .collect()
 }
 
 /// What `info lapic` shows of a vCPU.
@@ -74,9 +99,20 @@ struct LocalApic {
 impl LocalApic {
     fn read(monitor: &mut Monitor, vcpu: usize) -> Result<Self, String> {
         let text = ask(monitor, vcpu, "info lapic")?;
-        let timer = text.lines().find(|line| line.starts_with("LVTT\t")).unwrap_or_default();
-        let timer = timer.split_whitespace().skip(2).collect::<Vec<_>>().join(" ");
-        Ok(Self { in_service: vectors(&text, "ISR"), requested: vectors(&text, "IRR"), timer })
+        let timer = text
+            .lines()
+            .find(|line| line.starts_with("LVTT\t"))
+            .unwrap_or_default();
+        let timer = timer
+            .split_whitespace()
+            .skip(2)
+            .collect::<Vec<_>>()
+            .join(" ");
+        Ok(Self {
+            in_service: vectors(&text, "ISR"),
+            requested: vectors(&text, "IRR"),
+            timer,
+        })
     }
 }
 
@@ -91,12 +127,20 @@ pub fn complaint(console: &Console) -> Option<String> {
     let text = console.last_lines(usize::MAX);
     // The kernel repeats its command line, in which a user may have written anything.
     let mut lines = text.lines().filter(|line| !line.contains("ommand line:"));
-    let line = lines.find(|line| STALLS.iter().chain(&COMPLAINTS).any(|words| line.contains(words)));
+    let line = lines.find(|line| {
+        STALLS
+            .iter()
+            .chain(&COMPLAINTS)
+            .any(|words| line.contains(words))
+    });
     line.map(str::to_owned)
 }
 
 fn ask(monitor: &mut Monitor, vcpu: usize, command: &str) -> Result<String, String> {
-    let answer = monitor.execute("human-monitor-command", json!({ "command-line": command, "cpu-index": vcpu }))?;
+    let answer = monitor.execute(
+        "human-monitor-command",
+        json!({ "command-line": command, "cpu-index": vcpu }),
+    )?;
     Ok(answer.as_str().unwrap_or_default().to_owned())
 }
 
@@ -126,7 +170,8 @@ mod tests {
         console.hear(b"[    0.0] [Firmware Bug]: TSC doesn't count with P0 frequency!\n");
         console.hear(b"[    0.1] Kernel command line: console=ttyS0 nosoftlockup loglevel=6\n");
         assert_eq!(complaint(&console), None);
-        console.hear(b"[    9.0] rcu: INFO: rcu_sched self-detected stall on CPU\n[   10.0] fine\n");
+        console
+            .hear(b"[    9.0] rcu: INFO: rcu_sched self-detected stall on CPU\n[   10.0] fine\n");
         assert!(complaint(&console).is_some_and(|line| line.contains("stall")));
     }
 }

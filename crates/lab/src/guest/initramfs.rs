@@ -8,7 +8,17 @@ use super::{GuestRequest, arguments, read_needed, renew};
 use crate::error::LabError;
 
 /// What init.sh calls, apart from what the shell has itself.
-const TOOLS: [&str; 9] = ["cp", "insmod", "ln", "mkdir", "mount", "mv", "sh", "switch_root", "cat"];
+const TOOLS: [&str; 9] = [
+    "cp",
+    "insmod",
+    "ln",
+    "mkdir",
+    "mount",
+    "mv",
+    "sh",
+    "switch_root",
+    "cat",
+];
 
 /// What `udev` would make in `/dev`.
 const LINKS: [(&str, &str); 4] = [
@@ -32,7 +42,10 @@ pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabEr
     }
     // The kernel opens it for the first process before anything is mounted.
     archive.character_device("dev/console", 5, 1);
-    let busybox = read_needed(&request.busybox, "install it with: apt install busybox-static")?;
+    let busybox = read_needed(
+        &request.busybox,
+        "install it with: apt install busybox-static",
+    )?;
     archive.file("bin/busybox", 0o755, &busybox);
     for tool in TOOLS {
         archive.link(&format!("bin/{tool}"), "busybox");
@@ -47,18 +60,30 @@ pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabEr
         settings += &format!("PLUG_{name}='{}'\n", order.join(" "));
     }
     archive.file("guest.conf", 0o644, settings.as_bytes());
-    for name in modules.boot.iter().chain(&modules.devices).chain(&modules.late) {
+    for name in modules
+        .boot
+        .iter()
+        .chain(&modules.devices)
+        .chain(&modules.late)
+    {
         archive.file(&format!("modules/{name}.ko"), 0o644, modules.content(name));
     }
     for (link, target) in LINKS {
         archive.link(&format!("links/{link}"), target);
     }
-    let later: BTreeSet<_> = modules.hot_plug.iter().flat_map(|(_, order)| order).collect();
+    let later: BTreeSet<_> = modules
+        .hot_plug
+        .iter()
+        .flat_map(|(_, order)| order)
+        .collect();
     for name in later {
         archive.file(&format!("later/{name}.ko"), 0o644, modules.content(name));
     }
     if let Some(foreign) = &request.foreign {
-        let emulator = read_needed(&foreign.user_emulator, &format!("run: {}", crate::advice::GET_ALL))?;
+        let emulator = read_needed(
+            &foreign.user_emulator,
+            &format!("run: {}", crate::advice::GET_ALL),
+        )?;
         archive.file(EMULATOR, 0o755, &emulator);
         archive.file("foreign.binfmt", 0o644, registration().as_bytes());
     }

@@ -44,7 +44,10 @@ impl Channels {
     }
 
     fn number(&self, part: &Part) -> String {
-        self.theirs.get(part).map_or_else(|| shown(part), |descriptor| descriptor.as_raw_fd().to_string())
+        self.theirs.get(part).map_or_else(
+            || shown(part),
+            |descriptor| descriptor.as_raw_fd().to_string(),
+        )
     }
 }
 
@@ -63,8 +66,13 @@ pub fn launch(
     let monitor = channels.open(Part::Monitor)?;
     let heard = channels.open(Part::Console)?;
     let terminal = channels.open(Part::Terminal)?;
-    let ports = (0..PORTS.len()).map(|place| channels.open(Part::Port(place))).collect::<Result<Vec<_>, _>>()?;
-    channels.theirs.insert(Part::Initramfs, process::memory_file("first root", archive)?);
+    let ports = (0..PORTS.len())
+        .map(|place| channels.open(Part::Port(place)))
+        .collect::<Result<Vec<_>, _>>()?;
+    channels.theirs.insert(
+        Part::Initramfs,
+        process::memory_file("first root", archive)?,
+    );
     for (name, bytes) in arguments::disks(&request.design) {
         let disk = process::memory_disk(&name, bytes)?;
         channels.theirs.insert(Part::Disk(name), disk);
@@ -72,7 +80,9 @@ pub fn launch(
     let mut state = String::new();
     if let Some(files) = files {
         for (node, file) in &files.memory {
-            channels.theirs.insert(Part::Memory(*node), process::duplicate(file)?);
+            channels
+                .theirs
+                .insert(Part::Memory(*node), process::duplicate(file)?);
         }
         let file = process::duplicate(&files.state)?;
         state = format!("file:/dev/fd/{}", file.as_raw_fd());
@@ -89,13 +99,21 @@ pub fn launch(
     let (console, qemu_said) = (Console::default(), Console::default());
     console.listen(heard, request.console);
     listen_to_qemu(&mut child, &qemu_said, request.console);
-    let [run, link, input, output, errors] = <[UnixStream; 5]>::try_from(ports).unwrap_or_else(|_| unreachable!());
+    let [run, link, input, output, errors] =
+        <[UnixStream; 5]>::try_from(ports).unwrap_or_else(|_| unreachable!());
     let guest = Guest {
         arch: request.design.arch,
         vcpus: request.design.cpu_nodes.len(),
         child: Running::new(child),
-        monitor: Monitor::new(monitor).map_err(|error| LabError::system("talking to QEMU", error))?,
-        ports: Ports { run, input, output, errors, terminal },
+        monitor: Monitor::new(monitor)
+            .map_err(|error| LabError::system("talking to QEMU", error))?,
+        ports: Ports {
+            run,
+            input,
+            output,
+            errors,
+            terminal,
+        },
         link: Link::new(link),
         console,
         qemu_said,
@@ -110,7 +128,11 @@ pub fn launch(
         start: super::StartKind::Booted(None),
         keeping: None,
     };
-    Ok(Launched { guest, started, state })
+    Ok(Launched {
+        guest,
+        started,
+        state,
+    })
 }
 
 /// What stands for something inherited on a command line that is only shown.
@@ -129,10 +151,17 @@ pub fn shown(part: &Part) -> String {
 }
 
 /// The memory shared with the delay plugin.
-fn delays(request: &GuestRequest, channels: &mut Channels) -> Result<Option<Arc<DelayRegion>>, LabError> {
-    let Some(delay) = &request.delay else { return Ok(None) };
+fn delays(
+    request: &GuestRequest,
+    channels: &mut Channels,
+) -> Result<Option<Arc<DelayRegion>>, LabError> {
+    let Some(delay) = &request.delay else {
+        return Ok(None);
+    };
     let region = delay.start()?;
-    channels.theirs.insert(Part::Delays, process::duplicate(&region)?);
+    channels
+        .theirs
+        .insert(Part::Delays, process::duplicate(&region)?);
     Ok(Some(Arc::new(region)))
 }
 

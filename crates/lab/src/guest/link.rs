@@ -53,13 +53,26 @@ impl Said {
         let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
         match verb {
             "booted" => Some(Self::Booted),
-            "ticks" => Some(Self::Ticks { missing: rest.to_owned() }),
+            "ticks" => Some(Self::Ticks {
+                missing: rest.to_owned(),
+            }),
             "clock" => Some(Self::Clock),
             "ready" => Some(Self::Ready),
-            "pong" => Some(Self::Pong { number: first.parse().ok()? }),
-            "started" => Some(Self::Started { id: first.parse().ok()?, group: second.parse().ok()? }),
-            "exit" => Some(Self::Exit { id: first.parse().ok()?, code: second.parse().ok()? }),
-            "ask" => Some(Self::Ask { id: first.parse().ok()?, words: second.to_owned() }),
+            "pong" => Some(Self::Pong {
+                number: first.parse().ok()?,
+            }),
+            "started" => Some(Self::Started {
+                id: first.parse().ok()?,
+                group: second.parse().ok()?,
+            }),
+            "exit" => Some(Self::Exit {
+                id: first.parse().ok()?,
+                code: second.parse().ok()?,
+            }),
+            "ask" => Some(Self::Ask {
+                id: first.parse().ok()?,
+                words: second.to_owned(),
+            }),
             _ => None,
         }
     }
@@ -79,7 +92,11 @@ const LONGEST: usize = 4096;
 impl Link {
     /// A link over this socket.
     pub fn new(socket: UnixStream) -> Self {
-        Self { socket, unfinished: Vec::new(), heard: VecDeque::new() }
+        Self {
+            socket,
+            unfinished: Vec::new(),
+            heard: VecDeque::new(),
+        }
     }
 
     /// What to poll before [`Self::read`].
@@ -99,7 +116,8 @@ impl Link {
         while let Some(at) = self.unfinished.iter().position(|byte| *byte == b'\n') {
             let line: Vec<_> = self.unfinished.drain(..=at).collect();
             // Anything in the guest can write here; what is not ours is passed over.
-            self.heard.extend(Said::parse(String::from_utf8_lossy(&line).trim_end()));
+            self.heard
+                .extend(Said::parse(String::from_utf8_lossy(&line).trim_end()));
         }
         if self.unfinished.len() > LONGEST {
             self.unfinished.clear();
@@ -145,13 +163,28 @@ mod tests {
     fn lines_are_heard_in_order_however_they_arrive_and_foreign_ones_are_passed_over() {
         let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
         let mut link = Link::new(ours);
-        for piece in ["rea", "dy\nstarted 1", " 77\nnonsense\nexit 1 x\nask 5 plug nvme node=1\nexit 1 137\n"] {
+        for piece in [
+            "rea",
+            "dy\nstarted 1",
+            " 77\nnonsense\nexit 1 x\nask 5 plug nvme node=1\nexit 1 137\n",
+        ] {
             theirs.write_all(piece.as_bytes()).expect("room");
             assert!(link.read());
         }
         let said: Vec<_> = std::iter::from_fn(|| link.next()).collect();
-        let ask = Said::Ask { id: 5, words: "plug nvme node=1".to_owned() };
-        assert_eq!(said, [Said::Ready, Said::Started { id: 1, group: 77 }, ask, Said::Exit { id: 1, code: 137 }]);
+        let ask = Said::Ask {
+            id: 5,
+            words: "plug nvme node=1".to_owned(),
+        };
+        assert_eq!(
+            said,
+            [
+                Said::Ready,
+                Said::Started { id: 1, group: 77 },
+                ask,
+                Said::Exit { id: 1, code: 137 }
+            ]
+        );
         drop(theirs);
         assert!(!link.read());
     }

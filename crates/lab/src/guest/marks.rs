@@ -30,7 +30,11 @@ impl Cut {
         Self {
             begin: format!("{token}.begin.{id}.").into_bytes(),
             end: format!("{token}.end.{id}.").into_bytes(),
-            state: if terminal { State::Inside } else { State::Before },
+            state: if terminal {
+                State::Inside
+            } else {
+                State::Before
+            },
             held: Vec::new(),
         }
     }
@@ -79,7 +83,10 @@ fn find(bytes: &[u8], mark: &[u8]) -> Option<usize> {
 
 /// How many bytes at the end may be the start of a mark.
 fn unfinished(bytes: &[u8], mark: &[u8]) -> usize {
-    (1..mark.len().min(bytes.len() + 1)).rev().find(|count| bytes.ends_with(&mark[..*count])).unwrap_or(0)
+    (1..mark.len().min(bytes.len() + 1))
+        .rev()
+        .find(|count| bytes.ends_with(&mark[..*count]))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

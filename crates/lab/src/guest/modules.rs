@@ -9,7 +9,13 @@ use crate::error::LabError;
 use crate::kernels::Kernel;
 
 /// What mounting the host's files and talking to the host takes.
-const BOOT: [&str; 5] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+const BOOT: [&str; 5] = [
+    "virtio_pci",
+    "virtio_console",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+];
 
 /// Modules of QEMU's devices, by the device's name on the command line.
 const OF_DEVICE: [(&str, &[&str]); 10] = [
@@ -51,24 +57,43 @@ impl Modules {
     ///
     /// # Errors
     /// When the modules folder has no `modules.dep` (it says which command makes it), a file of it is damaged or missing.
-    pub fn collect(kernel: &Kernel, arguments: &[String], foreign: bool, cache: &Path) -> Result<Self, LabError> {
-        let Some(folder) = &kernel.modules else { return Ok(Self::default()) };
+    pub fn collect(
+        kernel: &Kernel,
+        arguments: &[String],
+        foreign: bool,
+        cache: &Path,
+    ) -> Result<Self, LabError> {
+        let Some(folder) = &kernel.modules else {
+            return Ok(Self::default());
+        };
         let dependencies = Dependencies::read(folder, &kernel.release)?;
         let mut boot: Vec<_> = BOOT.to_vec();
         if foreign {
             boot.push("binfmt_misc");
         }
-        let (late, devices): (Vec<_>, Vec<_>) = devices_of(arguments).into_iter().partition(|name| LATE.contains(name));
-        let mut modules = Self { boot: dependencies.order(&boot), ..Self::default() };
+        let (late, devices): (Vec<_>, Vec<_>) = devices_of(arguments)
+            .into_iter()
+            .partition(|name| LATE.contains(name));
+        let mut modules = Self {
+            boot: dependencies.order(&boot),
+            ..Self::default()
+        };
         modules.devices = dependencies.order(&devices);
         modules.devices.retain(|name| !modules.boot.contains(name));
         modules.late = dependencies.order(&late);
-        modules.late.retain(|name| !modules.boot.contains(name) && !modules.devices.contains(name));
-        modules.hot_plug = HOT_PLUG.iter().map(|name| ((*name).to_owned(), dependencies.order(&[name]))).collect();
+        modules
+            .late
+            .retain(|name| !modules.boot.contains(name) && !modules.devices.contains(name));
+        modules.hot_plug = HOT_PLUG
+            .iter()
+            .map(|name| ((*name).to_owned(), dependencies.order(&[name])))
+            .collect();
         let all: BTreeSet<_> = modules.names().cloned().collect();
         for name in all {
             if let Some(file) = dependencies.files.get(&name) {
-                modules.contents.insert(name, unpack::unpacked(&folder.join(file), cache)?);
+                modules
+                    .contents
+                    .insert(name, unpack::unpacked(&folder.join(file), cache)?);
             }
         }
         Ok(modules)
@@ -81,7 +106,11 @@ impl Modules {
 
     fn names(&self) -> impl Iterator<Item = &String> {
         let later = self.hot_plug.iter().flat_map(|(_, names)| names);
-        self.boot.iter().chain(&self.devices).chain(&self.late).chain(later)
+        self.boot
+            .iter()
+            .chain(&self.devices)
+            .chain(&self.late)
+            .chain(later)
     }
 }
 
@@ -92,7 +121,12 @@ fn devices_of(arguments: &[String]) -> Vec<&'static str> {
         .filter(|pair| pair[0] == "-device")
         .map(|pair| pair[1].split(',').next().unwrap_or_default())
         .collect();
-    OF_DEVICE.iter().filter(|(device, _)| named.contains(device)).flat_map(|(_, modules)| *modules).copied().collect()
+    OF_DEVICE
+        .iter()
+        .filter(|(device, _)| named.contains(device))
+        .flat_map(|(_, modules)| *modules)
+        .copied()
+        .collect()
 }
 
 /// `modules.dep`, by module name. Format: modules.dep(5), `FILE: FILE ...`, a file's own dependencies all listed, those
@@ -120,7 +154,10 @@ impl Dependencies {
         let mut all = Self::default();
         for (file, needs) in text.lines().filter_map(|line| line.split_once(':')) {
             all.files.insert(module_name(file), PathBuf::from(file));
-            all.needs.insert(module_name(file), needs.split_whitespace().map(module_name).collect());
+            all.needs.insert(
+                module_name(file),
+                needs.split_whitespace().map(module_name).collect(),
+            );
         }
         all
     }
@@ -158,12 +195,31 @@ mod tests {
     #[test]
     fn a_module_comes_after_what_it_needs_and_once() {
         let order = Dependencies::parse(DEP).order(&["9pnet_virtio", "9p", "overlay", "nvme_core"]);
-        assert_eq!(order, ["netfs", "9pnet", "9pnet_virtio", "9p", "nvme_auth", "nvme_core"]);
+        assert_eq!(
+            order,
+            [
+                "netfs",
+                "9pnet",
+                "9pnet_virtio",
+                "9p",
+                "nvme_auth",
+                "nvme_core"
+            ]
+        );
     }
 
     #[test]
     fn devices_name_their_modules() {
-        let words = ["-device", "nvme,id=a", "-device", "igb", "-device", "nvme-ns,drive=x", "-name", "e1000"];
+        let words = [
+            "-device",
+            "nvme,id=a",
+            "-device",
+            "igb",
+            "-device",
+            "nvme-ns,drive=x",
+            "-name",
+            "e1000",
+        ];
         assert_eq!(devices_of(&words.map(str::to_owned)), ["nvme", "igb"]);
     }
 }

@@ -71,13 +71,23 @@ impl FromStr for HotPlug {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut words = text.split_whitespace();
         let word = words.next().unwrap_or_default();
-        let all = [PlugDevice::Nvme, PlugDevice::VirtioBlk, PlugDevice::VirtioNet, PlugDevice::Bridge];
+        let all = [
+            PlugDevice::Nvme,
+            PlugDevice::VirtioBlk,
+            PlugDevice::VirtioNet,
+            PlugDevice::Bridge,
+        ];
         let device = all.into_iter().find(|device| device.word() == word);
-        let device = device.ok_or_else(|| format!("{word}: not one of nvme, virtio-blk, virtio-net, bridge"))?;
+        let device = device
+            .ok_or_else(|| format!("{word}: not one of nvme, virtio-blk, virtio-net, bridge"))?;
         let mut plug = Self { device, node: None };
         for word in words {
-            let number = word.strip_prefix("node=").and_then(|number| number.parse().ok());
-            plug.node = Some(NodeId(number.ok_or_else(|| format!("{word}: expected node=NUMBER"))?));
+            let number = word
+                .strip_prefix("node=")
+                .and_then(|number| number.parse().ok());
+            plug.node = Some(NodeId(
+                number.ok_or_else(|| format!("{word}: expected node=NUMBER"))?,
+            ));
         }
         Ok(plug)
     }
@@ -90,15 +100,28 @@ impl Guest {
     /// [`LabError::HotPlug`] when no port is free there, when QEMU refuses, or when the guest does not take it.
     pub fn hot_plug(&mut self, plug: &HotPlug) -> Result<(), LabError> {
         let words = plug.to_string();
-        let command = ["/run/nearfar-lab/bin/nearfar-lab", "plug"].into_iter().chain(words.split(' '));
+        let command = ["/run/nearfar-lab/bin/nearfar-lab", "plug"]
+            .into_iter()
+            .chain(words.split(' '));
         let mut said = Vec::new();
-        let streams = Streams { input: Input::Nothing, output: Box::new(std::io::sink()), errors: Box::new(&mut said) };
-        let exit = self.exec(&Exec::new(&command.collect::<Vec<_>>()), streams, &Signals::none())?;
+        let streams = Streams {
+            input: Input::Nothing,
+            output: Box::new(std::io::sink()),
+            errors: Box::new(&mut said),
+        };
+        let exit = self.exec(
+            &Exec::new(&command.collect::<Vec<_>>()),
+            streams,
+            &Signals::none(),
+        )?;
         match exit.code {
             0 => Ok(()),
             _ => Err(LabError::HotPlug {
                 what: words,
-                problem: String::from_utf8_lossy(&said).trim().trim_start_matches("nearfar-lab: ").to_owned(),
+                problem: String::from_utf8_lossy(&said)
+                    .trim()
+                    .trim_start_matches("nearfar-lab: ")
+                    .to_owned(),
             }),
         }
     }
@@ -120,9 +143,15 @@ impl Guest {
     fn plug(&mut self, plug: HotPlug) -> Result<(), String> {
         if self.arch == Arch::Powerpc64le {
             // The kernel leaves this to drmgr of powerpc-utils, which sets the slot's state through RTAS.
-            return Err("Linux on Power takes PCI devices at run time only with the tools of its firmware".to_owned());
+            return Err(
+                "Linux on Power takes PCI devices at run time only with the tools of its firmware"
+                    .to_owned(),
+            );
         }
-        let free = self.spare_ports.iter().position(|port| plug.node.is_none() || port.node == plug.node);
+        let free = self
+            .spare_ports
+            .iter()
+            .position(|port| plug.node.is_none() || port.node == plug.node);
         let place = free.ok_or_else(|| match plug.node {
             Some(node) => format!("no port is free on a host bridge of node {node}"),
             None => "no port is free".to_owned(),
@@ -169,12 +198,21 @@ fn steps(device: PlugDevice, port: &str) -> Vec<(&'static str, Value)> {
     match device {
         PlugDevice::Nvme => vec![("device_add", nvme(port))],
         PlugDevice::VirtioBlk => {
-            vec![("device_add", json!({ "driver": "virtio-blk-pci", "id": id, "bus": port, "drive": disk }))]
+            vec![(
+                "device_add",
+                json!({ "driver": "virtio-blk-pci", "id": id, "bus": port, "drive": disk }),
+            )]
         }
         PlugDevice::VirtioNet => {
             let network = format!("network-{port}");
             let card = json!({ "driver": "virtio-net-pci", "id": id, "bus": port, "netdev": network, "romfile": "" });
-            vec![("netdev_add", json!({ "type": "user", "id": network, "restrict": true })), ("device_add", card)]
+            vec![
+                (
+                    "netdev_add",
+                    json!({ "type": "user", "id": network, "restrict": true }),
+                ),
+                ("device_add", card),
+            ]
         }
         PlugDevice::Bridge => {
             let bridge = format!("bridge-{port}");
@@ -193,8 +231,16 @@ mod tests {
 
     #[test]
     fn a_plug_reads_back_as_it_is_written_and_nonsense_is_refused() {
-        for plug in ["nvme", "virtio-blk node=2", "virtio-net node=0", "bridge node=1"] {
-            assert_eq!(plug.parse::<HotPlug>().map(|read| read.to_string()), Ok(plug.to_owned()));
+        for plug in [
+            "nvme",
+            "virtio-blk node=2",
+            "virtio-net node=0",
+            "bridge node=1",
+        ] {
+            assert_eq!(
+                plug.parse::<HotPlug>().map(|read| read.to_string()),
+                Ok(plug.to_owned())
+            );
         }
         for text in ["", "gpu", "nvme node=", "nvme 2", "nvme node=x"] {
             assert!(text.parse::<HotPlug>().is_err(), "{text}");

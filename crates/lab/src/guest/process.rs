@@ -97,7 +97,12 @@ pub fn start(start: Start) -> Result<Child, LabError> {
         orders
     });
     let (answer, answered) = channel();
-    let gone = || LabError::system("starting QEMU", io::Error::other("the thread that starts programs is gone"));
+    let gone = || {
+        LabError::system(
+            "starting QEMU",
+            io::Error::other("the thread that starts programs is gone"),
+        )
+    };
     spawner.send((start, answer)).map_err(|_| gone())?;
     answered
         .recv()
@@ -110,7 +115,12 @@ fn spawn(start: Start) -> io::Result<Child> {
     let inherited: Vec<RawFd> = start.inherited.iter().map(AsRawFd::as_raw_fd).collect();
     let mut command = Command::new(&start.program);
     // A process group of its own: Ctrl-C at the terminal is for us to pass on, not for QEMU to die of.
-    command.args(&start.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
+    command
+        .args(&start.arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0);
     let prepare = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(parent) {
@@ -134,8 +144,11 @@ fn spawn(start: Start) -> io::Result<Child> {
 /// # Errors
 /// When there is no memory for it.
 pub fn memory_file(name: &str, content: &[u8]) -> Result<OwnedFd, LabError> {
-    let fail = |error: io::Error| LabError::system(format!("making an anonymous file for {name}"), error);
-    let mut file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?);
+    let fail =
+        |error: io::Error| LabError::system(format!("making an anonymous file for {name}"), error);
+    let mut file = File::from(
+        rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(|error| fail(error.into()))?,
+    );
     file.write_all(content).map_err(fail)?;
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).map_err(|error| fail(error.into()))?;
     Ok(file.into())
@@ -147,8 +160,9 @@ pub fn memory_file(name: &str, content: &[u8]) -> Result<OwnedFd, LabError> {
 /// When the system refuses.
 pub fn memory_disk(name: &str, bytes: u64) -> Result<OwnedFd, LabError> {
     let file = memory_file(name, &[])?;
-    rustix::fs::ftruncate(&file, bytes)
-        .map_err(|error| LabError::system(format!("making a disk of {bytes} bytes for {name}"), error))?;
+    rustix::fs::ftruncate(&file, bytes).map_err(|error| {
+        LabError::system(format!("making a disk of {bytes} bytes for {name}"), error)
+    })?;
     Ok(file)
 }
 
@@ -157,8 +171,8 @@ pub fn memory_disk(name: &str, bytes: u64) -> Result<OwnedFd, LabError> {
 /// # Errors
 /// When the system refuses.
 pub fn channel_to_guest() -> Result<(UnixStream, OwnedFd), LabError> {
-    let (ours, theirs) =
-        UnixStream::pair().map_err(|error| LabError::system("making a channel to the guest", error))?;
+    let (ours, theirs) = UnixStream::pair()
+        .map_err(|error| LabError::system("making a channel to the guest", error))?;
     Ok((ours, theirs.into()))
 }
 
@@ -167,5 +181,7 @@ pub fn channel_to_guest() -> Result<(UnixStream, OwnedFd), LabError> {
 /// # Errors
 /// When the system refuses.
 pub fn duplicate(file: impl AsFd) -> Result<OwnedFd, LabError> {
-    file.as_fd().try_clone_to_owned().map_err(|error| LabError::system("duplicating a descriptor", error))
+    file.as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| LabError::system("duplicating a descriptor", error))
 }

@@ -17,7 +17,11 @@ const LONG: Duration = Duration::from_secs(12);
 pub(super) const MAX_IDLE_CPU_SECONDS: f64 = 0.8;
 
 /// How the kernel complains of a CPU that does not get on (kernel/rcu/tree_stall.h).
-pub(super) const STALLS: [&str; 3] = ["detected stalls", "detected expedited stalls", "self-detected stall"];
+pub(super) const STALLS: [&str; 3] = [
+    "detected stalls",
+    "detected expedited stalls",
+    "self-detected stall",
+];
 
 /// A complaint is looked for in so many of the console's last lines.
 const COMPLAINT_LINES: usize = 40;
@@ -43,7 +47,13 @@ impl Progress {
     /// Of the guest that this QEMU process has run since `started`.
     pub fn of(process: u32, started: Instant) -> Self {
         let seconds = cpu_seconds(process).unwrap_or(0.0);
-        Self { process, started, since: Instant::now(), seconds, complained: None }
+        Self {
+            process,
+            started,
+            since: Instant::now(),
+            seconds,
+            complained: None,
+        }
     }
 
     /// Whether there is a sign that it never comes up. To be asked often.
@@ -53,7 +63,9 @@ impl Progress {
 
     /// Whether its CPUs have done nothing for long.
     fn sleeps(&mut self) -> bool {
-        let Some(seconds) = cpu_seconds(self.process) else { return false };
+        let Some(seconds) = cpu_seconds(self.process) else {
+            return false;
+        };
         if seconds - self.seconds >= MAX_IDLE_CPU_SECONDS {
             self.since = Instant::now();
             self.seconds = seconds;
@@ -65,9 +77,13 @@ impl Progress {
     fn stalls(&mut self, console: &Console) -> bool {
         if self.complained.is_none() {
             let said = console.last_lines(COMPLAINT_LINES);
-            self.complained = STALLS.iter().any(|words| said.contains(words)).then(Instant::now);
+            self.complained = STALLS
+                .iter()
+                .any(|words| said.contains(words))
+                .then(Instant::now);
         }
-        self.complained.is_some_and(|since| since.elapsed() > PATIENCE_WITH_STALLS)
+        self.complained
+            .is_some_and(|since| since.elapsed() > PATIENCE_WITH_STALLS)
     }
 }
 
@@ -92,8 +108,13 @@ mod tests {
         assert!(!progress.stuck(&console));
         console.hear(b"rcu: INFO: rcu_sched self-detected stall on CPU\n");
         assert!(!progress.stuck(&console));
-        let Some(long_ago) = Instant::now().checked_sub(PATIENCE_WITH_STALLS * 2) else { return };
-        assert!(progress.complained.replace(long_ago).is_some(), "the complaint was heard");
+        let Some(long_ago) = Instant::now().checked_sub(PATIENCE_WITH_STALLS * 2) else {
+            return;
+        };
+        assert!(
+            progress.complained.replace(long_ago).is_some(),
+            "the complaint was heard"
+        );
         assert!(progress.stuck(&console));
     }
 

@@ -41,13 +41,19 @@ impl Streams<'_> {
     /// When standard input cannot be duplicated.
     pub fn inherited() -> io::Result<Self> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
-        Ok(Self { input: Input::Descriptor(input), output: Box::new(io::stdout()), errors: Box::new(io::stderr()) })
+        Ok(Self {
+            input: Input::Descriptor(input),
+            output: Box::new(io::stdout()),
+            errors: Box::new(io::stderr()),
+        })
     }
 }
 
 impl fmt::Debug for Streams<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Streams").field("input", &self.input).finish_non_exhaustive()
+        f.debug_struct("Streams")
+            .field("input", &self.input)
+            .finish_non_exhaustive()
     }
 }
 
@@ -56,7 +62,12 @@ impl fmt::Debug for Streams<'_> {
 /// # Errors
 /// The first refusal of `sink`, after which the rest is read and dropped, so that the port stays usable; `refused` is called
 /// at once.
-pub fn out(mut port: &UnixStream, mut cut: Cut, sink: &mut dyn Write, refused: &dyn Fn()) -> io::Result<()> {
+pub fn out(
+    mut port: &UnixStream,
+    mut cut: Cut,
+    sink: &mut dyn Write,
+    refused: &dyn Fn(),
+) -> io::Result<()> {
     let mut buffer = vec![0; BLOCK];
     let mut outcome = Ok(());
     while !cut.ended() {
@@ -115,8 +126,14 @@ pub fn keys(mut port: &UnixStream, source: &OwnedFd, stop: BorrowedFd<'_>) -> io
 
 /// Whether the other side wants no more.
 fn told(stop: BorrowedFd<'_>) -> io::Result<bool> {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    Ok(poll(&mut [PollFd::from_borrowed_fd(stop, PollFlags::IN)], Some(&now))? > 0)
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    Ok(poll(
+        &mut [PollFd::from_borrowed_fd(stop, PollFlags::IN)],
+        Some(&now),
+    )? > 0)
 }
 
 fn send(mut port: &UnixStream, block: &[u8]) -> io::Result<()> {
@@ -127,7 +144,10 @@ fn send(mut port: &UnixStream, block: &[u8]) -> io::Result<()> {
 /// Reads what there is; `None` when told to stop.
 fn next(source: &OwnedFd, buffer: &mut [u8], stop: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     loop {
-        let mut wait = [PollFd::new(source, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        let mut wait = [
+            PollFd::new(source, PollFlags::IN),
+            PollFd::from_borrowed_fd(stop, PollFlags::IN),
+        ];
         match poll(&mut wait, None) {
             Err(rustix::io::Errno::INTR) => continue,
             other => other?,

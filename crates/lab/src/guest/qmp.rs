@@ -35,7 +35,12 @@ impl Monitor {
     /// When the socket takes no timeout.
     pub fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { reader: BufReader::new(socket), greeted: false, command: 0, line: String::new() })
+        Ok(Self {
+            reader: BufReader::new(socket),
+            greeted: false,
+            command: 0,
+            line: String::new(),
+        })
     }
 
     /// Runs a command and gives its result.
@@ -49,8 +54,13 @@ impl Monitor {
             self.execute("qmp_capabilities", json!({}))?;
         }
         self.command += 1;
-        let line = json!({ "execute": command, "arguments": arguments, "id": self.command }).to_string() + "\n";
-        self.reader.get_mut().write_all(line.as_bytes()).map_err(|error| format!("QEMU's monitor: {error}"))?;
+        let line = json!({ "execute": command, "arguments": arguments, "id": self.command })
+            .to_string()
+            + "\n";
+        self.reader
+            .get_mut()
+            .write_all(line.as_bytes())
+            .map_err(|error| format!("QEMU's monitor: {error}"))?;
         self.answer()
     }
 
@@ -74,12 +84,16 @@ impl Monitor {
                 Err(error) => return Err(format!("QEMU's monitor: {error}")),
             }
             let line = std::mem::take(&mut self.line);
-            let said: Value = serde_json::from_str(&line).map_err(|error| format!("QEMU's monitor: {error}"))?;
+            let said: Value =
+                serde_json::from_str(&line).map_err(|error| format!("QEMU's monitor: {error}"))?;
             if said["id"].as_u64().is_some_and(|id| id != self.command) {
                 continue;
             }
             if let Some(refusal) = said.get("error") {
-                return Err(refusal["desc"].as_str().unwrap_or("refused without a reason").to_owned());
+                return Err(refusal["desc"]
+                    .as_str()
+                    .unwrap_or("refused without a reason")
+                    .to_owned());
             }
             if let Some(result) = said.get("return").or_else(|| said.get("QMP")) {
                 return Ok(result.clone());
@@ -95,7 +109,9 @@ mod tests {
     /// A monitor whose peer has said these lines already.
     fn after(lines: &[&str]) -> (Monitor, UnixStream) {
         let (ours, mut theirs) = UnixStream::pair().expect("a socket pair");
-        theirs.write_all(lines.join("\n").as_bytes()).expect("room for some lines");
+        theirs
+            .write_all(lines.join("\n").as_bytes())
+            .expect("room for some lines");
         theirs.write_all(b"\n").expect("room for a line end");
         (Monitor::new(ours).expect("a timeout"), theirs)
     }
@@ -103,22 +119,38 @@ mod tests {
     #[test]
     fn events_before_an_answer_are_passed_over() {
         let event = r#"{"event": "DEVICE_DELETED", "data": {}}"#;
-        let (mut monitor, _peer) = after(&[r#"{"QMP": {}}"#, r#"{"return": {}}"#, event, r#"{"return": 7}"#]);
+        let (mut monitor, _peer) = after(&[
+            r#"{"QMP": {}}"#,
+            r#"{"return": {}}"#,
+            event,
+            r#"{"return": 7}"#,
+        ]);
         assert_eq!(monitor.execute("device_add", json!({})), Ok(json!(7)));
     }
 
     #[test]
     fn an_answer_that_came_too_late_is_passed_over() {
         let late = r#"{"return": "of another command", "id": 1}"#;
-        let (mut monitor, _peer) = after(&[r#"{"QMP": {}}"#, r#"{"return": {}}"#, late, r#"{"return": 7, "id": 2}"#]);
+        let (mut monitor, _peer) = after(&[
+            r#"{"QMP": {}}"#,
+            r#"{"return": {}}"#,
+            late,
+            r#"{"return": 7, "id": 2}"#,
+        ]);
         assert_eq!(monitor.execute("query-status", json!({})), Ok(json!(7)));
     }
 
     #[test]
     fn a_refusal_is_in_the_words_of_qemu() {
-        let (mut monitor, _peer) =
-            after(&[r#"{"QMP": {}}"#, r#"{"return": {}}"#, r#"{"error": {"class": "x", "desc": "Bus full"}}"#]);
-        assert_eq!(monitor.execute("device_add", json!({})), Err("Bus full".to_owned()));
+        let (mut monitor, _peer) = after(&[
+            r#"{"QMP": {}}"#,
+            r#"{"return": {}}"#,
+            r#"{"error": {"class": "x", "desc": "Bus full"}}"#,
+        ]);
+        assert_eq!(
+            monitor.execute("device_add", json!({})),
+            Err("Bus full".to_owned())
+        );
     }
 
     #[test]

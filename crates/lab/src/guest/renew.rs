@@ -141,23 +141,50 @@ pub fn program(arch: Arch) -> Vec<u8> {
     // ELF's number of the machine, and its flags: version 2 of the ABI on Power.
     let (machine, flags, mut code): (u16, u32, Vec<u8>) = match arch {
         Arch::X86_64 => (62, 0, X86_64.concat()),
-        Arch::Aarch64 => (183, 0, AARCH64.iter().flat_map(|word| word.to_le_bytes()).collect()),
-        Arch::Powerpc64le => (21, 2, POWERPC64.iter().flat_map(|word| word.to_le_bytes()).collect()),
+        Arch::Aarch64 => (
+            183,
+            0,
+            AARCH64.iter().flat_map(|word| word.to_le_bytes()).collect(),
+        ),
+        Arch::Powerpc64le => (
+            21,
+            2,
+            POWERPC64
+                .iter()
+                .flat_map(|word| word.to_le_bytes())
+                .collect(),
+        ),
     };
     code.extend(QUESTION);
     let bytes = HEADERS + code.len() as u64;
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     // An executable for that machine, version 1.
-    file.extend([2, machine].iter().flat_map(|half: &u16| half.to_le_bytes()));
+    file.extend(
+        [2, machine]
+            .iter()
+            .flat_map(|half: &u16| half.to_le_bytes()),
+    );
     file.extend(1_u32.to_le_bytes());
     // Its entry, its program headers, no section headers.
-    file.extend([BASE + HEADERS, 64, 0].iter().flat_map(|word: &u64| word.to_le_bytes()));
+    file.extend(
+        [BASE + HEADERS, 64, 0]
+            .iter()
+            .flat_map(|word: &u64| word.to_le_bytes()),
+    );
     file.extend(flags.to_le_bytes());
     // Sizes of the headers, and one program header.
-    file.extend([64_u16, 56, 1, 64, 0, 0].iter().flat_map(|half| half.to_le_bytes()));
+    file.extend(
+        [64_u16, 56, 1, 64, 0, 0]
+            .iter()
+            .flat_map(|half| half.to_le_bytes()),
+    );
     // Load all of it, to be read and executed.
     file.extend([1_u32, 5].iter().flat_map(|word| word.to_le_bytes()));
-    file.extend([0, BASE, BASE, bytes, bytes, 0x1_0000].iter().flat_map(|word: &u64| word.to_le_bytes()));
+    file.extend(
+        [0, BASE, BASE, bytes, bytes, 0x1_0000]
+            .iter()
+            .flat_map(|word: &u64| word.to_le_bytes()),
+    );
     file.extend(code);
     file
 }
@@ -172,7 +199,9 @@ pub fn answer() -> io::Result<[u8; ANSWER_BYTES]> {
     // Bits of entropy, bytes of the seed (struct rand_pool_info, include/uapi/linux/random.h).
     answer[16..20].copy_from_slice(&(SEED_BYTES as u32 * 8).to_le_bytes());
     answer[20..24].copy_from_slice(&(SEED_BYTES as u32).to_le_bytes());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     answer[..8].copy_from_slice(&now.as_secs().to_le_bytes());
     answer[8..16].copy_from_slice(&u64::from(now.subsec_nanos()).to_le_bytes());
     Ok(answer)
@@ -193,7 +222,9 @@ mod tests {
             }
             // The offset of an adr is in words in bits 5 up, and counts from the instruction.
             Arch::Aarch64 => HEADERS + 2 * 4 + ((word(2) >> 5) & 0x7_ffff) * 4,
-            Arch::Powerpc64le => (u64::from(POWERPC64[3] & 0xffff) << 16) + u64::from(POWERPC64[4] & 0xffff) - BASE,
+            Arch::Powerpc64le => {
+                (u64::from(POWERPC64[3] & 0xffff) << 16) + u64::from(POWERPC64[4] & 0xffff) - BASE
+            }
         }
     }
 
@@ -202,13 +233,21 @@ mod tests {
         for arch in [Arch::X86_64, Arch::Aarch64, Arch::Powerpc64le] {
             let file = program(arch);
             let at = question_offset(arch) as usize;
-            assert_eq!(file.get(at..), Some(QUESTION.as_slice()), "{arch}: {at} of {}", file.len());
+            assert_eq!(
+                file.get(at..),
+                Some(QUESTION.as_slice()),
+                "{arch}: {at} of {}",
+                file.len()
+            );
         }
     }
 
     #[test]
     fn answers_differ_in_their_seed() {
-        let (one, two) = (answer().expect("random numbers"), answer().expect("random numbers"));
+        let (one, two) = (
+            answer().expect("random numbers"),
+            answer().expect("random numbers"),
+        );
         assert_ne!(one[24..], two[24..]);
         assert_eq!(one[16..24], [0, 1, 0, 0, 32, 0, 0, 0]);
     }

@@ -48,16 +48,30 @@ impl Guest {
     /// [`LabError::Died`] when the guest goes away, [`LabError::Interrupted`] when it was powered off on request,
     /// [`LabError::OutOfTime`] when the command took longer than it may, and [`LabError::System`] when a stream fails (a closed
     /// pipe ends the command in the guest, too, by SIGPIPE, and is no error).
-    pub fn exec(&mut self, run: &Exec, streams: Streams<'_>, signals: &Signals) -> Result<Exit, LabError> {
+    pub fn exec(
+        &mut self,
+        run: &Exec,
+        streams: Streams<'_>,
+        signals: &Signals,
+    ) -> Result<Exit, LabError> {
         // A plug that was killed in the guest left them ended.
         self.resume_delays();
         self.commands += 1;
         let id = self.commands;
-        let raw = if run.terminal { terminal::Raw::standard_input() } else { None };
+        let raw = if run.terminal {
+            terminal::Raw::standard_input()
+        } else {
+            None
+        };
         let size = if run.terminal { terminal::size() } else { None };
         let yes = |set: bool| if set { "yes" } else { "no" };
         let has_input = !matches!(streams.input, Input::Nothing) && !run.terminal;
-        let line = format!("run {id} {} {} {}\n", yes(has_input), yes(run.terminal), run.line(id, size, self.results));
+        let line = format!(
+            "run {id} {} {} {}\n",
+            yes(has_input),
+            yes(run.terminal),
+            run.line(id, size, self.results)
+        );
         self.write_run(&line)?;
         let outcome = self.carry(run.terminal, id, streams, signals);
         drop(raw);
@@ -70,13 +84,26 @@ impl Guest {
     }
 
     /// The threads, and waiting for the end.
-    fn carry(&mut self, on_terminal: bool, id: u64, streams: Streams<'_>, signals: &Signals) -> Result<Exit, LabError> {
+    fn carry(
+        &mut self,
+        on_terminal: bool,
+        id: u64,
+        streams: Streams<'_>,
+        signals: &Signals,
+    ) -> Result<Exit, LabError> {
         let fail = |error| LabError::system("talking to the guest", error);
-        let Streams { input, mut output, mut errors } = streams;
+        let Streams {
+            input,
+            mut output,
+            mut errors,
+        } = streams;
         let (woken, wake) = UnixStream::pair().map_err(fail)?;
         let (stopped, stop) = UnixStream::pair().map_err(fail)?;
         let ports = self.ports.share().map_err(fail)?;
-        let (cut, cut_errors) = (Cut::new(&self.token, id, on_terminal), Cut::new(&self.token, id, false));
+        let (cut, cut_errors) = (
+            Cut::new(&self.token, id, on_terminal),
+            Cut::new(&self.token, id, false),
+        );
         let refused = || _ = (&wake).write_all(&[SINK_REFUSED]);
         let closed = AtomicBool::new(false);
         thread::scope(|threads| {
@@ -90,9 +117,13 @@ impl Guest {
             });
             threads.spawn(|| {
                 let outcome = match (on_terminal, input) {
-                    (true, Input::Descriptor(source)) => pump::keys(&ports.terminal, &source, stopped.as_fd()),
+                    (true, Input::Descriptor(source)) => {
+                        pump::keys(&ports.terminal, &source, stopped.as_fd())
+                    }
                     (true, _) | (false, Input::Nothing) => Ok(false),
-                    (false, input) => pump::framed(&ports.input, input, stopped.as_fd()).map(|()| false),
+                    (false, input) => {
+                        pump::framed(&ports.input, input, stopped.as_fd()).map(|()| false)
+                    }
                 };
                 if matches!(outcome, Ok(true)) {
                     _ = (&wake).write_all(&[WAY_OUT]);
@@ -103,7 +134,10 @@ impl Guest {
                 self.kill();
             }
             drop(stop);
-            let written = written.join().unwrap_or(Ok(())).and(complained.join().unwrap_or(Ok(())));
+            let written = written
+                .join()
+                .unwrap_or(Ok(()))
+                .and(complained.join().unwrap_or(Ok(())));
             let exit = ended?;
             match written {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -132,9 +166,17 @@ impl Guest {
             if let Some(code) = progress.code {
                 return Ok(Exit { code });
             }
-            let left = self.command_timeout.map(|limit| limit.saturating_sub(begun.elapsed()));
-            if let Some(limit) = self.command_timeout.filter(|_| left == Some(Duration::ZERO)) {
-                return Err(LabError::OutOfTime { limit, console: self.last_state() });
+            let left = self
+                .command_timeout
+                .map(|limit| limit.saturating_sub(begun.elapsed()));
+            if let Some(limit) = self
+                .command_timeout
+                .filter(|_| left == Some(Duration::ZERO))
+            {
+                return Err(LabError::OutOfTime {
+                    limit,
+                    console: self.last_state(),
+                });
             }
             let next_look = watch.until_next_look();
             let patience = left.map_or(next_look, |left| left.min(next_look));
@@ -144,13 +186,20 @@ impl Guest {
             }
             if !link {
                 let watched = watch.look(&mut self.monitor, &mut self.link);
-                if let Some(problem) = watched.map_err(|error| self.died(&format!("it takes no messages ({error})")))? {
-                    return Err(LabError::Hung { problem, console: self.last_state() });
+                if let Some(problem) = watched
+                    .map_err(|error| self.died(&format!("it takes no messages ({error})")))?
+                {
+                    return Err(LabError::Hung {
+                        problem,
+                        console: self.last_state(),
+                    });
                 }
             }
             if woke {
                 let mut note = [0];
-                (&*woken).read_exact(&mut note).map_err(|error| LabError::system("waiting for the guest", error))?;
+                (&*woken)
+                    .read_exact(&mut note)
+                    .map_err(|error| LabError::system("waiting for the guest", error))?;
                 if note[0] == WAY_OUT {
                     return Err(LabError::Interrupted);
                 }
@@ -165,20 +214,41 @@ impl Guest {
     }
 
     /// Which of link, wake-up and signals has something.
-    fn wait(&self, signals: &Signals, woken: &UnixStream, patience: Duration) -> Result<(bool, bool, bool), LabError> {
-        let mut waiting =
-            vec![PollFd::from_borrowed_fd(self.link.descriptor(), PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
-        waiting.extend(signals.descriptor().map(|signals| PollFd::from_borrowed_fd(signals, PollFlags::IN)));
+    fn wait(
+        &self,
+        signals: &Signals,
+        woken: &UnixStream,
+        patience: Duration,
+    ) -> Result<(bool, bool, bool), LabError> {
+        let mut waiting = vec![
+            PollFd::from_borrowed_fd(self.link.descriptor(), PollFlags::IN),
+            PollFd::new(woken, PollFlags::IN),
+        ];
+        waiting.extend(
+            signals
+                .descriptor()
+                .map(|signals| PollFd::from_borrowed_fd(signals, PollFlags::IN)),
+        );
         match poll(&mut waiting, Timespec::try_from(patience).ok().as_ref()) {
             // A signal: its handler wrote a byte, which the next poll reports.
             Err(rustix::io::Errno::INTR) | Ok(_) => {}
             Err(error) => return Err(LabError::system("waiting for the guest", error)),
         }
-        let has = |place: usize| waiting.get(place).is_some_and(|entry| !entry.revents().is_empty());
+        let has = |place: usize| {
+            waiting
+                .get(place)
+                .is_some_and(|entry| !entry.revents().is_empty())
+        };
         Ok((has(0), has(1), has(2)))
     }
 
-    fn handle(&mut self, said: Said, id: u64, progress: &mut Progress, watch: &mut Watch) -> Result<(), LabError> {
+    fn handle(
+        &mut self,
+        said: Said,
+        id: u64,
+        progress: &mut Progress,
+        watch: &mut Watch,
+    ) -> Result<(), LabError> {
         match said {
             Said::Started { id: started, group } if started == id => {
                 progress.group = Some(group);
@@ -189,7 +259,9 @@ impl Guest {
             Said::Exit { id: ended, code } if ended == id => progress.code = Some(code),
             Said::Ask { id, words } => {
                 let answer = self.asked(&words);
-                self.link.answer(id, &answer).map_err(|error| self.died(&format!("no answer reaches it ({error})")))?;
+                self.link
+                    .answer(id, &answer)
+                    .map_err(|error| self.died(&format!("no answer reaches it ({error})")))?;
             }
             Said::Pong { number } => watch.pong(number),
             Said::Booted
@@ -214,7 +286,9 @@ impl Guest {
                 }
                 None => {
                     if let Some(size) = terminal::size() {
-                        self.link.resize(size).map_err(|error| LabError::system("talking to the guest", error))?;
+                        self.link
+                            .resize(size)
+                            .map_err(|error| LabError::system("talking to the guest", error))?;
                     }
                 }
             }
@@ -224,9 +298,10 @@ impl Guest {
 
     fn pass(&mut self, name: &'static str, progress: &mut Progress) -> Result<(), LabError> {
         match progress.group {
-            Some(group) => {
-                self.link.signal(name, group).map_err(|error| self.died(&format!("no signal reaches it ({error})")))
-            }
+            Some(group) => self
+                .link
+                .signal(name, group)
+                .map_err(|error| self.died(&format!("no signal reaches it ({error})"))),
             None => {
                 progress.early.push(name);
                 Ok(())

@@ -61,18 +61,36 @@ impl SavedGuest {
         let memory = memory_nodes(request).map(|(node, bytes)| {
             process::memory_disk(&format!("memory of node {node}"), bytes).map(|file| (node, file))
         });
-        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::memory_file("state", &[])?, folder: 0 })
+        Ok(Self {
+            memory: memory.collect::<Result<_, _>>()?,
+            state: process::memory_file("state", &[])?,
+            folder: 0,
+        })
     }
 
     fn share(&self) -> Result<Self, LabError> {
-        let memory = self.memory.iter().map(|(node, file)| process::duplicate(file).map(|file| (*node, file)));
-        Ok(Self { memory: memory.collect::<Result<_, _>>()?, state: process::duplicate(&self.state)?, folder: 0 })
+        let memory = self
+            .memory
+            .iter()
+            .map(|(node, file)| process::duplicate(file).map(|file| (*node, file)));
+        Ok(Self {
+            memory: memory.collect::<Result<_, _>>()?,
+            state: process::duplicate(&self.state)?,
+            folder: 0,
+        })
     }
 }
 
 /// Nodes with memory, and its bytes.
 fn memory_nodes(request: &GuestRequest) -> impl Iterator<Item = (usize, u64)> {
-    request.design.hardware.nodes.iter().map(|node| node.bytes).enumerate().filter(|(_, bytes)| *bytes > 0)
+    request
+        .design
+        .hardware
+        .nodes
+        .iter()
+        .map(|node| node.bytes)
+        .enumerate()
+        .filter(|(_, bytes)| *bytes > 0)
 }
 
 /// The place of one saved guest in the cache.
@@ -87,7 +105,11 @@ pub struct Place {
 impl Place {
     /// The place of the guest that this request asks for.
     pub fn new(cache: &Cache, request: &GuestRequest, key: Key) -> Self {
-        let file = |(node, bytes)| MemoryFile { file: memory_file(node), bytes, crc32: 0 };
+        let file = |(node, bytes)| MemoryFile {
+            file: memory_file(node),
+            bytes,
+            crc32: 0,
+        };
         let record = SavedRecord {
             format: RECORD_FORMAT,
             machine: request.machine.clone(),
@@ -101,7 +123,11 @@ impl Place {
             boot_id: boot_id().unwrap_or_default(),
             made_of: key.made_of,
         };
-        Self { cache: cache.clone(), folder: cache.root().join("saved").join(key.digest), record }
+        Self {
+            cache: cache.clone(),
+            folder: cache.root().join("saved").join(key.digest),
+            record,
+        }
     }
 
     /// The saved guest, if there is one; marks it as used now.
@@ -125,25 +151,35 @@ impl Place {
         if let Some(problem) = record.damage(&folder) {
             return Err(problem);
         }
-        let open = |name: &str| File::open(folder.join(name)).map_err(|error| format!("{name}: {error}"));
+        let open =
+            |name: &str| File::open(folder.join(name)).map_err(|error| format!("{name}: {error}"));
         let state = open("state")?;
         let mut content = Vec::new();
-        let read = memory::reopened(&state).and_then(|file| file.take(MAX_STATE_BYTES).read_to_end(&mut content));
+        let read = memory::reopened(&state)
+            .and_then(|file| file.take(MAX_STATE_BYTES).read_to_end(&mut content));
         read.map_err(|error| format!("state: {error}"))?;
         if sha256::of_bytes(&content) != record.state_sha256 {
             return Err("state: not what was saved".to_owned());
         }
         let mut memory = Vec::new();
         for wanted in &self.record.memory {
-            let file = record.memory.iter().find(|file| (&file.file, file.bytes) == (&wanted.file, wanted.bytes));
-            let file = file.ok_or_else(|| format!("record.json: no {} of {} bytes", wanted.file, wanted.bytes))?;
+            let file = record
+                .memory
+                .iter()
+                .find(|file| (&file.file, file.bytes) == (&wanted.file, wanted.bytes));
+            let file = file.ok_or_else(|| {
+                format!("record.json: no {} of {} bytes", wanted.file, wanted.bytes)
+            })?;
             let content = open(&file.file)?;
             // What was written shortly before the host crashed may be missing. One comparison in a boot of the host is enough.
             let is_compared = record.boot_id == self.record.boot_id && !record.boot_id.is_empty();
             if !is_compared && memory::sum(&content).ok() != Some(file.crc32) {
                 return Err(format!("{}: not what was saved", file.file));
             }
-            let node = file.file.strip_prefix(MEMORY).and_then(|node| node.parse().ok());
+            let node = file
+                .file
+                .strip_prefix(MEMORY)
+                .and_then(|node| node.parse().ok());
             memory.extend(node.map(|node| (node, OwnedFd::from(content))));
         }
         match record.boot_id == self.record.boot_id {
@@ -154,14 +190,20 @@ impl Place {
                 drop(record.write(&folder));
             }
         }
-        Ok(Some(SavedGuest { state: state.into(), memory, folder: seen.st_ino }))
+        Ok(Some(SavedGuest {
+            state: state.into(),
+            memory,
+            folder: seen.st_ino,
+        }))
     }
 
     /// Removes a saved guest that cannot be used: the one in the folder with this inode, or one that is damaged. Another process may
     /// have put a good one there meanwhile, which stays. Where the cache is in use or cannot be written, the next start finds out by
     /// itself.
     pub fn discard(&self, unusable: Option<u64>) {
-        let Ok(Some(lock)) = self.cache.lock_within(DISCARD_PATIENCE) else { return };
+        let Ok(Some(lock)) = self.cache.lock_within(DISCARD_PATIENCE) else {
+            return;
+        };
         if !matches!(self.find(), Ok(Some(other)) if Some(other.folder) != unusable) {
             drop(lock.remove(&self.folder));
         }
@@ -178,7 +220,9 @@ impl Place {
     }
 
     fn write(&self, guest: &SavedGuest) -> Result<(), LabError> {
-        let Some(lock) = self.cache.lock_within(LOCK_PATIENCE)? else { return Ok(()) };
+        let Some(lock) = self.cache.lock_within(LOCK_PATIENCE)? else {
+            return Ok(());
+        };
         if matches!(self.find(), Ok(Some(_))) || !self.has_room_for(guest) {
             return Ok(());
         }
@@ -187,7 +231,9 @@ impl Place {
         // Whatever the umask: a folder that others may write is not taken by `find`.
         let created = DirBuilder::new().mode(0o700).create(&folder);
         let written = created.and_then(|()| self.write_to(&folder, guest));
-        written.map_err(|error| LabError::system(format!("cannot write {}", folder.display()), error))?;
+        written.map_err(|error| {
+            LabError::system(format!("cannot write {}", folder.display()), error)
+        })?;
         lock.put(&folder, &self.folder)?;
         // The one that was just put there is the most recently used: it goes only when the limit is too small for it.
         lock.trim(&[]).map(drop)
@@ -195,9 +241,11 @@ impl Place {
 
     /// Whether the cache's limit and its file system have room for a guest.
     fn has_room_for(&self, guest: &SavedGuest) -> bool {
-        let blocks = |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |seen| seen.st_blocks as u64 * 512);
+        let blocks =
+            |file: &OwnedFd| rustix::fs::fstat(file).map_or(0, |seen| seen.st_blocks as u64 * 512);
         let bytes: u64 = guest.memory.iter().map(|(_, file)| blocks(file)).sum();
-        let free = rustix::fs::statvfs(self.cache.root()).map_or(u64::MAX, |disk| disk.f_bavail * disk.f_frsize);
+        let free = rustix::fs::statvfs(self.cache.root())
+            .map_or(u64::MAX, |disk| disk.f_bavail * disk.f_frsize);
         bytes <= self.cache.limit_or_default().0 && bytes < free
     }
 
@@ -210,7 +258,11 @@ impl Place {
         for (node, source) in &guest.memory {
             let name = memory_file(*node);
             let sum = memory::copy(source, &folder.join(&name))?;
-            record.memory.iter_mut().filter(|file| file.file == name).for_each(|file| file.crc32 = sum);
+            record
+                .memory
+                .iter_mut()
+                .filter(|file| file.file == name)
+                .for_each(|file| file.crc32 = sum);
         }
         record.write(folder)
     }
@@ -243,15 +295,31 @@ mod tests {
             nodes: 1,
             qemu: "10.0.2".to_owned(),
             state_sha256: String::new(),
-            memory: vec![MemoryFile { file: memory_file(0), bytes: BYTES, crc32: 0 }],
+            memory: vec![MemoryFile {
+                file: memory_file(0),
+                bytes: BYTES,
+                crc32: 0,
+            }],
             boot_id: "this boot".to_owned(),
             made_of: "a test".to_owned(),
         };
-        let place = Place { folder: cache.root().join("saved/key"), cache, record };
+        let place = Place {
+            folder: cache.root().join("saved/key"),
+            cache,
+            record,
+        };
         let memory = process::memory_disk("memory", BYTES).expect("memory");
-        File::from(process::duplicate(&memory).expect("a descriptor")).write_all_at(b"kernel", 4096).expect("room");
+        File::from(process::duplicate(&memory).expect("a descriptor"))
+            .write_all_at(b"kernel", 4096)
+            .expect("room");
         let state = process::memory_file("state", b"vCPUs and devices").expect("memory");
-        place.write(&SavedGuest { state, memory: vec![(0, memory)], folder: 0 }).expect("it can be written");
+        place
+            .write(&SavedGuest {
+                state,
+                memory: vec![(0, memory)],
+                folder: 0,
+            })
+            .expect("it can be written");
         (folder, place)
     }
 
@@ -260,7 +328,13 @@ mod tests {
     }
 
     fn with_boot(place: &Place, boot_id: &str) -> Place {
-        Place { record: SavedRecord { boot_id: boot_id.to_owned(), ..place.record.clone() }, ..place.clone() }
+        Place {
+            record: SavedRecord {
+                boot_id: boot_id.to_owned(),
+                ..place.record.clone()
+            },
+            ..place.clone()
+        }
     }
 
     #[test]
@@ -268,10 +342,18 @@ mod tests {
         let (_folder, place) = saved();
         let found = place.find().expect("no damage").expect("a saved guest");
         let mut state = String::new();
-        memory::reopened(&found.state).and_then(|mut file| file.read_to_string(&mut state)).expect("it can be read");
-        assert_eq!((state.as_str(), found.memory.len()), ("vCPUs and devices", 1));
+        memory::reopened(&found.state)
+            .and_then(|mut file| file.read_to_string(&mut state))
+            .expect("it can be read");
+        assert_eq!(
+            (state.as_str(), found.memory.len()),
+            ("vCPUs and devices", 1)
+        );
         place.discard(Some(found.folder + 1));
-        assert!(place.find().expect("no damage").is_some(), "another guest was put there meanwhile");
+        assert!(
+            place.find().expect("no damage").is_some(),
+            "another guest was put there meanwhile"
+        );
         place.discard(Some(found.folder));
         assert!(place.find().expect("no damage").is_none());
     }
@@ -280,14 +362,31 @@ mod tests {
     fn damage_is_noticed_in_each_file() {
         let change = |name: &str, change: &dyn Fn(&File)| {
             let (folder, place) = saved();
-            change(&File::options().write(true).open(place.folder.join(name)).expect("it is there"));
+            change(
+                &File::options()
+                    .write(true)
+                    .open(place.folder.join(name))
+                    .expect("it is there"),
+            );
             let problem = problem(&place);
             drop(folder);
             problem
         };
-        assert!(change("state", &|file| file.write_all_at(b"x", 3).expect("room")).contains("state"));
-        assert!(change("memory-0", &|file| file.set_len(4096).expect("it can be cut")).contains("memory-0"));
-        assert!(change("record.json", &|file| file.set_len(20).expect("it can be cut")).contains("record.json"));
+        assert!(
+            change("state", &|file| file.write_all_at(b"x", 3).expect("room")).contains("state")
+        );
+        assert!(
+            change("memory-0", &|file| file
+                .set_len(4096)
+                .expect("it can be cut"))
+            .contains("memory-0")
+        );
+        assert!(
+            change("record.json", &|file| file
+                .set_len(20)
+                .expect("it can be cut"))
+            .contains("record.json")
+        );
     }
 
     #[test]
@@ -301,7 +400,10 @@ mod tests {
     #[test]
     fn the_memory_is_compared_once_after_each_boot_of_the_host() {
         let (_folder, place) = saved();
-        let file = File::options().write(true).open(place.folder.join("memory-0")).expect("it is there");
+        let file = File::options()
+            .write(true)
+            .open(place.folder.join("memory-0"))
+            .expect("it is there");
         let later = with_boot(&place, "the next boot");
         assert!(later.find().expect("no damage").is_some());
         file.write_all_at(b"broken", 4096).expect("room");

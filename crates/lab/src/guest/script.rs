@@ -23,7 +23,13 @@ pub struct Exec {
 impl Exec {
     /// A command without options.
     pub fn new<S: AsRef<OsStr>>(command: &[S]) -> Self {
-        Self { command: command.iter().map(|word| word.as_ref().to_owned()).collect(), ..Self::default() }
+        Self {
+            command: command
+                .iter()
+                .map(|word| word.as_ref().to_owned())
+                .collect(),
+            ..Self::default()
+        }
     }
 
     /// The line that runs it as command number `id`, in a terminal of this size, in a guest with this folder for results.
@@ -42,10 +48,16 @@ impl Exec {
             }
         }
         match &self.directory {
-            Some(directory) => _ = write!(line, "cd {} || exit 126;", quoted(directory.as_os_str())),
+            Some(directory) => {
+                _ = write!(line, "cd {} || exit 126;", quoted(directory.as_os_str()))
+            }
             None => {
                 let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-                _ = write!(line, "cd {} 2> /dev/null || cd /;", quoted(here.as_os_str()));
+                _ = write!(
+                    line,
+                    "cd {} 2> /dev/null || cd /;",
+                    quoted(here.as_os_str())
+                );
             }
         }
         line += &self.start();
@@ -56,7 +68,9 @@ impl Exec {
     /// for a path: so it is told to look through `PATH` by itself.
     fn start(&self) -> String {
         let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
-        let (Some(program), Some(first)) = (words.first(), self.command.first()) else { return String::new() };
+        let (Some(program), Some(first)) = (words.first(), self.command.first()) else {
+            return String::new();
+        };
         let rest = words[1..].join(" ");
         if first.as_bytes().contains(&b'/') {
             return format!("exec {program} {rest}");
@@ -71,17 +85,28 @@ impl Exec {
 
 fn is_name(name: &[u8]) -> bool {
     let letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
-    name.first().is_some_and(letter) && name.iter().all(|byte| letter(byte) || byte.is_ascii_digit())
+    name.first().is_some_and(letter)
+        && name
+            .iter()
+            .all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
 /// What every command finds in its environment.
 fn own_environment() -> Vec<(OsString, OsString)> {
     let mut all = vec![(OsString::from("PATH"), path())];
-    for (name, value) in [("HOME", "/root"), ("USER", "root"), ("NEARFAR_GUEST", "yes")] {
+    for (name, value) in [
+        ("HOME", "/root"),
+        ("USER", "root"),
+        ("NEARFAR_GUEST", "yes"),
+    ] {
         all.push((name.into(), value.into()));
     }
     let passed = ["TERM", "LANG", "LC_ALL", "COLORTERM", "NO_COLOR"];
-    all.extend(passed.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))));
+    all.extend(
+        passed
+            .iter()
+            .filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))),
+    );
     all
 }
 
@@ -89,8 +114,17 @@ fn own_environment() -> Vec<(OsString, OsString)> {
 fn path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     let known: Vec<_> = std::env::split_paths(&path).collect();
-    for folder in ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/nearfar-lab/bin"] {
-        if !known.iter().any(|known| known == std::path::Path::new(folder)) {
+    for folder in [
+        "/usr/sbin",
+        "/usr/bin",
+        "/sbin",
+        "/bin",
+        "/run/nearfar-lab/bin",
+    ] {
+        if !known
+            .iter()
+            .any(|known| known == std::path::Path::new(folder))
+        {
             path.push(if path.is_empty() { "" } else { ":" });
             path.push(folder);
         }
@@ -101,7 +135,10 @@ fn path() -> OsString {
 /// A word of the guest's shell, on one line and in ASCII whatever it holds (`$'...'` is known to busybox's shell).
 pub fn quoted(word: &OsStr) -> String {
     let bytes = word.as_bytes();
-    if bytes.iter().all(|byte| (0x20..0x7f).contains(byte) && *byte != b'\'') {
+    if bytes
+        .iter()
+        .all(|byte| (0x20..0x7f).contains(byte) && *byte != b'\'')
+    {
         return format!("'{}'", word.to_string_lossy());
     }
     let mut text = String::from("$'");
@@ -125,7 +162,10 @@ mod tests {
     use super::*;
 
     fn busybox_says(line: &str) -> Option<Vec<u8>> {
-        let output = Command::new("busybox").args(["sh", "-c", line]).output().ok()?;
+        let output = Command::new("busybox")
+            .args(["sh", "-c", line])
+            .output()
+            .ok()?;
         Some(output.stdout)
     }
 

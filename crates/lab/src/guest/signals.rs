@@ -31,7 +31,10 @@ impl Signals {
         let (arrived, noted) = UnixStream::pair().map_err(fail)?;
         arrived.set_nonblocking(true).map_err(fail)?;
         noted.set_nonblocking(true).map_err(fail)?;
-        let mut signals = Self { arrived: Some(arrived), registered: Vec::new() };
+        let mut signals = Self {
+            arrived: Some(arrived),
+            registered: Vec::new(),
+        };
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH] {
             let noted = noted.try_clone().map_err(fail)?;
             let note = move || {
@@ -53,7 +56,11 @@ impl Signals {
     /// Signals since the last call, in order.
     pub(super) fn take(&self) -> Vec<i32> {
         let mut bytes = [0; 64];
-        let count = self.arrived.as_ref().and_then(|mut arrived| arrived.read(&mut bytes).ok()).unwrap_or(0);
+        let count = self
+            .arrived
+            .as_ref()
+            .and_then(|mut arrived| arrived.read(&mut bytes).ok())
+            .unwrap_or(0);
         bytes[..count].iter().map(|byte| i32::from(*byte)).collect()
     }
 }

@@ -32,7 +32,10 @@ pub fn saveable(request: &GuestRequest) -> Result<Vec<LateDevice>, Option<String
         return Err(None);
     }
     if request.qemu.version < SAVES_SINCE {
-        return Err(Some(format!("QEMU {} does not save guests to files, 8.2 does", request.qemu.version_text())));
+        return Err(Some(format!(
+            "QEMU {} does not save guests to files, 8.2 does",
+            request.qemu.version_text()
+        )));
     }
     request.design.late_devices().map_err(Some)
 }
@@ -50,7 +53,12 @@ pub fn save(monitor: &mut Monitor, uri: &str) -> Result<(), String> {
 }
 
 /// Loads a state, plugs in the devices that are not part of it, and lets the guest run.
-pub fn load(monitor: &mut Monitor, uri: &str, design: &Design, late: &[LateDevice]) -> Result<(), String> {
+pub fn load(
+    monitor: &mut Monitor,
+    uri: &str,
+    design: &Design,
+    late: &[LateDevice],
+) -> Result<(), String> {
     for id in design.placeholders() {
         monitor.execute("device_del", json!({ "id": id }))?;
     }
@@ -65,7 +73,12 @@ pub fn load(monitor: &mut Monitor, uri: &str, design: &Design, late: &[LateDevic
 
 fn ignore_memory(monitor: &mut Monitor) -> Result<(), String> {
     let capability = json!([{ "capability": "x-ignore-shared", "state": true }]);
-    monitor.execute("migrate-set-capabilities", json!({ "capabilities": capability })).map(drop)
+    monitor
+        .execute(
+            "migrate-set-capabilities",
+            json!({ "capabilities": capability }),
+        )
+        .map(drop)
 }
 
 /// Waits for the end of a migration.
@@ -82,5 +95,8 @@ fn finished(monitor: &mut Monitor) -> Result<(), String> {
             _ => std::thread::sleep(POLL_INTERVAL),
         }
     }
-    Err(format!("the state was not written or read after {} s", MAX_MIGRATION_TIME.as_secs()))
+    Err(format!(
+        "the state was not written or read after {} s",
+        MAX_MIGRATION_TIME.as_secs()
+    ))
 }

@@ -48,7 +48,9 @@ pub fn direct_kernel(image: &Path, cache: &Path) -> Result<Option<PathBuf>, LabE
         mark_used(&kept);
         return Ok(Some(kept));
     }
-    let Some(kernel) = payload(&read(image)?).and_then(|packed| unpack(&packed).ok()) else { return Ok(None) };
+    let Some(kernel) = payload(&read(image)?).and_then(|packed| unpack(&packed).ok()) else {
+        return Ok(None);
+    };
     if !enters_directly(&kernel) {
         return Ok(None);
     }
@@ -80,7 +82,9 @@ fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
     let reader: Box<dyn Read + '_> = match Packing::of(packed) {
         Some(Packing::Gzip) => Box::new(flate2::read::GzDecoder::new(packed)),
         Some(Packing::Xz) => Box::new(lzma_rust2::XzReader::new(packed, false)),
-        Some(Packing::Zstd) => Box::new(ruzstd::decoding::StreamingDecoder::new(packed).map_err(io::Error::other)?),
+        Some(Packing::Zstd) => {
+            Box::new(ruzstd::decoding::StreamingDecoder::new(packed).map_err(io::Error::other)?)
+        }
         None => return Err(io::Error::other("packed in a way that is not known here")),
     };
     reader.take(LARGEST).read_to_end(&mut content)?;
@@ -90,7 +94,13 @@ fn unpack(packed: &[u8]) -> io::Result<Vec<u8>> {
 /// The packed kernel within a bzImage: Documentation/arch/x86/boot.rst, fields `setup_sects`, `payload_offset` and
 /// `payload_length`. Its last four bytes are the unpacked size, which xz and gzip have no use for.
 fn payload(image: &[u8]) -> Option<Vec<u8>> {
-    let word = |at: usize| image.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let word = |at: usize| {
+        image
+            .get(at..at + 4)?
+            .try_into()
+            .ok()
+            .map(u32::from_le_bytes)
+    };
     if image.get(0x202..0x206)? != b"HdrS" {
         return None;
     }
@@ -100,7 +110,9 @@ fn payload(image: &[u8]) -> Option<Vec<u8>> {
     };
     let start = (sectors + 1) * 512 + usize::try_from(word(0x248)?).ok()?;
     let length = usize::try_from(word(0x24c)?).ok()?.checked_sub(4)?;
-    image.get(start..start.checked_add(length)?).map(<[u8]>::to_vec)
+    image
+        .get(start..start.checked_add(length)?)
+        .map(<[u8]>::to_vec)
 }
 
 /// Whether an ELF file carries the note with the address of its PVH entry (Xen's `XEN_ELFNOTE_PHYS32_ENTRY`, 18), without
@@ -112,18 +124,27 @@ fn enters_directly(kernel: &[u8]) -> bool {
         note.extend(size.to_le_bytes());
         note.extend(18_u32.to_le_bytes());
         note.extend(b"Xen\0");
-        kernel.starts_with(b"\x7fELF") && kernel.windows(note.len()).step_by(4).any(|window| window == note)
+        kernel.starts_with(b"\x7fELF")
+            && kernel
+                .windows(note.len())
+                .step_by(4)
+                .any(|window| window == note)
     })
 }
 
 /// The name under which a file's content is kept. It changes with the file.
 fn kept_at(path: &Path, cache: &Path) -> Result<PathBuf, LabError> {
-    let seen =
-        fs::metadata(path).map_err(|error| LabError::system(format!("looking for {}", path.display()), error))?;
+    let seen = fs::metadata(path)
+        .map_err(|error| LabError::system(format!("looking for {}", path.display()), error))?;
     let mut identity = DefaultHasher::new();
     (path, seen.len(), seen.mtime(), seen.mtime_nsec()).hash(&mut identity);
-    let stem = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(cache.join("unpacked").join(format!("{stem}-{:016x}", identity.finish())))
+    let stem = path
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    Ok(cache
+        .join("unpacked")
+        .join(format!("{stem}-{:016x}", identity.finish())))
 }
 
 /// Best effort: a cache that cannot be written costs time, nothing else.
@@ -143,5 +164,8 @@ fn read(path: &Path) -> Result<Vec<u8>, LabError> {
 }
 
 fn damaged(path: &Path, error: &io::Error) -> LabError {
-    LabError::Content { path: path.to_owned(), problem: format!("cannot be unpacked: {error}") }
+    LabError::Content {
+        path: path.to_owned(),
+        problem: format!("cannot be unpacked: {error}"),
+    }
 }

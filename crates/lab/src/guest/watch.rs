@@ -85,9 +85,14 @@ impl Watch {
         let began = Instant::now();
         monitor.set_patience(MONITOR_PATIENCE);
         // A monitor that is gone is a QEMU that has ended, which the link reports.
-        let is_running =
-            monitor.execute("query-status", json!({})).is_ok_and(|status| status["running"] == json!(true));
-        let stuck = if is_running { health::stuck_vcpus(monitor, self.arch, self.vcpus) } else { Ok(Vec::new()) };
+        let is_running = monitor
+            .execute("query-status", json!({}))
+            .is_ok_and(|status| status["running"] == json!(true));
+        let stuck = if is_running {
+            health::stuck_vcpus(monitor, self.arch, self.vcpus)
+        } else {
+            Ok(Vec::new())
+        };
         monitor.reset_patience();
         self.next_look = Instant::now() + INTERVAL.max(began.elapsed() * LOOK_SHARE);
         if let Some(problem) = self.note_stuck(stuck.unwrap_or_default()) {
@@ -104,7 +109,10 @@ impl Watch {
             // It cannot answer. The silence is judged from its next look on.
             (self.silent_since, self.cpu_seconds_then) = (Instant::now(), cpu_seconds);
         }
-        Ok(self.silence(self.silent_since.elapsed(), cpu_seconds - self.cpu_seconds_then))
+        Ok(self.silence(
+            self.silent_since.elapsed(),
+            cpu_seconds - self.cpu_seconds_then,
+        ))
     }
 
     fn note_stuck(&mut self, seen: Vec<StuckVcpu>) -> Option<String> {
@@ -129,10 +137,14 @@ impl Watch {
         }
         if used > MAX_IDLE_CPU_SECONDS {
             // It is at work. The next stretch of silence is judged by itself.
-            (self.silent_since, self.cpu_seconds_then) = (Instant::now(), self.cpu_seconds_then + used);
+            (self.silent_since, self.cpu_seconds_then) =
+                (Instant::now(), self.cpu_seconds_then + used);
             return None;
         }
-        Some(format!("it does not answer for {} s while QEMU uses hardly any CPU time", silent.as_secs()))
+        Some(format!(
+            "it does not answer for {} s while QEMU uses hardly any CPU time",
+            silent.as_secs()
+        ))
     }
 }
 
@@ -141,7 +153,11 @@ mod tests {
     use super::*;
 
     fn stuck(numbers: &[usize]) -> Vec<StuckVcpu> {
-        let vcpu = |&number| StuckVcpu { number, in_service: "236".to_owned(), requested: "none".to_owned() };
+        let vcpu = |&number| StuckVcpu {
+            number,
+            in_service: "236".to_owned(),
+            requested: "none".to_owned(),
+        };
         numbers.iter().map(vcpu).collect()
     }
 
@@ -153,14 +169,21 @@ mod tests {
             assert_eq!(watch.note_stuck(stuck(seen)), None, "{seen:?}");
         }
         assert_eq!(watch.note_stuck(stuck(&[3])), None);
-        assert!(watch.note_stuck(stuck(&[2, 3])).is_some_and(|problem| problem.contains("vCPU 3")));
+        assert!(
+            watch
+                .note_stuck(stuck(&[2, 3]))
+                .is_some_and(|problem| problem.contains("vCPU 3"))
+        );
     }
 
     #[test]
     fn another_interrupt_in_service_is_another_matter() {
         let mut watch = Watch::new(std::process::id(), Arch::X86_64, 4);
         for vector in ["236", "236", "35", "236"] {
-            let seen = vec![StuckVcpu { in_service: vector.to_owned(), ..stuck(&[1]).remove(0) }];
+            let seen = vec![StuckVcpu {
+                in_service: vector.to_owned(),
+                ..stuck(&[1]).remove(0)
+            }];
             assert_eq!(watch.note_stuck(seen), None);
         }
     }

@@ -19,11 +19,17 @@ pub(super) fn fetch(
     arch: Arch,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Kernel, LabError> {
-    let refused = |problem: String| LabError::Kernel { spec: series.to_string(), arch, problem };
+    let refused = |problem: String| LabError::Kernel {
+        spec: series.to_string(),
+        arch,
+        problem,
+    };
     let repository = Repository::open(lock, arch).map_err(&refused)?;
     let wanted = |name: &str| release_of(name, series, arch).is_some();
     let prefix = format!("linux-image-{series}.");
-    let package = repository.newest(&prefix, wanted, suite_with(series), progress).map_err(&refused)?;
+    let package = repository
+        .newest(&prefix, wanted, suite_with(series), progress)
+        .map_err(&refused)?;
     let Some(package) = package else {
         let what = format!(
             "the distribution ({}) has no such kernel; `nearfar lab kernels list` shows those it has, --kernel PATH takes your own",
@@ -33,7 +39,9 @@ pub(super) fn fetch(
     };
     let workshop = lock.workshop()?;
     let folder = workshop.path().join("kernel");
-    repository.unpack(&package, &folder, progress).map_err(&refused)?;
+    repository
+        .unpack(&package, &folder, progress)
+        .map_err(&refused)?;
     progress(Progress::Preparing("modules.dep"));
     let record = prepared(&folder, &package, series, arch).map_err(&refused)?;
     index_modules(lock, &folder, &record.release, progress).map_err(&refused)?;
@@ -53,7 +61,10 @@ fn release_of(package: &str, series: Series, arch: Arch) -> Option<&str> {
     };
     let number = release.strip_suffix(flavour)?.strip_suffix('-')?;
     // Debian 12 numbers its interfaces, 6.1.0-56; later releases name the kernel's own number, 6.12.107+deb12.
-    let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let plain = |part: &str| {
+        part.bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    };
     let ordinary = match number.split_once('-') {
         Some((number, interface)) => plain(number) && plain(interface),
         None => true,
@@ -75,13 +86,22 @@ fn prepared(folder: &Path, package: &Stanza, series: Series, arch: Arch) -> Resu
     // Debian 13's packages know /usr/lib only.
     let (split, merged) = (folder.join("lib/modules"), folder.join("usr/lib/modules"));
     if !split.exists() && merged.exists() {
-        fs::create_dir_all(folder.join("lib")).and_then(|()| fs::rename(&merged, &split)).map_err(|e| e.to_string())?;
+        fs::create_dir_all(folder.join("lib"))
+            .and_then(|()| fs::rename(&merged, &split))
+            .map_err(|e| e.to_string())?;
     }
-    let release = release_of(&package.package, series, arch).ok_or("not a kernel package")?.to_owned();
+    let release = release_of(&package.package, series, arch)
+        .ok_or("not a kernel package")?
+        .to_owned();
     let images = own::images_in(&folder.join("boot"));
-    let image = images.iter().find(|image| image.to_string_lossy().ends_with(&format!("-{release}")));
-    let image = image.ok_or_else(|| format!("the package {} has no image in /boot", package.package))?;
-    let bytes = fs::metadata(image).map_err(|error| error.to_string())?.len();
+    let image = images
+        .iter()
+        .find(|image| image.to_string_lossy().ends_with(&format!("-{release}")));
+    let image =
+        image.ok_or_else(|| format!("the package {} has no image in /boot", package.package))?;
+    let bytes = fs::metadata(image)
+        .map_err(|error| error.to_string())?
+        .len();
     let record = Record {
         series,
         arch,
@@ -89,7 +109,11 @@ fn prepared(folder: &Path, package: &Stanza, series: Series, arch: Arch) -> Resu
         package: package.package.clone(),
         version: package.version.clone(),
         package_sha256: package.sha256.clone(),
-        image: image.strip_prefix(folder).map_err(|error| error.to_string())?.to_string_lossy().into_owned(),
+        image: image
+            .strip_prefix(folder)
+            .map_err(|error| error.to_string())?
+            .to_string_lossy()
+            .into_owned(),
         image_bytes: bytes,
         image_sha256: sha256::of_file(image).map_err(|error| error.to_string())?,
     };
@@ -109,7 +133,8 @@ fn index_modules(
         Some(program) => Command::new(program),
         None => {
             let host = Arch::host().ok_or("no depmod; install kmod")?;
-            let busybox = foreign::busybox_under(lock, host, progress).map_err(|error| error.to_string())?;
+            let busybox =
+                foreign::busybox_under(lock, host, progress).map_err(|error| error.to_string())?;
             let mut command = Command::new(busybox);
             command.arg("depmod");
             command
@@ -120,7 +145,10 @@ fn index_modules(
     let index = folder.join("lib/modules").join(release).join("modules.dep");
     match fs::metadata(&index) {
         Ok(metadata) if output.status.success() && metadata.len() > 0 => Ok(()),
-        _ => Err(format!("depmod made no list of modules: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        _ => Err(format!(
+            "depmod made no list of modules: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
     }
 }
 
@@ -137,10 +165,19 @@ mod tests {
     fn only_signed_kernels_for_ordinary_machines_are_taken() {
         let release = |name, series, arch| release_of(name, series, arch);
         let (v1, v12) = (Series::V6_1, Series::V6_12);
-        assert_eq!(release("linux-image-6.1.0-56-amd64", v1, Arch::X86_64), Some("6.1.0-56-amd64"));
-        assert_eq!(release("linux-image-6.12.90+deb12.1-arm64", v12, Arch::Aarch64), Some("6.12.90+deb12.1-arm64"));
+        assert_eq!(
+            release("linux-image-6.1.0-56-amd64", v1, Arch::X86_64),
+            Some("6.1.0-56-amd64")
+        );
+        assert_eq!(
+            release("linux-image-6.12.90+deb12.1-arm64", v12, Arch::Aarch64),
+            Some("6.12.90+deb12.1-arm64")
+        );
         let power = "linux-image-6.12.95+deb12-powerpc64le";
-        assert_eq!(release(power, v12, Arch::Powerpc64le), Some("6.12.95+deb12-powerpc64le"));
+        assert_eq!(
+            release(power, v12, Arch::Powerpc64le),
+            Some("6.12.95+deb12-powerpc64le")
+        );
         for other in [
             "linux-image-6.1.0-56-cloud-amd64",
             "linux-image-6.1.0-56-rt-amd64",
@@ -153,7 +190,13 @@ mod tests {
         ] {
             assert_eq!(release(other, v1, Arch::X86_64), None, "{other}");
         }
-        assert_eq!(release("linux-image-6.12.107+deb12-cloud-arm64", v12, Arch::Aarch64), None);
-        assert_eq!(release("linux-image-6.12.107+deb12-arm64-16k", v12, Arch::Aarch64), None);
+        assert_eq!(
+            release("linux-image-6.12.107+deb12-cloud-arm64", v12, Arch::Aarch64),
+            None
+        );
+        assert_eq!(
+            release("linux-image-6.12.107+deb12-arm64-16k", v12, Arch::Aarch64),
+            None
+        );
     }
 }

@@ -54,23 +54,38 @@ pub fn parse(bytes: &[u8]) -> Option<Image> {
 
 fn parse_unpacked(bytes: &[u8]) -> Option<Image> {
     if bytes.get(0x202..0x206) == Some(b"HdrS") {
-        return Some(Image { arch: Arch::X86_64, release: version_field(bytes) });
+        return Some(Image {
+            arch: Arch::X86_64,
+            release: version_field(bytes),
+        });
     }
     if bytes.get(0x38..0x3c) == Some(b"ARM\x64") {
-        return Some(Image { arch: Arch::Aarch64, release: banner(bytes) });
+        return Some(Image {
+            arch: Arch::Aarch64,
+            release: banner(bytes),
+        });
     }
     if bytes.get(..8) == Some(b"MZ\0\0zimg") {
-        return Some(Image { arch: arch_of_pe(bytes)?, release: payload(bytes).as_deref().and_then(banner) });
+        return Some(Image {
+            arch: arch_of_pe(bytes)?,
+            release: payload(bytes).as_deref().and_then(banner),
+        });
     }
     let arch = arch_of_elf(bytes)?;
-    Some(Image { arch, release: banner(bytes) })
+    Some(Image {
+        arch,
+        release: banner(bytes),
+    })
 }
 
 /// The version string of a bzImage: `6.12.107+deb12-amd64 (builder) #1 SMP ...`.
 fn version_field(bytes: &[u8]) -> Option<String> {
     let at = usize::from(number16(bytes, 0x20e)?);
     // Zero says that there is none.
-    (at != 0).then(|| bytes.get(0x200 + at..)).flatten().and_then(release_at)
+    (at != 0)
+        .then(|| bytes.get(0x200 + at..))
+        .flatten()
+        .and_then(release_at)
 }
 
 /// The release in the banner. The words also stand in format strings and messages, which no digit follows.
@@ -80,7 +95,10 @@ fn banner(bytes: &[u8]) -> Option<String> {
 
 /// The word at the start, if it is a release.
 fn release_at(bytes: &[u8]) -> Option<String> {
-    let length = bytes.iter().take(LONGEST_RELEASE + 1).position(|byte| !is_release_byte(*byte))?;
+    let length = bytes
+        .iter()
+        .take(LONGEST_RELEASE + 1)
+        .position(|byte| !is_release_byte(*byte))?;
     let word = std::str::from_utf8(&bytes[..length]).ok()?;
     is_release(word).then(|| word.to_owned())
 }
@@ -126,20 +144,28 @@ fn arch_of_pe(bytes: &[u8]) -> Option<Arch> {
 fn payload(bytes: &[u8]) -> Option<Vec<u8>> {
     let start = number32(bytes, 8)? as usize;
     let end = start.checked_add(number32(bytes, 12)? as usize)?;
-    (bytes.get(24..28)? == b"gzip").then(|| unpacked(bytes.get(start..end)?)).flatten()
+    (bytes.get(24..28)? == b"gzip")
+        .then(|| unpacked(bytes.get(start..end)?))
+        .flatten()
 }
 
 fn unpacked(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut kernel = Vec::new();
     // What comes before an error may still hold the banner: packed kernels carry their size behind the stream.
-    let _ = flate2::read::GzDecoder::new(bytes).take(LONGEST).read_to_end(&mut kernel);
+    let _ = flate2::read::GzDecoder::new(bytes)
+        .take(LONGEST)
+        .read_to_end(&mut kernel);
     (!kernel.is_empty()).then_some(kernel)
 }
 
 fn number16(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
+    Some(u16::from_le_bytes(
+        bytes.get(at..at.checked_add(2)?)?.try_into().ok()?,
+    ))
 }
 
 fn number32(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+    Some(u32::from_le_bytes(
+        bytes.get(at..at.checked_add(4)?)?.try_into().ok()?,
+    ))
 }

@@ -19,7 +19,8 @@ use crate::kernels::{Kernel, image};
 
 /// A kernel by path.
 pub fn at_path(path: &Path, arch: Arch) -> Result<Kernel, LabError> {
-    let metadata = fs::metadata(path).map_err(|error| problem(path, arch, &format!("{error}; {KINDS}")))?;
+    let metadata =
+        fs::metadata(path).map_err(|error| problem(path, arch, &format!("{error}; {KINDS}")))?;
     if metadata.is_file() {
         return from_image(path, arch, None);
     }
@@ -34,12 +35,17 @@ pub fn at_path(path: &Path, arch: Arch) -> Result<Kernel, LabError> {
 pub fn of_host(arch: Arch) -> Result<Kernel, LabError> {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    let images = ["vmlinuz", "vmlinux"].map(|name| PathBuf::from(format!("/boot/{name}-{release}")));
+    let images =
+        ["vmlinuz", "vmlinux"].map(|name| PathBuf::from(format!("/boot/{name}-{release}")));
     let Some(image) = images.iter().find(|image| image.exists()) else {
         let what = format!(
             "there is no image of the running kernel {release} in /boot; `nearfar lab kernels get` fetches one"
         );
-        return Err(LabError::Kernel { spec: "host".to_owned(), arch, problem: what });
+        return Err(LabError::Kernel {
+            spec: "host".to_owned(),
+            arch,
+            problem: what,
+        });
     };
     from_image(image, arch, None)
 }
@@ -48,7 +54,11 @@ const KINDS: &str = "a kernel is a series such as 6.12, `host`, or a path to an 
                      and lib/modules/";
 
 fn problem(path: &Path, arch: Arch, problem: &str) -> LabError {
-    LabError::Kernel { spec: path.display().to_string(), arch, problem: problem.to_owned() }
+    LabError::Kernel {
+        spec: path.display().to_string(),
+        arch,
+        problem: problem.to_owned(),
+    }
 }
 
 /// `release`: what a build tree says, for images that do not say it themselves.
@@ -56,10 +66,21 @@ fn from_image(path: &Path, arch: Arch, release: Option<String>) -> Result<Kernel
     let path = &fs::canonicalize(path).map_err(|error| problem(path, arch, &error.to_string()))?;
     let image = image::read(path).map_err(|error| unreadable(path, arch, &error))?;
     let Some(image) = image else {
-        return Err(problem(path, arch, "not a kernel image (bzImage, Image or a 64-bit little-endian vmlinux)"));
+        return Err(problem(
+            path,
+            arch,
+            "not a kernel image (bzImage, Image or a 64-bit little-endian vmlinux)",
+        ));
     };
     if image.arch != arch {
-        return Err(problem(path, arch, &format!("this is a kernel for {}; say --arch {}", image.arch, image.arch)));
+        return Err(problem(
+            path,
+            arch,
+            &format!(
+                "this is a kernel for {}; say --arch {}",
+                image.arch, image.arch
+            ),
+        ));
     }
     let release = match (image.release, release) {
         (Some(says), Some(tree)) if says != tree => {
@@ -76,13 +97,20 @@ fn from_image(path: &Path, arch: Arch, release: Option<String>) -> Result<Kernel
         })?,
     };
     let modules = modules_beside(path, &release, arch)?;
-    Ok(Kernel { arch, release, image: path.clone(), modules })
+    Ok(Kernel {
+        arch,
+        release,
+        image: path.clone(),
+        modules,
+    })
 }
 
 fn unreadable(path: &Path, arch: Arch, error: &std::io::Error) -> LabError {
     let hint = match error.kind() {
         // Ubuntu keeps its kernels from users.
-        std::io::ErrorKind::PermissionDenied => "; copy it as root to a place of yours, or use a fetched kernel",
+        std::io::ErrorKind::PermissionDenied => {
+            "; copy it as root to a place of yours, or use a fetched kernel"
+        }
         _ => "",
     };
     problem(path, arch, &format!("{error}{hint}"))
@@ -97,10 +125,19 @@ fn release_in_name(path: &Path) -> Option<String> {
 /// has all it needs built in.
 fn modules_beside(image: &Path, release: &str, arch: Arch) -> Result<Option<PathBuf>, LabError> {
     // arch/x86/boot/bzImage lies three folders deep in its tree.
-    let above = image.ancestors().skip(1).take(4).flat_map(|folder| modules_in(folder, release));
+    let above = image
+        .ancestors()
+        .skip(1)
+        .take(4)
+        .flat_map(|folder| modules_in(folder, release));
     // The host's modules are for programs of the host.
-    let of_host = (Arch::host() == Some(arch)).then(|| modules_in(Path::new("/"), release)).into_iter().flatten();
-    let Some(folder) = above.chain(of_host).find(|folder| folder.is_dir()) else { return Ok(None) };
+    let of_host = (Arch::host() == Some(arch))
+        .then(|| modules_in(Path::new("/"), release))
+        .into_iter()
+        .flatten();
+    let Some(folder) = above.chain(of_host).find(|folder| folder.is_dir()) else {
+        return Ok(None);
+    };
     if folder.join("modules.dep").exists() {
         return Ok(Some(folder));
     }
@@ -118,19 +155,36 @@ fn modules_in(folder: &Path, release: &str) -> [PathBuf; 2] {
 }
 
 fn from_build_tree(tree: &Path, release_file: &Path, arch: Arch) -> Result<Kernel, LabError> {
-    let release = fs::read_to_string(release_file).map_err(|error| problem(release_file, arch, &error.to_string()))?;
+    let release = fs::read_to_string(release_file)
+        .map_err(|error| problem(release_file, arch, &error.to_string()))?;
     let release = release.trim();
     if !image::is_release(release) {
-        return Err(problem(release_file, arch, "no kernel release in it; run make again"));
+        return Err(problem(
+            release_file,
+            arch,
+            "no kernel release in it; run make again",
+        ));
     }
     let images: &[&str] = match arch {
         Arch::X86_64 => &["arch/x86/boot/bzImage"],
-        Arch::Aarch64 => &["arch/arm64/boot/Image", "arch/arm64/boot/Image.gz", "arch/arm64/boot/vmlinuz.efi"],
+        Arch::Aarch64 => &[
+            "arch/arm64/boot/Image",
+            "arch/arm64/boot/Image.gz",
+            "arch/arm64/boot/vmlinuz.efi",
+        ],
         Arch::Powerpc64le => &["vmlinux", "arch/powerpc/boot/zImage"],
     };
-    match images.iter().map(|image| tree.join(image)).find(|image| image.exists()) {
+    match images
+        .iter()
+        .map(|image| tree.join(image))
+        .find(|image| image.exists())
+    {
         Some(image) => from_image(&image, arch, Some(release.to_owned())),
-        None => Err(problem(tree, arch, &format!("a build tree without {}; run make there first", images[0]))),
+        None => Err(problem(
+            tree,
+            arch,
+            &format!("a build tree without {}; run make there first", images[0]),
+        )),
     }
 }
 
@@ -140,26 +194,46 @@ fn from_package_folder(folder: &Path, arch: Arch) -> Result<Kernel, LabError> {
         images = images_in(folder);
     }
     match images.as_slice() {
-        [] => Err(problem(folder, arch, &format!("no kernel in this folder; {KINDS}"))),
+        [] => Err(problem(
+            folder,
+            arch,
+            &format!("no kernel in this folder; {KINDS}"),
+        )),
         [image] => from_image(image, arch, None),
         several => {
-            let names: Vec<_> = several.iter().map(|image| image.display().to_string()).collect();
-            Err(problem(folder, arch, &format!("several kernels; name one of {}", names.join(", "))))
+            let names: Vec<_> = several
+                .iter()
+                .map(|image| image.display().to_string())
+                .collect();
+            Err(problem(
+                folder,
+                arch,
+                &format!("several kernels; name one of {}", names.join(", ")),
+            ))
         }
     }
 }
 
 /// The images in a folder, by name.
 pub fn images_in(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
     let is_image = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         path.is_file()
             && ["vmlinuz", "vmlinux", "bzImage", "Image"]
                 .iter()
                 .any(|kind| name == *kind || name.starts_with(&format!("{kind}-")))
     };
-    let mut images: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(is_image).collect();
+    let mut images: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(is_image)
+        .collect();
     images.sort();
     images
 }

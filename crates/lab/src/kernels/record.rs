@@ -40,12 +40,19 @@ pub(super) fn folder(cache: &Cache, arch: Arch) -> PathBuf {
 pub(super) fn all(cache: &Cache) -> Vec<(PathBuf, Record)> {
     let mut found = Vec::new();
     for arch in Arch::ALL {
-        let Ok(entries) = fs::read_dir(folder(cache, arch)) else { continue };
+        let Ok(entries) = fs::read_dir(folder(cache, arch)) else {
+            continue;
+        };
         for entry in entries.flatten() {
             let folder = entry.path();
             let record = fs::read(folder.join(NAME)).ok();
-            let record: Option<Record> = record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            found.extend(record.filter(|record| record.arch == arch).map(|record| (folder, record)));
+            let record: Option<Record> =
+                record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            found.extend(
+                record
+                    .filter(|record| record.arch == arch)
+                    .map(|record| (folder, record)),
+            );
         }
     }
     found.sort_by_key(|(_, record)| Reverse((record.series, Version::new(&record.version))));
@@ -55,7 +62,8 @@ pub(super) fn all(cache: &Cache) -> Vec<(PathBuf, Record)> {
 /// Why a folder in `kernels/ARCH/` is not a whole kernel.
 pub(super) fn damage_of(folder: &Path) -> Option<String> {
     let record = fs::read(folder.join(NAME)).map_err(|error| error.to_string());
-    let record = record.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+    let record =
+        record.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
     match record {
         Ok(record) => Record::damage(&record, folder),
         Err(problem) => Some(format!("{NAME}: {problem}")),
@@ -65,7 +73,11 @@ pub(super) fn damage_of(folder: &Path) -> Option<String> {
 /// Sets the time of the last use of a cached kernel; nothing for a kernel of the user's own.
 pub(super) fn mark_used(cache: &Cache, kernel: &Kernel) {
     let kernels = folder(cache, kernel.arch);
-    let release = kernel.image.strip_prefix(&kernels).ok().and_then(|within| within.components().next());
+    let release = kernel
+        .image
+        .strip_prefix(&kernels)
+        .ok()
+        .and_then(|within| within.components().next());
     if let Some(release) = release {
         crate::cache::mark_used(&kernels.join(release).join(NAME));
     }
@@ -96,9 +108,12 @@ impl Record {
         let modules = self.modules(folder).join("modules.dep");
         match fs::metadata(folder.join(&self.image)) {
             Err(error) => Some(format!("{}: {error}", self.image)),
-            Ok(metadata) if metadata.len() != self.image_bytes => {
-                Some(format!("{}: {} bytes instead of {}", self.image, metadata.len(), self.image_bytes))
-            }
+            Ok(metadata) if metadata.len() != self.image_bytes => Some(format!(
+                "{}: {} bytes instead of {}",
+                self.image,
+                metadata.len(),
+                self.image_bytes
+            )),
             Ok(_) if !modules.is_file() => Some(format!("{} is missing", modules.display())),
             Ok(_) => None,
         }
@@ -106,10 +121,11 @@ impl Record {
 
     /// What is missing or altered, by reading the image.
     pub fn damage_within(&self, folder: &Path) -> Option<String> {
-        self.damage(folder).or_else(|| match sha256::of_file(&folder.join(&self.image)) {
-            Ok(sum) if sum == self.image_sha256 => None,
-            Ok(_) => Some(format!("{} was altered", self.image)),
-            Err(error) => Some(format!("{}: {error}", self.image)),
-        })
+        self.damage(folder)
+            .or_else(|| match sha256::of_file(&folder.join(&self.image)) {
+                Ok(sum) if sum == self.image_sha256 => None,
+                Ok(_) => Some(format!("{} was altered", self.image)),
+                Err(error) => Some(format!("{}: {error}", self.image)),
+            })
     }
 }

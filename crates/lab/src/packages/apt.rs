@@ -19,18 +19,37 @@ pub(super) struct Apt {
 
 impl Apt {
     /// Writes its configuration. `program` finds a program or says that it is missing.
-    pub fn new(folder: PathBuf, arch: Arch, program: &dyn Fn(&str) -> Result<PathBuf, String>) -> Result<Self, String> {
+    pub fn new(
+        folder: PathBuf,
+        arch: Arch,
+        program: &dyn Fn(&str) -> Result<PathBuf, String>,
+    ) -> Result<Self, String> {
         let (apt_get, apt_cache) = (program("apt-get")?, program("apt-cache")?);
-        let place = folder.to_str().filter(|path| !path.contains(['"', '\\', '\n', ';']));
-        let place =
-            place.ok_or_else(|| format!("apt takes no path such as {:?}; set XDG_CACHE_HOME", folder.display()))?;
-        let written = ["sources.list.d", "lists/partial", "cache/archives/partial", "state"]
-            .iter()
-            .try_for_each(|sub| fs::create_dir_all(folder.join(sub)))
-            .and_then(|()| fs::write(folder.join("status"), ""))
-            .and_then(|()| fs::write(folder.join("apt.conf"), configuration(place, arch.debian())));
+        let place = folder
+            .to_str()
+            .filter(|path| !path.contains(['"', '\\', '\n', ';']));
+        let place = place.ok_or_else(|| {
+            format!(
+                "apt takes no path such as {:?}; set XDG_CACHE_HOME",
+                folder.display()
+            )
+        })?;
+        let written = [
+            "sources.list.d",
+            "lists/partial",
+            "cache/archives/partial",
+            "state",
+        ]
+        .iter()
+        .try_for_each(|sub| fs::create_dir_all(folder.join(sub)))
+        .and_then(|()| fs::write(folder.join("status"), ""))
+        .and_then(|()| fs::write(folder.join("apt.conf"), configuration(place, arch.debian())));
         written.map_err(|error| format!("{}: {error}", folder.display()))?;
-        Ok(Self { folder, apt_get, apt_cache })
+        Ok(Self {
+            folder,
+            apt_get,
+            apt_cache,
+        })
     }
 
     /// Fetches the lists of these sources; `report` gets 0 to 100. Returns apt's complaints: one suite may be missing
@@ -46,7 +65,11 @@ impl Apt {
     }
 
     /// The packages whose name starts so and that are wanted, in all their versions.
-    pub fn packages(&self, prefix: &str, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Stanza>, String> {
+    pub fn packages(
+        &self,
+        prefix: &str,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<Stanza>, String> {
         let names = self.ask(&["pkgnames", prefix])?;
         let mut arguments = vec!["show"];
         arguments.extend(names.lines().map(str::trim).filter(|name| wanted(name)));
@@ -57,16 +80,34 @@ impl Apt {
     }
 
     /// Fetches a package's file into a new folder; apt checks it against the signed lists.
-    pub fn download(&self, package: &Stanza, folder: &Path, report: &mut dyn FnMut(f32)) -> Result<PathBuf, String> {
+    pub fn download(
+        &self,
+        package: &Stanza,
+        folder: &Path,
+        report: &mut dyn FnMut(f32),
+    ) -> Result<PathBuf, String> {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut command = self.command(&self.apt_get);
-        command.arg("download").arg(format!("{}={}", package.package, package.version)).current_dir(folder);
+        command
+            .arg("download")
+            .arg(format!("{}={}", package.package, package.version))
+            .current_dir(folder);
         let (success, errors) = run(command, report)?;
-        let file = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        let file = file.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "deb"));
+        let file = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        let file = file
+            .into_iter()
+            .find(|path| path.extension().is_some_and(|extension| extension == "deb"));
         match file {
             Some(file) if success => Ok(file),
-            _ => Err(format!("apt-get download {}: {}", package.package, errors.trim())),
+            _ => Err(format!(
+                "apt-get download {}: {}",
+                package.package,
+                errors.trim()
+            )),
         }
     }
 
@@ -76,12 +117,20 @@ impl Apt {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(format!("apt-cache {}: {}", arguments[0], String::from_utf8_lossy(&output.stderr).trim()))
+        Err(format!(
+            "apt-cache {}: {}",
+            arguments[0],
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))
     }
 
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        command.arg("-c").arg(self.folder.join("apt.conf")).env("LC_ALL", "C").stdin(Stdio::null());
+        command
+            .arg("-c")
+            .arg(self.folder.join("apt.conf"))
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null());
         command
     }
 }
@@ -119,7 +168,10 @@ Acquire::AllowDowngradeToInsecureRepositories "false";
 fn run(mut command: Command, report: &mut dyn FnMut(f32)) -> Result<(bool, String), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let refused = |error| format!("{program}: {error}");
-    command.args(["-qq", "-o", "APT::Status-Fd=1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["-qq", "-o", "APT::Status-Fd=1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().map_err(refused)?;
     let errors = child.stderr.take().map(|mut pipe| {
         thread::spawn(move || {
@@ -128,18 +180,35 @@ fn run(mut command: Command, report: &mut dyn FnMut(f32)) -> Result<(bool, Strin
             text
         })
     });
-    for line in child.stdout.take().into_iter().flat_map(|pipe| BufReader::new(pipe).lines()).map_while(Result::ok) {
+    for line in child
+        .stdout
+        .take()
+        .into_iter()
+        .flat_map(|pipe| BufReader::new(pipe).lines())
+        .map_while(Result::ok)
+    {
         percent_in(&line).into_iter().for_each(&mut *report);
     }
     let success = child.wait().map_err(refused)?.success();
-    let errors = errors.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    let errors = errors
+        .and_then(|thread| thread.join().ok())
+        .unwrap_or_default();
     let errors = String::from_utf8_lossy(&errors);
-    let relevant: Vec<_> = errors.lines().map(str::trim).filter(|line| !line.contains("unsandboxed")).collect();
+    let relevant: Vec<_> = errors
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.contains("unsandboxed"))
+        .collect();
     Ok((success, relevant.join("; ")))
 }
 
 /// The number in `dlstatus:1:27.3451:Retrieving file 1 of 1` (apt's README.progress-reporting).
 fn percent_in(line: &str) -> Option<f32> {
-    let percent: f32 = line.strip_prefix("dlstatus:")?.split(':').nth(1)?.parse().ok()?;
+    let percent: f32 = line
+        .strip_prefix("dlstatus:")?
+        .split(':')
+        .nth(1)?
+        .parse()
+        .ok()?;
     percent.is_finite().then_some(percent.clamp(0.0, 100.0))
 }

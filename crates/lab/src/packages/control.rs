@@ -18,12 +18,19 @@ impl Paragraph {
     /// A field's value by name, which knows no case. Lines after the first keep the blank that they start with, so that
     /// the value can be written again as it is.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.fields
+            .iter()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.as_str())
     }
 
     /// The words of a field.
     pub fn words(&self, name: &str) -> Vec<String> {
-        self.get(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+        self.get(name)
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -42,7 +49,9 @@ pub fn paragraphs(text: &str) -> Vec<Paragraph> {
         } else if line.starts_with('#') {
             continue;
         } else if let Some((name, value)) = line.split_once(':') {
-            current.fields.push((name.trim().to_owned(), value.trim().to_owned()));
+            current
+                .fields
+                .push((name.trim().to_owned(), value.trim().to_owned()));
         }
     }
     all.push(current);
@@ -72,14 +81,26 @@ pub fn packages(text: &str) -> Vec<Stanza> {
 fn stanza(paragraph: &Paragraph) -> Option<Stanza> {
     let sha256 = paragraph.get("SHA256")?.to_ascii_lowercase();
     let is_sum = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let name = |field| paragraph.get(field).filter(|value| is_name(value)).map(str::to_owned);
+    let name = |field| {
+        paragraph
+            .get(field)
+            .filter(|value| is_name(value))
+            .map(str::to_owned)
+    };
     let bytes = paragraph.get("Size")?.parse().ok()?;
     let (package, version) = (name("Package")?, name("Version")?);
-    is_sum.then_some(Stanza { package, version, bytes, sha256 })
+    is_sum.then_some(Stanza {
+        package,
+        version,
+        bytes,
+        sha256,
+    })
 }
 
 /// Names and versions are given to apt as arguments and become part of paths.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.~:".contains(&byte))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.~:".contains(&byte))
 }

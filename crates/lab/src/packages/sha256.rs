@@ -27,9 +27,12 @@ pub fn of_bytes(bytes: &[u8]) -> String {
 }
 
 fn digits(hasher: Sha256) -> String {
-    hasher.finalize().iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string never fails.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hasher
+        .finalize()
+        .iter()
+        .fold(String::new(), |mut text, byte| {
+            // Writing to a string never fails.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }

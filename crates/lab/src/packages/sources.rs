@@ -46,8 +46,12 @@ fn source_in_line(line: &str) -> Option<Source> {
         None => ("", rest),
     };
     let option = |wanted: &str| {
-        let mut pairs = options.split_whitespace().filter_map(|pair| pair.split_once('='));
-        pairs.find(|(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.to_owned())
+        let mut pairs = options
+            .split_whitespace()
+            .filter_map(|pair| pair.split_once('='));
+        pairs
+            .find(|(name, _)| name.eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value.to_owned())
     };
     let mut words = rest.split_whitespace().map(str::to_owned);
     let (uri, suite) = (words.next()?, words.next()?);
@@ -61,16 +65,26 @@ fn source_in_line(line: &str) -> Option<Source> {
 
 /// Reads a file in the form of paragraphs.
 pub fn deb822(text: &str) -> Vec<Source> {
-    control::paragraphs(text).iter().filter_map(source_in_paragraph).collect()
+    control::paragraphs(text)
+        .iter()
+        .filter_map(source_in_paragraph)
+        .collect()
 }
 
 fn source_in_paragraph(paragraph: &Paragraph) -> Option<Source> {
     let disabled = ["no", "false", "0", "off", "without", "disable"];
-    let enabled = paragraph.get("Enabled").is_none_or(|value| !disabled.contains(&value.to_ascii_lowercase().as_str()));
+    let enabled = paragraph
+        .get("Enabled")
+        .is_none_or(|value| !disabled.contains(&value.to_ascii_lowercase().as_str()));
     let binary = paragraph.words("Types").iter().any(|kind| kind == "deb");
     let mut uris = paragraph.words("URIs");
     uris.retain(|uri| is_fetchable(uri));
-    let field = |name: &str| paragraph.get(name).filter(|value| !value.is_empty()).map(str::to_owned);
+    let field = |name: &str| {
+        paragraph
+            .get(name)
+            .filter(|value| !value.is_empty())
+            .map(str::to_owned)
+    };
     (enabled && binary && !uris.is_empty()).then(|| Source {
         uris,
         suites: paragraph.words("Suites"),
@@ -108,13 +122,20 @@ impl Archive {
         let field = |name| os_release_field(&release, name);
         let name = field("PRETTY_NAME").unwrap_or_else(|| "an unknown system".to_owned());
         if field("ID").as_deref() != Some("debian") {
-            return Err(format!("packages are fetched on Debian only, and this is {name}"));
+            return Err(format!(
+                "packages are fetched on Debian only, and this is {name}"
+            ));
         }
-        let codename =
-            field("VERSION_CODENAME").ok_or_else(|| format!("/etc/os-release of {name} has no VERSION_CODENAME"))?;
+        let codename = field("VERSION_CODENAME")
+            .ok_or_else(|| format!("/etc/os-release of {name} has no VERSION_CODENAME"))?;
         let sources = sources_of_system(root);
         let of_suites = |wanted: &[&str]| {
-            let has = |source: &&Source| source.suites.iter().any(|suite| wanted.contains(&suite.as_str()));
+            let has = |source: &&Source| {
+                source
+                    .suites
+                    .iter()
+                    .any(|suite| wanted.contains(&suite.as_str()))
+            };
             sources.iter().find(has).cloned()
         };
         let main = of_suites(&[&codename]).or_else(|| of_suites(&ALIASES)).ok_or_else(|| {
@@ -122,18 +143,33 @@ impl Archive {
                 "no source of {codename} in /etc/apt/sources.list or /etc/apt/sources.list.d (cdrom: does not count)"
             )
         })?;
-        let security = of_suites(&[&format!("{codename}-security")])
-            .or_else(|| of_suites(&ALIASES.map(|alias| format!("{alias}-security")).each_ref().map(String::as_str)));
+        let security = of_suites(&[&format!("{codename}-security")]).or_else(|| {
+            of_suites(
+                &ALIASES
+                    .map(|alias| format!("{alias}-security"))
+                    .each_ref()
+                    .map(String::as_str),
+            )
+        });
         let has_backports = of_suites(&[&format!("{codename}-backports")]).is_some();
-        Ok(Self { name, codename, main, security, has_backports })
+        Ok(Self {
+            name,
+            codename,
+            main,
+            security,
+            has_backports,
+        })
     }
 
     /// A `.sources` file with all suites of a release for one architecture, by Debian's name for it.
     pub fn sources_file(&self, codename: &str, architecture: &str) -> String {
-        let of_main = ["", "-updates", "-backports"].map(|suffix| format!("{codename}{suffix}")).join(" ");
+        let of_main = ["", "-updates", "-backports"]
+            .map(|suffix| format!("{codename}{suffix}"))
+            .join(" ");
         let main = paragraph(&self.main, &of_main, architecture);
         let security = self.security.as_ref();
-        let security = security.map(|source| paragraph(source, &format!("{codename}-security"), architecture));
+        let security =
+            security.map(|source| paragraph(source, &format!("{codename}-security"), architecture));
         format!("{main}{}", security.unwrap_or_default())
     }
 }
@@ -157,7 +193,9 @@ fn paragraph(source: &Source, suites: &str, architecture: &str) -> String {
 }
 
 fn os_release_field(text: &str, name: &str) -> Option<String> {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
     Some(value.trim().trim_matches(['"', '\'']).to_owned())
 }
 
@@ -166,7 +204,12 @@ fn sources_of_system(root: &Path) -> Vec<Source> {
     let apt = root.join("etc/apt");
     let mut files = vec![apt.join("sources.list")];
     let folder = fs::read_dir(apt.join("sources.list.d"));
-    let mut parts: Vec<PathBuf> = folder.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let mut parts: Vec<PathBuf> = folder
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     parts.sort();
     files.append(&mut parts);
     let sources_in = |file: &PathBuf| {

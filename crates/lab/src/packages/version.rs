@@ -18,7 +18,11 @@ impl Version {
             None => (0, text),
         };
         let (upstream, revision) = rest.rsplit_once('-').unwrap_or((rest, ""));
-        Self { epoch, upstream: upstream.to_owned(), revision: revision.to_owned() }
+        Self {
+            epoch,
+            upstream: upstream.to_owned(),
+            revision: revision.to_owned(),
+        }
     }
 }
 
@@ -49,9 +53,16 @@ impl Eq for Version {}
 /// Compares by turns what is no digits, by [`weight`], and what is digits, as numbers.
 fn compare(mut left: &[u8], mut right: &[u8]) -> Ordering {
     while !left.is_empty() || !right.is_empty() {
-        let words = (split(&mut left, |byte| !byte.is_ascii_digit()), split(&mut right, |byte| !byte.is_ascii_digit()));
-        let numbers = (split(&mut left, u8::is_ascii_digit), split(&mut right, u8::is_ascii_digit));
-        let order = compare_words(words.0, words.1).then_with(|| compare_numbers(numbers.0, numbers.1));
+        let words = (
+            split(&mut left, |byte| !byte.is_ascii_digit()),
+            split(&mut right, |byte| !byte.is_ascii_digit()),
+        );
+        let numbers = (
+            split(&mut left, u8::is_ascii_digit),
+            split(&mut right, u8::is_ascii_digit),
+        );
+        let order =
+            compare_words(words.0, words.1).then_with(|| compare_numbers(numbers.0, numbers.1));
         if order.is_ne() {
             return order;
         }
@@ -88,7 +99,12 @@ fn weight(byte: Option<u8>) -> i32 {
 
 /// Without turning them into numbers: dates and hashes in versions are longer than any integer.
 fn compare_numbers(left: &[u8], right: &[u8]) -> Ordering {
-    let significant = |digits: &[u8]| digits.iter().position(|digit| *digit != b'0').unwrap_or(digits.len());
+    let significant = |digits: &[u8]| {
+        digits
+            .iter()
+            .position(|digit| *digit != b'0')
+            .unwrap_or(digits.len())
+    };
     let (left, right) = (&left[significant(left)..], &right[significant(right)..]);
     left.len().cmp(&right.len()).then_with(|| left.cmp(right))
 }

@@ -31,7 +31,10 @@ use crate::qemu::Qemu;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What a kernel without root file system says last (`mount_block_root` and `kernel_init` in init/).
-const ALIVE: [&str; 2] = ["Kernel panic - not syncing: VFS", "Kernel panic - not syncing: No working init"];
+const ALIVE: [&str; 2] = [
+    "Kernel panic - not syncing: VFS",
+    "Kernel panic - not syncing: No working init",
+];
 
 /// How the guest's CPUs run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +56,10 @@ pub struct Accelerated {
 
 impl Accelerated {
     fn tcg(because: impl Into<String>) -> Self {
-        Self { acceleration: Acceleration::Tcg, because: Some(because.into()) }
+        Self {
+            acceleration: Acceleration::Tcg,
+            because: Some(because.into()),
+        }
     }
 }
 
@@ -68,11 +74,16 @@ pub fn acceleration(qemu: &Qemu) -> Accelerated {
 /// Probes with a kernel, or else the newest in a cache, unless the cache has the answer.
 pub fn acceleration_with(cache: &Cache, qemu: &Qemu, kernel: Option<&Kernel>) -> Accelerated {
     if Arch::host() != Some(qemu.arch) {
-        return Accelerated::tcg(format!("KVM runs only guests of the host's architecture, not {}", qemu.arch));
+        return Accelerated::tcg(format!(
+            "KVM runs only guests of the host's architecture, not {}",
+            qemu.arch
+        ));
     }
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
         let hint = match error.kind() {
-            ErrorKind::PermissionDenied => "; to be allowed to use it: sudo usermod -aG kvm $USER, and log in again",
+            ErrorKind::PermissionDenied => {
+                "; to be allowed to use it: sudo usermod -aG kvm $USER, and log in again"
+            }
             ErrorKind::NotFound => {
                 " (no virtualisation in the CPU, switched off in the firmware, or inside of another guest)"
             }
@@ -80,16 +91,26 @@ pub fn acceleration_with(cache: &Cache, qemu: &Qemu, kernel: Option<&Kernel>) ->
         };
         return Accelerated::tcg(format!("/dev/kvm: {error}{hint}"));
     }
-    let file = cache.root().join("probes").join(format!("kvm-{}.json", qemu.arch));
+    let file = cache
+        .root()
+        .join("probes")
+        .join(format!("kvm-{}.json", qemu.arch));
     let Some(conditions) = Conditions::of(qemu) else {
-        return Accelerated::tcg("/proc/sys/kernel/random/boot_id cannot be read, so no answer could be kept");
+        return Accelerated::tcg(
+            "/proc/sys/kernel/random/boot_id cannot be read, so no answer could be kept",
+        );
     };
     if let Some(answer) = Answer::read(&file).filter(|answer| answer.conditions == conditions) {
         return answer.accelerated();
     }
-    let kernel = kernel.cloned().map_or_else(|| kernels::find_in(cache, None, qemu.arch), Ok);
+    let kernel = kernel
+        .cloned()
+        .map_or_else(|| kernels::find_in(cache, None, qemu.arch), Ok);
     let answer = match kernel {
-        Ok(kernel) => Answer { conditions, died: boots(qemu, &kernel.image).err() },
+        Ok(kernel) => Answer {
+            conditions,
+            died: boots(qemu, &kernel.image).err(),
+        },
         Err(error) => return Accelerated::tcg(format!("whether KVM works was not tried: {error}")),
     };
     answer.write(&file);
@@ -106,7 +127,11 @@ struct Conditions {
 
 impl Conditions {
     fn of(qemu: &Qemu) -> Option<Self> {
-        Some(Self { boot_id: boot_id()?, program: qemu.program.clone(), version: qemu.version })
+        Some(Self {
+            boot_id: boot_id()?,
+            program: qemu.program.clone(),
+            version: qemu.version,
+        })
     }
 }
 
@@ -126,7 +151,8 @@ impl Answer {
     /// Where it cannot be kept, the next run probes again. Renamed, so that nobody reads half of it.
     fn write(&self, file: &Path) {
         let Some(folder) = file.parent() else { return };
-        let written = fs::create_dir_all(folder).and_then(|()| tempfile::NamedTempFile::new_in(folder));
+        let written =
+            fs::create_dir_all(folder).and_then(|()| tempfile::NamedTempFile::new_in(folder));
         if let (Ok(new), Ok(bytes)) = (written, serde_json::to_vec_pretty(self))
             && fs::write(new.path(), bytes).is_ok()
         {
@@ -136,8 +162,13 @@ impl Answer {
 
     fn accelerated(&self) -> Accelerated {
         match &self.died {
-            None => Accelerated { acceleration: Acceleration::Kvm, because: None },
-            Some(died) => Accelerated::tcg(format!("/dev/kvm is there, but a guest does not live under it: {died}")),
+            None => Accelerated {
+                acceleration: Acceleration::Kvm,
+                because: None,
+            },
+            Some(died) => Accelerated::tcg(format!(
+                "/dev/kvm is there, but a guest does not live under it: {died}"
+            )),
         }
     }
 }
@@ -163,10 +194,28 @@ fn boots(qemu: &Qemu, image: &Path) -> Result<(), String> {
         "-cpu",
         "host",
     ]);
-    command.args(["-smp", "1", "-m", "512", "-serial", "stdio", "-no-reboot", "-kernel"]).arg(image);
-    command.arg("-append").arg(format!("console={console} quiet panic=-1"));
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("{}: {error}", qemu.program.display()))?;
+    command
+        .args([
+            "-smp",
+            "1",
+            "-m",
+            "512",
+            "-serial",
+            "stdio",
+            "-no-reboot",
+            "-kernel",
+        ])
+        .arg(image);
+    command
+        .arg("-append")
+        .arg(format!("console={console} quiet panic=-1"));
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("{}: {error}", qemu.program.display()))?;
     let verdict = watch(&mut child, LIMIT);
     let _ = child.kill();
     let _ = child.wait();
@@ -176,8 +225,14 @@ fn boots(qemu: &Qemu, image: &Path) -> Result<(), String> {
 /// Reads what QEMU and the guest print until the guest is seen to live, both ends close, or time is up.
 fn watch(child: &mut Child, limit: Duration) -> Result<(), String> {
     let (sender, pieces) = mpsc::channel();
-    let console = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
-    let errors = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    let console = child
+        .stdout
+        .take()
+        .map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    let errors = child
+        .stderr
+        .take()
+        .map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
     for mut pipe in [console, errors].into_iter().flatten() {
         let sender = sender.clone();
         thread::spawn(move || {
@@ -195,9 +250,15 @@ fn watch(child: &mut Child, limit: Duration) -> Result<(), String> {
     loop {
         match pieces.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(piece) => seen.extend(piece),
-            Err(RecvTimeoutError::Disconnected) => return Err(format!("QEMU ended: {}", last_line(&seen))),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(format!("QEMU ended: {}", last_line(&seen)));
+            }
             Err(RecvTimeoutError::Timeout) => {
-                return Err(format!("its kernel hung for {} s: {}", limit.as_secs(), last_line(&seen)));
+                return Err(format!(
+                    "its kernel hung for {} s: {}",
+                    limit.as_secs(),
+                    last_line(&seen)
+                ));
             }
         }
         let text = String::from_utf8_lossy(&seen);
@@ -210,7 +271,12 @@ fn watch(child: &mut Child, limit: Duration) -> Result<(), String> {
 /// The last line with words in it, without what is no text.
 fn last_line(seen: &[u8]) -> String {
     let text = String::from_utf8_lossy(seen);
-    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it printed nothing");
+    let line = text
+        .lines()
+        .rev()
+        .map(str::trim)
+        .find(|line| !line.is_empty())
+        .unwrap_or("it printed nothing");
     line.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
@@ -220,7 +286,11 @@ mod tests {
 
     fn verdict(script: &str, limit: Duration) -> Result<(), String> {
         let mut command = Command::new("sh");
-        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let verdict = watch(&mut child, limit);
         let _ = child.kill();
@@ -230,18 +300,34 @@ mod tests {
 
     #[test]
     fn a_kernel_that_finds_no_root_lives() {
-        let panic = "Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)";
-        assert_eq!(verdict(&format!("echo '[    0.9] {panic}'; exec cat"), LIMIT), Ok(()));
-        assert_eq!(verdict("printf 'Kernel panic - not '; echo 'syncing: VFS'", LIMIT), Ok(()), "in two pieces");
+        let panic =
+            "Kernel panic - not syncing: VFS: Unable to mount root fs on unknown-block(0,0)";
+        assert_eq!(
+            verdict(&format!("echo '[    0.9] {panic}'; exec cat"), LIMIT),
+            Ok(())
+        );
+        assert_eq!(
+            verdict("printf 'Kernel panic - not '; echo 'syncing: VFS'", LIMIT),
+            Ok(()),
+            "in two pieces"
+        );
     }
 
     #[test]
     fn another_end_is_told_by_its_last_line() {
-        let died = verdict("echo early; echo 'Assertion `ret` failed.' >&2; exit 134", LIMIT).unwrap_err();
+        let died = verdict(
+            "echo early; echo 'Assertion `ret` failed.' >&2; exit 134",
+            LIMIT,
+        )
+        .unwrap_err();
         assert!(died.starts_with("QEMU ended: "), "{died}");
-        let died = verdict("echo 'Kernel panic - not syncing: Fatal exception'", LIMIT).unwrap_err();
+        let died =
+            verdict("echo 'Kernel panic - not syncing: Fatal exception'", LIMIT).unwrap_err();
         assert!(died.contains("Fatal exception"), "{died}");
-        assert_eq!(verdict("exit 0", LIMIT), Err("QEMU ended: it printed nothing".to_owned()));
+        assert_eq!(
+            verdict("exit 0", LIMIT),
+            Err("QEMU ended: it printed nothing".to_owned())
+        );
     }
 
     #[test]
@@ -259,7 +345,11 @@ mod tests {
             program: "/usr/bin/qemu-system-x86_64".into(),
             version: (10, 0, 2),
         };
-        Answer { conditions: conditions("a"), died: Some("hung".to_owned()) }.write(&file);
+        Answer {
+            conditions: conditions("a"),
+            died: Some("hung".to_owned()),
+        }
+        .write(&file);
         let read = Answer::read(&file).unwrap();
         assert!(read.conditions == conditions("a") && read.conditions != conditions("b"));
         assert_eq!(read.accelerated().acceleration, Acceleration::Tcg);

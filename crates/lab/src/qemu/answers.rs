@@ -36,7 +36,10 @@ impl Answers {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();
         let identity = identity(program)?;
-        if let Some(answers) = known.get(program).filter(|answers| answers.identity == identity) {
+        if let Some(answers) = known
+            .get(program)
+            .filter(|answers| answers.identity == identity)
+        {
             return Ok(answers.clone());
         }
         let answers = match Self::kept(program, identity) {
@@ -53,9 +56,16 @@ impl Answers {
         let (options, devices) = (ask(program, &["-h"]), ask(program, &["-device", "help"]));
         // One that fails now may do better the next time.
         let is_whole = options.is_ok() && devices.is_ok();
-        let has_plugins = options.is_ok_and(|text| text.lines().any(|line| line.starts_with("-plugin ")));
+        let has_plugins =
+            options.is_ok_and(|text| text.lines().any(|line| line.starts_with("-plugin ")));
         let devices = devices_in(&devices.unwrap_or_default());
-        let answers = Self { program: program.to_owned(), identity, version, has_plugins, devices };
+        let answers = Self {
+            program: program.to_owned(),
+            identity,
+            version,
+            has_plugins,
+            devices,
+        };
         if is_whole {
             answers.keep();
         }
@@ -70,9 +80,12 @@ impl Answers {
 
     /// Where they cannot be kept, the next process asks again. Renamed, so that no process reads half of them.
     fn keep(&self) {
-        let Some(file) = file(&self.program) else { return };
+        let Some(file) = file(&self.program) else {
+            return;
+        };
         let Some(folder) = file.parent() else { return };
-        let written = fs::create_dir_all(folder).and_then(|()| tempfile::NamedTempFile::new_in(folder));
+        let written =
+            fs::create_dir_all(folder).and_then(|()| tempfile::NamedTempFile::new_in(folder));
         if let (Ok(mut new), Ok(bytes)) = (written, serde_json::to_vec(self))
             && new.write_all(&bytes).is_ok()
         {
@@ -84,12 +97,18 @@ impl Answers {
 /// Only what the system installs is kept: a QEMU of one's own build changes, and one of a test is gone soon.
 fn file(program: &Path) -> Option<PathBuf> {
     let name = program.file_name()?.to_str()?;
-    let is_installed = ["/usr/bin", "/usr/local/bin"].iter().any(|folder| program.starts_with(folder));
-    is_installed.then(|| Cache::of_user().ok().map(|cache| cache.root().join("probes").join(format!("{name}.json"))))?
+    let is_installed = ["/usr/bin", "/usr/local/bin"]
+        .iter()
+        .any(|folder| program.starts_with(folder));
+    is_installed.then(|| {
+        Cache::of_user()
+            .ok()
+            .map(|cache| cache.root().join("probes").join(format!("{name}.json")))
+    })?
 }
 
 fn identity(program: &Path) -> Result<(u64, i64, i64, u64), LabError> {
-    let seen =
-        fs::metadata(program).map_err(|error| LabError::system(format!("cannot run {}", program.display()), error))?;
+    let seen = fs::metadata(program)
+        .map_err(|error| LabError::system(format!("cannot run {}", program.display()), error))?;
     Ok((seen.len(), seen.mtime(), seen.mtime_nsec(), seen.ino()))
 }

@@ -18,7 +18,12 @@ pub(super) fn cut(machine: &mut Machine, most: usize) {
     }
     let states = &mut machine.cpu_states;
     states.online = kept.clipped(&states.online);
-    for set in [&mut states.possible, &mut states.isolated, &mut states.nohz_full, &mut states.allowed] {
+    for set in [
+        &mut states.possible,
+        &mut states.isolated,
+        &mut states.nohz_full,
+        &mut states.allowed,
+    ] {
         if let Known::Yes(set) = set {
             *set = kept.clipped(set);
         }
@@ -32,8 +37,14 @@ pub(super) fn cut(machine: &mut Machine, most: usize) {
         kept.fold(&mut interrupt.effective);
     }
     for network in listed(&mut machine.networks) {
-        network.transmit.iter_mut().for_each(|queue| kept.fold(&mut queue.xps));
-        network.receive.iter_mut().for_each(|queue| kept.fold(&mut queue.rps));
+        network
+            .transmit
+            .iter_mut()
+            .for_each(|queue| kept.fold(&mut queue.xps));
+        network
+            .receive
+            .iter_mut()
+            .for_each(|queue| kept.fold(&mut queue.rps));
     }
 }
 
@@ -58,13 +69,22 @@ impl Kept {
             cpus.sort_by_key(|cpu| !cpu.online);
             let stay = cpus.len().min(most);
             left.extend(cpus[..stay].iter().map(|cpu| cpu.id));
-            instead.extend(cpus.iter().enumerate().map(|(at, cpu)| (cpu.id, cpus[at % stay].id)));
+            instead.extend(
+                cpus.iter()
+                    .enumerate()
+                    .map(|(at, cpu)| (cpu.id, cpus[at % stay].id)),
+            );
         }
-        Self { numbers: left.iter().zip((0..).map(CpuId)).collect(), instead }
+        Self {
+            numbers: left.iter().zip((0..).map(CpuId)).collect(),
+            instead,
+        }
     }
 
     fn clipped(&self, set: &CpuSet) -> CpuSet {
-        set.iter().filter_map(|cpu| self.numbers.get(&cpu).copied()).collect()
+        set.iter()
+            .filter_map(|cpu| self.numbers.get(&cpu).copied())
+            .collect()
     }
 
     /// Clips an affinity; one of which nothing is left moves to CPUs of the same nodes.
@@ -72,7 +92,11 @@ impl Kept {
         let Known::Yes(set) = affinity else { return };
         let clipped = self.clipped(set);
         *set = if clipped.is_empty() {
-            self.clipped(&set.iter().filter_map(|cpu| self.instead.get(&cpu).copied()).collect())
+            self.clipped(
+                &set.iter()
+                    .filter_map(|cpu| self.instead.get(&cpu).copied())
+                    .collect(),
+            )
         } else {
             clipped
         };
@@ -80,11 +104,17 @@ impl Kept {
 }
 
 fn cpus(machine: &mut Machine, kept: &Kept) {
-    machine.cpus.retain(|cpu| kept.numbers.contains_key(&cpu.id));
+    machine
+        .cpus
+        .retain(|cpu| kept.numbers.contains_key(&cpu.id));
     // A group is named by its lowest CPU, which may be gone: by the lowest that is left, then.
     type Leader = fn(&mut Cpu) -> &mut Option<CpuId>;
-    let leaders: [Leader; 4] =
-        [|cpu| &mut cpu.core, |cpu| &mut cpu.cluster, |cpu| &mut cpu.die, |cpu| &mut cpu.package_leader];
+    let leaders: [Leader; 4] = [
+        |cpu| &mut cpu.core,
+        |cpu| &mut cpu.cluster,
+        |cpu| &mut cpu.die,
+        |cpu| &mut cpu.package_leader,
+    ];
     for leader in leaders {
         let mut lowest: BTreeMap<CpuId, CpuId> = BTreeMap::new();
         for cpu in &mut machine.cpus {

@@ -39,7 +39,11 @@ fn try_request(machine: &str, arch: Arch) -> Result<GuestRequest, LabError> {
     let results = mark(std::process::id());
     std::fs::create_dir_all(&results).expect("a folder");
     let label = format!("test of process {}", std::process::id());
-    Ok(GuestRequest { label, results: Some(results), ..order.prepare(&cache)? })
+    Ok(GuestRequest {
+        label,
+        results: Some(results),
+        ..order.prepare(&cache)?
+    })
 }
 
 /// The results folder of a process's guests: on the command line of each QEMU, so a test finds its processes by it, and no part
@@ -50,12 +54,17 @@ pub fn mark(process: u32) -> PathBuf {
 
 /// Fails where a guest would first fetch programs: a test asks no network.
 fn fetches_nothing(cache: &Cache, arch: Arch) -> Result<(), LabError> {
-    let missing = |what: String, hint: &str| LabError::Missing { what, hint: hint.to_owned() };
+    let missing = |what: String, hint: &str| LabError::Missing {
+        what,
+        hint: hint.to_owned(),
+    };
     if Arch::host() == Some(arch) {
         let installed = foreign::installed_busybox(arch).map(drop);
-        return installed.ok_or_else(|| missing("a static busybox".to_owned(), "install busybox-static"));
+        return installed
+            .ok_or_else(|| missing("a static busybox".to_owned(), "install busybox-static"));
     }
-    let hint = "`nearfar lab kernels get --all` and the first guest of that architecture fetch them";
+    let hint =
+        "`nearfar lab kernels get --all` and the first guest of that architecture fetch them";
     let cached = foreign::cached(cache, arch).map(drop);
     cached.ok_or_else(|| missing(format!("the static programs for {arch}"), hint))
 }
@@ -63,7 +72,12 @@ fn fetches_nothing(cache: &Cache, arch: Arch) -> Result<(), LabError> {
 /// Held while a test's guests run: guests of all test binaries share a few CPUs.
 pub fn turn() -> File {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests.lock");
-    let file = File::options().create(true).truncate(false).write(true).open(path).expect("a lock file");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .expect("a lock file");
     flock(&file, FlockOperation::LockExclusive).expect("a lock");
     file
 }
@@ -77,8 +91,16 @@ pub fn boot(request: &GuestRequest) -> Guest {
 #[allow(dead_code, reason = "not every test binary sends input")]
 pub fn fed(guest: &mut Guest, script: &str, input: Vec<u8>) -> Output {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let streams = Streams { input: Input::Bytes(input), output: Box::new(&mut stdout), errors: Box::new(&mut stderr) };
+    let streams = Streams {
+        input: Input::Bytes(input),
+        output: Box::new(&mut stdout),
+        errors: Box::new(&mut stderr),
+    };
     let exit = guest.exec(&Exec::new(&["sh", "-c", script]), streams, &Signals::none());
     let code = exit.unwrap_or_else(|error| panic!("{error}")).code;
-    Output { code, stdout, stderr }
+    Output {
+        code,
+        stdout,
+        stderr,
+    }
 }

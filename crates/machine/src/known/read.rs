@@ -8,8 +8,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::value::{BorrowedStrDeserializer, MapAccessDeserializer, SeqAccessDeserializer, UnitDeserializer};
-use serde::de::{DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::value::{
+    BorrowedStrDeserializer, MapAccessDeserializer, SeqAccessDeserializer, UnitDeserializer,
+};
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+};
 use serde::{Deserialize, forward_to_deserialize_any};
 
 use super::Known;
@@ -58,12 +62,18 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for KnownVisitor<T> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let first = map.next_key::<String>()?;
         if first.as_deref() != Some(REASON) {
-            return T::deserialize(Replayed(MapAccessDeserializer::new(FromFirst { first, map }))).map(Known::Yes);
+            return T::deserialize(Replayed(MapAccessDeserializer::new(FromFirst {
+                first,
+                map,
+            })))
+            .map(Known::Yes);
         }
         let not_known_because = Cow::Owned(map.next_value::<String>()?);
         match map.next_key::<String>()? {
             None => Ok(Known::No { not_known_because }),
-            Some(other) => Err(A::Error::custom(format_args!("`{other}` beside `{REASON}`"))),
+            Some(other) => Err(A::Error::custom(format_args!(
+                "`{other}` beside `{REASON}`"
+            ))),
         }
     }
 }
@@ -77,7 +87,10 @@ struct FromFirst<A> {
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for FromFirst<A> {
     type Error = A::Error;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
         match self.first.take() {
             Some(first) => seed.deserialize(first.into_deserializer()).map(Some),
             None => self.map.next_key_seed(seed),

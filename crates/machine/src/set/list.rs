@@ -18,7 +18,13 @@ impl<T: Id> IdSet<T> {
         for item in text.split(',') {
             let trimmed = item.trim_matches(|c: char| c.is_whitespace() || c == '\0');
             if !trimmed.is_empty() {
-                Item { noun: T::NOUN, text, item: trimmed, at }.add_to(&mut set)?;
+                Item {
+                    noun: T::NOUN,
+                    text,
+                    item: trimmed,
+                    at,
+                }
+                .add_to(&mut set)?;
             }
             at += item.len() + 1;
         }
@@ -46,7 +52,12 @@ impl Item<'_> {
         };
         if last < first {
             let (text, item) = (excerpt(self.text), excerpt(self.item));
-            return Err(SetError::Backwards { noun: self.noun, text, item, at: self.at });
+            return Err(SetError::Backwards {
+                noun: self.noun,
+                text,
+                item,
+                at: self.at,
+            });
         }
         let Some(group) = group else {
             *set = set.union(&IdSet::range(T::from_number(first), T::from_number(last)));
@@ -57,7 +68,11 @@ impl Item<'_> {
         if size == 0 || used == 0 || used > size {
             return Err(self.not_a_range());
         }
-        set.extend((first..=last).filter(|number| (number - first) % size < used).map(T::from_number));
+        set.extend(
+            (first..=last)
+                .filter(|number| (number - first) % size < used)
+                .map(T::from_number),
+        );
         Ok(())
     }
 
@@ -68,13 +83,21 @@ impl Item<'_> {
         }
         let number = digits.parse::<u64>().unwrap_or(u64::MAX);
         if number > MAX_NUMBER.into() {
-            return Err(SetError::TooHigh { noun: self.noun, number });
+            return Err(SetError::TooHigh {
+                noun: self.noun,
+                number,
+            });
         }
         Ok(number as u32)
     }
 
     fn not_a_range(&self) -> SetError {
-        SetError::NotARange { noun: self.noun, text: excerpt(self.text), item: excerpt(self.item), at: self.at }
+        SetError::NotARange {
+            noun: self.noun,
+            text: excerpt(self.text),
+            item: excerpt(self.item),
+            at: self.at,
+        }
     }
 }
 

@@ -13,7 +13,9 @@ const OFFLINE: &str = "firmware-node-offline";
 const DIFFERS: &str = "device-node-differs";
 
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
-    let Some(devices) = ledger.need(&site.machine.pci, &[WITHOUT, OFFLINE, DIFFERS]) else { return };
+    let Some(devices) = ledger.need(&site.machine.pci, &[WITHOUT, OFFLINE, DIFFERS]) else {
+        return;
+    };
     if let Some(because) = site.machine.host_bridges.why_not() {
         ledger.skip(OFFLINE, because);
         ledger.skip(DIFFERS, because);
@@ -47,7 +49,9 @@ fn judge(site: &Site<'_>, device: &PciDevice, node: Option<NodeId>, ledger: &mut
     match (node, told) {
         (None, Some(told)) if !online(told.node) => ledger.add(offline(site, device, told)),
         (None, _) if site.has_several_nodes() => ledger.add(without(site, device)),
-        (Some(node), Some(told)) if node != told.node && online(told.node) => ledger.add(differs(device, node, told)),
+        (Some(node), Some(told)) if node != told.node && online(told.node) => {
+            ledger.add(differs(device, node, told))
+        }
         _ => {}
     }
 }
@@ -63,13 +67,20 @@ pub(super) fn named(device: &PciDevice) -> String {
 fn without(site: &Site<'_>, device: &PciDevice) -> Finding {
     let locality = site.locality(device.address);
     let message = match &locality.how {
-        How::Unknown { .. } => "The kernel has no node for this device, and nothing tells where it is.".to_owned(),
+        How::Unknown { .. } => {
+            "The kernel has no node for this device, and nothing tells where it is.".to_owned()
+        }
         _ => format!("The kernel has no node for this device. It is most likely near {locality}."),
     };
-    let finding = Finding::new(WITHOUT, named(device), message).evidence(node_file(device.address), "-1");
+    let finding =
+        Finding::new(WITHOUT, named(device), message).evidence(node_file(device.address), "-1");
     let finding = match &locality.how {
-        How::Firmware { evidence, .. } => finding.evidence(evidence.clone(), node_text(locality.node)),
-        How::Siblings { example, .. } => finding.evidence(node_file(*example), node_text(locality.node)),
+        How::Firmware { evidence, .. } => {
+            finding.evidence(evidence.clone(), node_text(locality.node))
+        }
+        How::Siblings { example, .. } => {
+            finding.evidence(node_file(*example), node_text(locality.node))
+        }
         _ => finding,
     };
     override_node(site, finding, device, &locality)
@@ -79,7 +90,9 @@ fn offline(site: &Site<'_>, device: &PciDevice, told: &FirmwareLocality) -> Find
     let locality = site.locality(device.address);
     let nearest = match (&locality.how, locality.node) {
         (How::NearestToFirmware { distance, .. }, Some(node)) => {
-            format!(" The online node nearest to it is {node}, at {distance} by the firmware's distances.")
+            format!(
+                " The online node nearest to it is {node}, at {distance} by the firmware's distances."
+            )
         }
         _ => String::new(),
     };
@@ -93,8 +106,14 @@ fn offline(site: &Site<'_>, device: &PciDevice, told: &FirmwareLocality) -> Find
     };
     let finding = Finding::new(OFFLINE, named(device), message)
         .evidence(node_file(device.address), "-1")
-        .evidence(told.evidence.clone(), format!("domain {}, node {}", told.domain, told.node))
-        .evidence("/sys/devices/system/node/online", site.machine.online_node_set().to_string())
+        .evidence(
+            told.evidence.clone(),
+            format!("domain {}, node {}", told.domain, told.node),
+        )
+        .evidence(
+            "/sys/devices/system/node/online",
+            site.machine.online_node_set().to_string(),
+        )
         .cost(None, after);
     if !site.has_several_nodes() {
         // Calling the device local to the only node would make its path look as near as a really near one.
@@ -108,7 +127,9 @@ fn offline(site: &Site<'_>, device: &PciDevice, told: &FirmwareLocality) -> Find
 
 fn differs(device: &PciDevice, node: NodeId, told: &FirmwareLocality) -> Finding {
     let driver = match device.driver.as_deref() {
-        Some("nvme") => "The NVMe driver wrote the first node with memory into devices without one until Linux 6.6. ",
+        Some("nvme") => {
+            "The NVMe driver wrote the first node with memory into devices without one until Linux 6.6. "
+        }
         _ => "",
     };
     let message = format!(
@@ -126,16 +147,27 @@ fn differs(device: &PciDevice, node: NodeId, told: &FirmwareLocality) -> Finding
 }
 
 /// The last resort, where a node is known to work with.
-fn override_node(site: &Site<'_>, finding: Finding, device: &PciDevice, locality: &EffectiveNode) -> Finding {
+fn override_node(
+    site: &Site<'_>,
+    finding: Finding,
+    device: &PciDevice,
+    locality: &EffectiveNode,
+) -> Finding {
     let finding = finding.device(device.address);
     let Some(node) = locality.node else {
         let because = match &locality.how {
             How::Unknown { because } => because.as_str(),
             _ => "nothing tells where it is",
         };
-        return finding.severity(Severity::Notice).advice(format!("Not placed: {because}."));
+        return finding
+            .severity(Severity::Notice)
+            .advice(format!("Not placed: {because}."));
     };
-    let guess = if matches!(locality.how, How::Firmware { .. }) { "" } else { " The node is a guess: measure first." };
+    let guess = if matches!(locality.how, How::Firmware { .. }) {
+        ""
+    } else {
+        " The node is a guess: measure first."
+    };
     let kernel = match site.machine.origin.kernel.get() {
         Some(kernel) => format!(" (here {kernel})"),
         None => String::new(),

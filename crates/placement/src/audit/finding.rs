@@ -68,7 +68,11 @@ pub struct Finding {
 
 impl Finding {
     /// A finding of a rule, with the rule's severity.
-    pub(crate) fn new(rule: &'static str, subject: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        rule: &'static str,
+        subject: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
         Self {
             rule,
             severity: rules::rule(rule).map_or(Severity::Notice, |rule| rule.severity),
@@ -89,7 +93,10 @@ impl Finding {
     }
 
     pub(crate) fn evidence(mut self, file: impl Into<String>, value: impl Into<String>) -> Self {
-        self.evidence.push(Evidence { file: file.into(), value: value.into() });
+        self.evidence.push(Evidence {
+            file: file.into(),
+            value: value.into(),
+        });
         self
     }
 

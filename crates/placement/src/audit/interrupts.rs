@@ -25,11 +25,15 @@ pub(super) type After = BTreeMap<Irq, CpuSet>;
 /// Judges every interrupt; what it would move is in the answer.
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) -> After {
     let mut after = After::new();
-    let Some(interrupts) = ledger.need(&site.machine.interrupts, &[FAR, SHARE, ISOLATED, MANAGED]) else {
+    let Some(interrupts) = ledger.need(&site.machine.interrupts, &[FAR, SHARE, ISOLATED, MANAGED])
+    else {
         return after;
     };
     let states = &site.machine.cpu_states;
-    for because in [states.isolated.why_not(), states.nohz_full.why_not()].into_iter().flatten() {
+    for because in [states.isolated.why_not(), states.nohz_full.why_not()]
+        .into_iter()
+        .flatten()
+    {
         ledger.skip(ISOLATED, because);
     }
     for (&device, members) in &site.by_device {
@@ -57,9 +61,18 @@ pub fn serving(interrupt: &Interrupt) -> Option<Serving<'_>> {
     let affinity = interrupt.affinity.get().filter(|cpus| !cpus.is_empty());
     let effective = interrupt.effective.get().filter(|cpus| !cpus.is_empty());
     match (effective, affinity) {
-        (Some(cpus), Some(allowed)) if !cpus.intersects(allowed) => Some(Serving { cpus: allowed, effective: false }),
-        (Some(cpus), _) => Some(Serving { cpus, effective: true }),
-        (None, Some(cpus)) => Some(Serving { cpus, effective: false }),
+        (Some(cpus), Some(allowed)) if !cpus.intersects(allowed) => Some(Serving {
+            cpus: allowed,
+            effective: false,
+        }),
+        (Some(cpus), _) => Some(Serving {
+            cpus,
+            effective: true,
+        }),
+        (None, Some(cpus)) => Some(Serving {
+            cpus,
+            effective: false,
+        }),
         (None, None) => None,
     }
 }
@@ -73,7 +86,10 @@ pub(super) fn titled(interrupt: &Interrupt) -> String {
 }
 
 fn is_managed(interrupt: &Interrupt) -> bool {
-    interrupt.managed.get().is_some_and(|managed| managed.managed)
+    interrupt
+        .managed
+        .get()
+        .is_some_and(|managed| managed.managed)
 }
 
 fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: &mut Ledger) {
@@ -84,7 +100,10 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
     }
     let mut theirs = members.iter().filter(|interrupt| is_managed(interrupt));
     let Some(first) = theirs.next() else { return };
-    let subject = site.machine.pci_device(device).map_or_else(|| device.to_string(), named);
+    let subject = site
+        .machine
+        .pci_device(device)
+        .map_or_else(|| device.to_string(), named);
     let message = match theirs.next_back() {
         Some(last) => format!(
             "{} of its interrupts, {} to {}, are placed by the kernel alone; they are never written.",
@@ -92,12 +111,18 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
             first.name,
             last.name
         ),
-        None => format!("Its {} is placed by the kernel alone and never written.", titled(first)),
+        None => format!(
+            "Its {} is placed by the kernel alone and never written.",
+            titled(first)
+        ),
     };
     let evidence = first.managed.get().map_or("", |managed| &managed.evidence);
     let file = format!("/proc/irq/{}/smp_affinity", first.irq);
     // What was read off that very file names it, too.
-    let says = evidence.strip_prefix(&format!("{file} is ")).unwrap_or(evidence).to_owned();
+    let says = evidence
+        .strip_prefix(&format!("{file} is "))
+        .unwrap_or(evidence)
+        .to_owned();
     ledger.add(
         Finding::new(MANAGED, subject, message).evidence(file, says).device(device).advice(
             "The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.",
@@ -106,27 +131,40 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
 }
 
 fn served(by: &CpuSet, effective: bool) -> String {
-    format!("{} {}", if effective { "served by" } else { "allowed on" }, cpus(by))
+    format!(
+        "{} {}",
+        if effective { "served by" } else { "allowed on" },
+        cpus(by)
+    )
 }
 
 fn shown(finding: Finding, interrupt: &Interrupt, effective: bool) -> Finding {
     let irq = interrupt.irq;
     let finding = match interrupt.effective.get() {
-        Some(cpus) if effective => {
-            finding.evidence(format!("/proc/irq/{irq}/effective_affinity_list"), cpus.to_string())
-        }
+        Some(cpus) if effective => finding.evidence(
+            format!("/proc/irq/{irq}/effective_affinity_list"),
+            cpus.to_string(),
+        ),
         _ => finding,
     };
     match interrupt.affinity.get() {
-        Some(cpus) => finding.evidence(format!("/proc/irq/{irq}/smp_affinity_list"), cpus.to_string()),
+        Some(cpus) => finding.evidence(
+            format!("/proc/irq/{irq}/smp_affinity_list"),
+            cpus.to_string(),
+        ),
         None => finding,
     }
 }
 
 fn kept_free(site: &Site<'_>, finding: Finding) -> Finding {
     let states = &site.machine.cpu_states;
-    let files = [("isolated", &states.isolated), ("nohz_full", &states.nohz_full)];
-    let known = files.into_iter().filter_map(|(name, set)| Some((name, set.get().filter(|set| !set.is_empty())?)));
+    let files = [
+        ("isolated", &states.isolated),
+        ("nohz_full", &states.nohz_full),
+    ];
+    let known = files
+        .into_iter()
+        .filter_map(|(name, set)| Some((name, set.get().filter(|set| !set.is_empty())?)));
     known.fold(finding, |finding, (name, set)| {
         finding.evidence(format!("/sys/devices/system/cpu/{name}"), set.to_string())
     })
@@ -134,7 +172,12 @@ fn kept_free(site: &Site<'_>, finding: Finding) -> Finding {
 
 fn mend(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeId>) -> Finding {
     let name = Some(interrupt.name.clone()).filter(|name| !name.is_empty());
-    let finding = finding.mend(Change::InterruptAffinity { irq: interrupt.irq, cpus, near, name });
+    let finding = finding.mend(Change::InterruptAffinity {
+        irq: interrupt.irq,
+        cpus,
+        near,
+        name,
+    });
     match interrupt.managed.why_not() {
         Some(because) => finding.advice(format!(
             "Whether the kernel manages it is not known ({because}); if it does, the write fails and nothing changes."
@@ -145,12 +188,21 @@ fn mend(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<Node
 
 /// Interrupts that carry no queue: all that matters is that they leave isolated CPUs alone.
 fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mut After) {
-    let Some(Serving { cpus, effective }) = serving(interrupt) else { return };
-    let disturbs = if effective { cpus.intersects(&site.kept_free) } else { cpus.is_subset(&site.kept_free) };
+    let Some(Serving { cpus, effective }) = serving(interrupt) else {
+        return;
+    };
+    let disturbs = if effective {
+        cpus.intersects(&site.kept_free)
+    } else {
+        cpus.is_subset(&site.kept_free)
+    };
     if !disturbs {
         return;
     }
-    let message = format!("It is {}, kept free of interrupts by isolcpus= or nohz_full=.", served(cpus, effective));
+    let message = format!(
+        "It is {}, kept free of interrupts by isolcpus= or nohz_full=.",
+        served(cpus, effective)
+    );
     let finding = Finding::new(ISOLATED, titled(interrupt), message);
     let mut finding = kept_free(site, shown(finding, interrupt, effective));
     finding.device = interrupt.device;
@@ -161,9 +213,16 @@ fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mu
         ));
         return;
     }
-    let node = interrupt.device.and_then(|device| site.locality(device).node);
-    let elsewhere = interrupt.affinity.get().map(|allowed| allowed.intersection(&site.usable));
-    let moved = elsewhere.filter(|cpus| !cpus.is_empty()).or_else(|| Some(site.rings(node).first()?.cpus.clone()));
+    let node = interrupt
+        .device
+        .and_then(|device| site.locality(device).node);
+    let elsewhere = interrupt
+        .affinity
+        .get()
+        .map(|allowed| allowed.intersection(&site.usable));
+    let moved = elsewhere
+        .filter(|cpus| !cpus.is_empty())
+        .or_else(|| Some(site.rings(node).first()?.cpus.clone()));
     if let Some(moved) = moved {
         after.insert(interrupt.irq, moved.clone());
         finding = mend(finding, interrupt, moved, node);

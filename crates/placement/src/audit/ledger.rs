@@ -39,12 +39,22 @@ impl Ledger {
 
     /// A rule could not be checked at all.
     pub fn skip(&mut self, rule: &'static str, because: impl Into<String>) {
-        self.skipped.entry((position(rule), because.into())).or_default();
+        self.skipped
+            .entry((position(rule), because.into()))
+            .or_default();
     }
 
     /// A rule could not be checked for one thing.
-    pub fn skip_thing(&mut self, rule: &'static str, thing: impl FnOnce() -> String, because: &str) {
-        let things = self.skipped.entry((position(rule), because.to_owned())).or_default();
+    pub fn skip_thing(
+        &mut self,
+        rule: &'static str,
+        thing: impl FnOnce() -> String,
+        because: &str,
+    ) {
+        let things = self
+            .skipped
+            .entry((position(rule), because.to_owned()))
+            .or_default();
         match things.first {
             None => things.first = Some(thing()),
             Some(_) => things.more += 1,
@@ -59,7 +69,9 @@ impl Ledger {
                 Some(value)
             }
             Known::No { not_known_because } => {
-                rules.iter().for_each(|rule| self.skip(rule, not_known_because.as_ref()));
+                rules
+                    .iter()
+                    .for_each(|rule| self.skip(rule, not_known_because.as_ref()));
                 None
             }
         }
@@ -71,10 +83,18 @@ impl Ledger {
     }
 
     pub fn close(mut self) -> Audit {
-        self.findings.sort_by_key(|finding| (std::cmp::Reverse(finding.severity), position(finding.rule)));
+        self.findings
+            .sort_by_key(|finding| (std::cmp::Reverse(finding.severity), position(finding.rule)));
         let rules: Vec<RuleState> = RULES.iter().map(|rule| self.state(rule.id)).collect();
-        let applies = |rule: usize| rules.get(rule).is_some_and(|rule| rule.state != State::NotApplicable);
-        let skipped = self.skipped.into_iter().filter(|((rule, _), _)| applies(*rule));
+        let applies = |rule: usize| {
+            rules
+                .get(rule)
+                .is_some_and(|rule| rule.state != State::NotApplicable)
+        };
+        let skipped = self
+            .skipped
+            .into_iter()
+            .filter(|((rule, _), _)| applies(*rule));
         let not_checked = skipped.map(|((rule, because), things)| NotChecked {
             rule: RULES.get(rule).map_or("", |rule| rule.id),
             because: match (things.first, things.more) {
@@ -86,12 +106,21 @@ impl Ledger {
         let not_checked = not_checked.collect();
         let checked = |rule: &&RuleState| matches!(rule.state, State::Found | State::NothingFound);
         let checked = rules.iter().filter(checked).map(|rule| rule.rule).collect();
-        Audit { findings: self.findings, not_checked, checked, rules }
+        Audit {
+            findings: self.findings,
+            not_checked,
+            checked,
+            rules,
+        }
     }
 
     /// What became of a rule: what it found decides before what it lacked.
     fn state(&self, rule: &'static str) -> RuleState {
-        let findings = self.findings.iter().filter(|finding| finding.rule == rule).count();
+        let findings = self
+            .findings
+            .iter()
+            .filter(|finding| finding.rule == rule)
+            .count();
         let lacks = self.skipped.keys().any(|&(of, _)| of == position(rule));
         let state = match self.checked.contains(rule) {
             _ if findings > 0 => State::Found,
@@ -101,10 +130,18 @@ impl Ledger {
             false => State::NotApplicable,
         };
         let in_part = lacks && matches!(state, State::Found | State::NothingFound);
-        RuleState { rule, state, findings, in_part }
+        RuleState {
+            rule,
+            state,
+            findings,
+            in_part,
+        }
     }
 }
 
 fn position(rule: &str) -> usize {
-    RULES.iter().position(|other| other.id == rule).unwrap_or(RULES.len())
+    RULES
+        .iter()
+        .position(|other| other.id == rule)
+        .unwrap_or(RULES.len())
 }

@@ -19,15 +19,22 @@ const MEASURE: &str = "Compare policies under the real load before changing one:
                        queue-depth use every path; which wins depends on whether a path or the distance is the limit.";
 
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
-    let Some(subsystems) = ledger.need(&site.machine.nvme, &[FAR]) else { return };
+    let Some(subsystems) = ledger.need(&site.machine.nvme, &[FAR]) else {
+        return;
+    };
     for subsystem in subsystems {
-        let several = subsystem.namespaces.iter().any(|namespace| namespace.paths.len() > 1);
+        let several = subsystem
+            .namespaces
+            .iter()
+            .any(|namespace| namespace.paths.len() > 1);
         if !several {
             continue;
         }
         match &subsystem.iopolicy {
             Known::Yes(policy) => judge(site, subsystem, policy, ledger),
-            Known::No { not_known_because } => ledger.skip_thing(FAR, || subsystem.name.clone(), not_known_because),
+            Known::No { not_known_because } => {
+                ledger.skip_thing(FAR, || subsystem.name.clone(), not_known_because)
+            }
         }
     }
 }
@@ -38,12 +45,18 @@ struct Seen {
 }
 
 fn judge(site: &Site<'_>, subsystem: &NvmeSubsystem, policy: &IoPolicy, ledger: &mut Ledger) {
-    for namespace in subsystem.namespaces.iter().filter(|namespace| namespace.paths.len() > 1) {
+    for namespace in subsystem
+        .namespaces
+        .iter()
+        .filter(|namespace| namespace.paths.len() > 1)
+    {
         let from = site.cpu_nodes.iter().map(|&node| {
             let view = View::new(site.machine, &site.localities, subsystem, Some(node));
             (node, view.namespace(namespace))
         });
-        let seen = Seen { from: from.collect() };
+        let seen = Seen {
+            from: from.collect(),
+        };
         let finding = match policy {
             IoPolicy::Numa => seen.under_numa(&NoNode::of(&site.machine.origin)),
             IoPolicy::RoundRobin | IoPolicy::QueueDepth => seen.shared_out(policy),
@@ -56,7 +69,11 @@ fn judge(site: &Site<'_>, subsystem: &NvmeSubsystem, policy: &IoPolicy, ledger: 
         // What holds for one namespace holds for the subsystem: the policy is the subsystem's.
         if let Some(finding) = finding {
             let finding = finding.subject(subsystem, &namespace.name);
-            ledger.add(finding.evidence(policy_file(&subsystem.name), policy.as_str()).advice(MEASURE));
+            ledger.add(
+                finding
+                    .evidence(policy_file(&subsystem.name), policy.as_str())
+                    .advice(MEASURE),
+            );
             return;
         }
     }
@@ -69,7 +86,10 @@ fn policy_file(subsystem: &str) -> String {
 impl Finding {
     fn subject(mut self, subsystem: &NvmeSubsystem, namespace: &str) -> Self {
         self.subject = format!("{} ({namespace})", subsystem.name);
-        let mut devices = subsystem.controllers.iter().filter_map(|controller| controller.device);
+        let mut devices = subsystem
+            .controllers
+            .iter()
+            .filter_map(|controller| controller.device);
         self.device = devices.next();
         for controller in &subsystem.controllers {
             if let (Some(device), Some(node)) = (controller.device, controller.node.get()) {
@@ -85,7 +105,11 @@ impl Finding {
 fn class(paths: &NamespacePaths) -> Vec<&PathView> {
     let best = paths.paths.iter().map(|path| path.standing).min();
     let usable = best.filter(|&best| best != Standing::Unusable);
-    paths.paths.iter().filter(|path| Some(path.standing) == usable).collect()
+    paths
+        .paths
+        .iter()
+        .filter(|path| Some(path.standing) == usable)
+        .collect()
 }
 
 fn least(paths: &[&PathView]) -> Option<Distance> {
@@ -111,12 +135,24 @@ impl<'a> Chosen<'a> {
     /// Nothing where no such path is in the class, or no other.
     fn new((node, paths): &'a (NodeId, NamespacePaths)) -> Option<Self> {
         let class = class(paths);
-        let choice = paths.choices.iter().find(|choice| choice.policy == IoPolicy::Numa)?;
+        let choice = paths
+            .choices
+            .iter()
+            .find(|choice| choice.policy == IoPolicy::Numa)?;
         let is_nowhere = |path: &&&PathView| path.kernel_node.get() == Some(&None);
-        let nowhere: Vec<&PathView> =
-            class.iter().filter(is_nowhere).filter(|path| choice.paths.contains(&path.name)).copied().collect();
+        let nowhere: Vec<&PathView> = class
+            .iter()
+            .filter(is_nowhere)
+            .filter(|path| choice.paths.contains(&path.name))
+            .copied()
+            .collect();
         let several = class.len() > 1 && !nowhere.is_empty();
-        several.then_some(Self { node: *node, class, nowhere, is_certain: choice.certain })
+        several.then_some(Self {
+            node: *node,
+            class,
+            nowhere,
+            is_certain: choice.certain,
+        })
     }
 
     fn taken(&self) -> impl Iterator<Item = &'a str> {
@@ -126,17 +162,26 @@ impl<'a> Chosen<'a> {
     /// One that is further than the nearest of the class, with the distance of that.
     fn far(&self) -> Option<(&'a PathView, Distance)> {
         let near = least(&self.class)?;
-        self.nowhere.iter().find(|path| path.distance > Some(near)).map(|path| (*path, near))
+        self.nowhere
+            .iter()
+            .find(|path| path.distance > Some(near))
+            .map(|path| (*path, near))
     }
 }
 
 fn nodes_named(nodes: &NodeSet) -> String {
-    if nodes.len() == 1 { format!("node {nodes}") } else { format!("nodes {nodes}") }
+    if nodes.len() == 1 {
+        format!("node {nodes}")
+    } else {
+        format!("nodes {nodes}")
+    }
 }
 
 impl Seen {
     fn under_numa(&self, no_node: &NoNode) -> Option<Finding> {
-        self.without_a_node(no_node).or_else(|| self.taken_far()).or_else(|| self.idle())
+        self.without_a_node(no_node)
+            .or_else(|| self.taken_far())
+            .or_else(|| self.idle())
     }
 
     /// A controller that the kernel ranks without knowing where it is.
@@ -144,8 +189,11 @@ impl Seen {
         let mut chosen: Vec<Chosen<'_>> = self.from.iter().filter_map(Chosen::new).collect();
         // What certainly happens is the better example.
         chosen.sort_by_key(|chosen| !chosen.is_certain);
-        let controllers: BTreeSet<&str> =
-            chosen.iter().flat_map(|chosen| &chosen.nowhere).map(|path| path.controller.as_str()).collect();
+        let controllers: BTreeSet<&str> = chosen
+            .iter()
+            .flat_map(|chosen| &chosen.nowhere)
+            .map(|path| path.controller.as_str())
+            .collect();
         if controllers.is_empty() {
             return None;
         }
@@ -155,16 +203,26 @@ impl Seen {
             no_node.rule()
         );
         for (is_certain, verb) in [(true, "goes"), (false, "may go")] {
-            let of_kind = || chosen.iter().filter(|chosen| chosen.is_certain == is_certain);
+            let of_kind = || {
+                chosen
+                    .iter()
+                    .filter(|chosen| chosen.is_certain == is_certain)
+            };
             let nodes: NodeSet = of_kind().map(|chosen| chosen.node).collect();
             let paths: BTreeSet<&str> = of_kind().flat_map(Chosen::taken).collect();
             if !paths.is_empty() {
                 let paths: Vec<&str> = paths.into_iter().collect();
-                message += &format!(" I/O from {} {verb} through {}.", nodes_named(&nodes), paths.join(", "));
+                message += &format!(
+                    " I/O from {} {verb} through {}.",
+                    nodes_named(&nodes),
+                    paths.join(", ")
+                );
             }
         }
         let finding = |message| Finding::new(FAR, "", message).severity(Severity::Warning);
-        let far = chosen.iter().find_map(|chosen| Some((chosen.node, chosen.far()?)));
+        let far = chosen
+            .iter()
+            .find_map(|chosen| Some((chosen.node, chosen.far()?)));
         Some(match far {
             Some((node, (lost, near))) => {
                 let seen = format!(
@@ -200,10 +258,19 @@ impl Seen {
         if class.len() < 2 {
             return None;
         }
-        let numa =
-            |paths: &NamespacePaths| paths.choices.iter().find(|choice| choice.policy == IoPolicy::Numa).cloned();
-        let taken: Vec<String> =
-            self.from.iter().filter_map(|(_, paths)| numa(paths)).flat_map(|choice| choice.paths).collect();
+        let numa = |paths: &NamespacePaths| {
+            paths
+                .choices
+                .iter()
+                .find(|choice| choice.policy == IoPolicy::Numa)
+                .cloned()
+        };
+        let taken: Vec<String> = self
+            .from
+            .iter()
+            .filter_map(|(_, paths)| numa(paths))
+            .flat_map(|choice| choice.paths)
+            .collect();
         let idle: Vec<&str> = class
             .iter()
             .map(|path| path.name.as_str())
@@ -211,12 +278,16 @@ impl Seen {
             .collect();
         let of = class.len();
         Some(if idle.is_empty() {
-            let message =
-                format!("The policy numa uses one of {of} paths from each node; the others idle for its tasks.");
+            let message = format!(
+                "The policy numa uses one of {of} paths from each node; the others idle for its tasks."
+            );
             Finding::new(FAR, "", message).severity(Severity::Fact)
         } else {
-            let message =
-                format!("The policy numa uses {} of {of} paths; no CPU uses {}.", of - idle.len(), idle.join(", "));
+            let message = format!(
+                "The policy numa uses {} of {of} paths; no CPU uses {}.",
+                of - idle.len(),
+                idle.join(", ")
+            );
             Finding::new(FAR, "", message)
         })
     }

@@ -19,8 +19,12 @@ pub struct Rule {
 }
 
 /// The rules that compare nodes, with nothing to compare where there is one.
-pub(super) const AMONG_NODES: &[&str] =
-    &["device-without-node", "flat-distances", "task-memory-far", "cpuset-disjoint"];
+pub(super) const AMONG_NODES: &[&str] = &[
+    "device-without-node",
+    "flat-distances",
+    "task-memory-far",
+    "cpuset-disjoint",
+];
 
 /// Every rule, in the order in which findings of one severity are listed.
 pub static RULES: &[Rule] = &[
@@ -151,5 +155,8 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 /// What to say of an id that no rule has: it, and those there are.
 pub fn unknown_rule(id: &str) -> String {
     let known: Vec<&str> = RULES.iter().map(|rule| rule.id).collect();
-    format!("there is no audit rule {id:?}; {}", alternatives(id, &known))
+    format!(
+        "there is no audit rule {id:?}; {}",
+        alternatives(id, &known)
+    )
 }

@@ -77,7 +77,11 @@ impl<'a> Room<'a> {
             on: HashMap::new(),
             occupied: CpuSet::new(),
             seats_a_cpu,
-            waiting: now.iter().enumerate().map(|(who, now)| (Reverse(now.ring()), who)).collect(),
+            waiting: now
+                .iter()
+                .enumerate()
+                .map(|(who, now)| (Reverse(now.ring()), who))
+                .collect(),
             standing: BTreeSet::new(),
             moved: vec![None; now.len()],
         };
@@ -96,12 +100,18 @@ impl<'a> Room<'a> {
 
     /// Gives away the seats of a ring that fewer than `round` have taken.
     fn fill(&mut self, position: usize, ring: &Ring, round: usize) {
-        let free = if round == 1 { ring.cpus.difference(&self.occupied) } else { ring.cpus.clone() };
+        let free = if round == 1 {
+            ring.cpus.difference(&self.occupied)
+        } else {
+            ring.cpus.clone()
+        };
         for cpu in free.iter() {
             if self.on.get(&cpu).is_some_and(|here| here.len() >= round) {
                 continue;
             }
-            let Some(who) = self.next_for(position) else { return };
+            let Some(who) = self.next_for(position) else {
+                return;
+            };
             self.leave(who);
             self.moved[who] = Some(cpu);
             self.on.entry(cpu).or_default().push(who);
@@ -111,8 +121,14 @@ impl<'a> Room<'a> {
 
     /// Who gains most by a seat in this ring: whoever is furthest beyond it, or stands in it.
     fn next_for(&self, position: usize) -> Option<usize> {
-        let far = self.waiting.first().filter(|&&(Reverse(ring), _)| ring > position);
-        let stands = self.standing.first().filter(|&&(Reverse(ring), _)| ring >= position);
+        let far = self
+            .waiting
+            .first()
+            .filter(|&&(Reverse(ring), _)| ring > position);
+        let stands = self
+            .standing
+            .first()
+            .filter(|&&(Reverse(ring), _)| ring >= position);
         far.or(stands).map(|&(_, who)| who)
     }
 
@@ -120,8 +136,12 @@ impl<'a> Room<'a> {
         let key = (Reverse(self.now[who].ring()), who);
         self.waiting.remove(&key);
         self.standing.remove(&key);
-        let Now::On(ring, cpu) = self.now[who] else { return };
-        let Some(here) = self.on.get_mut(&cpu) else { return };
+        let Now::On(ring, cpu) = self.now[who] else {
+            return;
+        };
+        let Some(here) = self.on.get_mut(&cpu) else {
+            return;
+        };
         here.retain(|&other| other != who);
         // Whoever stood next gets the seat that has become free.
         let seated = here.get(self.seats_a_cpu - 1).copied();
@@ -135,7 +155,8 @@ impl<'a> Room<'a> {
 
     /// The expelled go somewhere even when every seat is taken: over the CPUs in order.
     fn place_the_rest(&mut self, rings: &[Ring]) {
-        let mut cpus = std::iter::repeat_with(|| rings.iter().flat_map(|ring| ring.cpus.iter())).flatten();
+        let mut cpus =
+            std::iter::repeat_with(|| rings.iter().flat_map(|ring| ring.cpus.iter())).flatten();
         for (who, moved) in self.moved.iter_mut().enumerate() {
             if self.now[who] == Now::Expelled && moved.is_none() {
                 *moved = cpus.next();
@@ -152,7 +173,11 @@ mod tests {
 
     fn ring(distance: u32, cpus: &str) -> Ring {
         let cpus = CpuSet::parse_list(cpus).unwrap();
-        Ring { distance: Some(Distance(distance)), cpus: cpus.clone(), nodes: vec![(None, cpus)] }
+        Ring {
+            distance: Some(Distance(distance)),
+            cpus: cpus.clone(),
+            nodes: vec![(None, cpus)],
+        }
     }
 
     fn rings() -> Vec<Ring> {
@@ -160,12 +185,18 @@ mod tests {
     }
 
     fn on(cpu: u32) -> Now {
-        let position = rings().iter().position(|ring| ring.cpus.contains(CpuId(cpu))).unwrap();
+        let position = rings()
+            .iter()
+            .position(|ring| ring.cpus.contains(CpuId(cpu)))
+            .unwrap();
         Now::On(position, CpuId(cpu))
     }
 
     fn assigned(now: &[Now]) -> Vec<Option<u32>> {
-        assign(&rings(), now).into_iter().map(|cpu| cpu.map(|cpu| cpu.0)).collect()
+        assign(&rings(), now)
+            .into_iter()
+            .map(|cpu| cpu.map(|cpu| cpu.0))
+            .collect()
     }
 
     #[test]
@@ -186,7 +217,10 @@ mod tests {
 
     #[test]
     fn the_furthest_get_the_nearest_free_seats() {
-        assert_eq!(assigned(&[on(2), on(4), on(5), Now::Within(2)]), [None, Some(0), Some(1), Some(3)]);
+        assert_eq!(
+            assigned(&[on(2), on(4), on(5), Now::Within(2)]),
+            [None, Some(0), Some(1), Some(3)]
+        );
     }
 
     #[test]
@@ -194,12 +228,19 @@ mod tests {
         let mut now = vec![Now::Expelled; 2];
         now.extend((0..8).map(on));
         assert_eq!(assigned(&now)[..2], [Some(0), Some(1)]);
-        assert_eq!(assign(&[], &[Now::Expelled]), [None], "without a usable CPU there is nowhere to go");
+        assert_eq!(
+            assign(&[], &[Now::Expelled]),
+            [None],
+            "without a usable CPU there is nowhere to go"
+        );
     }
 
     fn after(now: &[Now]) -> Vec<Now> {
         let moved = assign(&rings(), now);
-        now.iter().zip(moved).map(|(&now, cpu)| cpu.map_or(now, |cpu| on(cpu.0))).collect()
+        now.iter()
+            .zip(moved)
+            .map(|(&now, cpu)| cpu.map_or(now, |cpu| on(cpu.0)))
+            .collect()
     }
 
     proptest! {

@@ -32,7 +32,11 @@ pub(super) struct Site<'a> {
 impl<'a> Site<'a> {
     pub fn new(machine: &'a Machine, options: &AuditOptions) -> Self {
         let states = &machine.cpu_states;
-        let usable = if options.isolated_too { states.online.clone() } else { states.housekeeping() };
+        let usable = if options.isolated_too {
+            states.online.clone()
+        } else {
+            states.housekeeping()
+        };
         let mut by_device: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for interrupt in machine.interrupts.get().into_iter().flatten() {
             if let Some(device) = interrupt.device {
@@ -41,7 +45,9 @@ impl<'a> Site<'a> {
         }
         let in_nodes: usize = machine.online_nodes().map(|node| node.cpus.len()).sum();
         let with_node = machine.cpus.iter().filter(|cpu| cpu.node.is_some()).count();
-        let cpu_nodes = machine.online_nodes().filter(|node| node.cpus.intersects(&states.online));
+        let cpu_nodes = machine
+            .online_nodes()
+            .filter(|node| node.cpus.intersects(&states.online));
         Self {
             kept_free: states.online.difference(&usable),
             cpu_nodes: cpu_nodes.map(|node| node.id).collect(),
@@ -76,8 +82,13 @@ impl<'a> Site<'a> {
         if !self.shared {
             return self.machine.distance(from, self.machine.node_of(cpu)?);
         }
-        let nodes = self.machine.online_nodes().filter(|node| node.cpus.contains(cpu));
-        nodes.filter_map(|node| self.machine.distance(from, node.id)).min()
+        let nodes = self
+            .machine
+            .online_nodes()
+            .filter(|node| node.cpus.contains(cpu));
+        nodes
+            .filter_map(|node| self.machine.distance(from, node.id))
+            .min()
     }
 
     /// Whether there is more than one online node: with one, nothing on the machine is far.
@@ -87,16 +98,26 @@ impl<'a> Site<'a> {
 
     /// Nodes of which these CPUs are, in ascending order.
     pub fn nodes_of(&self, cpus: &CpuSet) -> NodeSet {
-        self.machine.online_nodes().filter(|node| node.cpus.intersects(cpus)).map(|node| node.id).collect()
+        self.machine
+            .online_nodes()
+            .filter(|node| node.cpus.intersects(cpus))
+            .map(|node| node.id)
+            .collect()
     }
 
     /// The node a CPU of this node gets its memory from: itself, or the nearest that has memory.
     pub fn memory_home(&self, node: NodeId) -> NodeId {
-        let without = |node: NodeId| self.machine.node(node).is_some_and(|node| node.has_memory() == Some(false));
+        let without = |node: NodeId| {
+            self.machine
+                .node(node)
+                .is_some_and(|node| node.has_memory() == Some(false))
+        };
         if !without(node) {
             return node;
         }
-        let nearest = order::nodes_by_distance(self.machine, node).into_iter().find(|&(node, _)| !without(node));
+        let nearest = order::nodes_by_distance(self.machine, node)
+            .into_iter()
+            .find(|&(node, _)| !without(node));
         nearest.map_or(node, |(node, _)| node)
     }
 
@@ -112,15 +133,26 @@ pub(super) fn node_file(device: PciAddress) -> String {
 
 /// CPUs for a sentence: "CPU 4", "CPUs 0-3".
 pub(super) fn cpus(set: &CpuSet) -> String {
-    if set.len() == 1 { format!("CPU {set}") } else { format!("CPUs {set}") }
+    if set.len() == 1 {
+        format!("CPU {set}")
+    } else {
+        format!("CPUs {set}")
+    }
 }
 
 /// Nodes for a sentence: "node 0", "nodes 0,2".
 pub(super) fn nodes(set: &NodeSet) -> String {
-    if set.len() == 1 { format!("node {set}") } else { format!("nodes {set}") }
+    if set.len() == 1 {
+        format!("node {set}")
+    } else {
+        format!("nodes {set}")
+    }
 }
 
 /// A distance for a sentence.
 pub(super) fn spoken(distance: Option<Distance>) -> String {
-    distance.map_or_else(|| "an unknown distance".to_owned(), |distance| distance.to_string())
+    distance.map_or_else(
+        || "an unknown distance".to_owned(),
+        |distance| distance.to_string(),
+    )
 }

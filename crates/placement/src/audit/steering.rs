@@ -29,7 +29,12 @@ pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
             }
             continue;
         };
-        let nic = Nic { site, network, device, serves: queues(site, network, device, after) };
+        let nic = Nic {
+            site,
+            network,
+            device,
+            serves: queues(site, network, device, after),
+        };
         if known {
             nic.transmit(ledger);
         }
@@ -56,11 +61,16 @@ fn queues(
     let named = |interrupt: &Interrupt| interrupt.name.contains(&network.name);
     let by_name = members.iter().any(|interrupt| named(interrupt));
     let mut serves = BTreeMap::new();
-    for interrupt in members.iter().filter(|interrupt| !by_name || named(interrupt)) {
+    for interrupt in members
+        .iter()
+        .filter(|interrupt| !by_name || named(interrupt))
+    {
         let now = || interrupts::serving(interrupt).map(|serving| serving.cpus.clone());
         let cpus = after.get(&interrupt.irq).cloned().or_else(now);
         if let Some((queue, cpus)) = interrupt.queue.zip(cpus) {
-            serves.entry((queue, direction(&interrupt.name))).or_insert(cpus);
+            serves
+                .entry((queue, direction(&interrupt.name)))
+                .or_insert(cpus);
         }
     }
     serves
@@ -68,7 +78,9 @@ fn queues(
 
 impl Nic<'_, '_> {
     fn serving(&self, queue: u32, way: Direction) -> Option<&CpuSet> {
-        self.serves.get(&(queue, way)).or_else(|| self.serves.get(&(queue, Direction::Both)))
+        self.serves
+            .get(&(queue, way))
+            .or_else(|| self.serves.get(&(queue, Direction::Both)))
     }
 
     /// The one CPU that serves a transmit queue's interrupt, where it is one.
@@ -88,12 +100,20 @@ impl Nic<'_, '_> {
             match ledger.need(&queue.xps, &[]) {
                 Some(mask) => _ = masks.insert(queue.queue, mask),
                 None => {
-                    ledger.skip_thing(XPS, || name(queue.queue), queue.xps.why_not().unwrap_or_default());
+                    ledger.skip_thing(
+                        XPS,
+                        || name(queue.queue),
+                        queue.xps.why_not().unwrap_or_default(),
+                    );
                     continue;
                 }
             }
             if self.transmitter(queue.queue).is_none() {
-                ledger.skip_thing(XPS, || name(queue.queue), "no single CPU is known to serve its interrupt");
+                ledger.skip_thing(
+                    XPS,
+                    || name(queue.queue),
+                    "no single CPU is known to serve its interrupt",
+                );
             }
         }
         let off = |queue: &u32| {
@@ -104,12 +124,26 @@ impl Nic<'_, '_> {
         if !masks.keys().any(|queue| off(queue) == Some(true)) {
             return;
         }
-        let single = masks.values().any(|mask| !mask.is_empty()) && masks.values().all(|mask| mask.len() < 2);
-        let shared = if single { BTreeMap::new() } else { self.shared_out(masks.keys().copied()) };
+        let single = masks.values().any(|mask| !mask.is_empty())
+            && masks.values().all(|mask| mask.len() < 2);
+        let shared = if single {
+            BTreeMap::new()
+        } else {
+            self.shared_out(masks.keys().copied())
+        };
         for (&queue, &mask) in &masks {
-            let Some(cpu) = self.transmitter(queue) else { continue };
-            let expected = shared.get(&queue).cloned().unwrap_or_else(|| CpuSet::single(cpu));
-            let amiss = if single { off(&queue) == Some(true) } else { *mask != expected };
+            let Some(cpu) = self.transmitter(queue) else {
+                continue;
+            };
+            let expected = shared
+                .get(&queue)
+                .cloned()
+                .unwrap_or_else(|| CpuSet::single(cpu));
+            let amiss = if single {
+                off(&queue) == Some(true)
+            } else {
+                *mask != expected
+            };
             if amiss {
                 ledger.add(self.transmit_finding(queue, mask, cpu, expected));
             }
@@ -119,9 +153,13 @@ impl Nic<'_, '_> {
     /// Every online CPU with the queue whose interrupt is served nearest to it; equally near queues get equal shares, each
     /// of neighbouring CPUs.
     fn shared_out(&self, queues: impl Iterator<Item = u32>) -> BTreeMap<u32, CpuSet> {
-        let owners: Vec<(u32, CpuId)> = queues.filter_map(|queue| Some((queue, self.transmitter(queue)?))).collect();
-        let mut masks: BTreeMap<u32, CpuSet> =
-            owners.iter().map(|&(queue, cpu)| (queue, CpuSet::single(cpu))).collect();
+        let owners: Vec<(u32, CpuId)> = queues
+            .filter_map(|queue| Some((queue, self.transmitter(queue)?)))
+            .collect();
+        let mut masks: BTreeMap<u32, CpuSet> = owners
+            .iter()
+            .map(|&(queue, cpu)| (queue, CpuSet::single(cpu)))
+            .collect();
         let serving: CpuSet = owners.iter().map(|&(_, cpu)| cpu).collect();
         let mut left = self.site.machine.cpu_states.online.difference(&serving);
         let mut shares: BTreeMap<Vec<u32>, CpuSet> = BTreeMap::new();
@@ -129,14 +167,20 @@ impl Nic<'_, '_> {
             let cpus = node.cpus.intersection(&left);
             if !cpus.is_empty() {
                 left = left.difference(&cpus);
-                let share = shares.entry(self.nearest_queues(node.id, &owners)).or_default();
+                let share = shares
+                    .entry(self.nearest_queues(node.id, &owners))
+                    .or_default();
                 *share = share.union(&cpus);
             }
         }
         // CPUs on no node are as near to one queue as to another.
-        let all = shares.entry(owners.iter().map(|&(queue, _)| queue).collect()).or_default();
+        let all = shares
+            .entry(owners.iter().map(|&(queue, _)| queue).collect())
+            .or_default();
         *all = all.union(&left);
-        shares.iter().for_each(|(queues, cpus)| deal(cpus, queues, &mut masks));
+        shares
+            .iter()
+            .for_each(|(queues, cpus)| deal(cpus, queues, &mut masks));
         masks
     }
 
@@ -147,7 +191,12 @@ impl Nic<'_, '_> {
         };
         let distances: Vec<_> = owners.iter().map(far).collect();
         let least = distances.iter().min();
-        owners.iter().zip(&distances).filter(|(_, far)| Some(*far) == least).map(|(&(queue, _), _)| queue).collect()
+        owners
+            .iter()
+            .zip(&distances)
+            .filter(|(_, far)| Some(*far) == least)
+            .map(|(&(queue, _), _)| queue)
+            .collect()
     }
 
     fn transmit_finding(&self, queue: u32, mask: &CpuSet, cpu: CpuId, expected: CpuSet) -> Finding {
@@ -156,21 +205,52 @@ impl Nic<'_, '_> {
         let senders = site.nodes_of(mask);
         let far = !mask.is_empty() && node.is_some_and(|node| !senders.contains(node));
         let message = if mask.is_empty() {
-            format!("No CPU is set to send through it (XPS is off); CPU {cpu} serves its interrupt.")
+            format!(
+                "No CPU is set to send through it (XPS is off); CPU {cpu} serves its interrupt."
+            )
         } else if mask.contains(cpu) {
-            format!("{} may send through it. Once the other queues are mended, some have a nearer one.", cpus(mask))
+            format!(
+                "{} may send through it. Once the other queues are mended, some have a nearer one.",
+                cpus(mask)
+            )
         } else {
-            let on = if far { format!(" on {}", nodes(&senders)) } else { String::new() };
-            format!("{}{on} may send through it, CPU {cpu} serves its interrupt.", cpus(mask))
+            let on = if far {
+                format!(" on {}", nodes(&senders))
+            } else {
+                String::new()
+            };
+            format!(
+                "{}{on} may send through it, CPU {cpu} serves its interrupt.",
+                cpus(mask)
+            )
         };
         let interface = self.network.name.clone();
-        let distances = |cpus: &CpuSet| cpus.iter().filter_map(|sender| site.distance(node, sender)).min();
+        let distances = |cpus: &CpuSet| {
+            cpus.iter()
+                .filter_map(|sender| site.distance(node, sender))
+                .min()
+        };
         let finding = Finding::new(XPS, format!("{interface} transmit queue {queue}"), message)
-            .severity(if far { Severity::Warning } else { Severity::Notice })
-            .evidence(format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"), mask_text(site, mask))
+            .severity(if far {
+                Severity::Warning
+            } else {
+                Severity::Notice
+            })
+            .evidence(
+                format!("/sys/class/net/{interface}/queues/tx-{queue}/xps_cpus"),
+                mask_text(site, mask),
+            )
             .device(self.device);
-        let finding = if far { finding.cost(distances(mask), distances(&expected)) } else { finding };
-        finding.mend(Change::Xps { interface, queue, cpus: expected })
+        let finding = if far {
+            finding.cost(distances(mask), distances(&expected))
+        } else {
+            finding
+        };
+        finding.mend(Change::Xps {
+            interface,
+            queue,
+            cpus: expected,
+        })
     }
 
     fn receive(&self, ledger: &mut Ledger) {
@@ -199,16 +279,32 @@ impl Nic<'_, '_> {
         let rings = site.rings(node);
         let near = rings.first()?;
         // Further by a figure; where none is known nothing is called far.
-        let beyond = || rings.iter().filter(|ring| near.distance.is_some() && ring.distance > near.distance);
-        let far = beyond().fold(CpuSet::new(), |far, ring| far.union(&ring.cpus.intersection(mask)));
+        let beyond = || {
+            rings
+                .iter()
+                .filter(|ring| near.distance.is_some() && ring.distance > near.distance)
+        };
+        let far = beyond().fold(CpuSet::new(), |far, ring| {
+            far.union(&ring.cpus.intersection(mask))
+        });
         let isolated = mask.intersection(&site.kept_free);
-        let left = mask.difference(&far).difference(&isolated).intersection(&site.usable);
-        let reached = || beyond().filter(|ring| ring.cpus.intersects(mask)).map(|ring| ring.distance);
+        let left = mask
+            .difference(&far)
+            .difference(&isolated)
+            .intersection(&site.usable);
+        let reached = || {
+            beyond()
+                .filter(|ring| ring.cpus.intersects(mask))
+                .map(|ring| ring.distance)
+        };
         let there = spoken(near.distance);
         let (severity, message, now) = if far.is_empty() && isolated.is_empty() {
             return self.redundant(queue, mask, &near.cpus);
         } else if far.is_empty() {
-            let message = format!("RPS hands part of its packets to {}, kept free of such work.", cpus(&isolated));
+            let message = format!(
+                "RPS hands part of its packets to {}, kept free of such work.",
+                cpus(&isolated)
+            );
             (Severity::Warning, message, None)
         } else if left.is_empty() {
             let now = reached().next()?;
@@ -229,15 +325,30 @@ impl Nic<'_, '_> {
             (Severity::Notice, message, now)
         };
         let finding = self.receive_base(queue, mask, message).severity(severity);
-        let finding = if now.is_some() { finding.cost(now, near.distance) } else { finding };
-        let expected = if left.is_empty() { near.cpus.clone() } else { left };
-        Some(finding.mend(Change::Rps { interface: self.network.name.clone(), queue, cpus: expected }))
+        let finding = if now.is_some() {
+            finding.cost(now, near.distance)
+        } else {
+            finding
+        };
+        let expected = if left.is_empty() {
+            near.cpus.clone()
+        } else {
+            left
+        };
+        Some(finding.mend(Change::Rps {
+            interface: self.network.name.clone(),
+            queue,
+            cpus: expected,
+        }))
     }
 
     fn receive_base(&self, queue: u32, mask: &CpuSet, message: String) -> Finding {
         let interface = &self.network.name;
         Finding::new(RPS, format!("{interface} receive queue {queue}"), message)
-            .evidence(format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"), mask_text(self.site, mask))
+            .evidence(
+                format!("/sys/class/net/{interface}/queues/rx-{queue}/rps_cpus"),
+                mask_text(self.site, mask),
+            )
             .device(self.device)
     }
 
@@ -259,7 +370,10 @@ impl Nic<'_, '_> {
     fn each_near_cpu_has_a_queue(&self, near: &CpuSet) -> bool {
         let queues = self.network.receive.iter();
         let serving = queues.filter_map(|queue| self.serving(queue.queue, Direction::Receive));
-        let single: CpuSet = serving.filter(|cpus| cpus.len() == 1).filter_map(CpuSet::first).collect();
+        let single: CpuSet = serving
+            .filter(|cpus| cpus.len() == 1)
+            .filter_map(CpuSet::first)
+            .collect();
         near.is_subset(&single)
     }
 }
@@ -267,7 +381,10 @@ impl Nic<'_, '_> {
 /// Gives each queue an equal run of the CPUs.
 fn deal(cpus: &CpuSet, queues: &[u32], masks: &mut BTreeMap<u32, CpuSet>) {
     let mut rest = cpus.iter();
-    let (each, left_over) = (cpus.len() / queues.len().max(1), cpus.len() % queues.len().max(1));
+    let (each, left_over) = (
+        cpus.len() / queues.len().max(1),
+        cpus.len() % queues.len().max(1),
+    );
     for (position, queue) in queues.iter().enumerate() {
         let run = rest.by_ref().take(each + usize::from(position < left_over));
         masks.entry(*queue).or_default().extend(run);

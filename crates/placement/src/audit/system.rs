@@ -16,12 +16,20 @@ const INPUT: &str = "input-contradiction";
 pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     nodes(site, ledger);
     flat(site, ledger);
-    for writer in ledger.need(&site.machine.writers, &[WRITER]).into_iter().flatten() {
+    for writer in ledger
+        .need(&site.machine.writers, &[WRITER])
+        .into_iter()
+        .flatten()
+    {
         competing(writer, ledger);
     }
     ledger.checked(&[INPUT]);
     for diagnostic in &site.machine.diagnostics {
-        ledger.add(Finding::new(INPUT, diagnostic.place.clone(), diagnostic.message.clone()));
+        ledger.add(Finding::new(
+            INPUT,
+            diagnostic.place.clone(),
+            diagnostic.message.clone(),
+        ));
     }
 }
 
@@ -39,19 +47,25 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
         }
         let subject = || format!("node {}", node.id);
         match node.has_memory() {
-            None => ledger.skip_thing(NO_MEMORY, subject, node.memory.why_not().unwrap_or_default()),
+            None => ledger.skip_thing(
+                NO_MEMORY,
+                subject,
+                node.memory.why_not().unwrap_or_default(),
+            ),
             Some(true) => ledger.checked(&[NO_MEMORY]),
             Some(false) => {
                 ledger.checked(&[NO_MEMORY]);
                 let home = site.memory_home(node.id);
                 let message = match home == node.id || node.cpus.is_empty() {
                     true => "It has no memory.".to_owned(),
-                    false => format!("It has no memory: what its CPUs allocate comes from node {home}."),
+                    false => {
+                        format!("It has no memory: what its CPUs allocate comes from node {home}.")
+                    }
                 };
-                ledger.add(
-                    Finding::new(NO_MEMORY, subject(), message)
-                        .evidence(format!("/sys/devices/system/node/node{}/meminfo", node.id), "MemTotal 0 kB"),
-                );
+                ledger.add(Finding::new(NO_MEMORY, subject(), message).evidence(
+                    format!("/sys/devices/system/node/node{}/meminfo", node.id),
+                    "MemTotal 0 kB",
+                ));
             }
         }
     }
@@ -61,29 +75,47 @@ fn without_cpus(node: &Node) -> Finding {
     let holds = match (node.has_memory(), node.generic_initiator, node.tier) {
         (Some(true), _, Some(tier)) => format!("It is memory of tier {tier}, remote to every CPU."),
         (Some(true), ..) => "It has memory only, remote to every CPU.".to_owned(),
-        (_, true, _) => "It has no CPUs: a device that accesses memory (generic initiator) sits on it.".to_owned(),
-        (Some(false), ..) => "It has neither CPUs nor memory: it only says where devices are.".to_owned(),
+        (_, true, _) => {
+            "It has no CPUs: a device that accesses memory (generic initiator) sits on it."
+                .to_owned()
+        }
+        (Some(false), ..) => {
+            "It has neither CPUs nor memory: it only says where devices are.".to_owned()
+        }
         (None, ..) => "It has no CPUs.".to_owned(),
     };
-    Finding::new(NO_CPUS, format!("node {}", node.id), holds)
-        .evidence(format!("/sys/devices/system/node/node{}/cpulist", node.id), "empty")
+    Finding::new(NO_CPUS, format!("node {}", node.id), holds).evidence(
+        format!("/sys/devices/system/node/node{}/cpulist", node.id),
+        "empty",
+    )
 }
 
 fn flat(site: &Site<'_>, ledger: &mut Ledger) {
-    let Some(table) = ledger.need(&site.machine.distances, &[FLAT]) else { return };
+    let Some(table) = ledger.need(&site.machine.distances, &[FLAT]) else {
+        return;
+    };
     let online: Vec<&Node> = site.machine.online_nodes().collect();
     let [first, _, ..] = online[..] else { return };
     // A hole is no statement; only a table that says one thing everywhere is flat.
     let one = table.get(first.id, first.id);
     let same = |from: &&Node| {
-        table.row(from.id).all(|(to, distance)| site.machine.node(to).is_none_or(|to| !to.online) || distance == one)
+        table.row(from.id).all(|(to, distance)| {
+            site.machine.node(to).is_none_or(|to| !to.online) || distance == one
+        })
     };
-    let Some(one) = one.filter(|_| online.iter().all(same)) else { return };
+    let Some(one) = one.filter(|_| online.iter().all(same)) else {
+        return;
+    };
     let real = |node: &&Node| node.fake_of.unwrap_or(node.id);
     let fakes = online.iter().all(|node| real(node) == real(&first));
-    let message = format!("All {} nodes are at distance {one} from each other and from themselves.", online.len());
-    let finding = Finding::new(FLAT, "node distances", message)
-        .evidence(format!("/sys/devices/system/node/node{}/distance", first.id), row(site, first));
+    let message = format!(
+        "All {} nodes are at distance {one} from each other and from themselves.",
+        online.len()
+    );
+    let finding = Finding::new(FLAT, "node distances", message).evidence(
+        format!("/sys/devices/system/node/node{}/distance", first.id),
+        row(site, first),
+    );
     ledger.add(if fakes {
         finding.severity(Severity::Fact).advice("They are fakes of one real node, so that is right.")
     } else {
@@ -95,8 +127,15 @@ fn flat(site: &Site<'_>, ledger: &mut Ledger) {
 }
 
 fn row(site: &Site<'_>, node: &Node) -> String {
-    let row = site.machine.distances.get().into_iter().flat_map(|table| table.row(node.id));
-    let entries: Vec<String> = row.filter_map(|(_, distance)| Some(distance?.to_string())).collect();
+    let row = site
+        .machine
+        .distances
+        .get()
+        .into_iter()
+        .flat_map(|table| table.row(node.id));
+    let entries: Vec<String> = row
+        .filter_map(|(_, distance)| Some(distance?.to_string()))
+        .collect();
     entries.join(" ")
 }
 
@@ -132,15 +171,29 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
             "Stop it, or exclude what you place yourself (numad -x PID).",
         ),
     };
-    let places_interrupts = matches!(writer.kind, WriterKind::Irqbalance | WriterKind::Tuned | WriterKind::UdevLink);
-    let undoes = ledger.any(|finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. })));
+    let places_interrupts = matches!(
+        writer.kind,
+        WriterKind::Irqbalance | WriterKind::Tuned | WriterKind::UdevLink
+    );
+    let undoes =
+        ledger.any(|finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. })));
     let sure = match active {
         Some(_) => String::new(),
-        None => format!(" Whether it is in force is not known: {}.", writer.active.why_not().unwrap_or_default()),
+        None => format!(
+            " Whether it is in force is not known: {}.",
+            writer.active.why_not().unwrap_or_default()
+        ),
     };
-    let effect = if places_interrupts && undoes { " and would undo the changes proposed here" } else { "" };
-    let severity =
-        if places_interrupts && undoes && active == Some(true) { Severity::Warning } else { Severity::Notice };
+    let effect = if places_interrupts && undoes {
+        " and would undo the changes proposed here"
+    } else {
+        ""
+    };
+    let severity = if places_interrupts && undoes && active == Some(true) {
+        Severity::Warning
+    } else {
+        Severity::Notice
+    };
     ledger.add(
         Finding::new(WRITER, name, format!("{writes}{effect}.{sure}"))
             .severity(severity)

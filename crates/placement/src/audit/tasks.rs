@@ -20,7 +20,10 @@ pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger
         }
     }
     if let Some(cpusets) = ledger.need(&site.machine.cpusets, &[DISJOINT]) {
-        for cpuset in cpusets.iter().filter(|cpuset| cpuset.configured && site.has_several_nodes()) {
+        for cpuset in cpusets
+            .iter()
+            .filter(|cpuset| cpuset.configured && site.has_several_nodes())
+        {
             disjoint(site, cpuset, ledger);
         }
     }
@@ -43,19 +46,25 @@ fn size(bytes: u64) -> String {
 }
 
 fn total(memory: &[NodeBytes]) -> u64 {
-    memory.iter().fold(0, |sum, on| sum.saturating_add(on.bytes))
+    memory
+        .iter()
+        .fold(0, |sum, on| sum.saturating_add(on.bytes))
 }
 
 /// "N0=1.0 GiB N1=6.0 GiB".
 fn shares(task: &Task) -> String {
     let memory = task.memory.get().into_iter().flatten();
-    let shares: Vec<String> = memory.map(|on| format!("N{}={}", on.node, size(on.bytes))).collect();
+    let shares: Vec<String> = memory
+        .map(|on| format!("N{}={}", on.node, size(on.bytes)))
+        .collect();
     shares.join(" ")
 }
 
 /// Whether most of its memory is spread over nodes on purpose.
 fn is_interleaved(task: &Task) -> bool {
-    let Some(policies) = task.policies.get() else { return false };
+    let Some(policies) = task.policies.get() else {
+        return false;
+    };
     let sum = |wanted: fn(&str) -> bool| {
         policies
             .iter()
@@ -68,20 +77,32 @@ fn is_interleaved(task: &Task) -> bool {
 
 /// The nodes a task runs on: those it is confined to, or the one it ran on last. The flag says confined.
 fn runs_on(site: &Site<'_>, task: &Task) -> Option<(NodeSet, bool)> {
-    let allowed =
-        task.allowed_cpus.get().map(|cpus| site.nodes_of(&cpus.intersection(&site.machine.cpu_states.online)));
-    if let Some(nodes) = allowed.filter(|nodes| !nodes.is_empty() && nodes.len() < site.cpu_nodes.len()) {
+    let allowed = task
+        .allowed_cpus
+        .get()
+        .map(|cpus| site.nodes_of(&cpus.intersection(&site.machine.cpu_states.online)));
+    if let Some(nodes) =
+        allowed.filter(|nodes| !nodes.is_empty() && nodes.len() < site.cpu_nodes.len())
+    {
         return Some((nodes, true));
     }
     let cpu = *task.last_cpu.get()?;
-    let nodes: NodeSet =
-        site.machine.online_nodes().filter(|node| node.cpus.contains(cpu)).map(|node| node.id).collect();
+    let nodes: NodeSet = site
+        .machine
+        .online_nodes()
+        .filter(|node| node.cpus.contains(cpu))
+        .map(|node| node.id)
+        .collect();
     (!nodes.is_empty()).then_some((nodes, false))
 }
 
 fn memory(site: &Site<'_>, options: &AuditOptions, task: &Task, ledger: &mut Ledger) {
     let Some(memory) = task.memory.get() else {
-        return ledger.skip_thing(FAR, || named(task), task.memory.why_not().unwrap_or_default());
+        return ledger.skip_thing(
+            FAR,
+            || named(task),
+            task.memory.why_not().unwrap_or_default(),
+        );
     };
     let all = total(memory);
     if all < options.task_bytes.max(1) || is_interleaved(task) {
@@ -91,11 +112,33 @@ fn memory(site: &Site<'_>, options: &AuditOptions, task: &Task, ledger: &mut Led
         return ledger.skip_thing(FAR, || named(task), "where it runs is not known");
     };
     let homes: NodeSet = nodes.iter().map(|node| site.memory_home(node)).collect();
-    let away: Vec<&NodeBytes> = memory.iter().filter(|on| !homes.contains(on.node)).collect();
-    let far = away.iter().fold(0u64, |sum, on| sum.saturating_add(on.bytes));
-    let Some(most) = away.iter().max_by_key(|on| on.bytes).filter(|_| far > all / 2) else { return };
+    let away: Vec<&NodeBytes> = memory
+        .iter()
+        .filter(|on| !homes.contains(on.node))
+        .collect();
+    let far = away
+        .iter()
+        .fold(0u64, |sum, on| sum.saturating_add(on.bytes));
+    let Some(most) = away
+        .iter()
+        .max_by_key(|on| on.bytes)
+        .filter(|_| far > all / 2)
+    else {
+        return;
+    };
     let Some(runs) = nodes.first() else { return };
-    ledger.add(memory_finding(site, task, Elsewhere { runs, nodes, confined, far, all, most: most.node }));
+    ledger.add(memory_finding(
+        site,
+        task,
+        Elsewhere {
+            runs,
+            nodes,
+            confined,
+            far,
+            all,
+            most: most.node,
+        },
+    ));
 }
 
 /// A task and where most of its memory is.
@@ -109,7 +152,11 @@ struct Elsewhere {
 }
 
 fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
-    let verb = if at.confined { "may only run on" } else { "last ran on" };
+    let verb = if at.confined {
+        "may only run on"
+    } else {
+        "last ran on"
+    };
     let message = format!(
         "{} of its {} are on other nodes than it runs on, most on node {}. It {verb} {}.",
         size(at.far),
@@ -123,25 +170,43 @@ fn memory_finding(site: &Site<'_>, task: &Task, at: Elsewhere) -> Finding {
             task.pid, at.most, at.runs, at.most
         )
     } else {
-        format!("Confine it to node {}, or let NUMA balancing move the memory; what is pinned cannot move.", at.most)
+        format!(
+            "Confine it to node {}, or let NUMA balancing move the memory; what is pinned cannot move.",
+            at.most
+        )
     };
     let finding = Finding::new(FAR, named(task), message)
-        .severity(if at.confined { Severity::Warning } else { Severity::Notice })
+        .severity(if at.confined {
+            Severity::Warning
+        } else {
+            Severity::Notice
+        })
         .evidence(format!("/proc/{}/numa_maps", task.pid), shares(task))
-        .cost(site.machine.distance(at.runs, at.most), site.machine.distance(at.runs, site.memory_home(at.runs)))
+        .cost(
+            site.machine.distance(at.runs, at.most),
+            site.machine.distance(at.runs, site.memory_home(at.runs)),
+        )
         .advice(advice);
     match (at.confined, &task.allowed_cpus, &task.last_cpu) {
-        (true, Known::Yes(cpus), _) => {
-            finding.evidence(format!("/proc/{}/status", task.pid), format!("Cpus_allowed_list {cpus}"))
-        }
-        (_, _, Known::Yes(cpu)) => finding.evidence(format!("/proc/{}/stat", task.pid), format!("last on CPU {cpu}")),
+        (true, Known::Yes(cpus), _) => finding.evidence(
+            format!("/proc/{}/status", task.pid),
+            format!("Cpus_allowed_list {cpus}"),
+        ),
+        (_, _, Known::Yes(cpu)) => finding.evidence(
+            format!("/proc/{}/stat", task.pid),
+            format!("last on CPU {cpu}"),
+        ),
         _ => finding,
     }
 }
 
 fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
     let (Known::Yes(allowed), Known::Yes(memory)) = (&cpuset.cpus, &cpuset.nodes) else {
-        let because = cpuset.cpus.why_not().or(cpuset.nodes.why_not()).unwrap_or_default();
+        let because = cpuset
+            .cpus
+            .why_not()
+            .or(cpuset.nodes.why_not())
+            .unwrap_or_default();
         return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
     };
     let runs = site.nodes_of(allowed);
@@ -155,12 +220,20 @@ fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
         nodes(&runs),
         nodes(memory)
     );
-    let between = |from: NodeId| memory.iter().filter_map(move |to| site.machine.distance(from, to));
+    let between = |from: NodeId| {
+        memory
+            .iter()
+            .filter_map(move |to| site.machine.distance(from, to))
+    };
     let now = runs.iter().flat_map(between).min();
-    let after = runs.first().and_then(|node| site.machine.distance(node, site.memory_home(node)));
+    let after = runs
+        .first()
+        .and_then(|node| site.machine.distance(node, site.memory_home(node)));
     let file = |name: &str| format!("/sys/fs/cgroup{}/{name}", cpuset.path.trim_end_matches('/'));
-    let advice =
-        format!("Let its memory come from {} (AllowedMemoryNodes= of the unit), or move its CPUs.", nodes(&homes));
+    let advice = format!(
+        "Let its memory come from {} (AllowedMemoryNodes= of the unit), or move its CPUs.",
+        nodes(&homes)
+    );
     ledger.add(
         Finding::new(DISJOINT, format!("cpuset {}", cpuset.path), message)
             .evidence(file("cpuset.cpus.effective"), allowed.to_string())
@@ -175,17 +248,39 @@ type Heaviest<'a> = Vec<(&'a Task, u64)>;
 
 fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     let Some(&value) = ledger.need(&site.machine.settings.numa_balancing, &[]) else {
-        let because = site.machine.settings.numa_balancing.why_not().unwrap_or_default();
+        let because = site
+            .machine
+            .settings
+            .numa_balancing
+            .why_not()
+            .unwrap_or_default();
         return ledger.skip(BALANCING, because);
     };
-    let Some(tasks) = ledger.need(&site.machine.tasks, &[BALANCING]) else { return };
-    let with_memory = site.machine.online_nodes().filter(|node| node.has_memory() != Some(false)).count();
+    let Some(tasks) = ledger.need(&site.machine.tasks, &[BALANCING]) else {
+        return;
+    };
+    let with_memory = site
+        .machine
+        .online_nodes()
+        .filter(|node| node.has_memory() != Some(false))
+        .count();
     if with_memory < 2 {
         return ledger.not_applicable(&[BALANCING]);
     }
-    let floating: Heaviest<'_> = tasks.iter().filter_map(|task| floats(site, options, task)).collect();
-    let pinned = |task: &Task| task.pinned_bytes.get().copied().filter(|&bytes| bytes >= options.pinned_bytes.max(1));
-    let pinned: Heaviest<'_> = tasks.iter().filter_map(|task| Some((task, pinned(task)?))).collect();
+    let floating: Heaviest<'_> = tasks
+        .iter()
+        .filter_map(|task| floats(site, options, task))
+        .collect();
+    let pinned = |task: &Task| {
+        task.pinned_bytes
+            .get()
+            .copied()
+            .filter(|&bytes| bytes >= options.pinned_bytes.max(1))
+    };
+    let pinned: Heaviest<'_> = tasks
+        .iter()
+        .filter_map(|task| Some((task, pinned(task)?)))
+        .collect();
     let on = value & NORMAL != 0;
     let (message, others, flipped, affected) = match (on, &floating[..], &pinned[..]) {
         (false, [_, ..], _) => (
@@ -203,8 +298,15 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
         ),
         _ => return,
     };
-    let Some((largest, bytes)) = affected.iter().max_by_key(|(_, bytes)| bytes) else { return };
-    let message = format!("{message} The largest of {} is {}, {}.", affected.len(), named(largest), size(*bytes));
+    let Some((largest, bytes)) = affected.iter().max_by_key(|(_, bytes)| bytes) else {
+        return;
+    };
+    let message = format!(
+        "{message} The largest of {} is {}, {}.",
+        affected.len(),
+        named(largest),
+        size(*bytes)
+    );
     let finding = Finding::new(BALANCING, "kernel.numa_balancing", message)
         .evidence("/proc/sys/kernel/numa_balancing", value.to_string());
     ledger.add(if others.is_empty() {
@@ -223,5 +325,6 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
 fn floats<'a>(site: &Site<'_>, options: &AuditOptions, task: &'a Task) -> Option<(&'a Task, u64)> {
     let bytes = total(task.memory.get()?);
     let nodes = site.nodes_of(task.allowed_cpus.get()?);
-    (bytes >= options.task_bytes.max(1) && nodes.len() > 1 && !is_interleaved(task)).then_some((task, bytes))
+    (bytes >= options.task_bytes.max(1) && nodes.len() > 1 && !is_interleaved(task))
+        .then_some((task, bytes))
 }

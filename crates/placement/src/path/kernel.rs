@@ -7,8 +7,14 @@
 use nearfar_machine::{Known, Origin};
 
 /// The first release with the fix, by stable series.
-const FIXED_IN: [(Series, u32); 6] =
-    [((5, 4), 278), ((5, 10), 219), ((5, 15), 161), ((6, 1), 93), ((6, 6), 33), ((6, 8), 12)];
+const FIXED_IN: [(Series, u32); 6] = [
+    ((5, 4), 278),
+    ((5, 10), 219),
+    ((5, 15), 161),
+    ((6, 1), 93),
+    ((6, 6), 33),
+    ((6, 8), 12),
+];
 /// The first series whose first release has it.
 const FIXED_SINCE: Series = (6, 9);
 /// Since when "deleting (no IO)" is a state of its own and "deleting" still takes I/O (commit ecca390e8056).
@@ -45,11 +51,15 @@ impl NoNode {
         let release = match &origin.kernel {
             Known::Yes(release) => release,
             Known::No { not_known_because } => {
-                return Self::Unknown { because: format!("the kernel's release is unknown: {not_known_because}") };
+                return Self::Unknown {
+                    because: format!("the kernel's release is unknown: {not_known_because}"),
+                };
             }
         };
         let Some(version) = Version::parse(release) else {
-            return Self::Unknown { because: format!("{release:?} is not a release of Linux") };
+            return Self::Unknown {
+                because: format!("{release:?} is not a release of Linux"),
+            };
         };
         let base = origin.kernel_base.as_deref().and_then(Version::parse);
         let kernel = match &origin.kernel_base {
@@ -61,8 +71,13 @@ impl NoNode {
         }
         match base.or_else(|| version.is_from_kernel_org(release).then_some(version)) {
             Some(exact) if exact.is_fixed() => Self::Local { kernel },
-            Some(exact) => Self::OutsideTable { kernel, fixed_in: exact.fixed_in() },
-            None => Self::Unknown { because: format!("{kernel} is a distribution's: it may have the fix") },
+            Some(exact) => Self::OutsideTable {
+                kernel,
+                fixed_in: exact.fixed_in(),
+            },
+            None => Self::Unknown {
+                because: format!("{kernel} is a distribution's: it may have the fix"),
+            },
         }
     }
 
@@ -84,7 +99,10 @@ impl NoNode {
 
 /// Whether `__nvme_find_path()` still uses a controller in the state "deleting"; true where the kernel is unknown.
 pub(crate) fn deleting_is_usable(origin: &Origin) -> bool {
-    let version = origin.kernel.get().and_then(|release| Version::parse(release));
+    let version = origin
+        .kernel
+        .get()
+        .and_then(|release| Version::parse(release));
     version.is_none_or(|version| version.series >= DELETING_USABLE_SINCE)
 }
 
@@ -98,7 +116,9 @@ struct Version {
 impl Version {
     /// `6.1.90`, `6.1.0-21-amd64`, `6.9-rc1`, `5.14.0-503.el9.x86_64`.
     fn parse(release: &str) -> Option<Self> {
-        let numbers = release.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        let numbers = release
+            .split(|c: char| !c.is_ascii_digit() && c != '.')
+            .next()?;
         let mut numbers = numbers.split('.').map(str::parse::<u32>);
         let series = (numbers.next()?.ok()?, numbers.next()?.ok()?);
         let patch = numbers.next().and_then(Result::ok).unwrap_or(0);
@@ -107,13 +127,18 @@ impl Version {
 
     fn is_fixed(self) -> bool {
         self.series >= FIXED_SINCE
-            || FIXED_IN.iter().any(|&(series, patch)| series == self.series && patch <= self.patch)
+            || FIXED_IN
+                .iter()
+                .any(|&(series, patch)| series == self.series && patch <= self.patch)
     }
 
     fn fixed_in(self) -> String {
         let stable = FIXED_IN.iter().find(|&&(series, _)| series == self.series);
         let (major, minor) = FIXED_SINCE;
-        stable.map_or_else(|| format!("{major}.{minor}"), |((major, minor), patch)| format!("{major}.{minor}.{patch}"))
+        stable.map_or_else(
+            || format!("{major}.{minor}"),
+            |((major, minor), patch)| format!("{major}.{minor}.{patch}"),
+        )
     }
 
     /// Whether the numbers are those of kernel.org: a distribution's kernel that stays on one number
@@ -145,14 +170,31 @@ mod tests {
 
     #[test]
     fn the_fix_is_in_6_9_and_in_the_stable_releases() {
-        for fixed in ["6.9.0", "6.9", "6.10.3-arch1-1", "6.12.0-generated", "7.0.1", "6.12.95+deb13-amd64"] {
+        for fixed in [
+            "6.9.0",
+            "6.9",
+            "6.10.3-arch1-1",
+            "6.12.0-generated",
+            "7.0.1",
+            "6.12.95+deb13-amd64",
+        ] {
             assert_eq!(kind(fixed, None), "local", "{fixed}");
         }
         for ((major, minor), patch) in FIXED_IN {
             assert_eq!(kind(&format!("{major}.{minor}.{patch}"), None), "local");
-            assert_eq!(kind(&format!("{major}.{minor}.{}", patch - 1), None), "outside");
+            assert_eq!(
+                kind(&format!("{major}.{minor}.{}", patch - 1), None),
+                "outside"
+            );
         }
-        for old in ["6.7.12", "5.8", "4.19.316", "6.8-rc3", "6.8.10-300.fc40.x86_64", "3.10.0"] {
+        for old in [
+            "6.7.12",
+            "5.8",
+            "4.19.316",
+            "6.8-rc3",
+            "6.8.10-300.fc40.x86_64",
+            "3.10.0",
+        ] {
             assert_eq!(kind(old, None), "outside", "{old}");
         }
     }

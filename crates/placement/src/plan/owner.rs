@@ -12,20 +12,36 @@ pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
     let owner = match change {
         Change::InterruptAffinity { irq, .. } => {
             let interrupts = machine.interrupts.get()?;
-            let index = interrupts.binary_search_by_key(irq, |interrupt| interrupt.irq).ok()?;
+            let index = interrupts
+                .binary_search_by_key(irq, |interrupt| interrupt.irq)
+                .ok()?;
             let interrupt = &interrupts[index];
             let device = interrupt.device?;
-            let interface = interface(machine, device, &interrupt.name).map(|network| network.name.clone());
-            Owner { interface, controller: controller(machine, device), ..function(machine, device) }
+            let interface =
+                interface(machine, device, &interrupt.name).map(|network| network.name.clone());
+            Owner {
+                interface,
+                controller: controller(machine, device),
+                ..function(machine, device)
+            }
         }
         Change::Xps { interface, .. } | Change::Rps { interface, .. } => {
             let network = network(machine, interface)?;
-            let function = network.device.map(|device| function(machine, device)).unwrap_or_default();
-            Owner { mac: network.mac.clone(), ..function }
+            let function = network
+                .device
+                .map(|device| function(machine, device))
+                .unwrap_or_default();
+            Owner {
+                mac: network.mac.clone(),
+                ..function
+            }
         }
-        Change::NvmeIoPolicy { subsystem: name, .. } => {
-            Owner { nqn: subsystem(machine, name)?.nqn.clone(), ..Owner::default() }
-        }
+        Change::NvmeIoPolicy {
+            subsystem: name, ..
+        } => Owner {
+            nqn: subsystem(machine, name)?.nqn.clone(),
+            ..Owner::default()
+        },
         Change::DeviceNode { device, .. } => function(machine, *device),
         Change::Sysctl { .. } => return None,
     };
@@ -33,19 +49,43 @@ pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
 }
 
 fn function(machine: &Machine, address: PciAddress) -> Owner {
-    let id = machine.pci_device(address).map(|device| format!("{:04x}:{:04x}", device.vendor, device.device));
-    Owner { device: Some(address), pci_id: id, ..Owner::default() }
+    let id = machine
+        .pci_device(address)
+        .map(|device| format!("{:04x}:{:04x}", device.vendor, device.device));
+    Owner {
+        device: Some(address),
+        pci_id: id,
+        ..Owner::default()
+    }
 }
 
 /// The interface of a function. Where it has several, the one that the handler names: `eth1-TxRx-0`.
-fn interface<'a>(machine: &'a Machine, device: PciAddress, handler: &str) -> Option<&'a NetworkDevice> {
+fn interface<'a>(
+    machine: &'a Machine,
+    device: PciAddress,
+    handler: &str,
+) -> Option<&'a NetworkDevice> {
     let networks = machine.networks.get()?;
-    let of_device = || networks.iter().filter(|network| network.device == Some(device));
-    let is_named = |network: &&NetworkDevice| handler.split(['-', ':', '@', ' ']).any(|word| word == network.name);
+    let of_device = || {
+        networks
+            .iter()
+            .filter(|network| network.device == Some(device))
+    };
+    let is_named = |network: &&NetworkDevice| {
+        handler
+            .split(['-', ':', '@', ' '])
+            .any(|word| word == network.name)
+    };
     of_device().find(is_named).or_else(|| of_device().next())
 }
 
 fn controller(machine: &Machine, device: PciAddress) -> Option<String> {
-    let mut controllers = machine.nvme.get()?.iter().flat_map(|subsystem| &subsystem.controllers);
-    controllers.find(|controller| controller.device == Some(device)).map(|controller| controller.name.clone())
+    let mut controllers = machine
+        .nvme
+        .get()?
+        .iter()
+        .flat_map(|subsystem| &subsystem.controllers);
+    controllers
+        .find(|controller| controller.device == Some(device))
+        .map(|controller| controller.name.clone())
 }

@@ -5,10 +5,10 @@ pub mod model;
 pub mod random;
 
 use nearfar_machine::{
-    AnaState, Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, FirmwareLocality, FirmwareSource, HostBridge,
-    Interrupt, IoPolicy, Irq, Known, Machine, Managed, Memory, NetworkDevice, Node, NodeId, NvmeController,
-    NvmeNamespace, NvmePath, NvmeSubsystem, Origin, PciAddress, PciDevice, ReceiveQueue, RootBus, SourceKind,
-    TransmitQueue,
+    AnaState, Cpu, CpuId, CpuSet, Distance, DistanceOrigin, Distances, FirmwareLocality,
+    FirmwareSource, HostBridge, Interrupt, IoPolicy, Irq, Known, Machine, Managed, Memory,
+    NetworkDevice, Node, NodeId, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, Origin,
+    PciAddress, PciDevice, ReceiveQueue, RootBus, SourceKind, TransmitQueue,
 };
 use nearfar_placement::audit::{Audit, RULES, State};
 
@@ -25,22 +25,38 @@ pub fn pci(text: &str) -> PciAddress {
 /// A table over nodes 0, 1, 2 ...; 0 stands for a hole.
 pub fn table(origin: DistanceOrigin, nodes: &[u32], rows: &[&[u32]]) -> Distances {
     let entry = |&value: &u32| (value > 0).then_some(Distance(value));
-    let rows = rows.iter().map(|row| row.iter().map(entry).collect()).collect();
+    let rows = rows
+        .iter()
+        .map(|row| row.iter().map(entry).collect())
+        .collect();
     Distances::from_rows(origin, nodes.iter().copied().map(NodeId).collect(), rows).unwrap()
 }
 
 /// A machine whose node N has the CPUs `cpus[N]` ("" for none), distances as the kernel gives them, 64 GiB of
 /// memory a node, and everything else known to be empty.
 pub fn machine(cpus: &[&str], distances: &[&[u32]]) -> Machine {
-    let mut machine = Machine::empty(Origin::new(SourceKind::Description, "test"), "left out by the test");
+    let mut machine = Machine::empty(
+        Origin::new(SourceKind::Description, "test"),
+        "left out by the test",
+    );
     let ids: Vec<u32> = (0..cpus.len() as u32).collect();
-    machine.nodes = ids.iter().zip(cpus).map(|(&id, cpus)| Node::new(NodeId(id), set(cpus))).collect();
+    machine.nodes = ids
+        .iter()
+        .zip(cpus)
+        .map(|(&id, cpus)| Node::new(NodeId(id), set(cpus)))
+        .collect();
     for node in &mut machine.nodes {
         node.memory = Known::Yes(Memory::of(64 << 30));
     }
     machine.distances = Known::Yes(table(DistanceOrigin::Kernel, &ids, distances));
-    let all = machine.nodes.iter().fold(CpuSet::new(), |all, node| all.union(&node.cpus));
-    machine.cpus = all.iter().map(|cpu| Cpu::new(cpu, lowest_node(&machine, cpu))).collect();
+    let all = machine
+        .nodes
+        .iter()
+        .fold(CpuSet::new(), |all, node| all.union(&node.cpus));
+    machine.cpus = all
+        .iter()
+        .map(|cpu| Cpu::new(cpu, lowest_node(&machine, cpu)))
+        .collect();
     machine.cpu_states.online = all;
     machine.cpu_states.isolated = Known::Yes(CpuSet::new());
     machine.cpu_states.nohz_full = Known::Yes(CpuSet::new());
@@ -57,14 +73,23 @@ pub fn machine(cpus: &[&str], distances: &[&[u32]]) -> Machine {
 }
 
 fn lowest_node(machine: &Machine, cpu: CpuId) -> Option<NodeId> {
-    machine.nodes.iter().find(|node| node.cpus.contains(cpu)).map(|node| node.id)
+    machine
+        .nodes
+        .iter()
+        .find(|node| node.cpus.contains(cpu))
+        .map(|node| node.id)
 }
 
 /// Case 4: four nodes of 24 CPUs, as in the mail that started the nearest-first spread.
 pub fn kunpeng() -> Machine {
     machine(
         &["0-23", "24-47", "48-71", "72-95"],
-        &[&[10, 16, 32, 33], &[16, 10, 25, 32], &[32, 25, 10, 16], &[33, 32, 16, 10]],
+        &[
+            &[10, 16, 32, 33],
+            &[16, 10, 25, 32],
+            &[32, 25, 10, 16],
+            &[33, 32, 16, 10],
+        ],
     )
 }
 
@@ -85,7 +110,10 @@ pub fn function(address: &str, class: u32, driver: &str, node: Option<u32>) -> P
         name: None,
         driver: Some(driver.to_owned()),
         parent: None,
-        root: RootBus { domain: address.domain, bus: address.bus },
+        root: RootBus {
+            domain: address.domain,
+            bus: address.bus,
+        },
         node: Known::Yes(node.map(NodeId)),
     }
 }
@@ -113,7 +141,10 @@ pub fn add_firmware(machine: &mut Machine, root: &str, node: Option<u32>) {
         told_by: FirmwareSource::AcpiPxm,
         evidence: "/sys/firmware/acpi/tables/DSDT".to_owned(),
     });
-    list(&mut machine.host_bridges).push(HostBridge { root: root.parse().unwrap(), firmware: Known::Yes(firmware) });
+    list(&mut machine.host_bridges).push(HostBridge {
+        root: root.parse().unwrap(),
+        firmware: Known::Yes(firmware),
+    });
 }
 
 /// An interrupt of a queue, on one CPU, not managed.
@@ -125,7 +156,10 @@ pub fn interrupt(irq: u32, name: &str, device: &str, queue: Option<u32>, cpus: &
         queue,
         affinity: Known::Yes(set(cpus)),
         effective: Known::Yes(set(cpus)),
-        managed: Known::Yes(Managed { managed: false, evidence: "smp_affinity is writable".to_owned() }),
+        managed: Known::Yes(Managed {
+            managed: false,
+            evidence: "smp_affinity is writable".to_owned(),
+        }),
         node: Known::Yes(None),
         count: Known::no("not asked for"),
     }
@@ -138,11 +172,22 @@ pub fn add_nic(machine: &mut Machine, name: &str, address: &str, node: Option<u3
     for (queue, cpu) in (0..).zip(cpus) {
         let text = cpu.to_string();
         let name = format!("{name}-TxRx-{queue}");
-        list(&mut machine.interrupts).push(interrupt(first + queue, &name, address, Some(queue), &text));
+        list(&mut machine.interrupts).push(interrupt(
+            first + queue,
+            &name,
+            address,
+            Some(queue),
+            &text,
+        ));
     }
-    let transmit =
-        (0..).zip(cpus).map(|(queue, &cpu)| TransmitQueue { queue, xps: Known::Yes(CpuSet::single(CpuId(cpu))) });
-    let receive = (0..cpus.len() as u32).map(|queue| ReceiveQueue { queue, rps: Known::Yes(CpuSet::new()) });
+    let transmit = (0..).zip(cpus).map(|(queue, &cpu)| TransmitQueue {
+        queue,
+        xps: Known::Yes(CpuSet::single(CpuId(cpu))),
+    });
+    let receive = (0..cpus.len() as u32).map(|queue| ReceiveQueue {
+        queue,
+        rps: Known::Yes(CpuSet::new()),
+    });
     list(&mut machine.networks).push(NetworkDevice {
         name: name.to_owned(),
         device: Some(pci(address)),
@@ -164,7 +209,10 @@ pub fn add_subsystem(machine: &mut Machine, name: &str, policy: IoPolicy, paths:
         model: None,
         iopolicy: Known::Yes(policy),
         controllers: Vec::new(),
-        namespaces: vec![NvmeNamespace { name: "nvme0n1".to_owned(), paths: Vec::new() }],
+        namespaces: vec![NvmeNamespace {
+            name: "nvme0n1".to_owned(),
+            paths: Vec::new(),
+        }],
     };
     for (number, (address, node, ana)) in paths.iter().enumerate() {
         add_function(machine, function(address, 0x01_0802, "nvme", *node));
@@ -198,11 +246,18 @@ pub fn device_on_an_offline_node(online: u32) -> Machine {
         node.online = false;
         machine.nodes.push(node);
     }
-    let slit = table(DistanceOrigin::Slit, &[0, 1, 2], &[&[10, 21, 40], &[21, 10, 31], &[40, 31, 10]]);
+    let slit = table(
+        DistanceOrigin::Slit,
+        &[0, 1, 2],
+        &[&[10, 21, 40], &[21, 10, 31], &[40, 31, 10]],
+    );
     machine.firmware_distances = Known::Yes(slit);
     add_firmware(&mut machine, "0000:20", Some(0));
     add_firmware(&mut machine, "0000:40", Some(2));
-    let paths = [("0000:20:00.0", Some(0), AnaState::Optimized), ("0000:40:00.0", None, AnaState::Optimized)];
+    let paths = [
+        ("0000:20:00.0", Some(0), AnaState::Optimized),
+        ("0000:40:00.0", None, AnaState::Optimized),
+    ];
     add_subsystem(&mut machine, "nvme-subsys0", IoPolicy::Numa, &paths);
     machine
 }
@@ -214,12 +269,26 @@ pub fn rules_that_do_not_add_up(audit: &Audit) -> Vec<String> {
     if all != RULES.iter().map(|rule| rule.id).collect::<Vec<_>>() {
         wrong.push(format!("the rules are {all:?}"));
     }
-    let states = [State::Found, State::NothingFound, State::NotChecked, State::NotApplicable];
-    if states.iter().map(|&state| audit.number(state)).sum::<usize>() != RULES.len() {
+    let states = [
+        State::Found,
+        State::NothingFound,
+        State::NotChecked,
+        State::NotApplicable,
+    ];
+    if states
+        .iter()
+        .map(|&state| audit.number(state))
+        .sum::<usize>()
+        != RULES.len()
+    {
         wrong.push("the states do not add up".to_owned());
     }
     for rule in &audit.rules {
-        let findings = audit.findings.iter().filter(|finding| finding.rule == rule.rule).count();
+        let findings = audit
+            .findings
+            .iter()
+            .filter(|finding| finding.rule == rule.rule)
+            .count();
         let lacks = audit.not_checked.iter().any(|not| not.rule == rule.rule);
         let checked = matches!(rule.state, State::Found | State::NothingFound);
         let agrees = rule.findings == findings
@@ -236,16 +305,30 @@ pub fn rules_that_do_not_add_up(audit: &Audit) -> Vec<String> {
 /// An audit as text: what was found, then what was not checked.
 pub fn findings(machine: &Machine) -> String {
     use std::fmt::Write as _;
-    let audit = nearfar_placement::audit::audit(machine, &nearfar_placement::audit::AuditOptions::default());
+    let audit = nearfar_placement::audit::audit(
+        machine,
+        &nearfar_placement::audit::AuditOptions::default(),
+    );
     let mut text = String::new();
     for finding in &audit.findings {
-        let _ = writeln!(text, "{} {} | {}: {}", finding.severity, finding.rule, finding.subject, finding.message);
+        let _ = writeln!(
+            text,
+            "{} {} | {}: {}",
+            finding.severity, finding.rule, finding.subject, finding.message
+        );
         for evidence in &finding.evidence {
             let _ = writeln!(text, "  {} = {}", evidence.file, evidence.value);
         }
         if let Some(cost) = finding.cost {
-            let text_of = |distance: Option<Distance>| distance.map_or("?".to_owned(), |distance| distance.to_string());
-            let _ = writeln!(text, "  cost {} -> {}", text_of(cost.now), text_of(cost.after));
+            let text_of = |distance: Option<Distance>| {
+                distance.map_or("?".to_owned(), |distance| distance.to_string())
+            };
+            let _ = writeln!(
+                text,
+                "  cost {} -> {}",
+                text_of(cost.now),
+                text_of(cost.after)
+            );
         }
         if let Some(mend) = &finding.mend {
             let _ = writeln!(text, "  mend {}", serde_json::to_string(mend).unwrap());

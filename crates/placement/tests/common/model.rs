@@ -8,40 +8,79 @@ use super::list;
 /// The machine after every change of the plan, each taking effect at once.
 pub fn after(machine: &Machine, plan: &Plan) -> Machine {
     let mut machine = machine.clone();
-    plan.changes.iter().for_each(|planned| change(&mut machine, &planned.change));
+    plan.changes
+        .iter()
+        .for_each(|planned| change(&mut machine, &planned.change));
     machine
 }
 
 fn change(machine: &mut Machine, change: &Change) {
     match change {
         Change::InterruptAffinity { irq, cpus, .. } => {
-            let interrupt = list(&mut machine.interrupts).iter_mut().find(|interrupt| interrupt.irq == *irq).unwrap();
+            let interrupt = list(&mut machine.interrupts)
+                .iter_mut()
+                .find(|interrupt| interrupt.irq == *irq)
+                .unwrap();
             interrupt.affinity = Known::Yes(cpus.clone());
             // The controller takes one of them.
             interrupt.effective = Known::Yes(cpus.lowest(1));
         }
-        Change::Xps { interface, queue, cpus } => {
-            let network = list(&mut machine.networks).iter_mut().find(|network| network.name == *interface).unwrap();
-            network.transmit.iter_mut().find(|transmit| transmit.queue == *queue).unwrap().xps =
-                Known::Yes(cpus.clone());
+        Change::Xps {
+            interface,
+            queue,
+            cpus,
+        } => {
+            let network = list(&mut machine.networks)
+                .iter_mut()
+                .find(|network| network.name == *interface)
+                .unwrap();
+            network
+                .transmit
+                .iter_mut()
+                .find(|transmit| transmit.queue == *queue)
+                .unwrap()
+                .xps = Known::Yes(cpus.clone());
         }
-        Change::Rps { interface, queue, cpus } => {
-            let network = list(&mut machine.networks).iter_mut().find(|network| network.name == *interface).unwrap();
-            network.receive.iter_mut().find(|receive| receive.queue == *queue).unwrap().rps = Known::Yes(cpus.clone());
+        Change::Rps {
+            interface,
+            queue,
+            cpus,
+        } => {
+            let network = list(&mut machine.networks)
+                .iter_mut()
+                .find(|network| network.name == *interface)
+                .unwrap();
+            network
+                .receive
+                .iter_mut()
+                .find(|receive| receive.queue == *queue)
+                .unwrap()
+                .rps = Known::Yes(cpus.clone());
         }
         Change::NvmeIoPolicy { subsystem, policy } => {
-            let found = list(&mut machine.nvme).iter_mut().find(|found| found.name == *subsystem).unwrap();
+            let found = list(&mut machine.nvme)
+                .iter_mut()
+                .find(|found| found.name == *subsystem)
+                .unwrap();
             found.iopolicy = Known::Yes(policy.clone());
         }
         Change::DeviceNode { device, node, .. } => {
-            let found = list(&mut machine.pci).iter_mut().find(|found| found.address == *device).unwrap();
+            let found = list(&mut machine.pci)
+                .iter_mut()
+                .find(|found| found.address == *device)
+                .unwrap();
             found.node = Known::Yes(Some(*node));
-            for controller in list(&mut machine.nvme).iter_mut().flat_map(|subsystem| &mut subsystem.controllers) {
+            for controller in list(&mut machine.nvme)
+                .iter_mut()
+                .flat_map(|subsystem| &mut subsystem.controllers)
+            {
                 if controller.device == Some(*device) {
                     controller.node = Known::Yes(Some(*node));
                 }
             }
         }
-        Change::Sysctl { value, .. } => machine.settings.numa_balancing = Known::Yes(value.parse().unwrap()),
+        Change::Sysctl { value, .. } => {
+            machine.settings.numa_balancing = Known::Yes(value.parse().unwrap())
+        }
     }
 }

@@ -80,14 +80,23 @@ impl KeptGroup {
         match chosen(group, through, options.memory)? {
             Means::Threads { because } => {
                 let targets = Targets::Cgroup(group.directory().to_owned());
-                Ok(Self::Threads { keeper: Keeper::start(targets, node, machine, options)?, because })
+                Ok(Self::Threads {
+                    keeper: Keeper::start(targets, node, machine, options)?,
+                    because,
+                })
             }
             means => {
                 let online = &machine.cpu_states.online;
-                let home = machine.node(node).map(|node| node.cpus.intersection(online)).unwrap_or_default();
+                let home = machine
+                    .node(node)
+                    .map(|node| node.cpus.intersection(online))
+                    .unwrap_or_default();
                 let possible = machine.cpu_states.possible.get().unwrap_or(online);
                 let keeper = GroupKeeper::start(group, &home, possible, options.rule)?;
-                Ok(Self::Cpuset { keeper, was_empty: means == Means::EmptyCpuset })
+                Ok(Self::Cpuset {
+                    keeper,
+                    was_empty: means == Means::EmptyCpuset,
+                })
             }
         }
     }
@@ -98,10 +107,14 @@ impl KeptGroup {
             Self::Cpuset { keeper, was_empty } => {
                 let by = match keeper.is_by_pressure() {
                     true => "by its pressure (PSI)",
-                    false => "and its tasks watched all the time, since the kernel has no PSI for it",
+                    false => {
+                        "and its tasks watched all the time, since the kernel has no PSI for it"
+                    }
                 };
                 let left = match was_empty {
-                    true => "; it was empty and is left with all CPUs, for an empty one is not taken back",
+                    true => {
+                        "; it was empty and is left with all CPUs, for an empty one is not taken back"
+                    }
                     false => "",
                 };
                 format!("through its cpuset, {by}{left}")
@@ -124,15 +137,23 @@ impl KeptGroup {
     /// When something could not be put back; the next nearfar tries again.
     pub fn stop(self) -> Result<KeptGroupReport, KeptGroupError> {
         match self {
-            Self::Cpuset { keeper, .. } => Ok(KeptGroupReport::Cpuset(keeper.stop().map_err(CgroupError::from)?)),
+            Self::Cpuset { keeper, .. } => Ok(KeptGroupReport::Cpuset(
+                keeper.stop().map_err(CgroupError::from)?,
+            )),
             Self::Threads { keeper, .. } => Ok(KeptGroupReport::Threads(keeper.stop()?)),
         }
     }
 }
 
 /// What is asked for where that serves; otherwise what leaves nothing behind.
-fn chosen(group: &Group, through: Option<Through>, memory: Memory) -> Result<Means, KeptGroupError> {
-    let threads = |because: &str| Means::Threads { because: because.to_owned() };
+fn chosen(
+    group: &Group,
+    through: Option<Through>,
+    memory: Memory,
+) -> Result<Means, KeptGroupError> {
+    let threads = |because: &str| Means::Threads {
+        because: because.to_owned(),
+    };
     if through == Some(Through::Threads) {
         return Ok(threads("as asked"));
     }
@@ -142,9 +163,9 @@ fn chosen(group: &Group, through: Option<Through>, memory: Memory) -> Result<Mea
     };
     match (through, means) {
         (Some(_), Means::Threads { because }) => Err(KeptGroupError::Cpuset(because)),
-        (None, Means::EmptyCpuset) => {
-            Ok(threads("its cpuset is empty, and the kernel takes no empty one back while it has tasks"))
-        }
+        (None, Means::EmptyCpuset) => Ok(threads(
+            "its cpuset is empty, and the kernel takes no empty one back while it has tasks",
+        )),
         (_, means) => Ok(means),
     }
 }

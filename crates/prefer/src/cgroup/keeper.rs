@@ -79,12 +79,21 @@ impl GroupKeeper {
     ///
     /// # Errors
     /// When none of the group's CPUs is at home, another keeper has the group, or its cpuset cannot be written.
-    pub fn start(group: &Group, home: &CpuSet, possible: &CpuSet, options: RuleOptions) -> Result<Self, CgroupError> {
+    pub fn start(
+        group: &Group,
+        home: &CpuSet,
+        possible: &CpuSet,
+        options: RuleOptions,
+    ) -> Result<Self, CgroupError> {
         let allowed = group.allowed()?;
         let narrow = allowed.intersection(home);
         if narrow.is_empty() {
             let (allowed, home) = (allowed.to_string(), home.to_string());
-            return Err(CgroupError::Elsewhere { name: group.name().to_owned(), allowed, home });
+            return Err(CgroupError::Elsewhere {
+                name: group.name().to_owned(),
+                allowed,
+                home,
+            });
         }
         let file = group.directory().join("cpuset.cpus");
         let unreadable = |error: std::io::Error| super::file_error(&file, &error);
@@ -94,7 +103,10 @@ impl GroupKeeper {
             wide = possible.to_string();
             std::fs::write(&file, &wide).map_err(unreadable)?;
         }
-        let mut lease = Lease::take(&format!("prefer a node for the control group {}", group.name()))?;
+        let mut lease = Lease::take(&format!(
+            "prefer a node for the control group {}",
+            group.name()
+        ))?;
         lease.set_file(&file, narrow.to_string().as_bytes())?;
         let trigger = Trigger::arm(&group.directory().join("cpu.pressure"), STALL, WINDOW).ok();
         let by_pressure = trigger.is_some();
@@ -112,12 +124,21 @@ impl GroupKeeper {
             look: Look::default(),
             idle: IdleTime::default(),
             looked: None,
-            report: GroupReport { cpus: narrow, ..GroupReport::default() },
+            report: GroupReport {
+                cpus: narrow,
+                ..GroupReport::default()
+            },
         };
         let run = move || keeping.run(&stopped);
-        let thread = std::thread::Builder::new().name("nearfar-group".to_owned()).spawn(run);
+        let thread = std::thread::Builder::new()
+            .name("nearfar-group".to_owned())
+            .spawn(run);
         let thread = thread.map_err(|error| super::file_error("a thread", &error))?;
-        Ok(Self { thread, stop, by_pressure })
+        Ok(Self {
+            thread,
+            stop,
+            by_pressure,
+        })
     }
 
     /// Whether the kernel's pressure trigger tells when the group waits; otherwise its tasks are looked at all the time.
@@ -136,7 +157,9 @@ impl GroupKeeper {
     /// When it could not be put back.
     pub fn stop(self) -> Result<GroupReport, LeaseError> {
         drop(self.stop);
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
@@ -188,7 +211,11 @@ impl Keeping {
                 Ok(next) => state = next,
                 Err(because) => break Some(because),
             }
-            let dearest = if matches!(state, State::Listening(_)) { DEAREST.0 } else { DEAREST.1 };
+            let dearest = if matches!(state, State::Listening(_)) {
+                DEAREST.0
+            } else {
+                DEAREST.1
+            };
             pause = SAMPLE.max(cpu_time().saturating_sub(before) * dearest);
         };
         if let State::Wide(since) = state {
@@ -206,7 +233,10 @@ impl Keeping {
     fn step(&mut self, state: State, begun: Instant) -> Result<State, String> {
         let span = self
             .look
-            .again(&self.directory, matches!(state, State::Wide(_)).then_some(&self.home))
+            .again(
+                &self.directory,
+                matches!(state, State::Wide(_)).then_some(&self.home),
+            )
             .map_err(|error| error.to_string())?;
         let shares = self.idle.since_last(&self.home);
         if state == State::Quiet && self.trigger.is_some() {
@@ -235,7 +265,11 @@ impl Keeping {
 
     /// Whether home has room: for more while the group is there, for all of it that is away when it is let out.
     fn room(&mut self, state: State, offer: f64, away_ns: u64) -> bool {
-        let seconds = self.looked.replace(Instant::now()).map_or(SAMPLE, |then| then.elapsed()).as_secs_f64();
+        let seconds = self
+            .looked
+            .replace(Instant::now())
+            .map_or(SAMPLE, |then| then.elapsed())
+            .as_secs_f64();
         let away = away_ns as f64 * 1e-9 / seconds.max(1e-3);
         offer
             >= match state {
@@ -246,12 +280,18 @@ impl Keeping {
 
     /// Gives the group the other set, if it has the one it was left with.
     fn change(&mut self, widen: bool) -> Result<(), String> {
-        let (before, after) = if widen { (&self.narrow, &self.wide) } else { (&self.wide, &self.narrow) };
+        let (before, after) = if widen {
+            (&self.narrow, &self.wide)
+        } else {
+            (&self.wide, &self.narrow)
+        };
         let now = std::fs::read_to_string(&self.file).map_err(|error| error.to_string())?;
         if !same(&now, before) {
             return Err(format!("somebody else has given it CPUs {}", now.trim()));
         }
-        self.lease.set_file(&self.file, after.as_bytes()).map_err(|error| error.to_string())
+        self.lease
+            .set_file(&self.file, after.as_bytes())
+            .map_err(|error| error.to_string())
     }
 }
 

@@ -22,7 +22,9 @@ pub fn below(group: &Path) -> Result<Vec<PathBuf>, CgroupError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound && next > 1 => continue,
             Err(error) => return Err(file_error(directory, &error)),
         };
-        let directories = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let directories = entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         found.extend(directories.map(|entry| entry.path()));
     }
     Ok(found)
@@ -110,7 +112,9 @@ impl Look {
         let mut span = Span::default();
         let mut now = HashMap::with_capacity(self.before.len());
         for tid in threads(group)? {
-            let Some((run, wait)) = schedstat(tid) else { continue };
+            let Some((run, wait)) = schedstat(tid) else {
+                continue;
+            };
             if let Some(&(run_before, wait_before)) = self.before.get(&tid) {
                 let ran = run.saturating_sub(run_before);
                 span.run_ns += ran;
@@ -130,7 +134,9 @@ impl Look {
 /// Time on a CPU and time in a run queue, in nanoseconds (Documentation/scheduler/sched-stats.rst).
 fn schedstat(tid: i32) -> Option<(u64, u64)> {
     let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-    let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    let mut numbers = text
+        .split_ascii_whitespace()
+        .map_while(|number| number.parse().ok());
     Some((numbers.next()?, numbers.next()?))
 }
 
@@ -164,7 +170,15 @@ mod tests {
     #[test]
     fn shares_are_of_the_time_that_was_wanted() {
         assert_eq!(Span::default().share_waiting(), 0.0);
-        assert_eq!(Span { run_ns: 60, wait_ns: 20, away_ns: 0 }.share_waiting(), 0.25);
+        assert_eq!(
+            Span {
+                run_ns: 60,
+                wait_ns: 20,
+                away_ns: 0
+            }
+            .share_waiting(),
+            0.25
+        );
     }
 
     #[test]
@@ -173,7 +187,10 @@ mod tests {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         std::fs::write(dir.path().join("tasks"), format!("{tid}\n")).unwrap();
         let mut look = Look::default();
-        assert_eq!(look.again(dir.path(), Some(&CpuSet::new())).unwrap(), Span::default());
+        assert_eq!(
+            look.again(dir.path(), Some(&CpuSet::new())).unwrap(),
+            Span::default()
+        );
         let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
         while std::time::Instant::now() < until {}
         let span = look.again(dir.path(), Some(&CpuSet::new())).unwrap();

@@ -43,16 +43,26 @@ impl Kept {
         self.observe();
         self.lineage.close();
         let stat = tasks::stat(pid).map_err(|error| of_process(pid, &error))?;
-        if self.processes.get(&pid).is_some_and(|process| process.start == stat.id.start) {
+        if self
+            .processes
+            .get(&pid)
+            .is_some_and(|process| process.start == stat.id.start)
+        {
             return Ok(());
         }
-        self.processes.insert(pid, Process::new(&stat, born.is_some().then_some(stat.id.start)));
+        self.processes.insert(
+            pid,
+            Process::new(&stat, born.is_some().then_some(stat.id.start)),
+        );
         self.strangers.remove(&pid);
         if self.options.children && self.cgroup.is_none() && self.orphans_except.is_none() {
             // Whoever is there already was not made by one that is kept; the clock of starts is too coarse to tell.
             let tids = tasks::threads(pid).unwrap_or_default();
-            let children = tids.into_iter().flat_map(|tid| tasks::children(pid, tid).unwrap_or_default());
-            self.strangers.extend(children.filter(|child| !self.processes.contains_key(child)));
+            let children = tids
+                .into_iter()
+                .flat_map(|tid| tasks::children(pid, tid).unwrap_or_default());
+            self.strangers
+                .extend(children.filter(|child| !self.processes.contains_key(child)));
         }
         self.note_sessions();
         self.cpusets.refresh();
@@ -88,21 +98,34 @@ impl Kept {
         let (listed, counted) = (self.said.left_in_peace.len(), self.said.left_in_peace_count);
         loop {
             let tids = tasks::threads(pid).map_err(|error| of_process(pid, &error))?;
-            let new: Vec<i32> = tids.into_iter().filter(|tid| !self.threads.contains_key(tid)).collect();
+            let new: Vec<i32> = tids
+                .into_iter()
+                .filter(|tid| !self.threads.contains_key(tid))
+                .collect();
             if new.is_empty() {
                 break;
             }
             let lies_elsewhere = self.take_in(pid, &new, born)?;
             elsewhere = elsewhere.or(lies_elsewhere);
         }
-        let threads = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
-        let kept = threads.iter().any(|tid| self.threads.get(tid).is_some_and(|thread| thread.group.is_some()));
+        let threads = self
+            .processes
+            .get(&pid)
+            .map(|process| process.threads.clone())
+            .unwrap_or_default();
+        let kept = threads.iter().any(|tid| {
+            self.threads
+                .get(tid)
+                .is_some_and(|thread| thread.group.is_some())
+        });
         match elsewhere {
             Some(own) if !kept => {
                 // Refused as a whole, and perhaps asked for again and again.
                 self.said.left_in_peace.truncate(listed);
                 self.said.left_in_peace_count = counted;
-                let other = tasks::stat(pid).ok().and_then(|stat| self.lease.confined_by(stat.id, pid));
+                let other = tasks::stat(pid)
+                    .ok()
+                    .and_then(|stat| self.lease.confined_by(stat.id, pid));
                 Err(match other {
                     Some((by, what)) => KeeperError::Kept { pid, by, what },
                     None => self.elsewhere(format!("process {pid}"), own),
@@ -139,14 +162,20 @@ impl Kept {
         for (group, tids) in by_group {
             on_record.extend(self.note(group, &tids)?);
         }
-        if let Some(process) = self.processes.get_mut(&pid).filter(|process| process.since.is_none()) {
+        if let Some(process) = self
+            .processes
+            .get_mut(&pid)
+            .filter(|process| process.since.is_none())
+        {
             process.since = Some(tasks::ticks_since_boot());
         }
         let mut elsewhere = None;
         for Newcomer { tid, mask, origin } in newcomers {
             self.lineage.take(tid);
             match origin {
-                Origin::Chosen { elsewhere: is_elsewhere } => {
+                Origin::Chosen {
+                    elsewhere: is_elsewhere,
+                } => {
                     self.leave_in_peace(tid, pid, mask.clone());
                     elsewhere = elsewhere.or(is_elsewhere.then_some(mask));
                 }
@@ -177,7 +206,9 @@ impl Kept {
         match self.lineage.of(tid) {
             Some(None) => return chosen,
             Some(Some(group)) => {
-                return self.place_of(tid, mask, group).map_or(chosen, |place| Origin::Inherited(group, place));
+                return self
+                    .place_of(tid, mask, group)
+                    .map_or(chosen, |place| Origin::Inherited(group, place));
             }
             None => {}
         }
@@ -185,7 +216,8 @@ impl Kept {
             return Origin::Inherited(born.unwrap_or_default(), place);
         }
         let since = self.processes.get(&pid).and_then(|process| process.since);
-        let made_since = since.filter(|&since| tasks::stat_of(pid, tid).is_ok_and(|stat| stat.id.start >= since));
+        let made_since = since
+            .filter(|&since| tasks::stat_of(pid, tid).is_ok_and(|stat| stat.id.start >= since));
         if made_since.is_some() {
             return match self.inherited(pid, tid, mask) {
                 Some((group, place)) => Origin::Inherited(group, place),
@@ -201,12 +233,24 @@ impl Kept {
     /// What a thread that was made since its process was narrowed has its mask from. Of several makers with the same narrow mask,
     /// as if it were made by the one that asked for most.
     fn inherited(&mut self, pid: i32, tid: i32, mask: &CpuSet) -> Option<(usize, Place)> {
-        let groups = self.processes.get(&pid).map(|process| process.groups.clone()).unwrap_or_default();
-        let fitting: Vec<(usize, Place)> =
-            groups.into_iter().filter_map(|group| Some((group, self.place_of(tid, mask, group)?))).collect();
+        let groups = self
+            .processes
+            .get(&pid)
+            .map(|process| process.groups.clone())
+            .unwrap_or_default();
+        let fitting: Vec<(usize, Place)> = groups
+            .into_iter()
+            .filter_map(|group| Some((group, self.place_of(tid, mask, group)?)))
+            .collect();
         fitting.into_iter().max_by_key(|&(group, place)| {
-            let Masks { own, unconfined, .. } = &self.groups[group];
-            (place == Place::Home && self.groups[group].confines(), *unconfined, own.len())
+            let Masks {
+                own, unconfined, ..
+            } = &self.groups[group];
+            (
+                place == Place::Home && self.groups[group].confines(),
+                *unconfined,
+                own.len(),
+            )
         })
     }
 
@@ -216,11 +260,18 @@ impl Kept {
         if masks.is_narrow(tid, mask, &mut self.cpusets) {
             return Some(Place::Home);
         }
-        masks.is_own(tid, mask, &mut self.cpusets).then_some(Place::Anywhere)
+        masks
+            .is_own(tid, mask, &mut self.cpusets)
+            .then_some(Place::Anywhere)
     }
 
     pub(super) fn elsewhere(&self, who: String, own: CpuSet) -> KeeperError {
-        KeeperError::Elsewhere { who, own, node: self.said.node, home: self.home.clone() }
+        KeeperError::Elsewhere {
+            who,
+            own,
+            node: self.said.node,
+            home: self.home.clone(),
+        }
     }
 
     /// The masks of threads that have this mask now; none where none of its CPUs is the node's.
@@ -229,7 +280,11 @@ impl Kept {
             return None;
         }
         let unconfined = self.cpusets.asked_for_none(tid, mask);
-        let own = if unconfined { self.cpusets.possible().clone() } else { mask.clone() };
+        let own = if unconfined {
+            self.cpusets.possible().clone()
+        } else {
+            mask.clone()
+        };
         let key = (own, unconfined);
         if let Some(&group) = self.group_index.get(&key) {
             return Some(group);
@@ -257,14 +312,26 @@ impl Kept {
     ///
     /// # Errors
     /// When a thread that may be there cannot be identified, or the journal cannot be written: its mask must not be changed.
-    pub(super) fn note(&mut self, group: usize, threads: &[(i32, i32)]) -> Result<Vec<i32>, KeeperError> {
-        let Masks { own, narrow, unconfined, .. } = self.groups[group].clone();
+    pub(super) fn note(
+        &mut self,
+        group: usize,
+        threads: &[(i32, i32)],
+    ) -> Result<Vec<i32>, KeeperError> {
+        let Masks {
+            own,
+            narrow,
+            unconfined,
+            ..
+        } = self.groups[group].clone();
         let mut members = Vec::with_capacity(threads.len());
         for &(pid, tid) in threads {
             match Member::of(pid, tid) {
                 Ok(member) => {
                     let whole_session = self.whole_sessions.contains(&member.session);
-                    members.push(Member { whole_session, ..member });
+                    members.push(Member {
+                        whole_session,
+                        ..member
+                    });
                 }
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(of_process(pid, &error)),
@@ -273,7 +340,12 @@ impl Kept {
         let tids = members.iter().map(|member| member.task.tid).collect();
         self.noted += members.len();
         if !members.is_empty() {
-            self.lease.hold_masks(Masks { own, narrow, unconfined, members })?;
+            self.lease.hold_masks(Masks {
+                own,
+                narrow,
+                unconfined,
+                members,
+            })?;
         }
         Ok(tids)
     }
@@ -302,12 +374,23 @@ impl Kept {
     pub(super) fn let_go(&mut self, pid: i32) {
         self.observe();
         self.cpusets.refresh();
-        let threads = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
+        let threads = self
+            .processes
+            .get(&pid)
+            .map(|process| process.threads.clone())
+            .unwrap_or_default();
         for tid in threads {
-            let Some(group) = self.threads.get(&tid).and_then(|thread| thread.group) else { continue };
-            let Ok(mask) = affinity::get(tid) else { continue };
+            let Some(group) = self.threads.get(&tid).and_then(|thread| thread.group) else {
+                continue;
+            };
+            let Ok(mask) = affinity::get(tid) else {
+                continue;
+            };
             let masks = &self.groups[group];
-            if masks.confines() && masks.is_narrow(tid, &mask, &mut self.cpusets) && masks.give_back(tid).is_ok() {
+            if masks.confines()
+                && masks.is_narrow(tid, &mask, &mut self.cpusets)
+                && masks.give_back(tid).is_ok()
+            {
                 let mask = affinity::get(tid).unwrap_or(mask);
                 self.note_chosen(pid, tid, &mask);
             }

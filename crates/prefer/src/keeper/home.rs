@@ -12,12 +12,19 @@ use crate::rule::Place;
 impl Kept {
     /// Reads the node's CPUs again; now and then.
     pub(super) fn rehome(&mut self) {
-        let Some(nodes) = self.options.nodes.as_ref().filter(|_| self.said.looks.is_multiple_of(THOROUGH / 8)) else {
+        let Some(nodes) = self
+            .options
+            .nodes
+            .as_ref()
+            .filter(|_| self.said.looks.is_multiple_of(THOROUGH / 8))
+        else {
             return;
         };
         let file = nodes.join(format!("node{}/cpulist", self.said.node));
         // A node that has gone, or has no CPU now: its tasks run where the kernel puts them, and it may return.
-        let Ok(home) = cpuset::list_in(&file) else { return };
+        let Ok(home) = cpuset::list_in(&file) else {
+            return;
+        };
         if home != self.home && !home.is_empty() {
             self.cpusets.refresh();
             self.move_home(home);
@@ -37,9 +44,15 @@ impl Kept {
             }
             let mut threads: BTreeMap<i32, i32> = BTreeMap::new();
             threads.extend(
-                self.threads.iter().filter(|(_, it)| it.group == Some(group)).map(|(&tid, it)| (tid, it.process)),
+                self.threads
+                    .iter()
+                    .filter(|(_, it)| it.group == Some(group))
+                    .map(|(&tid, it)| (tid, it.process)),
             );
-            let listed: Vec<(i32, i32)> = threads.iter().map(|(&tid, &process)| (process, tid)).collect();
+            let listed: Vec<(i32, i32)> = threads
+                .iter()
+                .map(|(&tid, &process)| (process, tid))
+                .collect();
             self.groups[group] = new;
             // Not on record, not changed: they stay on the CPUs that they have, and the next change is another chance.
             let Ok(noted) = self.note(group, &listed) else {
@@ -47,7 +60,11 @@ impl Kept {
                 continue;
             };
             for tid in noted {
-                if self.house.place(tid).is_none_or(|place| place == Place::Home) {
+                if self
+                    .house
+                    .place(tid)
+                    .is_none_or(|place| place == Place::Home)
+                {
                     self.renew(tid, threads[&tid], group, &old);
                 }
             }
@@ -60,7 +77,11 @@ impl Kept {
             return self.leave_in_peace(tid, process, mask);
         }
         let masks = &self.groups[group];
-        let renewed = if masks.confines() { affinity::set(tid, &masks.narrow) } else { masks.give_back(tid) };
+        let renewed = if masks.confines() {
+            affinity::set(tid, &masks.narrow)
+        } else {
+            masks.give_back(tid)
+        };
         // Where its cpuset has none of them, the kernel still has the earlier ones.
         if renewed.is_ok() {
             self.house.remove(tid);

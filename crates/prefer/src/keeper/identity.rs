@@ -43,9 +43,15 @@ impl OpenProcess {
     /// # Errors
     /// When there is no such process.
     pub fn open(pid: i32) -> io::Result<Self> {
-        let fd = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).map(Arc::new);
+        let fd = Pid::from_raw(pid)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+            .map(Arc::new);
         // After the descriptor: the start is then that of the process it stands for, or of one that is found out later.
-        Ok(Self { pid, start: tasks::stat(pid)?.id.start, fd })
+        Ok(Self {
+            pid,
+            start: tasks::stat(pid)?.id.start,
+            fd,
+        })
     }
 
     /// Its number.
@@ -98,7 +104,13 @@ mod tests {
     /// As if each of the first two CPUs were a node.
     fn machine() -> Machine {
         let source = Some("node:2 core:1 pu:1".to_owned());
-        nearfar_sources::read(&Request { source, root: None, fake: None, want: Want::topology() }).unwrap()
+        nearfar_sources::read(&Request {
+            source,
+            root: None,
+            fake: None,
+            want: Want::topology(),
+        })
+        .unwrap()
     }
 
     fn sleeping() -> Child {
@@ -121,7 +133,11 @@ mod tests {
         // The number is another's now.
         let later = OpenProcess::open(other.id().cast_signed()).unwrap();
         (process.pid, process.start) = (later.pid, later.start);
-        assert_eq!(process.is_alive(), process.fd.is_none(), "a process that began in the same tick");
+        assert_eq!(
+            process.is_alive(),
+            process.fd.is_none(),
+            "a process that began in the same tick"
+        );
         process.start += 1;
         assert!(!process.is_alive());
         end(other);
@@ -131,11 +147,16 @@ mod tests {
     fn what_another_process_lost_while_it_was_adopted_is_given_back() {
         let own = affinity::get(0).unwrap();
         if !own.contains(CpuId(0)) || !own.contains(CpuId(1)) {
-            return println!("skipped: cpus: CPUs 0 and 1 stand for two nodes, and this test may use {own}");
+            return println!(
+                "skipped: cpus: CPUs 0 and 1 stand for two nodes, and this test may use {own}"
+            );
         }
         let dir = tempfile::tempdir().unwrap();
         let leases = Some(Leases::at(dir.path().join("leases")));
-        let options = KeeperOptions { leases, ..KeeperOptions::default() };
+        let options = KeeperOptions {
+            leases,
+            ..KeeperOptions::default()
+        };
         let mut kept = Kept::new(NodeId(0), &machine(), options).unwrap();
         let child = sleeping();
         let pid = child.id().cast_signed();

@@ -39,8 +39,16 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(process: i32, tid: i32, group: Option<usize>) -> Self {
         let files = OpenTask::new(process, tid);
-        let mut thread =
-            Self { process, group, before: None, moving: true, children_at: None, files, seen: None, cpuset: None };
+        let mut thread = Self {
+            process,
+            group,
+            before: None,
+            moving: true,
+            children_at: None,
+            files,
+            seen: None,
+            cpuset: None,
+        };
         thread.before = thread.files.run_and_wait().ok();
         thread
     }
@@ -99,12 +107,21 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn new(stat: &Stat, since: Option<u64>) -> Self {
-        Self { start: stat.id.start, since, threads: BTreeSet::new(), groups: BTreeSet::new() }
+        Self {
+            start: stat.id.start,
+            since,
+            threads: BTreeSet::new(),
+            groups: BTreeSet::new(),
+        }
     }
 }
 
 impl Kept {
-    pub(super) fn new(node: NodeId, machine: &Machine, options: KeeperOptions) -> Result<Self, KeeperError> {
+    pub(super) fn new(
+        node: NodeId,
+        machine: &Machine,
+        options: KeeperOptions,
+    ) -> Result<Self, KeeperError> {
         let home = home_of(node, machine)?;
         counts_waits()?;
         let leases = match &options.leases {
@@ -112,9 +129,17 @@ impl Kept {
             None => Leases::of_user()?,
         };
         let lease = leases.take(&format!("prefer node {node}"))?;
-        let others: NodeSet = machine.online_nodes().map(|node| node.id).filter(|&id| id != node).collect();
-        let mover = (options.memory == Memory::Follow && !others.is_empty()).then(|| Mover::start(&others, node));
-        let observer = options.observe.then(|| Observer::open(&machine.cpu_states.online)).flatten();
+        let others: NodeSet = machine
+            .online_nodes()
+            .map(|node| node.id)
+            .filter(|&id| id != node)
+            .collect();
+        let mover = (options.memory == Memory::Follow && !others.is_empty())
+            .then(|| Mover::start(&others, node));
+        let observer = options
+            .observe
+            .then(|| Observer::open(&machine.cpu_states.online))
+            .flatten();
         let now = Instant::now();
         let me = std::process::id().cast_signed();
         Ok(Self {
@@ -151,14 +176,17 @@ impl Kept {
     pub(super) fn adopt_targets(&mut self, targets: Targets) -> Result<(), KeeperError> {
         match targets {
             Targets::Pids(pids) => {
-                let open = |pid: i32| OpenProcess::open(pid).map_err(|error| of_process(pid, &error));
+                let open =
+                    |pid: i32| OpenProcess::open(pid).map_err(|error| of_process(pid, &error));
                 let processes: Vec<_> = pids.into_iter().map(open).collect::<Result<_, _>>()?;
                 self.adopt_targets(Targets::Processes(processes))
             }
             Targets::Processes(processes) => processes.into_iter().try_for_each(|process| {
                 let pid = process.pid();
                 match tasks::stat(pid) {
-                    Ok(stat) if stat.state == 'Z' => Err(KeeperError::NoProcess { pid, ended: true }),
+                    Ok(stat) if stat.state == 'Z' => {
+                        Err(KeeperError::NoProcess { pid, ended: true })
+                    }
                     _ => self.adopt_open(&process),
                 }
             }),
@@ -183,7 +211,9 @@ impl Kept {
         if self.groups[group].confines() {
             self.house.put(tid, place);
         }
-        let cpuset = (!self.cpusets.keeps_requests()).then(|| self.cpusets.allowed(tid)).flatten();
+        let cpuset = (!self.cpusets.keeps_requests())
+            .then(|| self.cpusets.allowed(tid))
+            .flatten();
         if let Some(thread) = self.threads.get_mut(&tid) {
             thread.cpuset = cpuset;
         }
@@ -201,7 +231,12 @@ impl Kept {
         self.said.left_in_peace_count += 1;
         if self.said.left_in_peace.len() < LISTED {
             let name = tasks::name(tid).unwrap_or_default();
-            self.said.left_in_peace.push(LeftInPeace { tid, pid, name, cpus });
+            self.said.left_in_peace.push(LeftInPeace {
+                tid,
+                pid,
+                name,
+                cpus,
+            });
         }
     }
 
@@ -230,17 +265,31 @@ impl Kept {
         let mut masks = self.groups.clone();
         let mut chosen: HashMap<CpuSet, Vec<Member>> = HashMap::new();
         for (&tid, thread) in &self.threads {
-            let Ok(mut member) = Member::of(thread.process, tid) else { continue };
+            let Ok(mut member) = Member::of(thread.process, tid) else {
+                continue;
+            };
             // What it made since its process was narrowed may have inherited.
-            let since = self.processes.get(&thread.process).and_then(|process| process.since);
-            (member.since, member.whole_session) =
-                (since.unwrap_or(member.since), self.whole_sessions.contains(&member.session));
+            let since = self
+                .processes
+                .get(&thread.process)
+                .and_then(|process| process.since);
+            (member.since, member.whole_session) = (
+                since.unwrap_or(member.since),
+                self.whole_sessions.contains(&member.session),
+            );
             match thread.group {
                 Some(group) => masks[group].members.push(member),
-                None => chosen.entry(affinity::get(tid).unwrap_or_default()).or_default().push(member),
+                None => chosen
+                    .entry(affinity::get(tid).unwrap_or_default())
+                    .or_default()
+                    .push(member),
             }
         }
-        masks.extend(chosen.into_iter().map(|(mask, members)| Masks::new(mask.clone(), mask, members)));
+        masks.extend(
+            chosen
+                .into_iter()
+                .map(|(mask, members)| Masks::new(mask.clone(), mask, members)),
+        );
         self.noted = masks.iter().map(|group| group.members.len()).sum();
         // Where it cannot be written the old one goes on to count.
         let _ = self.lease.rewrite_masks(masks);
@@ -249,10 +298,17 @@ impl Kept {
     pub(super) fn report(&self) -> KeeperReport {
         let mut report = self.said.clone();
         report.seconds = self.begun.elapsed().as_secs_f64();
-        let kept = || self.threads.iter().filter(|(_, thread)| thread.group.is_some());
+        let kept = || {
+            self.threads
+                .iter()
+                .filter(|(_, thread)| thread.group.is_some())
+        };
         report.threads_now = kept().count() as u64;
-        report.out_now = kept().filter(|(tid, _)| self.house.place(**tid) == Some(Place::Anywhere)).count() as u64;
-        report.nothing_to_narrow = !self.groups.is_empty() && !self.groups.iter().any(Masks::confines);
+        report.out_now = kept()
+            .filter(|(tid, _)| self.house.place(**tid) == Some(Place::Anywhere))
+            .count() as u64;
+        report.nothing_to_narrow =
+            !self.groups.is_empty() && !self.groups.iter().any(Masks::confines);
         report.memory = self.mover.as_ref().map(Mover::moved);
         report
     }
@@ -296,7 +352,14 @@ fn nothing_yet(node: NodeId, home: &CpuSet, guarded: bool) -> KeeperReport {
 fn counts_waits() -> Result<(), KeeperError> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat");
     let because = match text {
-        Ok(text) if text.split_ascii_whitespace().nth(2).is_some_and(|times| times != "0") => return Ok(()),
+        Ok(text)
+            if text
+                .split_ascii_whitespace()
+                .nth(2)
+                .is_some_and(|times| times != "0") =>
+        {
+            return Ok(());
+        }
         Ok(_) => "it says that this thread never ran".to_owned(),
         Err(error) => plain(&error),
     };
@@ -306,7 +369,10 @@ fn counts_waits() -> Result<(), KeeperError> {
 /// The system's own words, without Rust's "(os error 3)".
 pub(super) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
+    text.split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 /// What the system said of a process.
@@ -314,9 +380,10 @@ pub(super) fn of_process(pid: i32, error: &io::Error) -> KeeperError {
     let because = plain(error);
     match error.kind() {
         _ if is_gone(error) => KeeperError::NoProcess { pid, ended: false },
-        io::ErrorKind::PermissionDenied => {
-            KeeperError::Process { pid, because: format!("{because}; it takes its owner, or root (CAP_SYS_NICE)") }
-        }
+        io::ErrorKind::PermissionDenied => KeeperError::Process {
+            pid,
+            because: format!("{because}; it takes its owner, or root (CAP_SYS_NICE)"),
+        },
         _ => KeeperError::Process { pid, because },
     }
 }

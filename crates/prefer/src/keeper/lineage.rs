@@ -21,7 +21,10 @@ pub(super) struct Lineage {
 
 impl Lineage {
     pub(super) fn new(observer: Option<Observer>) -> Self {
-        Self { observer, ..Self::default() }
+        Self {
+            observer,
+            ..Self::default()
+        }
     }
 
     /// What a thread that is not taken in yet has inherited.
@@ -52,7 +55,9 @@ impl Lineage {
 impl Kept {
     /// Takes in what happened since the last time.
     pub(super) fn observe(&mut self) {
-        let Some(observer) = &mut self.lineage.observer else { return };
+        let Some(observer) = &mut self.lineage.observer else {
+            return;
+        };
         let (events, lost) = (observer.events(), observer.lost());
         if !events.is_empty() {
             self.cpusets.refresh();
@@ -94,8 +99,13 @@ impl Kept {
     /// Opens the events again where CPUs have come online since; now and then.
     fn observe_new_cpus(&mut self) {
         let online = self.cpusets.online();
-        let Some(observer) = &self.lineage.observer else { return };
-        if self.said.looks.is_multiple_of(THOROUGH / 8) && !online.is_empty() && !online.is_subset(observer.cpus()) {
+        let Some(observer) = &self.lineage.observer else {
+            return;
+        };
+        if self.said.looks.is_multiple_of(THOROUGH / 8)
+            && !online.is_empty()
+            && !online.is_subset(observer.cpus())
+        {
             // The old one was read a moment ago.
             let opened = Observer::open(online);
             self.lineage.observer = opened.or(self.lineage.observer.take());
@@ -145,9 +155,13 @@ impl Kept {
 
     /// The thread of this number has these masks from now on, also on record.
     fn becomes(&mut self, tid: i32, group: Option<usize>, place: Option<crate::rule::Place>) {
-        let Some(process) = self.threads.get(&tid).map(|thread| thread.process) else { return };
+        let Some(process) = self.threads.get(&tid).map(|thread| thread.process) else {
+            return;
+        };
         let Ok(mask) = affinity::get(tid) else { return };
-        let Some(group) = group else { return self.leave_in_peace(tid, process, mask) };
+        let Some(group) = group else {
+            return self.leave_in_peace(tid, process, mask);
+        };
         if self.note(group, &[(process, tid)]).is_err() {
             return;
         }

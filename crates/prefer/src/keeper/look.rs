@@ -21,7 +21,9 @@ impl Kept {
     /// Looks, decides, does. What cannot be read is gone or will be read the next time.
     pub(super) fn look(&mut self) -> Mood {
         let now = Instant::now();
-        let passed = now.duration_since(self.last_look).max(Duration::from_millis(1));
+        let passed = now
+            .duration_since(self.last_look)
+            .max(Duration::from_millis(1));
         self.last_look = now;
         // Before anybody is looked at: who is made later is found by the next look.
         let births = self.births.any();
@@ -43,7 +45,11 @@ impl Kept {
         } else {
             self.idle.since_last(&self.home).map(offer)
         };
-        let look = Look { now: now.duration_since(self.begun), offer, samples };
+        let look = Look {
+            now: now.duration_since(self.begun),
+            offer,
+            samples,
+        };
         for (tid, decision) in self.house.step(&look) {
             self.carry_out(tid, decision);
         }
@@ -68,8 +74,12 @@ impl Kept {
     }
 
     fn sample(&mut self, tid: i32, passed_ns: f64) -> io::Result<Option<Sample>> {
-        let Some(thread) = self.threads.get_mut(&tid) else { return Ok(None) };
-        let Some(group) = thread.group else { return Ok(None) };
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return Ok(None);
+        };
+        let Some(group) = thread.group else {
+            return Ok(None);
+        };
         let process = thread.process;
         let (run, wait) = thread.files.run_and_wait()?;
         let before = thread.before.replace((run, wait));
@@ -80,14 +90,18 @@ impl Kept {
             self.gone(process);
             return Ok(None);
         }
-        let Some(place) = self.house.place(tid) else { return Ok(None) };
+        let Some(place) = self.house.place(tid) else {
+            return Ok(None);
+        };
         // Who sleeps sets nothing; what others set for it is found when it runs, or in some seconds.
         let check = ran || self.said.looks.is_multiple_of(THOROUGH / 4);
         if check && let Some(mask) = self.foreign_mask(tid, group, place)? {
             self.leave_in_peace(tid, process, mask);
             return Ok(None);
         }
-        let Some(thread) = self.threads.get_mut(&tid) else { return Ok(None) };
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return Ok(None);
+        };
         let away = place == Place::Anywhere && !self.home.contains(thread.files.stat()?.cpu);
         let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / passed_ns;
         Ok(before.map(|(run_before, wait_before)| Sample {
@@ -101,8 +115,14 @@ impl Kept {
     fn foreign_mask(&mut self, tid: i32, group: usize, place: Place) -> io::Result<Option<CpuSet>> {
         let words = self.asker.ask(tid)?;
         let at_home = place == Place::Home;
-        let seen = self.threads.get(&tid).and_then(|thread| thread.seen.as_ref());
-        if self.ours.get(&(group, at_home)).is_some_and(|known| known == words)
+        let seen = self
+            .threads
+            .get(&tid)
+            .and_then(|thread| thread.seen.as_ref());
+        if self
+            .ours
+            .get(&(group, at_home))
+            .is_some_and(|known| known == words)
             || seen.is_some_and(|(seen_at_home, seen)| *seen_at_home == at_home && seen == words)
         {
             return Ok(None);
@@ -139,26 +159,55 @@ impl Kept {
             return false;
         }
         let allowed = self.cpusets.allowed(tid);
-        let Some(thread) = self.threads.get_mut(&tid) else { return false };
+        let Some(thread) = self.threads.get_mut(&tid) else {
+            return false;
+        };
         let changed = allowed.is_some() && thread.cpuset != allowed;
-        if !changed || allowed.map(|allowed| allowed.intersection(self.cpusets.online())).as_ref() != Some(mask) {
+        if !changed
+            || allowed
+                .map(|allowed| allowed.intersection(self.cpusets.online()))
+                .as_ref()
+                != Some(mask)
+        {
             return false;
         }
         let process = thread.process;
-        let Some(group) = self.group_of(tid, mask) else { return false };
-        if !self.note(group, &[(process, tid)]).is_ok_and(|noted| !noted.is_empty()) {
+        let Some(group) = self.group_of(tid, mask) else {
+            return false;
+        };
+        if !self
+            .note(group, &[(process, tid)])
+            .is_ok_and(|noted| !noted.is_empty())
+        {
             return false;
         }
-        let home = !self.groups[group].confines() || affinity::set(tid, &self.groups[group].narrow).is_ok();
-        self.keep(process, tid, group, if home { Place::Home } else { Place::Anywhere });
+        let home = !self.groups[group].confines()
+            || affinity::set(tid, &self.groups[group].narrow).is_ok();
+        self.keep(
+            process,
+            tid,
+            group,
+            if home { Place::Home } else { Place::Anywhere },
+        );
         true
     }
 
     fn carry_out(&mut self, tid: i32, decision: Decision) {
-        let Some(Thread { process, group: Some(group), .. }) = self.threads.get(&tid) else { return };
+        let Some(Thread {
+            process,
+            group: Some(group),
+            ..
+        }) = self.threads.get(&tid)
+        else {
+            return;
+        };
         let (process, group) = (*process, *group);
         let masks = self.groups[group].clone();
-        let before = if decision == Decision::Widen { Place::Home } else { Place::Anywhere };
+        let before = if decision == Decision::Widen {
+            Place::Home
+        } else {
+            Place::Anywhere
+        };
         if let Ok(Some(mask)) = self.foreign_mask(tid, group, before) {
             return self.leave_in_peace(tid, process, mask);
         }

@@ -38,8 +38,13 @@ impl MemoryPolicy {
         };
         // SAFETY: the kernel reads as many bits as it is told, which the slice has; it takes one bit less than it is told
         // (get_nodes in mm/mempolicy.c).
-        let result = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, words.as_ptr(), bits(words)) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let result =
+            unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, words.as_ptr(), bits(words)) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }
 
@@ -121,25 +126,34 @@ impl Mover {
         let (orders, inbox) = mpsc::channel::<TaskId>();
         let shared = Arc::new(Shared::default());
         let (from, working) = (from.clone(), Arc::clone(&shared));
-        let thread = std::thread::Builder::new().name("mover".to_owned()).spawn(move || {
-            while let Ok(first) = inbox.recv() {
-                // Whoever is asked for twice meanwhile is moved once.
-                let tasks: BTreeSet<TaskId> = std::iter::once(first).chain(inbox.try_iter()).collect();
-                for task in tasks {
-                    if working.is_over() {
-                        working.moved().is_interrupted = true;
-                        return;
+        let thread = std::thread::Builder::new()
+            .name("mover".to_owned())
+            .spawn(move || {
+                while let Ok(first) = inbox.recv() {
+                    // Whoever is asked for twice meanwhile is moved once.
+                    let tasks: BTreeSet<TaskId> =
+                        std::iter::once(first).chain(inbox.try_iter()).collect();
+                    for task in tasks {
+                        if working.is_over() {
+                            working.moved().is_interrupted = true;
+                            return;
+                        }
+                        working.serve(task, &from, to);
                     }
-                    working.serve(task, &from, to);
                 }
-            }
-        });
-        Self { orders: Some(orders), shared, thread: thread.ok() }
+            });
+        Self {
+            orders: Some(orders),
+            shared,
+            thread: thread.ok(),
+        }
     }
 
     /// This process's pages are to follow it to its node.
     pub(super) fn follow(&self, pid: i32) {
-        let (Some(orders), Ok(stat)) = (&self.orders, tasks::stat(pid)) else { return };
+        let (Some(orders), Ok(stat)) = (&self.orders, tasks::stat(pid)) else {
+            return;
+        };
         let _ = orders.send(stat.id);
     }
 
@@ -178,7 +192,10 @@ mod tests {
         let moved = mover.end();
         assert_eq!(moved.moves, 1, "{moved:?}");
         // Some containers and kernels refuse; with one node for both, everything found there is there.
-        assert!(moved.pages_moved > 0 || moved.refused.is_some(), "{moved:?}");
+        assert!(
+            moved.pages_moved > 0 || moved.refused.is_some(),
+            "{moved:?}"
+        );
     }
 
     #[test]
@@ -186,7 +203,15 @@ mod tests {
         let node = NodeId(0);
         let mover = Mover::start(&NodeSet::single(node), node);
         let me = tasks::stat(std::process::id().cast_signed()).unwrap().id;
-        mover.orders.as_ref().unwrap().send(TaskId { start: me.start + 1, ..me }).unwrap();
+        mover
+            .orders
+            .as_ref()
+            .unwrap()
+            .send(TaskId {
+                start: me.start + 1,
+                ..me
+            })
+            .unwrap();
         assert_eq!(mover.end(), MovedMemory::default());
     }
 }

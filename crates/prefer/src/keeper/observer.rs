@@ -95,11 +95,17 @@ impl Observer {
     /// Opens the events on these CPUs. None where this user may not, or the kernel has none of them; the log says which.
     pub(super) fn open(cpus: &CpuSet) -> Option<Self> {
         if !in_first_pid_namespace() {
-            tracing::info!("forks and affinity changes are not observed: not in the initial pid namespace");
+            tracing::info!(
+                "forks and affinity changes are not observed: not in the initial pid namespace"
+            );
             return None;
         }
         let opened = Self::try_open(cpus);
-        opened.inspect_err(|error| tracing::info!(%error, "forks and affinity changes are not observed")).ok()
+        opened
+            .inspect_err(
+                |error| tracing::info!(%error, "forks and affinity changes are not observed"),
+            )
+            .ok()
     }
 
     /// The CPUs that it was opened on: what happens on others is not observed.
@@ -114,20 +120,39 @@ impl Observer {
         let enter = tracefs.tracepoint("syscalls", "sys_enter_sched_setaffinity")?;
         let exit = tracefs.tracepoint("syscalls", "sys_exit_sched_setaffinity")?;
         let number = |format: &Format, field| {
-            format.number(field).map_err(|problem| TraceError::Format { file: format.name().to_owned(), problem })
+            format.number(field).map_err(|problem| TraceError::Format {
+                file: format.name().to_owned(),
+                problem,
+            })
         };
         let fields = Fields {
-            fork: (fork.id(), number(&fork, "parent_pid")?, number(&fork, "child_pid")?),
+            fork: (
+                fork.id(),
+                number(&fork, "parent_pid")?,
+                number(&fork, "child_pid")?,
+            ),
             exec: (exec.id(), number(&exec, "old_pid")?, number(&exec, "pid")?),
             enter: (enter.id(), number(&enter, "pid")?),
             exit: (exit.id(), number(&exit, "ret")?),
         };
         let tracepoints = [&fork, &exec, &enter, &exit].map(|format| (format, None));
-        let plan = Plan { cpus, tracepoints: &tracepoints, names: false };
+        let plan = Plan {
+            cpus,
+            tracepoints: &tracepoints,
+            names: false,
+        };
         let mut session = Session::open_within(&plan, RINGS_BYTES)?;
         session.enable()?;
         let (calls, makers) = Default::default();
-        Ok(Self { session, fields, order: Ordered::default(), cpus: cpus.clone(), calls, makers, lost: 0 })
+        Ok(Self {
+            session,
+            fields,
+            order: Ordered::default(),
+            cpus: cpus.clone(),
+            calls,
+            makers,
+            lost: 0,
+        })
     }
 
     /// How many events were lost since this was last asked.
@@ -138,11 +163,21 @@ impl Observer {
 
     /// What happened since the last time and before this call, in order of time.
     pub(super) fn events(&mut self) -> Vec<Event> {
-        let Self { session, fields, order, calls, makers, .. } = self;
+        let Self {
+            session,
+            fields,
+            order,
+            calls,
+            makers,
+            ..
+        } = self;
         let me = std::process::id().cast_signed();
         let until = now_ns();
         session.drain(&mut |_, sample| {
-            if let Some(raw) = fields.read(sample).filter(|raw| sample.pid != me || matches!(raw, Raw::Event(_))) {
+            if let Some(raw) = fields
+                .read(sample)
+                .filter(|raw| sample.pid != me || matches!(raw, Raw::Event(_)))
+            {
                 order.push(sample.time_ns, raw);
             }
         });
@@ -159,7 +194,12 @@ impl Observer {
             }
             Raw::Called { caller, target } => drop(calls.insert(caller, target)),
             Raw::Answered { caller, done } => {
-                events.extend(calls.remove(&caller).filter(|_| done).map(|target| chosen(caller, target, makers)));
+                events.extend(
+                    calls
+                        .remove(&caller)
+                        .filter(|_| done)
+                        .map(|target| chosen(caller, target, makers)),
+                );
             }
         });
         events
@@ -172,7 +212,10 @@ fn chosen(caller: i32, target: i32, makers: &HashMap<i32, i32>) -> Event {
         0 => Event::Chose { tid: caller },
         _ => match numbering_of(caller, makers) {
             Numbering::Ours => Event::Chose { tid: target },
-            Numbering::Other(namespace) => Event::ChoseWithin { namespace, number: target },
+            Numbering::Other(namespace) => Event::ChoseWithin {
+                namespace,
+                number: target,
+            },
         },
     }
 }
@@ -192,7 +235,11 @@ fn numbering_of(caller: i32, makers: &HashMap<i32, i32>) -> Numbering {
         if let Ok(numbers) = tasks::numbers_of(at) {
             let namespace = std::fs::read_link(format!("/proc/{at}/ns/{link}")).ok();
             let is_ours = namespace.as_deref().map_or(numbers.len() == 1, is_initial);
-            return if is_ours { Numbering::Ours } else { Numbering::Other(namespace) };
+            return if is_ours {
+                Numbering::Ours
+            } else {
+                Numbering::Other(namespace)
+            };
         }
         let Some(&maker) = makers.get(&at) else { break };
         // unshare(2) and setns(2) move a thread's children and not itself.
@@ -208,16 +255,26 @@ impl Within {
     /// Those of these threads that are in another pid namespace.
     pub(super) fn of(tids: impl Iterator<Item = i32>) -> Self {
         let of_thread = |tid: i32| {
-            let numbers = tasks::numbers_of(tid).ok().filter(|numbers| numbers.len() > 1)?;
-            Some((tid, *numbers.last()?, std::fs::read_link(format!("/proc/{tid}/ns/pid")).ok()))
+            let numbers = tasks::numbers_of(tid)
+                .ok()
+                .filter(|numbers| numbers.len() > 1)?;
+            Some((
+                tid,
+                *numbers.last()?,
+                std::fs::read_link(format!("/proc/{tid}/ns/pid")).ok(),
+            ))
         };
         Self(tids.filter_map(of_thread).collect())
     }
 
     /// The threads of this number; several only where their namespaces cannot be told apart.
     pub(super) fn numbered(&self, namespace: Option<&Path>, number: i32) -> Vec<i32> {
-        let is_same = |other: Option<&Path>| namespace.is_none() || other.is_none() || namespace == other;
-        let found = self.0.iter().filter(|(_, own, other)| *own == number && is_same(other.as_deref()));
+        let is_same =
+            |other: Option<&Path>| namespace.is_none() || other.is_none() || namespace == other;
+        let found = self
+            .0
+            .iter()
+            .filter(|(_, own, other)| *own == number && is_same(other.as_deref()));
         found.map(|(tid, ..)| *tid).collect()
     }
 }
@@ -229,16 +286,23 @@ impl Fields {
         let kind = u16::from_ne_bytes(sample.event.get(..2)?.try_into().ok()?);
         let caller = sample.tid;
         match kind {
-            _ if kind == self.fork.0 => {
-                Some(Raw::Event(Event::Made { maker: number(&self.fork.1)?, made: number(&self.fork.2)? }))
-            }
+            _ if kind == self.fork.0 => Some(Raw::Event(Event::Made {
+                maker: number(&self.fork.1)?,
+                made: number(&self.fork.2)?,
+            })),
             _ if kind == self.exec.0 => {
                 let (before, now) = (number(&self.exec.1)?, number(&self.exec.2)?);
                 (before != now).then_some(Raw::Event(Event::Executed { before, now }))
             }
             // The argument's register may have anything in its upper half.
-            _ if kind == self.enter.0 => Some(Raw::Called { caller, target: self.enter.1.read(sample.event)? as i32 }),
-            _ if kind == self.exit.0 => Some(Raw::Answered { caller, done: self.exit.1.read(sample.event)? == 0 }),
+            _ if kind == self.enter.0 => Some(Raw::Called {
+                caller,
+                target: self.enter.1.read(sample.event)? as i32,
+            }),
+            _ if kind == self.exit.0 => Some(Raw::Answered {
+                caller,
+                done: self.exit.1.read(sample.event)? == 0,
+            }),
             _ => None,
         }
     }
@@ -246,7 +310,9 @@ impl Fields {
 
 /// Whether a link of /proc/PID/ns is that of the initial pid namespace.
 fn is_initial(namespace: &Path) -> bool {
-    namespace.to_str().is_some_and(|link| link == format!("pid:[{FIRST_PID_NAMESPACE}]"))
+    namespace
+        .to_str()
+        .is_some_and(|link| link == format!("pid:[{FIRST_PID_NAMESPACE}]"))
 }
 
 #[cfg(test)]
@@ -265,22 +331,34 @@ mod tests {
                 Numbering::Other(namespace) => assert_eq!(namespace, Some(here.clone())),
             }
         }
-        assert!(matches!(numbering_of(unknown, &HashMap::from([(unknown, unknown)])), Numbering::Ours));
+        assert!(matches!(
+            numbering_of(unknown, &HashMap::from([(unknown, unknown)])),
+            Numbering::Ours
+        ));
         assert_eq!(chosen(7, 0, &makers), Event::Chose { tid: 7 });
     }
 
     #[test]
     fn numbers_of_other_namespaces_are_looked_up_there() {
         let [a, b] = ["pid:[1]", "pid:[2]"].map(PathBuf::from);
-        let within = Within(vec![(100, 7, Some(a.clone())), (200, 7, Some(b.clone())), (300, 8, None)]);
+        let within = Within(vec![
+            (100, 7, Some(a.clone())),
+            (200, 7, Some(b.clone())),
+            (300, 8, None),
+        ]);
         assert_eq!(within.numbered(Some(&a), 7), [100]);
         assert_eq!(within.numbered(Some(&b), 7), [200]);
         assert_eq!(within.numbered(None, 7), [100, 200]);
         assert_eq!(within.numbered(Some(&a), 8), [300]);
         assert_eq!(within.numbered(Some(&a), 9), [0; 0]);
-        assert_eq!(Within::of([std::process::id().cast_signed()].into_iter()).0.len(), {
-            let numbers = tasks::numbers_of(std::process::id().cast_signed()).unwrap();
-            usize::from(numbers.len() > 1)
-        });
+        assert_eq!(
+            Within::of([std::process::id().cast_signed()].into_iter())
+                .0
+                .len(),
+            {
+                let numbers = tasks::numbers_of(std::process::id().cast_signed()).unwrap();
+                usize::from(numbers.len() > 1)
+            }
+        );
     }
 }

@@ -51,21 +51,43 @@ pub(super) const LONGEST: Duration = Duration::from_secs(2);
 impl Pace {
     /// Looks that are cheap are so far apart, and twice as far where all is calm.
     pub(super) fn new(interval: Duration) -> Self {
-        Self { interval, credit: GIVEN, looks: 0, calm: 0, waiting: 0 }
+        Self {
+            interval,
+            credit: GIVEN,
+            looks: 0,
+            calm: 0,
+            waiting: 0,
+        }
     }
 
     /// How long to wait after a look that took `cost` of CPU time and began `passed` after the one before.
     pub(super) fn after(&mut self, mood: Mood, passed: Duration, cost: Duration) -> Duration {
-        self.calm = if mood == Mood::Calm { self.calm.saturating_add(1) } else { 0 };
-        self.waiting = if mood == Mood::Waiting { self.waiting.saturating_add(1) } else { 0 };
-        let part = if (1..=HASTE).contains(&self.waiting) { HURRIED } else { PART };
+        self.calm = if mood == Mood::Calm {
+            self.calm.saturating_add(1)
+        } else {
+            0
+        };
+        self.waiting = if mood == Mood::Waiting {
+            self.waiting.saturating_add(1)
+        } else {
+            0
+        };
+        let part = if (1..=HASTE).contains(&self.waiting) {
+            HURRIED
+        } else {
+            PART
+        };
         self.looks = self.looks.saturating_add(1);
         if self.looks == FIRST {
             self.credit = self.credit.min(SPARED);
         }
         let earned = (passed.as_secs_f64() * part).min((SPARED - self.credit).max(0.0));
         self.credit += earned - cost.as_secs_f64();
-        let interval = if self.calm > CALM { 2 * self.interval } else { self.interval };
+        let interval = if self.calm > CALM {
+            2 * self.interval
+        } else {
+            self.interval
+        };
         let paid = Duration::try_from_secs_f64(-self.credit / part).unwrap_or_default();
         interval.max(paid.min(LONGEST))
     }
@@ -83,7 +105,10 @@ mod tests {
     fn cheap_looks_keep_to_the_interval_and_calm_ones_to_twice_as_much() {
         let mut pace = Pace::new(INTERVAL);
         let look = |pace: &mut Pace, mood| pace.after(mood, INTERVAL, Duration::from_micros(100));
-        assert_eq!((0..10).map(|_| look(&mut pace, Mood::Calm)).max(), Some(INTERVAL));
+        assert_eq!(
+            (0..10).map(|_| look(&mut pace, Mood::Calm)).max(),
+            Some(INTERVAL)
+        );
         assert_eq!(look(&mut pace, Mood::Calm), 2 * INTERVAL);
         assert_eq!(look(&mut pace, Mood::Waiting), INTERVAL);
     }
@@ -92,13 +117,21 @@ mod tests {
     fn dear_looks_at_the_start_and_one_by_accident_are_spared() {
         let mut pace = Pace::new(INTERVAL);
         for _ in 0..9 {
-            assert_eq!(pace.after(Mood::Waiting, INTERVAL, Duration::from_millis(50)), INTERVAL);
+            assert_eq!(
+                pace.after(Mood::Waiting, INTERVAL, Duration::from_millis(50)),
+                INTERVAL
+            );
         }
         for _ in 0..1000 {
             pace.after(Mood::Calm, INTERVAL, Duration::ZERO);
         }
-        assert_eq!(pace.after(Mood::Out, INTERVAL, Duration::from_millis(25)), INTERVAL);
-        assert!(pace.after(Mood::Out, INTERVAL, Duration::from_millis(25)) > Duration::from_secs(1));
+        assert_eq!(
+            pace.after(Mood::Out, INTERVAL, Duration::from_millis(25)),
+            INTERVAL
+        );
+        assert!(
+            pace.after(Mood::Out, INTERVAL, Duration::from_millis(25)) > Duration::from_secs(1)
+        );
     }
 
     proptest! {

@@ -88,7 +88,13 @@ pub struct MovedMemory {
 
 impl MovedMemory {
     pub(super) fn add(&mut self, counts: Counts) {
-        let Counts { moved, shared, busy, no_memory, other } = counts;
+        let Counts {
+            moved,
+            shared,
+            busy,
+            no_memory,
+            other,
+        } = counts;
         self.pages_moved += moved;
         self.pages_left += shared + busy + no_memory + other;
         self.left_shared += shared;
@@ -104,16 +110,32 @@ pub(super) const LISTED: usize = 100;
 /// CPU time of the calling thread.
 pub(crate) fn cpu_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+    Duration::new(
+        now.tv_sec.unsigned_abs(),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    )
 }
 
 /// One line, for a log.
 impl fmt::Display for KeeperReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { threads, processes, seconds, widened, left_in_peace_count, .. } = self;
-        write!(f, "{threads} threads of {processes} processes in {seconds:.0} s, let out {widened} times")?;
+        let Self {
+            threads,
+            processes,
+            seconds,
+            widened,
+            left_in_peace_count,
+            ..
+        } = self;
+        write!(
+            f,
+            "{threads} threads of {processes} processes in {seconds:.0} s, let out {widened} times"
+        )?;
         if *left_in_peace_count > 0 {
-            write!(f, ", {left_in_peace_count} left in peace with a mask of their own")?;
+            write!(
+                f,
+                ", {left_in_peace_count} left in peace with a mask of their own"
+            )?;
         }
         write!(f, "; {:.2} % of a CPU for it", 100.0 * self.cpu_share())
     }
@@ -122,6 +144,10 @@ impl fmt::Display for KeeperReport {
 impl KeeperReport {
     /// The keeper's own CPU time as a share of the time it kept.
     pub fn cpu_share(&self) -> f64 {
-        if self.seconds > 0.0 { self.cpu_s / self.seconds } else { 0.0 }
+        if self.seconds > 0.0 {
+            self.cpu_s / self.seconds
+        } else {
+            0.0
+        }
     }
 }

@@ -24,12 +24,17 @@ impl Keeper {
         options: KeeperOptions,
     ) -> Result<(Self, Child), KeeperError> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let failed = |because| KeeperError::Spawn { program: program.clone(), because };
+        let failed = |because| KeeperError::Spawn {
+            program: program.clone(),
+            because,
+        };
         let mut kept = Kept::new(node, machine, options)?;
         let own = affinity::get(0).map_err(failed)?;
         let me = rustix::thread::gettid().as_raw_nonzero().get();
         let process = std::process::id().cast_signed();
-        let group = kept.group_of(me, &own).ok_or_else(|| kept.elsewhere(program.clone(), own.clone()))?;
+        let group = kept
+            .group_of(me, &own)
+            .ok_or_else(|| kept.elsewhere(program.clone(), own.clone()))?;
         // On record before there is anybody: a child of this thread's process with the narrow mask is ours.
         kept.orphans_except = Some(own_children());
         kept.note_sessions();
@@ -47,14 +52,18 @@ impl Keeper {
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let child = command.spawn().map_err(failed)?;
         // Whoever started it waits for it.
-        kept.orphans_except.get_or_insert_default().insert(child.id().cast_signed());
+        kept.orphans_except
+            .get_or_insert_default()
+            .insert(child.id().cast_signed());
         kept.said.narrowed += u64::from(kept.groups[group].confines());
         // Its first system call set the narrow mask, which is no choice of the program.
         kept.observe();
         let adopted = kept.adopt(child.id().cast_signed(), Some(group));
         // A command that has ended already was kept all its life.
         match adopted {
-            Ok(()) | Err(KeeperError::Process { .. } | KeeperError::NoProcess { .. }) => Ok((Self::of(kept), child)),
+            Ok(()) | Err(KeeperError::Process { .. } | KeeperError::NoProcess { .. }) => {
+                Ok((Self::of(kept), child))
+            }
             Err(error) => Err(error),
         }
     }
@@ -63,5 +72,8 @@ impl Keeper {
 fn own_children() -> BTreeSet<i32> {
     let me = std::process::id().cast_signed();
     let threads = tasks::threads(me).unwrap_or_default();
-    threads.into_iter().flat_map(|tid| tasks::children(me, tid).unwrap_or_default()).collect()
+    threads
+        .into_iter()
+        .flat_map(|tid| tasks::children(me, tid).unwrap_or_default())
+        .collect()
 }

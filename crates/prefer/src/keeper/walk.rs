@@ -14,7 +14,11 @@ impl Kept {
     /// Threads and processes that came and went. `births`: whether anybody was made on this machine since the last look.
     pub(super) fn newcomers(&mut self, births: bool) {
         let due = births || self.unsettled || self.said.looks.is_multiple_of(THOROUGH);
-        if let Some(group) = self.cgroup.clone().filter(|_| due || self.said.looks.is_multiple_of(THOROUGH / 8)) {
+        if let Some(group) = self
+            .cgroup
+            .clone()
+            .filter(|_| due || self.said.looks.is_multiple_of(THOROUGH / 8))
+        {
             for pid in members::processes(&group).unwrap_or_default() {
                 if !self.processes.contains_key(&pid)
                     && !self.strangers.contains(&pid)
@@ -46,7 +50,9 @@ impl Kept {
         }
         children.sort_unstable_by_key(|&(_, child)| child);
         children.dedup_by_key(|&mut (_, child)| child);
-        children.retain(|(_, child)| !self.processes.contains_key(child) && !self.strangers.contains(child));
+        children.retain(|(_, child)| {
+            !self.processes.contains_key(child) && !self.strangers.contains(child)
+        });
         for (parent, child) in children {
             self.unsettled = true;
             if !self.inherit(parent, child) {
@@ -61,42 +67,68 @@ impl Kept {
 
     /// The children of a process, with it; only of those of its threads that ran since theirs were read.
     fn children_of(&mut self, pid: i32, children: &mut Vec<(i32, i32)>) {
-        let Some(process) = self.processes.get(&pid) else { return };
+        let Some(process) = self.processes.get(&pid) else {
+            return;
+        };
         for tid in &process.threads {
-            let Some(thread) = self.threads.get_mut(tid) else { continue };
+            let Some(thread) = self.threads.get_mut(tid) else {
+                continue;
+            };
             let ran = thread.group.and(thread.before).map(|(run, _)| run);
             if ran.is_some() && ran == thread.children_at {
                 continue;
             }
             thread.children_at = ran;
-            children.extend(thread.files.children().unwrap_or_default().into_iter().map(|child| (pid, child)));
+            children.extend(
+                thread
+                    .files
+                    .children()
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|child| (pid, child)),
+            );
         }
     }
 
     /// Whether a process has only its number left, or not even that.
     pub(super) fn has_ended(&self, pid: i32) -> bool {
-        let Some(process) = self.processes.get(&pid) else { return true };
+        let Some(process) = self.processes.get(&pid) else {
+            return true;
+        };
         // While other threads live, the first may have ended.
         process.threads.len() <= 1
-            && tasks::stat(pid).map_or(true, |stat| stat.state == 'Z' || stat.id.start != process.start)
+            && tasks::stat(pid).map_or(true, |stat| {
+                stat.state == 'Z' || stat.id.start != process.start
+            })
     }
 
     /// A thread that is there no more.
     pub(super) fn ended(&mut self, tid: i32) {
-        let Some(process) = self.threads.get(&tid).map(|thread| thread.process) else { return };
+        let Some(process) = self.threads.get(&tid).map(|thread| thread.process) else {
+            return;
+        };
         self.forget(tid);
         self.unsettled = true;
         // The first thread may have ended long before.
         if let Some(leader) = self.threads.get_mut(&process) {
             leader.moving = true;
         }
-        if self.processes.get(&process).is_some_and(|process| process.threads.is_empty()) && self.has_ended(process) {
+        if self
+            .processes
+            .get(&process)
+            .is_some_and(|process| process.threads.is_empty())
+            && self.has_ended(process)
+        {
             self.gone(process);
         }
     }
 
     pub(super) fn gone(&mut self, pid: i32) {
-        let ended = self.processes.remove(&pid).map(|process| process.threads).unwrap_or_default();
+        let ended = self
+            .processes
+            .remove(&pid)
+            .map(|process| process.threads)
+            .unwrap_or_default();
         ended.into_iter().for_each(|tid| self.forget(tid));
         // It may have left orphans, or have to be waited for.
         self.unsettled = true;
@@ -112,9 +144,19 @@ impl Kept {
 
     /// Takes in new threads of a process and forgets those that have ended; whether the process itself lives.
     fn threads_of(&mut self, pid: i32) -> bool {
-        let Ok(tids) = tasks::threads(pid) else { return false };
-        let known = self.processes.get(&pid).map(|process| process.threads.clone()).unwrap_or_default();
-        let new: Vec<i32> = tids.iter().filter(|tid| !known.contains(tid)).copied().collect();
+        let Ok(tids) = tasks::threads(pid) else {
+            return false;
+        };
+        let known = self
+            .processes
+            .get(&pid)
+            .map(|process| process.threads.clone())
+            .unwrap_or_default();
+        let new: Vec<i32> = tids
+            .iter()
+            .filter(|tid| !known.contains(tid))
+            .copied()
+            .collect();
         if !new.is_empty() {
             self.unsettled = true;
             // Those that cannot be put on record are found again by the next look.
@@ -130,7 +172,9 @@ impl Kept {
 
     /// A process made by a kept one; whether it is kept.
     fn inherit(&mut self, parent: i32, child: i32) -> bool {
-        let Ok(stat) = tasks::stat(child) else { return true };
+        let Ok(stat) = tasks::stat(child) else {
+            return true;
+        };
         let tids = tasks::threads(child).unwrap_or_default();
         // While other threads live, the first may have ended.
         if stat.state == 'Z' && tids.len() <= 1 {
@@ -145,8 +189,16 @@ impl Kept {
         process.groups = groups;
         self.processes.insert(child, process);
         self.threads_of(child);
-        let is_kept = |tid| self.threads.get(tid).is_some_and(|thread| thread.group.is_some());
-        if !self.processes.get(&child).is_some_and(|process| process.threads.iter().any(is_kept)) {
+        let is_kept = |tid| {
+            self.threads
+                .get(tid)
+                .is_some_and(|thread| thread.group.is_some())
+        };
+        if !self
+            .processes
+            .get(&child)
+            .is_some_and(|process| process.threads.iter().any(is_kept))
+        {
             // All its threads have masks of their own choice, which is on record now, or it has ended.
             self.gone(child);
             return false;
@@ -159,7 +211,10 @@ impl Kept {
     /// What the threads of a child can have inherited, and since when its maker had it. One of them may have chosen a mask after
     /// it made another.
     fn inheritance(&self, parent: i32, tids: &[i32]) -> (BTreeSet<usize>, u64) {
-        let known: Vec<Option<usize>> = tids.iter().filter_map(|&tid| self.lineage.of(tid)).collect();
+        let known: Vec<Option<usize>> = tids
+            .iter()
+            .filter_map(|&tid| self.lineage.of(tid))
+            .collect();
         match self.processes.get(&parent) {
             _ if !known.is_empty() => (known.into_iter().flatten().collect(), 0),
             Some(process) => (process.groups.clone(), process.since.unwrap_or(self.since)),
@@ -170,9 +225,18 @@ impl Kept {
 
     /// The processes of descendants that were observed: they may have left their session, or lost their parent.
     fn observed(&self) -> Vec<(i32, i32)> {
-        let waiting = self.lineage.waiting().into_iter().filter(|tid| !self.threads.contains_key(tid));
-        let processes: BTreeSet<i32> = waiting.filter_map(|tid| tasks::process_of(tid).ok()).collect();
-        processes.into_iter().filter_map(|pid| Some((tasks::stat(pid).ok()?.parent, pid))).collect()
+        let waiting = self
+            .lineage
+            .waiting()
+            .into_iter()
+            .filter(|tid| !self.threads.contains_key(tid));
+        let processes: BTreeSet<i32> = waiting
+            .filter_map(|tid| tasks::process_of(tid).ok())
+            .collect();
+        processes
+            .into_iter()
+            .filter_map(|pid| Some((tasks::stat(pid).ok()?.parent, pid)))
+            .collect()
     }
 
     /// Takes in, at the end, whoever was made since the last look and can be found now: so that they are on record.
@@ -185,10 +249,16 @@ impl Kept {
     /// Processes whose parent has ended before it was seen as theirs: given to this process, where it asked for them. The
     /// kernel gives them to a process's first thread while that lives (find_new_reaper in kernel/exit.c).
     fn orphans(&mut self) -> Vec<(i32, i32)> {
-        let Some(except) = &self.orphans_except else { return Vec::new() };
+        let Some(except) = &self.orphans_except else {
+            return Vec::new();
+        };
         let me = std::process::id().cast_signed();
         let children = self.me.children().unwrap_or_default();
-        children.into_iter().filter(|child| !except.contains(child)).map(|child| (me, child)).collect()
+        children
+            .into_iter()
+            .filter(|child| !except.contains(child))
+            .map(|child| (me, child))
+            .collect()
     }
 
     /// An orphan that has ended has nobody else to wait for it.

@@ -15,7 +15,15 @@ use nearfar_machine::PciAddress;
 use super::NearError;
 
 /// Where a device may be listed (Documentation/ABI/testing/sysfs-class-* in the kernel).
-const CLASSES: [&str; 7] = ["block", "net", "nvme", "drm", "infiniband", "accel", "scsi_host"];
+const CLASSES: [&str; 7] = [
+    "block",
+    "net",
+    "nvme",
+    "drm",
+    "infiniband",
+    "accel",
+    "scsi_host",
+];
 /// Volumes stacked deeper than this are taken for a loop of links.
 const DEEPEST: usize = 8;
 
@@ -31,7 +39,10 @@ pub fn hardware(sys: &Path, device: &str) -> Result<Option<Vec<(String, PciAddre
     if matches!(name.as_str(), "" | "." | "..") {
         return Ok(None);
     }
-    let Some(found) = CLASSES.iter().map(|class| sys.join("class").join(class).join(&name)).find(|it| it.exists())
+    let Some(found) = CLASSES
+        .iter()
+        .map(|class| sys.join("class").join(class).join(&name))
+        .find(|it| it.exists())
     else {
         return Ok(None);
     };
@@ -42,7 +53,10 @@ pub fn hardware(sys: &Path, device: &str) -> Result<Option<Vec<(String, PciAddre
             Ok(place) => format!("{} leads past no PCI device", place.display()),
             Err(error) => error.to_string(),
         };
-        return Err(NearError::NoHardware { device: device.to_owned(), because });
+        return Err(NearError::NoHardware {
+            device: device.to_owned(),
+            because,
+        });
     }
     Ok(Some(functions.into_iter().collect()))
 }
@@ -53,7 +67,9 @@ fn descend(
     deeper: usize,
     functions: &mut BTreeSet<(String, PciAddress)>,
 ) -> Result<(), NearError> {
-    let place = listed.canonicalize().map_err(|error| unreadable(listed, &error))?;
+    let place = listed
+        .canonicalize()
+        .map_err(|error| unreadable(listed, &error))?;
     if let Some(address) = last_address(&place) {
         functions.insert((name.to_owned(), address));
         return Ok(());
@@ -62,7 +78,10 @@ fn descend(
         return Ok(());
     }
     // A partition is a directory below its disk, whose volumes it shares.
-    for (below, name) in lower(&place.join("slaves"), "")?.into_iter().chain(lower(&place, "lower_")?) {
+    for (below, name) in lower(&place.join("slaves"), "")?
+        .into_iter()
+        .chain(lower(&place, "lower_")?)
+    {
         descend(&below, &name, deeper - 1, functions)?;
     }
     Ok(())
@@ -78,7 +97,11 @@ fn lower(directory: &Path, prefix: &str) -> Result<Vec<(PathBuf, String)>, NearE
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| unreadable(directory, &error))?;
-        if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_prefix(prefix)) {
+        if let Some(name) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.strip_prefix(prefix))
+        {
             found.push((entry.path(), name.to_owned()));
         }
     }
@@ -88,10 +111,14 @@ fn lower(directory: &Path, prefix: &str) -> Result<Vec<(PathBuf, String)>, NearE
 /// The last PCI address on a path: the function itself, below all bridges.
 fn last_address(place: &Path) -> Option<PciAddress> {
     // Full addresses only: parts such as `1:0.0` are something else.
-    let address = |part: &std::ffi::OsStr| part.to_str().filter(|part| part.len() >= 12)?.parse().ok();
+    let address =
+        |part: &std::ffi::OsStr| part.to_str().filter(|part| part.len() >= 12)?.parse().ok();
     place.iter().rev().find_map(address)
 }
 
 fn unreadable(file: &Path, error: &std::io::Error) -> NearError {
-    NearError::Unreadable { file: file.display().to_string(), because: error.to_string() }
+    NearError::Unreadable {
+        file: file.display().to_string(),
+        because: error.to_string(),
+    }
 }

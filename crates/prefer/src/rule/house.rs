@@ -38,14 +38,21 @@ impl Sample {
     /// Of the time it wanted to run. 0 where it did not.
     fn waiting(&self) -> f64 {
         let wanted = self.ran + self.waited;
-        if wanted > 0.0 { self.waited / wanted } else { 0.0 }
+        if wanted > 0.0 {
+            self.waited / wanted
+        } else {
+            0.0
+        }
     }
 }
 
 impl House {
     /// Without threads.
     pub fn new(options: RuleOptions) -> Self {
-        Self { options, rules: BTreeMap::new() }
+        Self {
+            options,
+            rules: BTreeMap::new(),
+        }
     }
 
     /// A thread that is there from now on, or is somewhere else than was decided.
@@ -65,13 +72,20 @@ impl House {
 
     /// Whether somebody at home waits so much that what the node offers matters: it costs something to find out.
     pub fn suffer(&self, samples: &BTreeMap<i32, Sample>) -> bool {
-        let at_home = self.rules.iter().filter(|(_, rule)| rule.place() == Place::Home);
-        at_home.filter_map(|(tid, _)| samples.get(tid)).any(|sample| self.suffers(sample))
+        let at_home = self
+            .rules
+            .iter()
+            .filter(|(_, rule)| rule.place() == Place::Home);
+        at_home
+            .filter_map(|(tid, _)| samples.get(tid))
+            .any(|sample| self.suffers(sample))
     }
 
     /// Whether somebody was let out. What the node offers matters then, too.
     pub fn is_anybody_out(&self) -> bool {
-        self.rules.values().any(|rule| rule.place() == Place::Anywhere)
+        self.rules
+            .values()
+            .any(|rule| rule.place() == Place::Anywhere)
     }
 
     /// A wait that matters: a few per cent of a task that hardly runs cost nothing.
@@ -81,9 +95,15 @@ impl House {
 
     /// Takes a look and decides.
     pub fn step(&mut self, look: &Look) -> Vec<(i32, Decision)> {
-        let Some(offer) = look.offer else { return Vec::new() };
+        let Some(offer) = look.offer else {
+            return Vec::new();
+        };
         let leave = self.surplus(look, offer);
-        let decisions = if leave.is_empty() { self.returning(look, offer) } else { leave };
+        let decisions = if leave.is_empty() {
+            self.returning(look, offer)
+        } else {
+            leave
+        };
         for &(tid, decision) in &decisions {
             if let Some(rule) = self.rules.get_mut(&tid) {
                 rule.done(look.now, decision);
@@ -99,15 +119,28 @@ impl House {
     /// Those at home that have to leave, most suffering first, as many as are too many.
     fn surplus(&mut self, look: &Look, offer: f64) -> Vec<(i32, Decision)> {
         let mut suffering = Vec::new();
-        let at_home = self.rules.iter_mut().filter(|(_, rule)| rule.place() == Place::Home);
-        let at_home: Vec<_> = at_home.filter_map(|(&tid, rule)| Some((tid, rule, look.samples.get(&tid)?))).collect();
+        let at_home = self
+            .rules
+            .iter_mut()
+            .filter(|(_, rule)| rule.place() == Place::Home);
+        let at_home: Vec<_> = at_home
+            .filter_map(|(&tid, rule)| Some((tid, rule, look.samples.get(&tid)?)))
+            .collect();
         let waited: f64 = at_home.iter().map(|(_, _, sample)| sample.waited).sum();
         // The kernel's balancing will find it: an idle CPU, or less where less is waited for.
         let room = offer >= waited.clamp(SCRAP, FULL);
         // Where all of them together lack a CPU, a smaller share of each is reason enough.
-        let weight = if waited - offer >= SURPLUS { 1.0 / TOGETHER } else { 1.0 };
+        let weight = if waited - offer >= SURPLUS {
+            1.0 / TOGETHER
+        } else {
+            1.0
+        };
         for (tid, rule, sample) in at_home {
-            let waiting = if sample.waited > TRIFLE { weight * sample.waiting() } else { 0.0 };
+            let waiting = if sample.waited > TRIFLE {
+                weight * sample.waiting()
+            } else {
+                0.0
+            };
             if let Some(decision) = rule.wants(look.now, waiting, room) {
                 suffering.push((tid, decision, waiting));
             }
@@ -115,17 +148,30 @@ impl House {
         suffering.sort_by(|one, other| other.2.total_cmp(&one.2));
         // One that suffers is too many, however the sum is rounded.
         let surplus = (waited - offer).round().max(1.0) as usize;
-        suffering.into_iter().take(surplus).map(|(tid, decision, _)| (tid, decision)).collect()
+        suffering
+            .into_iter()
+            .take(surplus)
+            .map(|(tid, decision, _)| (tid, decision))
+            .collect()
     }
 
     /// Those let out that home can take, one after the other.
     fn returning(&mut self, look: &Look, mut offer: f64) -> Vec<(i32, Decision)> {
         let mut coming = Vec::new();
-        for (&tid, rule) in self.rules.iter_mut().filter(|(_, rule)| rule.place() == Place::Anywhere) {
-            let Some(sample) = look.samples.get(&tid) else { continue };
+        for (&tid, rule) in self
+            .rules
+            .iter_mut()
+            .filter(|(_, rule)| rule.place() == Place::Anywhere)
+        {
+            let Some(sample) = look.samples.get(&tid) else {
+                continue;
+            };
             let (room, takes) = match sample.away {
                 // One that sleeps takes nothing now; that it finds a place when it wakes up is all that can be asked.
-                true => (offer >= FULL.max(sample.ran + sample.waited - SPARE), sample.ran + sample.waited),
+                true => (
+                    offer >= FULL.max(sample.ran + sample.waited - SPARE),
+                    sample.ran + sample.waited,
+                ),
                 // It runs at home already and would go on as it does.
                 false => (sample.waiting() <= self.options.waiting / 2.0, 0.0),
             };

@@ -39,7 +39,14 @@ impl Rule {
     /// A subject that may run here. The times of all looks count from the same moment.
     pub fn new(options: RuleOptions, place: Place) -> Self {
         let pause = options.too_soon;
-        Self { options, place, in_a_row: 0, came_home: None, not_before: Duration::ZERO, pause }
+        Self {
+            options,
+            place,
+            in_a_row: 0,
+            came_home: None,
+            not_before: Duration::ZERO,
+            pause,
+        }
     }
 
     /// Where it may run by what was decided.
@@ -61,7 +68,11 @@ impl Rule {
             Place::Home => (waiting > self.options.waiting && !room, Decision::Widen),
             Place::Anywhere => (room, Decision::Narrow),
         };
-        self.in_a_row = if speaks { self.in_a_row.saturating_add(1) } else { 0 };
+        self.in_a_row = if speaks {
+            self.in_a_row.saturating_add(1)
+        } else {
+            0
+        };
         let paused = self.place == Place::Anywhere && now < self.not_before;
         (self.in_a_row >= self.options.looks && !paused).then_some(decision)
     }
@@ -80,7 +91,9 @@ impl Rule {
                 self.came_home = Some(now);
             }
             Decision::Widen => {
-                let soon = self.came_home.is_some_and(|came| now < came + self.options.too_soon);
+                let soon = self
+                    .came_home
+                    .is_some_and(|came| now < came + self.options.too_soon);
                 self.pause = match soon {
                     true => (self.pause * 2).min(self.options.longest_pause),
                     false => self.options.too_soon,

@@ -12,7 +12,9 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 
 /// Tells the service manager something, such as `READY=1` (sd_notify(3)); nothing where none asked to be told.
 pub fn notify(word: &str) {
-    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
     // A manager that does not listen is no reason to end.
     let _ = send(socket.as_bytes(), word.as_bytes());
 }
@@ -22,7 +24,9 @@ fn send(socket: &[u8], word: &[u8]) -> io::Result<()> {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(Path::new(std::ffi::OsStr::from_bytes(socket)))?,
     };
-    UnixDatagram::unbound()?.send_to_addr(word, &address).map(drop)
+    UnixDatagram::unbound()?
+        .send_to_addr(word, &address)
+        .map(drop)
 }
 
 /// Whose holder is the one service; it says which process that is.
@@ -38,7 +42,9 @@ pub struct Only {
 #[derive(Debug, thiserror::Error)]
 pub enum NotAlone {
     /// One is there.
-    #[error("{holder} is a nearfar prefer service already; kill -HUP makes it read its configuration again")]
+    #[error(
+        "{holder} is a nearfar prefer service already; kill -HUP makes it read its configuration again"
+    )]
     Another {
         /// Which process.
         holder: String,
@@ -60,10 +66,17 @@ impl Only {
     /// When another service holds it, when another user can change what is in the directory, or it cannot be written.
     pub fn take(directory: &Path) -> Result<Self, NotAlone> {
         let path = directory.join(LOCK);
-        let refused = |because: TrustError| NotAlone::File { file: path.clone(), because };
-        let trusted =
-            TrustedDir::make(directory).map_err(|because| NotAlone::File { file: directory.to_owned(), because })?;
-        let mut file = trusted.open_file(LOCK, OFlags::RDWR | OFlags::CREATE).map_err(refused)?;
+        let refused = |because: TrustError| NotAlone::File {
+            file: path.clone(),
+            because,
+        };
+        let trusted = TrustedDir::make(directory).map_err(|because| NotAlone::File {
+            file: directory.to_owned(),
+            because,
+        })?;
+        let mut file = trusted
+            .open_file(LOCK, OFlags::RDWR | OFlags::CREATE)
+            .map_err(refused)?;
         if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(refused(io::Error::from(error).into()));
@@ -76,8 +89,10 @@ impl Only {
             };
             return Err(NotAlone::Another { holder });
         }
-        let written =
-            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let written = file
+            .set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
         written.map_err(|error| refused(error.into()))?;
         Ok(Self { _file: file })
     }
@@ -85,10 +100,19 @@ impl Only {
     /// Where the lock is: $RUNTIME_DIRECTORY, which systemd gives, /run/nearfar for root, $XDG_RUNTIME_DIR/nearfar for others,
     /// or the directory for temporary files.
     pub fn directory() -> PathBuf {
-        let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let of = |name: &str| {
+            std::env::var_os(name)
+                .map(PathBuf::from)
+                .filter(|path| path.is_absolute())
+        };
         if let Some(given) = of("RUNTIME_DIRECTORY") {
             // One for each name in RuntimeDirectory=, with colons between them (systemd.exec(5)).
-            let first = given.as_os_str().as_bytes().split(|&byte| byte == b':').next().unwrap_or_default();
+            let first = given
+                .as_os_str()
+                .as_bytes()
+                .split(|&byte| byte == b':')
+                .next()
+                .unwrap_or_default();
             return PathBuf::from(std::ffi::OsStr::from_bytes(first));
         }
         let user = rustix::process::geteuid();
@@ -112,7 +136,13 @@ mod tests {
         let directory = dir.path().join("run/nearfar");
         let first = Only::take(&directory).unwrap();
         let text = Only::take(&directory).unwrap_err().to_string();
-        assert!(text.contains(&format!("process {} is a nearfar prefer service", std::process::id())), "{text}");
+        assert!(
+            text.contains(&format!(
+                "process {} is a nearfar prefer service",
+                std::process::id()
+            )),
+            "{text}"
+        );
         drop(first);
         Only::take(&directory).unwrap();
     }
@@ -123,7 +153,10 @@ mod tests {
         let path = dir.path().join("notify");
         let name = format!("nearfar-test-{}", std::process::id());
         let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
-        let listening = [UnixDatagram::bind(&path).unwrap(), UnixDatagram::bind_addr(&abstract_name).unwrap()];
+        let listening = [
+            UnixDatagram::bind(&path).unwrap(),
+            UnixDatagram::bind_addr(&abstract_name).unwrap(),
+        ];
         send(path.as_os_str().as_bytes(), b"READY=1").unwrap();
         send(format!("@{name}").as_bytes(), b"READY=1").unwrap();
         for socket in listening {

@@ -47,7 +47,15 @@ struct Entry {
 
 impl Entry {
     fn new(start: u64, round: u64) -> Self {
-        Self { start, since: round, seen: round, rule: None, refused: 0, because: String::new(), rests_until: round }
+        Self {
+            start,
+            since: round,
+            seen: round,
+            rule: None,
+            refused: 0,
+            because: String::new(),
+            rests_until: round,
+        }
     }
 }
 
@@ -90,8 +98,13 @@ impl Roster {
                 }
             }
             // One that ended meanwhile is nobody's.
-            let Some(mut seen) = look(pid, rules) else { continue };
-            let entry = self.known.entry(pid).or_insert(Entry::new(seen.start, round));
+            let Some(mut seen) = look(pid, rules) else {
+                continue;
+            };
+            let entry = self
+                .known
+                .entry(pid)
+                .or_insert(Entry::new(seen.start, round));
             if entry.start != seen.start {
                 *entry = Entry::new(seen.start, round);
             }
@@ -103,7 +116,9 @@ impl Roster {
             }
             // It may have been another process by the time its later files were read: what is kept is what was opened, and
             // what was opened is looked at again.
-            let Ok(process) = OpenProcess::open(pid) else { continue };
+            let Ok(process) = OpenProcess::open(pid) else {
+                continue;
+            };
             match look(pid, rules) {
                 Some(again) if again.start == seen.start => seen = again,
                 _ => continue,
@@ -111,7 +126,13 @@ impl Roster {
             let mut matching = matching(rules, &seen.looks).into_iter();
             if let Some(rule) = matching.next() {
                 entry.rule = Some(rule);
-                found.push(Found { pid, process, name: seen.looks.name, rule, also: matching.collect() });
+                found.push(Found {
+                    pid,
+                    process,
+                    name: seen.looks.name,
+                    rule,
+                    also: matching.collect(),
+                });
             }
         }
         self.known.retain(|_, entry| entry.seen == round);
@@ -126,7 +147,9 @@ impl Roster {
     /// Takes a process that could not be kept from its rule: it is found anew after a rest. Whether the reason is another than
     /// the last time.
     pub fn again(&mut self, pid: i32, because: &str) -> bool {
-        let Some(entry) = self.known.get_mut(&pid) else { return true };
+        let Some(entry) = self.known.get_mut(&pid) else {
+            return true;
+        };
         entry.rule = None;
         entry.rests_until = self.round + (TURN << entry.refused.min(DOUBLINGS));
         entry.refused += 1;
@@ -153,19 +176,34 @@ fn look(pid: i32, rules: &[Rule]) -> Option<Seen> {
     let directory = Path::new(&directory);
     let stat = Stat::parse(&std::fs::read(directory.join("stat")).ok()?)?;
     let me = std::process::id().cast_signed();
-    let passed_over = stat.state == 'Z' || stat.flags & KERNEL_THREAD != 0 || pid == me || stat.parent == me;
-    let mut looks = Looks { name: stat.name, ..Looks::default() };
+    let passed_over =
+        stat.state == 'Z' || stat.flags & KERNEL_THREAD != 0 || pid == me || stat.parent == me;
+    let mut looks = Looks {
+        name: stat.name,
+        ..Looks::default()
+    };
     if !passed_over && rules.iter().any(|rule| rule.tasks.command.is_some()) {
-        looks.executable = std::fs::read_link(directory.join("exe")).ok().map(|path| executable(&path));
+        looks.executable = std::fs::read_link(directory.join("exe"))
+            .ok()
+            .map(|path| executable(&path));
     }
-    if !passed_over && rules.iter().any(|rule| rule.tasks.cgroup.is_some() || rule.tasks.unit.is_some()) {
-        looks.groups = groups(&String::from_utf8_lossy(&std::fs::read(directory.join("cgroup")).unwrap_or_default()));
+    if !passed_over
+        && rules
+            .iter()
+            .any(|rule| rule.tasks.cgroup.is_some() || rule.tasks.unit.is_some())
+    {
+        looks.groups = groups(&String::from_utf8_lossy(
+            &std::fs::read(directory.join("cgroup")).unwrap_or_default(),
+        ));
     }
     if passed_over {
         // Seen, so that it is not looked at in every round, and like nothing that a rule can match.
         looks = Looks::default();
     }
-    Some(Seen { start: stat.start, looks })
+    Some(Seen {
+        start: stat.start,
+        looks,
+    })
 }
 
 /// The path of an executable, also of one that was replaced while it runs (an upgrade).
@@ -176,7 +214,10 @@ fn executable(link: &Path) -> String {
 
 /// The paths in /proc/PID/cgroup: `0::/system.slice/nginx.service`, `3:cpuset:/a`.
 fn groups(text: &str) -> Vec<String> {
-    let mut paths: Vec<_> = text.lines().filter_map(|line| Some(line.splitn(3, ':').nth(2)?.to_owned())).collect();
+    let mut paths: Vec<_> = text
+        .lines()
+        .filter_map(|line| Some(line.splitn(3, ':').nth(2)?.to_owned()))
+        .collect();
     paths.sort_unstable();
     paths.dedup();
     paths
@@ -195,7 +236,10 @@ struct Stat {
 impl Stat {
     fn parse(stat: &[u8]) -> Option<Self> {
         let open = stat.iter().position(|&byte| byte == b'(')?;
-        let close = stat.iter().rposition(|&byte| byte == b')').filter(|&close| close > open)?;
+        let close = stat
+            .iter()
+            .rposition(|&byte| byte == b')')
+            .filter(|&close| close > open)?;
         let after = std::str::from_utf8(&stat[close + 1..]).ok()?;
         let fields: Vec<_> = after.split_ascii_whitespace().take(20).collect();
         Some(Self {
@@ -217,7 +261,11 @@ mod tests {
 
     /// A process that waits for its standard input to end.
     fn waiting(command: &str) -> Child {
-        Command::new(command).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+        Command::new(command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
     }
 
     fn rules(text: &str) -> Vec<Rule> {
@@ -232,8 +280,15 @@ mod tests {
     #[test]
     fn children_of_the_service_itself_are_passed_over() {
         let child = waiting("cat");
-        let found = Roster::default().round(&rules("[[prefer]]\nname='c'\nnode=0\ncommand='/*/cat'")).unwrap();
-        assert!(found.iter().all(|found| found.pid != child.id().cast_signed()), "{found:?}");
+        let found = Roster::default()
+            .round(&rules("[[prefer]]\nname='c'\nnode=0\ncommand='/*/cat'"))
+            .unwrap();
+        assert!(
+            found
+                .iter()
+                .all(|found| found.pid != child.id().cast_signed()),
+            "{found:?}"
+        );
         ended(child);
     }
 
@@ -241,40 +296,74 @@ mod tests {
     fn a_process_is_found_once_and_by_the_first_rule() {
         // A shell in between, so that the process is not this one's child.
         let mut shell = Command::new("sh");
-        shell.args(["-c", "exec 3<&0; cat <&3 & echo $!; wait"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        shell
+            .args(["-c", "exec 3<&0; cat <&3 & echo $!; wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut shell = shell.spawn().unwrap();
         let mut line = String::new();
-        io::BufRead::read_line(&mut io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
+        io::BufRead::read_line(
+            &mut io::BufReader::new(shell.stdout.take().unwrap()),
+            &mut line,
+        )
+        .unwrap();
         let pid: i32 = line.trim().parse().unwrap();
         let rules = rules(
             "[[prefer]]\nname='cat'\nnode=0\ncommand='ca[t]'\n[[prefer]]\nname='path'\nnode=0\ncommand='/*/*/cat'\n\
              [[prefer]]\nname='short'\nnode=0\ncommand='/*/cat'",
         );
         let mut roster = Roster::default();
-        let mut mine = || roster.round(&rules).unwrap().into_iter().find(|found| found.pid == pid);
+        let mut mine = || {
+            roster
+                .round(&rules)
+                .unwrap()
+                .into_iter()
+                .find(|found| found.pid == pid)
+        };
         // Just forked, it may still be the shell: the first rounds look again.
-        let found = (0..1000).find_map(|_| mine()).expect("found while it is young");
-        assert_eq!((found.name.as_str(), found.rule, found.also.len()), ("cat", 0, 1), "{found:?}");
+        let found = (0..1000)
+            .find_map(|_| mine())
+            .expect("found while it is young");
+        assert_eq!(
+            (found.name.as_str(), found.rule, found.also.len()),
+            ("cat", 0, 1),
+            "{found:?}"
+        );
         assert_eq!((0..40).find_map(|_| mine()), None);
         for rest in [TURN, 2 * TURN] {
             assert_eq!(roster.again(pid, "no room"), rest == TURN, "said once");
-            let mut found = || roster.round(&rules).unwrap().iter().any(|found| found.pid == pid);
+            let mut found = || {
+                roster
+                    .round(&rules)
+                    .unwrap()
+                    .iter()
+                    .any(|found| found.pid == pid)
+            };
             let rounds = (1..=rest + TURN).find(|_| found());
-            assert!(rounds.is_some_and(|rounds| rounds >= rest), "{rounds:?} for {rest}");
+            assert!(
+                rounds.is_some_and(|rounds| rounds >= rest),
+                "{rounds:?} for {rest}"
+            );
         }
         ended(shell);
     }
 
     #[test]
     fn groups_of_all_hierarchies_are_read() {
-        assert_eq!(groups("1:name=systemd:/a:b\n0::/c\n3:cpuset:/c\n"), ["/a:b", "/c"]);
+        assert_eq!(
+            groups("1:name=systemd:/a:b\n0::/c\n3:cpuset:/c\n"),
+            ["/a:b", "/c"]
+        );
     }
 
     #[test]
     fn kernel_threads_are_told_by_their_flag() {
         let line = b"17 (kworker/0:1 (x)) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 77 0";
         let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.name.as_str(), stat.state, stat.parent, stat.start), ("kworker/0:1 (x)", 'I', 2, 77));
+        assert_eq!(
+            (stat.name.as_str(), stat.state, stat.parent, stat.start),
+            ("kworker/0:1 (x)", 'I', 2, 77)
+        );
         assert_ne!(stat.flags & KERNEL_THREAD, 0);
         assert_eq!(Stat::parse(b"17 )("), None);
     }

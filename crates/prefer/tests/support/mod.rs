@@ -18,7 +18,13 @@ use nearfar_sources::{Request, Want};
 
 pub fn machine() -> Machine {
     let source = Some("node:2 core:1 pu:1".to_owned());
-    nearfar_sources::read(&Request { source, root: None, fake: None, want: Want::topology() }).unwrap()
+    nearfar_sources::read(&Request {
+        source,
+        root: None,
+        fake: None,
+        want: Want::topology(),
+    })
+    .unwrap()
 }
 
 pub fn cpus(text: &str) -> CpuSet {
@@ -45,7 +51,10 @@ pub fn own() -> Option<CpuSet> {
 pub fn within(seconds: u64, what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
+        assert!(
+            begun.elapsed() < Duration::from_secs(seconds),
+            "{what}: not within {seconds} s"
+        );
         sleep(Duration::from_millis(2));
     }
 }
@@ -59,17 +68,33 @@ pub fn examples() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
-        let directory = test.parent().and_then(Path::parent).unwrap().join("examples");
+        let directory = test
+            .parent()
+            .and_then(Path::parent)
+            .unwrap()
+            .join("examples");
         // `nearfar-suite` built them together with the tests.
         if std::env::var_os("NEARFAR_EXAMPLES_ARE_BUILT").is_some() {
             return directory;
         }
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built =
-            Command::new(cargo).args(["build", "--quiet", "--package", "nearfar-prefer", "--examples"]).output();
+        let built = Command::new(cargo)
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                "nearfar-prefer",
+                "--examples",
+            ])
+            .output();
         // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
-        let there = ["keep", "short_threads", "obey"].iter().all(|name| directory.join(name).exists());
-        assert!(built.is_ok_and(|it| it.status.success()) || there, "cargo build --examples makes no examples");
+        let there = ["keep", "short_threads", "obey"]
+            .iter()
+            .all(|name| directory.join(name).exists());
+        assert!(
+            built.is_ok_and(|it| it.status.success()) || there,
+            "cargo build --examples makes no examples"
+        );
         directory
     })
 }
@@ -102,11 +127,22 @@ impl Tasks {
     pub fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         let socket = UnixDatagram::bind(place.path().join("test")).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
         let mut command = Command::new("setsid");
-        command.arg(examples().join("obey")).arg(place.path()).arg("0");
+        command
+            .arg(examples().join("obey"))
+            .arg(place.path())
+            .arg("0");
         let first = command.stdin(Stdio::null()).spawn().unwrap();
-        let mut tasks = Self { place, socket, tasks: BTreeMap::new(), first, pids: Vec::new() };
+        let mut tasks = Self {
+            place,
+            socket,
+            tasks: BTreeMap::new(),
+            first,
+            pids: Vec::new(),
+        };
         tasks.arrived(0);
         tasks
     }
@@ -119,15 +155,25 @@ impl Tasks {
 
     fn arrived(&mut self, number: usize) -> Task {
         let answer = self.hear();
-        let (pid, tid) = answer.split_once(' ').unwrap_or_else(|| panic!("task {number}: {answer}"));
-        let task = Task { pid: pid.parse().unwrap(), tid: tid.parse().unwrap() };
+        let (pid, tid) = answer
+            .split_once(' ')
+            .unwrap_or_else(|| panic!("task {number}: {answer}"));
+        let task = Task {
+            pid: pid.parse().unwrap(),
+            tid: tid.parse().unwrap(),
+        };
         self.tasks.insert(number, task);
         self.pids.push(task.pid);
         task
     }
 
     fn say(&self, number: usize, command: &str) {
-        self.socket.send_to(command.as_bytes(), self.place.path().join(number.to_string())).unwrap();
+        self.socket
+            .send_to(
+                command.as_bytes(),
+                self.place.path().join(number.to_string()),
+            )
+            .unwrap();
     }
 
     /// Has a task make another: `thread`, `fork` or `daemon`.
@@ -139,14 +185,19 @@ impl Tasks {
     pub fn exec(&mut self, number: usize) -> Task {
         self.say(number, "exec");
         let pid = self.tasks[&number].pid;
-        self.tasks.retain(|&other, task| other == number || task.pid != pid);
+        self.tasks
+            .retain(|&other, task| other == number || task.pid != pid);
         self.arrived(number)
     }
 
     /// Has it do something, which must succeed.
     #[track_caller]
     pub fn tell(&self, number: usize, command: &str) {
-        assert_eq!(self.ask(number, command), "done", "task {number}: {command}");
+        assert_eq!(
+            self.ask(number, command),
+            "done",
+            "task {number}: {command}"
+        );
     }
 
     pub fn ask(&self, number: usize, command: &str) -> String {
@@ -156,7 +207,9 @@ impl Tasks {
 
     /// Has a thread end; returns when it is gone.
     pub fn end(&mut self, number: usize) {
-        let Some(task) = self.tasks.remove(&number) else { return };
+        let Some(task) = self.tasks.remove(&number) else {
+            return;
+        };
         self.say(number, "end");
         within(30, "the thread ends", || {
             nearfar_apply::tasks::stat_of(task.pid, task.tid).map_or(true, |stat| stat.state == 'Z')
@@ -167,7 +220,9 @@ impl Tasks {
     pub fn kill(&mut self, pid: i32) {
         self.tasks.retain(|_, task| task.pid != pid);
         end_process(pid);
-        within(30, "the process ends", || nearfar_apply::tasks::stat(pid).map_or(true, |stat| stat.state == 'Z'));
+        within(30, "the process ends", || {
+            nearfar_apply::tasks::stat(pid).map_or(true, |stat| stat.state == 'Z')
+        });
     }
 
     pub fn leases(&self) -> Leases {
@@ -180,8 +235,16 @@ impl Tasks {
 
     /// Keeps the first task's process.
     pub fn keeper(&self, options: KeeperOptions) -> Result<Keeper, KeeperError> {
-        let options = KeeperOptions { leases: Some(self.leases()), ..options };
-        Keeper::start(Targets::Pids(vec![self.tasks[&0].pid]), NodeId(0), &machine(), options)
+        let options = KeeperOptions {
+            leases: Some(self.leases()),
+            ..options
+        };
+        Keeper::start(
+            Targets::Pids(vec![self.tasks[&0].pid]),
+            NodeId(0),
+            &machine(),
+            options,
+        )
     }
 }
 
@@ -208,10 +271,16 @@ impl Drop for Tasks {
 /// Whether the keeper can observe here: root, in the initial pid namespace, with tracefs.
 pub fn can_observe() -> bool {
     let initial = nearfar_trace::migrations::in_first_pid_namespace();
-    let event = |tracefs: nearfar_trace::Tracefs| tracefs.tracepoint("syscalls", "sys_enter_sched_setaffinity");
-    let can = initial && rustix::process::geteuid().is_root() && nearfar_trace::Tracefs::find().and_then(event).is_ok();
+    let event = |tracefs: nearfar_trace::Tracefs| {
+        tracefs.tracepoint("syscalls", "sys_enter_sched_setaffinity")
+    };
+    let can = initial
+        && rustix::process::geteuid().is_root()
+        && nearfar_trace::Tracefs::find().and_then(event).is_ok();
     if !can {
-        println!("skipped: root: forks cannot be observed here (root, tracefs, the initial pid namespace)");
+        println!(
+            "skipped: root: forks cannot be observed here (root, tracefs, the initial pid namespace)"
+        );
     }
     can
 }
@@ -231,7 +300,12 @@ impl KeeperProcess {
         if observe {
             command.env("OBSERVE", "1");
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let kept = lines.next().is_some_and(|line| line.unwrap() == "kept");
         if !kept {
@@ -239,7 +313,11 @@ impl KeeperProcess {
             return None;
         }
         let stdin = child.stdin.take();
-        Some(Self { child, stdin, lines })
+        Some(Self {
+            child,
+            stdin,
+            lines,
+        })
     }
 
     /// Until everybody who is there now is on record.
@@ -269,9 +347,13 @@ pub struct Cpuset {
 impl Cpuset {
     /// With all CPUs. None where this test may make none.
     pub fn new(name: &str) -> Option<Self> {
-        let made = [("/sys/fs/cgroup/cpuset", false), ("/sys/fs/cgroup/unified", true), ("/sys/fs/cgroup", true)]
-            .into_iter()
-            .find_map(|(root, version_2)| Self::at(Path::new(root), name, version_2));
+        let made = [
+            ("/sys/fs/cgroup/cpuset", false),
+            ("/sys/fs/cgroup/unified", true),
+            ("/sys/fs/cgroup", true),
+        ]
+        .into_iter()
+        .find_map(|(root, version_2)| Self::at(Path::new(root), name, version_2));
         if made.is_none() {
             println!(
                 "skipped: root: no cpuset can be made here (root, a writable hierarchy with the cpuset controller)"
@@ -281,13 +363,23 @@ impl Cpuset {
     }
 
     fn at(root: &Path, name: &str, version_2: bool) -> Option<Self> {
-        let (file, mems) = if version_2 { ("cgroup.subtree_control", None) } else { ("cpuset.mems", Some("0")) };
-        if !root.join(file).exists() || version_2 && std::fs::write(root.join(file), "+cpuset").is_err() {
+        let (file, mems) = if version_2 {
+            ("cgroup.subtree_control", None)
+        } else {
+            ("cpuset.mems", Some("0"))
+        };
+        if !root.join(file).exists()
+            || version_2 && std::fs::write(root.join(file), "+cpuset").is_err()
+        {
             return None;
         }
         let directory = root.join(format!("nearfar-test-{}-{name}", std::process::id()));
         std::fs::create_dir(&directory).ok()?;
-        let made = Self { directory, root: root.to_owned(), version_2 };
+        let made = Self {
+            directory,
+            root: root.to_owned(),
+            version_2,
+        };
         if let Some(mems) = mems {
             std::fs::write(made.directory.join("cpuset.mems"), mems).ok()?;
         }
@@ -312,12 +404,15 @@ impl Cpuset {
 
 impl Drop for Cpuset {
     fn drop(&mut self) {
-        let tasks = std::fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
+        let tasks =
+            std::fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
         for pid in tasks.lines() {
             let _ = std::fs::write(self.root.join("cgroup.procs"), pid);
         }
         let begun = Instant::now();
-        while std::fs::remove_dir(&self.directory).is_err() && begun.elapsed() < Duration::from_secs(5) {
+        while std::fs::remove_dir(&self.directory).is_err()
+            && begun.elapsed() < Duration::from_secs(5)
+        {
             sleep(Duration::from_millis(10));
         }
     }

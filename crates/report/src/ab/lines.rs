@@ -31,13 +31,21 @@ pub enum Line {
 impl LineDiff {
     /// How many lines are in both.
     pub fn equal(&self) -> usize {
-        self.lines.iter().filter(|line| matches!(line, Line::Both(_))).count()
+        self.lines
+            .iter()
+            .filter(|line| matches!(line, Line::Both(_)))
+            .count()
     }
 }
 
 /// Compares the first runs; counts where the others of a side disagree with its first.
 pub(super) fn compare(a: &Side, b: &Side) -> LineDiff {
-    let first = |side: &Side| side.runs.first().map(|run| run.stdout.clone()).unwrap_or_default();
+    let first = |side: &Side| {
+        side.runs
+            .first()
+            .map(|run| run.stdout.clone())
+            .unwrap_or_default()
+    };
     let (of_a, of_b) = (first(a), first(b));
     let diff = TextDiff::from_lines(&of_a, &of_b);
     let lines = diff
@@ -51,12 +59,20 @@ pub(super) fn compare(a: &Side, b: &Side) -> LineDiff {
             }
         })
         .collect();
-    LineDiff { lines, a_unstable: unstable(a), b_unstable: unstable(b) }
+    LineDiff {
+        lines,
+        a_unstable: unstable(a),
+        b_unstable: unstable(b),
+    }
 }
 
 fn unstable(side: &Side) -> usize {
     let mut runs = side.runs.iter().map(|run| run.stdout.as_str());
     let Some(first) = runs.next() else { return 0 };
-    let others: Vec<std::collections::HashSet<&str>> = runs.map(|text| text.lines().collect()).collect();
-    first.lines().filter(|line| others.iter().any(|other| !other.contains(line))).count()
+    let others: Vec<std::collections::HashSet<&str>> =
+        runs.map(|text| text.lines().collect()).collect();
+    first
+        .lines()
+        .filter(|line| others.iter().any(|other| !other.contains(line)))
+        .count()
 }

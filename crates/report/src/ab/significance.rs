@@ -31,7 +31,8 @@ pub enum Verdict {
 impl Verdict {
     /// Of the runs of one number, one of `compared` that differ between any two runs.
     pub(super) fn of(a: &[f64], b: &[f64], compared: usize) -> Self {
-        let ((a_least, a_most), (b_least, b_most)) = (super::values::range(a), super::values::range(b));
+        let ((a_least, a_most), (b_least, b_most)) =
+            (super::values::range(a), super::values::range(b));
         match () {
             () if a_least == a_most && b_least == b_most && a_least == b_least => Self::Equal,
             () if !can_tell(a.len(), b.len(), compared) => Self::TooFewRuns,
@@ -53,7 +54,9 @@ fn orders(a: usize, b: usize) -> f64 {
 
 /// The least number of runs of each side that can give a significant difference of one of `compared` numbers.
 pub(super) fn runs_needed(compared: usize) -> usize {
-    (1..).find(|&runs| can_tell(runs, runs, compared)).unwrap_or(usize::MAX)
+    (1..)
+        .find(|&runs| can_tell(runs, runs, compared))
+        .unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -64,13 +67,27 @@ mod tests {
     fn what_runs_can_tell_depends_on_how_many_numbers_are_compared() {
         let verdict = |a: &[f64], b: &[f64], compared| Verdict::of(a, b, compared);
         assert_eq!(verdict(&[1.0, 1.0], &[1.0, 1.0], 1), Verdict::Equal);
-        assert_eq!(verdict(&[1.0, 1.0], &[2.0, 2.0], 1), Verdict::TooFewRuns, "two runs tell nothing");
-        assert_eq!(verdict(&[1.0; 3], &[2.0; 3], 1), Verdict::TooFewRuns, "by chance once in ten");
+        assert_eq!(
+            verdict(&[1.0, 1.0], &[2.0, 2.0], 1),
+            Verdict::TooFewRuns,
+            "two runs tell nothing"
+        );
+        assert_eq!(
+            verdict(&[1.0; 3], &[2.0; 3], 1),
+            Verdict::TooFewRuns,
+            "by chance once in ten"
+        );
         let (a, b) = ([1.0, 1.1, 1.2, 1.3], [1.4, 1.5, 1.6, 1.7]);
         assert_eq!(verdict(&a, &b, 1), Verdict::Significant);
         assert_eq!(verdict(&a, &b, 2), Verdict::TooFewRuns);
-        assert_eq!(verdict(&[1.0, 1.1, 1.2, 1.45], &b, 1), Verdict::NotSignificant);
+        assert_eq!(
+            verdict(&[1.0, 1.1, 1.2, 1.45], &b, 1),
+            Verdict::NotSignificant
+        );
         // 2 / C(2n, n): 1/35, 1/126, 1/462, 1/1716, 1/6435 for 4 to 8 runs.
-        assert_eq!([1, 2, 6, 7, 23, 24, 85, 86].map(runs_needed), [4, 5, 5, 6, 6, 7, 7, 8]);
+        assert_eq!(
+            [1, 2, 6, 7, 23, 24, 85, 86].map(runs_needed),
+            [4, 5, 5, 6, 6, 7, 7, 8]
+        );
     }
 }

@@ -22,14 +22,24 @@ pub fn table(comparison: &Comparison, style: &Style) -> String {
         out.push_str(&failures(name, side, style));
     }
     for (name, label) in labels(comparison) {
-        out.push_str(&paragraph(style, 0, (Role::Notice, &format!("{name}: ")), Role::Notice, label));
+        out.push_str(&paragraph(
+            style,
+            0,
+            (Role::Notice, &format!("{name}: ")),
+            Role::Notice,
+            label,
+        ));
     }
     whole(out)
 }
 
 /// The command on one line: a script's line breaks become spaces, and what is too long for a title is cut.
 fn title(command: &[String], style: &Style) -> String {
-    let line = command.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = command
+        .join(" ")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     match line.char_indices().nth(style.columns().saturating_sub(4)) {
         Some((end, _)) => format!("{} ...", &line[..end]),
         None => line,
@@ -38,22 +48,35 @@ fn title(command: &[String], style: &Style) -> String {
 
 /// The label of the emulated machine, once where both sides have the same.
 fn labels(comparison: &Comparison) -> Vec<(&'static str, &str)> {
-    match (comparison.a.emulated.as_deref(), comparison.b.emulated.as_deref()) {
+    match (
+        comparison.a.emulated.as_deref(),
+        comparison.b.emulated.as_deref(),
+    ) {
         (Some(a), Some(b)) if a == b => vec![("emulated", a)],
-        (a, b) => {
-            a.map(|label| ("A emulated", label)).into_iter().chain(b.map(|label| ("B emulated", label))).collect()
-        }
+        (a, b) => a
+            .map(|label| ("A emulated", label))
+            .into_iter()
+            .chain(b.map(|label| ("B emulated", label)))
+            .collect(),
     }
 }
 
 fn sides(comparison: &Comparison, style: &Style) -> String {
-    let mut grid =
-        Grid::new(&[("", Align::Left), ("side", Align::Left), ("runs", Align::Right), ("exit", Align::Left)]);
+    let mut grid = Grid::new(&[
+        ("", Align::Left),
+        ("side", Align::Left),
+        ("runs", Align::Right),
+        ("exit", Align::Left),
+    ]);
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         let mut codes: Vec<i32> = side.runs.iter().map(|run| run.exit_code).collect();
         codes.sort_unstable();
         codes.dedup();
-        let role = if codes == [0] { Role::Plain } else { Role::Warning };
+        let role = if codes == [0] {
+            Role::Plain
+        } else {
+            Role::Warning
+        };
         let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
         grid.row(vec![
             Cell::new(Role::Subject, name),
@@ -66,7 +89,9 @@ fn sides(comparison: &Comparison, style: &Style) -> String {
 }
 
 fn times(elapsed: &Value, style: &Style) -> String {
-    let Some(change) = &elapsed.change else { return String::new() };
+    let Some(change) = &elapsed.change else {
+        return String::new();
+    };
     let text = format!(
         "A {:.2} s, B {:.2} s{} (medians, boot not counted)",
         change.a_median,
@@ -77,7 +102,10 @@ fn times(elapsed: &Value, style: &Style) -> String {
 }
 
 fn ratio_text(change: &Change) -> String {
-    change.ratio.map(|ratio| format!("; B/A {ratio:.2}, {}", words(change.verdict))).unwrap_or_default()
+    change
+        .ratio
+        .map(|ratio| format!("; B/A {ratio:.2}, {}", words(change.verdict)))
+        .unwrap_or_default()
 }
 
 /// A verdict in words.
@@ -108,11 +136,19 @@ fn values_table(comparison: &Comparison, style: &Style) -> String {
         ("", Align::Left),
     ]);
     for value in &comparison.values {
-        let role = if value.differs() { Role::Middling } else { Role::Plain };
+        let role = if value.differs() {
+            Role::Middling
+        } else {
+            Role::Plain
+        };
         let (ratio, verdict) = match &value.change {
-            Some(change) if change.verdict != Verdict::Equal => {
-                (change.ratio.map(|ratio| format!("{ratio:.3}")).unwrap_or_default(), words(change.verdict))
-            }
+            Some(change) if change.verdict != Verdict::Equal => (
+                change
+                    .ratio
+                    .map(|ratio| format!("{ratio:.3}"))
+                    .unwrap_or_default(),
+                words(change.verdict),
+            ),
             _ => (String::new(), ""),
         };
         grid.row(vec![
@@ -137,11 +173,19 @@ fn shown(runs: &[Json]) -> String {
     let numbers: Option<Vec<f64>> = runs.iter().map(Json::as_f64).collect();
     let mut distinct: Vec<String> = runs.iter().map(text).collect();
     distinct.dedup();
-    match (distinct.as_slice(), numbers.as_deref().and_then(nearfar_statistics::Summary::of)) {
+    match (
+        distinct.as_slice(),
+        numbers.as_deref().and_then(nearfar_statistics::Summary::of),
+    ) {
         ([one], _) => one.clone(),
         (_, Some(summary)) => {
             let (least, most) = range(&numbers.unwrap_or_default());
-            format!("{} ({} to {})", number(summary.median), number(least), number(most))
+            format!(
+                "{} ({} to {})",
+                number(summary.median),
+                number(least),
+                number(most)
+            )
         }
         _ => distinct.join(", "),
     }
@@ -167,7 +211,11 @@ fn lines_table(diff: &LineDiff, comparison: &Comparison, style: &Style) -> Strin
         }
         return out + &unstable(diff, style);
     }
-    let mut out = heading(style, "answers", &format!("A: {}, B: {}", comparison.a.name(), comparison.b.name()));
+    let mut out = heading(
+        style,
+        "answers",
+        &format!("A: {}, B: {}", comparison.a.name(), comparison.b.name()),
+    );
     for line in &diff.lines {
         let (mark, role, text) = match line {
             Line::Both(text) => ("   ", Role::Dim, text),
@@ -183,8 +231,15 @@ fn unstable(diff: &LineDiff, style: &Style) -> String {
     let mut out = String::new();
     for (name, count) in [("A", diff.a_unstable), ("B", diff.b_unstable)] {
         if count > 0 {
-            let text = format!("{count} of {name}'s lines above are not the same in each of its runs");
-            out.push_str(&paragraph(style, 2, (Role::Warning, "varies: "), Role::Plain, &text));
+            let text =
+                format!("{count} of {name}'s lines above are not the same in each of its runs");
+            out.push_str(&paragraph(
+                style,
+                2,
+                (Role::Warning, "varies: "),
+                Role::Plain,
+                &text,
+            ));
         }
     }
     out
@@ -192,19 +247,35 @@ fn unstable(diff: &LineDiff, style: &Style) -> String {
 
 /// How many runs it takes, where there are too few.
 fn runs_needed(comparison: &Comparison, style: &Style) -> String {
-    let verdicts = comparison.values.iter().chain([&comparison.elapsed]).filter_map(|value| value.change);
-    if !verdicts.into_iter().any(|change| change.verdict == Verdict::TooFewRuns) {
+    let verdicts = comparison
+        .values
+        .iter()
+        .chain([&comparison.elapsed])
+        .filter_map(|value| value.change);
+    if !verdicts
+        .into_iter()
+        .any(|change| change.verdict == Verdict::TooFewRuns)
+    {
         return String::new();
     }
     let numbers = crate::amount::count(comparison.compared_numbers, "number");
-    let text = format!("{numbers} compared: a significant difference takes --runs {} or more", comparison.runs_needed);
+    let text = format!(
+        "{numbers} compared: a significant difference takes --runs {} or more",
+        comparison.runs_needed
+    );
     paragraph(style, 2, (Role::Dim, "runs: "), Role::Dim, &text)
 }
 
 /// What a failed run said.
 fn failures(name: &str, side: &Side, style: &Style) -> String {
-    let Some(failed) = side.runs.iter().find(|run| run.exit_code != 0) else { return String::new() };
-    let last = failed.stderr.lines().last().unwrap_or("it printed no error");
+    let Some(failed) = side.runs.iter().find(|run| run.exit_code != 0) else {
+        return String::new();
+    };
+    let last = failed
+        .stderr
+        .lines()
+        .last()
+        .unwrap_or("it printed no error");
     let first = format!("{name} ended with {}: ", failed.exit_code);
     paragraph(style, 2, (Role::Warning, &first), Role::Plain, last)
 }

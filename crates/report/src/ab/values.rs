@@ -49,7 +49,9 @@ impl Value {
 
     /// Says whether its difference is more than chance, as one of so many numbers.
     pub(super) fn judge(&mut self, compared: usize) {
-        if let (Some(change), Some(a), Some(b)) = (&mut self.change, numbers(&self.a), numbers(&self.b)) {
+        if let (Some(change), Some(a), Some(b)) =
+            (&mut self.change, numbers(&self.a), numbers(&self.b))
+        {
             change.verdict = Verdict::of(&a, &b, compared);
         }
     }
@@ -57,7 +59,10 @@ impl Value {
     /// Whether any run gave another value than any other.
     pub fn differs(&self) -> bool {
         let first = self.a.first().or(self.b.first());
-        self.a.iter().chain(&self.b).any(|value| Some(value) != first)
+        self.a
+            .iter()
+            .chain(&self.b)
+            .any(|value| Some(value) != first)
     }
 }
 
@@ -66,7 +71,12 @@ impl Change {
         let (a, b) = (numbers(a)?, numbers(b)?);
         let (a_median, b_median) = (Summary::of(&a)?.median, Summary::of(&b)?.median);
         let ratio = (a_median != 0.0).then(|| b_median / a_median);
-        Some(Self { a_median, b_median, ratio, verdict: Verdict::TooFewRuns })
+        Some(Self {
+            a_median,
+            b_median,
+            ratio,
+            verdict: Verdict::TooFewRuns,
+        })
     }
 }
 
@@ -76,7 +86,11 @@ fn numbers(side: &[Json]) -> Option<Vec<f64>> {
 
 /// The least and the most of some numbers; infinite the wrong way round where there is none.
 pub(super) fn range(numbers: &[f64]) -> (f64, f64) {
-    numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &it| (least.min(it), most.max(it)))
+    numbers
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), &it| {
+            (least.min(it), most.max(it))
+        })
 }
 
 /// Which values are shown: paths in which `*` stands for any part, `nodes[*].online`.
@@ -103,22 +117,33 @@ impl Selection {
 /// Whether a pattern fits a whole path. `*` stands for any text without a dot or bracket, `**` for any text.
 fn matches(pattern: &str, path: &str) -> bool {
     if let Some(rest) = pattern.strip_prefix("**") {
-        return (0..=path.len()).filter(|&at| path.is_char_boundary(at)).any(|at| matches(rest, &path[at..]));
+        return (0..=path.len())
+            .filter(|&at| path.is_char_boundary(at))
+            .any(|at| matches(rest, &path[at..]));
     }
     if let Some(rest) = pattern.strip_prefix('*') {
         let end = path.find(['.', '[', ']']).unwrap_or(path.len());
-        return (0..=end).filter(|&at| path.is_char_boundary(at)).any(|at| matches(rest, &path[at..]));
+        return (0..=end)
+            .filter(|&at| path.is_char_boundary(at))
+            .any(|at| matches(rest, &path[at..]));
     }
     match (pattern.chars().next(), path.chars().next()) {
         (None, None) => true,
-        (Some(want), Some(have)) if want == have => matches(&pattern[want.len_utf8()..], &path[have.len_utf8()..]),
+        (Some(want), Some(have)) if want == have => {
+            matches(&pattern[want.len_utf8()..], &path[have.len_utf8()..])
+        }
         _ => false,
     }
 }
 
 /// The values of both sides, and how many were left out as equal; `None` where a run printed something else than JSON.
 pub(super) fn compare(a: &Side, b: &Side, selection: &Selection) -> Option<(Vec<Value>, usize)> {
-    let parsed = |side: &Side| side.runs.iter().map(|run| parse(&run.stdout)).collect::<Option<Vec<_>>>();
+    let parsed = |side: &Side| {
+        side.runs
+            .iter()
+            .map(|run| parse(&run.stdout))
+            .collect::<Option<Vec<_>>>()
+    };
     let (a, b) = (parsed(a)?, parsed(b)?);
     let mut paths: Vec<&String> = Vec::new();
     let mut seen = std::collections::HashSet::new();
@@ -128,8 +153,10 @@ pub(super) fn compare(a: &Side, b: &Side, selection: &Selection) -> Option<(Vec<
         }
     }
     let of = |runs: &[Flat], path: &str| runs.iter().map(|run| run.get(path)).collect();
-    let mut all: Vec<Value> =
-        paths.into_iter().map(|path| Value::new(path.clone(), of(&a, path), of(&b, path))).collect();
+    let mut all: Vec<Value> = paths
+        .into_iter()
+        .map(|path| Value::new(path.clone(), of(&a, path), of(&b, path)))
+        .collect();
     if !selection.is_empty() {
         all.retain(|value| selection.takes(&value.path));
         return Some((all, 0));
@@ -148,7 +175,9 @@ struct Flat {
 
 impl Flat {
     fn get(&self, path: &str) -> Json {
-        self.by_path.get(path).map_or(Json::Null, |&index| self.order[index].1.clone())
+        self.by_path
+            .get(path)
+            .map_or(Json::Null, |&index| self.order[index].1.clone())
     }
 }
 
@@ -158,7 +187,11 @@ fn parse(stdout: &str) -> Option<Flat> {
     (json.is_object() || json.is_array()).then(|| {
         let mut order = Vec::new();
         flatten(&json, String::new(), &mut order);
-        let by_path = order.iter().enumerate().map(|(index, (path, _))| (path.clone(), index)).collect();
+        let by_path = order
+            .iter()
+            .enumerate()
+            .map(|(index, (path, _))| (path.clone(), index))
+            .collect();
         Flat { order, by_path }
     })
 }
@@ -167,14 +200,20 @@ fn flatten(json: &Json, path: String, out: &mut Vec<(String, Json)>) {
     match json {
         Json::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
-                let below = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let below = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
                 flatten(value, below, out);
             }
         }
         Json::Array(items) if !items.is_empty() => {
             let names = names(items);
             for (index, item) in items.iter().enumerate() {
-                let name = names.as_ref().map_or_else(|| index.to_string(), |names| names[index].clone());
+                let name = names
+                    .as_ref()
+                    .map_or_else(|| index.to_string(), |names| names[index].clone());
                 flatten(item, format!("{path}[{name}]"), out);
             }
         }
@@ -190,11 +229,16 @@ fn names(items: &[Json]) -> Option<Vec<String>> {
         Json::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    ["id", "name", "address", "number", "queue", "path"].into_iter().find_map(|key| {
-        let names = items.iter().map(|item| name(item, key)).collect::<Option<Vec<_>>>()?;
-        let distinct: std::collections::HashSet<&String> = names.iter().collect();
-        (distinct.len() == names.len()).then_some(names)
-    })
+    ["id", "name", "address", "number", "queue", "path"]
+        .into_iter()
+        .find_map(|key| {
+            let names = items
+                .iter()
+                .map(|item| name(item, key))
+                .collect::<Option<Vec<_>>>()?;
+            let distinct: std::collections::HashSet<&String> = names.iter().collect();
+            (distinct.len() == names.len()).then_some(names)
+        })
 }
 
 #[cfg(test)]
@@ -205,7 +249,8 @@ mod tests {
 
     #[test]
     fn nodes_are_compared_by_number_and_not_by_place() {
-        let flat = parse(r#"{"nodes": [{"id": 0, "online": true}, {"id": 2, "online": false}]}"#).unwrap();
+        let flat =
+            parse(r#"{"nodes": [{"id": 0, "online": true}, {"id": 2, "online": false}]}"#).unwrap();
         assert_eq!(flat.get("nodes[2].online"), json!(false));
         assert_eq!(flat.get("nodes[1].online"), Json::Null);
     }

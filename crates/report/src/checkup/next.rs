@@ -11,17 +11,29 @@ pub(crate) struct Step {
 
 /// The commands, with the arguments that choose the machine of this checkup.
 pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
-    let step = |command: &str, does| Step { command: on_this_machine(checkup, command), does };
+    let step = |command: &str, does| Step {
+        command: on_this_machine(checkup, command),
+        does,
+    };
     let (audit, mut steps) = (&checkup.audit, Vec::new());
     if !audit.findings.is_empty() {
-        steps.push(step("nearfar audit", "every finding with its evidence and what would fix it"));
+        steps.push(step(
+            "nearfar audit",
+            "every finding with its evidence and what would fix it",
+        ));
     }
     if audit.findings.iter().any(|finding| finding.mend.is_some()) {
-        steps.push(step("nearfar plan", "the changes that mend them; nothing is changed before nearfar apply"));
+        steps.push(step(
+            "nearfar plan",
+            "the changes that mend them; nothing is changed before nearfar apply",
+        ));
     }
     if checkup.floating.get().is_some_and(floating::hurts) {
         let does = "how to keep a task on its node, and release it while that is full";
-        steps.push(Step { command: "nearfar prefer --help".to_owned(), does });
+        steps.push(Step {
+            command: "nearfar prefer --help".to_owned(),
+            does,
+        });
     }
     steps.push(step("nearfar topo", "the whole machine"));
     steps
@@ -30,5 +42,9 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
 /// A command for the machine of this checkup: `nearfar plan --source 'customer 3.nearfar'`.
 pub(crate) fn on_this_machine(checkup: &Checkup, command: &str) -> String {
     let source = &checkup.made.source;
-    if source.is_empty() { command.to_owned() } else { format!("{command} {source}") }
+    if source.is_empty() {
+        command.to_owned()
+    } else {
+        format!("{command} {source}")
+    }
 }

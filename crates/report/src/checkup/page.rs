@@ -100,13 +100,19 @@ fn titled(id: &str, title: &str, content: &Markup) -> Markup {
 fn tiles(checkup: &Checkup) -> Markup {
     let summary = Summary::of(&checkup.machine);
     let cpus = match (summary.cores, summary.packages) {
-        (Some(cores), Some(packages)) => format!("{}, {}", count(cores, "core"), count(packages, "package")),
+        (Some(cores), Some(packages)) => {
+            format!("{}, {}", count(cores, "core"), count(packages, "package"))
+        }
         (Some(cores), None) => count(cores, "core"),
         _ => String::new(),
     };
     let memory = summary.memory_bytes.map_or_else(|| "?".to_owned(), bytes);
     let offline = checkup.machine.nodes.len() - summary.nodes_online;
-    let offline = if offline > 0 { format!("{offline} more not online") } else { "online".to_owned() };
+    let offline = if offline > 0 {
+        format!("{offline} more not online")
+    } else {
+        "online".to_owned()
+    };
     html! {
         ul.tiles {
             (tile(&summary.nodes_online.to_string(), if summary.nodes_online == 1 { "node" } else { "nodes" }, &offline))
@@ -132,7 +138,10 @@ fn severities(checkup: &Checkup) -> Vec<(Severity, usize)> {
     let mut numbers: Vec<(Severity, usize)> = Vec::new();
     for group in audit::groups(&checkup.audit) {
         let findings = group.findings.len();
-        match numbers.last_mut().filter(|(last, _)| *last == group.severity) {
+        match numbers
+            .last_mut()
+            .filter(|(last, _)| *last == group.severity)
+        {
             Some((_, number)) => *number += findings,
             None => numbers.push((group.severity, findings)),
         }
@@ -145,7 +154,9 @@ fn measured(checkup: &Checkup) -> Option<(String, String)> {
     let pairs = &checkup.probe.get()?.pairs;
     let by_median = |a: &f64, b: &f64| a.total_cmp(b);
     let medians = |local: bool| {
-        let of_kind = pairs.iter().filter(move |pair| (pair.cpu_node == pair.memory_node) == local);
+        let of_kind = pairs
+            .iter()
+            .filter(move |pair| (pair.cpu_node == pair.memory_node) == local);
         of_kind.map(|pair| pair.median_ns)
     };
     let local = medians(true).min_by(by_median)?;

@@ -37,18 +37,33 @@ pub(super) struct Figure {
 impl Panel {
     /// The matrix as lines: where it is too wide, blocks of columns one below the other.
     pub(super) fn lines(&self, style: &Style) -> String {
-        let texts: Vec<Vec<(Role, String)>> = self.cells.iter().map(|row| self.texts(row)).collect();
+        let texts: Vec<Vec<(Role, String)>> =
+            self.cells.iter().map(|row| self.texts(row)).collect();
         let column_width = |column: usize| {
-            let cells = texts.iter().filter_map(|row| row.get(column)).map(|(_, text)| width(text));
-            cells.chain([width(&self.columns[column])]).max().unwrap_or(0)
+            let cells = texts
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|(_, text)| width(text));
+            cells
+                .chain([width(&self.columns[column])])
+                .max()
+                .unwrap_or(0)
         };
-        let label = self.rows.iter().map(|row| width(row)).chain([self.corner.len()]).max().unwrap_or(0);
+        let label = self
+            .rows
+            .iter()
+            .map(|row| width(row))
+            .chain([self.corner.len()])
+            .max()
+            .unwrap_or(0);
         let room = style.columns().saturating_sub(2 + label);
         let mut out = String::new();
         let mut start = 0;
         while start < self.columns.len() {
             let (mut end, mut taken) = (start, 0);
-            while end < self.columns.len() && (end == start || taken + 2 + column_width(end) <= room) {
+            while end < self.columns.len()
+                && (end == start || taken + 2 + column_width(end) <= room)
+            {
                 taken += 2 + column_width(end);
                 end += 1;
             }
@@ -61,18 +76,36 @@ impl Panel {
     fn texts(&self, row: &[Option<Figure>]) -> Vec<(Role, String)> {
         let text = |figure: &Option<Figure>| match figure {
             None => (Role::Dim, "-".to_owned()),
-            Some(figure) => (self.scale.role(figure.heat), format!("{}{}", figure.value, figure.beside)),
+            Some(figure) => (
+                self.scale.role(figure.heat),
+                format!("{}{}", figure.value, figure.beside),
+            ),
         };
         row.iter().map(text).collect()
     }
 
-    fn block(&self, texts: &[Vec<(Role, String)>], range: std::ops::Range<usize>, style: &Style) -> String {
+    fn block(
+        &self,
+        texts: &[Vec<(Role, String)>],
+        range: std::ops::Range<usize>,
+        style: &Style,
+    ) -> String {
         let mut columns = vec![(self.corner, Side::Right)];
-        columns.extend(self.columns[range.clone()].iter().map(|column| (column.as_str(), Side::Right)));
+        columns.extend(
+            self.columns[range.clone()]
+                .iter()
+                .map(|column| (column.as_str(), Side::Right)),
+        );
         let mut grid = Grid::new(&columns);
         for (label, row) in self.rows.iter().zip(texts) {
-            let cells = row[range.clone()].iter().map(|(role, text)| Cell::new(*role, text));
-            grid.row(std::iter::once(Cell::new(Role::Heading, label)).chain(cells).collect());
+            let cells = row[range.clone()]
+                .iter()
+                .map(|(role, text)| Cell::new(*role, text));
+            grid.row(
+                std::iter::once(Cell::new(Role::Heading, label))
+                    .chain(cells)
+                    .collect(),
+            );
         }
         grid.render(style)
     }

@@ -33,11 +33,15 @@ fn by_node<'a, T: 'a>(
     pairs: impl Iterator<Item = (NodeId, NodeId, &'a T)>,
     figure: impl Fn(&'a T) -> Option<Figure>,
 ) -> (Vec<String>, Vec<String>, Vec<Vec<Option<Figure>>>) {
-    let pairs: BTreeMap<(NodeId, NodeId), &T> = pairs.map(|(from, to, pair)| ((from, to), pair)).collect();
+    let pairs: BTreeMap<(NodeId, NodeId), &T> =
+        pairs.map(|(from, to, pair)| ((from, to), pair)).collect();
     let rows: BTreeSet<NodeId> = pairs.keys().map(|nodes| nodes.0).collect();
     let columns: BTreeSet<NodeId> = pairs.keys().map(|nodes| nodes.1).collect();
     let cell = |from: NodeId, to: NodeId| pairs.get(&(from, to)).and_then(|pair| figure(pair));
-    let cells = rows.iter().map(|&from| columns.iter().map(|&to| cell(from, to)).collect()).collect();
+    let cells = rows
+        .iter()
+        .map(|&from| columns.iter().map(|&to| cell(from, to)).collect())
+        .collect();
     let names = |nodes: &BTreeSet<NodeId>| nodes.iter().map(ToString::to_string).collect();
     (names(&rows), names(&columns), cells)
 }
@@ -47,22 +51,54 @@ fn in_nanoseconds(heat: f64) -> String {
 }
 
 /// The larger of the two distances from a median to a quartile; one sample has none.
-fn beside(samples: usize, low: f64, median: f64, high: f64, text: &dyn Fn(f64) -> String) -> String {
-    if samples < 2 { String::new() } else { format!(" ±{}", text((high - median).max(median - low))) }
+fn beside(
+    samples: usize,
+    low: f64,
+    median: f64,
+    high: f64,
+    text: &dyn Fn(f64) -> String,
+) -> String {
+    if samples < 2 {
+        String::new()
+    } else {
+        format!(" ±{}", text((high - median).max(median - low)))
+    }
 }
 
 fn latency(matrix: &LatencyMatrix) -> Panel {
-    let pairs = || matrix.pairs.iter().map(|pair| (pair.cpu_node, pair.memory_node, pair));
+    let pairs = || {
+        matrix
+            .pairs
+            .iter()
+            .map(|pair| (pair.cpu_node, pair.memory_node, pair))
+    };
     let (rows, columns, cells) = by_node(pairs(), |pair| {
         let about = format!(
             "CPU {} to node {}: median {}, {}",
             pair.cpu,
             pair.memory_node,
             in_nanoseconds(pair.median_ns),
-            certainty(pair.low_ns, pair.high_ns, pair.confidence_ns, pair.samples_ns.len(), &nanoseconds),
+            certainty(
+                pair.low_ns,
+                pair.high_ns,
+                pair.confidence_ns,
+                pair.samples_ns.len(),
+                &nanoseconds
+            ),
         );
-        let beside = beside(pair.samples_ns.len(), pair.low_ns, pair.median_ns, pair.high_ns, &nanoseconds);
-        Some(Figure { heat: pair.median_ns, value: nanoseconds(pair.median_ns), beside, about })
+        let beside = beside(
+            pair.samples_ns.len(),
+            pair.low_ns,
+            pair.median_ns,
+            pair.high_ns,
+            &nanoseconds,
+        );
+        Some(Figure {
+            heat: pair.median_ns,
+            value: nanoseconds(pair.median_ns),
+            beside,
+            about,
+        })
     });
     Panel {
         title: "Latency".to_owned(),
@@ -79,8 +115,12 @@ fn latency(matrix: &LatencyMatrix) -> Panel {
 
 /// How much more than the nearest memory of its row: measured, and by the distances. Nothing for one column.
 fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
-    let reachable = |pair: &LatencyPair| pair.distance.filter(|&distance| distance != Distance::UNREACHABLE);
-    let distance = |pair: &LatencyPair| reachable(pair).map_or(f64::NAN, |distance| f64::from(distance.0));
+    let reachable = |pair: &LatencyPair| {
+        pair.distance
+            .filter(|&distance| distance != Distance::UNREACHABLE)
+    };
+    let distance =
+        |pair: &LatencyPair| reachable(pair).map_or(f64::NAN, |distance| f64::from(distance.0));
     // The least of each row, measured and said; f64::min leaves out what is not known.
     let mut nearest = BTreeMap::new();
     for pair in &matrix.pairs {
@@ -92,12 +132,21 @@ fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
         let said = Some(distance(pair) / least).filter(|said| said.is_finite());
         (least_ns > 0.0).then(|| (pair.median_ns / least_ns, said))
     };
-    let pairs = matrix.pairs.iter().map(|pair| (pair.cpu_node, pair.memory_node, pair));
+    let pairs = matrix
+        .pairs
+        .iter()
+        .map(|pair| (pair.cpu_node, pair.memory_node, pair));
     let (rows, columns, cells) = by_node(pairs, |pair| {
         let (measured, said) = ratios(pair)?;
         let said = said.map_or("-".to_owned(), |said| format!("{said:.1}"));
-        let about = format!("measured {measured:.2} times the nearest; the distances say {said} times");
-        Some(Figure { heat: measured, value: format!("{measured:.2}"), beside: format!("/{said}"), about })
+        let about =
+            format!("measured {measured:.2} times the nearest; the distances say {said} times");
+        Some(Figure {
+            heat: measured,
+            value: format!("{measured:.2}"),
+            beside: format!("/{said}"),
+            about,
+        })
     });
     let scale = Scale::relative(matrix.pairs.iter().filter_map(|pair| Some(ratios(pair)?.0)));
     let panel = Panel {
@@ -147,11 +196,19 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
         Some(Figure {
             heat: 1e9 / figures.median.max(1.0),
             value: gigabytes(figures.median),
-            beside: beside(figures.samples.len(), figures.low, figures.median, figures.high, &spread),
+            beside: beside(
+                figures.samples.len(),
+                figures.low,
+                figures.median,
+                figures.high,
+                &spread,
+            ),
             about,
         })
     });
-    let threads = of_traffic().map(|pair| pair.cpus.len()).collect::<BTreeSet<_>>();
+    let threads = of_traffic()
+        .map(|pair| pair.cpus.len())
+        .collect::<BTreeSet<_>>();
     let threads = match (threads.first(), threads.last()) {
         (Some(least), Some(most)) if least != most => format!("{least} to {most} threads"),
         (Some(&all), _) => count(all, "thread"),
@@ -178,7 +235,11 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
 
 fn transfer(matrix: &TransferMatrix) -> Panel {
     let scale = Scale::over(matrix.pairs.iter().map(|pair| pair.round_trip_ns.median));
-    let (corner, rows, columns, cells) = if matrix.all_cpus { cpu_by_cpu(matrix) } else { by_nearness(matrix) };
+    let (corner, rows, columns, cells) = if matrix.all_cpus {
+        cpu_by_cpu(matrix)
+    } else {
+        by_nearness(matrix)
+    };
     Panel {
         title: "Transfer".to_owned(),
         remark: "ns for a cache line to another CPU and back".to_owned(),
@@ -192,39 +253,81 @@ fn transfer(matrix: &TransferMatrix) -> Panel {
     }
 }
 
-type Table = (&'static str, Vec<String>, Vec<String>, Vec<Vec<Option<Figure>>>);
+type Table = (
+    &'static str,
+    Vec<String>,
+    Vec<String>,
+    Vec<Vec<Option<Figure>>>,
+);
 
 /// A row a node: what its own CPUs share, then the other nodes.
 fn by_nearness(matrix: &TransferMatrix) -> Table {
-    let nodes: BTreeSet<Option<NodeId>> =
-        matrix.pairs.iter().flat_map(|pair| [pair.first_node, pair.second_node]).collect();
+    let nodes: BTreeSet<Option<NodeId>> = matrix
+        .pairs
+        .iter()
+        .flat_map(|pair| [pair.first_node, pair.second_node])
+        .collect();
     let kinds: BTreeSet<Nearness> = matrix.pairs.iter().map(|pair| pair.nearness).collect();
-    let own = kinds.iter().copied().filter(|&kind| kind != Nearness::Nodes);
-    let others = kinds.contains(&Nearness::Nodes).then_some(&nodes).into_iter().flatten();
+    let own = kinds
+        .iter()
+        .copied()
+        .filter(|&kind| kind != Nearness::Nodes);
+    let others = kinds
+        .contains(&Nearness::Nodes)
+        .then_some(&nodes)
+        .into_iter()
+        .flatten();
     let name = |node: &Option<NodeId>| node.map_or("-".to_owned(), |node| node.to_string());
-    let columns =
-        own.clone().map(|kind| kind.to_string()).chain(others.clone().map(|node| format!("to {}", name(node))));
+    let columns = own
+        .clone()
+        .map(|kind| kind.to_string())
+        .chain(others.clone().map(|node| format!("to {}", name(node))));
     let between = |kind: Nearness, a: Option<NodeId>, b: Option<NodeId>| {
         let same = |pair: &&TransferPair| {
             let nodes = (pair.first_node, pair.second_node);
             pair.nearness == kind && (nodes == (a, b) || nodes == (b, a))
         };
-        matrix.pairs.iter().find(same).map(|pair| between_cpus(pair, true))
+        matrix
+            .pairs
+            .iter()
+            .find(same)
+            .map(|pair| between_cpus(pair, true))
     };
     let row = |&from: &Option<NodeId>| {
         let own = own.clone().map(|kind| between(kind, from, from));
-        own.chain(others.clone().map(|&to| between(Nearness::Nodes, from, to))).collect()
+        own.chain(others.clone().map(|&to| between(Nearness::Nodes, from, to)))
+            .collect()
     };
-    ("node", nodes.iter().map(name).collect(), columns.collect(), nodes.iter().map(row).collect())
+    (
+        "node",
+        nodes.iter().map(name).collect(),
+        columns.collect(),
+        nodes.iter().map(row).collect(),
+    )
 }
 
 fn cpu_by_cpu(matrix: &TransferMatrix) -> Table {
-    let cpus: BTreeSet<CpuId> = matrix.pairs.iter().flat_map(|pair| [pair.first, pair.second]).collect();
+    let cpus: BTreeSet<CpuId> = matrix
+        .pairs
+        .iter()
+        .flat_map(|pair| [pair.first, pair.second])
+        .collect();
     let names: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     // Pairs are many: looked up, not searched.
-    let pairs: BTreeMap<_, _> = matrix.pairs.iter().map(|pair| ((pair.first, pair.second), pair)).collect();
-    let cell = |a: CpuId, b: CpuId| pairs.get(&(a.min(b), a.max(b))).map(|pair| between_cpus(pair, false));
-    let cells = cpus.iter().map(|&from| cpus.iter().map(|&to| cell(from, to)).collect()).collect();
+    let pairs: BTreeMap<_, _> = matrix
+        .pairs
+        .iter()
+        .map(|pair| ((pair.first, pair.second), pair))
+        .collect();
+    let cell = |a: CpuId, b: CpuId| {
+        pairs
+            .get(&(a.min(b), a.max(b)))
+            .map(|pair| between_cpus(pair, false))
+    };
+    let cells = cpus
+        .iter()
+        .map(|&from| cpus.iter().map(|&to| cell(from, to)).collect())
+        .collect();
     ("CPU", names.clone(), names, cells)
 }
 
@@ -238,13 +341,34 @@ fn between_cpus(pair: &TransferPair, with_spread: bool) -> Figure {
         certainty_of(&pair.round_trip_ns, &nanoseconds),
     );
     let figures = &pair.round_trip_ns;
-    let samples = if with_spread { figures.samples.len() } else { 0 };
-    let beside = beside(samples, figures.low, figures.median, figures.high, &nanoseconds);
-    Figure { heat: figures.median, value: nanoseconds(figures.median), beside, about }
+    let samples = if with_spread {
+        figures.samples.len()
+    } else {
+        0
+    };
+    let beside = beside(
+        samples,
+        figures.low,
+        figures.median,
+        figures.high,
+        &nanoseconds,
+    );
+    Figure {
+        heat: figures.median,
+        value: nanoseconds(figures.median),
+        beside,
+        about,
+    }
 }
 
 fn certainty_of(figures: &Figures, text: &dyn Fn(f64) -> String) -> String {
-    certainty(figures.low, figures.high, figures.confidence, figures.samples.len(), text)
+    certainty(
+        figures.low,
+        figures.high,
+        figures.confidence,
+        figures.samples.len(),
+        text,
+    )
 }
 
 /// Quartiles, confidence and number of samples in words.
@@ -262,5 +386,10 @@ fn certainty(
         || "too few samples for a confidence interval".to_owned(),
         |sure| format!("95 % confidence {} to {}", text(sure.low), text(sure.high)),
     );
-    format!("quartiles {} to {}, {sure}, {}", text(low), text(high), count(samples, "sample"))
+    format!(
+        "quartiles {} to {}, {sure}, {}",
+        text(low),
+        text(high),
+        count(samples, "sample")
+    )
 }

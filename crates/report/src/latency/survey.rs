@@ -16,12 +16,23 @@ use crate::style::{Role, Style};
 /// line a pair that says all that is known of it. Every heading says where the figures come from.
 pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
     let panels = panels::all(survey);
-    let title = if panels.is_empty() { "Nothing was measured" } else { "Near and far memory" };
+    let title = if panels.is_empty() {
+        "Nothing was measured"
+    } else {
+        "Near and far memory"
+    };
     let mut out = heading(style, title, &label(survey));
     for panel in panels {
         // A table of an emulated machine is not to be had without its label.
-        let emulated = survey.emulated.as_ref().map_or_else(String::new, |label| format!("; {label}"));
-        out.push_str(&heading(style, &panel.title, &(panel.remark.clone() + &emulated)));
+        let emulated = survey
+            .emulated
+            .as_ref()
+            .map_or_else(String::new, |label| format!("; {label}"));
+        out.push_str(&heading(
+            style,
+            &panel.title,
+            &(panel.remark.clone() + &emulated),
+        ));
         out.push_str(&panel.lines(style));
         if details {
             out.push_str(&every_pair(&panel, style));
@@ -29,10 +40,22 @@ pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
     }
     out.push('\n');
     for (first, text) in left_out(survey) {
-        out.push_str(&paragraph(style, 2, (Role::Dim, &first), Role::Plain, &text));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Dim, &first),
+            Role::Plain,
+            &text,
+        ));
     }
     for doubt in doubts(survey) {
-        out.push_str(&paragraph(style, 2, (Role::Warning, "! "), Role::Plain, &doubt));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Warning, "! "),
+            Role::Plain,
+            &doubt,
+        ));
     }
     for method in methods(survey) {
         out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &method));
@@ -42,12 +65,16 @@ pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
 
 /// That the figures were measured now, or the label of the emulated machine.
 pub(super) fn label(survey: &Survey) -> String {
-    survey.emulated.clone().unwrap_or_else(|| "measured in this run".to_owned())
+    survey
+        .emulated
+        .clone()
+        .unwrap_or_else(|| "measured in this run".to_owned())
 }
 
 fn every_pair(panel: &Panel, style: &Style) -> String {
     let all = panel.cells.iter().flatten().flatten();
-    all.map(|figure| paragraph(style, 4, (Role::Dim, ""), Role::Dim, &figure.about)).collect()
+    all.map(|figure| paragraph(style, 4, (Role::Dim, ""), Role::Dim, &figure.about))
+        .collect()
 }
 
 /// What was not measured, and why.
@@ -61,23 +88,47 @@ pub(super) fn left_out(survey: &Survey) -> Vec<(String, String)> {
         }
     }
     let first = || "not measured: ".to_owned();
-    lines.extend(pairs.into_iter().map(|skipped| (first(), skipped_pair(skipped))));
-    let transfers = survey.transfer.as_ref().map_or(&[][..], |matrix| &matrix.skipped);
+    lines.extend(
+        pairs
+            .into_iter()
+            .map(|skipped| (first(), skipped_pair(skipped))),
+    );
+    let transfers = survey
+        .transfer
+        .as_ref()
+        .map_or(&[][..], |matrix| &matrix.skipped);
     if let Some(example) = transfers.first() {
         let pairs = count(transfers.len(), "pair");
-        let text = format!("{pairs} of CPUs, such as {} and {}: {}", example.first, example.second, example.because);
+        let text = format!(
+            "{pairs} of CPUs, such as {} and {}: {}",
+            example.first, example.second, example.because
+        );
         lines.push((first(), text));
     }
-    lines.extend(survey.not_measured.iter().map(|part| (first(), format!("{}: {}", part.part, part.because))));
+    lines.extend(
+        survey
+            .not_measured
+            .iter()
+            .map(|part| (first(), format!("{}: {}", part.part, part.because))),
+    );
     lines
 }
 
 /// The doubts, each once, with the parts that have it where not all have; of other loads the largest.
 pub(super) fn doubts(survey: &Survey) -> Vec<String> {
     let parts: Vec<(Part, &[Warning])> = [
-        survey.latency.as_ref().map(|matrix| (Part::Latency, &matrix.warnings[..])),
-        survey.bandwidth.as_ref().map(|matrix| (Part::Bandwidth, &matrix.warnings[..])),
-        survey.transfer.as_ref().map(|matrix| (Part::Transfer, &matrix.warnings[..])),
+        survey
+            .latency
+            .as_ref()
+            .map(|matrix| (Part::Latency, &matrix.warnings[..])),
+        survey
+            .bandwidth
+            .as_ref()
+            .map(|matrix| (Part::Bandwidth, &matrix.warnings[..])),
+        survey
+            .transfer
+            .as_ref()
+            .map(|matrix| (Part::Transfer, &matrix.warnings[..])),
     ]
     .into_iter()
     .flatten()
@@ -87,7 +138,11 @@ pub(super) fn doubts(survey: &Survey) -> Vec<String> {
         for warning in *warnings {
             match seen.iter_mut().find(|(other, _)| same(other, warning)) {
                 Some((other, parts)) => {
-                    *other = if load(other) < load(warning) { warning } else { other };
+                    *other = if load(other) < load(warning) {
+                        warning
+                    } else {
+                        other
+                    };
                     parts.push(*part);
                 }
                 None => seen.push((warning, vec![*part])),
@@ -96,7 +151,13 @@ pub(super) fn doubts(survey: &Survey) -> Vec<String> {
     }
     let text = |(warning, of): (&Warning, Vec<Part>)| match of.len() == parts.len() {
         true => warning.to_string(),
-        false => format!("{}: {warning}", of.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        false => format!(
+            "{}: {warning}",
+            of.iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
     };
     seen.into_iter().map(text).collect()
 }
@@ -108,13 +169,23 @@ fn same(a: &Warning, b: &Warning) -> bool {
 
 /// How much other load a warning is about, in percent of a CPU.
 fn load(warning: &Warning) -> Option<f64> {
-    if let Warning::OtherLoad { percent } = warning { Some(*percent) } else { None }
+    if let Warning::OtherLoad { percent } = warning {
+        Some(*percent)
+    } else {
+        None
+    }
 }
 
 /// How each part was made.
 pub(super) fn methods(survey: &Survey) -> Vec<String> {
     let parts = [
-        survey.latency.as_ref().map(|matrix| format!("Latency: {}; {}.", super::method(matrix), latency_sure(matrix))),
+        survey.latency.as_ref().map(|matrix| {
+            format!(
+                "Latency: {}; {}.",
+                super::method(matrix),
+                latency_sure(matrix)
+            )
+        }),
         survey.bandwidth.as_ref().map(bandwidth_method),
         survey.transfer.as_ref().map(transfer_method),
     ];
@@ -122,7 +193,12 @@ pub(super) fn methods(survey: &Survey) -> Vec<String> {
 }
 
 fn latency_sure(matrix: &LatencyMatrix) -> String {
-    sure(matrix.pairs.iter().map(|pair| (pair.median_ns, pair.confidence_ns)))
+    sure(
+        matrix
+            .pairs
+            .iter()
+            .map(|pair| (pair.median_ns, pair.confidence_ns)),
+    )
 }
 
 fn bandwidth_method(matrix: &BandwidthMatrix) -> String {
@@ -133,7 +209,13 @@ fn bandwidth_method(matrix: &BandwidthMatrix) -> String {
         bytes(matrix.buffer_bytes),
         matrix.page_kind,
         matrix.window_s * 1e3,
-        super::of_samples("medians and quartiles", figures().map(|figures| figures.samples.len()).min().unwrap_or(0)),
+        super::of_samples(
+            "medians and quartiles",
+            figures()
+                .map(|figures| figures.samples.len())
+                .min()
+                .unwrap_or(0)
+        ),
         sure(figures().map(|figures| (figures.median, figures.confidence))),
         matrix.elapsed_s,
     )
@@ -143,11 +225,19 @@ fn transfer_method(matrix: &TransferMatrix) -> String {
     let figures = || matrix.pairs.iter().map(|pair| &pair.round_trip_ns);
     let which = match matrix.all_cpus {
         true => "every pair of CPUs",
-        false => "one pair of CPUs for each thing they share and each pair of nodes (--all-cpus for all)",
+        false => {
+            "one pair of CPUs for each thing they share and each pair of nodes (--all-cpus for all)"
+        }
     };
     format!(
         "Transfer: two pinned threads store and await numbers in one line; {which}; {} a pair; {}; {:.1} s.",
-        super::of_samples("medians", figures().map(|figures| figures.samples.len()).min().unwrap_or(0)),
+        super::of_samples(
+            "medians",
+            figures()
+                .map(|figures| figures.samples.len())
+                .min()
+                .unwrap_or(0)
+        ),
         sure(figures().map(|figures| (figures.median, figures.confidence))),
         matrix.elapsed_s,
     )

@@ -32,7 +32,10 @@ struct Drawn {
 /// nothing fetched or run. `machine` names the machine that was measured.
 pub fn survey_svg(survey: &Survey, machine: &Machine) -> String {
     let inner = WIDTH - 2 * MARGIN;
-    let panels = panels::all(survey).iter().map(|panel| draw(panel, inner)).collect();
+    let panels = panels::all(survey)
+        .iter()
+        .map(|panel| draw(panel, inner))
+        .collect();
     let mut y = MARGIN + 58;
     let mut placed = Vec::new();
     for row in rows(panels, inner) {
@@ -47,7 +50,11 @@ pub fn survey_svg(survey: &Survey, machine: &Machine) -> String {
     let notes = notes(survey);
     placed.push(html! { g transform=(at(MARGIN, y)) { (notes.markup) } });
     let height = y + notes.height + MARGIN;
-    let title = format!("{}: near and far memory, {}", summary::name(machine), label(survey));
+    let title = format!(
+        "{}: near and far memory, {}",
+        summary::name(machine),
+        label(survey)
+    );
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
             title { (clean(&title)) }
@@ -90,8 +97,10 @@ fn draw(panel: &Panel, inner: i32) -> Drawn {
     let names = size.clamp(8, 11);
     let width = (LABEL + columns * cell_width).max(420).min(inner);
     // Where names would run into each other, every few of them are written.
-    let (column_step, row_step) =
-        (((15 + cell_width) / cell_width) as usize, ((9 + cell_height) / cell_height) as usize);
+    let (column_step, row_step) = (
+        ((15 + cell_width) / cell_width) as usize,
+        ((9 + cell_height) / cell_height) as usize,
+    );
     let place = |index: usize, cell: i32, start: i32| start + index as i32 * cell;
     let markup = html! {
         (text("name", 0, 12, width, 14, &panel.title))
@@ -111,10 +120,21 @@ fn draw(panel: &Panel, inner: i32) -> Drawn {
         }
         (legend(panel, top + panel.rows.len() as i32 * cell_height + 12))
     };
-    Drawn { markup, width, height: top + panel.rows.len() as i32 * cell_height + 42 }
+    Drawn {
+        markup,
+        width,
+        height: top + panel.rows.len() as i32 * cell_height + 42,
+    }
 }
 
-fn cell(panel: &Panel, figure: Option<&Figure>, x: i32, y: i32, (width, height): (i32, i32), size: i32) -> Markup {
+fn cell(
+    panel: &Panel,
+    figure: Option<&Figure>,
+    x: i32,
+    y: i32,
+    (width, height): (i32, i32),
+    size: i32,
+) -> Markup {
     let Some(figure) = figure else {
         return html! { rect class="hole" x=(x) y=(y) width=(width - 1) height=(height - 1) {} };
     };
@@ -134,7 +154,9 @@ fn cell(panel: &Panel, figure: Option<&Figure>, x: i32, y: i32, (width, height):
 
 /// The steps with the figures they stand for; nothing where all figures are the same.
 fn legend(panel: &Panel, y: i32) -> Markup {
-    let Some(spacing) = panel.scale.spacing() else { return html! {} };
+    let Some(spacing) = panel.scale.spacing() else {
+        return html! {};
+    };
     let width = 30;
     html! {
         @for step in 0..=HOTTEST {
@@ -151,12 +173,18 @@ fn legend(panel: &Panel, y: i32) -> Markup {
 
 /// What was left out, the doubts, and how it was done.
 fn notes(survey: &Survey) -> Drawn {
-    let left_out = left_out(survey).into_iter().map(|(first, text)| ("warn", first + &text));
+    let left_out = left_out(survey)
+        .into_iter()
+        .map(|(first, text)| ("warn", first + &text));
     let doubts = doubts(survey).into_iter().map(|doubt| ("warn", doubt));
     let methods = methods(survey).into_iter().map(|method| ("dim", method));
     let notes = left_out.chain(doubts).chain(methods);
     let lines: Vec<(&str, String)> = notes
-        .flat_map(|(class, note)| wrap(&clean(&note), NOTE_COLUMNS).into_iter().map(move |line| (class, line)))
+        .flat_map(|(class, note)| {
+            wrap(&clean(&note), NOTE_COLUMNS)
+                .into_iter()
+                .map(move |line| (class, line))
+        })
         .collect();
     let height = lines.len() as i32 * 16;
     let markup = html! {
@@ -164,5 +192,9 @@ fn notes(survey: &Survey) -> Drawn {
             text class=(class) x="0" y=(y) font-size="11" { (line) }
         }
     };
-    Drawn { markup, width: WIDTH - 2 * MARGIN, height }
+    Drawn {
+        markup,
+        width: WIDTH - 2 * MARGIN,
+        height,
+    }
 }

@@ -25,7 +25,11 @@ pub(super) fn of(answer: &Answer) -> Vec<(Role, String)> {
         let text = format!(
             "both together explain {:.0} % of how run times differ{} ({} samples; least squares)",
             r2 * 100.0,
-            if explained.within_rounds { " within a round" } else { "" },
+            if explained.within_rounds {
+                " within a round"
+            } else {
+                ""
+            },
             explained.samples
         );
         (Role::Dim, text)
@@ -38,7 +42,10 @@ fn contrast(contrast: &Contrast) -> (Role, String) {
     let ratio = match &contrast.ratio {
         Known::Yes(ratio) => ratio,
         Known::No { not_known_because } => {
-            return (Role::Dim, format!("{subject}, against {object}: cannot tell, because {not_known_because}"));
+            return (
+                Role::Dim,
+                format!("{subject}, against {object}: cannot tell, because {not_known_because}"),
+            );
         }
     };
     let (role, mut text) = compared(subject, object, ratio);
@@ -52,18 +59,26 @@ fn compared(subject: &str, object: &str, ratio: &Ratio) -> (Role, String) {
     let median = ratio.median;
     let Some(Interval { low, high }) = ratio.confidence else {
         let rounds = count(ratio.rounds, "round");
-        let text = format!("{subject}: {median:.3} times the time of {object} in {rounds}; six would give an interval");
+        let text = format!(
+            "{subject}: {median:.3} times the time of {object} in {rounds}; six would give an interval"
+        );
         return (Role::Dim, text);
     };
     let interval = format!("({low:.3} to {high:.3})");
     match ratio.is_told() {
-        true if median > 1.0 => (Role::Plain, format!("{subject}: {median:.3} times {interval} the time of {object}")),
+        true if median > 1.0 => (
+            Role::Plain,
+            format!("{subject}: {median:.3} times {interval} the time of {object}"),
+        ),
         true => {
-            let faster = format!("{subject}: {median:.3} times {interval} the time of {object}, faster");
+            let faster =
+                format!("{subject}: {median:.3} times {interval} the time of {object}, faster");
             (Role::Plain, faster)
         }
         false => {
-            let text = format!("{subject}: no difference from {object} can be told, {median:.3} times {interval}");
+            let text = format!(
+                "{subject}: no difference from {object} can be told, {median:.3} times {interval}"
+            );
             (Role::Plain, text)
         }
     }
@@ -76,18 +91,28 @@ fn sides(question: Question) -> (&'static str, &'static str) {
         Question::OtherNode => ("CPUs bound to another node than the memory", SAME),
         Question::FloatingCpus => ("CPUs floating, memory bound", SAME),
         Question::AllFloating => ("memory and CPUs floating", SAME),
-        Question::BalancingFloatingMemory => ("NUMA balancing on, memory floating", "the same with it off"),
-        Question::BalancingBoundMemory => ("NUMA balancing on, memory bound and CPUs floating", "the same with it off"),
-        Question::PreferredToBound => ("the memory's node preferred, CPUs floating", SAME),
-        Question::PreferredToNone => {
-            ("the memory's node preferred, CPUs floating", "the same without a preferred node")
+        Question::BalancingFloatingMemory => {
+            ("NUMA balancing on, memory floating", "the same with it off")
         }
+        Question::BalancingBoundMemory => (
+            "NUMA balancing on, memory bound and CPUs floating",
+            "the same with it off",
+        ),
+        Question::PreferredToBound => ("the memory's node preferred, CPUs floating", SAME),
+        Question::PreferredToNone => (
+            "the memory's node preferred, CPUs floating",
+            "the same without a preferred node",
+        ),
     }
 }
 
 fn migration(cost: &Known<Estimate>) -> (Role, String) {
-    let cannot =
-        |because: &str| (Role::Dim, format!("what a cross-node migration cost: cannot tell, because {because}"));
+    let cannot = |because: &str| {
+        (
+            Role::Dim,
+            format!("what a cross-node migration cost: cannot tell, because {because}"),
+        )
+    };
     match cost {
         Known::Yes(cost) => {
             let Interval { low, high } = cost.confidence;
@@ -96,8 +121,13 @@ fn migration(cost: &Known<Estimate>) -> (Role, String) {
             let [value, low, high] = amounts;
             let name = unit.1;
             match cost.is_told() {
-                true => (Role::Plain, format!("each cross-node migration cost {value} {name} ({low} to {high})")),
-                false => cannot(&format!("the estimate, {value} {name}, may as well be none ({low} to {high})")),
+                true => (
+                    Role::Plain,
+                    format!("each cross-node migration cost {value} {name} ({low} to {high})"),
+                ),
+                false => cannot(&format!(
+                    "the estimate, {value} {name}, may as well be none ({low} to {high})"
+                )),
             }
         }
         Known::No { not_known_because } => cannot(not_known_because),
@@ -105,14 +135,24 @@ fn migration(cost: &Known<Estimate>) -> (Role, String) {
 }
 
 fn far(cost: &Known<Estimate>) -> (Role, String) {
-    let cannot = |because: &str| (Role::Dim, format!("what running far cost: cannot tell, because {because}"));
+    let cannot = |because: &str| {
+        (
+            Role::Dim,
+            format!("what running far cost: cannot tell, because {because}"),
+        )
+    };
     match cost {
         Known::Yes(cost) => {
-            let [value, low, high] =
-                [cost.value, cost.confidence.low, cost.confidence.high].map(|share| format!("{:.1}", share * 100.0));
+            let [value, low, high] = [cost.value, cost.confidence.low, cost.confidence.high]
+                .map(|share| format!("{:.1}", share * 100.0));
             match cost.is_told() {
-                true => (Role::Plain, format!("running far all the time cost {value} % ({low} to {high})")),
-                false => cannot(&format!("the estimate, {value} %, may as well be none ({low} to {high})")),
+                true => (
+                    Role::Plain,
+                    format!("running far all the time cost {value} % ({low} to {high})"),
+                ),
+                false => cannot(&format!(
+                    "the estimate, {value} %, may as well be none ({low} to {high})"
+                )),
             }
         }
         Known::No { not_known_because } => cannot(not_known_because),
@@ -130,5 +170,9 @@ fn unit(seconds: f64) -> (f64, &'static str) {
 
 fn amount(seconds: f64, unit: (f64, &str)) -> String {
     let value = seconds * unit.0;
-    if value.abs() >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+    if value.abs() >= 100.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.1}")
+    }
 }

@@ -37,11 +37,19 @@ pub(super) fn times(rows: &[Row], style: &Style) -> String {
             grid.row(cells);
             continue;
         };
-        let interval = figures.confidence.map(|c| format!("{} to {}", seconds(c.low), seconds(c.high)));
-        cells.extend([moments.mean, moments.max, moments.min].map(|value| Cell::from(seconds(value))));
+        let interval = figures
+            .confidence
+            .map(|c| format!("{} to {}", seconds(c.low), seconds(c.high)));
+        cells.extend(
+            [moments.mean, moments.max, moments.min].map(|value| Cell::from(seconds(value))),
+        );
         cells.push(moments.stdev.map_or_else(String::new, seconds).into());
         cells.push(Cell::new(Role::Subject, seconds(figures.median)));
-        cells.push(interval.unwrap_or_else(|| "from 6 samples on".to_owned()).into());
+        cells.push(
+            interval
+                .unwrap_or_else(|| "from 6 samples on".to_owned())
+                .into(),
+        );
         cells.push(figures.samples.len().to_string().into());
         cells.push(some(row.doubtful));
         cells.push(some(failures(row)));
@@ -77,19 +85,37 @@ pub(super) fn migrations(rows: &[Row], style: &Style) -> String {
             }
             Known::No { .. } => cells.extend([unknown(), unknown(), unknown(), unknown()]),
         }
-        cells.push(row.far_share.get().map_or_else(unknown, |share| format!("{:.1}", share * 100.0).into()));
         cells.push(
-            row.pages_migrated.get().map_or_else(Cell::default, |pages| {
-                if *pages > 0.0 { pages.to_string().into() } else { Cell::default() }
-            }),
+            row.far_share
+                .get()
+                .map_or_else(unknown, |share| format!("{:.1}", share * 100.0).into()),
         );
-        cells.push(row.keeper_cpu_share.map_or_else(Cell::default, |share| format!("{:.2}", share * 100.0).into()));
+        cells.push(
+            row.pages_migrated
+                .get()
+                .map_or_else(Cell::default, |pages| {
+                    if *pages > 0.0 {
+                        pages.to_string().into()
+                    } else {
+                        Cell::default()
+                    }
+                }),
+        );
+        cells.push(row.keeper_cpu_share.map_or_else(Cell::default, |share| {
+            format!("{:.2}", share * 100.0).into()
+        }));
         grid.row(cells);
     }
     let mut out = grid.render(style);
     if let Some(because) = rows.iter().find_map(|row| row.migrations.why_not()) {
         let text = format!("migrations are not known: {because}");
-        out.push_str(&crate::layout::paragraph(style, 2, (Role::Plain, ""), Role::Warning, &text));
+        out.push_str(&crate::layout::paragraph(
+            style,
+            2,
+            (Role::Plain, ""),
+            Role::Warning,
+            &text,
+        ));
     }
     out
 }
@@ -98,8 +124,13 @@ pub(super) fn migrations(rows: &[Row], style: &Style) -> String {
 fn key(row: &Row) -> Vec<Cell> {
     let cell = &row.cell;
     let nb = u8::from(cell.policy.numa_balancing);
-    let texts =
-        [row.row.to_string(), cell.pnid().to_string(), nb.to_string(), cell.memory.to_string(), cell.cpus.to_string()];
+    let texts = [
+        row.row.to_string(),
+        cell.pnid().to_string(),
+        nb.to_string(),
+        cell.memory.to_string(),
+        cell.cpus.to_string(),
+    ];
     texts.map(Cell::from).to_vec()
 }
 
@@ -109,12 +140,20 @@ fn failures(row: &Row) -> usize {
 
 /// A number, or nothing for none, so that a column without any is left out.
 fn some(number: usize) -> Cell {
-    if number == 0 { Cell::default() } else { Cell::new(Role::Warning, number.to_string()) }
+    if number == 0 {
+        Cell::default()
+    } else {
+        Cell::new(Role::Warning, number.to_string())
+    }
 }
 
 /// Decimals with which the shortest run time of the table has three figures and more.
 fn digits(rows: &[Row]) -> usize {
-    let least = rows.iter().filter_map(|row| row.moments.as_ref()).map(|m| m.min).fold(f64::INFINITY, f64::min);
+    let least = rows
+        .iter()
+        .filter_map(|row| row.moments.as_ref())
+        .map(|m| m.min)
+        .fold(f64::INFINITY, f64::min);
     match least {
         _ if least >= 100.0 => 2,
         _ if least >= 1.0 => 3,

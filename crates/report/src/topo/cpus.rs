@@ -13,22 +13,44 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
         return String::new();
     }
     let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]);
-    let mut line = |label: &str, role, text: String| grid.row(vec![Cell::new(Role::Dim, label), Cell::new(role, text)]);
-    line("online", Role::Subject, machine.cpu_states.online.to_string());
-    let offline: CpuSet = machine.cpus.iter().filter(|cpu| !cpu.online).map(|cpu| cpu.id).collect();
+    let mut line = |label: &str, role, text: String| {
+        grid.row(vec![Cell::new(Role::Dim, label), Cell::new(role, text)])
+    };
+    line(
+        "online",
+        Role::Subject,
+        machine.cpu_states.online.to_string(),
+    );
+    let offline: CpuSet = machine
+        .cpus
+        .iter()
+        .filter(|cpu| !cpu.online)
+        .map(|cpu| cpu.id)
+        .collect();
     let states = &machine.cpu_states;
     let sets = [
         ("offline", Some(&offline)),
         ("isolated", states.isolated.get()),
         ("tickless", states.nohz_full.get()),
-        ("allowed here", states.allowed.get().filter(|allowed| **allowed != states.online)),
+        (
+            "allowed here",
+            states
+                .allowed
+                .get()
+                .filter(|allowed| **allowed != states.online),
+        ),
     ];
     for (label, set) in sets {
         if let Some(set) = set.filter(|set| !set.is_empty()) {
             line(label, Role::Subject, set.to_string());
         }
     }
-    let homeless: CpuSet = machine.cpus.iter().filter(|cpu| cpu.node.is_none()).map(|cpu| cpu.id).collect();
+    let homeless: CpuSet = machine
+        .cpus
+        .iter()
+        .filter(|cpu| cpu.node.is_none())
+        .map(|cpu| cpu.id)
+        .collect();
     if !homeless.is_empty() {
         line("on no node", Role::Warning, homeless.to_string());
     }
@@ -45,6 +67,10 @@ fn structure(summary: &Summary) -> String {
     let mut parts = vec![summary.cpus()];
     parts.extend(summary.packages.map(|packages| count(packages, "package")));
     parts.extend(summary.cores.map(|cores| count(cores, "core")));
-    parts.extend(summary.threads.map(|threads| format!("{} a core", count(threads, "thread"))));
+    parts.extend(
+        summary
+            .threads
+            .map(|threads| format!("{} a core", count(threads, "thread"))),
+    );
     parts.join(", ")
 }

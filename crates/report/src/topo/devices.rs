@@ -16,7 +16,10 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
     };
     let mut by_place: BTreeMap<Option<NodeId>, Vec<&PciDevice>> = BTreeMap::new();
     for device in all.iter().filter(|device| notable(device)) {
-        by_place.entry(device.node.get().copied().flatten()).or_default().push(device);
+        by_place
+            .entry(device.node.get().copied().flatten())
+            .or_default()
+            .push(device);
     }
     let shown: usize = by_place.values().map(Vec::len).sum();
     let columns = [
@@ -40,7 +43,10 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
         (_, 0) => String::new(),
         (0, others) => format!("none that moves data, {} others", others),
         (_, others) => {
-            format!("that move data; not shown: {} (bridges, serial ports and such)", count(others, "other"))
+            format!(
+                "that move data; not shown: {} (bridges, serial ports and such)",
+                count(others, "other")
+            )
         }
     };
     heading(style, "Devices", &remark) + &grid.render(style)
@@ -52,8 +58,14 @@ fn row(machine: &Machine, localities: &Localities<'_>, device: &PciDevice) -> Ve
         Known::Yes(None) => ("none".to_owned(), Role::Warning),
         Known::No { .. } => ("?".to_owned(), Role::Dim),
     };
-    let class = device.class_name.clone().unwrap_or_else(|| format!("class {:06x}", device.class));
-    let name = device.name.clone().unwrap_or_else(|| format!("{:04x}:{:04x}", device.vendor, device.device));
+    let class = device
+        .class_name
+        .clone()
+        .unwrap_or_else(|| format!("class {:06x}", device.class));
+    let name = device
+        .name
+        .clone()
+        .unwrap_or_else(|| format!("{:04x}:{:04x}", device.vendor, device.device));
     vec![
         Cell::new(role, place),
         Cell::new(Role::Subject, device.address.to_string()),
@@ -68,7 +80,9 @@ fn row(machine: &Machine, localities: &Localities<'_>, device: &PciDevice) -> Ve
 /// Where a device is when the kernel does not say so, or the firmware says something else; empty when both agree.
 pub(crate) fn place(localities: &Localities<'_>, device: &PciDevice) -> String {
     let effective = localities.of(device.address);
-    let firmware = localities.firmware(device.root).map(|firmware| firmware.node);
+    let firmware = localities
+        .firmware(device.root)
+        .map(|firmware| firmware.node);
     match firmware.filter(|&node| Some(node) != effective.node) {
         Some(node) if effective.is_kernels() => format!("firmware says node {node}"),
         _ if effective.is_kernels() => String::new(),
@@ -80,5 +94,6 @@ pub(crate) fn place(localities: &Localities<'_>, device: &PciDevice) -> String {
 /// encryption, InfiniBand, CXL memory (base classes and subclasses of the PCI Code and ID Assignment Specification).
 pub(crate) fn notable(device: &PciDevice) -> bool {
     let base = device.class >> 16;
-    matches!(base, 0x01 | 0x02 | 0x03 | 0x0b | 0x0d | 0x10 | 0x12) || matches!(device.kind(), 0x0502 | 0x0c06)
+    matches!(base, 0x01 | 0x02 | 0x03 | 0x0b | 0x0d | 0x10 | 0x12)
+        || matches!(device.kind(), 0x0502 | 0x0c06)
 }

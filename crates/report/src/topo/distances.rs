@@ -11,13 +11,24 @@ use crate::style::{Role, Style};
 /// The section on distances: the kernel's table, and the firmware's where it says something else.
 pub(super) fn section(machine: &Machine, style: &Style) -> String {
     let mut out = String::new();
-    if let Some(table) = machine.distances.get().filter(|table| !table.nodes().is_empty()) {
+    if let Some(table) = machine
+        .distances
+        .get()
+        .filter(|table| !table.nodes().is_empty())
+    {
         out.push_str(&heading(style, "Distances", &remark(table)));
         out.push_str(&matrix(table, style));
     }
-    let firmware = machine.firmware_distances.get().filter(|table| !table.nodes().is_empty());
+    let firmware = machine
+        .firmware_distances
+        .get()
+        .filter(|table| !table.nodes().is_empty());
     if let Some(table) = firmware.filter(|table| !same_entries(table, machine.distances.get())) {
-        out.push_str(&heading(style, "Distances the firmware gives", &remark(table)));
+        out.push_str(&heading(
+            style,
+            "Distances the firmware gives",
+            &remark(table),
+        ));
         out.push_str(&matrix(table, style));
     }
     out
@@ -50,20 +61,41 @@ pub(crate) fn remark(table: &Distances) -> String {
 
 /// A distance matrix with heat by distance.
 pub(crate) fn matrix(table: &Distances, style: &Style) -> String {
-    let widest = table.entries().map(|(.., distance)| text(distance).len()).max().unwrap_or(0);
-    let label = table.nodes().iter().map(|node| node.to_string().len()).max().unwrap_or(0);
+    let widest = table
+        .entries()
+        .map(|(.., distance)| text(distance).len())
+        .max()
+        .unwrap_or(0);
+    let label = table
+        .nodes()
+        .iter()
+        .map(|node| node.to_string().len())
+        .max()
+        .unwrap_or(0);
     let needed = 4 + label.max(4) + table.nodes().len() * (widest.max(label) + 2);
-    if needed > style.columns() { by_distance(table, style) } else { square(table, style) }
+    if needed > style.columns() {
+        by_distance(table, style)
+    } else {
+        square(table, style)
+    }
 }
 
 fn square(table: &Distances, style: &Style) -> String {
     let headings: Vec<String> = table.nodes().iter().map(ToString::to_string).collect();
     let mut columns = vec![("node", Side::Right)];
-    columns.extend(headings.iter().map(|heading| (heading.as_str(), Side::Right)));
+    columns.extend(
+        headings
+            .iter()
+            .map(|heading| (heading.as_str(), Side::Right)),
+    );
     let mut grid = Grid::new(&columns);
     for &from in table.nodes() {
         let mut row = vec![Cell::new(Role::Heading, from.to_string())];
-        row.extend(table.row(from).map(|(_, distance)| Cell::new(role(distance), text(distance))));
+        row.extend(
+            table
+                .row(from)
+                .map(|(_, distance)| Cell::new(role(distance), text(distance))),
+        );
         grid.row(row);
     }
     grid.render(style)
@@ -78,11 +110,19 @@ fn by_distance(table: &Distances, style: &Style) -> String {
             groups.entry(distance).or_default().insert(to);
         }
         // Holes last: they are what nobody knows.
-        let (holes, known): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(distance, _)| distance.is_none());
+        let (holes, known): (Vec<_>, Vec<_>) = groups
+            .into_iter()
+            .partition(|(distance, _)| distance.is_none());
         let mut first = format!("{from:>4}  ");
         for (distance, nodes) in known.into_iter().chain(holes) {
             let line = format!("{first}{:>4}: ", text(distance));
-            out.push_str(&paragraph(style, 2, (role(distance), &line), Role::Plain, &nodes.to_string()));
+            out.push_str(&paragraph(
+                style,
+                2,
+                (role(distance), &line),
+                Role::Plain,
+                &nodes.to_string(),
+            ));
             first = " ".repeat(6);
         }
     }

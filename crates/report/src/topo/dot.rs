@@ -19,21 +19,51 @@ pub fn dot(machine: &Machine) -> String {
     out.push_str("  edge [fontname=\"sans-serif\", fontsize=10, color=\"#8899aa\"];\n");
     let packages = Packages::of(machine);
     for node in &machine.nodes {
-        let dashed = if node.online { "" } else { ", style=\"rounded,dashed\"" };
-        let _ = writeln!(out, "  n{} [label={}{dashed}];", node.id, quoted(&label(machine, &packages, node)));
+        let dashed = if node.online {
+            ""
+        } else {
+            ", style=\"rounded,dashed\""
+        };
+        let _ = writeln!(
+            out,
+            "  n{} [label={}{dashed}];",
+            node.id,
+            quoted(&label(machine, &packages, node))
+        );
     }
-    for device in machine.pci.get().into_iter().flatten().filter(|device| notable(device)) {
-        let what = device.driver.as_deref().or(device.class_name.as_deref()).unwrap_or("");
+    for device in machine
+        .pci
+        .get()
+        .into_iter()
+        .flatten()
+        .filter(|device| notable(device))
+    {
+        let what = device
+            .driver
+            .as_deref()
+            .or(device.class_name.as_deref())
+            .unwrap_or("");
         let names = machine.names_on(device.address).join(" ");
         let lines = [device.address.to_string(), names, what.to_owned()];
-        let name = lines.iter().filter(|line| !line.is_empty()).cloned().collect::<Vec<_>>().join("\n");
+        let name = lines
+            .iter()
+            .filter(|line| !line.is_empty())
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("\n");
         let id = quoted(&device.address.to_string());
         let _ = writeln!(
             out,
             "  {id} [shape=component, style=filled, fillcolor=\"#fff4dd\", fontsize=9, label={}];",
             quoted(&name)
         );
-        if let Some(node) = device.node.get().copied().flatten().filter(|&node| machine.node(node).is_some()) {
+        if let Some(node) = device
+            .node
+            .get()
+            .copied()
+            .flatten()
+            .filter(|&node| machine.node(node).is_some())
+        {
             let _ = writeln!(out, "  n{node} -- {id} [style=bold];");
         }
     }
@@ -66,20 +96,30 @@ fn edges(machine: &Machine, out: &mut String) {
         for &to in &ids[index + 1..] {
             let there = machine.distance(from, to);
             let back = machine.distance(to, from);
-            let text = |distance: Option<Distance>| distance.map_or_else(|| "?".to_owned(), |d| d.to_string());
+            let text = |distance: Option<Distance>| {
+                distance.map_or_else(|| "?".to_owned(), |d| d.to_string())
+            };
             let label = match (there, back) {
                 (None, None) => continue,
                 (there, back) if there == back => text(there),
                 (there, back) => format!("{} / {}", text(there), text(back)),
             };
-            let length = there.or(back).map_or(2.0, |distance| f64::from(distance.0.min(255)) / 10.0);
-            let _ = writeln!(out, "  n{from} -- n{to} [label={}, len={length:.1}];", quoted(&label));
+            let length = there
+                .or(back)
+                .map_or(2.0, |distance| f64::from(distance.0.min(255)) / 10.0);
+            let _ = writeln!(
+                out,
+                "  n{from} -- n{to} [label={}, len={length:.1}];",
+                quoted(&label)
+            );
         }
     }
 }
 
 /// A quoted string of the DOT language: backslashes and quotes escaped, lines separated by `\n`.
 fn quoted(text: &str) -> String {
-    let lines = text.split('\n').map(|line| clean(line).replace('\\', "\\\\").replace('"', "\\\""));
+    let lines = text
+        .split('\n')
+        .map(|line| clean(line).replace('\\', "\\\\").replace('"', "\\\""));
     format!("\"{}\"", lines.collect::<Vec<_>>().join("\\n"))
 }

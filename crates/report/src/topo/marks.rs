@@ -41,20 +41,42 @@ pub(crate) struct Served {
 }
 
 /// Where an interrupt of a PCI device is served; `None` for others and where it is not known.
-pub(crate) fn served(machine: &Machine, localities: &Localities<'_>, interrupt: &Interrupt) -> Option<Served> {
+pub(crate) fn served(
+    machine: &Machine,
+    localities: &Localities<'_>,
+    interrupt: &Interrupt,
+) -> Option<Served> {
     let (device, serving) = (interrupt.device?, serving(interrupt)?);
-    let nodes = serving.cpus.iter().filter_map(|cpu| machine.node_of(cpu)).collect();
-    Some(Served { device, nodes, home: localities.of(device).node })
+    let nodes = serving
+        .cpus
+        .iter()
+        .filter_map(|cpu| machine.node_of(cpu))
+        .collect();
+    Some(Served {
+        device,
+        nodes,
+        home: localities.of(device).node,
+    })
 }
 
 /// The names under which the system knows PCI devices: network interfaces, NVMe controllers, disks.
 pub(crate) fn names(machine: &Machine) -> BTreeMap<PciAddress, String> {
     let interfaces = machine.networks.get().into_iter().flatten();
-    let interfaces = interfaces.filter_map(|network| Some((network.device?, network.name.as_str())));
-    let controllers = machine.nvme.get().into_iter().flatten().flat_map(|subsystem| &subsystem.controllers);
-    let controllers = controllers.filter_map(|controller| Some((controller.device?, controller.name.as_str())));
+    let interfaces =
+        interfaces.filter_map(|network| Some((network.device?, network.name.as_str())));
+    let controllers = machine
+        .nvme
+        .get()
+        .into_iter()
+        .flatten()
+        .flat_map(|subsystem| &subsystem.controllers);
+    let controllers =
+        controllers.filter_map(|controller| Some((controller.device?, controller.name.as_str())));
     let mut names: BTreeMap<PciAddress, String> = BTreeMap::new();
-    let disks = machine.disks.iter().map(|disk| (disk.device, disk.name.as_str()));
+    let disks = machine
+        .disks
+        .iter()
+        .map(|disk| (disk.device, disk.name.as_str()));
     for (device, name) in interfaces.chain(controllers).chain(disks) {
         let all = names.entry(device).or_default();
         all.push_str(if all.is_empty() { "" } else { ", " });
@@ -66,11 +88,19 @@ pub(crate) fn names(machine: &Machine) -> BTreeMap<PciAddress, String> {
 impl Marks {
     /// The marks of a machine, with the findings of an audit where there is one.
     pub(crate) fn of(machine: &Machine, audit: Option<&Audit>) -> Self {
-        let mut marks = Self { names: names(machine), ..Self::default() };
+        let mut marks = Self {
+            names: names(machine),
+            ..Self::default()
+        };
         marks.place(machine);
         for finding in audit.into_iter().flat_map(|audit| &audit.findings) {
-            let Some(device) = finding.device else { continue };
-            let (gravest, number) = marks.findings.entry(device).or_insert((finding.severity, 0));
+            let Some(device) = finding.device else {
+                continue;
+            };
+            let (gravest, number) = marks
+                .findings
+                .entry(device)
+                .or_insert((finding.severity, 0));
             (*gravest, *number) = ((*gravest).max(finding.severity), *number + 1);
         }
         marks
@@ -84,18 +114,38 @@ impl Marks {
         let localities = Localities::new(machine);
         let mut lots: BTreeMap<(NodeId, PciAddress, NodeId), usize> = BTreeMap::new();
         for interrupt in machine.interrupts.get().into_iter().flatten() {
-            let Some(Served { device, nodes, home: Some(home) }) = served(machine, &localities, interrupt) else {
+            let Some(Served {
+                device,
+                nodes,
+                home: Some(home),
+            }) = served(machine, &localities, interrupt)
+            else {
                 continue;
             };
             // An interrupt that CPUs of several nodes may serve is neither near nor far.
-            let (Some(node), 1) = (nodes.first(), nodes.len()) else { continue };
-            let cpus = if node == home { &mut self.near } else { &mut self.far };
-            cpus.extend(serving(interrupt).into_iter().flat_map(|serving| serving.cpus.iter()));
+            let (Some(node), 1) = (nodes.first(), nodes.len()) else {
+                continue;
+            };
+            let cpus = if node == home {
+                &mut self.near
+            } else {
+                &mut self.far
+            };
+            cpus.extend(
+                serving(interrupt)
+                    .into_iter()
+                    .flat_map(|serving| serving.cpus.iter()),
+            );
             *lots.entry((node, device, home)).or_default() += 1;
         }
         for ((node, device, home), interrupts) in lots {
             let (device, distance) = (self.name(device), machine.distance(home, node));
-            self.lots.entry(node).or_default().push(Lot { device, home, interrupts, distance });
+            self.lots.entry(node).or_default().push(Lot {
+                device,
+                home,
+                interrupts,
+                distance,
+            });
         }
         for (&node, lots) in &mut self.lots {
             lots.sort_by_key(|lot| lot.home == node);
@@ -114,7 +164,10 @@ impl Marks {
 
     /// What the system calls a device, or its address.
     pub(crate) fn name(&self, device: PciAddress) -> String {
-        self.names.get(&device).cloned().unwrap_or_else(|| device.to_string())
+        self.names
+            .get(&device)
+            .cloned()
+            .unwrap_or_else(|| device.to_string())
     }
 
     /// What the system calls a device, where it has a name.

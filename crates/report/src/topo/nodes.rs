@@ -27,7 +27,9 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
         grid.row(row(node, packages.on(machine, node)));
     }
     let remark = match &machine.possible_nodes {
-        Known::Yes(possible) if possible.len() > machine.nodes.len() => format!("possible: {possible}"),
+        Known::Yes(possible) if possible.len() > machine.nodes.len() => {
+            format!("possible: {possible}")
+        }
         _ => String::new(),
     };
     if machine.nodes.is_empty() {
@@ -37,7 +39,11 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
 }
 
 fn row(node: &Node, package: String) -> Vec<Cell> {
-    let state = if node.online { Cell::new(Role::Local, "online") } else { Cell::new(Role::Far, "offline") };
+    let state = if node.online {
+        Cell::new(Role::Local, "online")
+    } else {
+        Cell::new(Role::Far, "offline")
+    };
     let memory = node.memory.get();
     let total = match memory {
         Some(memory) if memory.total_bytes == 0 => Cell::new(Role::Dim, "none"),
@@ -46,7 +52,10 @@ fn row(node: &Node, package: String) -> Vec<Cell> {
     };
     let (count, cpus) = match node.cpus.len() {
         0 => (Cell::new(Role::Dim, "0"), Cell::new(Role::Dim, "none")),
-        count => (Cell::from(count.to_string()), Cell::new(Role::Subject, node.cpus.to_string())),
+        count => (
+            Cell::from(count.to_string()),
+            Cell::new(Role::Subject, node.cpus.to_string()),
+        ),
     };
     vec![
         Cell::new(Role::Heading, node.id.to_string()),
@@ -55,7 +64,11 @@ fn row(node: &Node, package: String) -> Vec<Cell> {
         cpus,
         Cell::from(package),
         total,
-        Cell::from(memory.and_then(|memory| memory.free_bytes).map_or_else(String::new, bytes)),
+        Cell::from(
+            memory
+                .and_then(|memory| memory.free_bytes)
+                .map_or_else(String::new, bytes),
+        ),
         Cell::from(node.tier.map_or_else(String::new, |tier| tier.to_string())),
         Cell::from(read_latency(node)),
         Cell::new(Role::Dim, remarks(node).join(", ")),
@@ -64,9 +77,15 @@ fn row(node: &Node, package: String) -> Vec<Cell> {
 
 /// The firmware's read latency from CPUs, or else from any initiator.
 fn read_latency(node: &Node) -> String {
-    let classes = || node.access.iter().filter(|access| access.read_latency_ns.is_some());
+    let classes = || {
+        node.access
+            .iter()
+            .filter(|access| access.read_latency_ns.is_some())
+    };
     let access = classes().max_by_key(|access| access.class);
-    access.and_then(|access| access.read_latency_ns).map_or_else(String::new, |ns| format!("{ns} ns"))
+    access
+        .and_then(|access| access.read_latency_ns)
+        .map_or_else(String::new, |ns| format!("{ns} ns"))
 }
 
 /// What is odd about a node.
@@ -91,7 +110,14 @@ fn remarks(node: &Node) -> Vec<String> {
     for cache in &node.memory_side_caches {
         remarks.push(format!("memory-side cache {}", bytes(cache.size_bytes)));
     }
-    let pools = node.memory.get().into_iter().flat_map(|memory| &memory.huge_pages).filter(|pool| pool.total > 0);
-    remarks.extend(pools.map(|pool| format!("{} huge pages of {}", pool.total, bytes(pool.page_bytes))));
+    let pools = node
+        .memory
+        .get()
+        .into_iter()
+        .flat_map(|memory| &memory.huge_pages)
+        .filter(|pool| pool.total > 0);
+    remarks.extend(
+        pools.map(|pool| format!("{} huge pages of {}", pool.total, bytes(pool.page_bytes))),
+    );
     remarks
 }

@@ -84,7 +84,11 @@ pub fn svg(machine: &Machine) -> String {
         y += part.height + 14;
     }
     let height = y - 14 + MARGIN;
-    let caption = format!("{}: {}", summary::name(machine), Summary::of(machine).line());
+    let caption = format!(
+        "{}: {}",
+        summary::name(machine),
+        Summary::of(machine).line()
+    );
     let drawing = html! {
         svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
             title { (clean(&caption)) }
@@ -99,11 +103,17 @@ pub fn svg(machine: &Machine) -> String {
 
 /// What the picture shows, for those who do not see it.
 fn describe(machine: &Machine) -> String {
-    let distances = match machine.distances.get().filter(|table| table.nodes().len() > 1) {
+    let distances = match machine
+        .distances
+        .get()
+        .filter(|table| table.nodes().len() > 1)
+    {
         Some(_) => "; below them the distances between nodes",
         None => "",
     };
-    format!("Each node with its CPUs, caches, memory and devices{distances}. nearfar topo prints the same as text.")
+    format!(
+        "Each node with its CPUs, caches, memory and devices{distances}. nearfar topo prints the same as text."
+    )
 }
 
 fn head(machine: &Machine) -> Drawn {
@@ -132,7 +142,11 @@ fn homeless(machine: &Machine, marks: &Marks, width: i32) -> Option<Drawn> {
     let localities = Localities::new(machine);
     let shown = devices.len().min(MOST) as i32;
     // In a narrow picture the place stands below the device.
-    let (step, second) = if width < 600 { (34, (28, 17, width - 42)) } else { (17, (width / 2, 0, width / 2 - 14)) };
+    let (step, second) = if width < 600 {
+        (34, (28, 17, width - 42))
+    } else {
+        (17, (width / 2, 0, width / 2 - 14))
+    };
     let height = 32 + shown * step + 4;
     let title = match devices.len().saturating_sub(MOST) {
         0 => "on no node, as far as the kernel knows".to_owned(),
@@ -154,16 +168,26 @@ fn device_line(device: &PciDevice, marks: &Marks) -> String {
     let short = device.address.to_string();
     let short = short.strip_prefix("0000:").unwrap_or(&short);
     let system = marks.known_name(device.address).unwrap_or("");
-    let what = device.driver.as_deref().or(device.class_name.as_deref()).unwrap_or("");
+    let what = device
+        .driver
+        .as_deref()
+        .or(device.class_name.as_deref())
+        .unwrap_or("");
     let name = device.name.as_deref().unwrap_or("");
-    [system, short, what, name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
+    [system, short, what, name]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("  ")
 }
 
 /// One device on a line, with a flag where there are findings about it.
 fn device(device: &PciDevice, marks: &Marks, x: i32, y: i32, width: i32) -> Markup {
     let findings = marks.findings(device.address);
     let flag = findings.map(|(severity, number)| (severity, number.to_string()));
-    let taken = flag.as_ref().map_or(14, |(_, number)| number.len() as i32 * 7 + 16);
+    let taken = flag
+        .as_ref()
+        .map_or(14, |(_, number)| number.len() as i32 * 7 + 16);
     html! {
         @match &flag {
             Some((severity, number)) => {

@@ -16,7 +16,13 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
     let mut out = heading(style, "Not known", "");
     for (because, what) in reasons {
         let what = format!("{}: ", what.join(", "));
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Dim, &format!("{what}{because}")));
+        out.push_str(&paragraph(
+            style,
+            2,
+            (Role::Plain, ""),
+            Role::Dim,
+            &format!("{what}{because}"),
+        ));
     }
     out
 }

@@ -39,12 +39,21 @@ pub fn elements(xml: &str) -> Result<Vec<Element>, String> {
             Event::Eof => return Err(format!("<{}> is not closed", all[open[0]].name)),
             event @ (Event::Start(_) | Event::Empty(_)) => {
                 let closed = matches!(event, Event::Empty(_));
-                let (Event::Start(tag) | Event::Empty(tag)) = event else { unreachable!() };
-                let mut element = Element { name: tag.name().as_ref().to_owned(), ..Element::default() };
+                let (Event::Start(tag) | Event::Empty(tag)) = event else {
+                    unreachable!()
+                };
+                let mut element = Element {
+                    name: tag.name().as_ref().to_owned(),
+                    ..Element::default()
+                };
                 for attribute in tag.attributes() {
-                    let attribute = attribute.map_err(|error| format!("{error} in {}", element.name))?;
-                    let value = quick_xml::escape::unescape(&attribute.value).map_err(|error| error.to_string())?;
-                    element.attributes.insert(attribute.key.as_ref().to_owned(), value.into_owned());
+                    let attribute =
+                        attribute.map_err(|error| format!("{error} in {}", element.name))?;
+                    let value = quick_xml::escape::unescape(&attribute.value)
+                        .map_err(|error| error.to_string())?;
+                    element
+                        .attributes
+                        .insert(attribute.key.as_ref().to_owned(), value.into_owned());
                 }
                 element.around = open.iter().map(|&index| all[index].name.clone()).collect();
                 if let Some(&parent) = open.last() {
@@ -58,13 +67,15 @@ pub fn elements(xml: &str) -> Result<Vec<Element>, String> {
             Event::End(_) => drop(open.pop()),
             Event::Text(text) => {
                 let text = text.to_string();
-                open.iter().for_each(|&index| all[index].text.push_str(&text));
+                open.iter()
+                    .for_each(|&index| all[index].text.push_str(&text));
             }
             Event::GeneralRef(name) => {
                 let text = quick_xml::escape::unescape(&format!("&{};", &*name))
                     .map_err(|error| error.to_string())?
                     .into_owned();
-                open.iter().for_each(|&index| all[index].text.push_str(&text));
+                open.iter()
+                    .for_each(|&index| all[index].text.push_str(&text));
             }
             _ => {}
         }
@@ -77,8 +88,12 @@ pub fn as_xml(page: &str) -> String {
     let mut xml = String::new();
     for part in body.split_inclusive('>') {
         match part.rsplit_once("<meta ") {
-            Some((before, meta)) => xml.extend([before, "<meta ", meta.trim_end_matches('>'), "/>"]),
-            None if part.ends_with(" open>") => xml.extend([part.trim_end_matches(" open>"), " open=\"\">"]),
+            Some((before, meta)) => {
+                xml.extend([before, "<meta ", meta.trim_end_matches('>'), "/>"])
+            }
+            None if part.ends_with(" open>") => {
+                xml.extend([part.trim_end_matches(" open>"), " open=\"\">"])
+            }
             None => xml.push_str(part),
         }
     }

@@ -4,11 +4,17 @@ use nearfar_machine::*;
 use proptest::prelude::*;
 
 fn text() -> impl Strategy<Value = String> {
-    prop_oneof!["[a-z0-9_-]{0,12}", "\\PC{0,60}", Just("\u{1b}[31m<b>&\"'</b>\n\u{0}".to_owned()), "[a-z/ ]{0,200}"]
+    prop_oneof![
+        "[a-z0-9_-]{0,12}",
+        "\\PC{0,60}",
+        Just("\u{1b}[31m<b>&\"'</b>\n\u{0}".to_owned()),
+        "[a-z/ ]{0,200}"
+    ]
 }
 
 fn cpus() -> impl Strategy<Value = CpuSet> {
-    prop::collection::vec(prop_oneof![0u32..64, 0u32..9000], 0..12).prop_map(|ids| ids.into_iter().map(CpuId).collect())
+    prop::collection::vec(prop_oneof![0u32..64, 0u32..9000], 0..12)
+        .prop_map(|ids| ids.into_iter().map(CpuId).collect())
 }
 
 prop_compose! {
@@ -42,19 +48,26 @@ prop_compose! {
 
 fn distances() -> impl Strategy<Value = Known<Distances>> {
     let entry = prop_oneof![3 => (0u32..60).prop_map(|d| Some(Distance(d))), 1 => Just(None), 1 => any::<u32>().prop_map(|d| Some(Distance(d)))];
-    let table =
-        (0usize..40).prop_flat_map(move |nodes| (Just(nodes), prop::collection::vec(entry.clone(), nodes * nodes)));
+    let table = (0usize..40).prop_flat_map(move |nodes| {
+        (
+            Just(nodes),
+            prop::collection::vec(entry.clone(), nodes * nodes),
+        )
+    });
     let table = table.prop_map(|(nodes, entries)| {
         let ids = (0..nodes as u32).map(NodeId).collect();
         let rows = entries.chunks(nodes.max(1)).map(<[_]>::to_vec).collect();
-        Known::Yes(Distances::from_rows(DistanceOrigin::Slit, ids, rows).expect("a square over ascending nodes"))
+        Known::Yes(
+            Distances::from_rows(DistanceOrigin::Slit, ids, rows)
+                .expect("a square over ascending nodes"),
+        )
     });
     prop_oneof![4 => table, 1 => text().prop_map(Known::no)]
 }
 
 fn nvme() -> impl Strategy<Value = Known<Vec<NvmeSubsystem>>> {
-    let subsystem =
-        (text(), text(), text(), prop::option::of(0u32..90)).prop_map(|(name, model, state, node)| NvmeSubsystem {
+    let subsystem = (text(), text(), text(), prop::option::of(0u32..90)).prop_map(
+        |(name, model, state, node)| NvmeSubsystem {
             name: name.clone(),
             nqn: None,
             model: Some(model),
@@ -76,18 +89,35 @@ fn nvme() -> impl Strategy<Value = Known<Vec<NvmeSubsystem>>> {
                     queue_depth: None,
                 }],
             }],
-        });
-    prop_oneof![prop::collection::vec(subsystem, 0..3).prop_map(Known::Yes), text().prop_map(Known::no)]
+        },
+    );
+    prop_oneof![
+        prop::collection::vec(subsystem, 0..3).prop_map(Known::Yes),
+        text().prop_map(Known::no)
+    ]
 }
 
 /// Any machine whose lists are in ascending order and that is otherwise as contradictory as can be.
 pub fn machine() -> impl Strategy<Value = Machine> {
     let parts = (
         prop::collection::vec(node(), 0..30),
-        prop::collection::vec((0u32..5000, any::<bool>(), prop::option::of(0u32..5000), any::<i64>()), 0..60),
+        prop::collection::vec(
+            (
+                0u32..5000,
+                any::<bool>(),
+                prop::option::of(0u32..5000),
+                any::<i64>(),
+            ),
+            0..60,
+        ),
         prop::collection::vec(device(), 0..20),
         (distances(), distances(), nvme()),
-        (text(), text(), prop::option::of(text()), prop::option::of(any::<u64>())),
+        (
+            text(),
+            text(),
+            prop::option::of(text()),
+            prop::option::of(any::<u64>()),
+        ),
         prop::collection::vec((1u32..5, cpus(), any::<u64>()), 0..8),
         prop::collection::vec((text(), text()), 0..4),
     );
@@ -119,12 +149,18 @@ pub fn machine() -> impl Strategy<Value = Machine> {
             machine.cpus = cpus.into_iter().map(cpu).collect();
             machine.cpus.sort_by_key(|cpu| cpu.id);
             machine.cpus.dedup_by_key(|cpu| cpu.id);
-            machine.cpu_states.online = machine.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect();
+            machine.cpu_states.online = machine
+                .cpus
+                .iter()
+                .filter(|cpu| cpu.online)
+                .map(|cpu| cpu.id)
+                .collect();
             let mut devices = devices;
             devices.sort_by_key(|device| device.address);
             devices.dedup_by_key(|device| device.address);
             machine.pci = Known::Yes(devices);
-            (machine.distances, machine.firmware_distances, machine.nvme) = (kernel, firmware, nvme);
+            (machine.distances, machine.firmware_distances, machine.nvme) =
+                (kernel, firmware, nvme);
             let cache = |(level, cpus, size): (u32, CpuSet, u64)| Cache {
                 level,
                 kind: CacheKind::Unified,
@@ -134,8 +170,10 @@ pub fn machine() -> impl Strategy<Value = Machine> {
                 ways: None,
             };
             machine.caches = caches.into_iter().map(cache).collect();
-            machine.diagnostics =
-                diagnostics.into_iter().map(|(place, message)| Diagnostic::new(place, message)).collect();
+            machine.diagnostics = diagnostics
+                .into_iter()
+                .map(|(place, message)| Diagnostic::new(place, message))
+                .collect();
             machine
         },
     )

@@ -1,7 +1,9 @@
 //! Findings to draw.
 
 use nearfar_machine::*;
-use nearfar_placement::audit::{Audit, Evidence, Finding, NotChecked, RULES, RuleState, Severity, State};
+use nearfar_placement::audit::{
+    Audit, Evidence, Finding, NotChecked, RULES, RuleState, Severity, State,
+};
 use nearfar_placement::change::{Change, DistanceChange};
 
 fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str) -> Finding {
@@ -20,7 +22,10 @@ fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str)
 }
 
 fn evidence(file: &str, value: &str) -> Evidence {
-    Evidence { file: file.to_owned(), value: value.to_owned() }
+    Evidence {
+        file: file.to_owned(),
+        value: value.to_owned(),
+    }
 }
 
 /// Findings such as a machine with a far network card and a disk without a node has; `far` of them about interrupts.
@@ -28,10 +33,19 @@ pub fn audit(far: u32) -> Audit {
     let mut findings = vec![Finding {
         evidence: vec![
             evidence("/sys/bus/pci/devices/0000:d8:00.0/numa_node", "-1"),
-            evidence("/sys/firmware/acpi/tables/DSDT", "_PXM 1 on host bridge 0000:d8"),
+            evidence(
+                "/sys/firmware/acpi/tables/DSDT",
+                "_PXM 1 on host bridge 0000:d8",
+            ),
         ],
-        mend: Some(Change::DeviceNode { device: "0000:d8:00.0".parse().unwrap(), node: NodeId(1), rebind: None }),
-        advice: Some("update the firmware first: the kernel takes the node from it at boot".to_owned()),
+        mend: Some(Change::DeviceNode {
+            device: "0000:d8:00.0".parse().unwrap(),
+            node: NodeId(1),
+            rebind: None,
+        }),
+        advice: Some(
+            "update the firmware first: the kernel takes the node from it at boot".to_owned(),
+        ),
         ..finding(
             "device-without-node",
             Severity::Critical,
@@ -61,8 +75,14 @@ pub fn audit(far: u32) -> Audit {
         });
     }
     findings.push(Finding {
-        evidence: vec![evidence("/sys/class/nvme-subsystem/nvme-subsys0/iopolicy", "numa")],
-        advice: Some("numa is best when one path is enough; round-robin and queue-depth use both: measure".to_owned()),
+        evidence: vec![evidence(
+            "/sys/class/nvme-subsystem/nvme-subsys0/iopolicy",
+            "numa",
+        )],
+        advice: Some(
+            "numa is best when one path is enough; round-robin and queue-depth use both: measure"
+                .to_owned(),
+        ),
         ..finding(
             "nvme-far-path",
             Severity::Notice,
@@ -70,28 +90,52 @@ pub fn audit(far: u32) -> Audit {
             "CPUs of node 1 reach the disk through nvme0 on node 0",
         )
     });
-    findings.push(finding("node-without-memory", Severity::Fact, "node 2", "has CPUs and no memory"));
+    findings.push(finding(
+        "node-without-memory",
+        Severity::Fact,
+        "node 2",
+        "has CPUs and no memory",
+    ));
     let rules = RULES.iter().map(|rule| state(rule.id, &findings)).collect();
     Audit {
         findings,
         rules,
         not_checked: vec![
-            NotChecked { rule: "task-memory-far", because: "tasks were not read: ask with --tasks".into() },
-            NotChecked { rule: "competing-writer", because: "the sample has none".into() },
+            NotChecked {
+                rule: "task-memory-far",
+                because: "tasks were not read: ask with --tasks".into(),
+            },
+            NotChecked {
+                rule: "competing-writer",
+                because: "the sample has none".into(),
+            },
         ],
-        checked: vec!["device-without-node", "interrupt-far", "nvme-far-path", "node-without-memory"],
+        checked: vec![
+            "device-without-node",
+            "interrupt-far",
+            "nvme-far-path",
+            "node-without-memory",
+        ],
     }
 }
 
 /// What became of a rule in the sample.
 fn state(rule: &'static str, findings: &[Finding]) -> RuleState {
-    let number = findings.iter().filter(|finding| finding.rule == rule).count();
+    let number = findings
+        .iter()
+        .filter(|finding| finding.rule == rule)
+        .count();
     let state = match rule {
         _ if number > 0 => State::Found,
         "task-memory-far" | "competing-writer" => State::NotChecked,
         _ => State::NothingFound,
     };
-    RuleState { rule, state, findings: number, in_part: false }
+    RuleState {
+        rule,
+        state,
+        findings: number,
+        in_part: false,
+    }
 }
 
 /// Findings whose every text is an attempt on the reader.
@@ -103,8 +147,14 @@ pub fn hostile() -> Audit {
         finding.message = evil.to_owned();
         finding.evidence.push(evidence(evil, evil));
         finding.advice = Some(evil.to_owned());
-        finding.mend = Some(Change::Sysctl { name: evil.to_owned(), value: evil.to_owned() });
+        finding.mend = Some(Change::Sysctl {
+            name: evil.to_owned(),
+            value: evil.to_owned(),
+        });
     }
-    audit.not_checked.push(NotChecked { rule: "interrupt-far", because: evil.into() });
+    audit.not_checked.push(NotChecked {
+        rule: "interrupt-far",
+        because: evil.into(),
+    });
     audit
 }

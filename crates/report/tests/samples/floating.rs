@@ -10,21 +10,38 @@ use nearfar_statistics::{Figures, Interval, Moments};
 /// Of a machine's first two nodes, on which floating costs something.
 pub fn of(machine: &Machine) -> Known<Floating> {
     let nodes: Vec<NodeId> = machine.online_nodes().map(|node| node.id).take(2).collect();
-    let [first, second] = nodes[..] else { return Known::no("only one node has CPUs") };
+    let [first, second] = nodes[..] else {
+        return Known::no("only one node has CPUs");
+    };
     let (near, float) = (Where::Node, Where::Floating);
-    let places =
-        [(near(first), near(first)), (near(first), float), (near(second), near(second)), (near(second), float)];
-    let cells = places.into_iter().chain([(float, float)]).map(|(memory, cpus)| cell(memory, cpus));
+    let places = [
+        (near(first), near(first)),
+        (near(first), float),
+        (near(second), near(second)),
+        (near(second), float),
+    ];
+    let cells = places
+        .into_iter()
+        .chain([(float, float)])
+        .map(|(memory, cpus)| cell(memory, cpus));
     let cells: Vec<MatrixCell> = cells.collect();
     let host = machine.origin.host.clone().unwrap_or_default();
-    let doubt = Counted { what: format!("something else ran on {host}"), samples: 2, differ: false };
+    let doubt = Counted {
+        what: format!("something else ran on {host}"),
+        samples: 2,
+        differ: false,
+    };
     Known::Yes(Floating {
         parameters: parameters(nodes, cells.clone()),
         contrasts: vec![
             floated(Question::FloatingCpus, 1.09, (1.04, 1.13), 31),
             floated(Question::AllFloating, 1.001, (0.97, 1.0204), 7),
         ],
-        rows: cells.into_iter().enumerate().map(|(row, cell)| figures(row, cell)).collect(),
+        rows: cells
+            .into_iter()
+            .enumerate()
+            .map(|(row, cell)| figures(row, cell))
+            .collect(),
         doubts: vec![doubt],
         load_cpus: machine.cpu_states.online.clone(),
         numa_balancing: Known::Yes(false),
@@ -34,12 +51,28 @@ pub fn of(machine: &Machine) -> Known<Floating> {
 }
 
 fn floated(question: Question, median: f64, (low, high): (f64, f64), cross_node: u64) -> Floated {
-    let ratio = Ratio { median, confidence: Some(Interval { low, high }), rounds: 9 };
-    Floated { question, ratio: Known::Yes(ratio), cross_node: Known::Yes(cross_node), seconds: 12.3 }
+    let ratio = Ratio {
+        median,
+        confidence: Some(Interval { low, high }),
+        rounds: 9,
+    };
+    Floated {
+        question,
+        ratio: Known::Yes(ratio),
+        cross_node: Known::Yes(cross_node),
+        seconds: 12.3,
+    }
 }
 
 fn cell(memory: Where, cpus: Where) -> MatrixCell {
-    MatrixCell { policy: Policy { preferred: None, numa_balancing: false }, memory, cpus }
+    MatrixCell {
+        policy: Policy {
+            preferred: None,
+            numa_balancing: false,
+        },
+        memory,
+        cpus,
+    }
 }
 
 fn parameters(nodes: Vec<NodeId>, cells: Vec<MatrixCell>) -> Parameters {
@@ -59,8 +92,15 @@ fn parameters(nodes: Vec<NodeId>, cells: Vec<MatrixCell>) -> Parameters {
 }
 
 fn figures(row: usize, cell: MatrixCell) -> Row {
-    let seconds: Vec<f64> = (0..9).map(|run| 0.5 + 0.02 * row as f64 + 0.001 * f64::from(run)).collect();
-    let migrated = Migrated { same_core: 0.0, same_cache: 1.0, same_node: 2.0, cross_node: 3.0 };
+    let seconds: Vec<f64> = (0..9)
+        .map(|run| 0.5 + 0.02 * row as f64 + 0.001 * f64::from(run))
+        .collect();
+    let migrated = Migrated {
+        same_core: 0.0,
+        same_cache: 1.0,
+        same_node: 2.0,
+        cross_node: 3.0,
+    };
     Row {
         row,
         cell,

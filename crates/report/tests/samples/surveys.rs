@@ -10,17 +10,27 @@ use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_statistics::Figures;
 
 fn figures(median: f64) -> Figures {
-    Figures::of([0.99, 1.0, 1.02, 0.995, 1.0, 1.01, 1.0].map(|factor| median * factor).to_vec()).unwrap()
+    Figures::of(
+        [0.99, 1.0, 1.02, 0.995, 1.0, 1.01, 1.0]
+            .map(|factor| median * factor)
+            .to_vec(),
+    )
+    .unwrap()
 }
 
 fn distance(machine: &Machine, from: NodeId, to: NodeId) -> f64 {
-    machine.distance(from, to).map_or(20.0, |distance| f64::from(distance.0.min(60)))
+    machine
+        .distance(from, to)
+        .map_or(20.0, |distance| f64::from(distance.0.min(60)))
 }
 
 fn bandwidth(machine: &Machine) -> BandwidthMatrix {
     let mut pairs = Vec::new();
     for from in machine.online_nodes().filter(|node| !node.cpus.is_empty()) {
-        for to in machine.online_nodes().filter(|node| node.has_memory() == Some(true)) {
+        for to in machine
+            .online_nodes()
+            .filter(|node| node.has_memory() == Some(true))
+        {
             for (traffic, best) in Traffic::ALL.into_iter().zip([170e9, 84e9, 140e9]) {
                 pairs.push(BandwidthPair {
                     traffic,
@@ -49,13 +59,27 @@ fn bandwidth(machine: &Machine) -> BandwidthMatrix {
 pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
     let pair = |first: CpuId, second: CpuId, nearness, median: f64| {
         let (first_node, second_node) = (machine.node_of(first), machine.node_of(second));
-        let distance = first_node.zip(second_node).and_then(|(first, second)| machine.distance(first, second));
+        let distance = first_node
+            .zip(second_node)
+            .and_then(|(first, second)| machine.distance(first, second));
         let round_trip_ns = figures(median);
-        TransferPair { first, second, first_node, second_node, nearness, round_trip_ns, round_trips: 20_000, distance }
+        TransferPair {
+            first,
+            second,
+            first_node,
+            second_node,
+            nearness,
+            round_trip_ns,
+            round_trips: 20_000,
+            distance,
+        }
     };
     let cpus: Vec<CpuId> = match all_below {
         Some(end) => CpuSet::range(CpuId(0), CpuId(end - 1)).iter().collect(),
-        None => machine.online_nodes().flat_map(|node| node.cpus.iter().take(12)).collect(),
+        None => machine
+            .online_nodes()
+            .flat_map(|node| node.cpus.iter().take(12))
+            .collect(),
     };
     let mut pairs = BTreeMap::new();
     for (index, &first) in cpus.iter().enumerate() {
@@ -67,7 +91,10 @@ pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
                 (_, true) => Nearness::Node,
                 _ => Nearness::Nodes,
             };
-            let far = nodes.0.zip(nodes.1).map_or(20.0, |(from, to)| distance(machine, from, to));
+            let far = nodes
+                .0
+                .zip(nodes.1)
+                .map_or(20.0, |(from, to)| distance(machine, from, to));
             let median = match nearness {
                 Nearness::Core => 18.0,
                 Nearness::Cache => 52.0,
@@ -75,16 +102,26 @@ pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
                 Nearness::Nodes => 21.0 * far,
             };
             let key = match all_below {
-                Some(_) => (Some(NodeId(first.0)), Some(NodeId(second.0)), Nearness::Core),
+                Some(_) => (
+                    Some(NodeId(first.0)),
+                    Some(NodeId(second.0)),
+                    Nearness::Core,
+                ),
                 None => (nodes.0, nodes.1, nearness),
             };
-            pairs.entry(key).or_insert_with(|| pair(first, second, nearness, median));
+            pairs
+                .entry(key)
+                .or_insert_with(|| pair(first, second, nearness, median));
         }
     }
     let because = "the two CPUs do not run side by side".to_owned();
     TransferMatrix {
         pairs: pairs.into_values().collect(),
-        skipped: vec![SkippedTransfer { first: CpuId(0), second: CpuId(5), because }],
+        skipped: vec![SkippedTransfer {
+            first: CpuId(0),
+            second: CpuId(5),
+            because,
+        }],
         all_cpus: all_below.is_some(),
         elapsed_s: 1.5,
         warnings: vec![Warning::OtherLoad { percent: 80.0 }],
@@ -95,8 +132,11 @@ pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
 /// All three parts.
 pub fn survey(machine: &Machine) -> Survey {
     let mut latency = super::latencies(machine);
-    latency.skipped =
-        vec![SkippedPair { cpu_node: None, memory_node: Some(NodeId(9)), because: "a reason".to_owned() }];
+    latency.skipped = vec![SkippedPair {
+        cpu_node: None,
+        memory_node: Some(NodeId(9)),
+        because: "a reason".to_owned(),
+    }];
     for pair in &mut latency.pairs {
         let figures = figures(pair.median_ns);
         (pair.confidence_ns, pair.samples_ns) = (figures.confidence, figures.samples);
@@ -118,7 +158,10 @@ pub fn nothing() -> Survey {
         latency: None,
         bandwidth: None,
         transfer: None,
-        not_measured: vec![NotMeasured { part: Part::Transfer, because }],
+        not_measured: vec![NotMeasured {
+            part: Part::Transfer,
+            because,
+        }],
         elapsed_s: 0.1,
         emulated: None,
     }

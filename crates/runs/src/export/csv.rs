@@ -10,10 +10,18 @@ use super::{Table, Values};
 /// # Errors
 /// What writing answers.
 pub fn write(table: &Table, out: &mut dyn Write) -> io::Result<()> {
-    let names: Vec<String> = table.columns.iter().map(|column| quoted(&column.name)).collect();
+    let names: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| quoted(&column.name))
+        .collect();
     writeln!(out, "{}", names.join(","))?;
     for row in 0..table.rows {
-        let cells: Vec<String> = table.columns.iter().map(|column| cell(&column.values, row)).collect();
+        let cells: Vec<String> = table
+            .columns
+            .iter()
+            .map(|column| cell(&column.values, row))
+            .collect();
         writeln!(out, "{}", cells.join(","))?;
     }
     Ok(())
@@ -33,5 +41,9 @@ fn cell(values: &Values, row: usize) -> String {
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| !matches!(byte, b'"' | b',' | b'\n' | b'\r');
     let unquoted = !text.is_empty() && text.bytes().all(plain) && text.trim() == text;
-    if unquoted { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+    if unquoted {
+        text.to_owned()
+    } else {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    }
 }

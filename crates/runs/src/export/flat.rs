@@ -18,9 +18,14 @@ fn walk(value: &Value, path: &mut Vec<String>, found: &mut dyn FnMut(&[String], 
     };
     match value {
         Value::Null => {}
-        Value::Object(members) => members.iter().for_each(|(name, value)| below(name.clone(), value)),
+        Value::Object(members) => members
+            .iter()
+            .for_each(|(name, value)| below(name.clone(), value)),
         Value::Array(items) if items.len() <= LONGEST_LIST => {
-            items.iter().enumerate().for_each(|(index, value)| below(index.to_string(), value));
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| below(index.to_string(), value));
         }
         Value::Array(_) => found(path, Value::String(value.to_string())),
         scalar => found(path, scalar.clone()),

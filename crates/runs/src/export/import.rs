@@ -26,10 +26,14 @@ pub struct Imported {
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file is no export.
-    #[error("it holds no exported runs: {0}; `nearfar runs export --format json` writes what is read here")]
+    #[error(
+        "it holds no exported runs: {0}; `nearfar runs export --format json` writes what is read here"
+    )]
     NotAnExport(#[from] serde_json::Error),
     /// It is JSON of another kind.
-    #[error("it holds {found}, not {SCHEMA}; `nearfar runs export --format json` writes what is read here")]
+    #[error(
+        "it holds {found}, not {SCHEMA}; `nearfar runs export --format json` writes what is read here"
+    )]
     OtherSchema {
         /// What it says it is.
         found: String,
@@ -80,12 +84,21 @@ impl Store {
     pub fn import(&mut self, json: &[u8]) -> Result<Imported, ImportError> {
         let Schema { schema } = serde_json::from_slice(json)?;
         if schema.as_deref() != Some(SCHEMA) {
-            return Err(ImportError::OtherSchema { found: schema.unwrap_or_else(|| "no schema".to_owned()) });
+            return Err(ImportError::OtherSchema {
+                found: schema.unwrap_or_else(|| "no schema".to_owned()),
+            });
         }
-        let (runs, details, rests) = (parts::<Run>(json)?, parts::<Detail>(json)?, parts::<Rest>(json)?);
+        let (runs, details, rests) = (
+            parts::<Run>(json)?,
+            parts::<Detail>(json)?,
+            parts::<Rest>(json)?,
+        );
         let mut names = BTreeSet::new();
         for ((run, detail), rest) in runs.iter().zip(&details).zip(&rests) {
-            let contradicts = |what| ImportError::Contradicts { uid: run.uid.clone(), what };
+            let contradicts = |what| ImportError::Contradicts {
+                uid: run.uid.clone(),
+                what,
+            };
             check(run, detail, &rest.taken).map_err(contradicts)?;
             if !names.insert(run.uid.as_str()) {
                 return Err(contradicts("it is there twice".to_owned()));
@@ -98,7 +111,13 @@ impl Store {
                     Some(here) => imported.already.push(here),
                     None => {
                         let (run, machine) = (as_a_copy(run, detail, taken), machine.to_string());
-                        imported.runs.push(insert(transaction, &run, detail, machine.as_bytes(), taken)?);
+                        imported.runs.push(insert(
+                            transaction,
+                            &run,
+                            detail,
+                            machine.as_bytes(),
+                            taken,
+                        )?);
                     }
                 }
             }
@@ -135,7 +154,11 @@ fn check(run: &Run, detail: &Detail, taken: &[Row]) -> Result<(), String> {
         return Err(format!("its plan has the cell {cell} twice"));
     }
     let mut varied = BTreeSet::new();
-    if let Some(factor) = detail.factors.iter().find(|factor| !varied.insert(&factor.name)) {
+    if let Some(factor) = detail
+        .factors
+        .iter()
+        .find(|factor| !varied.insert(&factor.name))
+    {
         return Err(format!("it varies {} twice", factor.name));
     }
     let mut numbers = BTreeSet::new();
@@ -144,14 +167,28 @@ fn check(run: &Run, detail: &Detail, taken: &[Row]) -> Result<(), String> {
             return Err(format!("it has two samples {}", row.number));
         }
         match (&row.seconds, &row.failed) {
-            (Some(_), Some(_)) => return Err(format!("sample {} both failed and did not", row.number)),
-            (None, None) => return Err(format!("sample {} has no value and did not fail", row.number)),
+            (Some(_), Some(_)) => {
+                return Err(format!("sample {} both failed and did not", row.number));
+            }
+            (None, None) => {
+                return Err(format!(
+                    "sample {} has no value and did not fail",
+                    row.number
+                ));
+            }
             _ => {}
         }
         if row.round == 0 {
-            return Err(format!("sample {} is of round 0: they are counted from 1", row.number));
+            return Err(format!(
+                "sample {} is of round 0: they are counted from 1",
+                row.number
+            ));
         }
     }
     let contiguous = numbers.into_iter().eq(1..=taken.len() as u64);
-    if contiguous { Ok(()) } else { Err("its samples are not numbered from 1 without a gap".to_owned()) }
+    if contiguous {
+        Ok(())
+    } else {
+        Err("its samples are not numbered from 1 without a gap".to_owned())
+    }
 }

@@ -24,7 +24,10 @@ const ROWS_A_GROUP: usize = 1 << 18;
 pub fn write<W: Write + Send>(table: &Table, out: W) -> Result<(), ParquetError> {
     let properties = WriterProperties::builder()
         .set_created_by(concat!("nearfar version ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_key_value_metadata(Some(vec![KeyValue::new("nearfar_schema".to_owned(), "runs-table/1".to_owned())]))
+        .set_key_value_metadata(Some(vec![KeyValue::new(
+            "nearfar_schema".to_owned(),
+            "runs-table/1".to_owned(),
+        )]))
         .build();
     let mut file = SerializedFileWriter::new(out, schema(table)?, Arc::new(properties))?;
     let mut from = 0;
@@ -33,9 +36,15 @@ pub fn write<W: Write + Send>(table: &Table, out: W) -> Result<(), ParquetError>
         let mut group = file.next_row_group()?;
         for column in &table.columns {
             match &column.values {
-                Values::Whole(values) => column_of::<Int64Type, _>(&mut group, &values[from..to], |value| *value)?,
-                Values::Real(values) => column_of::<DoubleType, _>(&mut group, &values[from..to], |value| *value)?,
-                Values::Switch(values) => column_of::<BoolType, _>(&mut group, &values[from..to], |value| *value)?,
+                Values::Whole(values) => {
+                    column_of::<Int64Type, _>(&mut group, &values[from..to], |value| *value)?
+                }
+                Values::Real(values) => {
+                    column_of::<DoubleType, _>(&mut group, &values[from..to], |value| *value)?
+                }
+                Values::Switch(values) => {
+                    column_of::<BoolType, _>(&mut group, &values[from..to], |value| *value)?
+                }
                 Values::Text(values) => {
                     column_of::<ByteArrayType, _>(&mut group, &values[from..to], |text| {
                         ByteArray::from(text.as_str())
@@ -57,12 +66,19 @@ fn schema(table: &Table) -> Result<TypePtr, ParquetError> {
             Values::Switch(_) => (Physical::BOOLEAN, None),
             Values::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
-        let field = Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);
+        let field =
+            Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);
         field.with_logical_type(logical).build().map(Arc::new)
     };
-    let fields = table.columns.iter().map(|column| field(&column.name, &column.values));
+    let fields = table
+        .columns
+        .iter()
+        .map(|column| field(&column.name, &column.values));
     let fields = fields.collect::<Result<Vec<_>, _>>()?;
-    Type::group_type_builder("samples").with_fields(fields).build().map(Arc::new)
+    Type::group_type_builder("samples")
+        .with_fields(fields)
+        .build()
+        .map(Arc::new)
 }
 
 /// Writes one column of a row group: values that are there, and for each row whether it has one.
@@ -73,8 +89,11 @@ fn column_of<D: DataType, T>(
 ) -> Result<(), ParquetError> {
     let there: Vec<D::T> = rows.iter().flatten().map(of).collect();
     let levels: Vec<i16> = rows.iter().map(|row| i16::from(row.is_some())).collect();
-    let mut column =
-        group.next_column()?.ok_or_else(|| ParquetError::General("fewer columns than named".to_owned()))?;
-    column.typed::<D>().write_batch(&there, Some(&levels), None)?;
+    let mut column = group
+        .next_column()?
+        .ok_or_else(|| ParquetError::General("fewer columns than named".to_owned()))?;
+    column
+        .typed::<D>()
+        .write_batch(&there, Some(&levels), None)?;
     column.close()
 }

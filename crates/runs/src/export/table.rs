@@ -123,14 +123,22 @@ impl Table {
         let mut in_order: Vec<(Key, Vec<(usize, Value)>)> = cells.into_iter().collect();
         in_order.sort_by(|(a, _), (b, _)| a.cmp(b));
         let mut names = Names::default();
-        let columns =
-            in_order.into_iter().map(|(key, values)| Column { name: names.of(&key), values: values_of(values, row) });
-        Ok(Self { columns: columns.collect(), rows: row })
+        let columns = in_order.into_iter().map(|(key, values)| Column {
+            name: names.of(&key),
+            values: values_of(values, row),
+        });
+        Ok(Self {
+            columns: columns.collect(),
+            rows: row,
+        })
     }
 
     /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Values> {
-        self.columns.iter().find(|column| column.name == name).map(|column| &column.values)
+        self.columns
+            .iter()
+            .find(|column| column.name == name)
+            .map(|column| &column.values)
     }
 }
 
@@ -211,7 +219,11 @@ impl Names {
         let prefixed = format!("{otherwise}{name}");
         let numbered = (2..).map(|number| format!("{prefixed}_{number}"));
         let free = |name: &String| !name.is_empty() && !self.0.contains(&name.to_lowercase());
-        let name = [name, prefixed.clone()].into_iter().chain(numbered).find(free).unwrap_or_default();
+        let name = [name, prefixed.clone()]
+            .into_iter()
+            .chain(numbered)
+            .find(free)
+            .unwrap_or_default();
         self.0.insert(name.to_lowercase());
         name
     }
@@ -256,7 +268,11 @@ fn values_of(values: Vec<(usize, Value)>, rows: usize) -> Values {
     }
 }
 
-fn spread<T: Clone>(values: Vec<(usize, Value)>, rows: usize, of: impl Fn(Value) -> Option<T>) -> Vec<Option<T>> {
+fn spread<T: Clone>(
+    values: Vec<(usize, Value)>,
+    rows: usize,
+    of: impl Fn(Value) -> Option<T>,
+) -> Vec<Option<T>> {
     let mut column = vec![None; rows];
     for (row, value) in values {
         column[row] = of(value);

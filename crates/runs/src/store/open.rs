@@ -59,8 +59,15 @@ impl Store {
     /// What is not a store of runs is left untouched ([`StoreError::Foreign`], [`StoreError::Newer`]); a file that
     /// cannot be written, or a directory that cannot be made.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            let failed = |error| StoreError::File { doing: "create", path: directory.to_owned(), error };
+        if let Some(directory) = path
+            .parent()
+            .filter(|directory| !directory.as_os_str().is_empty())
+        {
+            let failed = |error| StoreError::File {
+                doing: "create",
+                path: directory.to_owned(),
+                error,
+            };
             std::fs::create_dir_all(directory).map_err(failed)?;
         }
         look_at_header(path)?;
@@ -73,22 +80,29 @@ impl Store {
     /// As [`Store::open`], and [`StoreError::Absent`].
     pub fn open_existing(path: &Path) -> Result<Self, StoreError> {
         match look_at_header(path)? {
-            Header::Absent => Err(StoreError::Absent { path: path.to_owned() }),
+            Header::Absent => Err(StoreError::Absent {
+                path: path.to_owned(),
+            }),
             Header::Ours if !writable(path) => Self::open_for_reading(path),
             _ => Self::open_for_writing(path),
         }
     }
 
     fn open_for_writing(path: &Path) -> Result<Self, StoreError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let sqlite = at(path);
         let mut connection = Connection::open_with_flags(path, flags).map_err(&sqlite)?;
         prepare(&connection).map_err(&sqlite)?;
-        let pages: rusqlite::Result<i64> = connection.pragma_query_value(None, "page_count", |row| row.get(0));
+        let pages: rusqlite::Result<i64> =
+            connection.pragma_query_value(None, "page_count", |row| row.get(0));
         if pages.is_ok_and(|pages| pages == 0) {
             // Has to come before the first page is written. Later it would be without effect, but a page is written for it
             // all the same: whoever only lists runs would wait for the disk, and fail where that is full.
-            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(&sqlite)?;
+            connection
+                .pragma_update(None, "auto_vacuum", "INCREMENTAL")
+                .map_err(&sqlite)?;
         }
         let without_log = shared::between_systems(path) || version(&connection).is_err();
         if without_log {
@@ -99,11 +113,24 @@ impl Store {
         if found < STEPS.len() as i64 {
             // Before there is a log: with its first table the file says whose it is, whenever this process is killed.
             if !upgrade(&mut connection, STEPS).map_err(&sqlite)? {
-                return Err(StoreError::Foreign { path: path.to_owned(), what: OF_ANOTHER_PROGRAM });
+                return Err(StoreError::Foreign {
+                    path: path.to_owned(),
+                    what: OF_ANOTHER_PROGRAM,
+                });
             }
         }
-        let journal = if without_log { Journal::Rollback } else { write_ahead(&connection).map_err(&sqlite)? };
-        Ok(Self { connection, path: path.to_owned(), journal, here: Host::here(), us: Owner::this_process() })
+        let journal = if without_log {
+            Journal::Rollback
+        } else {
+            write_ahead(&connection).map_err(&sqlite)?
+        };
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+            journal,
+            here: Host::here(),
+            us: Owner::this_process(),
+        })
     }
 
     fn open_for_reading(path: &Path) -> Result<Self, StoreError> {
@@ -115,16 +142,22 @@ impl Store {
             let mut log = path.as_os_str().to_owned();
             log.push("-wal");
             if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
-                return Err(StoreError::ReadOnly { path: path.to_owned() });
+                return Err(StoreError::ReadOnly {
+                    path: path.to_owned(),
+                });
             }
             let uri = immutable_uri(path);
-            connection = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI).map_err(&sqlite)?;
+            connection = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)
+                .map_err(&sqlite)?;
         }
         prepare(&connection).map_err(&sqlite)?;
         let found = version(&connection).map_err(&sqlite)?;
         check_version(path, found)?;
         if found < STEPS.len() as i64 {
-            return Err(StoreError::OlderReadOnly { path: path.to_owned(), found });
+            return Err(StoreError::OlderReadOnly {
+                path: path.to_owned(),
+                found,
+            });
         }
         Ok(Self {
             connection,
@@ -184,8 +217,15 @@ enum Header {
 /// Reads the header as <https://www.sqlite.org/fileformat2.html#the_database_header> describes it: a file that is not
 /// ours is not even opened by SQLite, which would take an empty journal beside it as a reason to write.
 fn look_at_header(path: &Path) -> Result<Header, StoreError> {
-    let failed = |error| StoreError::File { doing: "read", path: path.to_owned(), error };
-    let foreign = |what| StoreError::Foreign { path: path.to_owned(), what };
+    let failed = |error| StoreError::File {
+        doing: "read",
+        path: path.to_owned(),
+        error,
+    };
+    let foreign = |what| StoreError::Foreign {
+        path: path.to_owned(),
+        what,
+    };
     match std::fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Header::Absent),
         Err(error) => return Err(failed(error)),
@@ -194,7 +234,9 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
         Ok(_) => {}
     }
     let mut header = Vec::new();
-    File::open(path).and_then(|file| file.take(100).read_to_end(&mut header)).map_err(failed)?;
+    File::open(path)
+        .and_then(|file| file.take(100).read_to_end(&mut header))
+        .map_err(failed)?;
     if header.is_empty() {
         return Ok(Header::Empty);
     }
@@ -213,7 +255,11 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
     let written: Option<[u8; 4]> = header.get(60..64).and_then(|bytes| bytes.try_into().ok());
     check_version(path, written.map_or(0, i32::from_be_bytes).into())?;
     match cut_off(path).map_err(failed)? {
-        Some((found, should)) => Err(StoreError::CutOff { path: path.to_owned(), found, should }),
+        Some((found, should)) => Err(StoreError::CutOff {
+            path: path.to_owned(),
+            found,
+            should,
+        }),
         None => Ok(Header::Ours),
     }
 }
@@ -229,13 +275,19 @@ fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
         let mut header = [0; 100];
         let mut file = File::open(path)?;
         file.read_exact(&mut header)?;
-        let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let number = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
         let page = match u16::from_be_bytes([header[16], header[17]]) {
             1 => 1 << 16,
             bytes => u64::from(bytes),
         };
         // Who did not keep the size up to date has not written down this change either.
-        let should = if number(24) == number(92) { u64::from(number(28)) * page } else { 0 };
+        let should = if number(24) == number(92) {
+            u64::from(number(28)) * page
+        } else {
+            0
+        };
         // While there is a journal the file may be longer or shorter; it is looked at before the length is.
         let unfinished = beside("-wal") || beside("-journal");
         let found = file.metadata()?.len();
@@ -256,15 +308,25 @@ fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
 fn check_version(path: &Path, found: i64) -> Result<(), StoreError> {
     let known = STEPS.len() as i64;
     match found {
-        _ if found > known => Err(StoreError::Newer { path: path.to_owned(), found, known }),
-        _ if found < 0 => Err(StoreError::Foreign { path: path.to_owned(), what: OF_ANOTHER_PROGRAM }),
+        _ if found > known => Err(StoreError::Newer {
+            path: path.to_owned(),
+            found,
+            known,
+        }),
+        _ if found < 0 => Err(StoreError::Foreign {
+            path: path.to_owned(),
+            what: OF_ANOTHER_PROGRAM,
+        }),
         _ => Ok(()),
     }
 }
 
 /// Whether the file and its directory can be written: SQLite keeps its journal beside the file.
 fn writable(path: &Path) -> bool {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let access = rustix::fs::Access::WRITE_OK;
     rustix::fs::access(path, access).is_ok() && rustix::fs::access(directory, access).is_ok()
 }
@@ -276,7 +338,9 @@ fn immutable_uri(path: &Path) -> String {
     let mut uri = "file:".to_owned();
     for &byte in path.as_os_str().as_bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => uri.push(byte.into()),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => {
+                uri.push(byte.into())
+            }
             _ => write!(uri, "%{byte:02x}").expect("a String takes all that is written"),
         }
     }

@@ -15,7 +15,11 @@ const RUN: &str = "SELECT id, uid, experiment, title, label, state, failure, sta
 
 /// The run of that name, which is the same in every store.
 pub(crate) fn by_uid(connection: &Connection, uid: &str) -> rusqlite::Result<Option<RunId>> {
-    connection.query_row("SELECT id FROM run WHERE uid = ?1", [uid], |row| row.get(0).map(RunId)).optional()
+    connection
+        .query_row("SELECT id FROM run WHERE uid = ?1", [uid], |row| {
+            row.get(0).map(RunId)
+        })
+        .optional()
 }
 
 impl Store {
@@ -36,7 +40,10 @@ impl Store {
         only("started_at_s >= ?", filter.since_s.map(Sql::Real));
         let filtered = if conditions.is_empty() { "" } else { " WHERE " };
         let limit = filter.limit.map_or(-1, i64::from);
-        let sql = format!("{RUN}{filtered}{} ORDER BY id DESC LIMIT {limit}", conditions.join(" AND "));
+        let sql = format!(
+            "{RUN}{filtered}{} ORDER BY id DESC LIMIT {limit}",
+            conditions.join(" AND ")
+        );
         let mut statement = self.connection.prepare(&sql).map_err(self.sqlite())?;
         let rows = statement.query_map(rusqlite::params_from_iter(values), |row| self.run_of(row));
         rows.and_then(Iterator::collect).map_err(self.sqlite())
@@ -47,9 +54,16 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchRun`]; SQLite's answer.
     pub fn run(&self, run: RunId) -> Result<Run, StoreError> {
-        let found = self.connection.query_row(&format!("{RUN} WHERE id = ?1"), [run.0], |row| self.run_of(row));
+        let found = self
+            .connection
+            .query_row(&format!("{RUN} WHERE id = ?1"), [run.0], |row| {
+                self.run_of(row)
+            });
         let found = found.optional().map_err(self.sqlite())?;
-        found.ok_or_else(|| StoreError::NoSuchRun { path: self.path.clone(), run })
+        found.ok_or_else(|| StoreError::NoSuchRun {
+            path: self.path.clone(),
+            run,
+        })
     }
 
     /// The rest of what is known of a run.
@@ -57,15 +71,23 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuchRun`]; [`StoreError::Damaged`] where it does not read as JSON.
     pub fn detail(&self, run: RunId) -> Result<Detail, StoreError> {
-        let sql = "SELECT parameters, factors, plan, warnings, seed, kernel_version, kernel_command_line
+        let sql =
+            "SELECT parameters, factors, plan, warnings, seed, kernel_version, kernel_command_line
                    FROM detail WHERE run = ?1";
         let read = |row: &Row<'_>| {
             let texts: [String; 4] = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
             Ok((texts, row.get::<_, i64>(4)?, row.get(5)?, row.get(6)?))
         };
-        let found = self.connection.query_row(sql, [run.0], read).optional().map_err(self.sqlite())?;
+        let found = self
+            .connection
+            .query_row(sql, [run.0], read)
+            .optional()
+            .map_err(self.sqlite())?;
         let (texts, seed, kernel_version, kernel_command_line) =
-            found.ok_or_else(|| StoreError::NoSuchRun { path: self.path.clone(), run })?;
+            found.ok_or_else(|| StoreError::NoSuchRun {
+                path: self.path.clone(),
+                run,
+            })?;
         let [parameters, factors, plan, warnings] = &texts;
         Ok(Detail {
             parameters: self.parse(run, parameters)?,
@@ -83,7 +105,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Damaged`] where one does not read as JSON. A run that does not exist has none.
     pub fn samples(&self, run: RunId) -> Result<Vec<Sample>, StoreError> {
-        let sql = "SELECT number, round, started_at_s, took_s, seconds, failed, cell, doubts, sample
+        let sql =
+            "SELECT number, round, started_at_s, took_s, seconds, failed, cell, doubts, sample
                    FROM sample WHERE run = ?1 ORDER BY number";
         let mut statement = self.connection.prepare(sql).map_err(self.sqlite())?;
         let mut rows = statement.query([run.0]).map_err(self.sqlite())?;
@@ -92,13 +115,31 @@ impl Store {
             let of_row = || -> rusqlite::Result<_> {
                 let texts: [String; 3] = [row.get(6)?, row.get(7)?, row.get(8)?];
                 let number = row.get::<_, i64>(0)? as u64;
-                Ok((number, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, texts))
+                Ok((
+                    number,
+                    row.get(1)?,
+                    row.get(2)?,
+                    row.get(3)?,
+                    row.get(4)?,
+                    row.get(5)?,
+                    texts,
+                ))
             };
             let (number, round, started_at_s, took_s, seconds, failed, [cell, doubts, sample]) =
                 of_row().map_err(self.sqlite())?;
             let (cell, doubts) = (self.parse(run, &cell)?, self.parse(run, &doubts)?);
             let sample = self.parse(run, &sample)?;
-            samples.push(Sample { number, round, cell, started_at_s, took_s, seconds, failed, doubts, sample });
+            samples.push(Sample {
+                number,
+                round,
+                cell,
+                started_at_s,
+                took_s,
+                seconds,
+                failed,
+                doubts,
+                sample,
+            });
         }
         Ok(samples)
     }

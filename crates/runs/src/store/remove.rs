@@ -27,9 +27,15 @@ impl Store {
         let mut wanted = runs.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
-        let runs = wanted.iter().map(|&run| self.run(run)).collect::<Result<Vec<_>, _>>()?;
+        let runs = wanted
+            .iter()
+            .map(|&run| self.run(run))
+            .collect::<Result<Vec<_>, _>>()?;
         if let Some(running) = runs.iter().find(|run| run.state == RunState::Running) {
-            return Err(StoreError::StillRunning { run: running.run, pid: running.owner.pid });
+            return Err(StoreError::StillRunning {
+                run: running.run,
+                pid: running.owner.pid,
+            });
         }
         let (samples, machines) = self.write(|transaction| {
             let mut samples = 0;
@@ -42,7 +48,13 @@ impl Store {
         })?;
         // Gives the room back to the file system, a page a row of its answer: all have to be fetched. Where that fails the file
         // merely stays larger.
-        let _ = self.connection.pragma_query(None, "incremental_vacuum", |_| Ok(()));
-        Ok(Removed { runs, samples, machines })
+        let _ = self
+            .connection
+            .pragma_query(None, "incremental_vacuum", |_| Ok(()));
+        Ok(Removed {
+            runs,
+            samples,
+            machines,
+        })
     }
 }

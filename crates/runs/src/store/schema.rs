@@ -78,7 +78,8 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn upgrade(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<bool> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let from = usize::try_from(version(&transaction)?).unwrap_or(usize::MAX);
-    let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let tables: i64 =
+        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     if from == 0 && tables > 0 {
         return Ok(false);
     }
@@ -100,12 +101,23 @@ mod tests {
     #[test]
     fn each_step_is_taken_once_and_keeps_what_is_there() {
         let mut connection = Connection::open_in_memory().unwrap();
-        assert!(upgrade(&mut connection, &["CREATE TABLE t (a); INSERT INTO t VALUES (1)"]).unwrap());
-        let later = ["CREATE TABLE t (a); INSERT INTO t VALUES (1)", "ALTER TABLE t ADD COLUMN b DEFAULT 7"];
+        assert!(
+            upgrade(
+                &mut connection,
+                &["CREATE TABLE t (a); INSERT INTO t VALUES (1)"]
+            )
+            .unwrap()
+        );
+        let later = [
+            "CREATE TABLE t (a); INSERT INTO t VALUES (1)",
+            "ALTER TABLE t ADD COLUMN b DEFAULT 7",
+        ];
         upgrade(&mut connection, &later).unwrap();
         upgrade(&mut connection, &later).unwrap();
         assert_eq!(version(&connection).unwrap(), 2);
-        let row = connection.query_row("SELECT a, b FROM t", [], |row| Ok((row.get(0)?, row.get(1)?)));
+        let row = connection.query_row("SELECT a, b FROM t", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        });
         assert_eq!(row.unwrap(), (1, 7));
     }
 
@@ -120,7 +132,9 @@ mod tests {
     #[test]
     fn tables_of_somebody_else_are_left_alone() {
         let mut connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch("CREATE TABLE mail (text)").unwrap();
+        connection
+            .execute_batch("CREATE TABLE mail (text)")
+            .unwrap();
         assert!(!upgrade(&mut connection, &["CREATE TABLE t (a)"]).unwrap());
         assert!(connection.prepare("SELECT * FROM t").is_err());
     }

@@ -9,16 +9,26 @@ use std::path::Path;
 
 /// Kinds of file systems that other systems may have mounted as well. FUSE is among them for sshfs and its like.
 const SHARED: [&str; 15] = [
-    "9p", "virtiofs", "nfs", "nfs4", "cifs", "smb3", "ceph", "afs", "lustre", "gfs2", "ocfs2", "beegfs", "gpfs",
-    "vboxsf", "prl_fs",
+    "9p", "virtiofs", "nfs", "nfs4", "cifs", "smb3", "ceph", "afs", "lustre", "gfs2", "ocfs2",
+    "beegfs", "gpfs", "vboxsf", "prl_fs",
 ];
 
 /// Whether other systems may see the same file, which need not be there yet. What cannot be found out counts as no.
 pub(super) fn between_systems(path: &Path) -> bool {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(found) = std::fs::metadata(path).or_else(|_| std::fs::metadata(directory)) else { return false };
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-    let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    let directory = path
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let Ok(found) = std::fs::metadata(path).or_else(|_| std::fs::metadata(directory)) else {
+        return false;
+    };
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else {
+        return false;
+    };
+    let (major, minor) = (
+        rustix::fs::major(found.dev()),
+        rustix::fs::minor(found.dev()),
+    );
     kind_of(&mounts, major, minor).is_some_and(is_shared)
 }
 
@@ -29,7 +39,9 @@ fn is_shared(kind: &str) -> bool {
 /// The kind of the file system on a device: `36 35 98:0 /root /mnt rw,noatime master:1 - ext3 /dev/root rw`.
 fn kind_of(mounts: &str, major: u32, minor: u32) -> Option<&str> {
     let device = format!("{major}:{minor}");
-    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&device))?;
+    let line = mounts
+        .lines()
+        .find(|line| line.split(' ').nth(2) == Some(&device))?;
     line.split(' ').skip_while(|&field| field != "-").nth(1)
 }
 
@@ -49,8 +61,8 @@ mod tests {
         assert_eq!(kind_of(MOUNTS, 254, 1), Some("ext4"));
         assert_eq!(kind_of(MOUNTS, 0, 28), Some("9p"));
         assert_eq!(kind_of(MOUNTS, 0, 2), None);
-        let shared =
-            [(0, 28), (0, 40), (8, 17), (254, 1)].map(|(major, minor)| kind_of(MOUNTS, major, minor).map(is_shared));
+        let shared = [(0, 28), (0, 40), (8, 17), (254, 1)]
+            .map(|(major, minor)| kind_of(MOUNTS, major, minor).map(is_shared));
         assert_eq!(shared, [true, true, false, false].map(Some));
     }
 

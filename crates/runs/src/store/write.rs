@@ -14,7 +14,8 @@ impl Store {
     /// # Errors
     /// SQLite's answer.
     pub fn begin(&mut self, new: &NewRun<'_>) -> Result<RunId, StoreError> {
-        let machine = serde_json::to_vec(new.machine).map_err(|error| self.damaged("the machine", error))?;
+        let machine =
+            serde_json::to_vec(new.machine).map_err(|error| self.damaged("the machine", error))?;
         let run = Run {
             run: RunId(0),
             uid: random_uid(),
@@ -57,7 +58,12 @@ impl Store {
         let found = self.run(run)?;
         match found.state {
             RunState::Interrupted | RunState::Failed => {}
-            state => return Err(StoreError::NotOurs { run, why: format!("is {state}") }),
+            state => {
+                return Err(StoreError::NotOurs {
+                    run,
+                    why: format!("is {state}"),
+                });
+            }
         }
         let (owner, before) = (self.us.clone(), found.owner);
         let sql = "UPDATE run SET state = 'running', failure = NULL, finished_at_s = NULL, samples_per_cell = ?2,
@@ -78,7 +84,10 @@ impl Store {
             transaction.execute(sql, of_owner)
         })?;
         match taken {
-            0 => Err(StoreError::NotOurs { run, why: "was taken over by another process".into() }),
+            0 => Err(StoreError::NotOurs {
+                run,
+                why: "was taken over by another process".into(),
+            }),
             _ => Ok(()),
         }
     }
@@ -90,10 +99,17 @@ impl Store {
     pub fn add_sample(&mut self, run: RunId, new: &NewSample) -> Result<u64, StoreError> {
         let (seconds, failed, doubts, sample) = match new.taken.clone() {
             // SQLite would store it as NULL, or JSON would have no word for it.
-            Taken::Sample { seconds, .. } if !seconds.is_finite() => {
-                (None, Some(format!("its value is {seconds}, which is no time")), Vec::new(), Value::Null)
-            }
-            Taken::Sample { seconds, doubts, sample } => (Some(seconds), None, doubts, sample),
+            Taken::Sample { seconds, .. } if !seconds.is_finite() => (
+                None,
+                Some(format!("its value is {seconds}, which is no time")),
+                Vec::new(),
+                Value::Null,
+            ),
+            Taken::Sample {
+                seconds,
+                doubts,
+                sample,
+            } => (Some(seconds), None, doubts, sample),
             Taken::Failed(because) => (None, Some(because), Vec::new(), Value::Null),
         };
         let (is_doubtful, is_failed) = (!doubts.is_empty(), failed.is_some());
@@ -114,15 +130,26 @@ impl Store {
                    WHERE id = ?1 AND state = 'running' AND pid = ?4 AND started_ticks = ?5 AND boot = ?6
                    RETURNING samples";
         let number = self.write(|transaction| {
-            let of_run = params![run.0, is_doubtful, is_failed, owner.pid, owner.started_ticks as i64, owner.boot];
-            let number: Option<i64> = transaction.query_row(sql, of_run, |row| row.get(0)).optional()?;
+            let of_run = params![
+                run.0,
+                is_doubtful,
+                is_failed,
+                owner.pid,
+                owner.started_ticks as i64,
+                owner.boot
+            ];
+            let number: Option<i64> = transaction
+                .query_row(sql, of_run, |row| row.get(0))
+                .optional()?;
             if let Some(number) = number {
                 row.number = number as u64;
                 insert_samples(transaction, run, std::slice::from_ref(&row))?;
             }
             Ok(number)
         })?;
-        number.map(|number| number as u64).ok_or_else(|| self.not_ours(run))
+        number
+            .map(|number| number as u64)
+            .ok_or_else(|| self.not_ours(run))
     }
 
     /// Ends a run of this process.
@@ -139,10 +166,22 @@ impl Store {
         let sql = "UPDATE run SET state = ?2, failure = ?3, finished_at_s = ?4
                    WHERE id = ?1 AND state = 'running' AND pid = ?5 AND started_ticks = ?6 AND boot = ?7";
         let ended = self.write(|transaction| {
-            let of_run = params![run.0, state, failure, now_s(), owner.pid, owner.started_ticks as i64, owner.boot];
+            let of_run = params![
+                run.0,
+                state,
+                failure,
+                now_s(),
+                owner.pid,
+                owner.started_ticks as i64,
+                owner.boot
+            ];
             transaction.execute(sql, of_run)
         })?;
-        if ended == 0 { Err(self.not_ours(run)) } else { Ok(()) }
+        if ended == 0 {
+            Err(self.not_ours(run))
+        } else {
+            Ok(())
+        }
     }
 
     /// Why a run is none of this process: it ended, was removed, or was taken over.
@@ -165,7 +204,10 @@ impl Store {
         what: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         let sqlite = self.sqlite();
-        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(&sqlite)?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(&sqlite)?;
         let answer = what(&transaction).map_err(&sqlite)?;
         transaction.commit().map_err(&sqlite)?;
         Ok(answer)
@@ -229,7 +271,11 @@ fn insert_run(transaction: &Transaction<'_>, run: &Run, machine: i64) -> rusqlit
     transaction.execute(sql, values).map(|_| ())
 }
 
-fn insert_detail(transaction: &Transaction<'_>, run: RunId, detail: &Detail) -> rusqlite::Result<()> {
+fn insert_detail(
+    transaction: &Transaction<'_>,
+    run: RunId,
+    detail: &Detail,
+) -> rusqlite::Result<()> {
     let sql = "INSERT INTO detail (run, parameters, factors, plan, seed, warnings, kernel_version, kernel_command_line)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     let values = params![
@@ -304,7 +350,8 @@ fn insert_samples(transaction: &Transaction<'_>, run: RunId, rows: &[Row]) -> ru
 
 /// A value as JSON text.
 fn text<T: Serialize>(value: &T) -> rusqlite::Result<String> {
-    serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
 /// A name that no other run has in any store: 128 random bits.

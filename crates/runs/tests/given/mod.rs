@@ -60,7 +60,10 @@ impl Given {
 
     /// Changes the file behind the store's back.
     pub fn sql(&self, text: &str) {
-        rusqlite::Connection::open(&self.path).unwrap().execute_batch(text).unwrap();
+        rusqlite::Connection::open(&self.path)
+            .unwrap()
+            .execute_batch(text)
+            .unwrap();
     }
 }
 
@@ -70,11 +73,20 @@ pub fn sample(round: u32, memory: &str, seconds: f64) -> NewSample {
         doubts: vec!["somebody else ran".to_owned()],
         sample: json!({"faults": {"minor": 3}}),
     };
-    NewSample { round, cell: Cell::new().with("memory", memory), started_at_s: 1.25e9, took_s: seconds, taken }
+    NewSample {
+        round,
+        cell: Cell::new().with("memory", memory),
+        started_at_s: 1.25e9,
+        took_s: seconds,
+        taken,
+    }
 }
 
 pub fn failure(round: u32, memory: &str) -> NewSample {
-    NewSample { taken: Taken::Failed("it died".to_owned()), ..sample(round, memory, 1.0) }
+    NewSample {
+        taken: Taken::Failed("it died".to_owned()),
+        ..sample(round, memory, 1.0)
+    }
 }
 
 pub fn machine() -> Machine {

@@ -24,7 +24,9 @@ pub fn write(output: &Output, shape: &Shape) -> io::Result<()> {
     std::thread::scope(|scope| {
         let upper = scope.spawn(|| (half..shape.cpus).try_for_each(|cpu| one(output, shape, cpu)));
         (0..half).try_for_each(|cpu| one(output, shape, cpu))?;
-        upper.join().map_err(|_| io::Error::other("a thread failed"))?
+        upper
+            .join()
+            .map_err(|_| io::Error::other("a thread failed"))?
     })
 }
 
@@ -34,10 +36,17 @@ fn one(output: &Output, shape: &Shape, cpu: u32) -> io::Result<()> {
     if cpu > 0 {
         output.line(&format!("{directory}/online"), 1)?;
     }
-    for (name, content) in [("crash_notes", "10007f2a0"), ("crash_notes_size", "424"), ("uevent", "DRIVER=processor")] {
+    for (name, content) in [
+        ("crash_notes", "10007f2a0"),
+        ("crash_notes_size", "424"),
+        ("uevent", "DRIVER=processor"),
+    ] {
         output.line(&format!("{directory}/{name}"), content)?;
     }
-    output.link(&format!("{directory}/node{node}"), &format!("sys/devices/system/node/node{node}"))?;
+    output.link(
+        &format!("{directory}/node{node}"),
+        &format!("sys/devices/system/node/node{node}"),
+    )?;
     topology(output, shape, cpu, &format!("{directory}/topology"))?;
     caches(output, shape, cpu, &format!("{directory}/cache"))
 }
@@ -55,11 +64,20 @@ fn topology(output: &Output, shape: &Shape, cpu: u32, directory: &str) -> io::Re
         ("package_cpus", &package_cpus),
         ("die_cpus", &package_cpus),
     ] {
-        sets(output, shape, &format!("{directory}/{name}"), &format!("{directory}/{name}_list"), set)?;
+        sets(
+            output,
+            shape,
+            &format!("{directory}/{name}"),
+            &format!("{directory}/{name}_list"),
+            set,
+        )?;
     }
-    for (name, id) in
-        [("core_id", core % package_cores), ("cluster_id", core), ("die_id", 0), ("physical_package_id", package)]
-    {
+    for (name, id) in [
+        ("core_id", core % package_cores),
+        ("cluster_id", core),
+        ("die_id", 0),
+        ("physical_package_id", package),
+    ] {
         output.line(&format!("{directory}/{name}"), id)?;
     }
     output.line(&format!("{directory}/ppin"), "0x0")
@@ -90,13 +108,25 @@ fn caches(output: &Output, shape: &Shape, cpu: u32, directory: &str) -> io::Resu
         output.line(&format!("{directory}/size"), format!("{kilobytes}K"))?;
         output.line(&format!("{directory}/type"), kind)?;
         output.bytes(&format!("{directory}/uevent"), b"")?;
-        sets(output, shape, &format!("{directory}/shared_cpu_map"), &format!("{directory}/shared_cpu_list"), set)?;
+        sets(
+            output,
+            shape,
+            &format!("{directory}/shared_cpu_map"),
+            &format!("{directory}/shared_cpu_list"),
+            set,
+        )?;
     }
     Ok(())
 }
 
 /// A set in both formats.
-pub fn sets(output: &Output, shape: &Shape, mask: &str, list: &str, set: &CpuSet) -> io::Result<()> {
+pub fn sets(
+    output: &Output,
+    shape: &Shape,
+    mask: &str,
+    list: &str,
+    set: &CpuSet,
+) -> io::Result<()> {
     output.line(mask, set.to_mask(shape.cpus))?;
     output.line(list, set)
 }

@@ -32,7 +32,14 @@ pub fn write(output: &Output, shape: &Shape) -> io::Result<Vec<Device>> {
         let root = format!("sys/devices/pci{domain:04x}:00");
         let is_network = port % 4 == 0;
         let above = format!("{root}/{bridge}");
-        function(output, shape, &above, &bridge, domain, ["0x060400", "0x1022", "0x14ab", "pcieport"])?;
+        function(
+            output,
+            shape,
+            &above,
+            &bridge,
+            domain,
+            ["0x060400", "0x1022", "0x14ab", "pcieport"],
+        )?;
         let directory = format!("{above}/{address}");
         let ids = if is_network {
             ["0x020000", "0x15b3", "0x101d", "mlx5_core"]
@@ -44,7 +51,11 @@ pub fn write(output: &Output, shape: &Shape) -> io::Result<Vec<Device>> {
             true => network(output, shape, &directory, number)?,
             false => nvme(output, &directory, &address, number, domain)?,
         };
-        devices.push(Device { directory, interrupt, node: domain });
+        devices.push(Device {
+            directory,
+            interrupt,
+            node: domain,
+        });
     }
     Ok(devices)
 }
@@ -77,22 +88,50 @@ fn function(
         output.line(&format!("{directory}/{name}"), content)?;
     }
     output.line(&format!("{directory}/numa_node"), node)?;
-    output.line(&format!("{directory}/modalias"), format!("pci:v0000{}d0000{}", &vendor[2..], &device[2..]))?;
-    let ids = format!("PCI_CLASS={}\nPCI_ID={}:{}", &class[2..], &vendor[2..], &device[2..]).to_uppercase();
-    output.line(&format!("{directory}/uevent"), format!("DRIVER={driver}\n{ids}\nPCI_SLOT_NAME={address}"))?;
-    output.line(&format!("{directory}/resource"), ["0x0 0x0 0x0"; 13].join("\n"))?;
-    output.bytes(&format!("{directory}/config"), &config(class, vendor, device))?;
-    let (mask, list) = (format!("{directory}/local_cpus"), format!("{directory}/local_cpulist"));
+    output.line(
+        &format!("{directory}/modalias"),
+        format!("pci:v0000{}d0000{}", &vendor[2..], &device[2..]),
+    )?;
+    let ids = format!(
+        "PCI_CLASS={}\nPCI_ID={}:{}",
+        &class[2..],
+        &vendor[2..],
+        &device[2..]
+    )
+    .to_uppercase();
+    output.line(
+        &format!("{directory}/uevent"),
+        format!("DRIVER={driver}\n{ids}\nPCI_SLOT_NAME={address}"),
+    )?;
+    output.line(
+        &format!("{directory}/resource"),
+        ["0x0 0x0 0x0"; 13].join("\n"),
+    )?;
+    output.bytes(
+        &format!("{directory}/config"),
+        &config(class, vendor, device),
+    )?;
+    let (mask, list) = (
+        format!("{directory}/local_cpus"),
+        format!("{directory}/local_cpulist"),
+    );
     sets(output, shape, &mask, &list, &shape.cpus_of_node(node))?;
     output.directory(&format!("sys/bus/pci/drivers/{driver}"))?;
-    output.link(&format!("{directory}/driver"), &format!("sys/bus/pci/drivers/{driver}"))?;
+    output.link(
+        &format!("{directory}/driver"),
+        &format!("sys/bus/pci/drivers/{driver}"),
+    )?;
     output.link(&format!("{directory}/subsystem"), "sys/bus/pci")?;
     output.link(&format!("sys/bus/pci/devices/{address}"), directory)
 }
 
 /// The first 256 bytes of configuration space: vendor, device, class, header type.
 fn config(class: &str, vendor: &str, device: &str) -> [u8; 256] {
-    let number = |hex: &str| u32::from_str_radix(&hex[2..], 16).unwrap_or_default().to_le_bytes();
+    let number = |hex: &str| {
+        u32::from_str_radix(&hex[2..], 16)
+            .unwrap_or_default()
+            .to_le_bytes()
+    };
     let mut config = [0; 256];
     config[0..2].copy_from_slice(&number(vendor)[..2]);
     config[2..4].copy_from_slice(&number(device)[..2]);
@@ -104,9 +143,13 @@ fn config(class: &str, vendor: &str, device: &str) -> [u8; 256] {
 fn network(output: &Output, shape: &Shape, device: &str, number: u32) -> io::Result<String> {
     let name = format!("eth{number}");
     let directory = format!("{device}/net/{name}");
-    for (file, content) in
-        [("address", "02:00:00:00:00:01"), ("type", "1"), ("speed", "100000"), ("operstate", "up"), ("mtu", "1500")]
-    {
+    for (file, content) in [
+        ("address", "02:00:00:00:00:01"),
+        ("type", "1"),
+        ("speed", "100000"),
+        ("operstate", "up"),
+        ("mtu", "1500"),
+    ] {
         output.line(&format!("{directory}/{file}"), content)?;
     }
     let none = "0".repeat(8);
@@ -120,7 +163,13 @@ fn network(output: &Output, shape: &Shape, device: &str, number: u32) -> io::Res
     Ok(format!("{name}-TxRx-"))
 }
 
-fn nvme(output: &Output, device: &str, address: &str, number: u32, node: u32) -> io::Result<String> {
+fn nvme(
+    output: &Output,
+    device: &str,
+    address: &str,
+    number: u32,
+    node: u32,
+) -> io::Result<String> {
     let controller = format!("{device}/nvme/nvme{number}");
     let subsystem = format!("sys/devices/virtual/nvme-subsystem/nvme-subsys{number}");
     let nqn = format!("nqn.2014.08.org.example:generated-{number}");
@@ -148,9 +197,16 @@ fn nvme(output: &Output, device: &str, address: &str, number: u32, node: u32) ->
         output.line(&format!("{subsystem}/{name}"), content)?;
     }
     output.link(&format!("{subsystem}/nvme{number}"), &controller)?;
-    output.link(&format!("sys/class/nvme-subsystem/nvme-subsys{number}"), &subsystem)?;
+    output.link(
+        &format!("sys/class/nvme-subsystem/nvme-subsys{number}"),
+        &subsystem,
+    )?;
     let disk = format!("{subsystem}/nvme{number}n1");
-    for (name, content) in [("size", "3750748848"), ("nsid", "1"), ("queue/rotational", "0")] {
+    for (name, content) in [
+        ("size", "3750748848"),
+        ("nsid", "1"),
+        ("queue/rotational", "0"),
+    ] {
         output.line(&format!("{disk}/{name}"), content)?;
     }
     output.link(&format!("sys/class/block/nvme{number}n1"), &disk)?;

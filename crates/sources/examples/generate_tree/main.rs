@@ -24,22 +24,34 @@ use shape::Shape;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let mut directory = None;
-    let mut shape = Shape { cpus: 4096, nodes: 64, pci: 512, interrupts: 4096 };
+    let mut shape = Shape {
+        cpus: 4096,
+        nodes: 64,
+        pci: 512,
+        interrupts: 4096,
+    };
     while let Some(argument) = arguments.next() {
         let mut number = || -> Result<u32, Box<dyn std::error::Error>> {
-            let value = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
-            Ok(value.parse().map_err(|_| format!("{argument} {value}: not a number"))?)
+            let value = arguments
+                .next()
+                .ok_or_else(|| format!("{argument} needs a number"))?;
+            Ok(value
+                .parse()
+                .map_err(|_| format!("{argument} {value}: not a number"))?)
         };
         match argument.as_str() {
             "--cpus" => shape.cpus = number()?,
             "--nodes" => shape.nodes = number()?,
             "--pci" => shape.pci = number()?,
             "--interrupts" => shape.interrupts = number()?,
-            _ if argument.starts_with('-') => return Err(format!("unknown option {argument}").into()),
+            _ if argument.starts_with('-') => {
+                return Err(format!("unknown option {argument}").into());
+            }
             _ => directory = Some(PathBuf::from(argument)),
         }
     }
-    let directory = directory.ok_or("usage: generate_tree DIR [--cpus N] [--nodes N] [--pci N] [--interrupts N]")?;
+    let directory = directory
+        .ok_or("usage: generate_tree DIR [--cpus N] [--nodes N] [--pci N] [--interrupts N]")?;
     shape.check()?;
     let output = Output::new(directory)?;
     nodes::write(&output, &shape)?;

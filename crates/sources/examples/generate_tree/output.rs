@@ -20,7 +20,10 @@ impl Output {
         if std::fs::read_dir(&root)?.next().is_some() {
             return Err(io::Error::other(format!("{} is not empty", root.display())));
         }
-        Ok(Self { root, made: Mutex::default() })
+        Ok(Self {
+            root,
+            made: Mutex::default(),
+        })
     }
 
     /// Writes one file; a line end is added, as the kernel does.
@@ -43,7 +46,10 @@ impl Output {
 
     /// Makes a directory.
     pub fn directory(&self, path: &str) -> io::Result<()> {
-        let mut made = self.made.lock().map_err(|_| io::Error::other("a thread failed"))?;
+        let mut made = self
+            .made
+            .lock()
+            .map_err(|_| io::Error::other("a thread failed"))?;
         if made.insert(path.to_owned()) {
             std::fs::create_dir_all(self.root.join(path))?;
         }
@@ -51,6 +57,7 @@ impl Output {
     }
 
     fn parent(&self, path: &str) -> io::Result<()> {
-        path.rsplit_once('/').map_or(Ok(()), |(parent, _)| self.directory(parent))
+        path.rsplit_once('/')
+            .map_or(Ok(()), |(parent, _)| self.directory(parent))
     }
 }

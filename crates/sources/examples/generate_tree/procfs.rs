@@ -13,7 +13,10 @@ const FLAGS: &str = "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cm
                      popcnt aes xsave avx f16c rdrand lahf_lm cmp_legacy svm extapic cr8_legacy abm sse4a misalignsse";
 
 pub fn write(output: &Output, shape: &Shape) -> io::Result<()> {
-    output.line("proc/version", "Linux version 6.12.0-generated (builder@example) (gcc 14.2) #1 SMP")?;
+    output.line(
+        "proc/version",
+        "Linux version 6.12.0-generated (builder@example) (gcc 14.2) #1 SMP",
+    )?;
     output.line("proc/cmdline", "root=/dev/nvme0n1p2 ro quiet")?;
     output.line("proc/sys/kernel/osrelease", "6.12.0-generated")?;
     output.line("proc/sys/kernel/arch", "x86_64")?;
@@ -21,12 +24,21 @@ pub fn write(output: &Output, shape: &Shape) -> io::Result<()> {
     output.line("proc/sys/kernel/numa_balancing", 0)?;
     output.line("sys/class/dmi/id/sys_vendor", "nearfar")?;
     output.line("sys/class/dmi/id/product_name", "generated machine")?;
-    output.line("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")?;
+    output.line(
+        "sys/kernel/mm/transparent_hugepage/enabled",
+        "always [madvise] never",
+    )?;
     for (kilobytes, pages) in [(2048, 1024 * shape.nodes), (1_048_576, 0)] {
-        output.line(&format!("sys/kernel/mm/hugepages/hugepages-{kilobytes}kB/nr_hugepages"), pages)?;
+        output.line(
+            &format!("sys/kernel/mm/hugepages/hugepages-{kilobytes}kB/nr_hugepages"),
+            pages,
+        )?;
     }
     let total = NODE_KILOBYTES * u64::from(shape.nodes);
-    let meminfo = format!("MemTotal: {total:>15} kB\nMemFree: {:>15} kB\nHugepagesize:       2048 kB", total / 2);
+    let meminfo = format!(
+        "MemTotal: {total:>15} kB\nMemFree: {:>15} kB\nHugepagesize:       2048 kB",
+        total / 2
+    );
     output.line("proc/meminfo", meminfo)?;
     let mut cpuinfo = String::new();
     for cpu in 0..shape.cpus {

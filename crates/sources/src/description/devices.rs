@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use nearfar_machine::{
-    AnaState, CpuSet, FirmwareLocality, FirmwareSource, HostBridge, Interrupt, IoPolicy, Irq, Known, Machine, Managed,
-    NetworkDevice, NodeId, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciAddress, PciDevice, ReceiveQueue,
-    RootBus, TransmitQueue,
+    AnaState, CpuSet, FirmwareLocality, FirmwareSource, HostBridge, Interrupt, IoPolicy, Irq,
+    Known, Machine, Managed, NetworkDevice, NodeId, NvmeController, NvmeNamespace, NvmePath,
+    NvmeSubsystem, PciAddress, PciDevice, ReceiveQueue, RootBus, TransmitQueue,
 };
 use toml::Spanned;
 
 use super::fault::Faults;
-use super::file::{ControllerEntry, CpuCount, Description, KernelNode, NicEntry, NvmeEntry, PciEntry};
+use super::file::{
+    ControllerEntry, CpuCount, Description, KernelNode, NicEntry, NvmeEntry, PciEntry,
+};
 use crate::error::TextError;
 
 /// What devices are that a description does not name closer: those an emulated machine has.
@@ -22,9 +24,19 @@ const FIRST_IRQ: u32 = 24;
 /// How many queues and paths all devices together may have.
 const MOST: u32 = 65_536;
 
-pub(super) fn add(file: &Description, machine: &mut Machine, faults: &Faults<'_>) -> Result<(), TextError> {
-    let mut devices =
-        Devices { machine, faults, bridges: BTreeMap::new(), pci: BTreeMap::new(), interrupts: Vec::new(), left: MOST };
+pub(super) fn add(
+    file: &Description,
+    machine: &mut Machine,
+    faults: &Faults<'_>,
+) -> Result<(), TextError> {
+    let mut devices = Devices {
+        machine,
+        faults,
+        bridges: BTreeMap::new(),
+        pci: BTreeMap::new(),
+        interrupts: Vec::new(),
+        left: MOST,
+    };
     devices.bridges(file)?;
     for entry in &file.pci {
         devices.generic(entry)?;
@@ -41,7 +53,12 @@ pub(super) fn add(file: &Description, machine: &mut Machine, faults: &Faults<'_>
     for (at, entry) in file.nvme.iter().enumerate() {
         subsystems.push(devices.subsystem(entry, at, &mut controllers)?);
     }
-    let Devices { bridges, pci, interrupts, .. } = devices;
+    let Devices {
+        bridges,
+        pci,
+        interrupts,
+        ..
+    } = devices;
     if bridges.is_empty() && pci.is_empty() && networks.is_empty() && subsystems.is_empty() {
         return Ok(());
     }
@@ -82,7 +99,10 @@ struct Place<'a> {
 impl Devices<'_> {
     fn node(&self, number: u32) -> Result<NodeId, String> {
         let node = NodeId(number);
-        self.machine.node(node).map(|node| node.id).ok_or_else(|| format!("node {number} is not described"))
+        self.machine
+            .node(node)
+            .map(|node| node.id)
+            .ok_or_else(|| format!("node {number} is not described"))
     }
 
     /// What the kernel says: a node or none; or that it is not known.
@@ -90,7 +110,9 @@ impl Devices<'_> {
         match entry {
             KernelNode::Node(number) => self.node(*number).map(|node| Known::Yes(Some(node))),
             KernelNode::Word(word) if word == "none" => Ok(Known::Yes(None)),
-            KernelNode::Word(word) if word == "unknown" => Ok(Known::no("the description says \"unknown\"")),
+            KernelNode::Word(word) if word == "unknown" => {
+                Ok(Known::no("the description says \"unknown\""))
+            }
             KernelNode::Word(_) => Err("a node is a number, \"none\" or \"unknown\"".to_owned()),
         }
     }
@@ -107,9 +129,19 @@ impl Devices<'_> {
             let entry = spanned.get_ref();
             let fail = |problem: String| self.faults.at(spanned, "bridge", problem);
             let root: RootBus = parse(&entry.root).map_err(fail)?;
-            let said = entry.node.as_ref().map(|node| self.kernel_node(node)).transpose().map_err(fail)?;
-            let firmware = entry.firmware_node.map(|node| self.node(node)).transpose().map_err(fail)?;
-            let firmware = firmware.or(said.as_ref().and_then(|said| said.get().copied().flatten()));
+            let said = entry
+                .node
+                .as_ref()
+                .map(|node| self.kernel_node(node))
+                .transpose()
+                .map_err(fail)?;
+            let firmware = entry
+                .firmware_node
+                .map(|node| self.node(node))
+                .transpose()
+                .map_err(fail)?;
+            let firmware =
+                firmware.or(said.as_ref().and_then(|said| said.get().copied().flatten()));
             let online = |node: &NodeId| self.machine.node(*node).is_some_and(|node| node.online);
             let kernel = said.unwrap_or_else(|| Known::Yes(firmware.filter(online)));
             let locality = firmware.map(|node| FirmwareLocality {
@@ -118,9 +150,16 @@ impl Devices<'_> {
                 told_by: FirmwareSource::Described,
                 evidence: self.faults.place().to_owned(),
             });
-            let bridge = HostBridge { root, firmware: Known::Yes(locality) };
+            let bridge = HostBridge {
+                root,
+                firmware: Known::Yes(locality),
+            };
             if self.bridges.insert(root, (bridge, kernel)).is_some() {
-                return Err(self.faults.at(spanned, "bridge", format!("there are two with root {root}")));
+                return Err(self.faults.at(
+                    spanned,
+                    "bridge",
+                    format!("there are two with root {root}"),
+                ));
             }
         }
         Ok(())
@@ -136,9 +175,12 @@ impl Devices<'_> {
             driver: entry.driver.as_deref(),
             node: &entry.node,
         };
-        let class = u32::from_str_radix(class, 16).ok().filter(|class| class >> 24 == 0);
+        let class = u32::from_str_radix(class, 16)
+            .ok()
+            .filter(|class| class >> 24 == 0);
         let add = |devices: &mut Self| {
-            let class = class.ok_or_else(|| format!("class {:?} is not like \"0x020000\"", entry.class))?;
+            let class =
+                class.ok_or_else(|| format!("class {:?} is not like \"0x020000\"", entry.class))?;
             let parent = entry.parent.as_deref().map(parse).transpose()?;
             let address = devices.device(&place, (&entry.id, class, ""))?;
             if let Some(device) = devices.pci.get_mut(&address) {
@@ -151,7 +193,11 @@ impl Devices<'_> {
     }
 
     /// Puts a device on its root bus, or finds the `[[pci]]` entry that describes it.
-    fn device(&mut self, place: &Place<'_>, usual: (&str, u32, &str)) -> Result<PciAddress, String> {
+    fn device(
+        &mut self,
+        place: &Place<'_>,
+        usual: (&str, u32, &str),
+    ) -> Result<PciAddress, String> {
         let address: Option<PciAddress> = place.address.map(parse).transpose()?;
         if let Some(known) = address.filter(|address| self.pci.contains_key(address)) {
             return match (usual.2, place.id) {
@@ -162,41 +208,79 @@ impl Devices<'_> {
         }
         let root: RootBus = match (place.bridge, address) {
             (Some(bridge), _) => parse(bridge)?,
-            (None, Some(address)) => RootBus { domain: address.domain, bus: address.bus },
+            (None, Some(address)) => RootBus {
+                domain: address.domain,
+                bus: address.bus,
+            },
             (None, None) => return Err("either `bridge` or `address` is wanted".to_owned()),
         };
         let kernel = match (place.node, self.bridges.get(&root)) {
             (Some(node), _) => self.kernel_node(node)?,
             (None, Some((_, node))) => node.clone(),
-            (None, None) => return Err(format!("no [[bridge]] has root {root:?}", root = root.to_string())),
+            (None, None) => {
+                return Err(format!(
+                    "no [[bridge]] has root {root:?}",
+                    root = root.to_string()
+                ));
+            }
         };
         let free = || {
-            let at = |device| PciAddress { domain: root.domain, bus: root.bus, device, function: 0 };
-            (1..32).map(at).find(|address| !self.pci.contains_key(address))
+            let at = |device| PciAddress {
+                domain: root.domain,
+                bus: root.bus,
+                device,
+                function: 0,
+            };
+            (1..32)
+                .map(at)
+                .find(|address| !self.pci.contains_key(address))
         };
-        let address = address.or_else(free).ok_or_else(|| format!("bus {root} is full: give an `address`"))?;
+        let address = address
+            .or_else(free)
+            .ok_or_else(|| format!("bus {root} is full: give an `address`"))?;
         let id = place.id.unwrap_or(usual.0);
         let numbers = id.split_once(':').and_then(|(vendor, device)| {
-            Some((u16::from_str_radix(vendor, 16).ok()?, u16::from_str_radix(device, 16).ok()?))
+            Some((
+                u16::from_str_radix(vendor, 16).ok()?,
+                u16::from_str_radix(device, 16).ok()?,
+            ))
         });
-        let (vendor, device) = numbers.ok_or_else(|| format!("id {id:?} is not like \"8086:10c9\""))?;
-        let driver = place.driver.or(Some(usual.2).filter(|driver| !driver.is_empty())).map(str::to_owned);
+        let (vendor, device) =
+            numbers.ok_or_else(|| format!("id {id:?} is not like \"8086:10c9\""))?;
+        let driver = place
+            .driver
+            .or(Some(usual.2).filter(|driver| !driver.is_empty()))
+            .map(str::to_owned);
         let node = kernel;
         let (class_name, name, parent) = (None, None, None);
-        let device =
-            PciDevice { address, vendor, device, class: usual.1, class_name, name, driver, parent, root, node };
+        let device = PciDevice {
+            address,
+            vendor,
+            device,
+            class: usual.1,
+            class_name,
+            name,
+            driver,
+            parent,
+            root,
+            node,
+        };
         self.pci.insert(address, device);
         Ok(address)
     }
 
     fn node_of(&self, address: PciAddress) -> KernelSays {
-        self.pci.get(&address).map_or_else(|| Known::no("the description does not say"), |device| device.node.clone())
+        self.pci.get(&address).map_or_else(
+            || Known::no("the description does not say"),
+            |device| device.node.clone(),
+        )
     }
 
     fn network(&mut self, spanned: &Spanned<NicEntry>) -> Result<NetworkDevice, TextError> {
         let entry = spanned.get_ref();
         let faults = self.faults;
-        self.build_network(entry).map_err(|problem| faults.at(spanned, "nic", problem))
+        self.build_network(entry)
+            .map_err(|problem| faults.at(spanned, "nic", problem))
     }
 
     fn build_network(&mut self, entry: &NicEntry) -> Result<NetworkDevice, String> {
@@ -211,15 +295,28 @@ impl Devices<'_> {
         let queues = entry.queues.unwrap_or(1);
         self.take(queues)?;
         let masks = |lists: &Option<Vec<String>>, key: &str| match lists {
-            Some(lists) if lists.len() != queues as usize => {
-                Err(format!("{key} has {} lists for {queues} queues", lists.len()))
-            }
-            Some(lists) => lists.iter().map(|list| CpuSet::parse_list(list).map(Known::Yes).map_err(text)).collect(),
-            None => Ok(vec![Known::no(format!("the description gives no {key}")); queues as usize]),
+            Some(lists) if lists.len() != queues as usize => Err(format!(
+                "{key} has {} lists for {queues} queues",
+                lists.len()
+            )),
+            Some(lists) => lists
+                .iter()
+                .map(|list| CpuSet::parse_list(list).map(Known::Yes).map_err(text))
+                .collect(),
+            None => Ok(vec![
+                Known::no(format!("the description gives no {key}"));
+                queues as usize
+            ]),
         };
         let (xps, rps) = (masks(&entry.xps, "xps")?, masks(&entry.rps, "rps")?);
-        if entry.queue_cpus.as_ref().is_some_and(|cpus| cpus.len() > queues as usize) {
-            return Err(format!("queue_cpus has more entries than there are queues ({queues})"));
+        if entry
+            .queue_cpus
+            .as_ref()
+            .is_some_and(|cpus| cpus.len() > queues as usize)
+        {
+            return Err(format!(
+                "queue_cpus has more entries than there are queues ({queues})"
+            ));
         }
         for (queue, cpus) in (0..).zip(entry.queue_cpus.iter().flatten()) {
             self.interrupt(&entry.name, address, queue, cpus)?;
@@ -229,12 +326,24 @@ impl Devices<'_> {
             device: Some(address),
             mac: None,
             node: self.node_of(address),
-            transmit: (0..).zip(xps).map(|(queue, xps)| TransmitQueue { queue, xps }).collect(),
-            receive: (0..).zip(rps).map(|(queue, rps)| ReceiveQueue { queue, rps }).collect(),
+            transmit: (0..)
+                .zip(xps)
+                .map(|(queue, xps)| TransmitQueue { queue, xps })
+                .collect(),
+            receive: (0..)
+                .zip(rps)
+                .map(|(queue, rps)| ReceiveQueue { queue, rps })
+                .collect(),
         })
     }
 
-    fn interrupt(&mut self, name: &str, device: PciAddress, queue: u32, cpus: &CpuCount) -> Result<(), String> {
+    fn interrupt(
+        &mut self,
+        name: &str,
+        device: PciAddress,
+        queue: u32,
+        cpus: &CpuCount,
+    ) -> Result<(), String> {
         let affinity = match cpus {
             CpuCount::Count(cpu) => CpuSet::parse_list(&cpu.to_string()).map_err(text)?,
             CpuCount::List(list) => CpuSet::parse_list(list).map_err(text)?,
@@ -254,7 +363,10 @@ impl Devices<'_> {
                 _ => Known::no(because),
             },
             affinity: Known::Yes(affinity),
-            managed: Known::Yes(Managed { managed: false, evidence: "queue_cpus of the description".to_owned() }),
+            managed: Known::Yes(Managed {
+                managed: false,
+                evidence: "queue_cpus of the description".to_owned(),
+            }),
             node: Known::no(because),
             count: Known::no(because),
         });
@@ -276,22 +388,36 @@ impl Devices<'_> {
             *before += 1;
         }
         let count = entry.namespaces.unwrap_or(1);
-        self.take(count.saturating_mul(controllers.len().max(1) as u32)).map_err(fail)?;
-        let states: Vec<_> = entry.controllers.iter().map(|controller| controller.ana.as_deref()).collect();
+        self.take(count.saturating_mul(controllers.len().max(1) as u32))
+            .map_err(fail)?;
+        let states: Vec<_> = entry
+            .controllers
+            .iter()
+            .map(|controller| controller.ana.as_deref())
+            .collect();
         Ok(NvmeSubsystem {
-            name: entry.name.clone().unwrap_or_else(|| format!("nvme-subsys{at}")),
+            name: entry
+                .name
+                .clone()
+                .unwrap_or_else(|| format!("nvme-subsys{at}")),
             nqn: entry.nqn.clone(),
             model: entry.model.clone(),
             iopolicy: match &entry.iopolicy {
                 Some(word) => Known::Yes(IoPolicy::from(word.as_str())),
                 None => Known::no("the description gives no iopolicy"),
             },
-            namespaces: (1..=count).map(|number| namespace(at, number, &controllers, &states)).collect(),
+            namespaces: (1..=count)
+                .map(|number| namespace(at, number, &controllers, &states))
+                .collect(),
             controllers,
         })
     }
 
-    fn controller(&mut self, entry: &ControllerEntry, number: usize) -> Result<NvmeController, String> {
+    fn controller(
+        &mut self,
+        entry: &ControllerEntry,
+        number: usize,
+    ) -> Result<NvmeController, String> {
         let transport = entry.transport.as_deref().unwrap_or("pcie");
         let place = Place {
             bridge: entry.bridge.as_deref(),
@@ -300,9 +426,14 @@ impl Devices<'_> {
             driver: None,
             node: &entry.node,
         };
-        let device = (transport == "pcie").then(|| self.device(&place, NVME)).transpose()?;
+        let device = (transport == "pcie")
+            .then(|| self.device(&place, NVME))
+            .transpose()?;
         Ok(NvmeController {
-            name: entry.name.clone().unwrap_or_else(|| format!("nvme{number}")),
+            name: entry
+                .name
+                .clone()
+                .unwrap_or_else(|| format!("nvme{number}")),
             state: Known::Yes(entry.state.clone().unwrap_or_else(|| "live".to_owned())),
             transport: Known::Yes(transport.to_owned()),
             device,
@@ -311,15 +442,24 @@ impl Devices<'_> {
                 (None, Some(node)) => self.kernel_node(node)?,
                 (None, None) => Known::Yes(None),
             },
-            queues: entry.queues.map_or_else(|| Known::no("the description gives no queues"), Known::Yes),
+            queues: entry
+                .queues
+                .map_or_else(|| Known::no("the description gives no queues"), Known::Yes),
         })
     }
 }
 
 /// A namespace with a path through each controller, named as the kernel does.
-fn namespace(subsystem: usize, number: u32, controllers: &[NvmeController], ana: &[Option<&str>]) -> NvmeNamespace {
+fn namespace(
+    subsystem: usize,
+    number: u32,
+    controllers: &[NvmeController],
+    ana: &[Option<&str>],
+) -> NvmeNamespace {
     let path = |(at, controller): (usize, &NvmeController)| {
-        let index = controller.name.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let index = controller
+            .name
+            .trim_start_matches(|c: char| !c.is_ascii_digit());
         let name = match controllers.len() {
             1 => format!("{}n{number}", controller.name),
             _ => format!("nvme{subsystem}c{index}n{number}"),
@@ -336,7 +476,10 @@ fn namespace(subsystem: usize, number: u32, controllers: &[NvmeController], ana:
         [only] => format!("{}n{number}", only.name),
         _ => format!("nvme{subsystem}n{number}"),
     };
-    NvmeNamespace { name, paths: controllers.iter().enumerate().map(path).collect() }
+    NvmeNamespace {
+        name,
+        paths: controllers.iter().enumerate().map(path).collect(),
+    }
 }
 
 fn parse<T: std::str::FromStr>(text: &str) -> Result<T, String>

@@ -27,13 +27,28 @@ impl<'a> Faults<'a> {
     /// What the TOML reader found: bad syntax, an unknown key, a value of the wrong kind.
     pub(super) fn syntax(&self, error: &toml::de::Error) -> TextError {
         // The reader's messages may run over several lines; one is enough.
-        let message = error.message().lines().next().unwrap_or("not TOML").to_owned();
-        TextError::new(self.place, error.span().map(|span| self.line(&span)), message, NEXT)
+        let message = error
+            .message()
+            .lines()
+            .next()
+            .unwrap_or("not TOML")
+            .to_owned();
+        TextError::new(
+            self.place,
+            error.span().map(|span| self.line(&span)),
+            message,
+            NEXT,
+        )
     }
 
     /// A wrong value.
     pub(super) fn at<T>(&self, value: &Spanned<T>, key: &str, problem: impl Display) -> TextError {
-        TextError::new(self.place, Some(self.line(&value.span())), format!("{key}: {problem}"), NEXT)
+        TextError::new(
+            self.place,
+            Some(self.line(&value.span())),
+            format!("{key}: {problem}"),
+            NEXT,
+        )
     }
 
     /// A fault of the file as a whole.
@@ -42,7 +57,11 @@ impl<'a> Faults<'a> {
     }
 
     fn line(&self, span: &Range<usize>) -> usize {
-        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
+        let before = self
+            .text
+            .as_bytes()
+            .get(..span.start)
+            .unwrap_or(self.text.as_bytes());
         before.iter().filter(|&&byte| byte == b'\n').count() + 1
     }
 }

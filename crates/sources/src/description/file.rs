@@ -10,7 +10,10 @@ use toml::Spanned;
 #[serde(deny_unknown_fields)]
 pub(super) struct Description {
     /// What the machine is, in one line; the list of the gallery shows it.
-    #[expect(dead_code, reason = "a machine has no place for it, and the file must be allowed to have it")]
+    #[expect(
+        dead_code,
+        reason = "a machine has no place for it, and the file must be allowed to have it"
+    )]
     pub description: Option<String>,
     /// As `uname -m` says it; also decides what an emulated machine is.
     pub architecture: Option<String>,
@@ -103,7 +106,10 @@ pub(super) struct NodeEntry {
 
 /// So many more CPUs, or which ones.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a count of CPUs, or a list such as \"0-3,8-11\"")]
+#[serde(
+    untagged,
+    expecting = "expected a count of CPUs, or a list such as \"0-3,8-11\""
+)]
 pub(super) enum CpuCount {
     Count(u32),
     List(String),
@@ -156,7 +162,10 @@ pub(super) enum Each {
 
 /// A node that the kernel gives a device: its number, "none" for -1, or "unknown".
 #[derive(Deserialize, Clone)]
-#[serde(untagged, expecting = "expected the number of a node, \"none\" or \"unknown\"")]
+#[serde(
+    untagged,
+    expecting = "expected the number of a node, \"none\" or \"unknown\""
+)]
 pub(super) enum KernelNode {
     Node(u32),
     Word(String),

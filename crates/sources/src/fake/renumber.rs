@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    CpuId, CpuSet, Diagnostic, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId, NodeSet,
+    CpuId, CpuSet, Diagnostic, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node,
+    NodeId, NodeSet,
 };
 
 use super::cut::Part;
@@ -22,7 +23,11 @@ impl Numbers {
     /// Fakes first, then the nodes that got none.
     fn new(machine: &Machine, parts: &[Part]) -> Self {
         let mut parents: Vec<NodeId> = parts.iter().map(|part| part.real).collect();
-        let without = machine.nodes.iter().map(|node| node.id).filter(|id| parts.iter().all(|part| part.real != *id));
+        let without = machine
+            .nodes
+            .iter()
+            .map(|node| node.id)
+            .filter(|id| parts.iter().all(|part| part.real != *id));
         parents.extend(without);
         let mut fakes: BTreeMap<NodeId, NodeSet> = BTreeMap::new();
         for (number, &real) in (0..).zip(&parents) {
@@ -36,7 +41,9 @@ impl Numbers {
     }
 
     fn all(&self, real: &NodeSet) -> NodeSet {
-        real.iter().filter_map(|real| self.fakes.get(&real)).fold(NodeSet::new(), |all, fakes| all.union(fakes))
+        real.iter()
+            .filter_map(|real| self.fakes.get(&real))
+            .fold(NodeSet::new(), |all, fakes| all.union(fakes))
     }
 }
 
@@ -59,13 +66,21 @@ pub(super) fn machine(mut machine: Machine, parts: &[Part], shares: &[CpuSet]) -
 fn nodes(machine: &Machine, numbers: &Numbers, parts: &[Part], shares: &[CpuSet]) -> Vec<Node> {
     let build = |(number, &real): (u32, &NodeId)| {
         let below = machine.node(real)?;
-        let mut node = Node { id: NodeId(number), fake_of: Some(real), ..below.clone() };
+        let mut node = Node {
+            id: NodeId(number),
+            fake_of: Some(real),
+            ..below.clone()
+        };
         match parts.get(number as usize) {
             Some(part) => {
                 node.cpus = shares.get(number as usize).cloned().unwrap_or_default();
                 node.memory = match part.bytes {
                     Some(bytes) => Known::Yes(Memory::of(bytes)),
-                    None => below.memory.clone().known().map_or_else(|| below.memory.clone(), |_| Known::no(BECAUSE)),
+                    None => below
+                        .memory
+                        .clone()
+                        .known()
+                        .map_or_else(|| below.memory.clone(), |_| Known::no(BECAUSE)),
                 };
             }
             // Its CPUs went to another node, and so did its memory where there are fewer fakes than real nodes. Without
@@ -92,13 +107,23 @@ fn note_moved(machine: &mut Machine, numbers: &Numbers, parts: &[Part]) {
         if parts.iter().any(|part| part.real == node.id) {
             continue;
         }
-        let Some(number) = numbers.lowest(node.id) else { continue };
+        let Some(number) = numbers.lowest(node.id) else {
+            continue;
+        };
         let moved = match node.cpus.is_empty() {
             true => String::new(),
-            false => format!("; its CPUs {} were moved to the fakes of node 0's real node", node.cpus),
+            false => format!(
+                "; its CPUs {} were moved to the fakes of node 0's real node",
+                node.cpus
+            ),
         };
-        let message = format!("real node {} got no fake and is number {number} now{moved}", node.id);
-        machine.diagnostics.push(Diagnostic::new("fake nodes", message));
+        let message = format!(
+            "real node {} got no fake and is number {number} now{moved}",
+            node.id
+        );
+        machine
+            .diagnostics
+            .push(Diagnostic::new("fake nodes", message));
     }
 }
 
@@ -117,7 +142,11 @@ fn set_homes(machine: &mut Machine, nodes: &[Node]) {
 
 fn set_distances(machine: &mut Machine, numbers: &Numbers, nodes: &[Node]) {
     let everywhere = table(machine, numbers, nodes.iter().map(|node| node.id));
-    let online = table(machine, numbers, nodes.iter().filter(|node| node.online).map(|node| node.id));
+    let online = table(
+        machine,
+        numbers,
+        nodes.iter().filter(|node| node.online).map(|node| node.id),
+    );
     if machine.distances.get().is_some() {
         machine.distances = Known::Yes(online);
     }
@@ -133,8 +162,18 @@ fn table(machine: &Machine, numbers: &Numbers, nodes: impl Iterator<Item = NodeI
     let mut table = Distances::empty(DistanceOrigin::Fake, nodes);
     let parent = |node: NodeId| numbers.parents.get(node.0 as usize).copied();
     for (from, to, _) in table.clone().entries() {
-        let inherited = parent(from).zip(parent(to)).and_then(|(from, to)| machine.distance(from, to));
-        table.set(from, to, if from == to { inherited.or(Some(Distance::LOCAL)) } else { inherited });
+        let inherited = parent(from)
+            .zip(parent(to))
+            .and_then(|(from, to)| machine.distance(from, to));
+        table.set(
+            from,
+            to,
+            if from == to {
+                inherited.or(Some(Distance::LOCAL))
+            } else {
+                inherited
+            },
+        );
     }
     table
 }
@@ -148,12 +187,17 @@ fn devices(machine: &mut Machine, numbers: &Numbers) {
     known(&mut machine.pci).for_each(|device| lowest(&mut device.node));
     known(&mut machine.networks).for_each(|network| lowest(&mut network.node));
     known(&mut machine.interrupts).for_each(|interrupt| lowest(&mut interrupt.node));
-    known(&mut machine.nvme).flat_map(|nvme| &mut nvme.controllers).for_each(|nvme| lowest(&mut nvme.node));
+    known(&mut machine.nvme)
+        .flat_map(|nvme| &mut nvme.controllers)
+        .for_each(|nvme| lowest(&mut nvme.node));
     for bridge in known(&mut machine.host_bridges) {
         if let Known::Yes(Some(firmware)) = &mut bridge.firmware {
             match numbers.lowest(firmware.node) {
                 Some(node) => firmware.node = node,
-                None => bridge.firmware = Known::no("the firmware names a node that this machine does not list"),
+                None => {
+                    bridge.firmware =
+                        Known::no("the firmware names a node that this machine does not list")
+                }
             }
         }
     }

@@ -13,7 +13,11 @@ use super::cut::Part;
 pub(super) fn shares(machine: &Machine, parts: &[Part], split: bool) -> Vec<CpuSet> {
     let mut whole: BTreeMap<NodeId, CpuSet> = BTreeMap::new();
     for node in &machine.nodes {
-        let home = parts.iter().find(|part| part.real == node.id).or(parts.first()).map(|part| part.real);
+        let home = parts
+            .iter()
+            .find(|part| part.real == node.id)
+            .or(parts.first())
+            .map(|part| part.real);
         if let Some(home) = home {
             let cpus = whole.entry(home).or_default();
             *cpus = cpus.union(&node.cpus);
@@ -23,16 +27,24 @@ pub(super) fn shares(machine: &Machine, parts: &[Part], split: bool) -> Vec<CpuS
     if !split {
         return parts.iter().map(|part| of(part.real)).collect();
     }
-    let cores: BTreeMap<NodeId, Vec<CpuSet>> =
-        whole.iter().map(|(&real, cpus)| (real, whole_cores(machine, cpus))).collect();
+    let cores: BTreeMap<NodeId, Vec<CpuSet>> = whole
+        .iter()
+        .map(|(&real, cpus)| (real, whole_cores(machine, cpus)))
+        .collect();
     let mut taken: BTreeMap<NodeId, usize> = BTreeMap::new();
     let share = |part: &Part| {
-        let fakes = parts.iter().filter(|other| other.real == part.real).count().max(1);
+        let fakes = parts
+            .iter()
+            .filter(|other| other.real == part.real)
+            .count()
+            .max(1);
         let nth = taken.entry(part.real).or_default();
         let cores = cores.get(&part.real).map_or(&[][..], Vec::as_slice);
         let (from, to) = (*nth * cores.len() / fakes, (*nth + 1) * cores.len() / fakes);
         *nth += 1;
-        cores[from..to].iter().fold(CpuSet::new(), |all, core| all.union(core))
+        cores[from..to]
+            .iter()
+            .fold(CpuSet::new(), |all, core| all.union(core))
     };
     parts.iter().map(share).collect()
 }

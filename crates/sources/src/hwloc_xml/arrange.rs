@@ -52,7 +52,12 @@ pub(super) struct Item {
 
 impl Item {
     fn new(kind: Kind, cpus: CpuSet) -> Self {
-        Self { kind, complete: cpus.clone(), cpus, ..Self::default() }
+        Self {
+            kind,
+            complete: cpus.clone(),
+            cpus,
+            ..Self::default()
+        }
     }
 }
 
@@ -67,13 +72,18 @@ pub(super) struct Arranged {
 pub(super) fn arrange(machine: &Machine) -> Arranged {
     let online = &machine.cpu_states.online;
     let mut candidates = candidates(machine);
-    let node_sets: BTreeMap<NodeId, CpuSet> =
-        machine.online_nodes().map(|node| (node.id, node.cpus.intersection(online))).collect();
+    let node_sets: BTreeMap<NodeId, CpuSet> = machine
+        .online_nodes()
+        .map(|node| (node.id, node.cpus.intersection(online)))
+        .collect();
     let mut distinct: Vec<&CpuSet> = node_sets.values().filter(|set| !set.is_empty()).collect();
     distinct.sort_by_key(|set| (std::cmp::Reverse(set.len()), set.first()));
     distinct.dedup();
     candidates.retain(|(kind, set)| {
-        matches!(kind, Kind::Cpu(_)) || distinct.iter().all(|node| !node.intersects(set) || nested(node, set))
+        matches!(kind, Kind::Cpu(_))
+            || distinct
+                .iter()
+                .all(|node| !node.intersects(set) || nested(node, set))
     });
     for set in distinct {
         let taken = set == online || candidates.iter().any(|(_, other)| other == set);
@@ -110,11 +120,17 @@ fn candidates(machine: &Machine) -> Vec<(Kind, CpuSet)> {
         add(cpu.die.map(|_| Kind::Die), cpu.die);
         add(cpu.cluster.map(|_| Kind::Cluster), cpu.cluster);
         // The number of a core is that of its first CPU.
-        let number = cpu.core.and_then(|leader| machine.cpu(leader)).and_then(|leader| leader.kernel_core_id);
+        let number = cpu
+            .core
+            .and_then(|leader| machine.cpu(leader))
+            .and_then(|leader| leader.kernel_core_id);
         add(cpu.core.map(|_| Kind::Core(number.unwrap_or(-1))), cpu.core);
         add(Some(Kind::Cpu(cpu.id)), None);
     }
-    let mut found: Vec<_> = groups.into_iter().map(|((kind, _), set)| (kind, set)).collect();
+    let mut found: Vec<_> = groups
+        .into_iter()
+        .map(|((kind, _), set)| (kind, set))
+        .collect();
     let caches = machine.caches.iter().enumerate().map(|(at, cache)| {
         let kind = Kind::Cache(std::cmp::Reverse(rank(cache)), at);
         (kind, cache.cpus.intersection(&machine.cpu_states.online))
@@ -135,8 +151,13 @@ fn nest(online: CpuSet, candidates: Vec<(Kind, CpuSet)>) -> Arranged {
     let mut items = vec![Item::new(Kind::Machine, online)];
     let mut depths = vec![0usize];
     for (kind, set) in candidates {
-        let holders: BTreeSet<usize> = set.iter().filter_map(|cpu| innermost.get(&cpu).copied()).collect();
-        let Some(holder) = holders.first().copied().filter(|_| holders.len() == 1) else { continue };
+        let holders: BTreeSet<usize> = set
+            .iter()
+            .filter_map(|cpu| innermost.get(&cpu).copied())
+            .collect();
+        let Some(holder) = holders.first().copied().filter(|_| holders.len() == 1) else {
+            continue;
+        };
         let at = items.len();
         let depth = depths.get(holder).copied().unwrap_or(0) + 1;
         if depth > DEEPEST && !matches!(kind, Kind::Cpu(_)) {
@@ -149,20 +170,33 @@ fn nest(online: CpuSet, candidates: Vec<(Kind, CpuSet)>) -> Arranged {
         innermost.extend(set.iter().map(|cpu| (cpu, at)));
         items.push(Item::new(kind, set));
     }
-    Arranged { items, hosts: BTreeMap::new() }
+    Arranged {
+        items,
+        hosts: BTreeMap::new(),
+    }
 }
 
 impl Arranged {
     /// Hangs each online node from the outermost item with exactly its CPUs, or from the machine.
     fn hang_nodes(&mut self, machine: &Machine, sets: &BTreeMap<NodeId, CpuSet>) {
         let mut by_first: BTreeMap<Option<CpuId>, Vec<usize>> = BTreeMap::new();
-        for (at, item) in self.items.iter().enumerate().filter(|(_, item)| !matches!(item.kind, Kind::Cpu(_))) {
+        for (at, item) in self
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(_, item)| !matches!(item.kind, Kind::Cpu(_)))
+        {
             by_first.entry(item.cpus.first()).or_default().push(at);
         }
         for node in machine.online_nodes() {
-            let Some(set) = sets.get(&node.id) else { continue };
+            let Some(set) = sets.get(&node.id) else {
+                continue;
+            };
             let same = by_first.get(&set.first()).into_iter().flatten().copied();
-            let host = same.filter(|&at| self.items.get(at).is_some_and(|item| item.cpus == *set)).min().unwrap_or(0);
+            let host = same
+                .filter(|&at| self.items.get(at).is_some_and(|item| item.cpus == *set))
+                .min()
+                .unwrap_or(0);
             self.hosts.insert(node.id, host);
             if let Some(item) = self.items.get_mut(host) {
                 item.nodes.push(node.id);
@@ -177,7 +211,9 @@ impl Arranged {
 
     /// Tells each item the nodes near it, going down, and the offline CPUs below it, going up; sorts children.
     fn fill(&mut self, at: usize, above: &NodeSet) -> (NodeSet, CpuSet) {
-        let Some(item) = self.items.get_mut(at) else { return Default::default() };
+        let Some(item) = self.items.get_mut(at) else {
+            return Default::default();
+        };
         let mut near = above.union(&item.nodes.iter().copied().collect());
         let mut complete = item.complete.clone();
         let mut children = std::mem::take(&mut item.children);

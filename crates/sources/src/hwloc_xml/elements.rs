@@ -76,7 +76,13 @@ enum Inside {
 /// Reads the elements of a file.
 pub(super) fn read(text: &str, place: &str) -> Result<Document, TextError> {
     let mut reader = Reader::from_str(text);
-    let mut walk = Walk { text, place, document: Document::default(), open: Vec::new(), inside: Inside::Nothing };
+    let mut walk = Walk {
+        text,
+        place,
+        document: Document::default(),
+        open: Vec::new(),
+        inside: Inside::Nothing,
+    };
     let mut seen = false;
     loop {
         let at = usize::try_from(reader.buffer_position()).unwrap_or(usize::MAX);
@@ -130,12 +136,21 @@ impl Walk<'_> {
     }
 
     fn line(&self, at: usize) -> usize {
-        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
+        let before = self
+            .text
+            .as_bytes()
+            .get(..at)
+            .unwrap_or(self.text.as_bytes());
         before.iter().filter(|&&byte| byte == b'\n').count() + 1
     }
 
     /// Takes up an element; the number of the object it is, where it is one.
-    fn start(&mut self, element: &BytesStart<'_>, at: usize, seen: &mut bool) -> Result<Option<usize>, TextError> {
+    fn start(
+        &mut self,
+        element: &BytesStart<'_>,
+        at: usize,
+        seen: &mut bool,
+    ) -> Result<Option<usize>, TextError> {
         let name: Cow<'_, str> = element.name().into_inner().into();
         if !*seen && name != "topology" {
             let problem = format!("the first element is <{}>, not <topology>", excerpt(&name));
@@ -168,9 +183,11 @@ impl Walk<'_> {
         mut f: impl FnMut(&str, Cow<'_, str>),
     ) -> Result<(), TextError> {
         for attribute in element.attributes().with_checks(false) {
-            let attribute = attribute.map_err(|error| self.fail(at, format!("a damaged attribute: {error}")))?;
+            let attribute = attribute
+                .map_err(|error| self.fail(at, format!("a damaged attribute: {error}")))?;
             let value = attribute.normalized_value(XmlVersion::Implicit1_0);
-            let value = value.map_err(|error| self.fail(at, format!("a value that cannot be read: {error}")))?;
+            let value = value
+                .map_err(|error| self.fail(at, format!("a value that cannot be read: {error}")))?;
             f(attribute.key.into_inner(), value);
         }
         Ok(())
@@ -192,16 +209,27 @@ impl Walk<'_> {
                 "convert it with hwloc 2: lstopo --input OLD.xml NEW.xml",
             ),
             other => (
-                format!("hwloc XML of version {}, and versions 2 and 3 are read", excerpt(other)),
+                format!(
+                    "hwloc XML of version {}, and versions 2 and 3 are read",
+                    excerpt(other)
+                ),
                 "convert it: lstopo --input F.xml --export-xml-flags v2 NEW.xml",
             ),
         };
-        Err(TextError::new(self.place, Some(self.line(at)), problem, next))
+        Err(TextError::new(
+            self.place,
+            Some(self.line(at)),
+            problem,
+            next,
+        ))
     }
 
     fn object(&mut self, element: &BytesStart<'_>, at: usize) -> Result<usize, TextError> {
         let parent = self.open.iter().rev().find_map(|open| *open);
-        let mut object = Object { parent, ..Object::default() };
+        let mut object = Object {
+            parent,
+            ..Object::default()
+        };
         self.attributes(element, at, |name, value| set(&mut object, name, &value))?;
         // On a large machine each set takes kilobytes, and only those of few objects are looked at.
         if matches!(object.kind.as_str(), "PU" | "Core") || object.kind.starts_with("L1") {
@@ -224,7 +252,12 @@ impl Walk<'_> {
         if !WANTED_INFOS.contains(&pair.0.as_str()) {
             return Ok(());
         }
-        let owner = self.open.last().copied().flatten().and_then(|owner| self.document.objects.get_mut(owner));
+        let owner = self
+            .open
+            .last()
+            .copied()
+            .flatten()
+            .and_then(|owner| self.document.objects.get_mut(owner));
         match owner {
             Some(object) => object.infos.push(pair),
             None => self.document.infos.push(pair),
@@ -239,7 +272,12 @@ impl Walk<'_> {
             "count" => count = value.parse().ok(),
             _ => {}
         })?;
-        let owner = self.open.last().copied().flatten().and_then(|owner| self.document.objects.get_mut(owner));
+        let owner = self
+            .open
+            .last()
+            .copied()
+            .flatten()
+            .and_then(|owner| self.document.objects.get_mut(owner));
         if let (Some(owner), Some(page)) = (owner, size.zip(count)) {
             owner.pages.push(page);
         }
@@ -247,7 +285,10 @@ impl Walk<'_> {
     }
 
     fn matrix(&mut self, element: &BytesStart<'_>, at: usize) -> Result<(), TextError> {
-        let mut matrix = Matrix { line: self.line(at), ..Matrix::default() };
+        let mut matrix = Matrix {
+            line: self.line(at),
+            ..Matrix::default()
+        };
         self.attributes(element, at, |name, value| match name {
             "type" => matrix.kind = value.into_owned(),
             "name" => matrix.name = value.into_owned(),
@@ -322,9 +363,16 @@ pub(super) fn set_of<T: nearfar_machine::Id>(text: &str) -> Option<IdSet<T>> {
     let mut set = IdSet::new();
     for (index, word) in (0u32..).zip(text.rsplit(',')) {
         let digits = word.strip_prefix("0x").unwrap_or(word);
-        let bits = if digits.is_empty() { 0 } else { u32::from_str_radix(digits, 16).ok()? };
+        let bits = if digits.is_empty() {
+            0
+        } else {
+            u32::from_str_radix(digits, 16).ok()?
+        };
         for bit in (0..WORD).filter(|bit| bits >> bit & 1 == 1) {
-            let number = index.checked_mul(WORD)?.checked_add(bit).filter(|&number| number <= MAX_NUMBER)?;
+            let number = index
+                .checked_mul(WORD)?
+                .checked_add(bit)
+                .filter(|&number| number <= MAX_NUMBER)?;
             set.insert(T::from_number(number));
         }
     }

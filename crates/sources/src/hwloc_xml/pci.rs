@@ -30,7 +30,9 @@ pub(super) fn read(objects: &[Object], machine: &mut Machine, doubts: &mut Doubt
             Ok(device) => {
                 let address = device.address;
                 if devices.insert(address, device).is_some() {
-                    doubts.note(format!("PCI device {address} is there twice; the last one was taken"));
+                    doubts.note(format!(
+                        "PCI device {address} is there twice; the last one was taken"
+                    ));
                 }
             }
             Err(problem) => doubts.note(format!("a PCI device was left out: {problem}")),
@@ -58,14 +60,29 @@ fn root_bus(object: &Object) -> Option<RootBus> {
 
 fn device(objects: &[Object], at: usize, machine: &Machine) -> Result<PciDevice, String> {
     let object = &objects[at];
-    let address: PciAddress = object.pci_busid.parse().map_err(|error| format!("{error}"))?;
-    let (class, vendor, device) =
-        pci_type(&object.pci_type).ok_or_else(|| format!("{address} has pci_type {:?}", excerpt(&object.pci_type)))?;
+    let address: PciAddress = object
+        .pci_busid
+        .parse()
+        .map_err(|error| format!("{error}"))?;
+    let (class, vendor, device) = pci_type(&object.pci_type)
+        .ok_or_else(|| format!("{address} has pci_type {:?}", excerpt(&object.pci_type)))?;
     let above = || ancestors(objects, at).map(|at| &objects[at]);
     // Without a host bridge above it, which lstopo can be told to leave out, the device's own bus is all that is known.
-    let root = above().find_map(root_bus).unwrap_or(RootBus { domain: address.domain, bus: address.bus });
-    let info = |name: &str| object.infos.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
-    let words: Vec<_> = [info("PCIVendor"), info("PCIDevice")].into_iter().flatten().collect();
+    let root = above().find_map(root_bus).unwrap_or(RootBus {
+        domain: address.domain,
+        bus: address.bus,
+    });
+    let info = |name: &str| {
+        object
+            .infos
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.clone())
+    };
+    let words: Vec<_> = [info("PCIVendor"), info("PCIDevice")]
+        .into_iter()
+        .flatten()
+        .collect();
     Ok(PciDevice {
         address,
         vendor,
@@ -74,7 +91,9 @@ fn device(objects: &[Object], at: usize, machine: &Machine) -> Result<PciDevice,
         class_name: None,
         name: (!words.is_empty()).then(|| words.join(" ")),
         driver: info(DRIVER),
-        parent: above().take_while(|object| object.kind == "Bridge").find_map(|above| above.pci_busid.parse().ok()),
+        parent: above()
+            .take_while(|object| object.kind == "Bridge")
+            .find_map(|above| above.pci_busid.parse().ok()),
         root,
         node: node(info(KERNEL_NODE).as_deref(), above(), machine),
     })
@@ -83,11 +102,24 @@ fn device(objects: &[Object], at: usize, machine: &Machine) -> Result<PciDevice,
 /// `0108 [8086:0a54] [8086:4702] 00`, in version 3 with the programming interface after it.
 fn pci_type(text: &str) -> Option<(u32, u16, u16)> {
     let mut words = text.split_ascii_whitespace();
-    let class = u32::from_str_radix(words.next()?, 16).ok().filter(|&class| class <= 0xffff)?;
-    let (vendor, device) = words.next()?.strip_prefix('[')?.strip_suffix(']')?.split_once(':')?;
-    let interface = words.nth(2).and_then(|word| u8::from_str_radix(word, 16).ok()).unwrap_or(0);
+    let class = u32::from_str_radix(words.next()?, 16)
+        .ok()
+        .filter(|&class| class <= 0xffff)?;
+    let (vendor, device) = words
+        .next()?
+        .strip_prefix('[')?
+        .strip_suffix(']')?
+        .split_once(':')?;
+    let interface = words
+        .nth(2)
+        .and_then(|word| u8::from_str_radix(word, 16).ok())
+        .unwrap_or(0);
     let number = |text: &str| u16::from_str_radix(text, 16).ok();
-    Some((class << 8 | u32::from(interface), number(vendor)?, number(device)?))
+    Some((
+        class << 8 | u32::from(interface),
+        number(vendor)?,
+        number(device)?,
+    ))
 }
 
 fn node<'a>(
@@ -98,7 +130,12 @@ fn node<'a>(
     match ours {
         Some("-1") => return Known::Yes(None),
         Some(number) => {
-            if let Some(node) = number.parse().ok().map(NodeId).filter(|&node| machine.node(node).is_some()) {
+            if let Some(node) = number
+                .parse()
+                .ok()
+                .map(NodeId)
+                .filter(|&node| machine.node(node).is_some())
+            {
                 return Known::Yes(Some(node));
             }
         }
@@ -106,11 +143,18 @@ fn node<'a>(
     }
     // hwloc hangs a device below the CPUs it is near, and below the machine where it does not know better.
     let near = above.find(|object| !matches!(object.kind.as_str(), "Bridge" | "PCIDev"));
-    let near =
-        near.filter(|near| near.kind != "Machine").and_then(|near| set_of::<CpuId>(&near.cpuset)).unwrap_or_default();
-    let mut nodes = machine.nodes.iter().filter(|node| !near.is_empty() && near.is_subset(&node.cpus));
+    let near = near
+        .filter(|near| near.kind != "Machine")
+        .and_then(|near| set_of::<CpuId>(&near.cpuset))
+        .unwrap_or_default();
+    let mut nodes = machine
+        .nodes
+        .iter()
+        .filter(|node| !near.is_empty() && near.is_subset(&node.cpus));
     match (nodes.next(), nodes.next()) {
         (Some(node), None) if machine.nodes.len() > 1 => Known::Yes(Some(node.id)),
-        _ => Known::no("hwloc XML only says near which CPUs a device is, and this one is near several nodes or all"),
+        _ => Known::no(
+            "hwloc XML only says near which CPUs a device is, and this one is near several nodes or all",
+        ),
     }
 }

@@ -19,7 +19,12 @@ pub(super) struct PciTree<'a> {
 impl<'a> PciTree<'a> {
     pub(super) fn of(machine: &'a Machine) -> Self {
         let devices = || machine.pci.get().into_iter().flatten();
-        let bridges = machine.host_bridges.get().into_iter().flatten().map(|bridge| bridge.root);
+        let bridges = machine
+            .host_bridges
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|bridge| bridge.root);
         let mut tree = Self {
             roots: bridges.map(|root| (root, None)).collect(),
             top: BTreeMap::new(),
@@ -27,15 +32,19 @@ impl<'a> PciTree<'a> {
             names: names(machine),
         };
         for device in devices() {
-            match device.parent.filter(|&parent| machine.pci_device(parent).is_some()) {
+            match device
+                .parent
+                .filter(|&parent| machine.pci_device(parent).is_some())
+            {
                 Some(parent) => tree.below.entry(parent).or_default().push(device),
                 None => tree.top.entry(device.root).or_default().push(device),
             }
             tree.roots.entry(device.root).or_default();
         }
         for (&root, agreed) in &mut tree.roots {
-            let mut nodes =
-                devices().filter(|device| device.root == root).map(|device| device.node.get().copied().flatten());
+            let mut nodes = devices()
+                .filter(|device| device.root == root)
+                .map(|device| device.node.get().copied().flatten());
             let first = nodes.next().flatten();
             *agreed = first.filter(|_| nodes.all(|node| node == first));
         }
@@ -59,10 +68,14 @@ impl<'a> PciTree<'a> {
 
     /// The lowest and highest bus among devices and what is behind them.
     pub(super) fn buses(&self, devices: &[&PciDevice], depth: usize) -> Option<(u8, u8)> {
-        let own = devices.iter().map(|device| (device.address.bus, device.address.bus));
+        let own = devices
+            .iter()
+            .map(|device| (device.address.bus, device.address.bus));
         let further = devices.iter().filter(|_| depth < DEEPEST);
-        let further = further.filter_map(|device| self.buses(self.behind(device.address), depth + 1));
-        own.chain(further).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+        let further =
+            further.filter_map(|device| self.buses(self.behind(device.address), depth + 1));
+        own.chain(further)
+            .reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 }
 
@@ -70,13 +83,25 @@ fn names(machine: &Machine) -> BTreeMap<PciAddress, Vec<(&str, &'static str)>> {
     let mut names: BTreeMap<PciAddress, Vec<_>> = BTreeMap::new();
     for network in machine.networks.get().into_iter().flatten() {
         if let Some(device) = network.device {
-            names.entry(device).or_default().push((network.name.as_str(), "2"));
+            names
+                .entry(device)
+                .or_default()
+                .push((network.name.as_str(), "2"));
         }
     }
     for subsystem in machine.nvme.get().into_iter().flatten() {
         // A namespace that is reached through several controllers is shown at the first.
-        let Some(device) = subsystem.controllers.iter().find_map(|controller| controller.device) else { continue };
-        let disks = subsystem.namespaces.iter().map(|namespace| (namespace.name.as_str(), "0"));
+        let Some(device) = subsystem
+            .controllers
+            .iter()
+            .find_map(|controller| controller.device)
+        else {
+            continue;
+        };
+        let disks = subsystem
+            .namespaces
+            .iter()
+            .map(|namespace| (namespace.name.as_str(), "0"));
         names.entry(device).or_default().extend(disks);
     }
     names

@@ -2,7 +2,9 @@
 
 use std::fmt::{self, Write};
 
-use nearfar_machine::{Cache, CacheKind, CpuSet, Id, IdSet, Known, Machine, Node, NodeId, NodeSet, PciDevice, RootBus};
+use nearfar_machine::{
+    Cache, CacheKind, CpuSet, Id, IdSet, Known, Machine, Node, NodeId, NodeSet, PciDevice, RootBus,
+};
 
 use super::arrange::{Arranged, Kind, arrange};
 use super::pci;
@@ -44,7 +46,11 @@ impl Writer<'_> {
         self.written += 1;
         let (number, indent) = (self.written, self.depth * 2);
         self.depth += 1;
-        write!(self.out, "{:indent$}<object type=\"{kind}\" gp_index=\"{number}\" id=\"obj{number}\"", "")
+        write!(
+            self.out,
+            "{:indent$}<object type=\"{kind}\" gp_index=\"{number}\" id=\"obj{number}\"",
+            ""
+        )
     }
 
     fn close(&mut self) -> fmt::Result {
@@ -60,17 +66,34 @@ impl Writer<'_> {
 
     fn info(&mut self, name: &str, value: impl fmt::Display) -> fmt::Result {
         let (indent, value) = (self.depth * 2, value.to_string());
-        writeln!(self.out, "{:indent$}<info name=\"{name}\" value=\"{}\"/>", "", Escaped(&value))
+        writeln!(
+            self.out,
+            "{:indent$}<info name=\"{name}\" value=\"{}\"/>",
+            "",
+            Escaped(&value)
+        )
     }
 
     fn sets(&mut self, cpus: (&CpuSet, &CpuSet), nodes: (&NodeSet, &NodeSet)) -> fmt::Result {
-        write!(self.out, " cpuset=\"{}\" complete_cpuset=\"{}\"", Mask(cpus.0), Mask(cpus.1))?;
-        write!(self.out, " nodeset=\"{}\" complete_nodeset=\"{}\"", Mask(nodes.0), Mask(nodes.1))
+        write!(
+            self.out,
+            " cpuset=\"{}\" complete_cpuset=\"{}\"",
+            Mask(cpus.0),
+            Mask(cpus.1)
+        )?;
+        write!(
+            self.out,
+            " nodeset=\"{}\" complete_nodeset=\"{}\"",
+            Mask(nodes.0),
+            Mask(nodes.1)
+        )
     }
 
     /// An object with everything below it: memory, then CPUs, then devices.
     fn item(&mut self, at: usize) -> fmt::Result {
-        let Some(item) = self.arranged.items.get_mut(at).map(std::mem::take) else { return Ok(()) };
+        let Some(item) = self.arranged.items.get_mut(at).map(std::mem::take) else {
+            return Ok(());
+        };
         let kind = item.kind;
         self.open(name(kind, &self.machine.caches))?;
         if let Some(index) = os_index(kind) {
@@ -88,7 +111,10 @@ impl Writer<'_> {
             Kind::Drawer(_) => self.attribute("subtype", "Drawer")?,
             _ => {}
         }
-        if matches!(kind, Kind::Group | Kind::Cluster | Kind::Book(_) | Kind::Drawer(_)) {
+        if matches!(
+            kind,
+            Kind::Group | Kind::Cluster | Kind::Book(_) | Kind::Drawer(_)
+        ) {
             // Without this hwloc would merge a group into an object with the same CPUs.
             self.attribute("dont_merge", "1")?;
         }
@@ -125,7 +151,9 @@ impl Writer<'_> {
     }
 
     fn cache(&mut self, at: usize) -> fmt::Result {
-        let Some(cache) = self.machine.caches.get(at) else { return Ok(()) };
+        let Some(cache) = self.machine.caches.get(at) else {
+            return Ok(());
+        };
         let kind = match cache.kind {
             CacheKind::Unified => "0",
             CacheKind::Data => "1",
@@ -135,14 +163,18 @@ impl Writer<'_> {
         self.attribute("depth", cache.level)?;
         self.attribute("cache_linesize", cache.line_bytes.unwrap_or(0))?;
         // The kernel's 0 ways are hwloc's -1, fully associative; hwloc's 0 is unknown.
-        let ways = cache.ways.map_or(0, |ways| if ways == 0 { -1 } else { i64::from(ways) });
+        let ways = cache
+            .ways
+            .map_or(0, |ways| if ways == 0 { -1 } else { i64::from(ways) });
         self.attribute("cache_associativity", ways)?;
         self.attribute("cache_type", kind)
     }
 
     /// A node below the caches before its memory.
     fn node(&mut self, id: NodeId, near: &CpuSet) -> fmt::Result {
-        let Some(node) = self.machine.node(id) else { return Ok(()) };
+        let Some(node) = self.machine.node(id) else {
+            return Ok(());
+        };
         let cpus = node.cpus.intersection(&self.machine.cpu_states.online);
         let own = IdSet::single(id);
         for cache in node.memory_side_caches.iter().rev() {
@@ -165,44 +197,78 @@ impl Writer<'_> {
             self.info(pci::KERNEL_CPUS, &node.cpus)?;
         }
         self.close()?;
-        node.memory_side_caches.iter().try_for_each(|_| self.close())
+        node.memory_side_caches
+            .iter()
+            .try_for_each(|_| self.close())
     }
 
     fn pages(&mut self, node: &Node) -> fmt::Result {
-        let pools = node.memory.get().map_or(&[][..], |memory| &memory.huge_pages);
+        let pools = node
+            .memory
+            .get()
+            .map_or(&[][..], |memory| &memory.huge_pages);
         if pools.is_empty() {
             return Ok(());
         }
         // hwloc counts base pages too; how large they are is not known here, and 0 of the smallest kind is harmless.
         let indent = self.depth * 2;
-        writeln!(self.out, "{:indent$}<page_type size=\"4096\" count=\"0\"/>", "")?;
+        writeln!(
+            self.out,
+            "{:indent$}<page_type size=\"4096\" count=\"0\"/>",
+            ""
+        )?;
         pools.iter().try_for_each(|pool| {
             let (size, count) = (pool.page_bytes, pool.total);
-            writeln!(self.out, "{:indent$}<page_type size=\"{size}\" count=\"{count}\"/>", "")
+            writeln!(
+                self.out,
+                "{:indent$}<page_type size=\"{size}\" count=\"{count}\"/>",
+                ""
+            )
         })
     }
 
     /// The host bridges whose devices are near the object at `at`.
     fn bridges(&mut self, at: usize) -> fmt::Result {
-        let near = |node: &Option<NodeId>| node.and_then(|node| self.arranged.hosts.get(&node)).copied().unwrap_or(0);
-        let roots: Vec<RootBus> =
-            self.pci.roots.iter().filter(|(_, node)| near(node) == at).map(|(root, _)| *root).collect();
+        let near = |node: &Option<NodeId>| {
+            node.and_then(|node| self.arranged.hosts.get(&node))
+                .copied()
+                .unwrap_or(0)
+        };
+        let roots: Vec<RootBus> = self
+            .pci
+            .roots
+            .iter()
+            .filter(|(_, node)| near(node) == at)
+            .map(|(root, _)| *root)
+            .collect();
         for root in roots {
             let devices = self.pci.on(root).to_vec();
-            let last = self.pci.buses(&devices, 0).map_or(root.bus, |(_, last)| last.max(root.bus));
+            let last = self
+                .pci
+                .buses(&devices, 0)
+                .map_or(root.bus, |(_, last)| last.max(root.bus));
             self.open("Bridge")?;
             self.attribute("bridge_type", "0-1")?;
             self.attribute("depth", 0)?;
-            self.attribute("bridge_pci", format_args!("{:04x}:[{:02x}-{last:02x}]", root.domain, root.bus))?;
+            self.attribute(
+                "bridge_pci",
+                format_args!("{:04x}:[{:02x}-{last:02x}]", root.domain, root.bus),
+            )?;
             self.out.push_str(">\n");
-            devices.iter().try_for_each(|device| self.device(device, 1))?;
+            devices
+                .iter()
+                .try_for_each(|device| self.device(device, 1))?;
             self.close()?;
         }
         Ok(())
     }
 
     fn device(&mut self, device: &PciDevice, depth: usize) -> fmt::Result {
-        let behind = if depth < DEEPEST { self.pci.behind(device.address).to_vec() } else { Vec::new() };
+        let behind = if depth < DEEPEST {
+            self.pci.behind(device.address).to_vec()
+        } else {
+            Vec::new()
+        };
         let buses = self.pci.buses(&behind, depth);
         match buses.filter(|_| device.is_bridge()) {
             Some((first, last)) => {
@@ -210,14 +276,18 @@ impl Writer<'_> {
                 self.attribute("bridge_type", "1-1")?;
                 self.attribute("depth", depth)?;
                 let domain = device.address.domain;
-                self.attribute("bridge_pci", format_args!("{domain:04x}:[{first:02x}-{last:02x}]"))?;
+                self.attribute(
+                    "bridge_pci",
+                    format_args!("{domain:04x}:[{first:02x}-{last:02x}]"),
+                )?;
             }
             None => self.open("PCIDev")?,
         }
         self.attribute("pci_busid", device.address)?;
         let (class, interface) = (device.class >> 8 & 0xffff, device.class & 0xff);
         let (vendor, number) = (device.vendor, device.device);
-        let words = format!("{class:04x} [{vendor:04x}:{number:04x}] [0000:0000] 00 {interface:02x}");
+        let words =
+            format!("{class:04x} [{vendor:04x}:{number:04x}] [0000:0000] 00 {interface:02x}");
         self.attribute("pci_type", words)?;
         self.attribute("pci_link_speed", "0.000000")?;
         self.out.push_str(">\n");
@@ -239,26 +309,45 @@ impl Writer<'_> {
             self.out.push_str(">\n");
             self.close()?;
         }
-        behind.iter().try_for_each(|device| self.device(device, depth + 1))?;
+        behind
+            .iter()
+            .try_for_each(|device| self.device(device, depth + 1))?;
         self.close()
     }
 
     /// The distances between online nodes; nothing where one is missing, since hwloc has no hole.
     fn distances(&mut self) -> fmt::Result {
-        let Some(table) = self.machine.distances.get() else { return Ok(()) };
+        let Some(table) = self.machine.distances.get() else {
+            return Ok(());
+        };
         let nodes: Vec<NodeId> = self.machine.online_nodes().map(|node| node.id).collect();
-        let pairs = nodes.iter().flat_map(|&from| nodes.iter().map(move |&to| table.get(from, to)));
-        let Some(values) = pairs.collect::<Option<Vec<_>>>().filter(|_| nodes.len() > 1) else { return Ok(()) };
+        let pairs = nodes
+            .iter()
+            .flat_map(|&from| nodes.iter().map(move |&to| table.get(from, to)));
+        let Some(values) = pairs
+            .collect::<Option<Vec<_>>>()
+            .filter(|_| nodes.len() > 1)
+        else {
+            return Ok(());
+        };
         writeln!(
             self.out,
             "  <distances2 type=\"NUMANode\" nbobjs=\"{}\" kind=\"5\" name=\"NUMALatency\" indexing=\"os\">",
             nodes.len()
         )?;
         let indexes: String = nodes.iter().map(|node| format!("{node} ")).collect();
-        writeln!(self.out, "    <indexes length=\"{}\">{indexes}</indexes>", indexes.len())?;
+        writeln!(
+            self.out,
+            "    <indexes length=\"{}\">{indexes}</indexes>",
+            indexes.len()
+        )?;
         for row in values.chunks(nodes.len()) {
             let row: String = row.iter().map(|distance| format!("{distance} ")).collect();
-            writeln!(self.out, "    <u64values length=\"{}\">{row}</u64values>", row.len())?;
+            writeln!(
+                self.out,
+                "    <u64values length=\"{}\">{row}</u64values>",
+                row.len()
+            )?;
         }
         self.out.push_str("  </distances2>\n");
         Ok(())
@@ -305,7 +394,9 @@ struct Mask<'a, T>(&'a IdSet<T>);
 impl<T: Id> fmt::Display for Mask<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const WORD: u32 = 32;
-        let Some(last) = self.0.last() else { return f.write_str("0x0") };
+        let Some(last) = self.0.last() else {
+            return f.write_str("0x0");
+        };
         let mut words = vec![0u32; (last.number() / WORD) as usize + 1];
         for id in self.0.iter() {
             if let Some(word) = words.get_mut((id.number() / WORD) as usize) {

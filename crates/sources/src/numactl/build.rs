@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    Cpu, CpuId, CpuSet, CpuStates, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId, NodeSet, Origin,
-    SourceKind,
+    Cpu, CpuId, CpuSet, CpuStates, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId,
+    NodeSet, Origin, SourceKind,
 };
 
 use super::record::Record;
@@ -32,7 +32,10 @@ fn check_header(record: &Record, doubts: &mut Doubts) {
     };
     let described: NodeSet = record.nodes.keys().copied().collect();
     let count_fits = header.count == described.len() as u64;
-    let list_fits = header.listed.as_ref().is_none_or(|listed| *listed == described);
+    let list_fits = header
+        .listed
+        .as_ref()
+        .is_none_or(|listed| *listed == described);
     if !count_fits || !list_fits {
         let message = format!(
             "the header says \"{}\", but there are lines for {} node(s) ({described}); the lines were taken",
@@ -47,19 +50,27 @@ fn nodes(record: &Record, doubts: &mut Doubts) -> Vec<Node> {
     let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
     for (&id, lines) in &record.nodes {
         let cpus = lines.cpus.clone().unwrap_or_else(|| {
-            doubts.note_line(lines.line, format!("node {id} has no line with its CPUs; taken as without CPUs"));
+            doubts.note_line(
+                lines.line,
+                format!("node {id} has no line with its CPUs; taken as without CPUs"),
+            );
             CpuSet::new()
         });
         let mut node = Node::new(id, cpus);
         node.memory = match lines.size {
-            Some(total) => Known::Yes(Memory { free_bytes: free(id, total, lines.free, doubts), ..Memory::of(total) }),
+            Some(total) => Known::Yes(Memory {
+                free_bytes: free(id, total, lines.free, doubts),
+                ..Memory::of(total)
+            }),
             None => Known::no(format!("the text has no size for node {id}")),
         };
         nodes.insert(id, node);
     }
     for &id in &record.columns {
         nodes.entry(id).or_insert_with(|| {
-            doubts.note(format!("node {id} is in the table of distances only; taken as a node without CPUs"));
+            doubts.note(format!(
+                "node {id} is in the table of distances only; taken as a node without CPUs"
+            ));
             let mut node = Node::new(id, CpuSet::new());
             node.memory = Known::no(format!("the text has no size for node {id}"));
             node
@@ -70,7 +81,9 @@ fn nodes(record: &Record, doubts: &mut Doubts) -> Vec<Node> {
 
 fn free(id: NodeId, total: u64, free: Option<u64>, doubts: &mut Doubts) -> Option<u64> {
     if let Some(free) = free.filter(|&free| free > total) {
-        doubts.note(format!("node {id} has {free} bytes free of {total}; what is free was left out"));
+        doubts.note(format!(
+            "node {id} has {free} bytes free of {total}; what is free was left out"
+        ));
         return None;
     }
     free
@@ -79,32 +92,48 @@ fn free(id: NodeId, total: u64, free: Option<u64>, doubts: &mut Doubts) -> Optio
 fn cpus(nodes: &[Node], doubts: &mut Doubts) -> Vec<Cpu> {
     let mut homes: BTreeMap<CpuId, NodeId> = BTreeMap::new();
     for node in nodes {
-        let shared: CpuSet = node.cpus.iter().filter(|cpu| homes.contains_key(cpu)).collect();
+        let shared: CpuSet = node
+            .cpus
+            .iter()
+            .filter(|cpu| homes.contains_key(cpu))
+            .collect();
         if let Some(other) = shared.first().and_then(|cpu| homes.get(&cpu)) {
-            let message =
-                format!("CPUs {shared} are listed in node {other} and in node {}, as fake nodes do it", node.id);
+            let message = format!(
+                "CPUs {shared} are listed in node {other} and in node {}, as fake nodes do it",
+                node.id
+            );
             doubts.note(message);
         }
         for cpu in node.cpus.iter() {
             homes.entry(cpu).or_insert(node.id);
         }
     }
-    homes.into_iter().map(|(cpu, node)| Cpu::new(cpu, Some(node))).collect()
+    homes
+        .into_iter()
+        .map(|(cpu, node)| Cpu::new(cpu, Some(node)))
+        .collect()
 }
 
 fn distances(record: &Record, nodes: &[Node], doubts: &mut Doubts) -> Known<Distances> {
     if record.columns.is_empty() || record.rows.values().all(Vec::is_empty) {
         return Known::no("the text has no table of distances");
     }
-    let mut distances = Distances::empty(DistanceOrigin::Described, nodes.iter().map(|node| node.id));
+    let mut distances =
+        Distances::empty(DistanceOrigin::Described, nodes.iter().map(|node| node.id));
     for (&from, row) in &record.rows {
         for (&to, &distance) in record.columns.iter().zip(row) {
             distances.set(from, to, distance);
         }
     }
     if !distances.is_complete() {
-        let missing: NodeSet = distances.entries().filter(|entry| entry.2.is_none()).map(|entry| entry.0).collect();
-        doubts.note(format!("the table of distances has holes in the rows of nodes {missing}"));
+        let missing: NodeSet = distances
+            .entries()
+            .filter(|entry| entry.2.is_none())
+            .map(|entry| entry.0)
+            .collect();
+        doubts.note(format!(
+            "the table of distances has holes in the rows of nodes {missing}"
+        ));
     }
     Known::Yes(distances)
 }

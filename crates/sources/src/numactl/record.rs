@@ -83,7 +83,12 @@ pub(super) struct Reader<'a, 'd> {
 
 impl<'a, 'd> Reader<'a, 'd> {
     pub(super) fn new(words: &'a [Word<'a>], doubts: &'d mut Doubts) -> Self {
-        Self { words, at: 0, record: Record::default(), doubts }
+        Self {
+            words,
+            at: 0,
+            record: Record::default(),
+            doubts,
+        }
     }
 
     /// The first output of numactl in the text.
@@ -100,10 +105,12 @@ impl<'a, 'd> Reader<'a, 'd> {
                     self.header();
                 }
                 ("node", Some("distances:")) => self.table(),
-                ("node", Some(id)) if number(id).is_some() => match rest.get(2).and_then(|word| field(word.text)) {
-                    Some(field) => self.node(field),
-                    None => self.at += 1,
-                },
+                ("node", Some(id)) if number(id).is_some() => {
+                    match rest.get(2).and_then(|word| field(word.text)) {
+                        Some(field) => self.node(field),
+                        None => self.at += 1,
+                    }
+                }
                 (text, Some(_)) if in_table && word.first && label(text).is_some() => self.row(),
                 _ => self.at += 1,
             }
@@ -123,10 +130,15 @@ impl<'a, 'd> Reader<'a, 'd> {
 
     /// `available: 3 nodes (0,2-3)`; the list may be folded.
     fn header(&mut self) {
-        let Some((line, count)) = self.word(0).zip(self.word(1)) else { return };
+        let Some((line, count)) = self.word(0).zip(self.word(1)) else {
+            return;
+        };
         let (line, count) = (line.line, number(count.text).unwrap_or(u64::MAX));
         self.at += 2;
-        self.at += usize::from(self.word(0).is_some_and(|word| word.text.starts_with("node")));
+        self.at += usize::from(
+            self.word(0)
+                .is_some_and(|word| word.text.starts_with("node")),
+        );
         let mut list = String::new();
         if self.word(0).is_some_and(|word| word.text.starts_with('(')) {
             const LONGEST: usize = 256;
@@ -139,18 +151,31 @@ impl<'a, 'd> Reader<'a, 'd> {
             }
         }
         let inner = list.trim_start_matches('(').trim_end_matches(')');
-        let listed = (!list.is_empty()).then(|| NodeSet::parse_list(inner).ok()).flatten();
-        let text = format!("{count} nodes {}", excerpt(&list)).trim_end().to_owned();
-        self.record.header = Some(Header { line, count, listed, text });
+        let listed = (!list.is_empty())
+            .then(|| NodeSet::parse_list(inner).ok())
+            .flatten();
+        let text = format!("{count} nodes {}", excerpt(&list))
+            .trim_end()
+            .to_owned();
+        self.record.header = Some(Header {
+            line,
+            count,
+            listed,
+            text,
+        });
     }
 
     /// `node 2 cpus: 48 49 50`, `node 2 size: 64509 MB`.
     fn node(&mut self, field: Field) {
-        let Some((word, id)) = self.word(0).zip(self.word(1)) else { return };
+        let Some((word, id)) = self.word(0).zip(self.word(1)) else {
+            return;
+        };
         let line = word.line;
         let id = number(id.text).unwrap_or(u64::MAX);
         self.at += 3;
-        let Some(id) = self.supported("node", id, line).map(NodeId) else { return };
+        let Some(id) = self.supported("node", id, line).map(NodeId) else {
+            return;
+        };
         // One too many is enough for the error that follows.
         if self.record.nodes.len() > crate::limits::MOST_NODES {
             return;
@@ -173,11 +198,16 @@ impl<'a, 'd> Reader<'a, 'd> {
             Field::Size | Field::Free => {
                 let bytes = self.bytes(id, line);
                 let lines = self.lines(id, line);
-                let slot = if field == Field::Size { &mut lines.size } else { &mut lines.free };
+                let slot = if field == Field::Size {
+                    &mut lines.size
+                } else {
+                    &mut lines.free
+                };
                 match (*slot, bytes) {
                     (Some(before), Some(now)) if before != now => {
-                        let message =
-                            format!("node {id}: {now} bytes here, {before} bytes before; the first was taken");
+                        let message = format!(
+                            "node {id}: {now} bytes here, {before} bytes before; the first was taken"
+                        );
                         self.doubts.note_line(line, message);
                     }
                     (None, bytes) => *slot = bytes,
@@ -188,7 +218,10 @@ impl<'a, 'd> Reader<'a, 'd> {
     }
 
     fn lines(&mut self, id: NodeId, line: usize) -> &mut NodeLines {
-        self.record.nodes.entry(id).or_insert_with(|| NodeLines { line, ..NodeLines::default() })
+        self.record.nodes.entry(id).or_insert_with(|| NodeLines {
+            line,
+            ..NodeLines::default()
+        })
     }
 
     /// The numbers after "cpus:", also those on lines that hold nothing but numbers.
@@ -206,7 +239,10 @@ impl<'a, 'd> Reader<'a, 'd> {
                 cpus = cpus.union(&range);
             } else {
                 if word.line == line && !matches!(word.text, "node" | "available:") {
-                    let message = format!("{:?} is not a CPU number; the list ends before it", excerpt(word.text));
+                    let message = format!(
+                        "{:?} is not a CPU number; the list ends before it",
+                        excerpt(word.text)
+                    );
                     self.doubts.note_line(line, message);
                 }
                 break;
@@ -220,8 +256,13 @@ impl<'a, 'd> Reader<'a, 'd> {
     /// where numactl's next line was joined to it.
     fn line_continues(&self) -> bool {
         let rest = &self.words[self.at..];
-        let line = rest.iter().enumerate().take_while(|(at, word)| *at == 0 || !word.first).map(|(_, word)| word.text);
-        line.take_while(|text| !matches!(*text, "node" | "available:")).all(|text| number(text).is_some())
+        let line = rest
+            .iter()
+            .enumerate()
+            .take_while(|(at, word)| *at == 0 || !word.first)
+            .map(|(_, word)| word.text);
+        line.take_while(|text| !matches!(*text, "node" | "available:"))
+            .all(|text| number(text).is_some())
             && rest.first().is_some_and(|word| number(word.text).is_some())
     }
 
@@ -231,7 +272,9 @@ impl<'a, 'd> Reader<'a, 'd> {
         if word.text.starts_with("<not") {
             return None;
         }
-        let unit = self.word(1).filter(|unit| size::unit(unit.text, 0).is_some());
+        let unit = self
+            .word(1)
+            .filter(|unit| size::unit(unit.text, 0).is_some());
         let bytes = match unit {
             Some(unit) if number(word.text).is_some() => {
                 self.at += 2;
@@ -241,14 +284,20 @@ impl<'a, 'd> Reader<'a, 'd> {
                 let bytes = size::parse(word.text, 1 << 20);
                 self.at += usize::from(bytes.is_some());
                 if bytes.is_some() && number(word.text).is_some() {
-                    let message = format!("node {id}: {} without a unit was taken as MB", excerpt(word.text));
+                    let message = format!(
+                        "node {id}: {} without a unit was taken as MB",
+                        excerpt(word.text)
+                    );
                     self.doubts.note_line(line, message);
                 }
                 bytes
             }
         };
         if bytes.is_none() {
-            self.doubts.note_line(line, format!("node {id}: {:?} is not a size", excerpt(word.text)));
+            self.doubts.note_line(
+                line,
+                format!("node {id}: {:?} is not a size", excerpt(word.text)),
+            );
         }
         bytes
     }
@@ -263,12 +312,19 @@ impl<'a, 'd> Reader<'a, 'd> {
             return;
         }
         self.at += 1;
-        while let Some((word, id)) = self.word(0).and_then(|word| Some((word, number(word.text)?))) {
+        while let Some((word, id)) = self
+            .word(0)
+            .and_then(|word| Some((word, number(word.text)?)))
+        {
             self.at += 1;
             let column = self.supported("node", id, word.line).map(NodeId);
             let Some(column) = column else { continue };
-            match self.record.columns.len() > crate::limits::MOST_NODES || self.record.columns.contains(&column) {
-                true => self.doubts.note_line(word.line, format!("a second column for node {column}")),
+            match self.record.columns.len() > crate::limits::MOST_NODES
+                || self.record.columns.contains(&column)
+            {
+                true => self
+                    .doubts
+                    .note_line(word.line, format!("a second column for node {column}")),
                 false => self.record.columns.push(column),
             }
         }
@@ -288,14 +344,25 @@ impl<'a, 'd> Reader<'a, 'd> {
             entries.push(entry);
             self.at += 1;
         }
-        let Some(id) = self.supported("node", id, line).map(NodeId) else { return };
+        let Some(id) = self.supported("node", id, line).map(NodeId) else {
+            return;
+        };
         if !self.record.columns.contains(&id) {
-            self.doubts.note_line(line, format!("a row for node {id}, which has no column; it was left out"));
+            self.doubts.note_line(
+                line,
+                format!("a row for node {id}, which has no column; it was left out"),
+            );
         } else if self.record.rows.contains_key(&id) {
-            self.doubts.note_line(line, format!("a second row for node {id}; the first was taken"));
+            self.doubts.note_line(
+                line,
+                format!("a second row for node {id}; the first was taken"),
+            );
         } else {
             if entries.len() < width {
-                let message = format!("the row of node {id} has {} of {width} distances", entries.len());
+                let message = format!(
+                    "the row of node {id} has {} of {width} distances",
+                    entries.len()
+                );
                 self.doubts.note_line(line, message);
             }
             self.record.rows.insert(id, entries);
@@ -304,7 +371,9 @@ impl<'a, 'd> Reader<'a, 'd> {
 
     fn supported(&mut self, noun: &str, number: u64, line: usize) -> Option<u32> {
         if number > MAX_NUMBER.into() {
-            let message = format!("{noun} {number} is above {MAX_NUMBER}, the highest number supported; left out");
+            let message = format!(
+                "{noun} {number} is above {MAX_NUMBER}, the highest number supported; left out"
+            );
             self.doubts.note_line(line, message);
             return None;
         }
@@ -318,5 +387,10 @@ fn entry(word: &str) -> Option<Option<Distance>> {
         return Some(None);
     }
     let distance = number(word)?;
-    Some(u32::try_from(distance).ok().filter(|&distance| distance > 0).map(Distance))
+    Some(
+        u32::try_from(distance)
+            .ok()
+            .filter(|&distance| distance > 0)
+            .map(Distance),
+    )
 }

@@ -28,11 +28,19 @@ pub(super) fn lines(text: &str) -> Vec<Line> {
     let mut folded = false;
     for (number, raw) in (1..).zip(text.split('\n')) {
         let line = unquoted(raw.trim_end_matches('\r'), folded);
-        let (line, folds) = line.strip_suffix('=').map_or((line, false), |line| (line, true));
-        let plain = line.replace("=20", " ").replace("=A0", " ").replace(is_space, " ");
+        let (line, folds) = line
+            .strip_suffix('=')
+            .map_or((line, false), |line| (line, true));
+        let plain = line
+            .replace("=20", " ")
+            .replace("=A0", " ")
+            .replace(is_space, " ");
         match lines.last_mut().filter(|_| folded) {
             Some(last) => last.text.push_str(&plain),
-            None => lines.push(Line { number, text: plain }),
+            None => lines.push(Line {
+                number,
+                text: plain,
+            }),
         }
         folded = folds;
     }
@@ -56,12 +64,18 @@ pub(super) fn words(lines: &[Line]) -> Vec<Word<'_>> {
     let mut words = Vec::new();
     for line in lines {
         let texts = line.text.split(' ').filter(|word| !word.is_empty());
-        words.extend(texts.enumerate().map(|(at, text)| Word { text, line: line.number, first: at == 0 }));
+        words.extend(texts.enumerate().map(|(at, text)| Word {
+            text,
+            line: line.number,
+            first: at == 0,
+        }));
     }
     words
 }
 
 /// White space in the widest sense: also what a Latin-1 no-break space becomes when it is read as UTF-8.
 fn is_space(c: char) -> bool {
-    c.is_whitespace() || c.is_control() || matches!(c, '\u{200b}' | '\u{2060}' | '\u{feff}' | '\u{fffd}')
+    c.is_whitespace()
+        || c.is_control()
+        || matches!(c, '\u{200b}' | '\u{2060}' | '\u{feff}' | '\u{fffd}')
 }

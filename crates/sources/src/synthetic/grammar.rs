@@ -42,7 +42,8 @@ pub(super) enum Distant {
     Rows(Vec<Vec<Option<Distance>>>),
 }
 
-const EXAMPLE: &str = "write it like \"package:2 node:2 l3:1(size=32M) core:4 pu:2 memory:16G distance:10,12,20,22\"";
+const EXAMPLE: &str =
+    "write it like \"package:2 node:2 l3:1(size=32M) core:4 pu:2 memory:16G distance:10,12,20,22\"";
 
 /// What a message calls the string.
 pub(super) fn place(text: &str) -> String {
@@ -52,7 +53,10 @@ pub(super) fn place(text: &str) -> String {
 /// Whether a text looks like a synthetic string: every word has a colon, and the first one names a level.
 pub(crate) fn resembles(text: &str) -> bool {
     let mut words = text.split_whitespace().peekable();
-    let known = |word: &&str| word.split_once(':').is_some_and(|(name, _)| kind(&name.to_ascii_lowercase()).is_some());
+    let known = |word: &&str| {
+        word.split_once(':')
+            .is_some_and(|(name, _)| kind(&name.to_ascii_lowercase()).is_some())
+    };
     words.peek().is_some() && words.any(|word| known(&word))
 }
 
@@ -61,13 +65,16 @@ pub(super) fn parse(text: &str) -> Result<Spec, TextError> {
     let fail = |problem: String| TextError::new(&place(text), None, problem, EXAMPLE);
     let mut spec = Spec::default();
     for word in split(text) {
-        let (name, value) = word.split_once(':').ok_or_else(|| fail(format!("{:?} has no colon", excerpt(&word))))?;
+        let (name, value) = word
+            .split_once(':')
+            .ok_or_else(|| fail(format!("{:?} has no colon", excerpt(&word))))?;
         let name = name.to_ascii_lowercase();
         match name.as_str() {
             "memory" | "mem" => spec.memory = Some(memory(value).map_err(fail)?),
             "distance" | "distances" => spec.distances = Some(distances(value).map_err(fail)?),
             _ => {
-                let kind = kind(&name).ok_or_else(|| fail(format!("{:?} is not a level", excerpt(&name))))?;
+                let kind = kind(&name)
+                    .ok_or_else(|| fail(format!("{:?} is not a level", excerpt(&name))))?;
                 let (level, memory) = level(kind, value).map_err(fail)?;
                 spec.memory = spec.memory.or(memory);
                 spec.levels.push(level);
@@ -128,24 +135,38 @@ fn cache(name: &str) -> Option<Kind> {
 /// `4`, `1(size=32M)`, `2(memory=16G)`.
 fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), String> {
     let (count, attributes) = match value.split_once('(') {
-        Some((count, rest)) => (count, rest.strip_suffix(')').ok_or("a parenthesis is not closed")?),
+        Some((count, rest)) => (
+            count,
+            rest.strip_suffix(')')
+                .ok_or("a parenthesis is not closed")?,
+        ),
         None => (value, ""),
     };
     let not_a_count = || format!("{:?} is not a count of at least 1", excerpt(count));
-    let count: u32 = count.parse().ok().filter(|&count| count > 0).ok_or_else(not_a_count)?;
+    let count: u32 = count
+        .parse()
+        .ok()
+        .filter(|&count| count > 0)
+        .ok_or_else(not_a_count)?;
     let (mut bytes, mut held) = (None, None);
     for attribute in attributes.split_whitespace() {
         match (attribute.split_once('='), kind) {
             (Some(("size", size)), Kind::Cache(..)) => bytes = Some(memory(size)?),
             (Some(("memory", size)), Kind::Node) => held = Some(memory(size)?),
-            _ => return Err(format!("{:?} is not an attribute of this level", excerpt(attribute))),
+            _ => {
+                return Err(format!(
+                    "{:?} is not an attribute of this level",
+                    excerpt(attribute)
+                ));
+            }
         }
     }
     Ok((Level { kind, count, bytes }, held))
 }
 
 fn memory(value: &str) -> Result<u64, String> {
-    size::parse(value, 1).ok_or_else(|| format!("{:?} is not a size such as 512M or 16G", excerpt(value)))
+    size::parse(value, 1)
+        .ok_or_else(|| format!("{:?} is not a size such as 512M or 16G", excerpt(value)))
 }
 
 fn distances(value: &str) -> Result<Distant, String> {
@@ -160,7 +181,10 @@ fn distances(value: &str) -> Result<Distant, String> {
 }
 
 fn row(text: &str) -> Result<Vec<Option<Distance>>, String> {
-    text.split(',').map(|entry| entry.trim()).map(entry).collect()
+    text.split(',')
+        .map(|entry| entry.trim())
+        .map(entry)
+        .collect()
 }
 
 fn entry(text: &str) -> Result<Option<Distance>, String> {
@@ -168,20 +192,29 @@ fn entry(text: &str) -> Result<Option<Distance>, String> {
         return Ok(None);
     }
     let distance = text.parse().ok().filter(|&distance| distance > 0);
-    distance.map(|distance| Some(Distance(distance))).ok_or_else(|| format!("{:?} is not a distance", excerpt(text)))
+    distance
+        .map(|distance| Some(Distance(distance)))
+        .ok_or_else(|| format!("{:?} is not a distance", excerpt(text)))
 }
 
 /// Levels stand each once; cores hold CPUs, and nodes hold cores. Without CPUs a core has one.
 fn order(levels: &mut Vec<Level>) -> Result<(), String> {
     for (at, level) in levels.iter().enumerate() {
-        if levels[..at].iter().any(|before| before.kind == level.kind && level.kind != Kind::Group) {
+        if levels[..at]
+            .iter()
+            .any(|before| before.kind == level.kind && level.kind != Kind::Group)
+        {
             return Err(format!("{:?} is given twice", level.kind));
         }
         let inner = &levels[at + 1..];
         if level.kind == Kind::Pu && !inner.is_empty() {
             return Err("pu must be the last level".to_owned());
         }
-        if level.kind == Kind::Core && inner.iter().any(|inner| !matches!(inner.kind, Kind::Pu | Kind::Cache(..))) {
+        if level.kind == Kind::Core
+            && inner
+                .iter()
+                .any(|inner| !matches!(inner.kind, Kind::Pu | Kind::Cache(..)))
+        {
             return Err("a core can only hold caches and pu".to_owned());
         }
     }
@@ -189,7 +222,11 @@ fn order(levels: &mut Vec<Level>) -> Result<(), String> {
         return Err("it has no levels".to_owned());
     }
     if levels.last().is_none_or(|last| last.kind != Kind::Pu) {
-        levels.push(Level { kind: Kind::Pu, count: 1, bytes: None });
+        levels.push(Level {
+            kind: Kind::Pu,
+            count: 1,
+            bytes: None,
+        });
     }
     Ok(())
 }

@@ -21,7 +21,9 @@ pub(super) fn cpus(
     cpuinfo: &CpuInfo<'_>,
     notes: &Notes,
 ) -> Vec<Cpu> {
-    let in_nodes = nodes.iter().fold(CpuSet::new(), |all, node| all.union(&node.cpus));
+    let in_nodes = nodes
+        .iter()
+        .fold(CpuSet::new(), |all, node| all.union(&node.cpus));
     let all = found.present.union(&found.online).union(&in_nodes);
     let mut cpus: Vec<Cpu> = all.iter().map(|cpu| Cpu::new(cpu, None)).collect();
     for cpu in &mut cpus {
@@ -30,7 +32,10 @@ pub(super) fn cpus(
     for package in packages {
         place(&mut cpus, package);
     }
-    if packages.iter().all(|package| package.leader.is_none() && package.cores.is_empty()) {
+    if packages
+        .iter()
+        .all(|package| package.leader.is_none() && package.cores.is_empty())
+    {
         place_by_cpuinfo(&mut cpus, cpuinfo);
     }
     assign_nodes(tree, &mut cpus, nodes, notes);
@@ -38,7 +43,12 @@ pub(super) fn cpus(
 }
 
 /// All caches, once each.
-pub(super) fn caches(tree: &Tree, online: &CpuSet, packages: Vec<Package>, cpuinfo: &CpuInfo<'_>) -> Vec<Cache> {
+pub(super) fn caches(
+    tree: &Tree,
+    online: &CpuSet,
+    packages: Vec<Package>,
+    cpuinfo: &CpuInfo<'_>,
+) -> Vec<Cache> {
     let mut cores = Vec::new();
     let mut found = Vec::new();
     for package in packages {
@@ -52,7 +62,9 @@ pub(super) fn caches(tree: &Tree, online: &CpuSet, packages: Vec<Package>, cpuin
 }
 
 fn place(cpus: &mut [Cpu], package: &Package) {
-    each(cpus, &package.cpus, |cpu| (cpu.package, cpu.package_leader) = (package.id, package.leader));
+    each(cpus, &package.cpus, |cpu| {
+        (cpu.package, cpu.package_leader) = (package.id, package.leader)
+    });
     let leaders = |cpus: &mut [Cpu], groups: &[Group], set: fn(&mut Cpu, CpuId)| {
         for group in groups {
             if let Some(leader) = group.cpus.first() {
@@ -61,7 +73,9 @@ fn place(cpus: &mut [Cpu], package: &Package) {
         }
     };
     leaders(cpus, &package.cores, |cpu, leader| cpu.core = Some(leader));
-    leaders(cpus, &package.clusters, |cpu, leader| cpu.cluster = Some(leader));
+    leaders(cpus, &package.clusters, |cpu, leader| {
+        cpu.cluster = Some(leader)
+    });
     leaders(cpus, &package.dies, |cpu, leader| cpu.die = Some(leader));
     for core in &package.cores {
         each(cpus, &core.cpus, |cpu| cpu.kernel_core_id = core.id);
@@ -73,7 +87,9 @@ fn place(cpus: &mut [Cpu], package: &Package) {
         each(cpus, &drawer.cpus, |cpu| cpu.drawer = drawer.id);
     }
     for &(id, capacity) in &package.capacities {
-        each(cpus, &CpuSet::single(id), |cpu| cpu.capacity = Some(capacity));
+        each(cpus, &CpuSet::single(id), |cpu| {
+            cpu.capacity = Some(capacity)
+        });
     }
 }
 
@@ -93,7 +109,9 @@ fn place_by_cpuinfo(cpus: &mut [Cpu], cpuinfo: &CpuInfo<'_>) {
         let Place { package, core } = cpuinfo.place(cpu.id);
         (cpu.package, cpu.kernel_core_id) = (package, core);
         cpu.package_leader = package.map(|package| *packages.entry(package).or_insert(cpu.id));
-        cpu.core = package.zip(core).map(|place| *cores.entry(place).or_insert(cpu.id));
+        cpu.core = package
+            .zip(core)
+            .map(|place| *cores.entry(place).or_insert(cpu.id));
     }
 }
 
@@ -110,8 +128,9 @@ fn assign_nodes(tree: &Tree, cpus: &mut [Cpu], nodes: &[Node], notes: &Notes) {
     }
     for (node, first) in shared {
         let place = tree.display(&format!("{}/node{node}/cpumap", nodes::DIRECTORY));
-        let message =
-            format!("names CPUs of node {first}: fake nodes, or faulty firmware; each counts as node {first}'s");
+        let message = format!(
+            "names CPUs of node {first}: fake nodes, or faulty firmware; each counts as node {first}'s"
+        );
         notes.note(place, message);
     }
 }

@@ -29,7 +29,11 @@ pub(crate) fn known<T>(
 }
 
 /// Reads the first of several files that is there; the reason why none is known names the first one.
-pub(crate) fn first_known<T>(directory: &Directory<'_>, candidates: &[(&str, Parser<T>)], notes: &Notes) -> Known<T> {
+pub(crate) fn first_known<T>(
+    directory: &Directory<'_>,
+    candidates: &[(&str, Parser<T>)],
+    notes: &Notes,
+) -> Known<T> {
     let mut because = None;
     for &(name, parse) in candidates {
         match known(directory, name, notes, parse) {
@@ -60,7 +64,9 @@ pub(crate) fn word(bytes: &[u8]) -> Result<String, String> {
 
 /// The text of a file of a tree, without the white space around it.
 pub(crate) fn text_of(tree: &Tree, path: &str) -> Option<String> {
-    tree.with_bytes(path, |bytes| value::text(bytes).ok().map(str::to_owned)).ok().flatten()
+    tree.with_bytes(path, |bytes| value::text(bytes).ok().map(str::to_owned))
+        .ok()
+        .flatten()
 }
 
 /// Whether the reason is that the file is not there, as opposed to something that keeps us from reading it.

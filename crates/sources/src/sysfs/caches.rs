@@ -30,12 +30,23 @@ pub(super) fn read(
     one_kind: bool,
     notes: &Notes,
 ) -> Vec<Cache> {
-    let mut reader = Reader { directory, online, one_kind, notes, found: Vec::new(), latest: Vec::new() };
+    let mut reader = Reader {
+        directory,
+        online,
+        one_kind,
+        notes,
+        found: Vec::new(),
+        latest: Vec::new(),
+    };
     let mut asked = CpuSet::new();
     for core in cores {
-        let Some(leader) = core.cpus.first() else { continue };
+        let Some(leader) = core.cpus.first() else {
+            continue;
+        };
         let found = reader.caches_of(leader, &core.cpus);
-        let covered = found.iter().all(|&index| core.cpus.is_subset(&reader.found[index].cpus));
+        let covered = found
+            .iter()
+            .all(|&index| core.cpus.is_subset(&reader.found[index].cpus));
         if covered {
             asked.extend(core.cpus.iter());
         } else {
@@ -49,18 +60,34 @@ pub(super) fn read(
 }
 
 /// What architectures without cache directories have instead.
-pub(super) fn elsewhere(tree: &Tree, cpuinfo: &CpuInfo<'_>, online: &CpuSet, cores: &[Group]) -> Vec<Cache> {
+pub(super) fn elsewhere(
+    tree: &Tree,
+    cpuinfo: &CpuInfo<'_>,
+    online: &CpuSet,
+    cores: &[Group],
+) -> Vec<Cache> {
     let sparc = sparc::read(tree, online, cores);
     if !sparc.is_empty() {
         return sparc;
     }
     let powerpc = device_tree::read(tree, online);
-    if powerpc.is_empty() { s390::parse(cpuinfo.caches(), online) } else { powerpc }
+    if powerpc.is_empty() {
+        s390::parse(cpuinfo.caches(), online)
+    } else {
+        powerpc
+    }
 }
 
 /// Puts the caches of several packages together: by level and lowest CPU, each once.
 pub(super) fn merge(mut caches: Vec<Cache>) -> Vec<Cache> {
-    caches.sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind, cache.cpus.len()));
+    caches.sort_by_key(|cache| {
+        (
+            cache.level,
+            cache.cpus.first(),
+            cache.kind,
+            cache.cpus.len(),
+        )
+    });
     caches.dedup_by(|a, b| a.level == b.level && a.kind == b.kind && a.cpus == b.cpus);
     caches
 }
@@ -88,7 +115,11 @@ impl Reader<'_> {
             if last && self.one_kind && seen > 0 {
                 break;
             }
-            let attributes = Attributes { directory: &directory, index: name, notes: self.notes };
+            let attributes = Attributes {
+                directory: &directory,
+                index: name,
+                notes: self.notes,
+            };
             let position = match self.position(&attributes, index, cpu, core) {
                 Ok(Some(position)) => position,
                 Err(Absent) if last => break,
@@ -121,17 +152,26 @@ impl Reader<'_> {
             if like.cpus.contains(cpu) {
                 return Ok(before);
             }
-            let Some(cpus) = self.sharers(attributes, cpu, core) else { return Ok(None) };
+            let Some(cpus) = self.sharers(attributes, cpu, core) else {
+                return Ok(None);
+            };
             let size_bytes = attributes.size();
             if like.size_bytes == size_bytes {
-                return Ok(Some(self.push(Cache { cpus, ..like.clone() })));
+                return Ok(Some(self.push(Cache {
+                    cpus,
+                    ..like.clone()
+                })));
             }
         }
-        let Some(level) = attributes.level()? else { return Ok(None) };
+        let Some(level) = attributes.level()? else {
+            return Ok(None);
+        };
         if like.is_some_and(|cache| cache.level == level && cache.cpus.contains(cpu)) {
             return Ok(before);
         }
-        let Some(cpus) = self.sharers(attributes, cpu, core) else { return Ok(None) };
+        let Some(cpus) = self.sharers(attributes, cpu, core) else {
+            return Ok(None);
+        };
         Ok(Some(self.push(attributes.cache(level, cpus))))
     }
 
@@ -155,7 +195,8 @@ impl Reader<'_> {
         }
         if cpus.insert(cpu) {
             let place = attributes.display("shared_cpu_map");
-            self.notes.note(place, format!("does not name CPU {cpu} itself"));
+            self.notes
+                .note(place, format!("does not name CPU {cpu} itself"));
         }
         Some(cpus)
     }
@@ -181,7 +222,11 @@ impl Attributes<'_> {
         self.directory.display(&self.name(attribute))
     }
 
-    fn read<R>(&self, attribute: &str, parse: impl FnOnce(&[u8]) -> Result<R, String>) -> Option<R> {
+    fn read<R>(
+        &self,
+        attribute: &str,
+        parse: impl FnOnce(&[u8]) -> Result<R, String>,
+    ) -> Option<R> {
         read_noted(self.directory, &self.name(attribute), self.notes, parse)
     }
 
@@ -205,12 +250,19 @@ impl Attributes<'_> {
         match self.directory.with_bytes(&self.name("size"), size) {
             Ok(Ok(size)) => Known::Yes(size),
             Ok(Err(message)) => Known::no(format!("{}: {message}", self.display("size"))),
-            Err(reason) => Known::no(self.directory.unreadable(&self.name("size"), reason).to_string()),
+            Err(reason) => Known::no(
+                self.directory
+                    .unreadable(&self.name("size"), reason)
+                    .to_string(),
+            ),
         }
     }
 
     fn cache(&self, level: u32, cpus: CpuSet) -> Cache {
-        let number = |name| self.read(name, value::natural).and_then(|number| u32::try_from(number).ok());
+        let number = |name| {
+            self.read(name, value::natural)
+                .and_then(|number| u32::try_from(number).ok())
+        };
         Cache {
             level,
             kind: self.read("type", kind).unwrap_or(CacheKind::Unified),
@@ -224,14 +276,16 @@ impl Attributes<'_> {
 
 /// The names of the directories, so that none is put together four times for each of thousands of CPUs.
 const INDEXES: [&str; MOST_INDEXES] = [
-    "index0", "index1", "index2", "index3", "index4", "index5", "index6", "index7", "index8", "index9", "index10",
-    "index11", "index12", "index13", "index14", "index15",
+    "index0", "index1", "index2", "index3", "index4", "index5", "index6", "index7", "index8",
+    "index9", "index10", "index11", "index12", "index13", "index14", "index15",
 ];
 
 fn level(bytes: &[u8]) -> Result<u32, String> {
     match value::natural(bytes)? {
         level @ 1..=9 => Ok(level as u32),
-        other => Err(format!("a cache of level {other} is not to be believed; it is left out")),
+        other => Err(format!(
+            "a cache of level {other} is not to be believed; it is left out"
+        )),
     }
 }
 
@@ -240,7 +294,10 @@ fn kind(bytes: &[u8]) -> Result<CacheKind, String> {
         "Data" => Ok(CacheKind::Data),
         "Instruction" => Ok(CacheKind::Instruction),
         "Unified" => Ok(CacheKind::Unified),
-        other => Err(format!("{:?} is no kind of cache; taken as unified", value::shorten(other))),
+        other => Err(format!(
+            "{:?} is no kind of cache; taken as unified",
+            value::shorten(other)
+        )),
     }
 }
 
@@ -253,14 +310,21 @@ fn size(bytes: &[u8]) -> Result<u64, String> {
         Some(b'G') => (&text[..text.len() - 1], 30),
         _ => (text, 0),
     };
-    value::natural(digits.as_bytes())?.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+    value::natural(digits.as_bytes())?
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("{text} is too large"))
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn sizes_have_a_unit_or_none() {
-        for (text, bytes) in [("32K\n", Some(32 << 10)), ("1M", Some(1 << 20)), ("64", Some(64)), ("0K", Some(0))] {
+        for (text, bytes) in [
+            ("32K\n", Some(32 << 10)),
+            ("1M", Some(1 << 20)),
+            ("64", Some(64)),
+            ("0K", Some(0)),
+        ] {
             assert_eq!(super::size(text.as_bytes()).ok(), bytes, "{text}");
         }
         for text in ["", "K", "-1K", "18446744073709551615G", "\u{e9}"] {

@@ -54,7 +54,12 @@ pub(super) struct Place {
 
 impl<'t> CpuInfo<'t> {
     pub(super) fn new(tree: &'t Tree, notes: &'t Notes) -> Self {
-        Self { tree, notes, head: OnceLock::new(), whole: OnceLock::new() }
+        Self {
+            tree,
+            notes,
+            head: OnceLock::new(),
+            whole: OnceLock::new(),
+        }
     }
 
     /// The CPUs it names: the online ones.
@@ -64,7 +69,11 @@ impl<'t> CpuInfo<'t> {
 
     /// Where it says a CPU sits.
     pub(super) fn place(&self, cpu: CpuId) -> Place {
-        self.content().processors.get(&cpu).copied().unwrap_or_default()
+        self.content()
+            .processors
+            .get(&cpu)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// s390's lines that describe a cache (`cache0 : level=1 type=Data ...`), without their key.
@@ -74,7 +83,9 @@ impl<'t> CpuInfo<'t> {
 
     /// The architecture that writes such a file, by the name `uname -m` has for it.
     pub(super) fn architecture(&self) -> Option<&'static str> {
-        self.head().architecture.or_else(|| self.content().architecture)
+        self.head()
+            .architecture
+            .or_else(|| self.content().architecture)
     }
 
     /// What it calls the machine (powerpc, mips, arm's `Hardware`). x86 calls it nothing.
@@ -111,7 +122,11 @@ impl Content {
         let mut current = None;
         loop {
             line.clear();
-            if (&mut file).take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+            if (&mut file)
+                .take(LONGEST_LINE)
+                .read_until(b'\n', &mut line)?
+                == 0
+            {
                 break;
             }
             // The rest of a line that was cut is read as a line of its own; without a key it is passed over.
@@ -138,7 +153,9 @@ impl Content {
         match (key, place) {
             ("physical id", Some(place)) => place.package = value.parse().ok(),
             ("core id", Some(place)) => place.core = value.parse().ok(),
-            ("machine" | "Hardware" | "system type", _) if self.machine.is_none() && !value.is_empty() => {
+            ("machine" | "Hardware" | "system type", _)
+                if self.machine.is_none() && !value.is_empty() =>
+            {
                 self.machine = Some(value.chars().take(128).collect());
             }
             _ if key.len() < 8 && key.starts_with("cache") && value.starts_with("level=") => {
@@ -163,7 +180,11 @@ fn processor(key: &str, value: &str) -> Option<CpuId> {
     } else {
         return None;
     };
-    number.parse().ok().filter(|&number| number <= MAX_NUMBER).map(CpuId)
+    number
+        .parse()
+        .ok()
+        .filter(|&number| number <= MAX_NUMBER)
+        .map(CpuId)
 }
 
 /// A line that only one architecture writes.
@@ -200,9 +221,18 @@ mod tests {
     #[test]
     fn each_architecture_numbers_its_cpus_differently() {
         for (text, cpus) in [
-            ("processor\t: 0\nphysical id\t: 1\n\nprocessor\t: 3\n", "0,3"),
-            ("# processors    : 2\nprocessor 1: version = 00\nprocessor 4: version = 00\n", "1,4"),
-            ("type\t\t: sun4u\nState:\nCPU6:\t\tonline\nCPU7:\t\toffline\nCPU10:\t\tonline\n", "6,10"),
+            (
+                "processor\t: 0\nphysical id\t: 1\n\nprocessor\t: 3\n",
+                "0,3",
+            ),
+            (
+                "# processors    : 2\nprocessor 1: version = 00\nprocessor 4: version = 00\n",
+                "1,4",
+            ),
+            (
+                "type\t\t: sun4u\nState:\nCPU6:\t\tonline\nCPU7:\t\toffline\nCPU10:\t\tonline\n",
+                "6,10",
+            ),
             ("Processor\t: ARMv7 rev 1\nCPU architecture: 7\n", "0"),
             ("processor : 70000\nprocessor : -1\nprocessor : x\n", ""),
             ("", ""),
@@ -214,8 +244,15 @@ mod tests {
 
     #[test]
     fn places_belong_to_the_processor_above_them() {
-        let content = read(b"physical id : 9\nprocessor : 0\nphysical id : 1\ncore id : 2\nprocessor : 1\n");
-        assert_eq!(content.processors[&CpuId(0)], Place { package: Some(1), core: Some(2) });
+        let content =
+            read(b"physical id : 9\nprocessor : 0\nphysical id : 1\ncore id : 2\nprocessor : 1\n");
+        assert_eq!(
+            content.processors[&CpuId(0)],
+            Place {
+                package: Some(1),
+                core: Some(2)
+            }
+        );
         assert_eq!(content.processors[&CpuId(1)], Place::default());
     }
 

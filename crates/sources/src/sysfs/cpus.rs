@@ -30,8 +30,15 @@ pub(super) struct Cpus {
 /// Finds the CPUs. Both sets are empty in a tree that names none.
 pub(super) fn find(tree: &Tree, cpuinfo: &CpuInfo<'_>, notes: &Notes) -> Cpus {
     let directory = tree.directory(DIRECTORY).ok();
-    let read = |name: &str| directory.as_ref().and_then(|directory| set(directory, name, notes));
-    let (mut present, mut online) = (read("present").unwrap_or_default(), read("online").unwrap_or_default());
+    let read = |name: &str| {
+        directory
+            .as_ref()
+            .and_then(|directory| set(directory, name, notes))
+    };
+    let (mut present, mut online) = (
+        read("present").unwrap_or_default(),
+        read("online").unwrap_or_default(),
+    );
     if online.is_empty()
         && let Some(directory) = &directory
     {
@@ -44,7 +51,10 @@ pub(super) fn find(tree: &Tree, cpuinfo: &CpuInfo<'_>, notes: &Notes) -> Cpus {
     }
     if !present.is_empty() && !online.is_subset(&present) {
         let place = tree.display("sys/devices/system/cpu/online");
-        notes.note(place, format!("online CPUs are {online}, present ones {present}; both are taken as present"));
+        notes.note(
+            place,
+            format!("online CPUs are {online}, present ones {present}; both are taken as present"),
+        );
     }
     present.extend(online.iter());
     Cpus { present, online }
@@ -54,13 +64,26 @@ pub(super) fn find(tree: &Tree, cpuinfo: &CpuInfo<'_>, notes: &Notes) -> Cpus {
 pub(super) fn states(tree: &Tree, online: CpuSet, notes: &Notes) -> CpuStates {
     let read = |name: &'static str| -> Known<CpuSet> {
         let directory = tree.directory(DIRECTORY).ok();
-        let found = directory.as_ref().and_then(|directory| set(directory, name, notes));
-        found.map_or_else(|| Known::no(format!("no file {}", tree.display(&format!("{DIRECTORY}/{name}")))), Known::Yes)
+        let found = directory
+            .as_ref()
+            .and_then(|directory| set(directory, name, notes));
+        found.map_or_else(
+            || {
+                Known::no(format!(
+                    "no file {}",
+                    tree.display(&format!("{DIRECTORY}/{name}"))
+                ))
+            },
+            Known::Yes,
+        )
     };
     let possible = match read("possible") {
         Known::Yes(possible) if !online.is_subset(&possible) => {
             let place = tree.display("sys/devices/system/cpu/possible");
-            notes.note(place, format!("possible CPUs are {possible}, but {online} are online; all are possible"));
+            notes.note(
+                place,
+                format!("possible CPUs are {possible}, but {online} are online; all are possible"),
+            );
             Known::Yes(possible.union(&online))
         }
         possible => possible,
@@ -74,9 +97,14 @@ pub(super) fn states(tree: &Tree, online: CpuSet, notes: &Notes) -> CpuStates {
     CpuStates {
         possible,
         isolated: or_boot(read("isolated"), booted(isolated_at_boot)),
-        nohz_full: match or_boot(read("nohz_full"), booted(|cmdline| boot_list(cmdline, "nohz_full="))) {
+        nohz_full: match or_boot(
+            read("nohz_full"),
+            booted(|cmdline| boot_list(cmdline, "nohz_full=")),
+        ) {
             // Both files came with Linux 4.1, but this one only where the kernel was built with tickless CPUs.
-            Known::No { .. } if tree.exists(ISOLATED) && !tree.exists(NOHZ_FULL) => Known::Yes(CpuSet::new()),
+            Known::No { .. } if tree.exists(ISOLATED) && !tree.exists(NOHZ_FULL) => {
+                Known::Yes(CpuSet::new())
+            }
             tickless => tickless,
         },
         allowed: allowed(tree),
@@ -91,7 +119,11 @@ const NOHZ_FULL: &str = "sys/devices/system/cpu/nohz_full";
 fn set(directory: &Directory<'_>, name: &str, notes: &Notes) -> Option<CpuSet> {
     super::notes::read_noted(directory, name, notes, |bytes| {
         // Kernels before 5.x print an unset nohz_full mask so.
-        if bytes.trim_ascii() == b"(null)" { Ok(CpuSet::new()) } else { value::list(bytes) }
+        if bytes.trim_ascii() == b"(null)" {
+            Ok(CpuSet::new())
+        } else {
+            value::list(bytes)
+        }
     })
 }
 
@@ -104,22 +136,42 @@ fn by_directory(directory: &Directory<'_>, notes: &Notes) -> Cpus {
             return Cpus::default();
         }
     };
-    let present: CpuSet = names.iter().filter_map(|name| number(name, "cpu")).map(CpuId).collect();
-    let placed: CpuSet = present.iter().filter(|cpu| directory.exists(&format!("cpu{cpu}/topology"))).collect();
-    let says = |cpu: CpuId| super::notes::read_noted(directory, &format!("cpu{cpu}/online"), notes, value::natural);
+    let present: CpuSet = names
+        .iter()
+        .filter_map(|name| number(name, "cpu"))
+        .map(CpuId)
+        .collect();
+    let placed: CpuSet = present
+        .iter()
+        .filter(|cpu| directory.exists(&format!("cpu{cpu}/topology")))
+        .collect();
+    let says = |cpu: CpuId| {
+        super::notes::read_noted(
+            directory,
+            &format!("cpu{cpu}/online"),
+            notes,
+            value::natural,
+        )
+    };
     // A CPU that cannot be switched off has no file `online`; one that is off has no directory `topology`.
     let online = present.iter().filter(|&cpu| match says(cpu) {
         Some(online) => online != 0,
         None => placed.is_empty() || placed.contains(cpu),
     });
-    Cpus { online: online.collect(), present }
+    Cpus {
+        online: online.collect(),
+        present,
+    }
 }
 
 /// The number in a directory's name, `cpu12` or `node3`; `None` for other names and impossible numbers.
 pub(super) fn number(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?;
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    digits.parse().ok().filter(|&number| plain && number <= MAX_NUMBER)
+    digits
+        .parse()
+        .ok()
+        .filter(|&number| plain && number <= MAX_NUMBER)
 }
 
 /// What the calling thread may run on. An extracted tree's `/proc/self` belonged to whoever copied it.
@@ -131,7 +183,9 @@ fn allowed(tree: &Tree) -> Known<CpuSet> {
         Ok(status) => status,
         Err(error) => return Known::no(error.to_string()),
     };
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     match list.map(CpuSet::parse_list) {
         Some(Ok(allowed)) => Known::Yes(allowed),
         Some(Err(error)) => Known::no(error.to_string()),
@@ -141,14 +195,20 @@ fn allowed(tree: &Tree) -> Known<CpuSet> {
 
 /// A list of CPUs from the boot command line.
 fn boot_list(cmdline: &str, parameter: &str) -> Option<CpuSet> {
-    let list = cmdline.split_whitespace().rev().find_map(|word| word.strip_prefix(parameter))?;
+    let list = cmdline
+        .split_whitespace()
+        .rev()
+        .find_map(|word| word.strip_prefix(parameter))?;
     CpuSet::parse_list(list).ok()
 }
 
 /// `isolcpus=[flag,...]list` (Documentation/admin-guide/kernel-parameters.txt): flags without `domain` leave the
 /// CPUs in the scheduler's balancing.
 fn isolated_at_boot(cmdline: &str) -> Option<CpuSet> {
-    let value = cmdline.split_whitespace().rev().find_map(|word| word.strip_prefix("isolcpus="))?;
+    let value = cmdline
+        .split_whitespace()
+        .rev()
+        .find_map(|word| word.strip_prefix("isolcpus="))?;
     let is_flag = |part: &&str| part.starts_with(|c: char| c.is_ascii_alphabetic());
     let flags: Vec<&str> = value.split(',').take_while(is_flag).collect();
     if !flags.is_empty() && !flags.contains(&"domain") {
@@ -173,14 +233,28 @@ mod tests {
             ("isolcpus=3-1", None),
             ("quiet", None),
         ] {
-            assert_eq!(isolated_at_boot(cmdline).map(|set| set.to_string()).as_deref(), isolated, "{cmdline}");
+            assert_eq!(
+                isolated_at_boot(cmdline)
+                    .map(|set| set.to_string())
+                    .as_deref(),
+                isolated,
+                "{cmdline}"
+            );
         }
     }
 
     #[test]
     fn only_numbers_that_a_cpu_can_have_are_read_from_names() {
         assert_eq!(number("cpu17", "cpu"), Some(17));
-        for name in ["cpu", "cpu+1", "cpu-1", "cpufreq", "cpu65536", "cpu99999999999", "node1"] {
+        for name in [
+            "cpu",
+            "cpu+1",
+            "cpu-1",
+            "cpufreq",
+            "cpu65536",
+            "cpu99999999999",
+            "node1",
+        ] {
             assert_eq!(number(name, "cpu"), None, "{name}");
         }
     }

@@ -45,20 +45,34 @@ const HIERARCHIES: [Hierarchy; 5] = [
         cpus: ["cpuset.cpus", "cpuset.cpus.effective"],
         nodes: ["cpuset.mems", "cpuset.mems.effective"],
     },
-    Hierarchy { root: "dev/cpuset", cpus: ["cpus", "cpus"], nodes: ["mems", "mems"] },
-    Hierarchy { root: "dev/cpuset", cpus: ["cpuset.cpus", "cpuset.cpus"], nodes: ["cpuset.mems", "cpuset.mems"] },
+    Hierarchy {
+        root: "dev/cpuset",
+        cpus: ["cpus", "cpus"],
+        nodes: ["mems", "mems"],
+    },
+    Hierarchy {
+        root: "dev/cpuset",
+        cpus: ["cpuset.cpus", "cpuset.cpus"],
+        nodes: ["cpuset.mems", "cpuset.mems"],
+    },
 ];
 
 /// Reads all cpusets, by path.
 pub(crate) fn read(tree: &Tree, notes: &Notes) -> Known<Vec<Cpuset>> {
     for hierarchy in &HIERARCHIES {
-        let Ok(root) = tree.directory(hierarchy.root) else { continue };
+        let Ok(root) = tree.directory(hierarchy.root) else {
+            continue;
+        };
         let present = [hierarchy.cpus, hierarchy.nodes].concat();
         if present.iter().any(|name| root.exists(name)) {
             return Known::Yes(hierarchy.walk(tree, notes));
         }
     }
-    Known::no(format!("neither {} nor {} has cpusets", tree.display("sys/fs/cgroup"), tree.display("dev/cpuset")))
+    Known::no(format!(
+        "neither {} nor {} has cpusets",
+        tree.display("sys/fs/cgroup"),
+        tree.display("dev/cpuset")
+    ))
 }
 
 impl Hierarchy {
@@ -69,11 +83,15 @@ impl Hierarchy {
         while let Some((path, depth)) = left.pop() {
             looked_at += 1;
             if looked_at > MOST_GROUPS {
-                notes
-                    .note(tree.display(self.root), format!("has more than {MOST_GROUPS} groups: the rest is left out"));
+                notes.note(
+                    tree.display(self.root),
+                    format!("has more than {MOST_GROUPS} groups: the rest is left out"),
+                );
                 break;
             }
-            let Ok(directory) = tree.directory(&format!("{}{path}", self.root)) else { continue };
+            let Ok(directory) = tree.directory(&format!("{}{path}", self.root)) else {
+                continue;
+            };
             found.extend(self.group(&directory, &path, notes));
             if depth >= DEEPEST {
                 continue;
@@ -82,7 +100,10 @@ impl Hierarchy {
                 // Only groups are directories; what has a dot and no directory behind it is one of the kernel's files.
                 let below = format!("{path}/{name}");
                 let whole = format!("{}{below}", self.root);
-                if !is_file_of_kernel(&name) && tree.link(&whole).is_err() && tree.directory(&whole).is_ok() {
+                if !is_file_of_kernel(&name)
+                    && tree.link(&whole).is_err()
+                    && tree.directory(&whole).is_ok()
+                {
                     left.push((below, depth + 1));
                 }
             }
@@ -102,15 +123,24 @@ impl Hierarchy {
             return None;
         }
         let list = |name: &str| attribute::known::<CpuSet>(directory, name, notes, value::list);
-        let node_list = |name: &str| attribute::known::<NodeSet>(directory, name, notes, value::list);
+        let node_list =
+            |name: &str| attribute::known::<NodeSet>(directory, name, notes, value::list);
         let (own_cpus, own_nodes) = (list(cpus), node_list(nodes));
-        let configured =
-            own_cpus.get().is_some_and(|set| !set.is_empty()) || own_nodes.get().is_some_and(|set| !set.is_empty());
+        let configured = own_cpus.get().is_some_and(|set| !set.is_empty())
+            || own_nodes.get().is_some_and(|set| !set.is_empty());
         let in_force = |name: &str, own: &str| directory.exists(name) && name != own;
         Some(Cpuset {
             path: path.to_owned(),
-            cpus: if in_force(effective_cpus, cpus) { list(effective_cpus) } else { own_cpus },
-            nodes: if in_force(effective_nodes, nodes) { node_list(effective_nodes) } else { own_nodes },
+            cpus: if in_force(effective_cpus, cpus) {
+                list(effective_cpus)
+            } else {
+                own_cpus
+            },
+            nodes: if in_force(effective_nodes, nodes) {
+                node_list(effective_nodes)
+            } else {
+                own_nodes
+            },
             configured,
         })
     }
@@ -119,10 +149,15 @@ impl Hierarchy {
 /// `cpuset.cpus`, `memory.stat`, `tasks`: names that no group has, which saves opening each to see.
 fn is_file_of_kernel(name: &str) -> bool {
     const PREFIXES: [&str; 12] = [
-        "cgroup.", "cpuset.", "memory.", "cpu.", "io.", "pids.", "hugetlb.", "rdma.", "misc.", "irq.", "dmem.",
-        "cpuacct.",
+        "cgroup.", "cpuset.", "memory.", "cpu.", "io.", "pids.", "hugetlb.", "rdma.", "misc.",
+        "irq.", "dmem.", "cpuacct.",
     ];
     // A slice of systemd may be called so, too: it ends in what systemd calls it.
-    let unit = [".slice", ".scope", ".service", ".mount", ".socket", ".swap"].iter().any(|kind| name.ends_with(kind));
-    !unit && (PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || name == "tasks" || name == "notify_on_release")
+    let unit = [".slice", ".scope", ".service", ".mount", ".socket", ".swap"]
+        .iter()
+        .any(|kind| name.ends_with(kind));
+    !unit
+        && (PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || name == "tasks"
+            || name == "notify_on_release")
 }

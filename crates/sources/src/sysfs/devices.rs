@@ -3,7 +3,9 @@
 use nearfar_machine::{Known, Machine, Node, PciDevice, RootBus};
 
 use super::notes::Notes;
-use super::{cpusets, disks, firmware, interrupts, networks, nvme, pci, settings, tasks, virtio, writers};
+use super::{
+    cpusets, disks, firmware, interrupts, networks, nvme, pci, settings, tasks, virtio, writers,
+};
 use crate::tree::Tree;
 use crate::want::{TaskScope, Want};
 
@@ -13,8 +15,11 @@ const NOT_ASKED: &str = "not asked for";
 pub(crate) fn read(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) {
     machine.settings = settings::read(tree, notes);
     machine.writers = writers::read(tree);
-    machine.cpusets =
-        if want.devices || want.tasks != TaskScope::None { cpusets::read(tree, notes) } else { Known::no(NOT_ASKED) };
+    machine.cpusets = if want.devices || want.tasks != TaskScope::None {
+        cpusets::read(tree, notes)
+    } else {
+        Known::no(NOT_ASKED)
+    };
     machine.tasks = tasks::read(tree, &want.tasks, notes);
     read_devices(tree, want, notes, machine);
 }
@@ -24,7 +29,11 @@ fn read_devices(tree: &Tree, want: &Want, notes: &Notes, machine: &mut Machine) 
         true => pci::read(tree, notes, &machine.nodes),
         false => Known::no(NOT_ASKED),
     };
-    let virtio = if want.interrupts { virtio::read(tree, notes) } else { Default::default() };
+    let virtio = if want.interrupts {
+        virtio::read(tree, notes)
+    } else {
+        Default::default()
+    };
     let functions = pci.get().map_or(&[][..], Vec::as_slice);
     machine.interrupts = match want.interrupts {
         true => interrupts::read(tree, want, notes, functions, &virtio),

@@ -14,14 +14,26 @@ pub(super) fn read(tree: &Tree, nodes: &Nodes, notes: &Notes) -> Known<Distances
         Ok(directory) => directory,
         Err(error) => return Known::no(error.to_string()),
     };
-    let mut table = Distances::empty(DistanceOrigin::Kernel, nodes.online.union(&nodes.listed).iter());
+    let mut table = Distances::empty(
+        DistanceOrigin::Kernel,
+        nodes.online.union(&nodes.listed).iter(),
+    );
     let mut found = false;
     for node in nodes.listed.iter() {
         let name = format!("node{node}/distance");
-        let Some(row) = read_noted(&directory, &name, notes, row) else { continue };
+        let Some(row) = read_noted(&directory, &name, notes, row) else {
+            continue;
+        };
         let of_its_length = |set: &&NodeSet| set.len() == row.len();
-        let Some(columns) = [&nodes.online, &nodes.listed].into_iter().find(of_its_length) else {
-            let message = format!("has {} distances for {} online nodes; left out", row.len(), nodes.online.len());
+        let Some(columns) = [&nodes.online, &nodes.listed]
+            .into_iter()
+            .find(of_its_length)
+        else {
+            let message = format!(
+                "has {} distances for {} online nodes; left out",
+                row.len(),
+                nodes.online.len()
+            );
             notes.note(directory.display(&name), message);
             continue;
         };
@@ -31,7 +43,10 @@ pub(super) fn read(tree: &Tree, nodes: &Nodes, notes: &Notes) -> Known<Distances
         }
     }
     if !found {
-        return Known::no(format!("no row in {}", tree.display(&format!("{DIRECTORY}/nodeN/distance"))));
+        return Known::no(format!(
+            "no row in {}",
+            tree.display(&format!("{DIRECTORY}/nodeN/distance"))
+        ));
     }
     implausible(tree, &table, notes);
     Known::Yes(table)
@@ -40,9 +55,14 @@ pub(super) fn read(tree: &Tree, nodes: &Nodes, notes: &Notes) -> Known<Distances
 fn row(bytes: &[u8]) -> Result<Vec<Distance>, String> {
     let distance = |word: &str| {
         let distance = value::natural(word.as_bytes())?;
-        u32::try_from(distance).map(Distance).map_err(|_| format!("{distance} is no distance"))
+        u32::try_from(distance)
+            .map(Distance)
+            .map_err(|_| format!("{distance} is no distance"))
     };
-    value::text(bytes)?.split_ascii_whitespace().map(distance).collect()
+    value::text(bytes)?
+        .split_ascii_whitespace()
+        .map(distance)
+        .collect()
 }
 
 /// Names what no firmware should say; the table is kept as it is.
@@ -51,9 +71,15 @@ fn implausible(tree: &Tree, table: &Distances, notes: &Notes) {
     for (from, to, distance) in table.entries() {
         let Some(distance) = distance else { continue };
         if from != to && distance < Distance::LOCAL {
-            notes.note(place(from), format!("node {to} is at {distance}, nearer than a node is to itself (10)"));
+            notes.note(
+                place(from),
+                format!("node {to} is at {distance}, nearer than a node is to itself (10)"),
+            );
         } else if from == to && distance != Distance::LOCAL {
-            notes.note(place(from), format!("node {from} is at {distance} from itself, not at 10"));
+            notes.note(
+                place(from),
+                format!("node {from} is at {distance} from itself, not at 10"),
+            );
         }
     }
 }
@@ -64,7 +90,10 @@ mod tests {
 
     #[test]
     fn a_row_is_numbers_and_nothing_else() {
-        assert_eq!(row(b"10 20 255\n"), Ok(vec![Distance(10), Distance(20), Distance(255)]));
+        assert_eq!(
+            row(b"10 20 255\n"),
+            Ok(vec![Distance(10), Distance(20), Distance(255)])
+        );
         assert_eq!(row(b""), Ok(vec![]));
         for text in ["10 x", "-10", "10 4294967296", "10,20"] {
             assert!(row(text.as_bytes()).is_err(), "{text}");

@@ -29,7 +29,10 @@ pub(crate) struct Firmware {
 impl Firmware {
     /// All nodes that the firmware names: of host bridges and in its table of distances.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
-        let bridges = self.bridges.iter().filter_map(|bridge| bridge.firmware.get()?.as_ref());
+        let bridges = self
+            .bridges
+            .iter()
+            .filter_map(|bridge| bridge.firmware.get()?.as_ref());
         let mut nodes: Vec<NodeId> = bridges.map(|locality| locality.node).collect();
         nodes.extend(self.distances.get().map_or(&[][..], Distances::nodes));
         nodes.sort_unstable();
@@ -46,6 +49,15 @@ pub(crate) fn read(tree: &Tree, notes: &Notes, roots: &[RootBus]) -> Firmware {
     acpi::read(tree, notes, roots)
 }
 
-fn bridges(roots: &[RootBus], locate: impl Fn(RootBus) -> Known<Option<FirmwareLocality>>) -> Vec<HostBridge> {
-    roots.iter().map(|&root| HostBridge { root, firmware: locate(root) }).collect()
+fn bridges(
+    roots: &[RootBus],
+    locate: impl Fn(RootBus) -> Known<Option<FirmwareLocality>>,
+) -> Vec<HostBridge> {
+    roots
+        .iter()
+        .map(|&root| HostBridge {
+            root,
+            firmware: locate(root),
+        })
+        .collect()
 }

@@ -16,7 +16,9 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{CpuSet, Interrupt, Irq, Known, NodeId, PROC_IRQ_FILES, PciAddress, PciDevice};
+use nearfar_machine::{
+    CpuSet, Interrupt, Irq, Known, NodeId, PROC_IRQ_FILES, PciAddress, PciDevice,
+};
 
 use super::attribute;
 use super::notes::Notes;
@@ -59,14 +61,28 @@ pub(crate) fn read(
         (Ok(names), Ok(directory)) => (names, directory),
         (Err(error), _) | (_, Err(error)) => return Known::no(error.to_string()),
     };
-    let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).take(MOST_INTERRUPTS).collect();
+    let mut numbers: Vec<u32> = names
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .take(MOST_INTERRUPTS)
+        .collect();
     numbers.sort_unstable();
     numbers.dedup();
     let described = tree.directory("sys/kernel/irq").ok();
-    let table = (want.interrupt_counts || described.is_none()).then(|| Table::read(tree, notes)).flatten();
+    let table = (want.interrupt_counts || described.is_none())
+        .then(|| Table::read(tree, notes))
+        .flatten();
     let owners = Owners::find(tree, notes, pci, virtio);
     let habits = Habits::of(tree, pci, virtio, &numbers);
-    let reader = Reader { notes, irqs, described, table, owners, habits, counts: want.interrupt_counts };
+    let reader = Reader {
+        notes,
+        irqs,
+        described,
+        table,
+        owners,
+        habits,
+        counts: want.interrupt_counts,
+    };
     let mut interrupts = parallel::map(&numbers, |&number| reader.read(number));
     number_requests(&mut interrupts);
     for interrupt in &mut interrupts {
@@ -80,7 +96,8 @@ impl Reader<'_> {
         let name = self.name(number);
         let cpus = |list: &str, mask: &str| {
             let (list, mask) = (format!("{number}/{list}"), format!("{number}/{mask}"));
-            let candidates: [(&str, attribute::Parser<CpuSet>); 2] = [(&list, value::list), (&mask, value::mask)];
+            let candidates: [(&str, attribute::Parser<CpuSet>); 2] =
+                [(&list, value::list), (&mask, value::mask)];
             attribute::first_known(&self.irqs, &candidates, self.notes)
         };
         Interrupt {
@@ -99,7 +116,12 @@ impl Reader<'_> {
     /// Where its descriptor lives. Nothing is decided by it, so it is only read together with the counts.
     fn node(&self, number: u32) -> Known<Option<NodeId>> {
         match self.counts {
-            true => attribute::known(&self.irqs, &format!("{number}/node"), self.notes, attribute::node),
+            true => attribute::known(
+                &self.irqs,
+                &format!("{number}/node"),
+                self.notes,
+                attribute::node,
+            ),
             false => Known::no("not asked for"),
         }
     }
@@ -108,8 +130,9 @@ impl Reader<'_> {
     /// which are called after them.
     fn name(&self, number: u32) -> String {
         if let Some(described) = &self.described
-            && let Ok(name) = described
-                .with_bytes(&format!("{number}/actions"), |bytes| String::from_utf8_lossy(bytes).trim().to_owned())
+            && let Ok(name) = described.with_bytes(&format!("{number}/actions"), |bytes| {
+                String::from_utf8_lossy(bytes).trim().to_owned()
+            })
         {
             return name;
         }
@@ -132,9 +155,17 @@ impl Reader<'_> {
             return Known::Yes(line.count);
         }
         let Some(described) = &self.described else {
-            return Known::no(self.irqs.display(&format!("{number}: no file holds its count")));
+            return Known::no(
+                self.irqs
+                    .display(&format!("{number}: no file holds its count")),
+            );
         };
-        attribute::known(described, &format!("{number}/per_cpu_count"), self.notes, sum)
+        attribute::known(
+            described,
+            &format!("{number}/per_cpu_count"),
+            self.notes,
+            sum,
+        )
     }
 }
 
@@ -143,8 +174,12 @@ fn sum(bytes: &[u8]) -> Result<u64, String> {
     if bytes.len() >= 4095 {
         return Err("cut off by the kernel at one page".to_owned());
     }
-    let counts = value::text(bytes)?.split(',').filter(|count| !count.is_empty());
-    counts.map(|count| value::natural(count.as_bytes())).try_fold(0u64, |sum, count| Ok(sum.saturating_add(count?)))
+    let counts = value::text(bytes)?
+        .split(',')
+        .filter(|count| !count.is_empty());
+    counts
+        .map(|count| value::natural(count.as_bytes()))
+        .try_fold(0u64, |sum, count| Ok(sum.saturating_add(count?)))
 }
 
 /// Drivers such as virtio-scsi call all request queues alike (`virtio2-request`): those are numbered in the order

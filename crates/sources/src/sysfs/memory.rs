@@ -31,8 +31,14 @@ pub(super) fn of_node(tree: &Tree, node: &Directory<'_>, notes: &Notes) -> Known
         Err(reason) => return unknown(&node.display("meminfo"), reason, notes),
     };
     let directory = node.directory("hugepages").ok();
-    let pools = directory.map(|directory| pools(&directory, notes)).unwrap_or_default();
-    let pools = if pools.is_empty() { info.pool(huge_page_size(tree)) } else { pools };
+    let pools = directory
+        .map(|directory| pools(&directory, notes))
+        .unwrap_or_default();
+    let pools = if pools.is_empty() {
+        info.pool(huge_page_size(tree))
+    } else {
+        pools
+    };
     known(info, pools, &node.display("meminfo"), notes)
 }
 
@@ -43,18 +49,32 @@ pub(super) fn of_machine(tree: &Tree, notes: &Notes) -> Known<Memory> {
         Err(error) => return unknown(&error.path, error.reason, notes),
     };
     let directory = tree.directory("sys/kernel/mm/hugepages").ok();
-    let pools = directory.map(|directory| pools(&directory, notes)).unwrap_or_default();
-    let pools = if pools.is_empty() { info.pool(info.huge_size) } else { pools };
+    let pools = directory
+        .map(|directory| pools(&directory, notes))
+        .unwrap_or_default();
+    let pools = if pools.is_empty() {
+        info.pool(info.huge_size)
+    } else {
+        pools
+    };
     known(info, pools, &tree.display("proc/meminfo"), notes)
 }
 
 /// Notes when the nodes together hold much more or less than `/proc/meminfo` says: memory that was plugged in at run time
 /// is not counted in a node's own file by some kernels.
 pub(super) fn compare(tree: &Tree, nodes: &[Node], notes: &Notes) {
-    let Some(of_nodes) = nodes.iter().filter(|node| node.online).map(Node::total_bytes).sum::<Option<u64>>() else {
+    let Some(of_nodes) = nodes
+        .iter()
+        .filter(|node| node.online)
+        .map(Node::total_bytes)
+        .sum::<Option<u64>>()
+    else {
         return;
     };
-    let whole = tree.with_bytes("proc/meminfo", parse).ok().and_then(|info| info.total);
+    let whole = tree
+        .with_bytes("proc/meminfo", parse)
+        .ok()
+        .and_then(|info| info.total);
     let Some(whole) = whole.filter(|&whole| of_nodes.abs_diff(whole) > whole / 10) else {
         return;
     };
@@ -82,15 +102,28 @@ fn known(info: MemInfo, huge_pages: Vec<HugePages>, place: &str, notes: &Notes) 
     };
     let free_bytes = info.free.filter(|&free| free <= total_bytes);
     if free_bytes != info.free {
-        notes.note(place, "more memory is free than there is; the free memory is not believed");
+        notes.note(
+            place,
+            "more memory is free than there is; the free memory is not believed",
+        );
     }
-    Known::Yes(Memory { total_bytes, free_bytes, huge_pages })
+    Known::Yes(Memory {
+        total_bytes,
+        free_bytes,
+        huge_pages,
+    })
 }
 
 impl MemInfo {
     /// The pool of the default size, as kernels before 2.6.31 have it.
     fn pool(&self, page_bytes: Option<u64>) -> Vec<HugePages> {
-        let pool = || Some(HugePages { page_bytes: page_bytes?, total: self.huge_total?, free: self.huge_free });
+        let pool = || {
+            Some(HugePages {
+                page_bytes: page_bytes?,
+                total: self.huge_total?,
+                free: self.huge_free,
+            })
+        };
         pool().into_iter().collect()
     }
 }
@@ -102,7 +135,10 @@ fn huge_page_size(tree: &Tree) -> Option<u64> {
 fn parse(bytes: &[u8]) -> MemInfo {
     let mut info = MemInfo::default();
     for line in bytes.split(|&byte| byte == b'\n') {
-        let Some((key, number)) = std::str::from_utf8(line).ok().and_then(|line| line.split_once(':')) else {
+        let Some((key, number)) = std::str::from_utf8(line)
+            .ok()
+            .and_then(|line| line.split_once(':'))
+        else {
             continue;
         };
         let key = key.rsplit(' ').next().unwrap_or_default();
@@ -116,7 +152,9 @@ fn parse(bytes: &[u8]) -> MemInfo {
         };
         // A value that was cut off has no unit: "16369" of "16369608 kB" is not a size.
         let mut words = number.split_ascii_whitespace();
-        let number = words.next().and_then(|digits| value::natural(digits.as_bytes()).ok());
+        let number = words
+            .next()
+            .and_then(|digits| value::natural(digits.as_bytes()).ok());
         let scaled = match (words.next(), key.starts_with("HugePages_")) {
             (Some("kB"), false) => number.and_then(|number| number.checked_mul(1024)),
             (None, true) => number,
@@ -135,12 +173,22 @@ fn pools(directory: &Directory<'_>, notes: &Notes) -> Vec<HugePages> {
     });
     let pool = |name: &String| {
         let kilobytes = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
-        let page_bytes = value::natural(kilobytes.as_bytes()).ok()?.checked_mul(1024)?;
+        let page_bytes = value::natural(kilobytes.as_bytes())
+            .ok()?
+            .checked_mul(1024)?;
         let number = |what| read_noted(directory, &format!("{name}/{what}"), notes, value::natural);
         // Surplus pages are in nr_hugepages already.
-        Some(HugePages { page_bytes, total: number("nr_hugepages")?, free: number("free_hugepages") })
+        Some(HugePages {
+            page_bytes,
+            total: number("nr_hugepages")?,
+            free: number("free_hugepages"),
+        })
     };
-    let mut pools: Vec<_> = names.iter().filter_map(pool).take(MOST_PAGE_SIZES).collect();
+    let mut pools: Vec<_> = names
+        .iter()
+        .filter_map(pool)
+        .take(MOST_PAGE_SIZES)
+        .collect();
     pools.sort_by_key(|pool| pool.page_bytes);
     pools
 }
@@ -161,7 +209,12 @@ mod tests {
 
     #[test]
     fn a_number_that_was_cut_is_not_a_size() {
-        for text in ["Node 0 MemTotal:  163696", "MemTotal:", "MemTotal: -4 kB", "MemTotal: 18446744073709551615 kB"] {
+        for text in [
+            "Node 0 MemTotal:  163696",
+            "MemTotal:",
+            "MemTotal: -4 kB",
+            "MemTotal: 18446744073709551615 kB",
+        ] {
             assert_eq!(parse(text.as_bytes()), MemInfo::default(), "{text}");
         }
     }

@@ -8,7 +8,9 @@
 
 use std::collections::HashMap;
 
-use nearfar_machine::{Known, NetworkDevice, NodeId, PciAddress, PciDevice, ReceiveQueue, TransmitQueue};
+use nearfar_machine::{
+    Known, NetworkDevice, NodeId, PciAddress, PciDevice, ReceiveQueue, TransmitQueue,
+};
 
 use super::attribute;
 use super::notes::Notes;
@@ -42,7 +44,11 @@ fn add_macs(tree: &Tree, networks: &mut [NetworkDevice]) {
         *interfaces.entry(network.device).or_default() += 1;
     }
     for network in networks {
-        if network.device.is_none() || interfaces.get(&network.device).is_some_and(|&number| number > 1) {
+        if network.device.is_none()
+            || interfaces
+                .get(&network.device)
+                .is_some_and(|&number| number > 1)
+        {
             network.mac = permanent_mac(tree, &network.name);
         }
     }
@@ -53,34 +59,54 @@ fn add_macs(tree: &Tree, networks: &mut [NetworkDevice]) {
 fn permanent_mac(tree: &Tree, name: &str) -> Option<String> {
     let word = |file: &str| {
         let path = format!("{DEVICES}/{name}/{file}");
-        tree.with_bytes(&path, |bytes| value::text(bytes).map(str::to_owned)).ok()?.ok()
+        tree.with_bytes(&path, |bytes| value::text(bytes).map(str::to_owned))
+            .ok()?
+            .ok()
     };
-    word("address").filter(|_| word("addr_assign_type").as_deref() == Some("0")).filter(|mac| !mac.is_empty())
+    word("address")
+        .filter(|_| word("addr_assign_type").as_deref() == Some("0"))
+        .filter(|mac| !mac.is_empty())
 }
 
 fn read_one(tree: &Tree, notes: &Notes, pci: &[PciDevice], name: &str) -> NetworkDevice {
     let path = format!("{DEVICES}/{name}");
     // The class entry is a link since Linux 2.6.25; before, only its `device` is.
     let targets = [path.clone(), format!("{path}/device")];
-    let device = targets.iter().find_map(|link| PciAddress::innermost(&tree.link(link).ok()?));
+    let device = targets
+        .iter()
+        .find_map(|link| PciAddress::innermost(&tree.link(link).ok()?));
     let (mut transmit, mut receive) = (Vec::new(), Vec::new());
     if let Ok(queues) = tree.directory(&format!("{path}/queues")) {
         (transmit, receive) = read_queues(&queues, notes);
     }
     let node = node(tree, notes, pci, device, &format!("{path}/device"));
-    NetworkDevice { name: name.to_owned(), device, mac: None, node, transmit, receive }
+    NetworkDevice {
+        name: name.to_owned(),
+        device,
+        mac: None,
+        node,
+        transmit,
+        receive,
+    }
 }
 
 /// The queues by number. Cards of a large machine have thousands together, so their directories are not opened.
 fn read_queues(queues: &Directory<'_>, notes: &Notes) -> (Vec<TransmitQueue>, Vec<ReceiveQueue>) {
     let (mut transmit, mut receive) = (Vec::new(), Vec::new());
     for queue in queues.names().unwrap_or_default() {
-        let mask = |file: &str| attribute::known(queues, &format!("{queue}/{file}"), notes, value::mask);
+        let mask =
+            |file: &str| attribute::known(queues, &format!("{queue}/{file}"), notes, value::mask);
         if let Some(number) = numbered(&queue, "tx-") {
             // A device with one queue has the file, but reading it fails with ENOENT.
-            transmit.push(TransmitQueue { queue: number, xps: mask("xps_cpus") });
+            transmit.push(TransmitQueue {
+                queue: number,
+                xps: mask("xps_cpus"),
+            });
         } else if let Some(number) = numbered(&queue, "rx-") {
-            receive.push(ReceiveQueue { queue: number, rps: mask("rps_cpus") });
+            receive.push(ReceiveQueue {
+                queue: number,
+                rps: mask("rps_cpus"),
+            });
         }
     }
     transmit.sort_unstable_by_key(|queue| queue.queue);

@@ -47,7 +47,8 @@ pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
     };
     let listed = listed(&directory, notes);
     let set = |name: &str| {
-        read_noted(&directory, name, notes, value::list::<NodeId>).map(|set| bounded(set, name, tree, notes))
+        read_noted(&directory, name, notes, value::list::<NodeId>)
+            .map(|set| bounded(set, name, tree, notes))
     };
     let online = set("online").filter(|online| !online.is_empty());
     if listed.is_empty() && online.is_none() {
@@ -60,12 +61,19 @@ pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
         |possible| Known::Yes(possible.union(&online).union(&listed)),
     );
     let known_online = online.union(&listed);
-    let all = possible.get().map_or_else(|| known_online.clone(), |possible| possible.union(&known_online));
+    let all = possible.get().map_or_else(
+        || known_online.clone(),
+        |possible| possible.union(&known_online),
+    );
     let initiators = set("has_generic_initiator").unwrap_or_default();
     let tiers = performance::tiers(tree, notes);
     let ids: Vec<NodeId> = all.iter().collect();
     let nodes = parallel::map_few(&ids, |&id| {
-        let mut node = if listed.contains(id) { one(tree, &directory, id, notes) } else { absent(id) };
+        let mut node = if listed.contains(id) {
+            one(tree, &directory, id, notes)
+        } else {
+            absent(id)
+        };
         if !cpus.present.is_empty() {
             // s390 gives a node all CPUs that are possible, a hundred of which may not be there.
             node.cpus = node.cpus.intersection(&cpus.present);
@@ -75,7 +83,12 @@ pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
         node.tier = tiers.get(&id).copied();
         node
     });
-    Nodes { nodes, online, listed, possible }
+    Nodes {
+        nodes,
+        online,
+        listed,
+        possible,
+    }
 }
 
 /// The numbers of the directories `nodeN`.
@@ -90,7 +103,10 @@ fn listed(directory: &Directory<'_>, notes: &Notes) -> NodeSet {
             Some(node) if node <= HIGHEST => {
                 listed.insert(node);
             }
-            Some(_) => notes.note(directory.display(&name), format!("no kernel has a node above {HIGHEST}; left out")),
+            Some(_) => notes.note(
+                directory.display(&name),
+                format!("no kernel has a node above {HIGHEST}; left out"),
+            ),
             None => {}
         }
     }
@@ -101,7 +117,10 @@ fn bounded(set: NodeSet, name: &str, tree: &Tree, notes: &Notes) -> NodeSet {
     let possible = NodeSet::range(NodeId(0), HIGHEST);
     if !set.is_subset(&possible) {
         let place = tree.display(&format!("{DIRECTORY}/{name}"));
-        notes.note(place, format!("no kernel has a node above {HIGHEST}; those are left out"));
+        notes.note(
+            place,
+            format!("no kernel has a node above {HIGHEST}; those are left out"),
+        );
     }
     set.intersection(&possible)
 }
@@ -109,7 +128,8 @@ fn bounded(set: NodeSet, name: &str, tree: &Tree, notes: &Notes) -> NodeSet {
 fn differences(tree: &Tree, online: &NodeSet, listed: &NodeSet, notes: &Notes) {
     let (missing, extra) = (online.difference(listed), listed.difference(online));
     if !missing.is_empty() {
-        let message = format!("lists node {missing}, which has no directory; nothing is known about it");
+        let message =
+            format!("lists node {missing}, which has no directory; nothing is known about it");
         notes.note(tree.display(&format!("{DIRECTORY}/online")), message);
     } else if !extra.is_empty() {
         let message = format!("does not list node {extra}, which has a directory; taken as online");
@@ -147,10 +167,16 @@ fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> CpuSet {
     if let (Some(mask), Some(list)) = (&mask, &list)
         && mask != list
     {
-        notes.note(directory.display("cpulist"), format!("lists CPUs {list}, but cpumap has {mask}; taken from there"));
+        notes.note(
+            directory.display("cpulist"),
+            format!("lists CPUs {list}, but cpumap has {mask}; taken from there"),
+        );
     }
     if mask.is_none() && list.is_none() {
-        notes.note(directory.display("cpumap"), "neither cpumap nor cpulist can be read; taken as a node without CPUs");
+        notes.note(
+            directory.display("cpumap"),
+            "neither cpumap nor cpulist can be read; taken as a node without CPUs",
+        );
     }
     mask.or(list).unwrap_or_default()
 }
@@ -163,5 +189,10 @@ fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Node
     node.memory = memory::of_machine(tree, notes);
     let only = NodeSet::single(NodeId(0));
     let possible = Known::no(format!("no directory {}", tree.display(DIRECTORY)));
-    Nodes { nodes: vec![node], online: only, listed: NodeSet::new(), possible }
+    Nodes {
+        nodes: vec![node],
+        online: only,
+        listed: NodeSet::new(),
+        possible,
+    }
 }

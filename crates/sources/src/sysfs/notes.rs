@@ -44,11 +44,20 @@ impl Notes {
 
     /// The diagnostics, by place.
     pub(crate) fn into_diagnostics(self, tree: &Tree) -> Vec<Diagnostic> {
-        let found = self.found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut diagnostics: Vec<_> =
-            found.kept.into_iter().map(|(place, message)| Diagnostic::new(place, message)).collect();
+        let found = self
+            .found
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut diagnostics: Vec<_> = found
+            .kept
+            .into_iter()
+            .map(|(place, message)| Diagnostic::new(place, message))
+            .collect();
         if found.dropped > 0 {
-            let message = format!("{} more things are wrong with this tree than are shown", found.dropped);
+            let message = format!(
+                "{} more things are wrong with this tree than are shown",
+                found.dropped
+            );
             diagnostics.push(Diagnostic::new(tree.display(""), message));
         }
         diagnostics

@@ -15,7 +15,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{
-    AnaState, IoPolicy, Known, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciAddress, PciDevice,
+    AnaState, IoPolicy, Known, NvmeController, NvmeNamespace, NvmePath, NvmeSubsystem, PciAddress,
+    PciDevice,
 };
 
 use super::attribute;
@@ -64,8 +65,11 @@ impl Reader<'_> {
             }
         };
         let names = directory.names().unwrap_or_default();
-        let controllers: Vec<&String> =
-            names.iter().filter(|name| instance(name, "nvme").is_some()).take(MOST).collect();
+        let controllers: Vec<&String> = names
+            .iter()
+            .filter(|name| instance(name, "nvme").is_some())
+            .take(MOST)
+            .collect();
         let mut paths = Paths::default();
         for controller in &controllers {
             if let Ok(below) = directory.directory(controller) {
@@ -78,7 +82,12 @@ impl Reader<'_> {
                 self.paths_of(&links, namespace, &mut paths);
             }
         }
-        let read = |name: &&String| directory.directory(name).ok().map(|below| self.controller(&below, name));
+        let read = |name: &&String| {
+            directory
+                .directory(name)
+                .ok()
+                .map(|below| self.controller(&below, name))
+        };
         let mut controllers: Vec<NvmeController> = controllers.iter().filter_map(read).collect();
         controllers.sort_by(|a, b| by_instance(&a.name, &b.name));
         Some(NvmeSubsystem {
@@ -112,7 +121,10 @@ impl Reader<'_> {
                 name: name.clone(),
                 nqn: self.line(&directory, "subsysnqn"),
                 model: self.line(&directory, "model"),
-                iopolicy: Known::no(format!("{}: this kernel has no subsystems", self.tree.display(SUBSYSTEMS))),
+                iopolicy: Known::no(format!(
+                    "{}: this kernel has no subsystems",
+                    self.tree.display(SUBSYSTEMS)
+                )),
                 controllers: vec![self.controller(&directory, name)],
                 namespaces: paths.into_namespaces(),
             })
@@ -126,8 +138,12 @@ impl Reader<'_> {
 
     fn policy(&self, directory: &Directory<'_>) -> Known<IoPolicy> {
         match directory.with_bytes("iopolicy", attribute::word) {
-            Err(Reason::Absent) => Known::no(format!("{}: native multipath is off", directory.display("iopolicy"))),
-            _ => attribute::known(directory, "iopolicy", self.notes, attribute::word).map(|word| word.as_str().into()),
+            Err(Reason::Absent) => Known::no(format!(
+                "{}: native multipath is off",
+                directory.display("iopolicy")
+            )),
+            _ => attribute::known(directory, "iopolicy", self.notes, attribute::word)
+                .map(|word| word.as_str().into()),
         }
     }
 
@@ -135,7 +151,9 @@ impl Reader<'_> {
         let word = |file| attribute::known(directory, file, self.notes, attribute::word);
         let transport = match word("transport") {
             // Old kernels have no such file, and knew no other transport.
-            Known::No { .. } if self.address_of(directory, name).is_some() => Known::Yes("pcie".to_owned()),
+            Known::No { .. } if self.address_of(directory, name).is_some() => {
+                Known::Yes("pcie".to_owned())
+            }
             transport => transport,
         };
         let is_pci = transport.get().is_some_and(|transport| transport == "pcie");
@@ -154,16 +172,28 @@ impl Reader<'_> {
 
     /// `address` is a PCI address only for `pcie`: elsewhere it is that of a network, and not read.
     fn address_of(&self, directory: &Directory<'_>, name: &str) -> Option<PciAddress> {
-        let links = [format!("{}/device", directory.path()), format!("{CONTROLLERS}/{name}")];
-        let listed = links.iter().find_map(|link| PciAddress::innermost(&self.tree.link(link).ok()?));
+        let links = [
+            format!("{}/device", directory.path()),
+            format!("{CONTROLLERS}/{name}"),
+        ];
+        let listed = links
+            .iter()
+            .find_map(|link| PciAddress::innermost(&self.tree.link(link).ok()?));
         listed.or_else(|| {
-            let text = directory.with_bytes("address", attribute::word).ok()?.ok()?;
+            let text = directory
+                .with_bytes("address", attribute::word)
+                .ok()?
+                .ok()?;
             text.parse().ok()
         })
     }
 
     /// The controller's own `numa_node`, or, on kernels without that file, its PCI function's.
-    fn node(&self, directory: &Directory<'_>, device: Option<PciAddress>) -> Known<Option<nearfar_machine::NodeId>> {
+    fn node(
+        &self,
+        directory: &Directory<'_>,
+        device: Option<PciAddress>,
+    ) -> Known<Option<nearfar_machine::NodeId>> {
         match directory.with_bytes("numa_node", attribute::node) {
             Err(Reason::Absent) => {
                 let below = format!("{}/device", directory.path());
@@ -191,26 +221,37 @@ impl Reader<'_> {
     fn paths_of(&self, links: &Directory<'_>, namespace: &str, paths: &mut Paths) {
         for name in links.names().unwrap_or_default() {
             let target = links.link(&name).unwrap_or_default();
-            let controller = target.rsplit('/').find(|part| instance(part, "nvme").is_some());
+            let controller = target
+                .rsplit('/')
+                .find(|part| instance(part, "nvme").is_some());
             if path_namespace(&name).is_some()
                 && let Some(controller) = controller
                 && let Ok(directory) = links.directory(&name)
             {
-                paths.add(namespace.to_owned(), self.path(&directory, name, controller.to_owned()));
+                paths.add(
+                    namespace.to_owned(),
+                    self.path(&directory, name, controller.to_owned()),
+                );
             }
         }
     }
 
     fn path(&self, directory: &Directory<'_>, name: String, controller: String) -> NvmePath {
         let ana_state = match directory.with_bytes("ana_state", attribute::word) {
-            Err(Reason::Absent) => {
-                Known::no(format!("{}: this path has no asymmetric access", directory.display("ana_state")))
-            }
+            Err(Reason::Absent) => Known::no(format!(
+                "{}: this path has no asymmetric access",
+                directory.display("ana_state")
+            )),
             _ => attribute::known(directory, "ana_state", self.notes, attribute::word)
                 .map(|word| AnaState::from(word.as_str())),
         };
         let depth = read_noted(directory, "queue_depth", self.notes, value::natural);
-        NvmePath { name, controller, ana_state, queue_depth: depth.and_then(|depth| u32::try_from(depth).ok()) }
+        NvmePath {
+            name,
+            controller,
+            ana_state,
+            queue_depth: depth.and_then(|depth| u32::try_from(depth).ok()),
+        }
     }
 }
 
@@ -241,15 +282,25 @@ impl Paths {
 
 /// The number behind a prefix: `nvme-subsys0`, `nvme0`.
 fn instance(name: &str, prefix: &str) -> Option<u32> {
-    name.strip_prefix(prefix).filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
+    name.strip_prefix(prefix)
+        .filter(|number| number.bytes().all(|b| b.is_ascii_digit()))?
+        .parse()
+        .ok()
 }
 
 /// The numbers in a name of the kind `nvme0c1n1`, and whether it is of that kind.
 fn split(name: &str) -> Option<(u32, Option<u32>, u32)> {
     let (before, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
-    let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+    let number = |text: &str| {
+        text.bytes()
+            .all(|b| b.is_ascii_digit())
+            .then(|| text.parse().ok())
+            .flatten()
+    };
     match before.split_once('c') {
-        Some((head, controller)) => Some((number(head)?, Some(number(controller)?), number(namespace)?)),
+        Some((head, controller)) => {
+            Some((number(head)?, Some(number(controller)?), number(namespace)?))
+        }
         None => Some((number(before)?, None, number(namespace)?)),
     }
 }
@@ -270,7 +321,9 @@ fn path_namespace(name: &str) -> Option<String> {
 /// By the numbers in a name, so that `nvme10` follows `nvme9`.
 fn by_instance(a: &str, b: &str) -> std::cmp::Ordering {
     let numbers = |name: &str| -> Vec<u64> {
-        name.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+        name.split(|c: char| !c.is_ascii_digit())
+            .filter_map(|number| number.parse().ok())
+            .collect()
     };
     numbers(a).cmp(&numbers(b)).then_with(|| a.cmp(b))
 }
@@ -283,7 +336,15 @@ mod tests {
     fn names_of_paths_namespaces_and_partitions_are_told_apart() {
         assert_eq!(path_namespace("nvme0c12n3").as_deref(), Some("nvme0n3"));
         assert!(is_namespace("nvme0n1") && is_namespace("nvme10n2"));
-        for other in ["nvme0c1n1", "nvme0n1p1", "nvme0", "nvme-subsys0", "ng0n1", "nvmen1", "nvme0nx"] {
+        for other in [
+            "nvme0c1n1",
+            "nvme0n1p1",
+            "nvme0",
+            "nvme-subsys0",
+            "ng0n1",
+            "nvmen1",
+            "nvme0nx",
+        ] {
             assert!(!is_namespace(other), "{other}");
         }
         assert_eq!(by_instance("nvme9", "nvme10"), std::cmp::Ordering::Less);

@@ -19,37 +19,73 @@ const LONGEST_LABEL: usize = 1024;
 
 /// Reads where the tree comes from.
 pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
-    let kind = if tree.is_live() { SourceKind::Live } else { SourceKind::Tree };
-    let place = if tree.is_live() { "this system".to_owned() } else { tree.place().display().to_string() };
+    let kind = if tree.is_live() {
+        SourceKind::Live
+    } else {
+        SourceKind::Tree
+    };
+    let place = if tree.is_live() {
+        "this system".to_owned()
+    } else {
+        tree.place().display().to_string()
+    };
     let mut origin = Origin::new(kind, place);
     let gathered = word(tree, "proc/hwloc-nofile-info", usize::MAX).unwrap_or_default();
     let gathered = |key: &str| {
-        let value = gathered.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-        value.map(|value| cut(value.trim())).filter(|value| !value.is_empty())
+        let value = gathered
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        value
+            .map(|value| cut(value.trim()))
+            .filter(|value| !value.is_empty())
     };
     origin.host = word(tree, "proc/sys/kernel/hostname", LONGEST)
         .or_else(|| word(tree, "etc/hostname", LONGEST))
         .or_else(|| gathered("HostName"));
     // A tree's boot ended, or is another machine's: what is written to it stays.
-    origin.boot = tree.is_live().then(|| word(tree, "proc/sys/kernel/random/boot_id", LONGEST)).flatten();
+    origin.boot = tree
+        .is_live()
+        .then(|| word(tree, "proc/sys/kernel/random/boot_id", LONGEST))
+        .flatten();
     let kernel = word(tree, "proc/sys/kernel/osrelease", LONGEST)
         .or_else(|| release(&word(tree, "proc/version", LONGEST)?))
         .or_else(|| gathered("OSRelease"));
-    origin.kernel =
-        kernel.map_or_else(|| Known::no(format!("{} does not tell", tree.display("proc/version"))), Known::Yes);
+    origin.kernel = kernel.map_or_else(
+        || Known::no(format!("{} does not tell", tree.display("proc/version"))),
+        Known::Yes,
+    );
     origin.kernel_base = word(tree, "proc/version_signature", LONGEST)
         .and_then(|signature| ubuntu(&signature))
         .or_else(|| debian(&word(tree, "proc/version", usize::MAX)?))
         .or_else(|| debian(&gathered("OSVersion")?));
     let architecture = word(tree, "proc/sys/kernel/arch", LONGEST)
-        .or_else(|| tree.is_live().then(|| rustix::system::uname().machine().to_string_lossy().into_owned()))
+        .or_else(|| {
+            tree.is_live().then(|| {
+                rustix::system::uname()
+                    .machine()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+        })
         .or_else(|| gathered("Architecture"))
         .or_else(|| cpuinfo.architecture().map(str::to_owned));
-    origin.architecture = architecture
-        .map_or_else(|| Known::no(format!("{} does not tell", tree.display(super::cpuinfo::PATH))), Known::Yes);
-    origin.product =
-        product(tree, cpuinfo).map_or_else(|| Known::no("neither DMI nor a device tree names the machine"), Known::Yes);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
+    origin.architecture = architecture.map_or_else(
+        || {
+            Known::no(format!(
+                "{} does not tell",
+                tree.display(super::cpuinfo::PATH)
+            ))
+        },
+        Known::Yes,
+    );
+    origin.product = product(tree, cpuinfo).map_or_else(
+        || Known::no("neither DMI nor a device tree names the machine"),
+        Known::Yes,
+    );
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .map(|since| since.as_secs());
     origin.taken_at_s = now.filter(|_| tree.is_live());
     origin.emulated = word(tree, "proc/cmdline", usize::MAX).and_then(|cmdline| emulated(&cmdline));
     origin
@@ -75,8 +111,16 @@ fn product(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Option<String> {
 
 /// s390's `/proc/sysinfo`: `Manufacturer: IBM`, `Type: 2817`, `Model: 756 M15`.
 fn mainframe(sysinfo: &str) -> Option<String> {
-    let field = |key: &str| sysinfo.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim);
-    let words: Vec<&str> = ["Manufacturer", "Type", "Model"].into_iter().filter_map(field).collect();
+    let field = |key: &str| {
+        sysinfo
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+            .map(str::trim)
+    };
+    let words: Vec<&str> = ["Manufacturer", "Type", "Model"]
+        .into_iter()
+        .filter_map(field)
+        .collect();
     let text = words.join(" ");
     (!text.is_empty()).then(|| cut(&text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")))
 }
@@ -85,18 +129,30 @@ fn mainframe(sysinfo: &str) -> Option<String> {
 /// The kernel takes a word with a dot for a module's parameter and hands it to nobody.
 fn emulated(cmdline: &str) -> Option<String> {
     let (_, label) = cmdline.split_once("nearfar.lab=\"")?;
-    let label: String = label.split('"').next()?.chars().filter(|c| !c.is_control()).take(LONGEST_LABEL).collect();
+    let label: String = label
+        .split('"')
+        .next()?
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(LONGEST_LABEL)
+        .collect();
     (!label.is_empty()).then_some(label)
 }
 
 /// `Linux version 6.12.0-1-amd64 (builder@host) ...`
 fn release(version: &str) -> Option<String> {
-    version.strip_prefix("Linux version ")?.split_ascii_whitespace().next().map(str::to_owned)
+    version
+        .strip_prefix("Linux version ")?
+        .split_ascii_whitespace()
+        .next()
+        .map(str::to_owned)
 }
 
 /// The base of an Ubuntu kernel, the last word of `/proc/version_signature`: `Ubuntu 5.15.0-112.122-generic 5.15.152`.
 fn ubuntu(signature: &str) -> Option<String> {
-    let [_, _, base] = signature.split_ascii_whitespace().collect::<Vec<_>>()[..] else { return None };
+    let [_, _, base] = signature.split_ascii_whitespace().collect::<Vec<_>>()[..] else {
+        return None;
+    };
     is_version(base).then(|| base.to_owned())
 }
 
@@ -115,13 +171,19 @@ fn is_version(text: &str) -> bool {
 
 /// A file's content, trimmed; nothing when there is none in it.
 fn word(tree: &Tree, path: &str, longest: usize) -> Option<String> {
-    let text = tree.with_bytes(path, |bytes| value::text(bytes).map(str::to_owned)).ok()?.ok()?;
+    let text = tree
+        .with_bytes(path, |bytes| value::text(bytes).map(str::to_owned))
+        .ok()?
+        .ok()?;
     let text = if longest == LONGEST { cut(&text) } else { text };
     (!text.is_empty()).then_some(text)
 }
 
 fn cut(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(LONGEST).collect()
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(LONGEST)
+        .collect()
 }
 
 #[cfg(test)]
@@ -129,7 +191,10 @@ mod tests {
     #[test]
     fn a_mainframe_names_itself_in_sysinfo() {
         let sysinfo = "Manufacturer:         IBM             \nType:                 2817\nModel:     756   M15\n";
-        assert_eq!(super::mainframe(sysinfo).as_deref(), Some("IBM 2817 756 M15"));
+        assert_eq!(
+            super::mainframe(sysinfo).as_deref(),
+            Some("IBM 2817 756 M15")
+        );
         assert_eq!(super::mainframe("garbage"), None);
     }
 
@@ -142,10 +207,19 @@ mod tests {
             super::debian("#1 SMP PREEMPT_DYNAMIC Debian 6.12.9-1~bpo12+1 (2025-01-19)").as_deref(),
             Some("6.12.9")
         );
-        for other in ["#1 SMP PREEMPT_DYNAMIC @0", "x Debian ", "x Debian sid", "x Debian -", "(gcc (Debian 1"] {
+        for other in [
+            "#1 SMP PREEMPT_DYNAMIC @0",
+            "x Debian ",
+            "x Debian sid",
+            "x Debian -",
+            "(gcc (Debian 1",
+        ] {
             assert_eq!(super::debian(other), None, "{other}");
         }
-        assert_eq!(super::ubuntu("Ubuntu 5.15.0-112.122-generic 5.15.152").as_deref(), Some("5.15.152"));
+        assert_eq!(
+            super::ubuntu("Ubuntu 5.15.0-112.122-generic 5.15.152").as_deref(),
+            Some("5.15.152")
+        );
         for other in ["", "Ubuntu 5.15.0-112.122-generic", "Ubuntu a b", "a b c d"] {
             assert_eq!(super::ubuntu(other), None, "{other}");
         }
@@ -154,8 +228,12 @@ mod tests {
     #[test]
     fn a_guest_of_the_lab_carries_its_label() {
         let label = |cmdline| super::emulated(cmdline);
-        let booted = "quiet nearfar.lab=\"two-node, software emulation, delays 10: 400 ns\" panic=-1";
-        assert_eq!(label(booted).as_deref(), Some("two-node, software emulation, delays 10: 400 ns"));
+        let booted =
+            "quiet nearfar.lab=\"two-node, software emulation, delays 10: 400 ns\" panic=-1";
+        assert_eq!(
+            label(booted).as_deref(),
+            Some("two-node, software emulation, delays 10: 400 ns")
+        );
         assert_eq!(label("quiet nearfar.lab=\"cut o").as_deref(), Some("cut o"));
         for other in ["quiet panic=-1", "nearfar.lab=\"\"", "nearfar.lab="] {
             assert_eq!(label(other), None, "{other}");

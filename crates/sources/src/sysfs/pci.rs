@@ -33,7 +33,11 @@ struct Found {
 /// Reads all PCI functions, by address. `nodes` serve to derive a missing `numa_node` from `local_cpus`.
 pub(crate) fn read(tree: &Tree, notes: &Notes, nodes: &[Node]) -> Known<Vec<PciDevice>> {
     let mut found = match tree.list(DEVICES) {
-        Ok(names) => names.iter().filter_map(|name| from_link(tree, notes, name)).take(MOST_DEVICES).collect(),
+        Ok(names) => names
+            .iter()
+            .filter_map(|name| from_link(tree, notes, name))
+            .take(MOST_DEVICES)
+            .collect(),
         Err(error) if attribute::is_absent(&error.reason) => match search(tree) {
             Some(found) => found,
             None => return Known::no(error.to_string()),
@@ -43,7 +47,9 @@ pub(crate) fn read(tree: &Tree, notes: &Notes, nodes: &[Node]) -> Known<Vec<PciD
     found.sort_by_key(|device| device.address);
     found.dedup_by_key(|device| device.address);
     let by_cpus = NodesByCpus::of(nodes);
-    Known::Yes(parallel::map(&found, |device| read_one(tree, notes, device, &by_cpus)))
+    Known::Yes(parallel::map(&found, |device| {
+        read_one(tree, notes, device, &by_cpus)
+    }))
 }
 
 fn from_link(tree: &Tree, notes: &Notes, name: &str) -> Option<Found> {
@@ -55,12 +61,29 @@ fn from_link(tree: &Tree, notes: &Notes, name: &str) -> Option<Found> {
             return None;
         }
     };
-    let placed = tree.link(&path).ok().and_then(|target| place(&target, address));
+    let placed = tree
+        .link(&path)
+        .ok()
+        .and_then(|target| place(&target, address));
     let (parent, root) = placed.unwrap_or_else(|| {
-        notes.note(tree.display(&path), "is no link into sys/devices: its own bus is taken for its root bus");
-        (None, RootBus { domain: address.domain, bus: address.bus })
+        notes.note(
+            tree.display(&path),
+            "is no link into sys/devices: its own bus is taken for its root bus",
+        );
+        (
+            None,
+            RootBus {
+                domain: address.domain,
+                bus: address.bus,
+            },
+        )
     });
-    Some(Found { address, parent, root, path })
+    Some(Found {
+        address,
+        parent,
+        root,
+        path,
+    })
 }
 
 /// Parent and root bus as the path of a device tells. Behind an Intel VMD or a virtual switch a second root bus
@@ -104,13 +127,22 @@ fn search(tree: &Tree) -> Option<Vec<Found>> {
             let address = name.parse::<PciAddress>().ok();
             let inside = address.is_some() || root_bus(&name).is_some();
             // The kernel's hierarchy is made of directories; a link in it could lead round in circles.
-            if !inside || depth >= DEEPEST || found.len() >= MOST_DEVICES || tree.link(&below).is_ok() {
+            if !inside
+                || depth >= DEEPEST
+                || found.len() >= MOST_DEVICES
+                || tree.link(&below).is_ok()
+            {
                 continue;
             }
             if let Some(address) = address
                 && let Some((parent, root)) = place(&below, address)
             {
-                found.push(Found { address, parent, root, path: below.clone() });
+                found.push(Found {
+                    address,
+                    parent,
+                    root,
+                    path: below.clone(),
+                });
             }
             left.push((below, depth + 1));
         }
@@ -119,7 +151,12 @@ fn search(tree: &Tree) -> Option<Vec<Found>> {
 }
 
 fn read_one(tree: &Tree, notes: &Notes, found: &Found, by_cpus: &NodesByCpus) -> PciDevice {
-    let &Found { address, parent, root, .. } = found;
+    let &Found {
+        address,
+        parent,
+        root,
+        ..
+    } = found;
     let unknown = |because: String| PciDevice {
         address,
         vendor: 0,
@@ -135,18 +172,35 @@ fn read_one(tree: &Tree, notes: &Notes, found: &Found, by_cpus: &NodesByCpus) ->
     let directory = match tree.directory(&found.path) {
         Ok(directory) => directory,
         Err(error) => {
-            notes.note(error.path.clone(), format!("listed as a PCI function, but {}", error.reason));
+            notes.note(
+                error.path.clone(),
+                format!("listed as a PCI function, but {}", error.reason),
+            );
             return unknown(error.to_string());
         }
     };
-    let uevent = directory.with_bytes("uevent", Uevent::parse).unwrap_or_default();
-    let (vendor, device, class) = uevent.identity.unwrap_or_else(|| identity(&directory, notes));
+    let uevent = directory
+        .with_bytes("uevent", Uevent::parse)
+        .unwrap_or_default();
+    let (vendor, device, class) = uevent
+        .identity
+        .unwrap_or_else(|| identity(&directory, notes));
     let node = match directory.with_bytes("numa_node", attribute::node) {
         Err(Reason::Absent) => by_cpus.node_of(&directory, notes),
         _ => attribute::known(&directory, "numa_node", notes, attribute::node),
     };
-    let driver = uevent.driver.or_else(|| directory.link_name("driver").ok()).filter(|name| !name.is_empty());
-    PciDevice { vendor, device, class, driver, node, ..unknown(String::new()) }
+    let driver = uevent
+        .driver
+        .or_else(|| directory.link_name("driver").ok())
+        .filter(|name| !name.is_empty());
+    PciDevice {
+        vendor,
+        device,
+        class,
+        driver,
+        node,
+        ..unknown(String::new())
+    }
 }
 
 /// What the kernel tells udev of a function (pci_uevent in drivers/pci/pci-driver.c): one file instead of four.
@@ -172,7 +226,9 @@ impl Uevent {
                 _ => {}
             }
         }
-        let identity = id.zip(class).map(|((vendor, device), class)| (vendor, device, class & 0xff_ffff));
+        let identity = id
+            .zip(class)
+            .map(|((vendor, device), class)| (vendor, device, class & 0xff_ffff));
         Self { identity, driver }
     }
 }
@@ -185,20 +241,36 @@ fn identity(directory: &Directory<'_>, notes: &Notes) -> (u16, u16, u32) {
         return (vendor as u16, device as u16, class & 0xff_ffff);
     }
     // PCI Local Bus 3.0, 6.1: vendor at 0, device at 2, class code at 9 to 11, all little-endian.
-    let config = directory.with_bytes("config", |bytes| bytes.get(..12).map(<[u8]>::to_vec)).ok().flatten();
+    let config = directory
+        .with_bytes("config", |bytes| bytes.get(..12).map(<[u8]>::to_vec))
+        .ok()
+        .flatten();
     if let Some(&[v0, v1, d0, d1, _, _, _, _, _, interface, subclass, base]) = config.as_deref() {
         let class = u32::from_be_bytes([0, base, subclass, interface]);
-        return (u16::from_le_bytes([v0, v1]), u16::from_le_bytes([d0, d1]), class);
+        return (
+            u16::from_le_bytes([v0, v1]),
+            u16::from_le_bytes([d0, d1]),
+            class,
+        );
     }
-    notes.note(directory.display("class"), "vendor, device or class of this PCI function cannot be read: taken for 0");
-    (parts.0.unwrap_or(0) as u16, parts.1.unwrap_or(0) as u16, parts.2.unwrap_or(0) & 0xff_ffff)
+    notes.note(
+        directory.display("class"),
+        "vendor, device or class of this PCI function cannot be read: taken for 0",
+    );
+    (
+        parts.0.unwrap_or(0) as u16,
+        parts.1.unwrap_or(0) as u16,
+        parts.2.unwrap_or(0) & 0xff_ffff,
+    )
 }
 
 fn hex(bytes: &[u8]) -> Result<u32, String> {
     let text = value::text(bytes)?;
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    let number = plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten();
+    let number = plain
+        .then(|| u32::from_str_radix(digits, 16).ok())
+        .flatten();
     number.ok_or_else(|| format!("{:?} is not a hexadecimal number", value::shorten(text)))
 }
 
@@ -213,23 +285,41 @@ struct NodesByCpus {
 impl NodesByCpus {
     fn of(nodes: &[Node]) -> Self {
         let mut by_cpus = BTreeMap::new();
-        for node in nodes.iter().filter(|node| node.online && !node.cpus.is_empty()) {
+        for node in nodes
+            .iter()
+            .filter(|node| node.online && !node.cpus.is_empty())
+        {
             // Fake nodes share their CPUs: then the list says nothing about which of them it is.
-            by_cpus.entry(node.cpus.to_string()).and_modify(|known| *known = None).or_insert(Some(node.id));
+            by_cpus
+                .entry(node.cpus.to_string())
+                .and_modify(|known| *known = None)
+                .or_insert(Some(node.id));
         }
         let several = by_cpus.len() > 1;
-        Self { nodes: by_cpus, several }
+        Self {
+            nodes: by_cpus,
+            several,
+        }
     }
 
     fn node_of(&self, directory: &Directory<'_>, notes: &Notes) -> Known<Option<NodeId>> {
-        let absent = || Known::no(directory.unreadable("numa_node", Reason::Absent).to_string());
+        let absent = || {
+            Known::no(
+                directory
+                    .unreadable("numa_node", Reason::Absent)
+                    .to_string(),
+            )
+        };
         if !self.several {
             return absent();
         }
         let candidates: [(&str, attribute::Parser<CpuSet>); 2] =
             [("local_cpulist", value::list), ("local_cpus", value::mask)];
         let local = attribute::first_known(directory, &candidates, notes);
-        match local.get().and_then(|cpus| self.nodes.get(&cpus.to_string())) {
+        match local
+            .get()
+            .and_then(|cpus| self.nodes.get(&cpus.to_string()))
+        {
             Some(&Some(node)) => Known::Yes(Some(node)),
             _ => absent(),
         }
@@ -242,13 +332,19 @@ mod tests {
 
     #[test]
     fn what_the_kernel_tells_udev_names_a_function() {
-        let text =
-            "DRIVER=nvme\nPCI_CLASS=10802\nPCI_ID=144D:A80A\nPCI_SUBSYS_ID=144D:A801\nPCI_SLOT_NAME=0000:01:00.0\n";
+        let text = "DRIVER=nvme\nPCI_CLASS=10802\nPCI_ID=144D:A80A\nPCI_SUBSYS_ID=144D:A801\nPCI_SLOT_NAME=0000:01:00.0\n";
         let uevent = Uevent::parse(text.as_bytes());
         assert_eq!(uevent.identity, Some((0x144d, 0xa80a, 0x010802)));
         assert_eq!(uevent.driver.as_deref(), Some("nvme"));
-        assert_eq!(Uevent::parse(b"PCI_ID=144D:A80A\n").identity, None, "without the class the files are read");
-        assert_eq!(Uevent::parse(b"PCI_ID=FFFFF:1\nPCI_CLASS=1\n=\n\xff").identity, None);
+        assert_eq!(
+            Uevent::parse(b"PCI_ID=144D:A80A\n").identity,
+            None,
+            "without the class the files are read"
+        );
+        assert_eq!(
+            Uevent::parse(b"PCI_ID=FFFFF:1\nPCI_CLASS=1\n=\n\xff").identity,
+            None
+        );
     }
 
     #[test]
@@ -266,7 +362,12 @@ mod tests {
             place("../../../devices/platform/40000000.pcie/pci0001:00/0001:00:00.0"),
             (None, "0001:00".to_owned())
         );
-        let behind_vmd = place("../../../devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:01.0/10000:e1:00.0");
-        assert_eq!(behind_vmd, (Some("10000:e0:01.0".to_owned()), "10000:e0".to_owned()));
+        let behind_vmd = place(
+            "../../../devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:01.0/10000:e1:00.0",
+        );
+        assert_eq!(
+            behind_vmd,
+            (Some("10000:e0:01.0".to_owned()), "10000:e0".to_owned())
+        );
     }
 }

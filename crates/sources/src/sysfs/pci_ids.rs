@@ -16,7 +16,11 @@ use std::io::{BufRead, BufReader, Read};
 use nearfar_machine::{Machine, PciDevice};
 
 /// Where distributions keep the file.
-const PLACES: [&str; 3] = ["/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids", "/usr/share/pci.ids"];
+const PLACES: [&str; 3] = [
+    "/usr/share/misc/pci.ids",
+    "/usr/share/hwdata/pci.ids",
+    "/usr/share/pci.ids",
+];
 /// Far above the 1.4 MiB of the real file.
 const LARGEST: u64 = 32 << 20;
 
@@ -46,7 +50,10 @@ pub fn name(devices: &mut [PciDevice], ids: impl BufRead) {
         });
         device.name = device.name.take().or(name);
         let kind = device.kind() as u16;
-        let class = names.classes.get(&kind).or_else(|| names.classes.get(&(kind | 0xff)));
+        let class = names
+            .classes
+            .get(&kind)
+            .or_else(|| names.classes.get(&(kind | 0xff)));
         device.class_name = device.class_name.take().or_else(|| class.cloned());
     }
 }
@@ -69,7 +76,10 @@ enum Section {
 impl Names {
     fn read(devices: &[PciDevice], mut ids: impl BufRead) -> Self {
         let vendors: HashSet<u16> = devices.iter().map(|device| device.vendor).collect();
-        let models: HashSet<(u16, u16)> = devices.iter().map(|device| (device.vendor, device.device)).collect();
+        let models: HashSet<(u16, u16)> = devices
+            .iter()
+            .map(|device| (device.vendor, device.device))
+            .collect();
         let mut names = Self::default();
         let mut section = Section::Other;
         let mut line = Vec::new();
@@ -117,12 +127,19 @@ impl Names {
 /// `1b36  Red Hat, Inc.` as number and name.
 fn split(entry: &[u8], digits: usize) -> Option<(u16, String)> {
     let (number, name) = entry.split_at_checked(digits)?;
-    let number = number.iter().all(u8::is_ascii_hexdigit).then(|| std::str::from_utf8(number).ok()).flatten()?;
+    let number = number
+        .iter()
+        .all(u8::is_ascii_hexdigit)
+        .then(|| std::str::from_utf8(number).ok())
+        .flatten()?;
     let name = String::from_utf8_lossy(name);
     let spaced = name.starts_with(' ');
     let name = name.trim();
-    (spaced && !name.is_empty())
-        .then(|| u16::from_str_radix(number, 16).ok().map(|number| (number, name.to_owned())))?
+    (spaced && !name.is_empty()).then(|| {
+        u16::from_str_radix(number, 16)
+            .ok()
+            .map(|number| (number, name.to_owned()))
+    })?
 }
 
 #[cfg(test)]
@@ -151,11 +168,21 @@ mod tests {
 
     #[test]
     fn devices_get_vendor_model_and_class() {
-        let mut devices = [device(0x1b36, 0x10, 0x010802), device(0x8086, 0x11, 0x028000), device(0xdead, 1, 0xff0000)];
+        let mut devices = [
+            device(0x1b36, 0x10, 0x010802),
+            device(0x8086, 0x11, 0x028000),
+            device(0xdead, 1, 0xff0000),
+        ];
         name(&mut devices, IDS.as_bytes());
         let names = devices.map(|device| (device.name, device.class_name));
         let some = |text: &str| Some(text.to_owned());
-        assert_eq!(names[0], (some("Red Hat, Inc. NVMe"), some("Non-Volatile memory controller")));
+        assert_eq!(
+            names[0],
+            (
+                some("Red Hat, Inc. NVMe"),
+                some("Non-Volatile memory controller")
+            )
+        );
         assert_eq!(names[1], (some("Intel device 0011"), some("Network")));
         assert_eq!(names[2], (None, None));
     }

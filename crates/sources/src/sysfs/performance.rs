@@ -22,7 +22,9 @@ const MOST_TIERS: usize = 1024;
 
 /// A node's figures by access class.
 pub(super) fn access(node: &Directory<'_>, notes: &Notes) -> Vec<Access> {
-    (0..=1).filter_map(|class| access_class(node, class, notes)).collect()
+    (0..=1)
+        .filter_map(|class| access_class(node, class, notes))
+        .collect()
 }
 
 fn access_class(node: &Directory<'_>, class: u32, notes: &Notes) -> Option<Access> {
@@ -31,7 +33,11 @@ fn access_class(node: &Directory<'_>, class: u32, notes: &Notes) -> Option<Acces
         notes.unless_absent(error);
         Vec::new()
     });
-    let initiators: NodeSet = names.iter().filter_map(|name| cpus::number(name, "node")).map(NodeId).collect();
+    let initiators: NodeSet = names
+        .iter()
+        .filter_map(|name| cpus::number(name, "node"))
+        .map(NodeId)
+        .collect();
     let figure = |name| read_noted(&directory, name, notes, value::natural);
     let access = Access {
         class,
@@ -57,7 +63,14 @@ pub(super) fn memory_side_caches(node: &Directory<'_>, notes: &Notes) -> Vec<Mem
         return Vec::new();
     };
     let cache = |level: u32| {
-        let number = |name: &str| read_noted(&directory, &format!("index{level}/{name}"), notes, value::natural);
+        let number = |name: &str| {
+            read_noted(
+                &directory,
+                &format!("index{level}/{name}"),
+                notes,
+                value::natural,
+            )
+        };
         Some(MemorySideCache {
             level,
             size_bytes: number("size")?,
@@ -74,10 +87,25 @@ pub(super) fn tiers(tree: &Tree, notes: &Notes) -> BTreeMap<NodeId, u32> {
     let Ok(directory) = tree.directory("sys/devices/virtual/memory_tiering") else {
         return tiers;
     };
-    for name in directory.names().unwrap_or_default().iter().take(MOST_TIERS) {
-        let Some(tier) = cpus::number(name, "memory_tier") else { continue };
-        let nodes = read_noted(&directory, &format!("{name}/nodelist"), notes, value::list::<NodeId>);
-        for node in nodes.iter().flat_map(|nodes| nodes.iter().collect::<Vec<_>>()) {
+    for name in directory
+        .names()
+        .unwrap_or_default()
+        .iter()
+        .take(MOST_TIERS)
+    {
+        let Some(tier) = cpus::number(name, "memory_tier") else {
+            continue;
+        };
+        let nodes = read_noted(
+            &directory,
+            &format!("{name}/nodelist"),
+            notes,
+            value::list::<NodeId>,
+        );
+        for node in nodes
+            .iter()
+            .flat_map(|nodes| nodes.iter().collect::<Vec<_>>())
+        {
             tiers.insert(node, tier);
         }
     }

@@ -20,7 +20,11 @@ use crate::parallel;
 use crate::tree::{Directory, Tree};
 
 /// Intel's hybrid machines have a performance counter unit for each kind of core.
-const HYBRID: [&str; 3] = ["sys/devices/cpu_core", "sys/devices/cpu_atom", "sys/devices/cpu_lowpower"];
+const HYBRID: [&str; 3] = [
+    "sys/devices/cpu_core",
+    "sys/devices/cpu_atom",
+    "sys/devices/cpu_lowpower",
+];
 
 /// What a group of CPUs has in common, as it is found at its lowest CPU.
 #[derive(Debug, Clone)]
@@ -60,12 +64,19 @@ impl Package {
     /// Whether nothing tells its cores apart: the same number of threads and the same capacity everywhere, and either no
     /// clusters or all of one size (hybrid x86 has clusters of its small cores only).
     fn has_one_kind(&self) -> bool {
-        let same = |groups: &[Group]| groups.windows(2).all(|pair| pair[0].cpus.len() == pair[1].cpus.len());
+        let same = |groups: &[Group]| {
+            groups
+                .windows(2)
+                .all(|pair| pair[0].cpus.len() == pair[1].cpus.len())
+        };
         let clustered: usize = self.clusters.iter().map(|cluster| cluster.cpus.len()).sum();
         same(&self.cores)
             && same(&self.clusters)
             && (clustered == 0 || clustered == self.cpus.len())
-            && self.capacities.windows(2).all(|pair| pair[0].1 == pair[1].1)
+            && self
+                .capacities
+                .windows(2)
+                .all(|pair| pair[0].1 == pair[1].1)
     }
 }
 
@@ -74,7 +85,12 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, details: bool, notes: &Notes) -
     let Ok(directory) = tree.directory(DIRECTORY) else {
         return Vec::new();
     };
-    let mut reader = Groups::new(&directory, notes, &["package_cpus", "core_siblings"], Some("physical_package_id"));
+    let mut reader = Groups::new(
+        &directory,
+        notes,
+        &["package_cpus", "core_siblings"],
+        Some("physical_package_id"),
+    );
     let mut rest = CpuSet::new();
     let mut packages = Vec::new();
     let mut covered = CpuSet::new();
@@ -108,33 +124,63 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, details: bool, notes: &Notes) -
         if details {
             add_details(&mut inside, &directory, online, hybrid, notes);
         }
-        Package { id: *id, leader: *leader, ..inside }
+        Package {
+            id: *id,
+            leader: *leader,
+            ..inside
+        }
     })
 }
 
 /// The CPUs that have a directory. Those that are online and have none are noted.
 fn with_directory(directory: &Directory<'_>, online: &CpuSet, notes: &Notes) -> CpuSet {
     let names = directory.names().unwrap_or_default();
-    let there: CpuSet = names.iter().filter_map(|name| number(name, "cpu")).map(CpuId).collect();
+    let there: CpuSet = names
+        .iter()
+        .filter_map(|name| number(name, "cpu"))
+        .map(CpuId)
+        .collect();
     let absent = online.difference(&there);
     if !absent.is_empty() {
-        notes.note(directory.display("online"), format!("names CPUs {absent}, which have no directory"));
+        notes.note(
+            directory.display("online"),
+            format!("names CPUs {absent}, which have no directory"),
+        );
     }
     there
 }
 
 fn cores(directory: &Directory<'_>, cpus: &CpuSet, with_id: bool, notes: &Notes) -> Package {
-    let cores = Groups::new(directory, notes, &["core_cpus", "thread_siblings"], with_id.then_some("core_id"));
-    Package { cpus: cpus.clone(), cores: cores.all(cpus.iter(), cpus), ..Package::default() }
+    let cores = Groups::new(
+        directory,
+        notes,
+        &["core_cpus", "thread_siblings"],
+        with_id.then_some("core_id"),
+    );
+    Package {
+        cpus: cpus.clone(),
+        cores: cores.all(cpus.iter(), cpus),
+        ..Package::default()
+    }
 }
 
-fn add_details(package: &mut Package, directory: &Directory<'_>, online: &CpuSet, hybrid: bool, notes: &Notes) {
+fn add_details(
+    package: &mut Package,
+    directory: &Directory<'_>,
+    online: &CpuSet,
+    hybrid: bool,
+    notes: &Notes,
+) {
     let cpus = &package.cpus;
     let groups = |names: &[&str], id| Groups::new(directory, notes, names, id);
     // Everything that is more than a core is asked for at the first CPU of a core only.
     let leaders: Vec<CpuId> = match package.cores.is_empty() {
         true => cpus.iter().collect(),
-        false => package.cores.iter().filter_map(|core| core.cpus.first()).collect(),
+        false => package
+            .cores
+            .iter()
+            .filter_map(|core| core.cpus.first())
+            .collect(),
     };
     let wider = |name, id| groups(&[name], id).all(leaders.iter().copied(), cpus);
     package.clusters = wider("cluster_cpus", None);
@@ -142,7 +188,9 @@ fn add_details(package: &mut Package, directory: &Directory<'_>, online: &CpuSet
     package.books = wider("book_siblings", Some("book_id"));
     package.drawers = wider("drawer_siblings", Some("drawer_id"));
     let core_of = |cpu| {
-        let found = package.cores.binary_search_by_key(&Some(cpu), |core| core.cpus.first());
+        let found = package
+            .cores
+            .binary_search_by_key(&Some(cpu), |core| core.cpus.first());
         found.ok().map(|index| &package.cores[index].cpus)
     };
     // A kernel that knows no clusters (or no dies, outside x86) prints the core or the CPU itself instead.
@@ -153,13 +201,25 @@ fn add_details(package: &mut Package, directory: &Directory<'_>, online: &CpuSet
     package.clusters.retain(says_something);
     package.dies.retain(says_something);
     package.capacities = capacities(directory, cpus, notes);
-    package.caches = caches::read(directory, cpus, online, &package.cores, !hybrid && package.has_one_kind(), notes);
+    package.caches = caches::read(
+        directory,
+        cpus,
+        online,
+        &package.cores,
+        !hybrid && package.has_one_kind(),
+        notes,
+    );
 }
 
 /// `cpu_capacity`: a kernel has it for all CPUs or for none.
 fn capacities(directory: &Directory<'_>, cpus: &CpuSet, notes: &Notes) -> Vec<(CpuId, u32)> {
     let read = |cpu: CpuId| {
-        let capacity = read_noted(directory, &format!("cpu{cpu}/cpu_capacity"), notes, value::natural)?;
+        let capacity = read_noted(
+            directory,
+            &format!("cpu{cpu}/cpu_capacity"),
+            notes,
+            value::natural,
+        )?;
         u32::try_from(capacity).ok().map(|capacity| (cpu, capacity))
     };
     match cpus.first().and_then(read) {
@@ -183,13 +243,25 @@ struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    fn new(directory: &'a Directory<'a>, notes: &'a Notes, names: &[&str], id: Option<&'static str>) -> Self {
+    fn new(
+        directory: &'a Directory<'a>,
+        notes: &'a Notes,
+        names: &[&str],
+        id: Option<&'static str>,
+    ) -> Self {
         let mut files = Vec::new();
         for name in names {
             files.push((format!("{name}_list"), true));
             files.push(((*name).to_owned(), false));
         }
-        Self { directory, notes, files, chosen: None, id, absent: false }
+        Self {
+            directory,
+            notes,
+            files,
+            chosen: None,
+            id,
+            absent: false,
+        }
     }
 
     /// The groups of these CPUs, by lowest member; each CPU is in one at most.
@@ -205,8 +277,13 @@ impl<'a> Groups<'a> {
             }
             if let Some(mut group) = self.group_of(cpu, within) {
                 if group.cpus.intersects(&covered) {
-                    let place = self.directory.display(&format!("cpu{cpu}/topology/{}", self.files[0].0));
-                    self.notes.note(place, format!("{} overlap a group of other CPUs", group.cpus));
+                    let place = self
+                        .directory
+                        .display(&format!("cpu{cpu}/topology/{}", self.files[0].0));
+                    self.notes.note(
+                        place,
+                        format!("{} overlap a group of other CPUs", group.cpus),
+                    );
                     group.cpus = group.cpus.difference(&covered);
                 }
                 covered = covered.union(&group.cpus);
@@ -221,11 +298,22 @@ impl<'a> Groups<'a> {
         let topology = format!("cpu{cpu}/topology");
         let mut cpus = self.members(&topology)?.intersection(within);
         if cpus.insert(cpu) {
-            let file = self.chosen.and_then(|chosen| self.files.get(chosen)).map_or("", |(name, _)| name);
+            let file = self
+                .chosen
+                .and_then(|chosen| self.files.get(chosen))
+                .map_or("", |(name, _)| name);
             let place = self.directory.display(&format!("{topology}/{file}"));
-            self.notes.note(place, format!("does not name CPU {cpu} itself"));
+            self.notes
+                .note(place, format!("does not name CPU {cpu} itself"));
         }
-        let read = |id| read_noted(self.directory, &format!("{topology}/{id}"), self.notes, value::integer);
+        let read = |id| {
+            read_noted(
+                self.directory,
+                &format!("{topology}/{id}"),
+                self.notes,
+                value::integer,
+            )
+        };
         let id = self.id.and_then(read);
         Some(Group { cpus, id })
     }
@@ -233,19 +321,30 @@ impl<'a> Groups<'a> {
     fn members(&mut self, topology: &str) -> Option<CpuSet> {
         let read = |(name, is_list): &(String, bool)| {
             let parse = if *is_list { value::list } else { value::mask };
-            read_noted(self.directory, &format!("{topology}/{name}"), self.notes, parse)
+            read_noted(
+                self.directory,
+                &format!("{topology}/{name}"),
+                self.notes,
+                parse,
+            )
         };
         if let Some(file) = self.chosen.and_then(|chosen| self.files.get(chosen)) {
             return read(file);
         }
-        let found = self.files.iter().enumerate().find_map(|(index, file)| Some((index, read(file)?)));
+        let found = self
+            .files
+            .iter()
+            .enumerate()
+            .find_map(|(index, file)| Some((index, read(file)?)));
         match found {
             Some((index, cpus)) => {
                 self.chosen = Some(index);
                 Some(cpus)
             }
             None => {
-                let there = |(name, _): &(String, bool)| self.directory.exists(&format!("{topology}/{name}"));
+                let there = |(name, _): &(String, bool)| {
+                    self.directory.exists(&format!("{topology}/{name}"))
+                };
                 self.absent = self.directory.exists(topology) && !self.files.iter().any(there);
                 None
             }

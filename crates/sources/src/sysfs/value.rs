@@ -12,14 +12,18 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, String> {
 /// A decimal number, perhaps negative.
 pub(crate) fn integer(bytes: &[u8]) -> Result<i64, String> {
     let text = text(bytes)?;
-    text.parse().map_err(|_| format!("{:?} is not a number", shorten(text)))
+    text.parse()
+        .map_err(|_| format!("{:?} is not a number", shorten(text)))
 }
 
 /// A decimal number that is not negative.
 pub(crate) fn natural(bytes: &[u8]) -> Result<u64, String> {
     let text = text(bytes)?;
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    digits.then(|| text.parse().ok()).flatten().ok_or_else(|| format!("{:?} is not a number", shorten(text)))
+    digits
+        .then(|| text.parse().ok())
+        .flatten()
+        .ok_or_else(|| format!("{:?} is not a number", shorten(text)))
 }
 
 /// A list such as `0-3,8`.

@@ -29,7 +29,10 @@ pub(crate) fn read(tree: &Tree, notes: &Notes) -> BTreeMap<String, VirtioDevice>
     });
     let read = |name: String| {
         let path = format!("{DEVICES}/{name}");
-        let parent = tree.link(&path).ok().and_then(|target| PciAddress::innermost(&target));
+        let parent = tree
+            .link(&path)
+            .ok()
+            .and_then(|target| PciAddress::innermost(&target));
         let driver = tree.link_name(&format!("{path}/driver")).ok();
         (name, VirtioDevice { parent, driver })
     };

@@ -95,7 +95,10 @@ impl<'t> Directory<'t> {
         } else {
             rustix::fs::readlinkat(&self.handle, name, Vec::new())
         };
-        target.map_err(reason)?.into_string().map_err(|_| Reason::NotText)
+        target
+            .map_err(reason)?
+            .into_string()
+            .map_err(|_| Reason::NotText)
     }
 
     /// The last part of what a symbolic link in it says: a driver's or a subsystem's name.
@@ -127,7 +130,13 @@ impl<'t> Directory<'t> {
             Err(Errno::LOOP)
         } else if name.contains('/') {
             // Without `..` and links there is no way out; RESOLVE_BENEATH would check it again for each file.
-            rustix::fs::openat2(&self.handle, name, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+            rustix::fs::openat2(
+                &self.handle,
+                name,
+                flags,
+                Mode::empty(),
+                ResolveFlags::NO_SYMLINKS,
+            )
         } else {
             rustix::fs::openat(&self.handle, name, flags | OFlags::NOFOLLOW, Mode::empty())
         };
@@ -135,7 +144,9 @@ impl<'t> Directory<'t> {
             // Links, `..`, and kernels without openat2.
             Err(Errno::LOOP | Errno::NOSYS) => self.tree.open_below(&self.below(name), flags),
             // O_DIRECTORY finds a link to be no directory before O_NOFOLLOW finds it to be a link.
-            Err(Errno::NOTDIR) if flags.contains(OFlags::DIRECTORY) => self.tree.open_below(&self.below(name), flags),
+            Err(Errno::NOTDIR) if flags.contains(OFlags::DIRECTORY) => {
+                self.tree.open_below(&self.below(name), flags)
+            }
             opened => opened.map_err(reason),
         }
     }
@@ -150,7 +161,11 @@ pub(super) fn with_content<R>(
 ) -> Result<R, Reason> {
     let file = file.as_fd();
     // The kernel's own files are what they are; an extracted tree may hold anything.
-    let expected = if live { None } else { Some(regular_size(file)?) };
+    let expected = if live {
+        None
+    } else {
+        Some(regular_size(file)?)
+    };
     let mut page = [0; PAGE];
     let mut filled = 0;
     while filled < PAGE {
@@ -184,7 +199,12 @@ fn regular_size(file: impl AsFd) -> Result<usize, Reason> {
 }
 
 /// Reads the rest of a file behind what is there of it already.
-fn fill(file: impl AsFd, content: &mut Vec<u8>, expected: Option<usize>, largest: usize) -> Result<(), Reason> {
+fn fill(
+    file: impl AsFd,
+    content: &mut Vec<u8>,
+    expected: Option<usize>,
+    largest: usize,
+) -> Result<(), Reason> {
     if expected.is_some_and(|size| size > largest) {
         return Err(Reason::TooLarge);
     }
@@ -192,7 +212,11 @@ fn fill(file: impl AsFd, content: &mut Vec<u8>, expected: Option<usize>, largest
         if content.len() > largest {
             return Err(Reason::TooLarge);
         }
-        content.reserve(expected.map_or(content.len(), |size| size.saturating_sub(content.len())).max(PAGE));
+        content.reserve(
+            expected
+                .map_or(content.len(), |size| size.saturating_sub(content.len()))
+                .max(PAGE),
+        );
         match rustix::io::read(&file, rustix::buffer::spare_capacity(content)) {
             Ok(0) => return Ok(()),
             Ok(_) | Err(Errno::INTR) => {}

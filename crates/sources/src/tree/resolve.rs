@@ -20,7 +20,12 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Ow
             above.pop();
             continue;
         }
-        let found = rustix::fs::openat(here, &*part, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let found = rustix::fs::openat(
+            here,
+            &*part,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         let is_link = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode).is_symlink();
         let is_last = parts.is_empty();
         if is_link && !(is_last && flags.contains(OFlags::NOFOLLOW)) {
@@ -41,11 +46,18 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Ow
         }
     }
     // The path ends with `..` or is the root itself.
-    rustix::fs::openat(above.last().map_or(root, AsFd::as_fd), ".", flags, Mode::empty())
+    rustix::fs::openat(
+        above.last().map_or(root, AsFd::as_fd),
+        ".",
+        flags,
+        Mode::empty(),
+    )
 }
 
 fn split(path: &str) -> impl DoubleEndedIterator<Item = String> + '_ {
-    path.split('/').filter(|part| !part.is_empty() && *part != ".").map(str::to_owned)
+    path.split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -59,8 +71,9 @@ mod tests {
     /// The inode that a path leads to, found in both ways.
     fn both(root: &OwnedFd, path: &str) -> [Result<u64, Errno>; 2] {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let inode =
-            |opened: Result<OwnedFd, Errno>| opened.map(|file| std::fs::File::from(file).metadata().unwrap().ino());
+        let inode = |opened: Result<OwnedFd, Errno>| {
+            opened.map(|file| std::fs::File::from(file).metadata().unwrap().ino())
+        };
         let kernel = rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT);
         [inode(open(root.as_fd(), path, flags)), inode(kernel)]
     }
@@ -82,7 +95,12 @@ mod tests {
         ] {
             symlink(target, at(link)).unwrap();
         }
-        let root = rustix::fs::open(directory.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let root = rustix::fs::open(
+            directory.path(),
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .unwrap();
         for path in [
             "a/b/file",
             "/a//b/./file",

@@ -18,28 +18,38 @@ struct Plan {
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
-    let node = (0u32..3, prop::bool::weighted(0.8), 0u32..5, prop::option::of(0u64..100_000));
+    let node = (
+        0u32..3,
+        prop::bool::weighted(0.8),
+        0u32..5,
+        prop::option::of(0u64..100_000),
+    );
     let device = (0u8..4, 0u8..8, prop::option::of(prop::option::of(0u8..5)));
     (
         prop::collection::vec(node, 1..6),
         1u32..4,
         prop::collection::vec(0u8..20, 0..3),
-        prop::option::of(prop::collection::vec(prop::option::weighted(0.97, 1u32..300), 36)),
+        prop::option::of(prop::collection::vec(
+            prop::option::weighted(0.97, 1u32..300),
+            36,
+        )),
         any::<bool>(),
         1u32..3,
         prop::collection::vec(device, 0..6),
         "[ -~äß\u{1}\"<>&]{0,12}",
     )
-        .prop_map(|(nodes, smt, offline, distances, caches, packages, devices, words)| Plan {
-            nodes,
-            smt,
-            offline,
-            distances,
-            caches,
-            packages,
-            devices,
-            words,
-        })
+        .prop_map(
+            |(nodes, smt, offline, distances, caches, packages, devices, words)| Plan {
+                nodes,
+                smt,
+                offline,
+                distances,
+                caches,
+                packages,
+                devices,
+                words,
+            },
+        )
 }
 
 /// Any small machine that passes its own check.
@@ -52,7 +62,10 @@ pub fn any_machine() -> impl Strategy<Value = Machine> {
 }
 
 fn build(plan: &Plan) -> Machine {
-    let mut machine = Machine::empty(Origin::new(SourceKind::Tree, "a machine that was drawn"), "it was not drawn");
+    let mut machine = Machine::empty(
+        Origin::new(SourceKind::Tree, "a machine that was drawn"),
+        "it was not drawn",
+    );
     let (mut number, mut first) = (0, 0);
     for &(gap, online, cpus, memory) in &plan.nodes {
         number += gap;
@@ -60,27 +73,50 @@ fn build(plan: &Plan) -> Machine {
         let mut node = Node::new(NodeId(number), set.clone());
         node.online = online;
         if let Some(mib) = memory {
-            node.memory = Known::Yes(Memory { free_bytes: Some(mib << 19), ..Memory::of(mib << 20) });
+            node.memory = Known::Yes(Memory {
+                free_bytes: Some(mib << 19),
+                ..Memory::of(mib << 20)
+            });
         }
         for cpu in set.iter() {
-            machine.cpus.push(cpu_of(plan, cpu, first, online, NodeId(number)));
+            machine
+                .cpus
+                .push(cpu_of(plan, cpu, first, online, NodeId(number)));
         }
         machine.nodes.push(node);
         (number, first) = (number + 1, first + cpus);
     }
-    let online: CpuSet = machine.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.id).collect();
+    let online: CpuSet = machine
+        .cpus
+        .iter()
+        .filter(|cpu| cpu.online)
+        .map(|cpu| cpu.id)
+        .collect();
     machine.cpu_states = CpuStates::online_only(online.clone(), "it was not drawn");
     if plan.caches {
-        let near: Vec<CpuSet> = machine.nodes.iter().map(|node| node.cpus.intersection(&online)).collect();
+        let near: Vec<CpuSet> = machine
+            .nodes
+            .iter()
+            .map(|node| node.cpus.intersection(&online))
+            .collect();
         let cache = |(at, cpus): (usize, CpuSet)| Cache {
             level: 3,
             kind: CacheKind::Unified,
             cpus,
-            size_bytes: if at == 0 { Known::Yes(1 << 20) } else { Known::no("it was not drawn") },
+            size_bytes: if at == 0 {
+                Known::Yes(1 << 20)
+            } else {
+                Known::no("it was not drawn")
+            },
             line_bytes: Some(64),
             ways: Some(at as u32),
         };
-        machine.caches = near.into_iter().filter(|set| !set.is_empty()).enumerate().map(cache).collect();
+        machine.caches = near
+            .into_iter()
+            .filter(|set| !set.is_empty())
+            .enumerate()
+            .map(cache)
+            .collect();
     }
     distances(plan, &mut machine);
     devices(plan, &mut machine);
@@ -91,7 +127,8 @@ fn cpu_of(plan: &Plan, cpu: CpuId, first: u32, node_online: bool, node: NodeId) 
     let mut built = Cpu::new(cpu, Some(node));
     built.online = node_online && !plan.offline.contains(&(cpu.0 as u8));
     if built.online {
-        let in_core = (first..=cpu.0).filter(|other| (other - first) / plan.smt == (cpu.0 - first) / plan.smt);
+        let in_core = (first..=cpu.0)
+            .filter(|other| (other - first) / plan.smt == (cpu.0 - first) / plan.smt);
         let mut online = in_core.filter(|other| !plan.offline.contains(&(*other as u8)));
         built.core = online.next().map(CpuId);
         built.package = Some((node.0 % plan.packages).into());
@@ -100,8 +137,13 @@ fn cpu_of(plan: &Plan, cpu: CpuId, first: u32, node_online: bool, node: NodeId) 
 }
 
 fn distances(plan: &Plan, machine: &mut Machine) {
-    let Some(values) = &plan.distances else { return };
-    let mut table = Distances::empty(DistanceOrigin::Kernel, machine.online_nodes().map(|node| node.id));
+    let Some(values) = &plan.distances else {
+        return;
+    };
+    let mut table = Distances::empty(
+        DistanceOrigin::Kernel,
+        machine.online_nodes().map(|node| node.id),
+    );
     let entries: Vec<_> = table.entries().map(|(from, to, _)| (from, to)).collect();
     for ((from, to), value) in entries.into_iter().zip(values) {
         table.set(from, to, value.map(Distance));
@@ -112,11 +154,18 @@ fn distances(plan: &Plan, machine: &mut Machine) {
 fn devices(plan: &Plan, machine: &mut Machine) {
     let mut devices = std::collections::BTreeMap::new();
     for &(bus, device, node) in &plan.devices {
-        let address = PciAddress { domain: 0, bus: bus * 32 + 1, device, function: 0 };
+        let address = PciAddress {
+            domain: 0,
+            bus: bus * 32 + 1,
+            device,
+            function: 0,
+        };
         let node = match node {
             None => Known::no("it was not drawn"),
             Some(at) => Known::Yes(
-                at.and_then(|at| machine.nodes.get(usize::from(at))).filter(|node| node.online).map(|node| node.id),
+                at.and_then(|at| machine.nodes.get(usize::from(at)))
+                    .filter(|node| node.online)
+                    .map(|node| node.id),
             ),
         };
         let name = (!plan.words.is_empty()).then(|| plan.words.clone());
@@ -129,13 +178,19 @@ fn devices(plan: &Plan, machine: &mut Machine) {
             name,
             driver: Some("igb".into()),
             parent: None,
-            root: RootBus { domain: 0, bus: bus * 32 },
+            root: RootBus {
+                domain: 0,
+                bus: bus * 32,
+            },
             node,
         };
         devices.insert(address, device);
     }
     let roots: std::collections::BTreeSet<_> = devices.values().map(|device| device.root).collect();
-    let bridge = |root| HostBridge { root, firmware: Known::no("it was not drawn") };
+    let bridge = |root| HostBridge {
+        root,
+        firmware: Known::no("it was not drawn"),
+    };
     machine.host_bridges = Known::Yes(roots.into_iter().map(bridge).collect());
     machine.pci = Known::Yes(devices.into_values().collect());
 }

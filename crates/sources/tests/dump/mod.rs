@@ -18,18 +18,41 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
     writeln!(out, "product {}", known(&origin.product))?;
     writeln!(out, "host {:?}", origin.host)?;
     let states = &machine.cpu_states;
-    writeln!(out, "possible {}\nonline {}", known(&states.possible), states.online)?;
-    writeln!(out, "isolated {}\nnohz_full {}", known(&states.isolated), known(&states.nohz_full))?;
+    writeln!(
+        out,
+        "possible {}\nonline {}",
+        known(&states.possible),
+        states.online
+    )?;
+    writeln!(
+        out,
+        "isolated {}\nnohz_full {}",
+        known(&states.isolated),
+        known(&states.nohz_full)
+    )?;
     writeln!(out, "possible nodes {}", known(&machine.possible_nodes))?;
     for node in &machine.nodes {
         let state = if node.online { "online" } else { "offline" };
         write!(out, "node {} {state} cpus [{}]", node.id, node.cpus)?;
         match &node.memory {
-            Known::Yes(memory) => write!(out, " memory {} free {:?}", memory.total_bytes, memory.free_bytes)?,
+            Known::Yes(memory) => write!(
+                out,
+                " memory {} free {:?}",
+                memory.total_bytes, memory.free_bytes
+            )?,
             Known::No { not_known_because } => write!(out, " memory unknown: {not_known_because}")?,
         }
-        for pool in node.memory.get().iter().flat_map(|memory| &memory.huge_pages) {
-            write!(out, " huge {}x{} free {:?}", pool.total, pool.page_bytes, pool.free)?;
+        for pool in node
+            .memory
+            .get()
+            .iter()
+            .flat_map(|memory| &memory.huge_pages)
+        {
+            write!(
+                out,
+                " huge {}x{} free {:?}",
+                pool.total, pool.page_bytes, pool.free
+            )?;
         }
         if node.generic_initiator {
             write!(out, " initiator")?;
@@ -41,8 +64,15 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
         for access in &node.access {
             let initiators = &access.initiators;
             write!(out, "  access {} from [{initiators}]", access.class)?;
-            write!(out, " latency {:?}/{:?}", access.read_latency_ns, access.write_latency_ns)?;
-            let (read, write) = (access.read_bandwidth_mib_per_s, access.write_bandwidth_mib_per_s);
+            write!(
+                out,
+                " latency {:?}/{:?}",
+                access.read_latency_ns, access.write_latency_ns
+            )?;
+            let (read, write) = (
+                access.read_bandwidth_mib_per_s,
+                access.write_bandwidth_mib_per_s,
+            );
             writeln!(out, " bandwidth {read:?}/{write:?}")?;
         }
         for cache in &node.memory_side_caches {
@@ -56,20 +86,44 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
                 let entry = |(_, distance): (_, Option<nearfar_machine::Distance>)| {
                     distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string())
                 };
-                writeln!(out, "distance {from}: {}", table.row(from).map(entry).collect::<Vec<_>>().join(" "))?;
+                writeln!(
+                    out,
+                    "distance {from}: {}",
+                    table.row(from).map(entry).collect::<Vec<_>>().join(" ")
+                )?;
             }
         }
     }
     for cpu in &machine.cpus {
-        write!(out, "cpu {} online {} node {}", cpu.id, cpu.online, or_dash(cpu.node))?;
-        write!(out, " core {} ({})", or_dash(cpu.core), or_dash(cpu.kernel_core_id))?;
-        write!(out, " package {} ({})", or_dash(cpu.package_leader), or_dash(cpu.package))?;
+        write!(
+            out,
+            "cpu {} online {} node {}",
+            cpu.id,
+            cpu.online,
+            or_dash(cpu.node)
+        )?;
+        write!(
+            out,
+            " core {} ({})",
+            or_dash(cpu.core),
+            or_dash(cpu.kernel_core_id)
+        )?;
+        write!(
+            out,
+            " package {} ({})",
+            or_dash(cpu.package_leader),
+            or_dash(cpu.package)
+        )?;
         writeln!(out, " capacity {}", or_dash(cpu.capacity))?;
     }
     for cache in &machine.caches {
         let size = known(&cache.size_bytes);
         let (line, ways) = (or_dash(cache.line_bytes), or_dash(cache.ways));
-        writeln!(out, "L{} {:?} [{}] {size} line {line} ways {ways}", cache.level, cache.kind, cache.cpus)?;
+        writeln!(
+            out,
+            "L{} {:?} [{}] {size} line {line} ways {ways}",
+            cache.level, cache.kind, cache.cpus
+        )?;
     }
     for diagnostic in &machine.diagnostics {
         writeln!(out, "! {diagnostic}")?;

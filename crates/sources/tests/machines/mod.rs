@@ -22,9 +22,13 @@ impl Laid {
 
     /// Lays out `NAME.tree` in a folder of the directory.
     pub fn out_below(name: &str, folder: &str) -> Self {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../sources/tests/machines/{name}.tree"));
-        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        let laid = Self { directory: tempfile::tempdir().unwrap() };
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(format!("../sources/tests/machines/{name}.tree"));
+        let text =
+            fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let laid = Self {
+            directory: tempfile::tempdir().unwrap(),
+        };
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (kind, entry) = line.split_at(2);
             let (path, content) = entry.split_once('\t').unwrap_or((entry, ""));
@@ -82,7 +86,9 @@ impl Laid {
             serde_json::Value::Array(members) => members.iter().map(ToString::to_string).collect(),
             other => vec![serde_json::to_string_pretty(&other).unwrap()],
         };
-        lines.join("\n").replace(&self.directory.path().display().to_string(), "")
+        lines
+            .join("\n")
+            .replace(&self.directory.path().display().to_string(), "")
     }
 }
 
@@ -104,5 +110,8 @@ fn unescape(text: &str) -> String {
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
-    hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    hex.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
 }

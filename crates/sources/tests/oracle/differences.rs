@@ -12,7 +12,11 @@ pub struct Difference {
 
 impl Difference {
     pub fn new(tree: &str, program: &str, what: &str) -> Self {
-        Self { tree: tree.to_owned(), program: program.to_owned(), what: what.to_owned() }
+        Self {
+            tree: tree.to_owned(),
+            program: program.to_owned(),
+            what: what.to_owned(),
+        }
     }
 }
 
@@ -28,7 +32,12 @@ pub fn documented() -> Vec<Difference> {
     let text = std::fs::read_to_string(&page).unwrap_or_default();
     let mut rows = Vec::new();
     for line in text.lines() {
-        let cells: Vec<&str> = line.trim().trim_matches('|').split(" | ").map(str::trim).collect();
+        let cells: Vec<&str> = line
+            .trim()
+            .trim_matches('|')
+            .split(" | ")
+            .map(str::trim)
+            .collect();
         if let [tree, program @ ("lstopo" | "lscpu"), what, why] = cells[..] {
             assert!(!why.is_empty(), "docs/corpora.md gives no reason: {line}");
             rows.push(Difference::new(tree, program, what));

@@ -31,13 +31,21 @@ pub fn read(root: &Path) -> Result<Seen, String> {
         .output()
         .map_err(|error| error.to_string())?;
     if !output.status.success() {
-        return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()));
+        return Err(format!(
+            "{}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
     }
     parse(&String::from_utf8_lossy(&output.stdout))
 }
 
 fn parse(xml: &str) -> Result<Seen, String> {
-    let mut seen = Seen { cores: Some(BTreeSet::new()), packages: Some(BTreeSet::new()), ..Seen::default() };
+    let mut seen = Seen {
+        cores: Some(BTreeSet::new()),
+        packages: Some(BTreeSet::new()),
+        ..Seen::default()
+    };
     seen.caches = Some(BTreeSet::new());
     let mut online = CpuSet::new();
     let mut reader = Reader::from_str(xml);
@@ -47,7 +55,10 @@ fn parse(xml: &str) -> Result<Seen, String> {
             Event::Start(element) | Event::Empty(element) => match element.name().as_ref() {
                 "object" => object(&element, &mut seen, &mut online),
                 "distances2" => {
-                    table = Table { wanted: attribute(&element, "name").as_deref() == Some("NUMALatency"), ..table }
+                    table = Table {
+                        wanted: attribute(&element, "name").as_deref() == Some("NUMALatency"),
+                        ..table
+                    }
                 }
                 name => table.element = name.to_owned(),
             },
@@ -76,7 +87,9 @@ struct Table {
 
 impl Table {
     fn text(&mut self, text: &str) {
-        let numbers = text.split_ascii_whitespace().filter_map(|number| number.parse::<u32>().ok());
+        let numbers = text
+            .split_ascii_whitespace()
+            .filter_map(|number| number.parse::<u32>().ok());
         match self.element.as_str() {
             "indexes" => self.indexes.extend(numbers),
             "u64values" => self.values.extend(numbers),
@@ -85,30 +98,42 @@ impl Table {
     }
 
     fn distances(self) -> Option<BTreeMap<(u32, u32), u32>> {
-        let pairs = || self.indexes.iter().flat_map(|&from| self.indexes.iter().map(move |&to| (from, to)));
-        self.wanted.then(|| pairs().zip(self.values.iter().copied()).collect())
+        let pairs = || {
+            self.indexes
+                .iter()
+                .flat_map(|&from| self.indexes.iter().map(move |&to| (from, to)))
+        };
+        self.wanted
+            .then(|| pairs().zip(self.values.iter().copied()).collect())
     }
 }
 
 fn object(element: &BytesStart<'_>, seen: &mut Seen, online: &mut CpuSet) {
     let get = |name: &str| attribute(element, name);
     let number = |name: &str| get(name).and_then(|text| text.parse::<u64>().ok());
-    let cpus = get("cpuset").map(|mask| mask_to_set(&mask)).unwrap_or_default();
+    let cpus = get("cpuset")
+        .map(|mask| mask_to_set(&mask))
+        .unwrap_or_default();
     let index = number("os_index").unwrap_or_default() as u32;
     let kind = get("type").unwrap_or_default();
     match kind.as_str() {
         "PU" => *online = online.union(&cpus),
         "Core" => {
-            seen.cores.as_mut().map(|cores| cores.insert(cpus.to_string()));
+            seen.cores
+                .as_mut()
+                .map(|cores| cores.insert(cpus.to_string()));
         }
         "Package" => {
-            seen.packages.as_mut().map(|packages| packages.insert(cpus.to_string()));
+            seen.packages
+                .as_mut()
+                .map(|packages| packages.insert(cpus.to_string()));
         }
         "NUMANode" => {
             seen.node_numbers.insert(index);
             seen.nodes.insert(index, cpus);
             // A node without memory has no such attribute, and one of which nothing is known neither.
-            seen.memory.extend(number("local_memory").map(|bytes| (index, bytes)));
+            seen.memory
+                .extend(number("local_memory").map(|bytes| (index, bytes)));
         }
         _ if kind.starts_with('L') && kind.ends_with("Cache") => {
             let type_of = match number("cache_type") {
@@ -118,7 +143,9 @@ fn object(element: &BytesStart<'_>, seen: &mut Seen, online: &mut CpuSet) {
             };
             let level = number("depth").unwrap_or_default() as u32;
             let size = number("cache_size").unwrap_or_default();
-            seen.caches.as_mut().map(|caches| caches.insert((level, type_of, cpus.to_string(), size)));
+            seen.caches
+                .as_mut()
+                .map(|caches| caches.insert((level, type_of, cpus.to_string(), size)));
         }
         _ => {}
     }
@@ -127,7 +154,9 @@ fn object(element: &BytesStart<'_>, seen: &mut Seen, online: &mut CpuSet) {
 /// hwloc writes `0x00000300,,0x00000007`: an empty word is zero.
 fn mask_to_set(mask: &str) -> CpuSet {
     let words = mask.split(',').map(|word| word.trim_start_matches("0x"));
-    let words: Vec<&str> = words.map(|word| if word.is_empty() { "0" } else { word }).collect();
+    let words: Vec<&str> = words
+        .map(|word| if word.is_empty() { "0" } else { word })
+        .collect();
     CpuSet::parse_mask(&words.join(",")).expect("hwloc writes masks of hex words")
 }
 

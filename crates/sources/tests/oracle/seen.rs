@@ -27,14 +27,21 @@ pub struct Seen {
 impl Seen {
     pub fn of_machine(machine: &Machine) -> Self {
         let online = &machine.cpu_states.online;
-        let mut seen = Self { online: Some(online.clone()), ..Self::default() };
+        let mut seen = Self {
+            online: Some(online.clone()),
+            ..Self::default()
+        };
         for node in machine.online_nodes() {
             seen.node_numbers.insert(node.id.0);
             seen.nodes.insert(node.id.0, node.cpus.intersection(online));
-            seen.memory.extend(node.total_bytes().map(|bytes| (node.id.0, bytes)));
+            seen.memory
+                .extend(node.total_bytes().map(|bytes| (node.id.0, bytes)));
         }
         seen.distances = machine.distances.get().map(|table| {
-            table.entries().filter_map(|(from, to, distance)| Some(((from.0, to.0), distance?.0))).collect()
+            table
+                .entries()
+                .filter_map(|(from, to, distance)| Some(((from.0, to.0), distance?.0)))
+                .collect()
         });
         let mut cores: BTreeMap<_, CpuSet> = BTreeMap::new();
         let mut packages: BTreeMap<_, CpuSet> = BTreeMap::new();
@@ -51,7 +58,12 @@ impl Seen {
         seen.caches = Some(
             (machine.caches.iter())
                 .map(|cache| {
-                    (cache.level, cache.kind, cache.cpus.to_string(), cache.size_bytes.get().copied().unwrap_or(0))
+                    (
+                        cache.level,
+                        cache.kind,
+                        cache.cpus.to_string(),
+                        cache.size_bytes.get().copied().unwrap_or(0),
+                    )
                 })
                 .collect(),
         );
@@ -62,14 +74,26 @@ impl Seen {
     pub fn compare(&self, theirs: &Self) -> Vec<String> {
         let mut found = Vec::new();
         if theirs.online.is_some() && self.online != theirs.online {
-            found.push(format!("online CPUs {} / {}", show(&self.online), show(&theirs.online)));
+            found.push(format!(
+                "online CPUs {} / {}",
+                show(&self.online),
+                show(&theirs.online)
+            ));
         }
         if self.node_numbers != theirs.node_numbers {
-            found.push(format!("nodes {} / {}", list(&self.node_numbers), list(&theirs.node_numbers)));
+            found.push(format!(
+                "nodes {} / {}",
+                list(&self.node_numbers),
+                list(&theirs.node_numbers)
+            ));
         }
         for (node, cpus) in &theirs.nodes {
             // hwloc gives a node without CPUs those of its nearest neighbour; that is a guess, not a fact.
-            if let Some(ours) = self.nodes.get(node).filter(|ours| *ours != cpus && !ours.is_empty()) {
+            if let Some(ours) = self
+                .nodes
+                .get(node)
+                .filter(|ours| *ours != cpus && !ours.is_empty())
+            {
                 found.push(format!("CPUs of node {node} {ours} / {cpus}"));
             }
         }
@@ -80,13 +104,19 @@ impl Seen {
         }
         if let Some(theirs) = &theirs.distances {
             let ours = self.distances.clone().unwrap_or_default();
-            let same = theirs.iter().all(|(key, distance)| ours.get(key) == Some(distance));
+            let same = theirs
+                .iter()
+                .all(|(key, distance)| ours.get(key) == Some(distance));
             if !same || ours.len() != theirs.len() {
                 found.push(format!("{} / {} distances", ours.len(), theirs.len()));
             }
         }
         found.extend(sets("cores", self.cores.as_ref(), theirs.cores.as_ref()));
-        found.extend(sets("packages", self.packages.as_ref(), theirs.packages.as_ref()));
+        found.extend(sets(
+            "packages",
+            self.packages.as_ref(),
+            theirs.packages.as_ref(),
+        ));
         found.extend(sets("caches", self.caches.as_ref(), theirs.caches.as_ref()));
         found
     }
@@ -97,7 +127,11 @@ fn show(set: &Option<CpuSet>) -> String {
 }
 
 fn list(numbers: &BTreeSet<u32>) -> String {
-    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    numbers
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 /// How many there are on each side, and the first that is on one side only.
@@ -111,8 +145,14 @@ fn sets<T: Ord + std::fmt::Debug>(
         return None;
     }
     if std::env::var_os("NEARFAR_CORPUS_VERBOSE").is_some() {
-        eprintln!("{what} only here: {:?}", ours.difference(theirs).take(4).collect::<Vec<_>>());
-        eprintln!("{what} only there: {:?}", theirs.difference(ours).take(4).collect::<Vec<_>>());
+        eprintln!(
+            "{what} only here: {:?}",
+            ours.difference(theirs).take(4).collect::<Vec<_>>()
+        );
+        eprintln!(
+            "{what} only there: {:?}",
+            theirs.difference(ours).take(4).collect::<Vec<_>>()
+        );
     }
     Some(format!("{} / {} {what}", ours.len(), theirs.len()))
 }

@@ -20,9 +20,16 @@ pub fn all() -> Vec<(String, String)> {
     let mut machines: Vec<(String, String)> = std::fs::read_dir(directory)
         .expect("the directory is in the repository")
         .map(|entry| entry.expect("readable").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "tree"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "tree")
+        })
         .map(|path| {
-            let name = path.file_stem().expect("named").to_string_lossy().into_owned();
+            let name = path
+                .file_stem()
+                .expect("named")
+                .to_string_lossy()
+                .into_owned();
             (name, std::fs::read_to_string(path).expect("text"))
         })
         .collect();
@@ -33,22 +40,31 @@ pub fn all() -> Vec<(String, String)> {
 
 /// One machine by name.
 pub fn named(name: &str) -> String {
-    all().into_iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no machine {name}")).1
+    all()
+        .into_iter()
+        .find(|(other, _)| other == name)
+        .unwrap_or_else(|| panic!("no machine {name}"))
+        .1
 }
 
 /// Unpacks a machine; the files that were written, in order.
 pub fn unpack(text: &str) -> (TempDir, Vec<PathBuf>) {
     let root = tempfile::tempdir().expect("a temporary directory");
     let mut files = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+    {
         if let Some((path, target)) = line.split_once(" -> ") {
             let path = parents(root.path(), path);
             std::os::unix::fs::symlink(target, path).expect("a link");
             continue;
         }
         // A PCI address has colons, but none with a space behind it.
-        let (path, content) =
-            line.split_once(": ").or_else(|| line.strip_suffix(':').map(|path| (path, ""))).expect(line);
+        let (path, content) = line
+            .split_once(": ")
+            .or_else(|| line.strip_suffix(':').map(|path| (path, "")))
+            .expect(line);
         for (path, number) in expand(path) {
             let path = parents(root.path(), &path);
             let content = content.replace("\\n", "\n").replace("{n}", &number);
@@ -72,5 +88,7 @@ fn expand(path: &str) -> Vec<(String, String)> {
     let (range, after) = rest.split_once('}').expect(path);
     let (first, last) = range.split_once('-').expect(path);
     let (first, last): (u32, u32) = (first.parse().expect(path), last.parse().expect(path));
-    (first..=last).map(|number| (format!("{before}{number}{after}"), number.to_string())).collect()
+    (first..=last)
+        .map(|number| (format!("{before}{number}{after}"), number.to_string()))
+        .collect()
 }

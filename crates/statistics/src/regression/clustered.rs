@@ -51,8 +51,17 @@ impl<'a> Clustered<'a> {
         for (sample, &cluster) in clusters.iter().enumerate() {
             members.entry(cluster).or_default().push(sample);
         }
-        let mut this = Self { solved, groups, sizes, clusters: Vec::new(), residuals: solved.residuals(outcome) };
-        this.clusters = members.into_values().map(|members| this.cluster(members)).collect();
+        let mut this = Self {
+            solved,
+            groups,
+            sizes,
+            clusters: Vec::new(),
+            residuals: solved.residuals(outcome),
+        };
+        this.clusters = members
+            .into_values()
+            .map(|members| this.cluster(members))
+            .collect();
         this
     }
 
@@ -63,19 +72,33 @@ impl<'a> Clustered<'a> {
     fn cluster(&self, members: Vec<usize>) -> Cluster {
         let entry = |row: usize, column: usize| {
             let (a, b) = (members[row], members[column]);
-            let mean = if self.groups[a] == self.groups[b] { 1.0 / self.sizes[self.groups[a]] } else { 0.0 };
+            let mean = if self.groups[a] == self.groups[b] {
+                1.0 / self.sizes[self.groups[a]]
+            } else {
+                0.0
+            };
             f64::from(row == column) - mean - self.solved.shared_leverage(a, b)
         };
         let own = DMatrix::from_fn(members.len(), members.len(), entry);
         let eigen = own.symmetric_eigen();
-        Cluster { members, vectors: eigen.eigenvectors, values: eigen.eigenvalues }
+        Cluster {
+            members,
+            vectors: eigen.eigenvectors,
+            values: eigen.eigenvalues,
+        }
     }
 
     /// M times a vector: around the means of the groups, and without what the columns explain.
     fn annihilate(&self, vector: &mut Vec<f64>) {
         let mut means = vec![0.0; self.sizes.len()];
-        vector.iter().zip(self.groups).for_each(|(value, &group)| means[group] += value / self.sizes[group]);
-        vector.iter_mut().zip(self.groups).for_each(|(value, &group)| *value -= means[group]);
+        vector
+            .iter()
+            .zip(self.groups)
+            .for_each(|(value, &group)| means[group] += value / self.sizes[group]);
+        vector
+            .iter_mut()
+            .zip(self.groups)
+            .for_each(|(value, &group)| *value -= means[group]);
         *vector = self.solved.residuals(vector);
     }
 
@@ -91,14 +114,23 @@ impl<'a> Clustered<'a> {
             .iter()
             .zip(&weights)
             .map(|(cluster, weights)| {
-                let own = cluster.members.iter().zip(weights).map(|(&sample, weight)| weight * self.residuals[sample]);
+                let own = cluster
+                    .members
+                    .iter()
+                    .zip(weights)
+                    .map(|(&sample, weight)| weight * self.residuals[sample]);
                 own.sum::<f64>().powi(2)
             })
             .sum();
         let freedom = self.freedom(&weights);
-        let half = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - (1.0 - CONFIDENCE) / 2.0);
+        let half = StudentsT::new(0.0, 1.0, freedom)
+            .ok()?
+            .inverse_cdf(1.0 - (1.0 - CONFIDENCE) / 2.0);
         let reach = half * variance.sqrt();
-        Some(Interval { low: figure - reach, high: figure + reach })
+        Some(Interval {
+            low: figure - reach,
+            high: figure + reach,
+        })
     }
 
     /// Satterthwaite's degrees of freedom: of the chi-squared distribution with the mean and variance that the estimated variance
@@ -110,12 +142,21 @@ impl<'a> Clustered<'a> {
             .zip(weights)
             .map(|(cluster, weights)| {
                 let mut spread = vec![0.0; self.residuals.len()];
-                cluster.members.iter().zip(weights).for_each(|(&sample, &weight)| spread[sample] = weight);
+                cluster
+                    .members
+                    .iter()
+                    .zip(weights)
+                    .for_each(|(&sample, &weight)| spread[sample] = weight);
                 self.annihilate(&mut spread);
                 spread
             })
             .collect();
-        let effects = spread.iter().map(|spread| self.clusters.iter().map(|cluster| cluster.sum(spread)).collect());
+        let effects = spread.iter().map(|spread| {
+            self.clusters
+                .iter()
+                .map(|cluster| cluster.sum(spread))
+                .collect()
+        });
         let effects: Vec<Vec<f64>> = effects.collect();
         satterthwaite(&spread).min(satterthwaite(&effects))
     }
@@ -124,7 +165,10 @@ impl<'a> Clustered<'a> {
 impl Cluster {
     /// A_g times the influence of its samples; `None` where part of that lies where the cluster determines its own fit.
     fn weights(&self, influence: &[f64], all: f64) -> Option<Vec<f64>> {
-        let own = DVector::from_iterator(self.members.len(), self.members.iter().map(|&sample| influence[sample]));
+        let own = DVector::from_iterator(
+            self.members.len(),
+            self.members.iter().map(|&sample| influence[sample]),
+        );
         let mut along = self.vectors.tr_mul(&own);
         let mut undetermined = 0.0;
         for (share, &value) in along.iter_mut().zip(&self.values) {
@@ -150,9 +194,16 @@ fn satterthwaite(vectors: &[Vec<f64>]) -> f64 {
     for (number, a) in vectors.iter().enumerate() {
         trace += dot(a, a);
         squares += dot(a, a).powi(2);
-        squares += vectors[number + 1..].iter().map(|b| 2.0 * dot(a, b).powi(2)).sum::<f64>();
+        squares += vectors[number + 1..]
+            .iter()
+            .map(|b| 2.0 * dot(a, b).powi(2))
+            .sum::<f64>();
     }
     // Clusters without a common effect, and rounding, leave nothing: then the other one counts.
     let freedom = trace * trace / squares;
-    if freedom.is_finite() { freedom.max(1.0) } else { f64::INFINITY }
+    if freedom.is_finite() {
+        freedom.max(1.0)
+    } else {
+        f64::INFINITY
+    }
 }

@@ -32,7 +32,9 @@ pub(super) fn solve(columns: &[Vec<f64>], outcome: &[f64]) -> Solved {
             for (before, direction) in q.iter().enumerate() {
                 let share = dot(direction, &rest);
                 r[before][number] += share;
-                rest.iter_mut().zip(direction).for_each(|(value, along)| *value -= share * along);
+                rest.iter_mut()
+                    .zip(direction)
+                    .for_each(|(value, along)| *value -= share * along);
             }
         }
         let left = length(&rest);
@@ -43,23 +45,35 @@ pub(super) fn solve(columns: &[Vec<f64>], outcome: &[f64]) -> Solved {
     }
     let mut inverse = inverse(&r);
     // R^-1 R^-T is the inverse of the columns' correlations; the inflations are its diagonal.
-    let inflations = inverse
-        .iter()
-        .map(|row| dot(row, row))
-        .map(|inflation| if inflation.is_nan() { f64::INFINITY } else { inflation });
+    let inflations = inverse.iter().map(|row| dot(row, row)).map(|inflation| {
+        if inflation.is_nan() {
+            f64::INFINITY
+        } else {
+            inflation
+        }
+    });
     let inflations = inflations.collect();
     for (row, scale) in inverse.iter_mut().zip(&lengths) {
         row.iter_mut().for_each(|value| *value /= scale);
     }
     let along: Vec<f64> = q.iter().map(|direction| dot(direction, outcome)).collect();
     let coefficients = inverse.iter().map(|row| dot(row, &along)).collect();
-    Solved { coefficients, inflations, q, inverse }
+    Solved {
+        coefficients,
+        inflations,
+        q,
+        inverse,
+    }
 }
 
 impl Solved {
     /// The column that the others tell best, and its inflation.
     pub fn worst_inflation(&self) -> Option<(usize, f64)> {
-        self.inflations.iter().copied().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b))
+        self.inflations
+            .iter()
+            .copied()
+            .enumerate()
+            .max_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
     /// What the columns leave of the outcome.
@@ -67,21 +81,28 @@ impl Solved {
         let mut left = outcome.to_vec();
         for direction in &self.q {
             let share = dot(direction, &left);
-            left.iter_mut().zip(direction).for_each(|(value, along)| *value -= share * along);
+            left.iter_mut()
+                .zip(direction)
+                .for_each(|(value, along)| *value -= share * along);
         }
         left
     }
 
     /// How far two samples determine each other's fitted value, through the columns.
     pub fn shared_leverage(&self, a: usize, b: usize) -> f64 {
-        self.q.iter().map(|direction| direction[a] * direction[b]).sum()
+        self.q
+            .iter()
+            .map(|direction| direction[a] * direction[b])
+            .sum()
     }
 
     /// What each sample's outcome adds to a coefficient: a row of (X'X)^-1 X'.
     pub fn influence(&self, coefficient: usize) -> Vec<f64> {
         let row = &self.inverse[coefficient];
         let samples = self.q.first().map_or(0, Vec::len);
-        (0..samples).map(|sample| row.iter().zip(&self.q).map(|(a, q)| a * q[sample]).sum()).collect()
+        (0..samples)
+            .map(|sample| row.iter().zip(&self.q).map(|(a, q)| a * q[sample]).sum())
+            .collect()
     }
 }
 
@@ -92,7 +113,10 @@ fn inverse(r: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let mut solved = vec![0.0; r.len()];
         solved[number] = 1.0;
         for (share, below) in row.iter().zip(&inverse).skip(number + 1) {
-            solved.iter_mut().zip(below).for_each(|(value, below)| *value -= share * below);
+            solved
+                .iter_mut()
+                .zip(below)
+                .for_each(|(value, below)| *value -= share * below);
         }
         solved.iter_mut().for_each(|value| *value /= row[number]);
         inverse[number] = solved;

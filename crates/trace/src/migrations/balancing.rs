@@ -52,7 +52,11 @@ impl Balanced {
 impl Formats {
     /// Reads the descriptions; why not, where this kernel lacks one or it cannot be used.
     pub fn read(tracefs: &Tracefs) -> Result<(Self, Decoder), String> {
-        let read = |system, name| tracefs.tracepoint(system, name).map_err(|error| error.to_string());
+        let read = |system, name| {
+            tracefs
+                .tracepoint(system, name)
+                .map_err(|error| error.to_string())
+        };
         let formats = Self {
             moved: read("sched", "sched_move_numa")?,
             swapped: read("sched", "sched_swap_numa")?,
@@ -72,8 +76,14 @@ impl Formats {
     pub fn only(&self, filter: impl Fn(&str) -> String) -> [(&Format, Option<String>); 4] {
         [
             (&self.moved, Some(filter("pid"))),
-            (&self.swapped, Some(format!("{}||{}", filter("src_pid"), filter("dst_pid")))),
-            (&self.stuck, Some(format!("{}||{}", filter("src_pid"), filter("dst_pid")))),
+            (
+                &self.swapped,
+                Some(format!("{}||{}", filter("src_pid"), filter("dst_pid"))),
+            ),
+            (
+                &self.stuck,
+                Some(format!("{}||{}", filter("src_pid"), filter("dst_pid"))),
+            ),
             (&self.pages, Some(filter("common_pid"))),
         ]
     }
@@ -81,11 +91,25 @@ impl Formats {
 
 impl Decoder {
     fn new(formats: &Formats) -> Result<Self, FormatError> {
-        let Formats { moved, swapped, stuck, pages } = formats;
+        let Formats {
+            moved,
+            swapped,
+            stuck,
+            pages,
+        } = formats;
         Ok(Self {
             moved: (moved.id(), moved.number("pid")?),
-            swapped: (swapped.id(), swapped.number("src_pid")?, swapped.number("dst_pid")?),
-            stuck: (stuck.id(), stuck.number("src_pid")?, stuck.number("dst_pid")?, stuck.number("dst_cpu")?),
+            swapped: (
+                swapped.id(),
+                swapped.number("src_pid")?,
+                swapped.number("dst_pid")?,
+            ),
+            stuck: (
+                stuck.id(),
+                stuck.number("src_pid")?,
+                stuck.number("dst_pid")?,
+                stuck.number("dst_cpu")?,
+            ),
             pages: (
                 pages.id(),
                 pages.number("common_pid")?,
@@ -100,16 +124,35 @@ impl Decoder {
     pub fn decode(&self, kind: u16, event: &[u8]) -> Option<Event> {
         let tid = |number: &Number| i32::try_from(number.read(event)?).ok();
         match *self {
-            Self { moved: (id, task), .. } if id == kind => Some(Event::Steered { tid: tid(&task)?, with: None }),
-            Self { swapped: (id, task, other), .. } if id == kind => {
-                Some(Event::Steered { tid: tid(&task)?, with: some(tid(&other)?) })
-            }
-            Self { stuck: (id, task, other, cpu), .. } if id == kind && cpu.read(event)? >= 0 => {
-                Some(Event::Stuck { tid: tid(&task)?, with: some(tid(&other)?) })
-            }
-            Self { pages: (id, task, reason, count, misplaced), .. } if id == kind => {
+            Self {
+                moved: (id, task), ..
+            } if id == kind => Some(Event::Steered {
+                tid: tid(&task)?,
+                with: None,
+            }),
+            Self {
+                swapped: (id, task, other),
+                ..
+            } if id == kind => Some(Event::Steered {
+                tid: tid(&task)?,
+                with: some(tid(&other)?),
+            }),
+            Self {
+                stuck: (id, task, other, cpu),
+                ..
+            } if id == kind && cpu.read(event)? >= 0 => Some(Event::Stuck {
+                tid: tid(&task)?,
+                with: some(tid(&other)?),
+            }),
+            Self {
+                pages: (id, task, reason, count, misplaced),
+                ..
+            } if id == kind => {
                 let pages = u64::try_from(count.read(event)?).ok()?;
-                (reason.read(event)? == misplaced && pages > 0).then_some(Event::PagesMoved { tid: tid(&task)?, pages })
+                (reason.read(event)? == misplaced && pages > 0).then_some(Event::PagesMoved {
+                    tid: tid(&task)?,
+                    pages,
+                })
             }
             _ => None,
         }

@@ -46,15 +46,26 @@ impl Sharing {
             }
             for cpu in cache.cpus.iter() {
                 let place = last.entry(cpu).or_insert(index);
-                let level = |index: usize| machine.caches.get(index).map(|cache: &Cache| cache.level);
+                let level =
+                    |index: usize| machine.caches.get(index).map(|cache: &Cache| cache.level);
                 if level(*place) < Some(cache.level) {
                     *place = index;
                 }
             }
         }
-        let place =
-            |cpu: &nearfar_machine::Cpu| Place { node: cpu.node, core: cpu.core, cache: last.get(&cpu.id).copied() };
-        Self { cpus: machine.cpus.iter().map(|cpu| (cpu.id, place(cpu))).collect(), caches_known: !last.is_empty() }
+        let place = |cpu: &nearfar_machine::Cpu| Place {
+            node: cpu.node,
+            core: cpu.core,
+            cache: last.get(&cpu.id).copied(),
+        };
+        Self {
+            cpus: machine
+                .cpus
+                .iter()
+                .map(|cpu| (cpu.id, place(cpu)))
+                .collect(),
+            caches_known: !last.is_empty(),
+        }
     }
 
     /// Whether it is known which CPUs share a last-level cache; if not, no move is ever [`Class::SameCache`].
@@ -76,7 +87,9 @@ impl Sharing {
         match (from.node, to.node) {
             (Some(a), Some(b)) if a != b => Class::CrossNode,
             (Some(_), Some(_)) if same(from.core, to.core) => Class::SameCore,
-            (Some(_), Some(_)) if from.cache.is_some() && from.cache == to.cache => Class::SameCache,
+            (Some(_), Some(_)) if from.cache.is_some() && from.cache == to.cache => {
+                Class::SameCache
+            }
             (Some(_), Some(_)) => Class::SameNode,
             _ => Class::Unknown,
         }

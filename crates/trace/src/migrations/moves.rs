@@ -66,7 +66,13 @@ impl ClassCounts {
     /// All of them.
     pub fn total(&self) -> u64 {
         // Counts that were stored come from files, which may hold anything.
-        let classes = [self.same_core, self.same_cache, self.same_node, self.cross_node, self.unknown];
+        let classes = [
+            self.same_core,
+            self.same_cache,
+            self.same_node,
+            self.cross_node,
+            self.unknown,
+        ];
         classes.into_iter().fold(0, u64::saturating_add)
     }
 
@@ -160,14 +166,31 @@ impl Moves {
     pub fn new(sharing: Sharing, follow: bool, balancing: Known<()>) -> Self {
         let (living, ended, matrix) = Default::default();
         let (unclaimed, renumbered, missing) = Default::default();
-        Self { sharing, follow, living, ended, unclaimed, renumbered, missing, matrix, gaps: 0, balancing }
+        Self {
+            sharing,
+            follow,
+            living,
+            ended,
+            unclaimed,
+            renumbered,
+            missing,
+            matrix,
+            gaps: 0,
+            balancing,
+        }
     }
 
     /// Follows a task that is there since `since_ns`, the trace's beginning. `seen_on` is where it was seen to be at any
     /// time since then: it counts only if no event says otherwise, so it need not be in step with the events.
     pub fn adopt(&mut self, tid: i32, name: &str, seen_on: Option<CpuId>, since_ns: u64) {
         let name = name.to_owned();
-        let life = Life { name, seen_on, since_ns, followed_ns: since_ns, ..Life::default() };
+        let life = Life {
+            name,
+            seen_on,
+            since_ns,
+            followed_ns: since_ns,
+            ..Life::default()
+        };
         self.living.entry(tid).or_insert(life);
     }
 
@@ -184,7 +207,12 @@ impl Moves {
     /// Ends the lives of tasks that are not there any more and whose end no event told, because it was lost: those that were
     /// missing here and the last time this was called. Leave enough time in between for events to be read.
     pub fn end_missing(&mut self, time_ns: u64, is_there: impl Fn(i32) -> bool) {
-        let missing: HashSet<i32> = self.living.keys().copied().filter(|&tid| !is_there(tid)).collect();
+        let missing: HashSet<i32> = self
+            .living
+            .keys()
+            .copied()
+            .filter(|&tid| !is_there(tid))
+            .collect();
         let before = std::mem::replace(&mut self.missing, missing.clone());
         for tid in missing.intersection(&before) {
             if let Some(life) = self.living.remove(tid) {
@@ -206,7 +234,11 @@ impl Moves {
         }
         match event {
             Event::Renumbered { old, new } => self.renumber(time_ns, old, new),
-            Event::Forked { parent, child, name } => {
+            Event::Forked {
+                parent,
+                child,
+                name,
+            } => {
                 // The number is given out again.
                 self.unclaimed.remove(&child);
                 if self.follow && self.life(parent, time_ns).is_some() {
@@ -224,7 +256,12 @@ impl Moves {
                     (life.cpu, life.since_ns) = (Some(cpu), time_ns);
                 }
             }
-            Event::Moved { tid, name, from, to } => self.moved(time_ns, tid, name, from, to),
+            Event::Moved {
+                tid,
+                name,
+                from,
+                to,
+            } => self.moved(time_ns, tid, name, from, to),
             Event::Ended { tid, name } => {
                 if self.life(tid, time_ns).is_some()
                     && let Some(life) = self.living.remove(&tid)
@@ -233,10 +270,14 @@ impl Moves {
                     self.unclaimed.insert(tid, Vec::new());
                 }
             }
-            Event::Steered { tid, with } => self.each(tid, with, time_ns, |life| life.balanced.task_moves += 1),
+            Event::Steered { tid, with } => {
+                self.each(tid, with, time_ns, |life| life.balanced.task_moves += 1)
+            }
             Event::Stuck { tid, with } => self.each(tid, with, time_ns, |life| life.undone += 1),
             Event::PagesMoved { tid, pages } => {
-                self.each(tid, None, time_ns, |life| life.balanced.pages_migrated += pages);
+                self.each(tid, None, time_ns, |life| {
+                    life.balanced.pages_migrated += pages
+                });
             }
         }
     }
@@ -247,7 +288,9 @@ impl Moves {
         if self.life(old, time_ns).is_none() {
             return;
         }
-        let Some(life) = self.living.remove(&old) else { return };
+        let Some(life) = self.living.remove(&old) else {
+            return;
+        };
         // Its end was lost: it had ended before its number could be taken.
         if let Some(first) = self.living.remove(&new) {
             self.close(new, first, time_ns, true);
@@ -255,12 +298,16 @@ impl Moves {
         self.living.insert(new, life);
         self.renumbered.insert(new);
         // What it did between taking the number and saying so.
-        unclaimed.into_iter().for_each(|(time_ns, event)| self.take(time_ns, event));
+        unclaimed
+            .into_iter()
+            .for_each(|(time_ns, event)| self.take(time_ns, event));
     }
 
     /// A task that was followed by then.
     fn life(&mut self, tid: i32, time_ns: u64) -> Option<&mut Life> {
-        self.living.get_mut(&tid).filter(|life| time_ns >= life.followed_ns)
+        self.living
+            .get_mut(&tid)
+            .filter(|life| time_ns >= life.followed_ns)
     }
 
     /// Something that NUMA balancing did to one or two of the followed tasks.
@@ -275,14 +322,23 @@ impl Moves {
         if from == to {
             return;
         }
-        let Some(life) = self.living.get_mut(&tid).filter(|life| time_ns >= life.followed_ns) else { return };
+        let Some(life) = self
+            .living
+            .get_mut(&tid)
+            .filter(|life| time_ns >= life.followed_ns)
+        else {
+            return;
+        };
         self.gaps += u64::from(life.cpu.is_some_and(|cpu| cpu != from));
         // Where it was not known where the task is, this event tells it in hindsight.
         life.cpu = life.cpu.or(Some(from));
         life.pass(time_ns, &self.sharing);
         (life.cpu, life.name) = (Some(to), name);
         *life.counts.of(self.sharing.class(from, to)) += 1;
-        *self.matrix.entry((self.sharing.node_of(from), self.sharing.node_of(to))).or_default() += 1;
+        *self
+            .matrix
+            .entry((self.sharing.node_of(from), self.sharing.node_of(to)))
+            .or_default() += 1;
     }
 
     fn close(&mut self, tid: i32, mut life: Life, time_ns: u64, ended: bool) {
@@ -300,7 +356,10 @@ impl Moves {
         let mut tasks = self.ended;
         tasks.sort_by_key(|task| {
             let ClassCounts { cross_node, .. } = task.migrations;
-            (std::cmp::Reverse((cross_node, task.migrations.total())), task.tid)
+            (
+                std::cmp::Reverse((cross_node, task.migrations.total())),
+                task.tid,
+            )
         });
         let mut migrations = ClassCounts::default();
         let mut time: BTreeMap<Option<NodeId>, f64> = BTreeMap::new();
@@ -308,17 +367,32 @@ impl Moves {
         for task in &tasks {
             balanced.add(&task.numa_balancing.unwrap_or_default());
             migrations.add(&task.migrations);
-            task.time.iter().for_each(|spent| *time.entry(spent.node).or_default() += spent.seconds);
+            task.time
+                .iter()
+                .for_each(|spent| *time.entry(spent.node).or_default() += spent.seconds);
         }
-        let matrix = self.matrix.into_iter().map(|((from, to), migrations)| FromTo { from, to, migrations });
+        let matrix = self
+            .matrix
+            .into_iter()
+            .map(|((from, to), migrations)| FromTo {
+                from,
+                to,
+                migrations,
+            });
         Migrations {
             migrations,
             caches_known: self.sharing.caches_known(),
             matrix: matrix.collect(),
-            time: time.into_iter().map(|(node, seconds)| NodeTime { node, seconds }).collect(),
+            time: time
+                .into_iter()
+                .map(|(node, seconds)| NodeTime { node, seconds })
+                .collect(),
             tasks,
             gaps: self.gaps,
-            numa_balancing: NumaBalancing { tasks: self.balancing.map(|()| balanced), machine },
+            numa_balancing: NumaBalancing {
+                tasks: self.balancing.map(|()| balanced),
+                machine,
+            },
         }
     }
 }
@@ -333,9 +407,24 @@ impl Life {
 
     fn told(self, tid: i32, ended: bool, traced: bool) -> TaskMoves {
         let time = self.time_ns.into_iter().filter(|(_, spent)| *spent > 0);
-        let time = time.map(|(node, spent)| NodeTime { node, seconds: spent as f64 / 1e9 }).collect();
+        let time = time
+            .map(|(node, spent)| NodeTime {
+                node,
+                seconds: spent as f64 / 1e9,
+            })
+            .collect();
         let task_moves = self.balanced.task_moves.saturating_sub(self.undone);
-        let numa_balancing = traced.then_some(Balanced { task_moves, ..self.balanced });
-        TaskMoves { tid, name: self.name, ended, migrations: self.counts, time, numa_balancing }
+        let numa_balancing = traced.then_some(Balanced {
+            task_moves,
+            ..self.balanced
+        });
+        TaskMoves {
+            tid,
+            name: self.name,
+            ended,
+            migrations: self.counts,
+            time,
+            numa_balancing,
+        }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nearfar_machine::{
-    CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeNamespace, NvmeSubsystem, alternatives,
+    CpuId, CpuSet, Distance, IoPolicy, Known, Machine, NodeId, NvmeNamespace, NvmeSubsystem,
+    alternatives,
 };
 use nearfar_placement::locality::EffectiveNode;
 use nearfar_placement::path::{self, NamespacePaths, PathView, Standing};
@@ -137,33 +138,60 @@ pub enum NvmeTraceError {
 ///
 /// # Errors
 /// When the machine's subsystems are not known, or it has none of that name.
-pub fn answer(commands: &Commands, machine: &Machine, subsystem: Option<&str>) -> Result<NvmeAnswer, NvmeTraceError> {
+pub fn answer(
+    commands: &Commands,
+    machine: &Machine,
+    subsystem: Option<&str>,
+) -> Result<NvmeAnswer, NvmeTraceError> {
     let subsystems = subsystems(machine, subsystem)?;
     let (mut places, mut namespaces) = (HashMap::new(), Vec::new());
     for found in &subsystems {
         for listed in &found.namespaces {
             for path in &listed.paths {
-                places.insert((path.name.as_str(), path.controller.clone()), namespaces.len());
+                places.insert(
+                    (path.name.as_str(), path.controller.clone()),
+                    namespaces.len(),
+                );
             }
             namespaces.push((*found, listed, Vec::new()));
         }
     }
     let (mut unplaced, mut counted) = (BTreeMap::<_, Kinds>::new(), Vec::new());
     for (way, kinds) in &commands.ways {
-        let (disk, controller) = (commands.disks[way.disk as usize].as_str(), format!("nvme{}", way.controller));
+        let (disk, controller) = (
+            commands.disks[way.disk as usize].as_str(),
+            format!("nvme{}", way.controller),
+        );
         match places.get(&(disk, controller.clone())) {
             Some(&place) => namespaces[place].2.push((*way, disk, *kinds)),
             // Of another subsystem than the one asked for, or in none.
             None if subsystem.is_some() => continue,
-            None => unplaced.entry((disk.to_owned(), controller)).or_default().add(kinds),
+            None => unplaced
+                .entry((disk.to_owned(), controller))
+                .or_default()
+                .add(kinds),
         }
         counted.push((*way, *kinds));
     }
-    let unplaced = unplaced.into_iter().map(|((disk, controller), commands)| Unplaced { disk, controller, commands });
+    let unplaced = unplaced
+        .into_iter()
+        .map(|((disk, controller), commands)| Unplaced {
+            disk,
+            controller,
+            commands,
+        });
     Ok(NvmeAnswer {
         namespaces: namespaces
             .into_iter()
-            .map(|(subsystem, namespace, ways)| Traffic { machine, subsystem, namespace, ways }.namespace())
+            .map(|(subsystem, namespace, ways)| {
+                Traffic {
+                    machine,
+                    subsystem,
+                    namespace,
+                    ways,
+                }
+                .namespace()
+            })
             .collect(),
         unplaced: unplaced.collect(),
         submitters: submitters(commands, &counted),
@@ -176,14 +204,22 @@ pub fn answer(commands: &Commands, machine: &Machine, subsystem: Option<&str>) -
 ///
 /// # Errors
 /// As [`answer`]; to be asked before a trace as well, so that a wrong name does not cost one.
-pub fn subsystems<'a>(machine: &'a Machine, only: Option<&str>) -> Result<Vec<&'a NvmeSubsystem>, NvmeTraceError> {
+pub fn subsystems<'a>(
+    machine: &'a Machine,
+    only: Option<&str>,
+) -> Result<Vec<&'a NvmeSubsystem>, NvmeTraceError> {
     let all = match &machine.nvme {
         Known::Yes(subsystems) => subsystems,
         Known::No { not_known_because } => {
-            return Err(NvmeTraceError::NotKnown { because: not_known_because.to_string() });
+            return Err(NvmeTraceError::NotKnown {
+                because: not_known_because.to_string(),
+            });
         }
     };
-    let found: Vec<_> = all.iter().filter(|subsystem| only.is_none_or(|name| name == subsystem.name)).collect();
+    let found: Vec<_> = all
+        .iter()
+        .filter(|subsystem| only.is_none_or(|name| name == subsystem.name))
+        .collect();
     match only {
         Some(name) if found.is_empty() => Err(NvmeTraceError::NoSubsystem {
             name: name.to_owned(),
@@ -204,8 +240,15 @@ struct Traffic<'a> {
 
 impl Traffic<'_> {
     fn namespace(&self) -> Namespace {
-        let with_cpus = self.machine.online_nodes().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id));
-        let submitting = self.ways.iter().map(|(way, ..)| self.machine.node_of(way.cpu));
+        let with_cpus = self
+            .machine
+            .online_nodes()
+            .filter(|node| !node.cpus.is_empty())
+            .map(|node| Some(node.id));
+        let submitting = self
+            .ways
+            .iter()
+            .map(|(way, ..)| self.machine.node_of(way.cpu));
         let nodes: BTreeSet<_> = submitting.chain(with_cpus).collect();
         let nodes: Vec<_> = nodes.into_iter().map(|node| self.node(node)).collect();
         Namespace {
@@ -220,50 +263,90 @@ impl Traffic<'_> {
     }
 
     fn controllers(&self) -> Vec<ControllerView> {
-        let seen = self.machine.cpu_states.online.first().and_then(|cpu| self.seen_from(cpu));
+        let seen = self
+            .machine
+            .cpu_states
+            .online
+            .first()
+            .and_then(|cpu| self.seen_from(cpu));
         let views = seen.into_iter().flat_map(|seen| seen.paths);
-        let views = views.map(|PathView { name, controller, standing, kernel_node, locality, .. }| ControllerView {
-            controller,
-            path: name,
-            standing,
-            kernel_node,
-            locality,
-        });
+        let views = views.map(
+            |PathView {
+                 name,
+                 controller,
+                 standing,
+                 kernel_node,
+                 locality,
+                 ..
+             }| ControllerView {
+                controller,
+                path: name,
+                standing,
+                kernel_node,
+                locality,
+            },
+        );
         views.collect()
     }
 
     fn seen_from(&self, cpu: CpuId) -> Option<NamespacePaths> {
         let seen = path::paths(self.machine, &self.subsystem.name, cpu).ok()?;
-        seen.namespaces.into_iter().find(|seen| seen.namespace == self.namespace.name)
+        seen.namespaces
+            .into_iter()
+            .find(|seen| seen.namespace == self.namespace.name)
     }
 
     fn node(&self, node: Option<NodeId>) -> NodeTraffic {
-        let ways = || self.ways.iter().filter(|(way, ..)| self.machine.node_of(way.cpu) == node);
-        let of_node = node.and_then(|node| self.machine.node(node)).map(|node| &node.cpus);
-        let online = of_node.and_then(|cpus| cpus.intersection(&self.machine.cpu_states.online).first());
+        let ways = || {
+            self.ways
+                .iter()
+                .filter(|(way, ..)| self.machine.node_of(way.cpu) == node)
+        };
+        let of_node = node
+            .and_then(|node| self.machine.node(node))
+            .map(|node| &node.cpus);
+        let online =
+            of_node.and_then(|cpus| cpus.intersection(&self.machine.cpu_states.online).first());
         let seen = online.and_then(|cpu| self.seen_from(cpu));
         let through: Vec<Through> = (self.namespace.paths.iter())
             .map(|path| Through {
                 path: path.name.clone(),
                 controller: path.controller.clone(),
-                distance: seen
-                    .as_ref()
-                    .and_then(|seen| seen.paths.iter().find(|view| view.name == path.name)?.distance),
-                commands: sum(ways().filter(|(_, disk, _)| *disk == path.name).map(|(.., kinds)| kinds)),
+                distance: seen.as_ref().and_then(|seen| {
+                    seen.paths
+                        .iter()
+                        .find(|view| view.name == path.name)?
+                        .distance
+                }),
+                commands: sum(ways()
+                    .filter(|(_, disk, _)| *disk == path.name)
+                    .map(|(.., kinds)| kinds)),
             })
             .collect();
         let nearest = nearest(node, seen.as_ref());
         let commands = sum(through.iter().map(|through| &through.commands));
         let nearest_share = match &nearest {
-            Known::No { not_known_because } => Known::No { not_known_because: not_known_because.clone() },
+            Known::No { not_known_because } => Known::No {
+                not_known_because: not_known_because.clone(),
+            },
             Known::Yes(_) if commands.total() == 0 => Known::no("nothing was submitted from here"),
             Known::Yes(nearest) => {
-                let near = sum(through.iter().filter(|t| nearest.contains(&t.path)).map(|t| &t.commands));
+                let near = sum(through
+                    .iter()
+                    .filter(|t| nearest.contains(&t.path))
+                    .map(|t| &t.commands));
                 Known::Yes(near.total() as f64 / commands.total() as f64)
             }
         };
         let cpus = ways().map(|(way, ..)| way.cpu).collect();
-        NodeTraffic { node, cpus, nearest, commands, through, nearest_share }
+        NodeTraffic {
+            node,
+            cpus,
+            nearest,
+            commands,
+            through,
+            nearest_share,
+        }
     }
 }
 
@@ -275,16 +358,26 @@ fn nearest(node: Option<NodeId>, seen: Option<&NamespacePaths>) -> Known<Vec<Str
     let Some(seen) = seen else {
         return Known::no("no CPU of this node is online");
     };
-    let mut usable = seen.paths.iter().filter(|path| path.standing != Standing::Unusable).peekable();
+    let mut usable = seen
+        .paths
+        .iter()
+        .filter(|path| path.standing != Standing::Unusable)
+        .peekable();
     if usable.peek().is_none() {
         return Known::no("no path was usable when the machine was read");
     }
     match usable.find(|path| path.distance.is_none()) {
         None => Known::Yes(seen.nearest.clone()),
-        Some(PathView { controller, locality: Some(EffectiveNode { node: Some(at), .. }), .. }) => {
-            Known::no(format!("no table gives a distance to node {at}, where {controller} is"))
+        Some(PathView {
+            controller,
+            locality: Some(EffectiveNode { node: Some(at), .. }),
+            ..
+        }) => Known::no(format!(
+            "no table gives a distance to node {at}, where {controller} is"
+        )),
+        Some(PathView { controller, .. }) => {
+            Known::no(format!("nothing tells where {controller} is"))
         }
-        Some(PathView { controller, .. }) => Known::no(format!("nothing tells where {controller} is")),
     }
 }
 
@@ -296,12 +389,18 @@ fn share(nodes: &[NodeTraffic]) -> Known<f64> {
         match &node.nearest_share {
             Known::Yes(share) => near += share * node.commands.total() as f64,
             Known::No { not_known_because } => {
-                return Known::No { not_known_because: not_known_because.clone() };
+                return Known::No {
+                    not_known_because: not_known_because.clone(),
+                };
             }
         }
         all += node.commands.total() as f64;
     }
-    if all == 0.0 { Known::no("nothing was submitted") } else { Known::Yes(near / all) }
+    if all == 0.0 {
+        Known::no("nothing was submitted")
+    } else {
+        Known::Yes(near / all)
+    }
 }
 
 fn submitters(commands: &Commands, counted: &[(Way, Kinds)]) -> Vec<Submitter> {

@@ -21,9 +21,15 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What the thread is asked for.
 pub(super) enum Request {
     /// Follow a process from now on.
-    Follow { pid: i32, reply: Sender<Result<(), TraceError>> },
+    Follow {
+        pid: i32,
+        reply: Sender<Result<(), TraceError>>,
+    },
     /// Say what became of it.
-    Collect { pid: i32, reply: Sender<Result<Watched, TraceError>> },
+    Collect {
+        pid: i32,
+        reply: Sender<Result<Watched, TraceError>>,
+    },
 }
 
 /// Everything the thread owns.
@@ -61,15 +67,30 @@ impl Reader {
         wake: Arc<OwnedFd>,
         inbox: Receiver<Request>,
     ) -> Result<Self, TraceError> {
-        let decoder =
-            Decoder::new(formats).map_err(|problem| TraceError::Format { file: "tracefs".to_owned(), problem })?;
+        let decoder = Decoder::new(formats).map_err(|problem| TraceError::Format {
+            file: "tracefs".to_owned(),
+            problem,
+        })?;
         let tracepoints = formats.following();
-        let plan = Plan { cpus: &machine.cpu_states.online, tracepoints: &tracepoints, names: false };
+        let plan = Plan {
+            cpus: &machine.cpu_states.online,
+            tracepoints: &tracepoints,
+            names: false,
+        };
         let mut session = Session::open(&plan)?;
         session.enable()?;
         let (order, followed) = Default::default();
         let balancing = formats.balancing();
-        Ok(Self { session, decoder, sharing, balancing, order, followed, wake, inbox })
+        Ok(Self {
+            session,
+            decoder,
+            sharing,
+            balancing,
+            order,
+            followed,
+            wake,
+            inbox,
+        })
     }
 
     pub(super) fn not_traced(&self) -> &CpuSet {
@@ -91,7 +112,13 @@ impl Reader {
                     Err(TryRecvError::Disconnected) => return Ok(()),
                 }
             }
-            let Self { session, decoder, order, followed, .. } = &mut self;
+            let Self {
+                session,
+                decoder,
+                order,
+                followed,
+                ..
+            } = &mut self;
             session.drain(&mut |_, sample| take_in(decoder, order, sample.time_ns, sample.event));
             order.end_round(&mut |time, event| pass_on(followed, time, event));
         }
@@ -107,7 +134,16 @@ impl Reader {
             moves.adopt(thread.tid, &thread.name, thread.cpu, since_ns);
         }
         let moves_by_kernel = tasks::moves_by_kernel(pid);
-        self.followed.insert(pid, Followed { moves, since_ns, losses, machine, moves_by_kernel });
+        self.followed.insert(
+            pid,
+            Followed {
+                moves,
+                since_ns,
+                losses,
+                machine,
+                moves_by_kernel,
+            },
+        );
         Ok(())
     }
 
@@ -118,26 +154,40 @@ impl Reader {
         let now = now_ns();
         let losses = self.settle()?;
         // Every event until then has been read.
-        let Self { order, followed, .. } = self;
+        let Self {
+            order, followed, ..
+        } = self;
         order.until(now, &mut |time, event| pass_on(followed, time, event));
-        let followed = self.followed.remove(&pid).ok_or(TraceError::NotFollowed { pid })?;
+        let followed = self
+            .followed
+            .remove(&pid)
+            .ok_or(TraceError::NotFollowed { pid })?;
         let replaced = followed.moves.is_renumbered(pid);
         Ok(Watched {
             seconds: now.saturating_sub(followed.since_ns) as f64 / 1e9,
             losses: losses.since(&followed.losses),
             numa_balancing_of_task: TaskCounts::read(pid),
             moves_by_kernel: match (followed.moves_by_kernel, tasks::moves_by_kernel(pid)) {
-                _ if replaced => Known::no("another thread of the process has taken the first one's number"),
+                _ if replaced => {
+                    Known::no("another thread of the process has taken the first one's number")
+                }
                 (Known::Yes(before), Known::Yes(now)) => Known::Yes(now.saturating_sub(before)),
                 (unknown @ Known::No { .. }, _) | (_, unknown) => unknown,
             },
-            found: followed.moves.finish(now, MachineCounts::since_then(followed.machine)),
+            found: followed
+                .moves
+                .finish(now, MachineCounts::since_then(followed.machine)),
         })
     }
 
     /// Reads all that has happened until now.
     fn settle(&mut self) -> Result<Losses, TraceError> {
-        let Self { session, decoder, order, .. } = self;
+        let Self {
+            session,
+            decoder,
+            order,
+            ..
+        } = self;
         session.settle(&mut |_, sample| take_in(decoder, order, sample.time_ns, sample.event))
     }
 }
@@ -149,5 +199,7 @@ fn take_in(decoder: &Decoder, order: &mut Ordered<Event>, time_ns: u64, event: &
 }
 
 fn pass_on(followed: &mut HashMap<i32, Followed>, time_ns: u64, event: Event) {
-    followed.values_mut().for_each(|one| one.moves.take(time_ns, event.clone()));
+    followed
+        .values_mut()
+        .for_each(|one| one.moves.take(time_ns, event.clone()));
 }

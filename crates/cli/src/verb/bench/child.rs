@@ -23,7 +23,10 @@ impl Child {
     /// The child that this process was started as, by its arguments (its own name first); mostly none.
     pub fn asked_for(arguments: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let arguments: Vec<OsString> = arguments.into_iter().skip(1).take(4).collect();
-        let arguments: Vec<&str> = arguments.iter().map(|argument| argument.to_str().unwrap_or_default()).collect();
+        let arguments: Vec<&str> = arguments
+            .iter()
+            .map(|argument| argument.to_str().unwrap_or_default())
+            .collect();
         match arguments[..] {
             ["bench", "child", "probe"] => Some(Self::Probe),
             ["bench", "child", "load"] => Some(Self::Load),
@@ -54,9 +57,13 @@ mod tests {
         let asked = |words: &str| Child::asked_for(words.split(' ').map(OsString::from));
         assert_eq!(asked("nearfar bench child probe"), Some(Child::Probe));
         assert_eq!(asked("/proc/self/exe bench child load"), Some(Child::Load));
-        for other in
-            ["nearfar", "nearfar bench", "nearfar bench child", "nearfar bench child probe --help", "bench child load"]
-        {
+        for other in [
+            "nearfar",
+            "nearfar bench",
+            "nearfar bench child",
+            "nearfar bench child probe --help",
+            "bench child load",
+        ] {
             assert_eq!(asked(other), None, "{other}");
         }
     }

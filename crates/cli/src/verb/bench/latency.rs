@@ -107,7 +107,8 @@ enum LatencyFormat {
 impl Latency {
     /// Measures and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine = nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
+        let machine =
+            nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
         let options = self.options(machine.origin.emulated.is_some())?;
         let survey = survey::measure(&machine, &options).map_err(|error| match error {
             ProbeError::NoSuchNode { .. }
@@ -118,7 +119,9 @@ impl Latency {
             _ => Failure::refused(error),
         })?;
         output::print(&match self.format {
-            LatencyFormat::Table => nearfar_report::latency::survey(&survey, self.details, &output::style(colour)),
+            LatencyFormat::Table => {
+                nearfar_report::latency::survey(&survey, self.details, &output::style(colour))
+            }
             LatencyFormat::Json => output::json("bench-latency/1", Some(&machine.origin), &survey)?,
             LatencyFormat::Svg => nearfar_report::latency::survey_svg(&survey, &machine),
         })
@@ -129,7 +132,9 @@ impl Latency {
         let budget = self.budget.unwrap_or(if emulated { 30.0 } else { 12.0 });
         let budget = Duration::try_from_secs_f64(budget).ok();
         let budget = budget.filter(|budget| (1..=86_400 * 1000).contains(&budget.as_millis()));
-        let budget = budget.ok_or_else(|| Failure::Input(anyhow::anyhow!("--budget takes 0.001 to 86400 seconds")))?;
+        let budget = budget.ok_or_else(|| {
+            Failure::Input(anyhow::anyhow!("--budget takes 0.001 to 86400 seconds"))
+        })?;
         let probe = ProbeOptions {
             budget,
             buffer_bytes: self.buffer,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nearfar_bench::matrix::{
-    self, Answer, Calibrated, EXPERIMENT, LeftOut, Matrix, MatrixCell, Parameters, Places, Policy, Selection, Tuning,
-    stored,
+    self, Answer, Calibrated, EXPERIMENT, LeftOut, Matrix, MatrixCell, Parameters, Places, Policy,
+    Selection, Tuning, stored,
 };
 use nearfar_bench::probe::{ChildError, Pattern, Where, default_buffer_bytes};
 use nearfar_experiment::{Ended, Options, Resume, carry_out, fingerprint, progress};
@@ -63,13 +63,28 @@ struct CellArgs {
     all: bool,
     /// Only these policies: off, on (NUMA balancing without a preferred node), 0, 1 ... (that node preferred, NUMA
     /// balancing on), 0-off, 1-off ...
-    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "cell")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        conflicts_with = "cell"
+    )]
     policies: Vec<Policy>,
     /// Memory only on these nodes, F for floating
-    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "cell")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        conflicts_with = "cell"
+    )]
     memory: Vec<Where>,
     /// CPUs only of these nodes, F for floating
-    #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "cell")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        conflicts_with = "cell"
+    )]
     cpus: Vec<Where>,
     /// Exactly this cell (may be repeated), such as pnid=0,nb=1,mem=F,cpu=0; pnid=-1 is no preferred node
     #[arg(long, value_name = "CELL")]
@@ -140,8 +155,17 @@ struct SetupArgs {
 
 impl SetupArgs {
     fn tuning(&self) -> Tuning {
-        let Self { scan_period_ms, scan_delay_ms, migration_cost_ns, .. } = *self;
-        Tuning { scan_delay_ms, scan_period_ms, migration_cost_ns }
+        let Self {
+            scan_period_ms,
+            scan_delay_ms,
+            migration_cost_ns,
+            ..
+        } = *self;
+        Tuning {
+            scan_delay_ms,
+            scan_period_ms,
+            migration_cost_ns,
+        }
     }
 }
 
@@ -178,19 +202,26 @@ impl PatternArg {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (0.01..=86_400.0).contains(number));
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number| (0.01..=86_400.0).contains(number));
     number.ok_or_else(|| "a run takes 0.01 to 86400 seconds".to_owned())
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number| (0.0..=99.0).contains(number));
+    let number = text
+        .parse()
+        .ok()
+        .filter(|number| (0.0..=99.0).contains(number));
     number.ok_or_else(|| "a load is 0 to 99 percent".to_owned())
 }
 
 impl Probe {
     /// Measures, stores and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine = nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
+        let machine =
+            nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
         let cancel = signals::cancel_flag();
         if self.run.once {
             return self.once(&machine, &cancel, colour);
@@ -221,9 +252,15 @@ impl Probe {
     fn interrupted(&self, answer: &Answer) -> anyhow::Error {
         let (there, wanted) = answer.progress();
         match &answer.run {
-            None => anyhow::anyhow!("interrupted: {there} of {wanted} samples were taken, and nothing is kept"),
+            None => anyhow::anyhow!(
+                "interrupted: {there} of {wanted} samples were taken, and nothing is kept"
+            ),
             Some(run) => {
-                let store = self.store.store.as_ref().map(|file| format!(" --store {}", file.display()));
+                let store = self
+                    .store
+                    .store
+                    .as_ref()
+                    .map(|file| format!(" --store {}", file.display()));
                 anyhow::anyhow!(
                     "interrupted: {there} of {wanted} samples are kept in run {run}; `nearfar bench probe --resume{}` goes on",
                     store.unwrap_or_default()
@@ -236,19 +273,35 @@ impl Probe {
     fn plan(&self, machine: &Machine, cancel: &AtomicBool) -> Result<Plan, Failure> {
         let balancing = matrix::balancing(machine);
         let places = matrix::places(machine);
-        let chosen = matrix::choose(&places, &balancing, &self.cells.selection()).map_err(Failure::input)?;
-        let (mut parameters, warnings) = self.parameters(&places, machine, chosen.cells, chosen.left_out)?;
+        let chosen =
+            matrix::choose(&places, &balancing, &self.cells.selection()).map_err(Failure::input)?;
+        let (mut parameters, warnings) =
+            self.parameters(&places, machine, chosen.cells, chosen.left_out)?;
         let mut estimate = None;
         if self.setup.steps.is_none() {
             let seconds = self.setup.seconds;
-            let found = matrix::calibrate(machine, Path::new(PROGRAM), &parameters, seconds, cancel);
+            let found =
+                matrix::calibrate(machine, Path::new(PROGRAM), &parameters, seconds, cancel);
             let Calibrated { steps, preparing } = found.map_err(refusal)?;
             parameters.steps = steps;
             estimate = Some(preparing + Duration::from_secs_f64(seconds));
         }
-        let RunArgs { samples, seed, label, .. } = &self.run;
+        let RunArgs {
+            samples,
+            seed,
+            label,
+            ..
+        } = &self.run;
         let (seed, label, resume) = (*seed, label.clone(), Resume::Nothing);
-        Ok(Plan { parameters, samples: *samples, seed, label, resume, estimate, warnings })
+        Ok(Plan {
+            parameters,
+            samples: *samples,
+            seed,
+            label,
+            resume,
+            estimate,
+            warnings,
+        })
     }
 
     /// What is the same for all cells, with the number of steps still open unless it was given; and doubts about it.
@@ -259,9 +312,20 @@ impl Probe {
         cells: Vec<MatrixCell>,
         left_out: Vec<LeftOut>,
     ) -> Result<(Parameters, Vec<String>), Failure> {
-        let SetupArgs { pattern, bytes, counts, seconds, steps, huge, load, .. } = &self.setup;
+        let SetupArgs {
+            pattern,
+            bytes,
+            counts,
+            seconds,
+            steps,
+            huge,
+            load,
+            ..
+        } = &self.setup;
         let tuning = self.setup.tuning();
-        let settings = tuning.settings().map_err(|because| Failure::Refused(anyhow::Error::msg(because)))?;
+        let settings = tuning
+            .settings()
+            .map_err(|because| Failure::Refused(anyhow::Error::msg(because)))?;
         let (bytes, warnings) = match bytes {
             Some(bytes) => (*bytes, Vec::new()),
             None => default_buffer_bytes(machine, &places.memory),
@@ -279,7 +343,10 @@ impl Probe {
             cells,
             left_out,
         };
-        Ok((parameters, warnings.iter().map(ToString::to_string).collect()))
+        Ok((
+            parameters,
+            warnings.iter().map(ToString::to_string).collect(),
+        ))
     }
 
     fn print(&self, answer: &Answer, machine: &Machine, colour: Colour) -> Outcome {
@@ -292,7 +359,13 @@ impl Probe {
 
 impl CellArgs {
     fn selection(&self) -> Selection {
-        let Self { all, policies, memory, cpus, cell } = self;
+        let Self {
+            all,
+            policies,
+            memory,
+            cpus,
+            cell,
+        } = self;
         Selection {
             all: *all,
             policies: policies.clone(),
@@ -318,12 +391,16 @@ struct Plan {
 impl Plan {
     /// The newest run in the store that was interrupted on this machine.
     fn of_interrupted(store: &Store, machine: &Machine, asked: &Probe) -> Result<Self, Failure> {
-        let filter =
-            Filter { experiment: Some(EXPERIMENT.to_owned()), label: asked.run.label.clone(), ..Filter::default() };
+        let filter = Filter {
+            experiment: Some(EXPERIMENT.to_owned()),
+            label: asked.run.label.clone(),
+            ..Filter::default()
+        };
         let here = fingerprint(machine, &Host::here());
         let runs = store.list(&filter).map_err(of_store)?;
-        let can_go_on =
-            |run: &Run| run.fingerprint == here && matches!(run.state, RunState::Interrupted | RunState::Failed);
+        let can_go_on = |run: &Run| {
+            run.fingerprint == here && matches!(run.state, RunState::Interrupted | RunState::Failed)
+        };
         let run = runs.into_iter().find(can_go_on).ok_or_else(|| {
             let place = store.path().display();
             let labelled =
@@ -346,7 +423,12 @@ impl Plan {
         })
     }
 
-    fn carry_out(self, store: &mut Store, machine: &Machine, cancel: &AtomicBool) -> Result<(Ended, Answer), Failure> {
+    fn carry_out(
+        self,
+        store: &mut Store,
+        machine: &Machine,
+        cancel: &AtomicBool,
+    ) -> Result<(Ended, Answer), Failure> {
         let mut matrix = Matrix::new(machine, PathBuf::from(PROGRAM), self.parameters);
         let mut options = Options::new(self.samples);
         (options.seed, options.resume, options.label) = (self.seed, self.resume, self.label);
@@ -357,16 +439,22 @@ impl Plan {
             output::say!("{warning}");
             options.warnings.push(warning);
         }
-        let outcome = carry_out(&mut matrix, options, store, machine, cancel).map_err(Failure::refused)?;
+        let outcome =
+            carry_out(&mut matrix, options, store, machine, cancel).map_err(Failure::refused)?;
         let id = outcome.run;
         let read = |store: &Store| Ok((store.run(id)?, store.detail(id)?, store.samples(id)?));
         let (run, detail, samples) = read(store).map_err(of_store)?;
-        Ok((outcome.ended, stored::answer(&run, &detail, &samples).map_err(Failure::input)?))
+        Ok((
+            outcome.ended,
+            stored::answer(&run, &detail, &samples).map_err(Failure::input)?,
+        ))
     }
 
     /// What is about to happen and how long it may take, on standard error.
     fn announce(&self, keeps_nothing: bool) {
-        let Parameters { cells, left_out, .. } = &self.parameters;
+        let Parameters {
+            cells, left_out, ..
+        } = &self.parameters;
         for left in left_out {
             output::say!("not measured: {}, because {}", left.what, left.because);
         }
@@ -375,13 +463,20 @@ impl Plan {
         }
         let runs = cells.len() as u64 * u64::from(self.samples);
         let about = self.estimate.map_or_else(String::new, |each| {
-            format!(" of about {:.1} s, {}", each.as_secs_f64(), rough(each.mul_f64(runs as f64)))
+            format!(
+                " of about {:.1} s, {}",
+                each.as_secs_f64(),
+                rough(each.mul_f64(runs as f64))
+            )
         });
         let interrupted = match keeps_nothing {
             true => "Ctrl-C shows what is there, nothing is kept",
             false => "Ctrl-C keeps what is there, --resume goes on",
         };
-        let (cells, samples) = (count(cells.len(), "cell"), count(self.samples as usize, "sample"));
+        let (cells, samples) = (
+            count(cells.len(), "cell"),
+            count(self.samples as usize, "sample"),
+        );
         output::say!("{cells} x {samples}{about}; {interrupted}");
     }
 }
@@ -400,9 +495,9 @@ fn rough(duration: Duration) -> String {
 fn refusal(error: ChildError) -> Failure {
     match error {
         ChildError::BadSpec { .. } => Failure::input(error),
-        ChildError::Cancelled { .. } => {
-            Failure::Refused(anyhow::anyhow!("interrupted before the first sample: nothing is kept"))
-        }
+        ChildError::Cancelled { .. } => Failure::Refused(anyhow::anyhow!(
+            "interrupted before the first sample: nothing is kept"
+        )),
         _ => Failure::refused(error),
     }
 }

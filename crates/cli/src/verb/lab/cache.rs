@@ -18,8 +18,10 @@ const MIN_LIMIT_BYTES: u64 = 1 << 20;
 
 /// List, remove and limit what the lab keeps: saved guests, unpacked files, kernels, programs for guests
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar lab cache list\n  nearfar lab cache clear --dry-run\n  \
-                             nearfar lab cache clear kernels\n  nearfar lab cache limit 4G")]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab cache list\n  nearfar lab cache clear --dry-run\n  \
+                             nearfar lab cache clear kernels\n  nearfar lab cache limit 4G"
+)]
 pub struct CacheVerbs {
     #[command(subcommand)]
     verb: CacheVerb,
@@ -28,7 +30,9 @@ pub struct CacheVerbs {
 #[derive(Subcommand)]
 enum CacheVerb {
     /// List what the cache holds, with the disk space it uses and when it was last used
-    #[command(after_long_help = "Examples:\n  nearfar lab cache list\n  nearfar lab cache list --format json")]
+    #[command(
+        after_long_help = "Examples:\n  nearfar lab cache list\n  nearfar lab cache list --format json"
+    )]
     List(FormatArgs),
     Clear(Clear),
     Limit(Limit),
@@ -36,7 +40,9 @@ enum CacheVerb {
 
 /// Remove entries of some kinds
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar lab cache clear --dry-run\n  nearfar lab cache clear kernels")]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab cache clear --dry-run\n  nearfar lab cache clear kernels"
+)]
 struct Clear {
     /// The kinds to remove [default: saved-guests and unpacked, which need no network to make again]
     #[arg(value_name = "KIND", value_enum)]
@@ -129,11 +135,26 @@ fn list(cache: &Cache, format: &FormatArgs, colour: Colour) -> Outcome {
     let warnings: Vec<String> = warning.into_iter().collect();
     print_warnings(&warnings);
     output::print(&match format.format {
-        Format::Table => report::list(&entries, limit_bytes, SystemTime::now(), &output::style(colour)),
+        Format::Table => report::list(
+            &entries,
+            limit_bytes,
+            SystemTime::now(),
+            &output::style(colour),
+        ),
         Format::Json => {
             let folder = cache.root().to_string_lossy().into_owned();
             let total_bytes = total(&entries);
-            output::json("lab-cache/1", None, &List { folder, entries, total_bytes, limit_bytes, warnings })?
+            output::json(
+                "lab-cache/1",
+                None,
+                &List {
+                    folder,
+                    entries,
+                    total_bytes,
+                    limit_bytes,
+                    warnings,
+                },
+            )?
         }
     })
 }
@@ -142,26 +163,45 @@ impl Clear {
     fn run(self, cache: &Cache, colour: Colour) -> Outcome {
         let kinds: Vec<Kind> = match self.kinds.is_empty() {
             true => Kind::LOCAL.to_vec(),
-            false => self.kinds.iter().flat_map(|kind| kind.kinds()).copied().collect(),
+            false => self
+                .kinds
+                .iter()
+                .flat_map(|kind| kind.kinds())
+                .copied()
+                .collect(),
         };
         let (removed, warnings) = if self.dry_run || !cache.root().exists() {
             let entries = cache.entries().map_err(failure)?;
-            (entries.into_iter().filter(|entry| kinds.contains(&entry.kind)).collect(), Vec::new())
+            (
+                entries
+                    .into_iter()
+                    .filter(|entry| kinds.contains(&entry.kind))
+                    .collect(),
+                Vec::new(),
+            )
         } else {
             let done = locked(cache)?.clear(&kinds).map_err(failure)?;
             (done.removed, done.warnings)
         };
         print_warnings(&warnings);
-        let cleared = Cleared { dry_run: self.dry_run, freed_bytes: total(&removed), removed, warnings };
+        let cleared = Cleared {
+            dry_run: self.dry_run,
+            freed_bytes: total(&removed),
+            removed,
+            warnings,
+        };
         output::print(&match self.format.format {
-            Format::Table => report::removed(&cleared.removed, self.dry_run, &output::style(colour)),
+            Format::Table => {
+                report::removed(&cleared.removed, self.dry_run, &output::style(colour))
+            }
             Format::Json => output::json("lab-cache-clear/1", None, &cleared)?,
         })?;
         match cleared.warnings.len() {
             0 => Ok(()),
-            failed => {
-                Err(Failure::refused(anyhow::anyhow!("cannot remove {}", nearfar_report::count(failed, "entry"))))
-            }
+            failed => Err(Failure::refused(anyhow::anyhow!(
+                "cannot remove {}",
+                nearfar_report::count(failed, "entry")
+            ))),
         }
     }
 }
@@ -171,7 +211,9 @@ impl Limit {
         let trimmed = match self.size {
             Some(bytes) => {
                 let lock = locked(cache)?;
-                lock.set_limit(bytes).and_then(|()| lock.trim(&[])).map_err(failure)?
+                lock.set_limit(bytes)
+                    .and_then(|()| lock.trim(&[]))
+                    .map_err(failure)?
             }
             None => usage(cache)?,
         };
@@ -192,7 +234,12 @@ fn usage(cache: &Cache) -> Result<Trimmed, Failure> {
     })?;
     let entries = cache.entries().map_err(failure)?;
     let untrimmed = entries.iter().filter(|entry| !entry.kind.is_trimmed());
-    Ok(Trimmed { limit_bytes, total_bytes: total(&entries), untrimmed_bytes: total(untrimmed), ..Trimmed::default() })
+    Ok(Trimmed {
+        limit_bytes,
+        total_bytes: total(&entries),
+        untrimmed_bytes: total(untrimmed),
+        ..Trimmed::default()
+    })
 }
 
 fn locked(cache: &Cache) -> Result<CacheLock<'_>, Failure> {
@@ -201,9 +248,13 @@ fn locked(cache: &Cache) -> Result<CacheLock<'_>, Failure> {
 }
 
 fn total<'a>(entries: impl IntoIterator<Item = &'a CacheEntry>) -> u64 {
-    entries.into_iter().fold(0, |sum, entry| sum.saturating_add(entry.bytes))
+    entries
+        .into_iter()
+        .fold(0, |sum, entry| sum.saturating_add(entry.bytes))
 }
 
 fn print_warnings(warnings: &[String]) {
-    warnings.iter().for_each(|warning| output::say!("warning: {warning}"));
+    warnings
+        .iter()
+        .for_each(|warning| output::say!("warning: {warning}"));
 }

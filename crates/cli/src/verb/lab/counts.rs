@@ -27,8 +27,14 @@ impl Watch {
         let writer = std::thread::spawn(move || {
             loop {
                 let last = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
-                let answer = Answer { emulated: &label, counts: region.counts() };
-                output::write_file(&file, output::json("lab-counts/1", None, &answer)?.as_bytes())?;
+                let answer = Answer {
+                    emulated: &label,
+                    counts: region.counts(),
+                };
+                output::write_file(
+                    &file,
+                    output::json("lab-counts/1", None, &answer)?.as_bytes(),
+                )?;
                 if last {
                     return Ok(());
                 }
@@ -40,7 +46,11 @@ impl Watch {
     /// Writes the last counts.
     pub fn finish(self) -> Outcome {
         drop(self.stop);
-        self.writer.join().unwrap_or_else(|_| Err(Failure::refused(anyhow::anyhow!("writing the counts ended early"))))
+        self.writer.join().unwrap_or_else(|_| {
+            Err(Failure::refused(anyhow::anyhow!(
+                "writing the counts ended early"
+            )))
+        })
     }
 }
 

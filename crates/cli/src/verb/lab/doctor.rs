@@ -11,7 +11,9 @@ use crate::output;
 
 /// Say what the lab needs and finds here, and which command brings what is missing
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar lab doctor\n  nearfar lab doctor --fail-on missing")]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab doctor\n  nearfar lab doctor --fail-on missing"
+)]
 pub struct Doctor {
     /// Exit with code 1 when a part is in this state or a worse one
     #[arg(long, value_enum, value_name = "STATE")]
@@ -45,7 +47,10 @@ impl Doctor {
             Format::Json => output::json("lab-doctor/1", None, &doctor)?,
             Format::Table => nearfar_report::doctor::table(&doctor, &output::style(colour)),
         })?;
-        match self.fail_on.is_some_and(|bad| doctor.items.iter().any(|item| item.state >= bad.state())) {
+        match self
+            .fail_on
+            .is_some_and(|bad| doctor.items.iter().any(|item| item.state >= bad.state()))
+        {
             true => Err(Failure::AskedToFail),
             false => Ok(()),
         }

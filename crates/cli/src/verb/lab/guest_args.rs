@@ -83,15 +83,25 @@ impl GuestArgs {
             "arch" => self.arch = Some(value.parse()?),
             "scale" => self.scale = Some(value.parse()?),
             "delay" => self.delay = Some(value.parse()?),
-            _ => return Err(format!("{key}: not one of machine, kernel, append, arch, scale, delay")),
+            _ => {
+                return Err(format!(
+                    "{key}: not one of machine, kernel, append, arch, scale, delay"
+                ));
+            }
         }
         Ok(self)
     }
 
     /// The order for the lab.
     pub fn order(&self) -> Result<Order, Failure> {
-        let machine = nearfar_sources::read(&Request::source(&self.machine, Want::all())).map_err(Failure::input)?;
-        let name = self.machine.rsplit('/').next().unwrap_or(&self.machine).to_owned();
+        let machine = nearfar_sources::read(&Request::source(&self.machine, Want::all()))
+            .map_err(Failure::input)?;
+        let name = self
+            .machine
+            .rsplit('/')
+            .next()
+            .unwrap_or(&self.machine)
+            .to_owned();
         Ok(Order {
             scale: self.scale.unwrap_or_default(),
             arch: self.arch,
@@ -103,7 +113,11 @@ impl GuestArgs {
                 Accel::Kvm => Some(Acceleration::Kvm),
                 Accel::Tcg => Some(Acceleration::Tcg),
             },
-            root: if self.read_only { Root::ReadOnly } else { Root::Overlay },
+            root: if self.read_only {
+                Root::ReadOnly
+            } else {
+                Root::Overlay
+            },
             results: self.results.clone(),
             console: self.console,
             cold: self.cold,
@@ -129,7 +143,9 @@ pub fn booted(request: &GuestRequest, cancel: &AtomicBool) -> Result<Guest, Fail
 /// What the caller has to mend is wrong input; the rest the system refused.
 pub fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Design(_) | LabError::Kernel { .. } | LabError::Content { .. } => Failure::input(error),
+        LabError::Design(_) | LabError::Kernel { .. } | LabError::Content { .. } => {
+            Failure::input(error)
+        }
         _ => Failure::refused(error),
     }
 }

@@ -27,7 +27,9 @@ pub struct Kernels {
 #[derive(Subcommand)]
 enum KernelsVerb {
     /// List the cached kernels, and those that can be fetched
-    #[command(after_long_help = "Examples:\n  nearfar lab kernels list\n  nearfar lab kernels list --format json")]
+    #[command(
+        after_long_help = "Examples:\n  nearfar lab kernels list\n  nearfar lab kernels list --format json"
+    )]
     List(FormatArgs),
     Get(Get),
     Path(Path),
@@ -52,7 +54,9 @@ struct Get {
 
 /// Print where a kernel's image and modules are
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar lab kernels path 6.12\n  nearfar lab kernels path host")]
+#[command(
+    after_long_help = "Examples:\n  nearfar lab kernels path 6.12\n  nearfar lab kernels path host"
+)]
 struct Path {
     /// What --kernel takes: a series, a release, "host", a path
     #[arg(value_name = "KERNEL")]
@@ -89,10 +93,17 @@ fn list(cache: &Cache, format: &FormatArgs, colour: Colour) -> Outcome {
 
 impl Get {
     fn run(self, cache: &Cache) -> Outcome {
-        let Some(series) = self.series else { return all(cache) };
+        let Some(series) = self.series else {
+            return all(cache);
+        };
         let arch = host_or(self.arch)?;
-        let kernel =
-            kernels::get(cache, series, arch, &mut told(&format!("Linux {series} for {arch}"))).map_err(failure)?;
+        let kernel = kernels::get(
+            cache,
+            series,
+            arch,
+            &mut told(&format!("Linux {series} for {arch}")),
+        )
+        .map_err(failure)?;
         output::print(&format!("{}\n", kernel.image.display()))
     }
 }
@@ -111,7 +122,10 @@ fn all(cache: &Cache) -> Outcome {
             Err(error) => note(what, error),
         }
     }
-    for arch in Arch::ALL.into_iter().filter(|&arch| Some(arch) != Arch::host()) {
+    for arch in Arch::ALL
+        .into_iter()
+        .filter(|&arch| Some(arch) != Arch::host())
+    {
         let what = format!("programs for guests of {arch}");
         match foreign::get_with(cache, arch, &mut told(&what)) {
             Ok(foreign) => output::print(&format!("{}\n", foreign.user_emulator.display()))?,
@@ -120,7 +134,10 @@ fn all(cache: &Cache) -> Outcome {
     }
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(Failure::refused(anyhow::anyhow!("not fetched: {}", missing.join(", ")))),
+        false => Err(Failure::refused(anyhow::anyhow!(
+            "not fetched: {}",
+            missing.join(", ")
+        ))),
     }
 }
 
@@ -128,7 +145,10 @@ impl Path {
     fn run(self, cache: &Cache) -> Outcome {
         let arch = host_or(self.arch)?;
         let kernel = kernels::find_in(cache, Some(&self.kernel), arch).map_err(failure)?;
-        let modules = kernel.modules.map_or_else(|| "none".to_owned(), |modules| modules.display().to_string());
+        let modules = kernel.modules.map_or_else(
+            || "none".to_owned(),
+            |modules| modules.display().to_string(),
+        );
         output::print(&format!(
             "release  {}\nimage    {}\nmodules  {modules}\n",
             kernel.release,
@@ -138,8 +158,11 @@ impl Path {
 }
 
 fn host_or(arch: Option<Arch>) -> Result<Arch, Failure> {
-    let unknown =
-        || Failure::input(anyhow::anyhow!("this host is of none of the lab's architectures: name one with --arch"));
+    let unknown = || {
+        Failure::input(anyhow::anyhow!(
+            "this host is of none of the lab's architectures: name one with --arch"
+        ))
+    };
     arch.or(Arch::host()).ok_or_else(unknown)
 }
 
@@ -152,17 +175,25 @@ fn told(what: &str) -> impl FnMut(Progress<'_>) + use<> {
         let step = match progress {
             Progress::Waiting => "waiting for another nearfar that adds to the cache".to_owned(),
             Progress::Lists { .. } => "asking the mirror for its packages".to_owned(),
-            Progress::Download { package, total, .. } => format!("fetching {package}, {} MB", total / 1_000_000),
+            Progress::Download { package, total, .. } => {
+                format!("fetching {package}, {} MB", total / 1_000_000)
+            }
             Progress::Unpacking(package) => format!("unpacking {package}"),
             Progress::Preparing(part) => format!("making {part}"),
         };
         let percent = match progress {
             Progress::Lists { percent } => format!(" {percent:.0} %"),
-            Progress::Download { done, total, .. } if total > 0 => format!(" {} %", done * 100 / total),
+            Progress::Download { done, total, .. } if total > 0 => {
+                format!(" {} %", done * 100 / total)
+            }
             _ => String::new(),
         };
         if terminal {
-            let end = if matches!(progress, Progress::Preparing(_)) { "\n" } else { "" };
+            let end = if matches!(progress, Progress::Preparing(_)) {
+                "\n"
+            } else {
+                ""
+            };
             output::say_part!("\r\x1b[K{what}: {step}{percent}{end}");
         } else if step != last {
             output::say!("{what}: {step}");

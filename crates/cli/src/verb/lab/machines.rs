@@ -20,12 +20,20 @@ struct Entry {
 /// Lists the gallery.
 pub fn list(format: &FormatArgs, colour: Colour) -> Outcome {
     let entries = nearfar_sources::gallery();
-    let machines: Vec<_> =
-        entries.iter().map(|entry| Entry { name: entry.name, description: entry.description }).collect();
+    let machines: Vec<_> = entries
+        .iter()
+        .map(|entry| Entry {
+            name: entry.name,
+            description: entry.description,
+        })
+        .collect();
     output::print(&match format.format {
         Format::Json => output::json("machines/1", None, &Gallery { machines })?,
         Format::Table => {
-            let rows: Vec<_> = machines.iter().map(|machine| (machine.name, machine.description)).collect();
+            let rows: Vec<_> = machines
+                .iter()
+                .map(|machine| (machine.name, machine.description))
+                .collect();
             nearfar_report::names(&rows, &output::style(colour))
         }
     })

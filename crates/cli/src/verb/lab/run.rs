@@ -35,7 +35,11 @@ pub struct Run {
     #[arg(long)]
     show_command: bool,
     /// The command and its arguments
-    #[arg(last = true, required_unless_present = "show_command", value_name = "COMMAND")]
+    #[arg(
+        last = true,
+        required_unless_present = "show_command",
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 
@@ -59,7 +63,10 @@ impl Run {
         if self.show_command {
             return output::print(&quoted(&command_line(&request)));
         }
-        let exec = Exec { command: self.command, ..Exec::default() };
+        let exec = Exec {
+            command: self.command,
+            ..Exec::default()
+        };
         inside(&request, &exec, self.counts)
     }
 }
@@ -70,7 +77,11 @@ impl Shell {
         let request = prepare(&self.guest)?;
         let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
         // Without a terminal the shell reads commands from its input and ends with it, as `sh` does.
-        let exec = Exec { command: vec![shell], terminal: std::io::stdin().is_terminal(), ..Exec::default() };
+        let exec = Exec {
+            command: vec![shell],
+            terminal: std::io::stdin().is_terminal(),
+            ..Exec::default()
+        };
         inside(&request, &exec, None)
     }
 }
@@ -78,7 +89,9 @@ impl Shell {
 /// What the guest is made of; says on standard error what it could not reproduce.
 fn prepare(guest: &GuestArgs) -> Result<GuestRequest, Failure> {
     let order = guest.order()?;
-    let request = Cache::of_user().and_then(|cache| order.prepare(&cache)).map_err(failure)?;
+    let request = Cache::of_user()
+        .and_then(|cache| order.prepare(&cache))
+        .map_err(failure)?;
     for note in &request.notes {
         output::say!("note: {note}");
     }
@@ -111,7 +124,11 @@ fn quoted(words: &[String]) -> String {
     let mut text = String::new();
     for word in words {
         if !text.is_empty() {
-            text.push_str(if word.starts_with('-') { " \\\n  " } else { " " });
+            text.push_str(if word.starts_with('-') {
+                " \\\n  "
+            } else {
+                " "
+            });
         }
         text.push_str(&shell::word(word.as_ref()));
     }
@@ -123,6 +140,9 @@ mod tests {
     #[test]
     fn a_shown_command_can_be_pasted() {
         let words = ["qemu", "-append", "a b='c'", "-smp", "4"].map(str::to_owned);
-        assert_eq!(super::quoted(&words), "qemu \\\n  -append 'a b='\\''c'\\''' \\\n  -smp 4");
+        assert_eq!(
+            super::quoted(&words),
+            "qemu \\\n  -append 'a b='\\''c'\\''' \\\n  -smp 4"
+        );
     }
 }

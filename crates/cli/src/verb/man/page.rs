@@ -9,21 +9,32 @@ const EXAMPLES: &str = "Examples:\n";
 
 /// Verbs beside a verb that do what comes before or after it.
 const RELATED: &[(&str, &[&str])] = &[
-    ("nearfar-audit", &["nearfar-explain", "nearfar-plan", "nearfar-checkup"]),
+    (
+        "nearfar-audit",
+        &["nearfar-explain", "nearfar-plan", "nearfar-checkup"],
+    ),
     ("nearfar-explain", &["nearfar-audit", "nearfar-plan"]),
     ("nearfar-plan", &["nearfar-audit", "nearfar-apply"]),
-    ("nearfar-apply", &["nearfar-plan", "nearfar-rollback", "nearfar-history"]),
+    (
+        "nearfar-apply",
+        &["nearfar-plan", "nearfar-rollback", "nearfar-history"],
+    ),
     ("nearfar-rollback", &["nearfar-apply", "nearfar-history"]),
     ("nearfar-history", &["nearfar-apply", "nearfar-rollback"]),
     ("nearfar-bench-probe", &["nearfar-runs", "nearfar-prefer"]),
-    ("nearfar-prefer", &["nearfar-trace-migrations", "nearfar-bench-probe"]),
+    (
+        "nearfar-prefer",
+        &["nearfar-trace-migrations", "nearfar-bench-probe"],
+    ),
     ("nearfar-path", &["nearfar-trace-nvme"]),
     ("nearfar-ab", &["nearfar-lab-run", "nearfar-lab-machines"]),
 ];
 
 /// The page of a verb; `name` is that of its file, such as nearfar-lab-run.
 pub fn page(command: &Command, name: &str) -> std::io::Result<Vec<u8>> {
-    let man = clap_mangen::Man::new(command.clone()).manual("nearfar").section("1");
+    let man = clap_mangen::Man::new(command.clone())
+        .manual("nearfar")
+        .section("1");
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
@@ -50,9 +61,18 @@ pub fn page(command: &Command, name: &str) -> std::io::Result<Vec<u8>> {
 
 /// The examples of a verb's long help, a command a line; before them, whatever else the help ends with.
 pub fn help_of(command: &Command) -> (String, Vec<String>) {
-    let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
+    let help = command
+        .get_after_long_help()
+        .or(command.get_after_help())
+        .map(ToString::to_string)
+        .unwrap_or_default();
     let (notes, examples) = help.split_once(EXAMPLES).unwrap_or((&help, ""));
-    let examples = examples.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let examples = examples
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
     (notes.trim().to_owned(), examples)
 }
 
@@ -63,7 +83,13 @@ fn section(heading: &str, text: &str) -> String {
 /// Text as roff takes it: a backslash or a hyphen is itself, and no line is taken for a request.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
-    let line = |line: &str| if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_owned() };
+    let line = |line: &str| {
+        if line.starts_with(['.', '\'']) {
+            format!("\\&{line}")
+        } else {
+            line.to_owned()
+        }
+    };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
@@ -77,39 +103,66 @@ fn italic(text: &str) -> String {
 
 /// Lines as they stand.
 fn verbatim(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(".nf\n{}\n.fi\n", escaped(text)) }
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!(".nf\n{}\n.fi\n", escaped(text))
+    }
 }
 
 /// Terms with what they mean.
 fn terms(terms: &[(&str, &str)]) -> String {
-    terms.iter().fold(String::new(), |mut text, (term, meaning)| {
-        let _ = write!(text, ".TP\n{}\n{}\n", bold(term), escaped(meaning));
-        text
-    })
+    terms
+        .iter()
+        .fold(String::new(), |mut text, (term, meaning)| {
+            let _ = write!(text, ".TP\n{}\n{}\n", bold(term), escaped(meaning));
+            text
+        })
 }
 
 /// `nearfar audit [--source SOURCE] [--pid PID]... [-- COMMAND...]`, each with the names of its values.
 fn synopsis(command: &Command, name: &str) -> String {
     let words = name.replace('-', " ");
     let mut line = vec![bold(&words)];
-    let shown = |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
-    let (places, options): (Vec<&Arg>, Vec<&Arg>) =
-        command.get_arguments().filter(shown).partition(|arg| arg.is_positional());
+    let shown =
+        |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());
+    let (places, options): (Vec<&Arg>, Vec<&Arg>) = command
+        .get_arguments()
+        .filter(shown)
+        .partition(|arg| arg.is_positional());
     // What has to be there comes first.
-    let (needed, free): (Vec<&Arg>, Vec<&Arg>) = options.into_iter().partition(|arg| arg.is_required_set());
-    line.extend(needed.iter().chain(&free).chain(&places).map(|arg| argument(arg)));
+    let (needed, free): (Vec<&Arg>, Vec<&Arg>) =
+        options.into_iter().partition(|arg| arg.is_required_set());
+    line.extend(
+        needed
+            .iter()
+            .chain(&free)
+            .chain(&places)
+            .map(|arg| argument(arg)),
+    );
     if command.has_subcommands() {
         let verb = italic("COMMAND");
-        line.push(if command.is_subcommand_required_set() { verb } else { format!("[{verb}]") });
+        line.push(if command.is_subcommand_required_set() {
+            verb
+        } else {
+            format!("[{verb}]")
+        });
     }
     line.join(" ") + "\n"
 }
 
 fn argument(arg: &Arg) -> String {
     let many = matches!(arg.get_action(), clap::ArgAction::Append)
-        || arg.get_num_args().is_some_and(|range| range.max_values() > 1);
-    let values =
-        arg.get_value_names().unwrap_or_default().iter().map(|name| italic(name)).collect::<Vec<_>>().join(" ");
+        || arg
+            .get_num_args()
+            .is_some_and(|range| range.max_values() > 1);
+    let values = arg
+        .get_value_names()
+        .unwrap_or_default()
+        .iter()
+        .map(|name| italic(name))
+        .collect::<Vec<_>>()
+        .join(" ");
     let text = match (arg.get_long(), arg.get_action().takes_values()) {
         (Some(long), true) => format!("{} {values}", bold(&format!("--{long}"))),
         (Some(long), false) => bold(&format!("--{long}")),
@@ -137,29 +190,50 @@ fn exit_status(command: &Command) -> String {
     if has(command, "fail_on") {
         codes.push(("1", "The answer is one that --fail-on names."));
     } else if has(command, "yes") {
-        codes.push(("1", "The question whether to make the changes was answered with no."));
+        codes.push((
+            "1",
+            "The question whether to make the changes was answered with no.",
+        ));
     }
-    codes.push(("2", "Wrong usage, unreadable input, or a target that does not exist."));
+    codes.push((
+        "2",
+        "Wrong usage, unreadable input, or a target that does not exist.",
+    ));
     codes.push(("3", "The system refused."));
     if has(command, "command") && command.get_name() != "ab" {
         codes.push(("126, 127", "COMMAND cannot be executed, or there is none."));
-        codes.push(("other", "That of COMMAND; 128 and the number of the signal that ended it."));
+        codes.push((
+            "other",
+            "That of COMMAND; 128 and the number of the signal that ended it.",
+        ));
     }
     terms(&codes)
 }
 
 fn environment(command: &Command, name: &str) -> Vec<(&'static str, &'static str)> {
     let mut known = vec![
-        ("COLUMNS", "Columns of a line; without it those of the terminal, or 100 in a pipe or file."),
-        ("NEARFAR_LOG", "What is said on standard error of the work itself, by crate; as --verbose."),
+        (
+            "COLUMNS",
+            "Columns of a line; without it those of the terminal, or 100 in a pipe or file.",
+        ),
+        (
+            "NEARFAR_LOG",
+            "What is said on standard error of the work itself, by crate; as --verbose.",
+        ),
         ("NO_COLOR", "No colour, unless --color always is given."),
     ];
     if has(command, "store") || name == "nearfar-runs" || name == "nearfar-bench" {
         known.push(("NEARFAR_STORE", "The file that runs are kept in."));
-        known.push(("XDG_DATA_HOME", "Where nearfar/runs.db is otherwise, instead of ~/.local/share."));
+        known.push((
+            "XDG_DATA_HOME",
+            "Where nearfar/runs.db is otherwise, instead of ~/.local/share.",
+        ));
     }
     if is_of_lab(name) {
-        known.push(("XDG_CACHE_HOME", "Where the lab's cache is, instead of ~/.cache."));
+        known.push((
+            "XDG_CACHE_HOME",
+            "Where the lab's cache is, instead of ~/.cache.",
+        ));
     }
     if name == "nearfar-lab-shell" {
         known.push(("SHELL", "The shell that is opened in the guest."));
@@ -170,37 +244,72 @@ fn environment(command: &Command, name: &str) -> Vec<(&'static str, &'static str
 fn files(command: &Command, name: &str) -> Vec<(&'static str, &'static str)> {
     let mut known = Vec::new();
     if has(command, "source") || has(command, "root") {
-        known.push(("/sys, /proc", "What the running system is read from; --root names another place."));
+        known.push((
+            "/sys, /proc",
+            "What the running system is read from; --root names another place.",
+        ));
     }
     if has(command, "state") {
-        known.push(("/var/lib/nearfar", "Journals of what was changed; --state names another place."));
+        known.push((
+            "/var/lib/nearfar",
+            "Journals of what was changed; --state names another place.",
+        ));
     }
     if has(command, "html") {
-        known.push(("nearfar-checkup.html", "The page, where --html names no other."));
+        known.push((
+            "nearfar-checkup.html",
+            "The page, where --html names no other.",
+        ));
     }
     if name.starts_with("nearfar-prefer") {
-        known.push(("/etc/nearfar/prefer.toml", "The rules of nearfar prefer service."));
-        known.push(("/run/nearfar, /var/lib/nearfar", "The lock, and the affinities that are put back."));
+        known.push((
+            "/etc/nearfar/prefer.toml",
+            "The rules of nearfar prefer service.",
+        ));
+        known.push((
+            "/run/nearfar, /var/lib/nearfar",
+            "The lock, and the affinities that are put back.",
+        ));
     }
     if has(command, "store") || name == "nearfar-runs" || name == "nearfar-bench" {
         known.push(("~/.local/share/nearfar/runs.db", "Stored runs."));
     }
     if is_of_lab(name) {
-        known.push(("~/.cache/nearfar", "Kernels, programs for guests, saved guests."));
+        known.push((
+            "~/.cache/nearfar",
+            "Kernels, programs for guests, saved guests.",
+        ));
     }
     if name.starts_with("nearfar-trace") {
-        known.push(("/sys/kernel/tracing", "The kernel's descriptions of its events."));
+        known.push((
+            "/sys/kernel/tracing",
+            "The kernel's descriptions of its events.",
+        ));
     }
     // What every verb has.
-    known.push(("/usr/local/share/doc/nearfar", "The documentation, where make install had no other PREFIX."));
+    known.push((
+        "/usr/local/share/doc/nearfar",
+        "The documentation, where make install had no other PREFIX.",
+    ));
     known
 }
 
 /// The page above, those below, related ones, and programs that look at the same things.
 fn see_also(command: &Command, name: &str) -> String {
-    let mut pages: Vec<String> = name.rsplit_once('-').map(|(above, _)| above.to_owned()).into_iter().collect();
-    pages.extend(command.get_subcommands().map(|below| format!("{name}-{}", below.get_name())));
-    let related = RELATED.iter().find(|(of, _)| *of == name).map_or(&[][..], |(_, related)| related);
+    let mut pages: Vec<String> = name
+        .rsplit_once('-')
+        .map(|(above, _)| above.to_owned())
+        .into_iter()
+        .collect();
+    pages.extend(
+        command
+            .get_subcommands()
+            .map(|below| format!("{name}-{}", below.get_name())),
+    );
+    let related = RELATED
+        .iter()
+        .find(|(of, _)| *of == name)
+        .map_or(&[][..], |(_, related)| related);
     pages.extend(related.iter().map(ToString::to_string));
     let own = pages.into_iter().map(|page| format!("{}(1)", bold(&page)));
     let others = ["numactl(8)", "lstopo(1)"].into_iter().map(|page| {

@@ -25,17 +25,34 @@ pub fn run(
     machine: &Machine,
     options: KeeperOptions,
 ) -> Result<(KeeperReport, Ended), Failure> {
-    let Some((program, arguments)) = words.split_first() else { unreachable!("clap asks for a command") };
+    let Some((program, arguments)) = words.split_first() else {
+        unreachable!("clap asks for a command")
+    };
     let mut command = Command::new(program);
     command.args(arguments);
     // Before the command is there: neither its end nor a signal for it is missed.
     let signals = Signals::new([SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGHUP]);
-    let mut signals = signals.context("waiting for signals").map_err(Failure::refused)?;
-    let (keeper, mut child) = Keeper::spawn(command, policy, node, machine, options).map_err(failure)?;
-    let status = wait(&mut child, &mut signals).context("waiting for the command").map_err(Failure::refused)?;
+    let mut signals = signals
+        .context("waiting for signals")
+        .map_err(Failure::refused)?;
+    let (keeper, mut child) =
+        Keeper::spawn(command, policy, node, machine, options).map_err(failure)?;
+    let status = wait(&mut child, &mut signals)
+        .context("waiting for the command")
+        .map_err(Failure::refused)?;
     let kept = keeper.stop().map_err(failure)?;
-    let words = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    Ok((kept, Ended { command: words, exit_code: status.code(), signal: status.signal() }))
+    let words = words
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    Ok((
+        kept,
+        Ended {
+            command: words,
+            exit_code: status.code(),
+            signal: status.signal(),
+        },
+    ))
 }
 
 fn wait(child: &mut Child, signals: &mut Signals) -> std::io::Result<ExitStatus> {

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_prefer::KeeperOptions;
-use nearfar_prefer::cgroup::{CgroupError, Group, KeptGroup, KeptGroupError, KeptGroupReport, Through};
+use nearfar_prefer::cgroup::{
+    CgroupError, Group, KeptGroup, KeptGroupError, KeptGroupReport, Through,
+};
 use nearfar_prefer::near::Home;
 use nearfar_report::Style;
 use serde::Serialize;
@@ -63,14 +65,28 @@ impl Kept {
         let near = near.map(ToString::to_string);
         let near = near.as_deref();
         Ok(match (format, &self.kept) {
-            (Format::Json, _) => output::json("prefer-group/1", Some(&machine.origin), &self)? + "\n",
+            (Format::Json, _) => {
+                output::json("prefer-group/1", Some(&machine.origin), &self)? + "\n"
+            }
             (Format::Table, KeptGroupReport::Cpuset(report)) => {
                 let emulated = machine.origin.emulated.as_deref();
-                nearfar_report::prefer::group::table(&self.group, &self.how, near, report, emulated, style)
+                nearfar_report::prefer::group::table(
+                    &self.group,
+                    &self.how,
+                    near,
+                    report,
+                    emulated,
+                    style,
+                )
             }
             (Format::Table, KeptGroupReport::Threads(report)) => {
                 let how = format!("control group {}, {}\n", self.group, self.how);
-                how + &nearfar_report::prefer::table(report, near, machine.origin.emulated.as_deref(), style)
+                how + &nearfar_report::prefer::table(
+                    report,
+                    near,
+                    machine.origin.emulated.as_deref(),
+                    style,
+                )
             }
         })
     }
@@ -107,7 +123,12 @@ pub fn keep(
         how += "; ended before it was told to: the group is gone";
     }
     let kept = keeper.stop().map_err(failure)?;
-    Ok(Kept { near: None, group: group.name().to_owned(), how, kept })
+    Ok(Kept {
+        near: None,
+        group: group.name().to_owned(),
+        how,
+        kept,
+    })
 }
 
 /// What was asked for wrongly, and what the system refused.

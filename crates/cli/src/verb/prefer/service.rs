@@ -19,7 +19,8 @@ use crate::output;
 /// SIGHUP makes it read the file again; a file with a fault changes nothing. SIGTERM and Ctrl-C end it and give every task
 /// back the CPUs it had. What happens is said on standard error.
 #[derive(Args)]
-#[command(after_long_help = "The file holds rules, of which the first that matches a task has it:
+#[command(
+    after_long_help = "The file holds rules, of which the first that matches a task has it:
 
   scan_seconds = 0.5             # how often to look for new tasks
 
@@ -32,7 +33,8 @@ use crate::output;
 
 Examples:
   nearfar prefer service --check
-  nearfar prefer service --config ./prefer.toml")]
+  nearfar prefer service --config ./prefer.toml"
+)]
 pub struct Service {
     /// The configuration
     #[arg(long, value_name = "FILE", default_value = "/etc/nearfar/prefer.toml")]
@@ -56,7 +58,8 @@ impl Service {
             return self.show(colour);
         }
         let control = control().map_err(Failure::refused)?;
-        let machine = || nearfar_sources::read(&Request::live(want())).map_err(|error| error.to_string());
+        let machine =
+            || nearfar_sources::read(&Request::live(want())).map_err(|error| error.to_string());
         service::run(&self.config, &control, &Surroundings { machine: &machine }).map_err(failure)
     }
 
@@ -65,12 +68,17 @@ impl Service {
         let machine = nearfar_sources::read(&Request::live(want())).map_err(Failure::input)?;
         let rules = service::check(&config, &machine).map_err(failure)?;
         match self.format.format {
-            Format::Table => output::print(&nearfar_report::prefer::check::table(&rules, &output::style(colour)))?,
+            Format::Table => output::print(&nearfar_report::prefer::check::table(
+                &rules,
+                &output::style(colour),
+            ))?,
             Format::Json => {
                 output::print(&output::json(
                     "prefer-service-check/1",
                     Some(&machine.origin),
-                    &Answer { rules: rules.clone() },
+                    &Answer {
+                        rules: rules.clone(),
+                    },
                 )?)?;
             }
         }
@@ -89,14 +97,22 @@ impl Service {
 }
 
 fn want() -> Want {
-    Want { devices: true, ..Want::placement() }
+    Want {
+        devices: true,
+        ..Want::placement()
+    }
 }
 
 /// Flags that signals set, and a pipe they are heard by while the service waits. A second Ctrl-C or SIGTERM ends at once:
 /// what is to be put back is on record.
 fn control() -> std::io::Result<Control> {
-    let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (wake, waker) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK)?;
+    let (stop, reload) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (wake, waker) = rustix::pipe::pipe_with(
+        rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
+    )?;
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;

@@ -57,11 +57,17 @@ impl Export {
     /// Reads and writes.
     pub fn run(self) -> Outcome {
         let store = self.store.open_existing()?;
-        let mut numbers = self.runs.iter().map(|which| which.find(&store)).collect::<Result<Vec<_>, _>>()?;
+        let mut numbers = self
+            .runs
+            .iter()
+            .map(|which| which.find(&store))
+            .collect::<Result<Vec<_>, _>>()?;
         // A run that is named twice is written once: its samples would else count double.
         let mut known = BTreeSet::new();
         numbers.retain(|number| known.insert(*number));
-        let whole = numbers.into_iter().map(|number| store.whole(number).map_err(of_store));
+        let whole = numbers
+            .into_iter()
+            .map(|number| store.whole(number).map_err(of_store));
         let runs = whole.collect::<Result<Vec<Whole>, Failure>>()?;
         let mut bytes = Vec::new();
         match self.format {
@@ -69,7 +75,8 @@ impl Export {
                 bytes = output::json(SCHEMA, None, &Exported { runs })?.into_bytes();
                 bytes.push(b'\n');
             }
-            Kind::Csv => write_csv(&Table::of(&runs).map_err(Failure::input)?, &mut bytes).map_err(Failure::refused)?,
+            Kind::Csv => write_csv(&Table::of(&runs).map_err(Failure::input)?, &mut bytes)
+                .map_err(Failure::refused)?,
             Kind::Parquet => {
                 let table = Table::of(&runs).map_err(Failure::input)?;
                 write_parquet(&table, &mut bytes).map_err(Failure::refused)?;
@@ -87,10 +94,14 @@ impl Export {
 fn to_pipe(bytes: &[u8]) -> Outcome {
     let mut out = std::io::stdout().lock();
     if out.is_terminal() {
-        return Err(Failure::Input(anyhow!("Parquet is not for a terminal: name a file with -o FILE")));
+        return Err(Failure::Input(anyhow!(
+            "Parquet is not for a terminal: name a file with -o FILE"
+        )));
     }
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
-        written => written.context("writing to standard output").map_err(Failure::refused),
+        written => written
+            .context("writing to standard output")
+            .map_err(Failure::refused),
     }
 }

@@ -19,7 +19,9 @@ const LARGEST: u64 = 1 << 30;
 ///
 /// Each gets the next free number. One that is here already is left alone. Of each file all runs are added or none.
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar runs import run.json\n  nearfar runs import - --store other.db")]
+#[command(
+    after_long_help = "Examples:\n  nearfar runs import run.json\n  nearfar runs import - --store other.db"
+)]
 pub struct Import {
     /// What `runs export --format json` wrote; "-" for standard input
     #[arg(value_name = "FILE", required = true)]
@@ -37,7 +39,9 @@ impl Import {
         let mut all = Imported::default();
         let added = self.files.iter().try_for_each(|file| {
             let name = file.display();
-            let json = read(file).with_context(|| format!("reading {name}")).map_err(Failure::Input)?;
+            let json = read(file)
+                .with_context(|| format!("reading {name}"))
+                .map_err(Failure::Input)?;
             // Not before there is something to add: a store that is missing is made.
             let store = match &mut store {
                 Some(store) => store,
@@ -69,7 +73,8 @@ fn add(store: &mut Store, json: &[u8], file: &Path) -> Result<Imported, Failure>
 
 /// The bytes of a file or of standard input.
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    const TOO_LARGE: &str = "it has more than a gibibyte, too much to be read at once; export fewer runs into one file";
+    const TOO_LARGE: &str =
+        "it has more than a gibibyte, too much to be read at once; export fewer runs into one file";
     let input: Box<dyn Read> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),
         false => {

@@ -15,7 +15,9 @@ use crate::output;
 
 /// List stored runs, newest first
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar runs list\n  nearfar runs list --experiment probe --since 7d")]
+#[command(
+    after_long_help = "Examples:\n  nearfar runs list\n  nearfar runs list --experiment probe --since 7d"
+)]
 pub struct List {
     /// Only runs of this experiment
     #[arg(long, value_name = "NAME")]
@@ -44,8 +46,20 @@ struct Listed {
 impl List {
     /// Lists; a store that is not there has no runs.
     pub fn run(self, colour: Colour) -> Outcome {
-        let Self { experiment, label, since, limit, store, format } = self;
-        let filter = Filter { experiment, label, since_s: since, limit };
+        let Self {
+            experiment,
+            label,
+            since,
+            limit,
+            store,
+            format,
+        } = self;
+        let filter = Filter {
+            experiment,
+            label,
+            since_s: since,
+            limit,
+        };
         let path = store.path()?;
         let place = path.display();
         let (runs, because) = match Store::open_existing(&path) {
@@ -73,13 +87,22 @@ impl List {
 
 /// Fails for the name of an experiment that no run has and this nearfar does not make.
 fn check_experiment(all: &[Run], experiment: Option<&str>) -> Outcome {
-    let Some(asked) = experiment.filter(|asked| *asked != matrix::EXPERIMENT) else { return Ok(()) };
-    let mut known: Vec<&str> = all.iter().map(|run| run.experiment.as_str()).chain([matrix::EXPERIMENT]).collect();
+    let Some(asked) = experiment.filter(|asked| *asked != matrix::EXPERIMENT) else {
+        return Ok(());
+    };
+    let mut known: Vec<&str> = all
+        .iter()
+        .map(|run| run.experiment.as_str())
+        .chain([matrix::EXPERIMENT])
+        .collect();
     known.sort_unstable();
     known.dedup();
     match known.contains(&asked) {
         true => Ok(()),
-        false => Err(Failure::Input(anyhow!("there is no experiment {asked:?}; {}", alternatives(asked, &known)))),
+        false => Err(Failure::Input(anyhow!(
+            "there is no experiment {asked:?}; {}",
+            alternatives(asked, &known)
+        ))),
     }
 }
 
@@ -95,9 +118,14 @@ fn since(text: &str) -> Result<f64, String> {
             "w" => 604_800.0,
             _ => return None,
         };
-        number.parse::<u32>().ok().map(|number| now_s() - f64::from(number) * unit)
+        number
+            .parse::<u32>()
+            .ok()
+            .map(|number| now_s() - f64::from(number) * unit)
     };
-    ago().or_else(|| day(text)).ok_or_else(|| "a day such as 2026-11-21, or a time ago such as 12h or 7d".to_owned())
+    ago()
+        .or_else(|| day(text))
+        .ok_or_else(|| "a day such as 2026-11-21, or a time ago such as 12h or 7d".to_owned())
 }
 
 /// When a day of the Gregorian calendar begins, in UTC; for years from 1970 on. Years are counted from March, so that
@@ -105,8 +133,9 @@ fn since(text: &str) -> Result<f64, String> {
 fn day(text: &str) -> Option<f64> {
     let mut parts = text.split('-');
     let mut number = |digits: usize| {
-        let part =
-            parts.next().filter(|part| part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit()))?;
+        let part = parts.next().filter(|part| {
+            part.len() == digits && part.bytes().all(|byte| byte.is_ascii_digit())
+        })?;
         part.parse::<i64>().ok()
     };
     let (year, month, day) = (number(4)?, number(2)?, number(2)?);
@@ -122,8 +151,13 @@ fn day(text: &str) -> Option<f64> {
     if !(1..=longest).contains(&day) {
         return None;
     }
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days =
+        365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
     Some(days as f64 * 86_400.0)
 }
 
@@ -137,9 +171,19 @@ mod tests {
         assert_eq!(since("2000-02-29"), Ok(951_782_400.0));
         assert_eq!(since("2026-11-21"), Ok(1_795_219_200.0));
         assert!((since("2h").unwrap() - (now_s() - 7200.0)).abs() < 5.0);
-        for wrong in
-            ["", "d", "-1d", "7", "7x", "2026-13-01", "2026-02-29", "2026-1-1", "1969-12-31", "2026-11-21-1", "é"]
-        {
+        for wrong in [
+            "",
+            "d",
+            "-1d",
+            "7",
+            "7x",
+            "2026-13-01",
+            "2026-02-29",
+            "2026-1-1",
+            "1969-12-31",
+            "2026-11-21-1",
+            "é",
+        ] {
             assert!(since(wrong).is_err(), "{wrong}");
         }
     }

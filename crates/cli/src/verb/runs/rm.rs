@@ -24,7 +24,11 @@ impl Rm {
     /// Removes all of them, or none where one is not there.
     pub fn run(self, colour: Colour) -> Outcome {
         let mut store = self.store.open_existing()?;
-        let runs = self.runs.iter().map(|which| which.find(&store)).collect::<Result<Vec<_>, _>>()?;
+        let runs = self
+            .runs
+            .iter()
+            .map(|which| which.find(&store))
+            .collect::<Result<Vec<_>, _>>()?;
         let removed = store.remove(&runs).map_err(of_store)?;
         output::print(&match self.format.format {
             Format::Table => nearfar_report::runs::removed(&removed, &output::style(colour)),

@@ -12,7 +12,9 @@ use crate::output;
 
 /// Show a stored run: where and how it was made, and what its samples say cell by cell
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --format json")]
+#[command(
+    after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --format json"
+)]
 pub struct Show {
     /// Its number, or "last"
     #[arg(value_name = "RUN")]
@@ -38,10 +40,17 @@ impl Show {
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
         let run = store.run(id).map_err(of_store)?;
-        let (detail, samples) = (store.detail(id).map_err(of_store)?, store.samples(id).map_err(of_store)?);
+        let (detail, samples) = (
+            store.detail(id).map_err(of_store)?,
+            store.samples(id).map_err(of_store)?,
+        );
         let summary = summarise(&detail.plan, &samples);
         if self.format.format == Format::Json {
-            let shown = Shown { run: &run, detail: &detail, summary: &summary };
+            let shown = Shown {
+                run: &run,
+                detail: &detail,
+                summary: &summary,
+            };
             return output::print(&output::json("runs-show/1", None, &shown)?);
         }
         let style = output::style(colour);
@@ -49,14 +58,19 @@ impl Show {
         if run.experiment == matrix::EXPERIMENT {
             match matrix::stored::answer(&run, &detail, &samples) {
                 Ok(answer) => {
-                    let header = nearfar_report::runs::header(&run, &detail, machine.as_ref(), &style);
-                    return output::print(&format!("{header}\n{}", nearfar_report::probe::stored(&answer, &style)));
+                    let header =
+                        nearfar_report::runs::header(&run, &detail, machine.as_ref(), &style);
+                    return output::print(&format!(
+                        "{header}\n{}",
+                        nearfar_report::probe::stored(&answer, &style)
+                    ));
                 }
                 // Of a newer nearfar, say: what the runs of all experiments have can be shown all the same.
                 Err(error) => output::say!("nearfar: {error}; shown as a run of any experiment"),
             }
         }
-        let shown = nearfar_report::runs::show(&run, &detail, machine.as_ref(), &summary, &samples, &style);
+        let shown =
+            nearfar_report::runs::show(&run, &detail, machine.as_ref(), &summary, &samples, &style);
         output::print(&shown)
     }
 }

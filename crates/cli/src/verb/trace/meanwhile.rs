@@ -47,14 +47,25 @@ impl Meanwhile {
             let started = Command::new(program).args(arguments).spawn();
             let child = started.map_err(|error| Failure::not_started(program, error))?;
             let end = pidfd_open(pid(&child), PidfdFlags::empty()).ok();
-            Ok(Running { words: command.to_vec(), child, end, asked_to_end: None })
+            Ok(Running {
+                words: command.to_vec(),
+                child,
+                end,
+                asked_to_end: None,
+            })
         });
-        Ok(Self { seconds, running: running.transpose()?, cancel })
+        Ok(Self {
+            seconds,
+            running: running.transpose()?,
+            cancel,
+        })
     }
 
     /// The command's process.
     pub fn pid(&self) -> Option<i32> {
-        self.running.as_ref().map(|running| running.child.id().cast_signed())
+        self.running
+            .as_ref()
+            .map(|running| running.child.id().cast_signed())
     }
 
     /// Calls `round` again and again until the command has ended, the time is over, `round` has enough (false) or
@@ -66,22 +77,37 @@ impl Meanwhile {
     ) -> Result<Option<Ended>, Failure> {
         let begin = Instant::now();
         loop {
-            let left = self.seconds.map_or(LOOK, |seconds| seconds.saturating_sub(begin.elapsed()).min(LOOK));
-            let end = self.running.as_ref().and_then(|running| running.end.as_ref());
+            let left = self.seconds.map_or(LOOK, |seconds| {
+                seconds.saturating_sub(begin.elapsed()).min(LOOK)
+            });
+            let end = self
+                .running
+                .as_ref()
+                .and_then(|running| running.end.as_ref());
             let ends: Vec<_> = end.iter().map(|end| end.as_fd()).collect();
             session.wait(left, &ends).map_err(refused)?;
             let enough = !round(session);
             let cancelled = self.cancel.load(Ordering::Relaxed);
             match &mut self.running {
                 Some(running) => {
-                    if let Some(status) = running.child.try_wait().context("waiting").map_err(Failure::refused)? {
+                    if let Some(status) = running
+                        .child
+                        .try_wait()
+                        .context("waiting")
+                        .map_err(Failure::refused)?
+                    {
                         return Ok(Some(running.ended(status)));
                     }
                     if cancelled {
                         running.ask_to_end();
                     }
                 }
-                None if cancelled || enough || self.seconds.is_some_and(|seconds| begin.elapsed() >= seconds) => {
+                None if cancelled
+                    || enough
+                    || self
+                        .seconds
+                        .is_some_and(|seconds| begin.elapsed() >= seconds) =>
+                {
                     return Ok(None);
                 }
                 None => {}
@@ -106,8 +132,16 @@ impl Running {
     }
 
     fn ended(&self, status: ExitStatus) -> Ended {
-        let command = self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-        Ended { command, exit_code: status.code(), signal: status.signal() }
+        let command = self
+            .words
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        Ended {
+            command,
+            exit_code: status.code(),
+            signal: status.signal(),
+        }
     }
 }
 

@@ -28,9 +28,11 @@ type Tracepoint<'a> = (&'a nearfar_trace::format::Format, Option<String>);
 /// they have ended, the time is over or Ctrl-C. The exit code is that of COMMAND.
 #[derive(Args)]
 #[command(group = ArgGroup::new("whom").required(true).args(["pid", "cgroup", "command"]))]
-#[command(after_long_help = "Examples:\n  nearfar trace migrations --pid 4711 --seconds 30\n  \
+#[command(
+    after_long_help = "Examples:\n  nearfar trace migrations --pid 4711 --seconds 30\n  \
                              nearfar trace migrations --cgroup system.slice/redis.service --seconds 30\n  \
-                             nearfar trace migrations -- ./probe --counts 100")]
+                             nearfar trace migrations -- ./probe --counts 100"
+)]
 pub struct Migrations {
     /// Trace this process (may be repeated)
     #[arg(long, value_name = "PID", value_parser = crate::args::pid)]
@@ -60,10 +62,20 @@ impl Migrations {
             return Err(refused(TraceError::Container));
         }
         let machine = read_machine(Want::topology())?;
-        let formats = Tracefs::find().and_then(|tracefs| Formats::read(&tracefs)).map_err(refused)?;
+        let formats = Tracefs::find()
+            .and_then(|tracefs| Formats::read(&tracefs))
+            .map_err(refused)?;
         let decoder = Decoder::new(&formats).map_err(Failure::refused)?;
-        let tracepoints = if self.no_follow { self.only(&formats)? } else { formats.following() };
-        let plan = Plan { cpus: &machine.cpu_states.online, tracepoints: &tracepoints, names: false };
+        let tracepoints = if self.no_follow {
+            self.only(&formats)?
+        } else {
+            formats.following()
+        };
+        let plan = Plan {
+            cpus: &machine.cpu_states.online,
+            tracepoints: &tracepoints,
+            names: false,
+        };
         let mut session = Session::open(&plan).map_err(refused)?;
         let balancing = MachineCounts::read();
         session.enable().map_err(refused)?;
@@ -96,20 +108,37 @@ impl Migrations {
         })?;
         // Closing the events takes the kernel a quarter of a second, which is no part of anybody's time in the trace.
         let end = now_ns();
-        let finished = session.finish(&mut |_, sample| read(sample, &mut order)).map_err(refused)?;
+        let finished = session
+            .finish(&mut |_, sample| read(sample, &mut order))
+            .map_err(refused)?;
         order.finish(&mut |time, event| moves.take(time, event));
         let answer = moves.finish(end, MachineCounts::since_then(balancing));
         let traced = Traced::new(finished, &machine, command, answer);
-        self.answer.give("trace-migrations/1", &machine.origin, &traced, colour, nearfar_report::trace::migrations)
+        self.answer.give(
+            "trace-migrations/1",
+            &machine.origin,
+            &traced,
+            colour,
+            nearfar_report::trace::migrations,
+        )
     }
 
     /// Only the threads there are now.
     fn only<'a>(&self, formats: &'a Formats) -> Result<Vec<Tracepoint<'a>>, Failure> {
         let tids: Vec<i32> = self.threads()?.iter().map(|thread| thread.tid).collect();
         let leaders = tids.iter().filter_map(|&tid| tasks::leader(tid));
-        let tids: Vec<i32> = tids.iter().copied().chain(leaders).collect::<BTreeSet<_>>().into_iter().collect();
+        let tids: Vec<i32> = tids
+            .iter()
+            .copied()
+            .chain(leaders)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
         formats.only(&tids).ok_or_else(|| {
-            Failure::input(anyhow::anyhow!("{} threads are too many for --no-follow: leave it out", tids.len()))
+            Failure::input(anyhow::anyhow!(
+                "{} threads are too many for --no-follow: leave it out",
+                tids.len()
+            ))
         })
     }
 
@@ -122,7 +151,9 @@ impl Migrations {
         if let Some(group) = &self.cgroup {
             threads.extend(tasks::of_cgroup(group).map_err(Failure::input)?);
             if threads.is_empty() {
-                return Err(Failure::input(anyhow::anyhow!("control group {group}: no task is in it or below it")));
+                return Err(Failure::input(anyhow::anyhow!(
+                    "control group {group}: no task is in it or below it"
+                )));
             }
         }
         Ok(threads)

@@ -39,13 +39,22 @@ pub struct Nvme {
 impl Nvme {
     /// Traces, answers, prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let machine = read_machine(Want { devices: true, ..Want::placement() })?;
+        let machine = read_machine(Want {
+            devices: true,
+            ..Want::placement()
+        })?;
         // A wrong name is said before anything runs.
         nvme::subsystems(&machine, self.subsystem.as_deref()).map_err(Failure::input)?;
         let tracefs = Tracefs::find().map_err(refused)?;
-        let format = tracefs.tracepoint(nvme::SYSTEM, nvme::EVENT).map_err(refused)?;
+        let format = tracefs
+            .tracepoint(nvme::SYSTEM, nvme::EVENT)
+            .map_err(refused)?;
         let decoder = Decoder::new(&format).map_err(Failure::refused)?;
-        let plan = Plan { cpus: &machine.cpu_states.online, tracepoints: &[(&format, None)], names: true };
+        let plan = Plan {
+            cpus: &machine.cpu_states.online,
+            tracepoints: &[(&format, None)],
+            names: true,
+        };
         let mut session = Session::open(&plan).map_err(refused)?;
         session.enable().map_err(refused)?;
         let meanwhile = Meanwhile::start(self.seconds, &self.command)?;
@@ -55,10 +64,19 @@ impl Nvme {
             commands.name(|pid| session.name_of(pid));
             true
         })?;
-        let finished = session.finish(&mut |cpu, sample| commands.take(cpu, sample)).map_err(refused)?;
+        let finished = session
+            .finish(&mut |cpu, sample| commands.take(cpu, sample))
+            .map_err(refused)?;
         commands.name(|pid| session.name_of(pid));
-        let answer = nvme::answer(&commands, &machine, self.subsystem.as_deref()).map_err(Failure::input)?;
+        let answer =
+            nvme::answer(&commands, &machine, self.subsystem.as_deref()).map_err(Failure::input)?;
         let traced = Traced::new(finished, &machine, command, answer);
-        self.answer.give("trace-nvme/1", &machine.origin, &traced, colour, nearfar_report::trace::nvme)
+        self.answer.give(
+            "trace-nvme/1",
+            &machine.origin,
+            &traced,
+            colour,
+            nearfar_report::trace::nvme,
+        )
     }
 }

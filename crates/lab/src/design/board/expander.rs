@@ -32,13 +32,20 @@ pub(super) fn place(bridges: &mut [Bridge]) -> bool {
         roots.clear();
         let mut free = FIRST_BUS;
         for bridge in bridges.iter() {
-            let at = if wanted && bridge.root.domain == 0 { free.max(bridge.root.bus.into()) } else { free };
+            let at = if wanted && bridge.root.domain == 0 {
+                free.max(bridge.root.bus.into())
+            } else {
+                free
+            };
             roots.push(at);
             free = at + buses(bridge);
         }
         if free <= BUSES {
             for (bridge, root) in bridges.iter_mut().zip(roots) {
-                bridge.root = RootBus { domain: 0, bus: root as u8 };
+                bridge.root = RootBus {
+                    domain: 0,
+                    bus: root as u8,
+                };
             }
             return true;
         }
@@ -48,10 +55,16 @@ pub(super) fn place(bridges: &mut [Bridge]) -> bool {
 
 pub(super) fn arguments(bridge: &Bridge, index: usize) -> Vec<String> {
     let Bridge { id, root, .. } = bridge;
-    let node = bridge.node.map_or_else(String::new, |node| format!(",numa_node={node}"));
+    let node = bridge
+        .node
+        .map_or_else(String::new, |node| format!(",numa_node={node}"));
     let mut arguments = vec![
         "-device".to_owned(),
-        format!("pxb-pcie,id={id},bus=pcie.0,addr={:#x},bus_nr={}{node}", index + 1, root.bus),
+        format!(
+            "pxb-pcie,id={id},bus=pcie.0,addr={:#x},bus_nr={}{node}",
+            index + 1,
+            root.bus
+        ),
     ];
     arguments.extend(ports(bridge, id, 0, index));
     arguments
@@ -64,9 +77,19 @@ pub(super) fn ports(bridge: &Bridge, bus: &str, first: usize, index: usize) -> V
         let (port, slot) = (port(bridge, position), first + position);
         // Ports of legacy I/O space are few (16 in all) and no device here needs any.
         // A bus number for a bridge behind the spare port: without one Linux stumbles over it (shpc_init, 6.12).
-        let reserve = if position == bridge.devices.len() { ",bus-reserve=1" } else { "" };
-        let place = format!("bus={bus},addr={slot:#x},chassis={},slot={slot},io-reserve=0{reserve}", index + 1);
-        ["-device".to_owned(), format!("pcie-root-port,id={port},{place}")]
+        let reserve = if position == bridge.devices.len() {
+            ",bus-reserve=1"
+        } else {
+            ""
+        };
+        let place = format!(
+            "bus={bus},addr={slot:#x},chassis={},slot={slot},io-reserve=0{reserve}",
+            index + 1
+        );
+        [
+            "-device".to_owned(),
+            format!("pcie-root-port,id={port},{place}"),
+        ]
     };
     (0..=bridge.devices.len()).flat_map(port).collect()
 }
@@ -76,6 +99,15 @@ pub(super) fn port(bridge: &Bridge, position: usize) -> String {
 }
 
 pub(super) fn address(bridge: &Bridge, position: usize) -> PciAddress {
-    let bus = bridge.root.bus.saturating_add(1).saturating_add(position as u8);
-    PciAddress { domain: 0, bus, device: 0, function: 0 }
+    let bus = bridge
+        .root
+        .bus
+        .saturating_add(1)
+        .saturating_add(position as u8);
+    PciAddress {
+        domain: 0,
+        bus,
+        device: 0,
+        function: 0,
+    }
 }

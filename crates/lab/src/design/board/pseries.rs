@@ -29,7 +29,9 @@ impl Board for Pseries {
     fn machine(&self, acceleration: Acceleration) -> &'static str {
         match acceleration {
             Acceleration::Kvm => "pseries,x-vof=on",
-            Acceleration::Tcg => "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off",
+            Acceleration::Tcg => {
+                "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off"
+            }
         }
     }
 
@@ -52,7 +54,10 @@ impl Board for Pseries {
 
     /// "powerpc/numa: Make cpu/memory less numa-node online" (linuxppc-dev, May 2024), arch/powerpc/mm/numa.c.
     fn empty_nodes_online_since(&self) -> Option<Series> {
-        Some(Series { major: 6, minor: 11 })
+        Some(Series {
+            major: 6,
+            minor: 11,
+        })
     }
 
     fn has_hmat(&self) -> bool {
@@ -88,15 +93,23 @@ impl Board for Pseries {
         }
         homeless.into_iter().all(|bridge| {
             let free = (1..=MOST_BRIDGES).find(|&domain| claim(domain));
-            bridge.root = RootBus { domain: free.unwrap_or(0) as u32, bus: 0 };
+            bridge.root = RootBus {
+                domain: free.unwrap_or(0) as u32,
+                bus: 0,
+            };
             free.is_some()
         })
     }
 
     fn bridge(&self, bridge: &Bridge, _index: usize) -> Vec<String> {
         let Bridge { id, root, .. } = bridge;
-        let node = bridge.node.map_or_else(String::new, |node| format!(",numa_node={node}"));
-        vec!["-device".to_owned(), format!("spapr-pci-host-bridge,id={id},index={}{node}", root.domain)]
+        let node = bridge
+            .node
+            .map_or_else(String::new, |node| format!(",numa_node={node}"));
+        vec![
+            "-device".to_owned(),
+            format!("spapr-pci-host-bridge,id={id},index={}{node}", root.domain),
+        ]
     }
 
     fn seat(&self, bridge: &Bridge, position: usize) -> String {
@@ -104,7 +117,12 @@ impl Board for Pseries {
     }
 
     fn address(&self, bridge: &Bridge, position: usize) -> PciAddress {
-        PciAddress { domain: bridge.root.domain, bus: 0, device: position as u8 + 1, function: 0 }
+        PciAddress {
+            domain: bridge.root.domain,
+            bus: 0,
+            device: position as u8 + 1,
+            function: 0,
+        }
     }
 
     fn spare(&self, bridge: &Bridge) -> String {

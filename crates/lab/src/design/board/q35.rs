@@ -32,13 +32,30 @@ impl Board for Q35 {
 
     /// All below the hole while it fits under 2.75 GiB; from there on only 2 GiB below (`pc_q35_init`).
     fn memory_map(&self, sizes: &[u64]) -> Vec<MemoryRange> {
-        let total = sizes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-        let low: u64 = if total >= 0xb000_0000 { 0x8000_0000 } else { 0xb000_0000 };
+        let total = sizes
+            .iter()
+            .fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+        let low: u64 = if total >= 0xb000_0000 {
+            0x8000_0000
+        } else {
+            0xb000_0000
+        };
         let split = |range: MemoryRange| {
             let below = low.saturating_sub(range.start).min(range.bytes);
-            let above =
-                MemoryRange { start: range.start.max(low) - low + HIGH, bytes: range.bytes - below, node: range.node };
-            [MemoryRange { bytes: below, ..range }, above].into_iter().filter(|part| part.bytes > 0)
+            let above = MemoryRange {
+                start: range.start.max(low) - low + HIGH,
+                bytes: range.bytes - below,
+                node: range.node,
+            };
+            [
+                MemoryRange {
+                    bytes: below,
+                    ..range
+                },
+                above,
+            ]
+            .into_iter()
+            .filter(|part| part.bytes > 0)
         };
         contiguous(0, sizes).into_iter().flat_map(split).collect()
     }

@@ -93,7 +93,9 @@ impl Board for VirtDeviceTree {
     }
 
     fn place(&self, bridges: &mut [Bridge]) -> bool {
-        bridges.iter_mut().for_each(|bridge| bridge.root = RootBus { domain: 0, bus: 0 });
+        bridges
+            .iter_mut()
+            .for_each(|bridge| bridge.root = RootBus { domain: 0, bus: 0 });
         true
     }
 

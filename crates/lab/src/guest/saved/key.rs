@@ -30,33 +30,55 @@ impl Key {
     /// When QEMU, the kernel or the firmware is gone.
     pub fn of(request: &GuestRequest, kernel: &Path, archive: &[u8]) -> Result<Self, LabError> {
         // Any folder may be shared with a guest that starts from it.
-        let same = GuestRequest { results: None, delay: None, ..request.clone() };
+        let same = GuestRequest {
+            results: None,
+            delay: None,
+            ..request.clone()
+        };
         let mut kernel_without_folder = same.kernel.clone();
         kernel_without_folder.modules = kernel_without_folder.modules.map(|_| PathBuf::from("/"));
-        let same = GuestRequest { kernel: kernel_without_folder, ..same };
+        let same = GuestRequest {
+            kernel: kernel_without_folder,
+            ..same
+        };
         let words = arguments::arguments(&same, Purpose::Load, kernel, &launch::shown);
         let mut text = format!("format {RECORD_FORMAT}\n");
         // The kernel as the user has it: the file that is loaded may be one of the cache, whose times are those of its last use.
-        for file in [&request.qemu.program, &request.kernel.image].into_iter().chain(&request.design.firmware) {
+        for file in [&request.qemu.program, &request.kernel.image]
+            .into_iter()
+            .chain(&request.design.firmware)
+        {
             text += &format!("file {}\n", identity(file)?);
         }
         let mut first_root = DefaultHasher::new();
         archive.hash(&mut first_root);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "first root {} bytes {:016x}", archive.len(), first_root.finish());
+        let _ = writeln!(
+            text,
+            "first root {} bytes {:016x}",
+            archive.len(),
+            first_root.finish()
+        );
         if request.acceleration == Acceleration::Kvm {
             text += &host_cpu();
         }
         let _ = writeln!(text, "{}", words.join("\n"));
-        Ok(Self { digest: sha256::of_bytes(text.as_bytes()), made_of: text })
+        Ok(Self {
+            digest: sha256::of_bytes(text.as_bytes()),
+            made_of: text,
+        })
     }
 }
 
 /// A file by its path, size and times: reading a kernel would take longer than starting a guest.
 fn identity(path: &Path) -> Result<String, LabError> {
-    let seen =
-        fs::metadata(path).map_err(|error| LabError::system(format!("cannot read {}", path.display()), error))?;
-    Ok(format!("{} {:?}", path.display(), (seen.len(), seen.mtime(), seen.mtime_nsec(), seen.ino())))
+    let seen = fs::metadata(path)
+        .map_err(|error| LabError::system(format!("cannot read {}", path.display()), error))?;
+    Ok(format!(
+        "{} {:?}",
+        path.display(),
+        (seen.len(), seen.mtime(), seen.mtime_nsec(), seen.ino())
+    ))
 }
 
 /// The host's CPU, its features and its kernel: under KVM a guest has what these give it.
@@ -64,7 +86,12 @@ fn host_cpu() -> String {
     let information = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let first = information.split("\n\n").next().unwrap_or_default();
     // Clock speeds change all the time.
-    let lines = first.lines().filter(|line| !line.contains("MHz") && !line.contains("bogomips"));
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let lines = first
+        .lines()
+        .filter(|line| !line.contains("MHz") && !line.contains("bogomips"));
+    let release = rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned();
     format!("host {release}\n{}\n", lines.collect::<Vec<_>>().join("\n"))
 }

@@ -83,15 +83,24 @@ mod tests {
         let size = 40 * BLOCK as u64 + 100;
         let source = File::create(&from).expect("a file");
         source.set_len(size).expect("room");
-        source.write_all_at(&vec![0; 8 * BLOCK], 4 * BLOCK as u64).expect("room");
+        source
+            .write_all_at(&vec![0; 8 * BLOCK], 4 * BLOCK as u64)
+            .expect("room");
         source.write_all_at(b"near", 7).expect("room");
         source.write_all_at(b"far", size - 3).expect("room");
-        let sum_of_copy = copy(File::open(&from).expect("it is there"), &to).expect("it can be copied");
-        assert!(std::fs::read(&from).expect("it is there") == std::fs::read(&to).expect("it is there"));
+        let sum_of_copy =
+            copy(File::open(&from).expect("it is there"), &to).expect("it can be copied");
+        assert!(
+            std::fs::read(&from).expect("it is there") == std::fs::read(&to).expect("it is there")
+        );
         let copied = File::open(&to).expect("it is there");
         assert_eq!(sum(&copied).expect("it can be read"), sum_of_copy);
         assert!(copied.metadata().expect("it is there").blocks() * 512 <= 4 * BLOCK as u64);
-        File::options().write(true).open(&to).and_then(|file| file.write_all_at(b"x", 9)).expect("room");
+        File::options()
+            .write(true)
+            .open(&to)
+            .and_then(|file| file.write_all_at(b"x", 9))
+            .expect("room");
         assert_ne!(sum(&copied).expect("it can be read"), sum_of_copy);
     }
 }

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{CpuSet, Distance, Interrupt, Known, PciAddress};
 
-use super::{After, FAR, ISOLATED, SHARE, Serving, is_managed, kept_free, mend, served, serving, shown, titled};
+use super::{
+    After, FAR, ISOLATED, SHARE, Serving, is_managed, kept_free, mend, served, serving, shown,
+    titled,
+};
 use crate::audit::Finding;
 use crate::audit::ledger::Ledger;
 use crate::audit::seats::{self, Now};
@@ -25,8 +28,11 @@ pub(in crate::audit) enum Direction {
 
 pub(in crate::audit) fn direction(name: &str) -> Direction {
     let has = |words: [&str; 2]| {
-        let found =
-            |word: &str| name.as_bytes().windows(word.len()).any(|part| part.eq_ignore_ascii_case(word.as_bytes()));
+        let found = |word: &str| {
+            name.as_bytes()
+                .windows(word.len())
+                .any(|part| part.eq_ignore_ascii_case(word.as_bytes()))
+        };
         words.into_iter().any(found)
     };
     match (has(["rx", "input"]), has(["tx", "output"])) {
@@ -44,7 +50,11 @@ pub(super) fn check(
     ledger: &mut Ledger,
     after: &mut After,
 ) {
-    if site.machine.pci_device(device).is_some_and(|device| device.is_bridge()) {
+    if site
+        .machine
+        .pci_device(device)
+        .is_some_and(|device| device.is_bridge())
+    {
         return;
     }
     let locality = site.locality(device);
@@ -52,10 +62,23 @@ pub(super) fn check(
     let queues = members.iter().any(|interrupt| interrupt.queue.is_some());
     for members in lanes(members, queues) {
         if locality.node.is_none() && site.has_several_nodes() {
-            ledger.skip_thing(FAR, || device.to_string(), "nothing tells where the device is");
+            ledger.skip_thing(
+                FAR,
+                || device.to_string(),
+                "nothing tells where the device is",
+            );
         }
-        let lane = Lane { site, device, locality: &locality, rings: &rings, queues };
-        let placed: Vec<_> = members.iter().filter_map(|interrupt| lane.place(interrupt, ledger)).collect();
+        let lane = Lane {
+            site,
+            device,
+            locality: &locality,
+            rings: &rings,
+            queues,
+        };
+        let placed: Vec<_> = members
+            .iter()
+            .filter_map(|interrupt| lane.place(interrupt, ledger))
+            .collect();
         for (placed, cpus) in placed.iter().zip(lane.moves(&placed)) {
             if let Some(cpus) = cpus {
                 ledger.add(lane.finding(placed, &cpus));
@@ -68,14 +91,27 @@ pub(super) fn check(
 /// Interrupts that can be moved, lane by lane, in the order of their queues.
 fn lanes<'a>(members: &[&'a Interrupt], queues: bool) -> Vec<Vec<&'a Interrupt>> {
     // The NVMe driver's first queue takes commands to the controller, not I/O.
-    let admin = |interrupt: &Interrupt| interrupt.name.starts_with("nvme") && interrupt.name.ends_with("q0");
-    let free = members.iter().copied().filter(|interrupt| !is_managed(interrupt));
+    let admin = |interrupt: &Interrupt| {
+        interrupt.name.starts_with("nvme") && interrupt.name.ends_with("q0")
+    };
+    let free = members
+        .iter()
+        .copied()
+        .filter(|interrupt| !is_managed(interrupt));
     let mut lanes: BTreeMap<Direction, Vec<&Interrupt>> = BTreeMap::new();
-    for interrupt in free.filter(|interrupt| !queues || (interrupt.queue.is_some() && !admin(interrupt))) {
-        let direction = if queues { direction(&interrupt.name) } else { Direction::Both };
+    for interrupt in
+        free.filter(|interrupt| !queues || (interrupt.queue.is_some() && !admin(interrupt)))
+    {
+        let direction = if queues {
+            direction(&interrupt.name)
+        } else {
+            Direction::Both
+        };
         lanes.entry(direction).or_default().push(interrupt);
     }
-    lanes.values_mut().for_each(|lane| lane.sort_by_key(|interrupt| (interrupt.queue, interrupt.irq)));
+    lanes
+        .values_mut()
+        .for_each(|lane| lane.sort_by_key(|interrupt| (interrupt.queue, interrupt.irq)));
     lanes.into_values().collect()
 }
 
@@ -99,15 +135,22 @@ struct Placed<'m> {
 impl Lane<'_, '_> {
     fn place<'m>(&self, interrupt: &'m Interrupt, ledger: &mut Ledger) -> Option<Placed<'m>> {
         let Some(Serving { cpus, effective }) = serving(interrupt) else {
-            let because =
-                interrupt.affinity.why_not().or(interrupt.effective.why_not()).unwrap_or("its affinity is empty");
+            let because = interrupt
+                .affinity
+                .why_not()
+                .or(interrupt.effective.why_not())
+                .unwrap_or("its affinity is empty");
             ledger.skip_thing(FAR, || titled(interrupt), because);
             ledger.skip_thing(SHARE, || titled(interrupt), because);
             return None;
         };
         let mut met = (0..self.rings.len()).filter(|&ring| self.rings[ring].cpus.intersects(cpus));
         // What the controller does counts at its worst, what it may do at its best.
-        let ring = if effective { met.next_back() } else { met.next() };
+        let ring = if effective {
+            met.next_back()
+        } else {
+            met.next()
+        };
         let now = match (ring, cpus.first().filter(|_| cpus.len() == 1)) {
             (Some(ring), Some(cpu)) => Now::On(ring, cpu),
             (Some(ring), None) => Now::Within(ring),
@@ -115,18 +158,28 @@ impl Lane<'_, '_> {
             // On CPUs that are offline or not listed: a contradiction, not a placement.
             (None, _) => return None,
         };
-        Some(Placed { interrupt, cpus, effective, now })
+        Some(Placed {
+            interrupt,
+            cpus,
+            effective,
+            now,
+        })
     }
 
     /// The new CPUs of each interrupt that has to move.
     fn moves(&self, placed: &[Placed<'_>]) -> Vec<Option<CpuSet>> {
         let now: Vec<Now> = placed.iter().map(|placed| placed.now).collect();
         if self.queues {
-            return seats::assign(self.rings, &now).into_iter().map(|cpu| cpu.map(CpuSet::single)).collect();
+            return seats::assign(self.rings, &now)
+                .into_iter()
+                .map(|cpu| cpu.map(CpuSet::single))
+                .collect();
         }
         let nearest = self.rings.first().map(|ring| &ring.cpus);
         let far = |now: &Now| now.ring() > 0;
-        now.iter().map(|now| nearest.filter(|_| far(now)).cloned()).collect()
+        now.iter()
+            .map(|now| nearest.filter(|_| far(now)).cloned())
+            .collect()
     }
 
     fn finding(&self, placed: &Placed<'_>, moved: &CpuSet) -> Finding {
@@ -143,13 +196,24 @@ impl Lane<'_, '_> {
             };
             (
                 ISOLATED,
-                format!("It is {who}, kept free of interrupts by isolcpus= or nohz_full=. {to} can serve it{further}."),
+                format!(
+                    "It is {who}, kept free of interrupts by isolcpus= or nohz_full=. {to} can serve it{further}."
+                ),
             )
         } else if now == after {
-            (SHARE, format!("It is {who}, like another queue of this device. {to} is as near and serves none of them."))
+            (
+                SHARE,
+                format!(
+                    "It is {who}, like another queue of this device. {to} is as near and serves none of them."
+                ),
+            )
         } else {
             let place = self.locality;
-            let free = if self.queues { "serves none of the device's queues" } else { "can serve it" };
+            let free = if self.queues {
+                "serves none of the device's queues"
+            } else {
+                "can serve it"
+            };
             (
                 FAR,
                 format!(
@@ -165,20 +229,31 @@ impl Lane<'_, '_> {
             ISOLATED => kept_free(site, finding),
             _ => finding.evidence(node_file(self.device), self.kernel_node()),
         };
-        let finding = if now == after { finding } else { finding.cost(now, after) };
+        let finding = if now == after {
+            finding
+        } else {
+            finding.cost(now, after)
+        };
         mend(finding, placed.interrupt, moved.clone(), node)
     }
 
     /// How far it is served now: of several CPUs the furthest that does, or the nearest that may.
     fn distance_of(&self, placed: &Placed<'_>) -> Option<Distance> {
         match placed.now {
-            Now::On(ring, _) | Now::Within(ring) => self.rings.get(ring).and_then(|ring| ring.distance),
+            Now::On(ring, _) | Now::Within(ring) => {
+                self.rings.get(ring).and_then(|ring| ring.distance)
+            }
             Now::Expelled => self.site.distance(self.locality.node, placed.cpus.first()?),
         }
     }
 
     fn kernel_node(&self) -> String {
-        match self.site.machine.pci_device(self.device).map(|device| &device.node) {
+        match self
+            .site
+            .machine
+            .pci_device(self.device)
+            .map(|device| &device.node)
+        {
             Some(Known::Yes(Some(node))) => node.to_string(),
             Some(Known::Yes(None)) => "-1".to_owned(),
             _ => "not known".to_owned(),

@@ -16,15 +16,25 @@ pub(super) struct Share {
 }
 
 /// The mappings that have pages on these nodes, by their begin (numa_maps in proc(5)).
-pub(super) fn on_nodes(numa_maps: impl BufRead, nodes: &NodeSet) -> io::Result<BTreeMap<u64, Share>> {
+pub(super) fn on_nodes(
+    numa_maps: impl BufRead,
+    nodes: &NodeSet,
+) -> io::Result<BTreeMap<u64, Share>> {
     let mut found = BTreeMap::new();
     each_line(numa_maps, |line| {
         let mut words = line.split(|&byte| byte == b' ');
-        let Some(begin) = words.next().and_then(hexadecimal) else { return };
-        let mut share = Share { pages: 0, page_bytes: 0 };
+        let Some(begin) = words.next().and_then(hexadecimal) else {
+            return;
+        };
+        let mut share = Share {
+            pages: 0,
+            page_bytes: 0,
+        };
         for word in words {
             // Blanks, and the equals sign, of a file's name are escaped, so that `file=...` is one word.
-            let Some((name, value)) = named(word) else { continue };
+            let Some((name, value)) = named(word) else {
+                continue;
+            };
             if name == b"kernelpagesize_kB" {
                 share.page_bytes = value.saturating_mul(1024);
             } else if let Some(node) = name.strip_prefix(b"N").and_then(decimal)
@@ -41,12 +51,20 @@ pub(super) fn on_nodes(numa_maps: impl BufRead, nodes: &NodeSet) -> io::Result<B
 }
 
 /// The addresses of those of all mappings that have a share (maps in proc(5)).
-pub(super) fn ranges(maps: impl BufRead, shares: &BTreeMap<u64, Share>) -> io::Result<Vec<(Range<u64>, Share)>> {
+pub(super) fn ranges(
+    maps: impl BufRead,
+    shares: &BTreeMap<u64, Share>,
+) -> io::Result<Vec<(Range<u64>, Share)>> {
     let mut found = Vec::new();
     each_line(maps, |line| {
         let addresses = line.split(|&byte| byte == b' ').next().unwrap_or_default();
-        let Some(dash) = addresses.iter().position(|&byte| byte == b'-') else { return };
-        let (begin, end) = (hexadecimal(&addresses[..dash]), hexadecimal(&addresses[dash + 1..]));
+        let Some(dash) = addresses.iter().position(|&byte| byte == b'-') else {
+            return;
+        };
+        let (begin, end) = (
+            hexadecimal(&addresses[..dash]),
+            hexadecimal(&addresses[dash + 1..]),
+        );
         if let (Some(begin), Some(end)) = (begin, end)
             && let Some(share) = shares.get(&begin)
         {
@@ -90,14 +108,33 @@ mod tests {
         let nodes = NodeSet::from_iter([NodeId(1), NodeId(2)]);
         let shares = on_nodes(&numa[..], &nodes).unwrap();
         let expected = [
-            (0x40_0000, Share { pages: 2, page_bytes: 4096 }),
-            (0x7f00_0000_0000, Share { pages: 3, page_bytes: 2 << 20 }),
+            (
+                0x40_0000,
+                Share {
+                    pages: 2,
+                    page_bytes: 4096,
+                },
+            ),
+            (
+                0x7f00_0000_0000,
+                Share {
+                    pages: 3,
+                    page_bytes: 2 << 20,
+                },
+            ),
         ];
         assert_eq!(shares, BTreeMap::from(expected));
         let maps = b"00400000-00403000 r-xp 0 00:00 0 /a N0=9\xff\n7f0000000000-7f0000600000 rw-p 0 00:00 0\n\
             7f1000000000-7f1000001000 rw-p 0 00:00 0\n-\nx-y\n";
-        let found: Vec<_> = ranges(&maps[..], &shares).unwrap().into_iter().map(|(range, _)| range).collect();
-        assert_eq!(found, [0x40_0000..0x40_3000, 0x7f00_0000_0000..0x7f00_0060_0000]);
+        let found: Vec<_> = ranges(&maps[..], &shares)
+            .unwrap()
+            .into_iter()
+            .map(|(range, _)| range)
+            .collect();
+        assert_eq!(
+            found,
+            [0x40_0000..0x40_3000, 0x7f00_0000_0000..0x7f00_0060_0000]
+        );
     }
 
     #[test]

@@ -71,9 +71,21 @@ pub(super) fn move_to(
     let ranges = maps::ranges(BufReader::new(open("maps")?), &shares)?;
     let node = libc::c_int::try_from(to.0).map_err(io::Error::other)?;
     let page_bytes = rustix::param::page_size() as u64;
-    let mut batch = Batch { pid, node, pages_each: 1, addresses: Vec::new(), count };
+    let mut batch = Batch {
+        pid,
+        node,
+        pages_each: 1,
+        addresses: Vec::new(),
+        count,
+    };
     // Only its owner may open this one, whatever else this process may do (CAP_DAC_READ_SEARCH): the service may not.
-    let walk = Walk { pid, from, page_bytes, pagemap: open("pagemap").ok(), is_over };
+    let walk = Walk {
+        pid,
+        from,
+        page_bytes,
+        pagemap: open("pagemap").ok(),
+        is_over,
+    };
     for (range, share) in ranges {
         let pages_each = (share.page_bytes / page_bytes).max(1);
         if pages_each != batch.pages_each {
@@ -106,24 +118,41 @@ impl Walk<'_> {
             if (self.is_over)() {
                 return Ok(false);
             }
-            let pages = usize::try_from((range.end - at) / self.page_bytes).unwrap_or(usize::MAX).min(PAGEMAP_ENTRIES);
+            let pages = usize::try_from((range.end - at) / self.page_bytes)
+                .unwrap_or(usize::MAX)
+                .min(PAGEMAP_ENTRIES);
             let read = match &self.pagemap {
-                Some(pagemap) => pagemap.read_at(&mut entries[..8 * pages], at / self.page_bytes * 8)? / 8,
+                Some(pagemap) => {
+                    pagemap.read_at(&mut entries[..8 * pages], at / self.page_bytes * 8)? / 8
+                }
                 None => pages,
             };
             if read == 0 {
                 break;
             }
-            let entry = |index: usize| entries[8 * index..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+            let entry = |index: usize| {
+                entries[8 * index..]
+                    .first_chunk()
+                    .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+            };
             // Only the first address of a page of hugetlbfs can be asked for.
             let first = (at - range.start) / self.page_bytes;
             let begins = |&index: &usize| (first + index as u64).is_multiple_of(batch.pages_each);
-            let present =
-                (0..read).filter(begins).filter(|&index| self.pagemap.is_none() || entry(index) & PRESENT != 0);
-            let present: Vec<u64> = present.map(|index| at + index as u64 * self.page_bytes).collect();
+            let present = (0..read)
+                .filter(begins)
+                .filter(|&index| self.pagemap.is_none() || entry(index) & PRESENT != 0);
+            let present: Vec<u64> = present
+                .map(|index| at + index as u64 * self.page_bytes)
+                .collect();
             let nodes = statuses(self.pid, &present, None)?;
-            let is_far = |node: libc::c_int| u32::try_from(node).is_ok_and(|node| self.from.contains(NodeId(node)));
-            let far = present.iter().zip(nodes).filter(|&(_, node)| is_far(node)).map(|(&address, _)| address);
+            let is_far = |node: libc::c_int| {
+                u32::try_from(node).is_ok_and(|node| self.from.contains(NodeId(node)))
+            };
+            let far = present
+                .iter()
+                .zip(nodes)
+                .filter(|&(_, node)| is_far(node))
+                .map(|(&address, _)| address);
             let before = batch.addresses.len();
             batch.addresses.extend(far);
             left = left.saturating_sub((batch.addresses.len() - before) as u64);
@@ -154,11 +183,17 @@ impl Batch<'_> {
         }
         let statuses = statuses(self.pid, &addresses, Some(self.node))?;
         // The second address in a huge page finds the page taken from its list already, and moves with the first.
-        let (again, errors): (Vec<u64>, Vec<libc::c_int>) =
-            addresses.iter().copied().zip(statuses).filter(|&(_, status)| status != self.node).unzip();
+        let (again, errors): (Vec<u64>, Vec<libc::c_int>) = addresses
+            .iter()
+            .copied()
+            .zip(statuses)
+            .filter(|&(_, status)| status != self.node)
+            .unzip();
         let now = self::statuses(self.pid, &again, None)?;
-        let mut counts =
-            Counts { moved: (addresses.len() - again.len()) as u64 * self.pages_each, ..Counts::default() };
+        let mut counts = Counts {
+            moved: (addresses.len() - again.len()) as u64 * self.pages_each,
+            ..Counts::default()
+        };
         for (error, now) in errors.into_iter().zip(now) {
             let reason = match -error {
                 _ if now == self.node => &mut counts.moved,
@@ -175,7 +210,11 @@ impl Batch<'_> {
 }
 
 /// Where each page is, or the negative number of an error; with a node they are moved there first.
-fn statuses(pid: i32, addresses: &[u64], node: Option<libc::c_int>) -> io::Result<Vec<libc::c_int>> {
+fn statuses(
+    pid: i32,
+    addresses: &[u64],
+    node: Option<libc::c_int>,
+) -> io::Result<Vec<libc::c_int>> {
     let mut statuses = vec![NOT_TRIED; addresses.len()];
     if addresses.is_empty() {
         return Ok(statuses);
@@ -196,7 +235,11 @@ fn statuses(pid: i32, addresses: &[u64], node: Option<libc::c_int>) -> io::Resul
         )
     };
     // A positive answer is the number of pages that were not moved; each has its status.
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(statuses) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(statuses)
+    }
 }
 
 #[cfg(test)]
@@ -216,20 +259,43 @@ mod tests {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         };
-        let Ok(begin) = begin else { return println!("skipped: kernel: no 64 GiB of addresses here") };
+        let Ok(begin) = begin else {
+            return println!("skipped: kernel: no 64 GiB of addresses here");
+        };
         // SAFETY: inside the mapping.
         unsafe { begin.cast::<u8>().add(bytes / 64).write(1) };
         let pid = std::process::id().cast_signed();
         let nodes: NodeSet = (0..64).map(NodeId).collect();
         let range = begin as u64..begin as u64 + bytes as u64;
-        let share = Share { pages: 1, page_bytes: page as u64 };
+        let share = Share {
+            pages: 1,
+            page_bytes: page as u64,
+        };
         for pagemap in [File::open("/proc/self/pagemap").ok(), None] {
-            let walk = Walk { pid, from: &nodes, page_bytes: page as u64, pagemap, is_over: &|| false };
-            let mut batch = Batch { pid, node: 0, pages_each: 1, addresses: Vec::new(), count: &mut |_| {} };
+            let walk = Walk {
+                pid,
+                from: &nodes,
+                page_bytes: page as u64,
+                pagemap,
+                is_over: &|| false,
+            };
+            let mut batch = Batch {
+                pid,
+                node: 0,
+                pages_each: 1,
+                addresses: Vec::new(),
+                count: &mut |_| {},
+            };
             match walk.mapping(range.clone(), share, &mut batch) {
                 Err(error) => println!("skipped: kernel: {error}"),
                 Ok(_) => {
-                    assert!(batch.addresses.contains(&(begin as u64 + bytes as u64 / 64)), "{:?}", batch.addresses)
+                    assert!(
+                        batch
+                            .addresses
+                            .contains(&(begin as u64 + bytes as u64 / 64)),
+                        "{:?}",
+                        batch.addresses
+                    )
                 }
             }
         }

@@ -39,7 +39,10 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
 fn rule(checkup: &Checkup, group: &Group<'_>, folder: &Folder<'_>) -> Markup {
     let number = group.findings.len();
     let title = audit::rule(group.rule).map_or(group.rule, |rule| rule.title);
-    let docs = group.findings.first().map_or("", |finding| finding.docs.as_str());
+    let docs = group
+        .findings
+        .first()
+        .map_or("", |finding| finding.docs.as_str());
     let open = number <= MOST_OPEN && group.severity > Severity::Fact;
     let folds = folder.fold(&group.findings);
     let fixable = group.findings.iter().any(|finding| finding.mend.is_some());

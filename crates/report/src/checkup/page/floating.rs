@@ -39,12 +39,25 @@ fn answer(found: &Floating) -> Markup {
 }
 
 fn run(row: &Row) -> Markup {
-    let place = |place: Where| place.node().map_or_else(|| "floating".to_owned(), |node| format!("node {node}"));
+    let place = |place: Where| {
+        place
+            .node()
+            .map_or_else(|| "floating".to_owned(), |node| format!("node {node}"))
+    };
     let figures = row.seconds.as_ref();
-    let median = figures.map_or_else(|| "-".to_owned(), |figures| format!("{:.3} s", figures.median));
+    let median = figures.map_or_else(
+        || "-".to_owned(),
+        |figures| format!("{:.3} s", figures.median),
+    );
     let interval = figures.and_then(|figures| figures.confidence);
-    let interval = interval.map_or_else(|| "-".to_owned(), |it| format!("{:.3} to {:.3} s", it.low, it.high));
-    let moves = row.migrations.get().map_or_else(|| "-".to_owned(), |migrated| format!("{:.0}", migrated.cross_node));
+    let interval = interval.map_or_else(
+        || "-".to_owned(),
+        |it| format!("{:.3} to {:.3} s", it.low, it.high),
+    );
+    let moves = row.migrations.get().map_or_else(
+        || "-".to_owned(),
+        |migrated| format!("{:.0}", migrated.cross_node),
+    );
     html! {
         tr {
             td { (place(row.cell.memory)) }

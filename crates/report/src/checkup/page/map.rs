@@ -19,7 +19,11 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
     let machine = &checkup.machine;
     let marks = Marks::of(machine, Some(&checkup.audit));
     let drawn = drawn(machine, &marks);
-    let size = if drawn.len() > 16 { "rooms small" } else { "rooms" };
+    let size = if drawn.len() > 16 {
+        "rooms small"
+    } else {
+        "rooms"
+    };
     titled(
         "machine",
         "The machine",
@@ -44,16 +48,31 @@ fn drawn<'a>(machine: &'a Machine, marks: &Marks) -> Vec<&'a Node> {
     if machine.nodes.len() <= MOST_PICTURES {
         return machine.nodes.iter().collect();
     }
-    let devices = machine.pci.get().into_iter().flatten().filter(|device| notable(device));
-    let with_devices: BTreeSet<NodeId> = devices.filter_map(|device| device.node.get().copied().flatten()).collect();
+    let devices = machine
+        .pci
+        .get()
+        .into_iter()
+        .flatten()
+        .filter(|device| notable(device));
+    let with_devices: BTreeSet<NodeId> = devices
+        .filter_map(|device| device.node.get().copied().flatten())
+        .collect();
     let has = |node: &&Node| with_devices.contains(&node.id) || !marks.lots(node.id).is_empty();
-    machine.nodes.iter().filter(has).take(MOST_PICTURES).collect()
+    machine
+        .nodes
+        .iter()
+        .filter(has)
+        .take(MOST_PICTURES)
+        .collect()
 }
 
 /// The other nodes, by kind.
 fn alike(machine: &Machine, drawn: &[&Node]) -> Markup {
     let drawn: NodeSet = drawn.iter().map(|node| node.id).collect();
-    let kinds = kinds(machine.nodes.iter().filter(|node| !drawn.contains(node.id)), false);
+    let kinds = kinds(
+        machine.nodes.iter().filter(|node| !drawn.contains(node.id)),
+        false,
+    );
     let others = machine.nodes.len() - drawn.len();
     html! {
         details.alike open[kinds.len() <= 12] {

@@ -23,9 +23,18 @@ const MOST_CLASSES: usize = 40;
 
 /// The section with the heat maps.
 pub(super) fn section(checkup: &Checkup) -> Markup {
-    let distances = checkup.machine.distances.get().filter(|table| table.nodes().len() > 1);
-    let firmware = checkup.machine.firmware_distances.get().filter(|table| table.nodes().len() > 1);
-    let firmware = firmware.filter(|table| distances.is_none_or(|kernel| !kernel.entries().eq(table.entries())));
+    let distances = checkup
+        .machine
+        .distances
+        .get()
+        .filter(|table| table.nodes().len() > 1);
+    let firmware = checkup
+        .machine
+        .firmware_distances
+        .get()
+        .filter(|table| table.nodes().len() > 1);
+    let firmware = firmware
+        .filter(|table| distances.is_none_or(|kernel| !kernel.entries().eq(table.entries())));
     titled(
         "distances",
         "Distances and latencies",
@@ -68,7 +77,13 @@ fn distance_map(table: &Distances, id: &str, title: &str) -> Markup {
             }
         }
     };
-    boxed(id, title, remark(table).as_str(), table.nodes().len(), &rows)
+    boxed(
+        id,
+        title,
+        remark(table).as_str(),
+        table.nodes().len(),
+        &rows,
+    )
 }
 
 fn distance_cell(distance: Option<Distance>) -> Markup {
@@ -86,7 +101,10 @@ fn distance_areas(table: &Distances, title: &str) -> Markup {
         *pairs.entry(distance).or_default() += 1;
     }
     let cells = table.entries().map(|(.., distance)| step(distance));
-    let about = format!("Pairs of {} nodes by distance; the table below has the figures.", table.nodes().len());
+    let about = format!(
+        "Pairs of {} nodes by distance; the table below has the figures.",
+        table.nodes().len()
+    );
     let lines = pairs.iter().take(MOST_CLASSES).map(|(&distance, pairs)| {
         html! { tr { th scope="row" class=(class(step(Some(distance)))) { (distance) } td { (pairs) } } }
     });
@@ -104,7 +122,12 @@ fn distance_areas(table: &Distances, title: &str) -> Markup {
 }
 
 /// The picture of a matrix of so many nodes.
-fn areas(table: &Distances, cells: impl Iterator<Item = Option<u8>>, title: &str, about: &str) -> Markup {
+fn areas(
+    table: &Distances,
+    cells: impl Iterator<Item = Option<u8>>,
+    title: &str,
+    about: &str,
+) -> Markup {
     let count = table.nodes().len();
     let merged = Blocks::new(count, cells).draw();
     // Space for the names of nodes, in units of one node; letters are legible from 300 pixels on.
@@ -128,8 +151,13 @@ fn areas(table: &Distances, cells: impl Iterator<Item = Option<u8>>, title: &str
 }
 
 fn latency_map(matrix: &LatencyMatrix) -> Markup {
-    let memory: Vec<NodeId> =
-        matrix.pairs.iter().map(|pair| pair.memory_node).collect::<BTreeSet<_>>().into_iter().collect();
+    let memory: Vec<NodeId> = matrix
+        .pairs
+        .iter()
+        .map(|pair| pair.memory_node)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
     let scale = latency::scale(matrix);
     if memory.len() > MOST_CELLS {
         return latency_classes(matrix, &scale);
@@ -177,7 +205,10 @@ fn latency_cell(scale: &Scale, pair: &LatencyPair, with_spread: bool) -> Markup 
 fn latency_classes(matrix: &LatencyMatrix, scale: &Scale) -> Markup {
     let mut classes: BTreeMap<Option<Distance>, Vec<f64>> = BTreeMap::new();
     for pair in &matrix.pairs {
-        classes.entry(pair.distance).or_default().push(pair.median_ns);
+        classes
+            .entry(pair.distance)
+            .or_default()
+            .push(pair.median_ns);
     }
     let figure = |ns: f64| html! { td class=(class(Some(scale.step(ns)))) { (nanoseconds(ns)) } };
     let lines = classes.iter().take(MOST_CLASSES).map(|(distance, medians)| {
@@ -227,7 +258,9 @@ fn doubts(matrix: &LatencyMatrix) -> Markup {
 
 /// The steps between the figures of the first and the last; nothing where all figures are the same.
 fn legend(scale: &Scale, figure: fn(f64) -> String, what: &str) -> Markup {
-    let Some(spacing) = scale.spacing() else { return html! {} };
+    let Some(spacing) = scale.spacing() else {
+        return html! {};
+    };
     html! {
         p.legend {
             span.scale {

@@ -25,7 +25,10 @@ const HOLE: u8 = HOTTEST + 1;
 
 /// The class of a cell: its step, or that it has none.
 pub(crate) fn class(step: Option<u8>) -> String {
-    step.map_or_else(|| "hole".to_owned(), |step| format!("h{}", step.min(HOTTEST)))
+    step.map_or_else(
+        || "hole".to_owned(),
+        |step| format!("h{}", step.min(HOTTEST)),
+    )
 }
 
 /// The step of a distance; none where it is not known or the node cannot be reached.
@@ -51,7 +54,10 @@ pub(crate) struct Merged {
 impl Blocks {
     /// A matrix of `side` rows of steps; missing cells are not known, surplus ones are ignored.
     pub(crate) fn new(side: usize, cells: impl Iterator<Item = Option<u8>>) -> Self {
-        let mut steps: Vec<u8> = cells.take(side * side).map(|step| step.unwrap_or(HOLE).min(HOLE)).collect();
+        let mut steps: Vec<u8> = cells
+            .take(side * side)
+            .map(|step| step.unwrap_or(HOLE).min(HOLE))
+            .collect();
         steps.resize(side * side, HOLE);
         Self { side, steps }
     }
@@ -63,7 +69,10 @@ impl Blocks {
             let coarse = self.coarse(nodes_a_cell);
             let rectangles = coarse.rectangles();
             if rectangles.len() <= MOST_RECTANGLES {
-                return Merged { markup: paths(&rectangles, nodes_a_cell, self.side), nodes_a_cell };
+                return Merged {
+                    markup: paths(&rectangles, nodes_a_cell, self.side),
+                    nodes_a_cell,
+                };
             }
             nodes_a_cell *= 2;
         }
@@ -78,7 +87,10 @@ impl Blocks {
             let farthest: &mut Option<u8> = &mut steps[row * side + column];
             *farthest = (*farthest).max(Some(step).filter(|&step| step != HOLE));
         }
-        Self { side, steps: steps.into_iter().map(|step| step.unwrap_or(HOLE)).collect() }
+        Self {
+            side,
+            steps: steps.into_iter().map(|step| step.unwrap_or(HOLE)).collect(),
+        }
     }
 
     /// Equal neighbours merged along the row, then equal runs down the rows.
@@ -93,11 +105,17 @@ impl Blocks {
                 runs.insert(key, open.remove(&key).unwrap_or(y));
                 x += run.len();
             }
-            done.extend(open.into_iter().map(|(key, top)| Rectangle::new(key, top, y)));
+            done.extend(
+                open.into_iter()
+                    .map(|(key, top)| Rectangle::new(key, top, y)),
+            );
             open = runs;
         }
         let bottom = self.side;
-        done.extend(open.into_iter().map(|(key, top)| Rectangle::new(key, top, bottom)));
+        done.extend(
+            open.into_iter()
+                .map(|(key, top)| Rectangle::new(key, top, bottom)),
+        );
         done
     }
 }
@@ -113,18 +131,37 @@ struct Rectangle {
 
 impl Rectangle {
     fn new((x, width, step): (usize, usize, u8), y: usize, bottom: usize) -> Self {
-        Self { step, x, y, width, height: bottom - y }
+        Self {
+            step,
+            x,
+            y,
+            width,
+            height: bottom - y,
+        }
     }
 }
 
 /// A path a step; the cells at the right and lower edge end where the nodes do.
 fn paths(rectangles: &[Rectangle], cell: usize, side: usize) -> Markup {
     let mut paths: BTreeMap<u8, String> = BTreeMap::new();
-    for Rectangle { step, x, y, width, height } in rectangles {
+    for Rectangle {
+        step,
+        x,
+        y,
+        width,
+        height,
+    } in rectangles
+    {
         let (left, top) = (x * cell, y * cell);
-        let (width, height) = ((width * cell).min(side - left), (height * cell).min(side - top));
+        let (width, height) = (
+            (width * cell).min(side - left),
+            (height * cell).min(side - top),
+        );
         // Writing to a String cannot fail.
-        let _ = write!(paths.entry(*step).or_default(), "M{left} {top}h{width}v{height}h-{width}z");
+        let _ = write!(
+            paths.entry(*step).or_default(),
+            "M{left} {top}h{width}v{height}h-{width}z"
+        );
     }
     html! {
         g shape-rendering="crispEdges" {
@@ -140,12 +177,22 @@ mod tests {
     use super::*;
 
     fn blocks(side: usize, step: impl Fn(usize, usize) -> Option<u8>) -> Blocks {
-        Blocks::new(side, (0..side * side).map(|index| step(index / side, index % side)))
+        Blocks::new(
+            side,
+            (0..side * side).map(|index| step(index / side, index % side)),
+        )
     }
 
     #[test]
     fn a_thousand_nodes_of_a_shape_are_small_and_exact() {
-        let drawn = blocks(1024, |a, b| Some(if a == b { 0 } else { 2 + u8::from(a / 64 != b / 64) })).draw();
+        let drawn = blocks(1024, |a, b| {
+            Some(if a == b {
+                0
+            } else {
+                2 + u8::from(a / 64 != b / 64)
+            })
+        })
+        .draw();
         assert_eq!(drawn.nodes_a_cell, 1);
         assert!(drawn.markup.0.len() < 100_000, "{}", drawn.markup.0.len());
     }
@@ -154,8 +201,18 @@ mod tests {
     fn a_thousand_nodes_without_a_shape_share_cells_and_hide_nothing_far() {
         let mixed = |a: usize, b: usize| Some(((a * 2_654_435_761 + b * 40_503) >> 7) as u8 % 9);
         let drawn = blocks(1024, mixed).draw();
-        assert!(drawn.nodes_a_cell > 1 && drawn.markup.0.len() < 500_000, "{}", drawn.markup.0.len());
-        let one_far = blocks(1024, |a, b| if (a, b) == (700, 3) { Some(HOTTEST) } else { mixed(a, b) });
+        assert!(
+            drawn.nodes_a_cell > 1 && drawn.markup.0.len() < 500_000,
+            "{}",
+            drawn.markup.0.len()
+        );
+        let one_far = blocks(1024, |a, b| {
+            if (a, b) == (700, 3) {
+                Some(HOTTEST)
+            } else {
+                mixed(a, b)
+            }
+        });
         assert!(one_far.draw().markup.0.contains("class=\"h9\""));
     }
 

@@ -47,13 +47,28 @@ impl<'a> Cores<'a> {
     pub(super) fn of(machine: &'a Machine, marks: &'a Marks) -> Self {
         let mut by_leader: BTreeMap<CpuId, CpuSet> = BTreeMap::new();
         for cpu in &machine.cpus {
-            by_leader.entry(cpu.core.unwrap_or(cpu.id)).or_default().insert(cpu.id);
+            by_leader
+                .entry(cpu.core.unwrap_or(cpu.id))
+                .or_default()
+                .insert(cpu.id);
         }
-        let data = || machine.caches.iter().filter(|cache| cache.kind != CacheKind::Instruction);
+        let data = || {
+            machine
+                .caches
+                .iter()
+                .filter(|cache| cache.kind != CacheKind::Instruction)
+        };
         let level = data().map(|cache| cache.level).max();
         let last_level = data().filter(|cache| Some(cache.level) == level).collect();
         let (online, kept_free) = (&machine.cpu_states.online, machine.cpu_states.kept_free());
-        Self { by_leader, last_level, online, kept_free, marks, machine }
+        Self {
+            by_leader,
+            last_level,
+            online,
+            kept_free,
+            marks,
+            machine,
+        }
     }
 
     pub(super) fn machine(&self) -> &Machine {
@@ -74,8 +89,17 @@ impl<'a> Cores<'a> {
         let mut y = 0;
         let mut placed: Vec<Markup> = Vec::new();
         for row in groups.chunks(columns) {
-            let class = |group: &Group| if group.is_shared { "group shared" } else { "group" };
-            let drawn: Vec<Drawn> = row.iter().map(|group| self.group(group, own_width, &cell, boxed)).collect();
+            let class = |group: &Group| {
+                if group.is_shared {
+                    "group shared"
+                } else {
+                    "group"
+                }
+            };
+            let drawn: Vec<Drawn> = row
+                .iter()
+                .map(|group| self.group(group, own_width, &cell, boxed))
+                .collect();
             let height = drawn.iter().map(|drawn| drawn.height).max().unwrap_or(0);
             for (column, drawn) in drawn.iter().enumerate() {
                 placed.push(html! {
@@ -87,7 +111,10 @@ impl<'a> Cores<'a> {
             }
             y += height + 6;
         }
-        Some(Drawn { markup: html! { @for group in &placed { (group) } }, height: y - 6 })
+        Some(Drawn {
+            markup: html! { @for group in &placed { (group) } },
+            height: y - 6,
+        })
     }
 
     /// The node's cores by cache. Caches that every core has for itself, or that are too many, group nothing.
@@ -96,50 +123,98 @@ impl<'a> Cores<'a> {
         let mut left = node.cpus.clone();
         while let Some(cpu) = left.first() {
             // A core's leader is its lowest CPU, so the first one left leads, or its core began on another node.
-            let core =
-                self.by_leader.get(&cpu).map_or_else(|| CpuSet::single(cpu), |core| core.intersection(&node.cpus));
+            let core = self
+                .by_leader
+                .get(&cpu)
+                .map_or_else(|| CpuSet::single(cpu), |core| core.intersection(&node.cpus));
             left = left.difference(&core);
             left.remove(cpu);
             cores.push(core);
         }
-        let caches: Vec<&&Cache> = self.last_level.iter().filter(|cache| cache.cpus.intersects(&node.cpus)).collect();
-        if caches.is_empty() || caches.len() > MOST_GROUPS || (caches.len() > 1 && caches.len() >= cores.len()) {
-            return vec![Group { label: String::new(), is_shared: false, cores }];
+        let caches: Vec<&&Cache> = self
+            .last_level
+            .iter()
+            .filter(|cache| cache.cpus.intersects(&node.cpus))
+            .collect();
+        if caches.is_empty()
+            || caches.len() > MOST_GROUPS
+            || (caches.len() > 1 && caches.len() >= cores.len())
+        {
+            return vec![Group {
+                label: String::new(),
+                is_shared: false,
+                cores,
+            }];
         }
         let mut groups = Vec::new();
         for cache in caches {
-            let (own, others) = cores.into_iter().partition(|core| core.intersects(&cache.cpus));
+            let (own, others) = cores
+                .into_iter()
+                .partition(|core| core.intersects(&cache.cpus));
             cores = others;
-            let size = cache.size_bytes.get().map_or_else(String::new, |&size| format!(" {}", bytes(size)));
-            let nodes: NodeSet = cache.cpus.iter().filter_map(|cpu| self.machine.node_of(cpu)).collect();
+            let size = cache
+                .size_bytes
+                .get()
+                .map_or_else(String::new, |&size| format!(" {}", bytes(size)));
+            let nodes: NodeSet = cache
+                .cpus
+                .iter()
+                .filter_map(|cpu| self.machine.node_of(cpu))
+                .collect();
             let is_shared = nodes.len() > 1;
             // One cache behind several nodes must not look like one in each of them.
-            let with = if is_shared { format!(", one for nodes {nodes}") } else { String::new() };
-            groups.push(Group { label: format!("L{}{size}{with}", cache.level), is_shared, cores: own });
+            let with = if is_shared {
+                format!(", one for nodes {nodes}")
+            } else {
+                String::new()
+            };
+            groups.push(Group {
+                label: format!("L{}{size}{with}", cache.level),
+                is_shared,
+                cores: own,
+            });
         }
         if !cores.is_empty() {
-            groups.push(Group { label: String::new(), is_shared: false, cores });
+            groups.push(Group {
+                label: String::new(),
+                is_shared: false,
+                cores,
+            });
         }
         groups.retain(|group| !group.cores.is_empty());
         groups
     }
 
     fn group(&self, group: &Group, width: i32, cell: &Cell, boxed: bool) -> Drawn {
-        let (inset, top) = if boxed { (6, if group.label.is_empty() { 6 } else { 18 }) } else { (0, 0) };
+        let (inset, top) = if boxed {
+            (6, if group.label.is_empty() { 6 } else { 18 })
+        } else {
+            (0, 0)
+        };
         let most = cells_per_row(width - 2 * inset, cell);
         let rows = group.cores.len().div_ceil(most).max(1);
         // Rows of equal length are easier to count than full ones and a rest.
         let per_row = group.cores.len().div_ceil(rows).max(1);
         let place = |index: usize| {
             let (column, row) = ((index % per_row) as i32, (index / per_row) as i32);
-            (inset + column * (cell.width + GAP), top + row * (cell.height + GAP))
+            (
+                inset + column * (cell.width + GAP),
+                top + row * (cell.height + GAP),
+            )
         };
-        let cells = if cell.numbered { self.numbered(group, cell, place) } else { self.plain(group, cell, place) };
+        let cells = if cell.numbered {
+            self.numbered(group, cell, place)
+        } else {
+            self.plain(group, cell, place)
+        };
         let markup = html! {
             @if boxed { (text("dim", inset + 1, 13, width - 2 * inset, 9, &group.label)) }
             (cells)
         };
-        Drawn { markup, height: top + rows as i32 * (cell.height + GAP) - GAP + inset }
+        Drawn {
+            markup,
+            height: top + rows as i32 * (cell.height + GAP) - GAP + inset,
+        }
     }
 
     fn numbered(&self, group: &Group, cell: &Cell, place: impl Fn(usize) -> (i32, i32)) -> Markup {
@@ -188,19 +263,38 @@ impl<'a> Cores<'a> {
 }
 
 fn cell(groups: &[Group], cores: usize, detail: Detail) -> Cell {
-    let longest = groups.iter().flat_map(|group| &group.cores).map(|core| core.to_string().len()).max().unwrap_or(1);
+    let longest = groups
+        .iter()
+        .flat_map(|group| &group.cores)
+        .map(|core| core.to_string().len())
+        .max()
+        .unwrap_or(1);
     let most = match detail {
         Detail::Full => MOST_NUMBERED,
         Detail::Medium => MOST_NUMBERED / 4,
         Detail::Small => 0,
     };
     match detail {
-        _ if cores <= most && longest <= 12 => {
-            Cell { width: (longest as i32 * 5 + 9).max(20), height: 17, numbered: true }
-        }
-        Detail::Full => Cell { width: 10, height: 10, numbered: false },
-        Detail::Medium => Cell { width: 7, height: 7, numbered: false },
-        Detail::Small => Cell { width: 5, height: 5, numbered: false },
+        _ if cores <= most && longest <= 12 => Cell {
+            width: (longest as i32 * 5 + 9).max(20),
+            height: 17,
+            numbered: true,
+        },
+        Detail::Full => Cell {
+            width: 10,
+            height: 10,
+            numbered: false,
+        },
+        Detail::Medium => Cell {
+            width: 7,
+            height: 7,
+            numbered: false,
+        },
+        Detail::Small => Cell {
+            width: 5,
+            height: 5,
+            numbered: false,
+        },
     }
 }
 
@@ -210,7 +304,13 @@ fn cells_per_row(width: i32, cell: &Cell) -> usize {
 
 /// How many caches stand side by side: as many as still have room for four cores, or for all of theirs.
 fn group_columns(groups: &[Group], width: i32, cell: &Cell) -> usize {
-    let most = groups.iter().map(|group| group.cores.len()).max().unwrap_or(1);
+    let most = groups
+        .iter()
+        .map(|group| group.cores.len())
+        .max()
+        .unwrap_or(1);
     let needed = most.min(4) as i32 * (cell.width + GAP) + 12;
-    (width / needed.max(50)).clamp(1, 4).min(groups.len().max(1) as i32) as usize
+    (width / needed.max(50))
+        .clamp(1, 4)
+        .min(groups.len().max(1) as i32) as usize
 }

@@ -13,15 +13,33 @@ struct Sign {
 }
 
 fn signs(machine: &Machine, marks: &Marks) -> Vec<Sign> {
-    let box_of = |class: &str| html! { rect class=(class) x="0.5" y="0.5" width="11" height="11" rx="3" {} };
+    let box_of =
+        |class: &str| html! { rect class=(class) x="0.5" y="0.5" width="11" height="11" rx="3" {} };
     let states = &machine.cpu_states;
-    let online = machine.nodes.iter().any(|node| node.cpus.intersects(&states.online));
-    let down = machine.nodes.iter().any(|node| !node.cpus.is_subset(&states.online));
-    let memory = machine.nodes.iter().any(|node| node.total_bytes().is_some_and(|size| size > 0));
-    let free = machine.nodes.iter().any(|node| node.memory.get().is_some_and(|memory| memory.free_bytes.is_some()));
+    let online = machine
+        .nodes
+        .iter()
+        .any(|node| node.cpus.intersects(&states.online));
+    let down = machine
+        .nodes
+        .iter()
+        .any(|node| !node.cpus.is_subset(&states.online));
+    let memory = machine
+        .nodes
+        .iter()
+        .any(|node| node.total_bytes().is_some_and(|size| size > 0));
+    let free = machine.nodes.iter().any(|node| {
+        node.memory
+            .get()
+            .is_some_and(|memory| memory.free_bytes.is_some())
+    });
     let all = [
         (online, box_of("cpu"), "core, with its CPUs"),
-        (!states.kept_free().is_empty(), box_of("kept"), "kept free (isolcpus=, nohz_full=)"),
+        (
+            !states.kept_free().is_empty(),
+            box_of("kept"),
+            "kept free (isolcpus=, nohz_full=)",
+        ),
         (down, box_of("down"), "offline"),
         (
             !marks.far.is_empty(),
@@ -36,10 +54,17 @@ fn signs(machine: &Machine, marks: &Marks) -> Vec<Sign> {
         (
             memory,
             html! { rect.track y="3" width="12" height="6" rx="3" {} @if free { rect.used y="3" width="6" height="6" rx="3" {} } },
-            if free { "memory, as long as it is large; dark: in use" } else { "memory, as long as it is large" },
+            if free {
+                "memory, as long as it is large; dark: in use"
+            } else {
+                "memory, as long as it is large"
+            },
         ),
     ];
-    all.into_iter().filter(|(there, ..)| *there).map(|(_, shape, means)| Sign { shape, means }).collect()
+    all.into_iter()
+        .filter(|(there, ..)| *there)
+        .map(|(_, shape, means)| Sign { shape, means })
+        .collect()
 }
 
 /// The legend of a picture that stands alone: two signs a line.
@@ -51,7 +76,10 @@ pub(super) fn draw(machine: &Machine, marks: &Marks, width: i32) -> Drawn {
             g transform=(super::at(x, y)) { (sign.shape) (text("dim", 18, 10, width / 2 - 22, 11, sign.means)) }
         }
     };
-    Drawn { markup, height: signs.len().div_ceil(2) as i32 * 18 }
+    Drawn {
+        markup,
+        height: signs.len().div_ceil(2) as i32 * 18,
+    }
 }
 
 /// The legend of a page: a list.

@@ -46,7 +46,10 @@ fn link(width: i32, boxes: &[(i32, i32, i32)], (from, to): (usize, usize), label
 fn label(machine: &Machine, from: NodeId, to: NodeId) -> Option<String> {
     let (there, back) = (machine.distance(from, to), machine.distance(to, from));
     let text = |distance: Option<_>| {
-        distance.map_or_else(|| "?".to_owned(), |distance: nearfar_machine::Distance| distance.to_string())
+        distance.map_or_else(
+            || "?".to_owned(),
+            |distance: nearfar_machine::Distance| distance.to_string(),
+        )
     };
     match (there, back) {
         (None, None) => None,

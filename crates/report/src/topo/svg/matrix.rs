@@ -26,15 +26,25 @@ pub(crate) fn ink(step: Option<u8>) -> &'static str {
 
 /// The heat map; nothing for one node or without a table.
 pub(super) fn draw(machine: &Machine, width: i32) -> Option<Drawn> {
-    let table = machine.distances.get().filter(|table| table.nodes().len() > 1)?;
-    let map = if table.nodes().len() > MOST_CELLS { areas(table) } else { cells(table, width) };
+    let table = machine
+        .distances
+        .get()
+        .filter(|table| table.nodes().len() > 1)?;
+    let map = if table.nodes().len() > MOST_CELLS {
+        areas(table)
+    } else {
+        cells(table, width)
+    };
     let markup = html! {
         (text("node", 0, 12, width, 13, "Distances"))
         (text("dim", 84, 12, width - 84, 11, &format!("row: node of the CPU, column: node of the memory; {}", remark(table))))
         (map.markup)
         g transform=(at(LABEL, TOP + map.height + 12)) { (legend()) }
     };
-    Some(Drawn { markup, height: TOP + map.height + 42 })
+    Some(Drawn {
+        markup,
+        height: TOP + map.height + 42,
+    })
 }
 
 fn cells(table: &Distances, width: i32) -> Drawn {
@@ -59,14 +69,21 @@ fn cells(table: &Distances, width: i32) -> Drawn {
             }
         }
     };
-    Drawn { markup, height: count * cell_height }
+    Drawn {
+        markup,
+        height: count * cell_height,
+    }
 }
 
 /// A map without figures, as large as one of [`MOST_CELLS`] nodes.
 fn areas(table: &Distances) -> Drawn {
     const SIDE: i32 = 640;
     let count = table.nodes().len();
-    let merged = Blocks::new(count, table.entries().map(|(.., distance)| blocks::step(distance))).draw();
+    let merged = Blocks::new(
+        count,
+        table.entries().map(|(.., distance)| blocks::step(distance)),
+    )
+    .draw();
     let scale = f64::from(SIDE) / count as f64;
     let markup = html! {
         g transform={ "translate(" (LABEL) " " (TOP) ") scale(" (format!("{scale:.4}")) ")" } { (merged.markup) }
@@ -75,7 +92,10 @@ fn areas(table: &Distances) -> Drawn {
             text.dim.end x=(LABEL - 6) y=(TOP + place as i32 + 4) font-size="11" { (node) }
         }
     };
-    Drawn { markup, height: SIDE }
+    Drawn {
+        markup,
+        height: SIDE,
+    }
 }
 
 /// The names of five nodes along an axis of this length, with their places.
@@ -85,7 +105,10 @@ pub(crate) fn ticks(table: &Distances, length: f64) -> Vec<(f64, String)> {
     let mut shown: Vec<usize> = (0..=4).map(|quarter| last * quarter / 4).collect();
     shown.dedup();
     let place = |index: usize| (index as f64 + 0.5) / nodes.len() as f64 * length;
-    shown.into_iter().filter_map(|index| Some((place(index), nodes.get(index)?.to_string()))).collect()
+    shown
+        .into_iter()
+        .filter_map(|index| Some((place(index), nodes.get(index)?.to_string())))
+        .collect()
 }
 
 /// The steps with the distances they stand for.

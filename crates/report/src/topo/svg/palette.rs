@@ -11,15 +11,23 @@ const SHAPE: f64 = 3.0;
 
 /// The variables of a scheme: those of the light one, with what the dark one has instead.
 fn scheme(dark: bool) -> BTreeMap<&'static str, u32> {
-    let mut blocks = THEME.split(".nearfar-map{").skip(1).map(|block| block.split('}').next().unwrap());
+    let mut blocks = THEME
+        .split(".nearfar-map{")
+        .skip(1)
+        .map(|block| block.split('}').next().unwrap());
     let (light, other) = (blocks.next().unwrap(), blocks.next().unwrap());
     let both = light.split(';').chain(other.split(';').filter(|_| dark));
-    both.filter_map(|line| line.strip_prefix("--")?.split_once(":#")).map(|(name, hex)| (name, colour(hex))).collect()
+    both.filter_map(|line| line.strip_prefix("--")?.split_once(":#"))
+        .map(|(name, hex)| (name, colour(hex)))
+        .collect()
 }
 
 fn colour(hex: &str) -> u32 {
-    let long: String =
-        if hex.len() == 3 { hex.chars().flat_map(|digit| [digit, digit]).collect() } else { hex.to_owned() };
+    let long: String = if hex.len() == 3 {
+        hex.chars().flat_map(|digit| [digit, digit]).collect()
+    } else {
+        hex.to_owned()
+    };
     u32::from_str_radix(&long, 16).unwrap()
 }
 
@@ -27,7 +35,11 @@ fn colour(hex: &str) -> u32 {
 fn luminance(colour: u32) -> f64 {
     let channel = |shift: u32| {
         let share = f64::from(colour >> shift & 255) / 255.0;
-        if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+        if share <= 0.04045 {
+            share / 12.92
+        } else {
+            ((share + 0.055) / 1.055).powf(2.4)
+        }
     };
     0.2126 * channel(16) + 0.7152 * channel(8) + 0.0722 * channel(0)
 }
@@ -43,7 +55,10 @@ fn check(needed: f64, pairs: &[(&str, &[&str])]) {
         for (front, grounds) in pairs {
             for ground in *grounds {
                 let found = contrast(colours[front], colours[ground]);
-                assert!(found >= needed, "{front} on {ground}, dark {dark}: {found:.2} instead of {needed}");
+                assert!(
+                    found >= needed,
+                    "{front} on {ground}, dark {dark}: {found:.2} instead of {needed}"
+                );
             }
         }
     }
@@ -76,18 +91,38 @@ fn text_can_be_read_on_all_that_is_below_it_in_both_schemes() {
 
 #[test]
 fn marks_can_be_seen_on_the_cells_they_are_on() {
-    check(SHAPE, &[("warn", &["cpu", "kept", "group", "room"]), ("cpu-ink", &["cpu", "kept"]), ("port", &["room"])]);
+    check(
+        SHAPE,
+        &[
+            ("warn", &["cpu", "kept", "group", "room"]),
+            ("cpu-ink", &["cpu", "kept"]),
+            ("port", &["room"]),
+        ],
+    );
 }
 
 /// Whoever sees no hue, and whoever prints in grey, still sees which of two is farther.
 #[test]
 fn what_is_farther_is_darker_and_looks_the_same_in_both_schemes() {
-    let steps = |dark| (0..=9).map(move |step| scheme(dark)[format!("h{step}").as_str()]).collect::<Vec<u32>>();
+    let steps = |dark| {
+        (0..=9)
+            .map(move |step| scheme(dark)[format!("h{step}").as_str()])
+            .collect::<Vec<u32>>()
+    };
     assert_eq!(steps(false), steps(true));
     let luminances: Vec<f64> = steps(false).into_iter().map(luminance).collect();
-    assert!(luminances.windows(2).all(|pair| pair[0] > 1.05 * pair[1]), "{luminances:?}");
+    assert!(
+        luminances.windows(2).all(|pair| pair[0] > 1.05 * pair[1]),
+        "{luminances:?}"
+    );
     let channels = |step: usize| [16, 8, 0].map(|shift| steps(false)[step] >> shift & 255);
     let (local, far) = (channels(0), channels(9));
-    assert!(local[1] > local[0] && local[1] > local[2], "10 is green: {local:?}");
-    assert!(far[0] > 4 * far[1] && far[0] > 4 * far[2], "20 is red: {far:?}");
+    assert!(
+        local[1] > local[0] && local[1] > local[2],
+        "10 is green: {local:?}"
+    );
+    assert!(
+        far[0] > 4 * far[1] && far[0] > 4 * far[2],
+        "20 is red: {far:?}"
+    );
 }

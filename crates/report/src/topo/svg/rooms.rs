@@ -33,7 +33,11 @@ impl Floor {
             _ => 8,
         };
         let count = columns as i32;
-        Self { columns, gap, width: (width - (count - 1) * gap) / count }
+        Self {
+            columns,
+            gap,
+            width: (width - (count - 1) * gap) / count,
+        }
     }
 
     /// The left edge of a room.
@@ -57,7 +61,11 @@ pub(super) fn draw(machine: &Machine, marks: &Marks, width: i32) -> Drawn {
         let height = drawn.iter().map(|drawn| drawn.height).max().unwrap_or(0) + 2 * padding;
         for (column, drawn) in drawn.iter().enumerate() {
             let index = row * floor.columns + column;
-            let class = if machine.nodes[index].online { "room" } else { "room off" };
+            let class = if machine.nodes[index].online {
+                "room"
+            } else {
+                "room off"
+            };
             boxes.push((floor.x(index), y, height));
             rooms.push(html! {
                 g transform=(at(floor.x(index), y)) {
@@ -73,7 +81,10 @@ pub(super) fn draw(machine: &Machine, marks: &Marks, width: i32) -> Drawn {
         (links::draw(machine, &floor, &boxes))
         @for room in &rooms { (room) }
     };
-    Drawn { markup, height: (y - below).max(0) }
+    Drawn {
+        markup,
+        height: (y - below).max(0),
+    }
 }
 
 /// A picture a node, for a page that puts as many side by side as fit; then one of the devices without a node. Each has a title
@@ -85,7 +96,10 @@ pub(crate) fn cards<'a>(
 ) -> Vec<Markup> {
     let detail = Detail::of(nodes.len());
     let parts = Parts::of(machine, marks);
-    let (width, padding) = (if detail == Detail::Small { 130 } else { 300 }, detail.padding());
+    let (width, padding) = (
+        if detail == Detail::Small { 130 } else { 300 },
+        detail.padding(),
+    );
     let card = |title: &str, about: &str, height: i32, markup: Markup| {
         html! {
             svg viewBox={ "0 0 " (width) " " (height) } role="img" {
@@ -103,7 +117,12 @@ pub(crate) fn cards<'a>(
             rect class=(if node.online { "room" } else { "room off" }) x="0.5" y="0.5" width=(width - 1) height=(height - 1) rx="10" {}
             g transform=(at(padding, padding)) { (drawn.markup) }
         };
-        card(&format!("Node {}", node.id), &inside.describe(), height, markup)
+        card(
+            &format!("Node {}", node.id),
+            &inside.describe(),
+            height,
+            markup,
+        )
     };
     let mut cards: Vec<Markup> = nodes.map(node_card).collect();
     if let Some(drawn) = homeless(machine, marks, 300) {
@@ -126,7 +145,12 @@ struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     fn of(machine: &'a Machine, marks: &'a Marks) -> Self {
-        let largest = machine.nodes.iter().filter_map(Node::total_bytes).max().unwrap_or(0);
+        let largest = machine
+            .nodes
+            .iter()
+            .filter_map(Node::total_bytes)
+            .max()
+            .unwrap_or(0);
         Self {
             cores: Cores::of(machine, marks),
             packages: Packages::of(machine),
@@ -137,8 +161,22 @@ impl<'a> Parts<'a> {
     }
 
     fn inside(&'a self, node: &'a Node, detail: Detail) -> Inside<'a> {
-        let Self { cores, packages, largest, devices, marks } = self;
-        Inside { node, cores, packages, largest: *largest, devices: devices.on(node), marks, detail }
+        let Self {
+            cores,
+            packages,
+            largest,
+            devices,
+            marks,
+        } = self;
+        Inside {
+            node,
+            cores,
+            packages,
+            largest: *largest,
+            devices: devices.on(node),
+            marks,
+            detail,
+        }
     }
 }
 
@@ -147,15 +185,25 @@ struct DevicesByNode<'a>(Vec<&'a PciDevice>);
 
 impl<'a> DevicesByNode<'a> {
     fn of(machine: &'a Machine) -> Self {
-        let mut devices: Vec<_> = machine.pci.get().into_iter().flatten().filter(|device| notable(device)).collect();
+        let mut devices: Vec<_> = machine
+            .pci
+            .get()
+            .into_iter()
+            .flatten()
+            .filter(|device| notable(device))
+            .collect();
         devices.sort_by_key(|device| device.node.get().copied().flatten());
         Self(devices)
     }
 
     fn on(&self, node: &Node) -> &[&'a PciDevice] {
         let place = |device: &&PciDevice| device.node.get().copied().flatten();
-        let start = self.0.partition_point(|device| place(device) < Some(node.id));
-        let end = self.0.partition_point(|device| place(device) <= Some(node.id));
+        let start = self
+            .0
+            .partition_point(|device| place(device) < Some(node.id));
+        let end = self
+            .0
+            .partition_point(|device| place(device) <= Some(node.id));
         &self.0[start..end]
     }
 }
@@ -185,13 +233,20 @@ impl Inside<'_> {
             placed.push(html! { g transform=(at(0, y)) { (part.markup) } });
             y += part.height + gap;
         }
-        Drawn { markup: html! { @for part in &placed { (part) } }, height: y - gap }
+        Drawn {
+            markup: html! { @for part in &placed { (part) } },
+            height: y - gap,
+        }
     }
 
     fn title(&self, width: i32) -> Drawn {
         let remark = self.remark();
         if self.detail == Detail::Small {
-            let cpus = if remark.is_empty() { format!("{} CPUs", self.node.cpus.len()) } else { remark };
+            let cpus = if remark.is_empty() {
+                format!("{} CPUs", self.node.cpus.len())
+            } else {
+                remark
+            };
             let markup = html! {
                 (text("node", 0, 11, width / 2, 12, &self.node.id.to_string()))
                 text.dim.end x=(width) y="11" font-size="9" { (cpus) }
@@ -223,9 +278,13 @@ impl Inside<'_> {
             (_, true, Some(false)) if small => "empty".to_owned(),
             (_, true, Some(false)) => "neither CPUs nor memory".to_owned(),
             (_, true, _) if small => "no CPUs".to_owned(),
-            (_, true, _) => node.tier.map_or("memory only".to_owned(), |tier| format!("memory only, tier {tier}")),
+            (_, true, _) => node.tier.map_or("memory only".to_owned(), |tier| {
+                format!("memory only, tier {tier}")
+            }),
             (_, _, Some(false)) => "no memory".to_owned(),
-            _ => node.fake_of.map_or_else(String::new, |real| format!("fake, part of node {real}")),
+            _ => node
+                .fake_of
+                .map_or_else(String::new, |real| format!("fake, part of node {real}")),
         }
     }
 
@@ -234,15 +293,24 @@ impl Inside<'_> {
         let small = self.detail == Detail::Small;
         let (size, height) = if small { (9, 5) } else { (11, 8) };
         let label = match self.node.memory.get() {
-            None if small => return Drawn { markup: html! {}, height: 0 },
+            None if small => {
+                return Drawn {
+                    markup: html! {},
+                    height: 0,
+                };
+            }
             None => "memory not known".to_owned(),
             Some(memory) if memory.total_bytes == 0 => "no memory".to_owned(),
             Some(memory) => match memory.free_bytes {
-                Some(free) if !small => format!("{}, {} free", bytes(memory.total_bytes), bytes(free)),
+                Some(free) if !small => {
+                    format!("{}, {} free", bytes(memory.total_bytes), bytes(free))
+                }
                 _ => bytes(memory.total_bytes),
             },
         };
-        let share = |part: u64, whole: u64| (part.min(whole) as f64 / whole.max(1) as f64 * f64::from(width)) as i32;
+        let share = |part: u64, whole: u64| {
+            (part.min(whole) as f64 / whole.max(1) as f64 * f64::from(width)) as i32
+        };
         let total = self.node.total_bytes().unwrap_or(0);
         let free = self.node.memory.get().and_then(|memory| memory.free_bytes);
         let used = free.map_or(0, |free| total.saturating_sub(free));
@@ -254,7 +322,14 @@ impl Inside<'_> {
             @let y = if total > 0 { height + size + 2 } else { size };
             (text("dim", 0, y, width, size, &label))
         };
-        Drawn { markup, height: if total > 0 { height + size + 4 } else { size + 2 } }
+        Drawn {
+            markup,
+            height: if total > 0 {
+                height + size + 4
+            } else {
+                size + 2
+            },
+        }
     }
 
     fn devices(&self, width: i32) -> Option<Drawn> {
@@ -281,20 +356,39 @@ impl Inside<'_> {
             }
             @if let Some(more) = &more { (text("dim", 14, 10 + shown as i32 * 17, width - 14, 11, more)) }
         };
-        Some(Drawn { markup, height: (shown as i32 + i32::from(more.is_some())) * 17 - 4 })
+        Some(Drawn {
+            markup,
+            height: (shown as i32 + i32::from(more.is_some())) * 17 - 4,
+        })
     }
 
     /// What the node's CPUs serve, far devices first.
     fn interrupts(&self, width: i32) -> Option<Drawn> {
-        let (most, size) = if self.detail == Detail::Small { (1, 9) } else { (4, 11) };
+        let (most, size) = if self.detail == Detail::Small {
+            (1, 9)
+        } else {
+            (4, 11)
+        };
         let lots = self.marks.lots(self.node.id);
         let line = |lot: &Lot| match lot.home == self.node.id {
-            _ if self.detail == Detail::Small => format!("{} of {}", count(lot.interrupts, "interrupt"), lot.device),
+            _ if self.detail == Detail::Small => {
+                format!("{} of {}", count(lot.interrupts, "interrupt"), lot.device)
+            }
             true => format!("{} of {}", count(lot.interrupts, "interrupt"), lot.device),
             false => far(lot),
         };
-        let class = |lot: &Lot| if lot.home == self.node.id { "dim" } else { "warn" };
-        let mut lines: Vec<(&str, String)> = lots.iter().take(most).map(|lot| (class(lot), line(lot))).collect();
+        let class = |lot: &Lot| {
+            if lot.home == self.node.id {
+                "dim"
+            } else {
+                "warn"
+            }
+        };
+        let mut lines: Vec<(&str, String)> = lots
+            .iter()
+            .take(most)
+            .map(|lot| (class(lot), line(lot)))
+            .collect();
         let rest: usize = lots.iter().skip(most).map(|lot| lot.interrupts).sum();
         if rest > 0 {
             lines.push(("dim", format!("and {}", count(rest, "other interrupt"))));
@@ -303,28 +397,54 @@ impl Inside<'_> {
         let markup = html! {
             @for (y, (class, line)) in (size - 1..).step_by(step as usize).zip(&lines) { (text(class, 0, y, width, size, line)) }
         };
-        (!lines.is_empty()).then(|| Drawn { markup, height: lines.len() as i32 * step - 4 })
+        (!lines.is_empty()).then(|| Drawn {
+            markup,
+            height: lines.len() as i32 * step - 4,
+        })
     }
 
     /// All of it in words.
     fn describe(&self) -> String {
         const MOST: usize = 12;
         let node = self.node;
-        let cpus = if node.cpus.is_empty() { "no CPUs".to_owned() } else { format!("CPUs {}", node.cpus) };
-        let memory = node
-            .total_bytes()
-            .map_or_else(|| "memory not known".to_owned(), |size| format!("{} of memory", bytes(size)));
+        let cpus = if node.cpus.is_empty() {
+            "no CPUs".to_owned()
+        } else {
+            format!("CPUs {}", node.cpus)
+        };
+        let memory = node.total_bytes().map_or_else(
+            || "memory not known".to_owned(),
+            |size| format!("{} of memory", bytes(size)),
+        );
         let remark = Some(self.remark()).filter(|remark| !remark.is_empty());
-        let devices = self.devices.iter().take(MOST).map(|device| device_line(device, self.marks));
+        let devices = self
+            .devices
+            .iter()
+            .take(MOST)
+            .map(|device| device_line(device, self.marks));
         let more = self.devices.len().saturating_sub(MOST);
         let more = (more > 0).then(|| format!("and {}", count(more, "other device")));
         let lots = self.marks.lots(node.id).iter().take(MOST).map(far);
-        [cpus, memory].into_iter().chain(remark).chain(devices).chain(more).chain(lots).collect::<Vec<_>>().join("; ")
+        [cpus, memory]
+            .into_iter()
+            .chain(remark)
+            .chain(devices)
+            .chain(more)
+            .chain(lots)
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 
 /// `24 interrupts of eth0, on node 0 (21)`: what is served, where its device is, how far that is.
 fn far(lot: &Lot) -> String {
-    let distance = lot.distance.map_or_else(String::new, |distance| format!(" ({distance})"));
-    format!("{} of {}, on node {}{distance}", count(lot.interrupts, "interrupt"), lot.device, lot.home)
+    let distance = lot
+        .distance
+        .map_or_else(String::new, |distance| format!(" ({distance})"));
+    format!(
+        "{} of {}, on node {}{distance}",
+        count(lot.interrupts, "interrupt"),
+        lot.device,
+        lot.home
+    )
 }

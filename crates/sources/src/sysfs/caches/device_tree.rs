@@ -47,10 +47,15 @@ pub(super) fn read(tree: &Tree, online: &CpuSet) -> Vec<Cache> {
     let mut cores = Vec::new();
     let mut by_handle = BTreeMap::new();
     for name in names.iter().take(MOST_NODES) {
-        let Ok(directory) = tree.directory(&format!("{CPUS}/{name}")) else { continue };
+        let Ok(directory) = tree.directory(&format!("{CPUS}/{name}")) else {
+            continue;
+        };
         let node = read_node(&directory, &hardware, online);
         if node.threads.is_empty() {
-            for handle in ["phandle", "linux,phandle", "ibm,phandle"].iter().filter_map(|name| cell(&directory, name)) {
+            for handle in ["phandle", "linux,phandle", "ibm,phandle"]
+                .iter()
+                .filter_map(|name| cell(&directory, name))
+            {
                 by_handle.insert(handle, node.clone());
             }
         } else {
@@ -64,18 +69,27 @@ fn gather(cores: &[Node], by_handle: &BTreeMap<u32, Node>) -> Vec<Cache> {
     let mut shared: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
     let mut caches = Vec::new();
     for core in cores {
-        for (kind, sizes) in [(CacheKind::Data, core.data), (CacheKind::Instruction, core.instruction)] {
+        for (kind, sizes) in [
+            (CacheKind::Data, core.data),
+            (CacheKind::Instruction, core.instruction),
+        ] {
             caches.extend(sizes.cache(1, kind, &core.threads));
         }
         let mut next = core.next;
         for level in 2..=DEEPEST {
             let Some(handle) = next else { break };
-            shared.entry((level, handle)).or_default().extend(core.threads.iter());
+            shared
+                .entry((level, handle))
+                .or_default()
+                .extend(core.threads.iter());
             next = by_handle.get(&handle).and_then(|node| node.next);
         }
     }
     let of_handle = |((level, handle), cpus): (&(u32, u32), &CpuSet)| {
-        by_handle.get(handle)?.data.cache(*level, CacheKind::Unified, cpus)
+        by_handle
+            .get(handle)?
+            .data
+            .cache(*level, CacheKind::Unified, cpus)
     };
     caches.extend(shared.iter().filter_map(of_handle));
     caches
@@ -92,7 +106,11 @@ impl Sizes {
             size_bytes: Known::Yes(size.into()),
             line_bytes: self.line,
             // One set means that every line may be anywhere: fully associative, which sysfs writes as 0.
-            ways: if self.sets == Some(1) { Some(0) } else { ways() },
+            ways: if self.sets == Some(1) {
+                Some(0)
+            } else {
+                ways()
+            },
         })
     }
 }
@@ -104,10 +122,18 @@ fn read_node(directory: &Directory<'_>, hardware: &BTreeMap<u32, CpuId>, online:
             .or_else(|| cell(directory, &format!("{side}-cache-block-size"))),
         sets: cell(directory, &format!("{side}-cache-sets")),
     };
-    let is_cpu = directory.with_bytes("device_type", |bytes| value::text(bytes) == Ok("cpu")) == Ok(true);
-    let servers = || cells(directory, "ibm,ppc-interrupt-server#s").or_else(|| cells(directory, "reg"));
-    let servers = if is_cpu { servers().unwrap_or_default() } else { Vec::new() };
-    let threads = servers.iter().filter_map(|server| hardware.get(server).copied());
+    let is_cpu =
+        directory.with_bytes("device_type", |bytes| value::text(bytes) == Ok("cpu")) == Ok(true);
+    let servers =
+        || cells(directory, "ibm,ppc-interrupt-server#s").or_else(|| cells(directory, "reg"));
+    let servers = if is_cpu {
+        servers().unwrap_or_default()
+    } else {
+        Vec::new()
+    };
+    let threads = servers
+        .iter()
+        .filter_map(|server| hardware.get(server).copied());
     Node {
         threads: threads.filter(|&cpu| online.contains(cpu)).collect(),
         data: sizes("d"),
@@ -119,10 +145,16 @@ fn read_node(directory: &Directory<'_>, hardware: &BTreeMap<u32, CpuId>, online:
 /// Hardware number to CPU. Without `physical_id` the numbers are the same, as on machines with one thread a core.
 fn hardware_numbers(tree: &Tree, online: &CpuSet) -> BTreeMap<u32, CpuId> {
     let physical = |cpu: CpuId| {
-        let id = tree.with_bytes(&format!("{DIRECTORY}/cpu{cpu}/physical_id"), value::natural).ok()?.ok()?;
+        let id = tree
+            .with_bytes(&format!("{DIRECTORY}/cpu{cpu}/physical_id"), value::natural)
+            .ok()?
+            .ok()?;
         u32::try_from(id).ok()
     };
-    online.iter().map(|cpu| (physical(cpu).unwrap_or(cpu.0), cpu)).collect()
+    online
+        .iter()
+        .map(|cpu| (physical(cpu).unwrap_or(cpu.0), cpu))
+        .collect()
 }
 
 /// A property of one 32-bit big-endian cell.
@@ -131,6 +163,13 @@ fn cell(directory: &Directory<'_>, name: &str) -> Option<u32> {
 }
 
 fn cells(directory: &Directory<'_>, name: &str) -> Option<Vec<u32>> {
-    let read = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|&cell| u32::from_be_bytes(cell)).collect();
+    let read = |bytes: &[u8]| {
+        bytes
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&cell| u32::from_be_bytes(cell))
+            .collect()
+    };
     directory.with_bytes(name, read).ok()
 }

@@ -9,8 +9,11 @@ use super::super::topology::Group;
 use super::super::value;
 use crate::tree::{Directory, Tree};
 
-const FILES: [(&str, u32, CacheKind); 3] =
-    [("l1_dcache", 1, CacheKind::Data), ("l1_icache", 1, CacheKind::Instruction), ("l2_cache", 2, CacheKind::Unified)];
+const FILES: [(&str, u32, CacheKind); 3] = [
+    ("l1_dcache", 1, CacheKind::Data),
+    ("l1_icache", 1, CacheKind::Instruction),
+    ("l2_cache", 2, CacheKind::Unified),
+];
 
 pub(super) fn read(tree: &Tree, online: &CpuSet, cores: &[Group]) -> Vec<Cache> {
     let Ok(directory) = tree.directory(DIRECTORY) else {
@@ -24,12 +27,28 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, cores: &[Group]) -> Vec<Cache> 
         true => online.iter().map(CpuSet::single).collect(),
         false => cores.iter().map(|core| core.cpus.clone()).collect(),
     };
-    alone.iter().flat_map(|cpus| FILES.iter().filter_map(|file| cache(&directory, cpus, file))).collect()
+    alone
+        .iter()
+        .flat_map(|cpus| {
+            FILES
+                .iter()
+                .filter_map(|file| cache(&directory, cpus, file))
+        })
+        .collect()
 }
 
-fn cache(directory: &Directory<'_>, cpus: &CpuSet, (name, level, kind): &(&str, u32, CacheKind)) -> Option<Cache> {
+fn cache(
+    directory: &Directory<'_>,
+    cpus: &CpuSet,
+    (name, level, kind): &(&str, u32, CacheKind),
+) -> Option<Cache> {
     let cpu = cpus.first()?;
-    let number = |what| directory.with_bytes(&format!("cpu{cpu}/{name}_{what}"), value::natural).ok()?.ok();
+    let number = |what| {
+        directory
+            .with_bytes(&format!("cpu{cpu}/{name}_{what}"), value::natural)
+            .ok()?
+            .ok()
+    };
     Some(Cache {
         level: *level,
         kind: *kind,

@@ -31,7 +31,9 @@ pub(super) fn read(tree: &Tree, notes: &Notes, roots: &[RootBus]) -> Firmware {
     let described = describe(tree, notes, domains);
     let bridges = bridges(roots, |root| match &described {
         Known::Yes(described) => described.locate(root),
-        Known::No { not_known_because } => Known::No { not_known_because: not_known_because.clone() },
+        Known::No { not_known_because } => Known::No {
+            not_known_because: not_known_because.clone(),
+        },
     });
     Firmware { bridges, distances }
 }
@@ -53,7 +55,11 @@ fn domains(tree: &Tree, notes: &Notes) -> Known<Domains> {
 fn distances(tree: &Tree, notes: &Notes, domains: &Known<Domains>) -> Known<Distances> {
     let domains = match domains {
         Known::Yes(domains) => domains,
-        Known::No { not_known_because } => return Known::No { not_known_because: not_known_because.clone() },
+        Known::No { not_known_because } => {
+            return Known::No {
+                not_known_because: not_known_because.clone(),
+            };
+        }
     };
     let path = format!("{TABLES}/SLIT");
     match tree.with_bytes(&path, |table| tables::slit(table, domains)) {
@@ -71,7 +77,12 @@ fn describe<'t>(tree: &'t Tree, notes: &Notes, domains: Known<Domains>) -> Known
     let mut names = vec!["DSDT".to_owned()];
     for prefix in ["", "dynamic/"] {
         let listed = tree.list(&format!("{TABLES}/{prefix}")).unwrap_or_default();
-        names.extend(listed.iter().filter(|name| name.starts_with("SSDT")).map(|name| format!("{prefix}{name}")));
+        names.extend(
+            listed
+                .iter()
+                .filter(|name| name.starts_with("SSDT"))
+                .map(|name| format!("{prefix}{name}")),
+        );
     }
     names.truncate(MOST_TABLES);
     let mut namespace = Namespace::default();
@@ -89,11 +100,18 @@ fn describe<'t>(tree: &'t Tree, notes: &Notes, domains: Known<Domains>) -> Known
         match read {
             Ok(Ok(())) => {}
             Ok(Err(message)) => notes.note(tree.display(&path), message),
-            Err(error) if error.reason == Reason::Denied || index == 0 => return Known::no(error.to_string()),
+            Err(error) if error.reason == Reason::Denied || index == 0 => {
+                return Known::no(error.to_string());
+            }
             Err(error) => notes.unless_absent(error),
         }
     }
-    Known::Yes(Described { tree, namespace, names, domains })
+    Known::Yes(Described {
+        tree,
+        namespace,
+        names,
+        domains,
+    })
 }
 
 impl Described<'_> {
@@ -102,28 +120,42 @@ impl Described<'_> {
             Ok(Some(found)) => found,
             Ok(None) => {
                 let table = self.tree.display(&format!("{TABLES}/DSDT"));
-                return Known::no(format!("{table}: no host bridge is declared for bus {root}"));
+                return Known::no(format!(
+                    "{table}: no host bridge is declared for bus {root}"
+                ));
             }
             Err(because) => return Known::no(because),
         };
         let Some((holder, (number, table))) = self.proximity(path, object) else {
             return Known::Yes(None);
         };
-        let file =
-            self.names.get(table).map_or_else(String::new, |name| self.tree.display(&format!("{TABLES}/{name}")));
+        let file = self.names.get(table).map_or_else(String::new, |name| {
+            self.tree.display(&format!("{TABLES}/{name}"))
+        });
         let evidence = format!("{file}: {holder}._PXM");
         let domain = match number {
             Number::Constant(domain) => u32::try_from(domain).ok(),
-            Number::Computed => return Known::no(format!("{evidence} is computed by a method, which is not run")),
+            Number::Computed => {
+                return Known::no(format!(
+                    "{evidence} is computed by a method, which is not run"
+                ));
+            }
         };
         let domains = match &self.domains {
             Known::Yes(domains) => domains,
-            Known::No { not_known_because } => return Known::No { not_known_because: not_known_because.clone() },
+            Known::No { not_known_because } => {
+                return Known::No {
+                    not_known_because: not_known_because.clone(),
+                };
+            }
         };
         match domain.and_then(|domain| Some((domain, domains.node_of(domain)?))) {
-            Some((domain, node)) => {
-                Known::Yes(Some(FirmwareLocality { domain, node, told_by: FirmwareSource::AcpiPxm, evidence }))
-            }
+            Some((domain, node)) => Known::Yes(Some(FirmwareLocality {
+                domain,
+                node,
+                told_by: FirmwareSource::AcpiPxm,
+                evidence,
+            })),
             None => Known::no(format!("{evidence} is beyond any number a node can have")),
         }
     }
@@ -137,25 +169,36 @@ impl Described<'_> {
             return Ok(Some((path, object)));
         }
         let bridges = self.namespace.host_bridges();
-        let is =
-            |number: Option<Number>, wanted: u64| number.unwrap_or(Number::Constant(0)) == Number::Constant(wanted);
-        let mut matching = bridges
-            .iter()
-            .filter(|(_, object)| is(object.segment, u64::from(root.domain)) && is(object.bus, u64::from(root.bus)));
+        let is = |number: Option<Number>, wanted: u64| {
+            number.unwrap_or(Number::Constant(0)) == Number::Constant(wanted)
+        };
+        let mut matching = bridges.iter().filter(|(_, object)| {
+            is(object.segment, u64::from(root.domain)) && is(object.bus, u64::from(root.bus))
+        });
         if let Some(&(path, object)) = matching.next() {
             return match matching.next() {
                 None => Ok(Some((path.clone(), object))),
-                Some((other, _)) => Err(format!("both {path} and {other} are declared for bus {root}")),
+                Some((other, _)) => Err(format!(
+                    "both {path} and {other} are declared for bus {root}"
+                )),
             };
         }
-        match bridges.iter().find(|(_, object)| [object.bus, object.segment].contains(&Some(Number::Computed))) {
-            Some((path, _)) => Err(format!("the bus of {path} is computed by a method, which is not run")),
+        match bridges
+            .iter()
+            .find(|(_, object)| [object.bus, object.segment].contains(&Some(Number::Computed)))
+        {
+            Some((path, _)) => Err(format!(
+                "the bus of {path} is computed by a method, which is not run"
+            )),
             None => Ok(None),
         }
     }
 
     fn linked_path(&self, root: RootBus) -> Option<Path> {
-        let text = attribute::text_of(self.tree, &format!("sys/devices/pci{root}/firmware_node/path"))?;
+        let text = attribute::text_of(
+            self.tree,
+            &format!("sys/devices/pci{root}/firmware_node/path"),
+        )?;
         Path::parse(&text)
     }
 
@@ -166,7 +209,11 @@ impl Described<'_> {
         }
         let mut above = path.parent();
         while let Some(path) = above {
-            if let Some(proximity) = self.namespace.get(&path).and_then(|object| object.proximity) {
+            if let Some(proximity) = self
+                .namespace
+                .get(&path)
+                .and_then(|object| object.proximity)
+            {
                 return Some((path, proximity));
             }
             above = path.parent();

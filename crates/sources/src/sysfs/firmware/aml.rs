@@ -40,7 +40,11 @@ pub(super) struct Path(Vec<Segment>);
 impl Path {
     /// Reads what the kernel writes into a device's `path` file: `\_SB_.PC40`.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let segments = text.trim().strip_prefix('\\')?.split('.').map(|part| part.as_bytes().try_into().ok());
+        let segments = text
+            .trim()
+            .strip_prefix('\\')?
+            .split('.')
+            .map(|part| part.as_bytes().try_into().ok());
         segments.collect::<Option<Vec<Segment>>>().map(Self)
     }
 
@@ -99,7 +103,10 @@ struct Block {
 impl Namespace {
     /// Adds the content of a DSDT or SSDT (without its header). `table` is the number it is remembered by.
     pub(super) fn add(&mut self, code: &[u8], table: usize) {
-        let mut open = vec![Block { end: code.len(), path: Path::default() }];
+        let mut open = vec![Block {
+            end: code.len(),
+            path: Path::default(),
+        }];
         let mut at = 0;
         while let Some(block) = open.last() {
             if at >= block.end {
@@ -123,7 +130,11 @@ impl Namespace {
 
     /// All host bridges, by path.
     pub(super) fn host_bridges(&self) -> Vec<(&Path, &Object)> {
-        let mut found: Vec<_> = self.objects.iter().filter(|(_, object)| object.is_host_bridge).collect();
+        let mut found: Vec<_> = self
+            .objects
+            .iter()
+            .filter(|(_, object)| object.is_host_bridge)
+            .collect();
         found.sort_unstable_by_key(|&(path, _)| path);
         found
     }
@@ -136,12 +147,19 @@ impl Namespace {
             [0x5b, 0x83, ..] => open_block(here, at + 2, 6, block),
             [0x5b, 0x84, ..] => open_block(here, at + 2, 3, block),
             // Fields hold nothing of interest.
-            [0x5b, 0x81 | 0x86 | 0x87, ..] => package_end(here, at + 2).map(|(_, end)| Step::to(end)),
+            [0x5b, 0x81 | 0x86 | 0x87, ..] => {
+                package_end(here, at + 2).map(|(_, end)| Step::to(end))
+            }
             [0x08, ..] => self.named(here, at + 1, block, table),
             [0x14, ..] => self.method(here, at + 1, block, table),
             // If, Else, While: what they contain is taken as declared, whatever the condition.
-            [0xa0..=0xa2, ..] => package_end(here, at + 1)
-                .map(|(inside, end)| Step { next: inside, opened: Some(Block { end, path: block.path.clone() }) }),
+            [0xa0..=0xa2, ..] => package_end(here, at + 1).map(|(inside, end)| Step {
+                next: inside,
+                opened: Some(Block {
+                    end,
+                    path: block.path.clone(),
+                }),
+            }),
             [0x15, ..] => name(here, at + 1).map(|(next, _)| Step::to((next + 2).min(block.end))),
             _ => None,
         };
@@ -206,17 +224,30 @@ fn open_block(code: &[u8], at: usize, fixed: usize, block: &Block) -> Option<Ste
     let (inside, end) = package_end(code, at)?;
     let (behind_name, name) = name(&code[..end], inside)?;
     let path = absolute(&name, &block.path)?;
-    Some(Step { next: (behind_name + fixed).min(end), opened: Some(Block { end, path }) })
+    Some(Step {
+        next: (behind_name + fixed).min(end),
+        opened: Some(Block { end, path }),
+    })
 }
 
 /// The absolute path of a name that is declared within `current`. (A `Scope` may also name something further up by its
 /// last part alone; compilers write such names out.)
 fn absolute(name: &Name, current: &Path) -> Option<Path> {
-    let kept = if name.from_root { 0 } else { current.0.len().checked_sub(name.up)? };
+    let kept = if name.from_root {
+        0
+    } else {
+        current.0.len().checked_sub(name.up)?
+    };
     if kept + name.segments.len() > DEEPEST {
         return None;
     }
-    Some(Path(current.0[..kept].iter().chain(&name.segments).copied().collect()))
+    Some(Path(
+        current.0[..kept]
+            .iter()
+            .chain(&name.segments)
+            .copied()
+            .collect(),
+    ))
 }
 
 /// The object a declaration belongs to, and the last part of its name.

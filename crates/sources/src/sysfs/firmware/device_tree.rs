@@ -38,7 +38,9 @@ impl<'t> DeviceTree<'t> {
     /// The device tree, where there is one that could say something of nodes. ACPI machines of arm64 also have one,
     /// with nothing in it but `chosen`.
     pub(super) fn find(tree: &'t Tree) -> Option<Self> {
-        let base = PLACES.into_iter().find(|base| tree.exists(&format!("{base}/#address-cells")))?;
+        let base = PLACES
+            .into_iter()
+            .find(|base| tree.exists(&format!("{base}/#address-cells")))?;
         let described = tree.exists(&format!("{base}/cpus"));
         described.then_some(Self { tree, base })
     }
@@ -68,8 +70,16 @@ impl<'t> DeviceTree<'t> {
         for holder in ["rtas", "ibm,opal"] {
             let path = format!("{}/{holder}/ibm,associativity-reference-points", self.base);
             if let Ok(cells) = self.cells(&path) {
-                let vector = self.tree.bytes(&format!("{}/chosen/ibm,architecture-vec-5", self.base)).ok();
-                let points = ReferencePoints::new(cells, vector.as_deref(), self.has_distance_table(holder), holder);
+                let vector = self
+                    .tree
+                    .bytes(&format!("{}/chosen/ibm,architecture-vec-5", self.base))
+                    .ok();
+                let points = ReferencePoints::new(
+                    cells,
+                    vector.as_deref(),
+                    self.has_distance_table(holder),
+                    holder,
+                );
                 if points.is_none() {
                     notes.note(self.tree.display(&path), "holds no usable reference point");
                 }
@@ -80,13 +90,20 @@ impl<'t> DeviceTree<'t> {
     }
 
     fn has_distance_table(&self, holder: &str) -> bool {
-        self.tree.exists(&format!("{}/{holder}/ibm,numa-distance-table", self.base))
+        self.tree
+            .exists(&format!("{}/{holder}/ibm,numa-distance-table", self.base))
     }
 
-    fn locate(&self, root: RootBus, points: Option<&ReferencePoints>) -> Known<Option<FirmwareLocality>> {
+    fn locate(
+        &self,
+        root: RootBus,
+        points: Option<&ReferencePoints>,
+    ) -> Known<Option<FirmwareLocality>> {
         let Some(start) = self.bridge_path(root) else {
             let place = self.tree.display(self.base);
-            return Known::no(format!("{place}: which entry stands for root bus {root} is not known"));
+            return Known::no(format!(
+                "{place}: which entry stands for root bus {root} is not known"
+            ));
         };
         let mut path = start.as_str();
         for _ in 0..DEEPEST {
@@ -102,7 +119,11 @@ impl<'t> DeviceTree<'t> {
     }
 
     /// What one entry says of itself; `None` where it says nothing.
-    fn locality_at(&self, path: &str, points: Option<&ReferencePoints>) -> Option<Known<Option<FirmwareLocality>>> {
+    fn locality_at(
+        &self,
+        path: &str,
+        points: Option<&ReferencePoints>,
+    ) -> Option<Known<Option<FirmwareLocality>>> {
         let (property, told_by) = match points {
             Some(_) => ("ibm,associativity", FirmwareSource::DeviceTree),
             None => ("numa-node-id", FirmwareSource::NumaNodeId),
@@ -119,22 +140,37 @@ impl<'t> DeviceTree<'t> {
         };
         let evidence = self.tree.display(&path);
         let Some(domain) = domain else {
-            return Some(Known::no(format!("{evidence}: too short for the reference points")));
+            return Some(Known::no(format!(
+                "{evidence}: too short for the reference points"
+            )));
         };
         // 0xffff means "no domain" (associativity_to_nid in arch/powerpc/mm/numa.c).
         if domain == 0xffff || domain >= MOST_NODES {
             return Some(Known::Yes(None));
         }
         let node = NodeId(domain);
-        Some(Known::Yes(Some(FirmwareLocality { domain, node, told_by, evidence })))
+        Some(Known::Yes(Some(FirmwareLocality {
+            domain,
+            node,
+            told_by,
+            evidence,
+        })))
     }
 
     /// The entry of a root bus: what the kernel linked to the bus or to a device on it, or else the host bridge whose
     /// number gives the domain (get_phb_number in arch/powerpc/kernel/pci-common.c).
     fn bridge_path(&self, root: RootBus) -> Option<String> {
         let device = format!("sys/devices/pci{root}");
-        for link in [format!("{device}/of_node"), format!("{device}/pci_bus/{root}/of_node")] {
-            if let Some(path) = self.tree.link(&link).ok().and_then(|target| self.below_base(&target)) {
+        for link in [
+            format!("{device}/of_node"),
+            format!("{device}/pci_bus/{root}/of_node"),
+        ] {
+            if let Some(path) = self
+                .tree
+                .link(&link)
+                .ok()
+                .and_then(|target| self.below_base(&target))
+            {
                 return Some(path);
             }
         }
@@ -147,15 +183,20 @@ impl<'t> DeviceTree<'t> {
             }
         }
         let names = self.tree.list(self.base).ok()?;
-        let mut bridges =
-            names.iter().filter(|name| name.starts_with("pci")).map(|name| format!("{}/{name}", self.base));
+        let mut bridges = names
+            .iter()
+            .filter(|name| name.starts_with("pci"))
+            .map(|name| format!("{}/{name}", self.base));
         bridges.find(|path| self.bridge_domain(path) == Some(root.domain))
     }
 
     /// `../../../firmware/devicetree/base/pci@8...` as a path of the tree.
     fn below_base(&self, target: &str) -> Option<String> {
-        let (_, below) = target.split_once("devicetree/base").or_else(|| target.split_once("proc/device-tree"))?;
-        let plain = below.is_empty() || (below.starts_with('/') && !below.split('/').any(|part| part == ".."));
+        let (_, below) = target
+            .split_once("devicetree/base")
+            .or_else(|| target.split_once("proc/device-tree"))?;
+        let plain = below.is_empty()
+            || (below.starts_with('/') && !below.split('/').any(|part| part == ".."));
         plain.then(|| format!("{}{below}", self.base))
     }
 
@@ -163,7 +204,10 @@ impl<'t> DeviceTree<'t> {
         if let Ok(cells) = self.cells(&format!("{path}/linux,pci-domain")) {
             return cells.first().copied();
         }
-        let own = self.cells(&format!("{path}/ibm,opal-phbid")).or_else(|_| self.cells(&format!("{path}/reg"))).ok()?;
+        let own = self
+            .cells(&format!("{path}/ibm,opal-phbid"))
+            .or_else(|_| self.cells(&format!("{path}/reg")))
+            .ok()?;
         // Both are 64 bits wide, of which the kernel takes the lowest 16.
         own.get(1).or_else(|| own.first()).map(|cell| cell & 0xffff)
     }
@@ -172,8 +216,13 @@ impl<'t> DeviceTree<'t> {
         let holder = format!("{}/{}", self.base, points.holder());
         let built = match points.form() {
             Form::Two => {
-                let index = self.cells(&format!("{holder}/ibm,numa-lookup-index-table")).unwrap_or_default();
-                let table = self.tree.bytes(&format!("{holder}/ibm,numa-distance-table")).unwrap_or_default();
+                let index = self
+                    .cells(&format!("{holder}/ibm,numa-lookup-index-table"))
+                    .unwrap_or_default();
+                let table = self
+                    .tree
+                    .bytes(&format!("{holder}/ibm,numa-distance-table"))
+                    .unwrap_or_default();
                 associativity::table(&index, &table)
             }
             Form::Zero | Form::One => points.by_levels(&self.associativities()),
@@ -196,9 +245,18 @@ impl<'t> DeviceTree<'t> {
             }
         }
         let cpus = format!("{}/cpus", self.base);
-        paths.extend(self.tree.list(&cpus).unwrap_or_default().iter().map(|name| format!("{cpus}/{name}")));
+        paths.extend(
+            self.tree
+                .list(&cpus)
+                .unwrap_or_default()
+                .iter()
+                .map(|name| format!("{cpus}/{name}")),
+        );
         paths.truncate(MOST_ENTRIES);
-        paths.iter().filter_map(|path| self.cells(&format!("{path}/ibm,associativity")).ok()).collect()
+        paths
+            .iter()
+            .filter_map(|path| self.cells(&format!("{path}/ibm,associativity")).ok())
+            .collect()
     }
 
     /// `distance-map` (Documentation/devicetree/bindings/numa.txt in the kernel): triples from, to, distance.

@@ -71,7 +71,10 @@ impl Domains {
         }
         let taken = |node: NodeId| self.nodes.values().any(|&other| other == node);
         let own = Some(NodeId(domain)).filter(|&node| domain < MOST_NODES && !taken(node));
-        own.or_else(|| Some(NodeId(self.nodes.len() as u32)).filter(|node| domain < MOST_NODES && node.0 < MOST_NODES))
+        own.or_else(|| {
+            Some(NodeId(self.nodes.len() as u32))
+                .filter(|node| domain < MOST_NODES && node.0 < MOST_NODES)
+        })
     }
 }
 
@@ -89,11 +92,17 @@ fn domain_of(entry: &[u8], revision: u8) -> Option<u32> {
         0 => {
             let low = u32::from(*entry.get(2)?);
             let high = u32_at(entry, 8)? & 0xffff_ff00;
-            (if revision >= 2 { low | high } else { low }, u32_at(entry, 4)?)
+            (
+                if revision >= 2 { low | high } else { low },
+                u32_at(entry, 4)?,
+            )
         }
         1 => {
             let domain = u32_at(entry, 2)?;
-            (if revision >= 2 { domain } else { domain & 0xff }, u32_at(entry, 28)?)
+            (
+                if revision >= 2 { domain } else { domain & 0xff },
+                u32_at(entry, 28)?,
+            )
         }
         2 => (u32_at(entry, 4)?, u32_at(entry, 12)?),
         3 => (u32_at(entry, 2)?, u32_at(entry, 10)?),
@@ -106,22 +115,37 @@ fn domain_of(entry: &[u8], revision: u8) -> Option<u32> {
 /// Reads a SLIT into distances between nodes.
 pub(super) fn slit(table: &[u8], domains: &Domains) -> Result<Distances, String> {
     let body = body(table, b"SLIT")?;
-    let count = body.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)).ok_or("no room for its size")?;
+    let count = body
+        .first_chunk::<8>()
+        .map(|bytes| u64::from_le_bytes(*bytes))
+        .ok_or("no room for its size")?;
     let matrix = &body[8..];
-    let count = usize::try_from(count).ok().filter(|&count| count <= MOST_NODES as usize);
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|&count| count <= MOST_NODES as usize);
     let count = count.ok_or_else(|| format!("it claims more than {MOST_NODES} localities"))?;
     if count == 0 || count * count > matrix.len() {
-        return Err(format!("{} bytes do not hold {count} x {count} distances", matrix.len()));
+        return Err(format!(
+            "{} bytes do not hold {count} x {count} distances",
+            matrix.len()
+        ));
     }
     let mut order: Vec<(NodeId, usize)> = Vec::new();
     for domain in 0..count {
-        let node = domains.node_of(domain as u32).ok_or_else(|| format!("locality {domain} has no node"))?;
+        let node = domains
+            .node_of(domain as u32)
+            .ok_or_else(|| format!("locality {domain} has no node"))?;
         order.push((node, domain));
     }
     order.sort_unstable();
     // Two localities for which the SRAT leaves only one number: the first one has it.
     order.dedup_by_key(|&mut (node, _)| node);
-    let row = |from: usize| order.iter().map(|&(_, to)| entry(matrix[from * count + to])).collect();
+    let row = |from: usize| {
+        order
+            .iter()
+            .map(|&(_, to)| entry(matrix[from * count + to]))
+            .collect()
+    };
     let rows = order.iter().map(|&(_, from)| row(from)).collect();
     let nodes = order.iter().map(|&(node, _)| node).collect();
     Distances::from_rows(DistanceOrigin::Slit, nodes, rows).map_err(|error| error.to_string())
@@ -134,7 +158,10 @@ fn entry(byte: u8) -> Option<Distance> {
 
 /// A little-endian number at a place.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
+    bytes
+        .get(at..)?
+        .first_chunk()
+        .map(|chunk| u32::from_le_bytes(*chunk))
 }
 
 #[cfg(test)]
@@ -174,7 +201,13 @@ mod tests {
 
     #[test]
     fn nodes_are_numbered_by_first_appearance_cpus_before_memory() {
-        let entries = [memory(7), x2apic(9, false), x2apic(5, true), x2apic(2, true), memory(5)];
+        let entries = [
+            memory(7),
+            x2apic(9, false),
+            x2apic(5, true),
+            x2apic(2, true),
+            memory(5),
+        ];
         let domains = Domains::parse(&srat(&entries)).unwrap();
         let nodes = [5, 2, 7].map(|domain| domains.node_of(domain).unwrap().0);
         assert_eq!(nodes, [0, 1, 2]);
@@ -184,7 +217,11 @@ mod tests {
     fn a_domain_without_an_entry_keeps_its_number_where_that_is_free() {
         let domains = Domains::parse(&srat(&[x2apic(0, true), x2apic(4, true)])).unwrap();
         assert_eq!(domains.node_of(3), Some(NodeId(3)));
-        assert_eq!(domains.node_of(1), Some(NodeId(2)), "1 is the node of domain 4");
+        assert_eq!(
+            domains.node_of(1),
+            Some(NodeId(2)),
+            "1 is the node of domain 4"
+        );
         assert_eq!(domains.node_of(u32::MAX), None);
     }
 
@@ -194,15 +231,25 @@ mod tests {
         let mut body = 2u64.to_le_bytes().to_vec();
         body.extend([10, 21, 3, 11]);
         let distances = slit(&table(b"SLIT", &body), &domains).unwrap();
-        let get = |from, to| distances.get(NodeId(from), NodeId(to)).map(|distance| distance.0);
-        assert_eq!([get(0, 0), get(0, 1), get(1, 0), get(1, 1)], [Some(11), None, Some(21), Some(10)]);
+        let get = |from, to| {
+            distances
+                .get(NodeId(from), NodeId(to))
+                .map(|distance| distance.0)
+        };
+        assert_eq!(
+            [get(0, 0), get(0, 1), get(1, 0), get(1, 1)],
+            [Some(11), None, Some(21), Some(10)]
+        );
     }
 
     #[test]
     fn a_slit_that_promises_more_than_it_holds_is_refused() {
         for (count, room) in [(u64::MAX, 100), (1024, 100), (3, 8), (0, 8)] {
             let body = [&count.to_le_bytes()[..], &vec![10; room]].concat();
-            assert!(slit(&table(b"SLIT", &body), &Domains::default()).is_err(), "{count}");
+            assert!(
+                slit(&table(b"SLIT", &body), &Domains::default()).is_err(),
+                "{count}"
+            );
         }
     }
 

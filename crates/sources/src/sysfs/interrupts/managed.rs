@@ -86,9 +86,22 @@ impl<'a> Habits<'a> {
         irqs: &[u32],
     ) -> Self {
         let debugged = debugged(tree, irqs);
-        let writable = if debugged.is_empty() && tree.is_live() { writable(tree, irqs) } else { HashMap::new() };
-        let drivers = pci.iter().filter_map(|device| Some((device.address, device.driver.as_deref()?))).collect();
-        Self { debugged, writable, drivers, virtio, tree }
+        let writable = if debugged.is_empty() && tree.is_live() {
+            writable(tree, irqs)
+        } else {
+            HashMap::new()
+        };
+        let drivers = pci
+            .iter()
+            .filter_map(|device| Some((device.address, device.driver.as_deref()?)))
+            .collect();
+        Self {
+            debugged,
+            writable,
+            drivers,
+            virtio,
+            tree,
+        }
     }
 
     pub(super) fn managed(&self, interrupt: &Interrupt) -> Known<Managed> {
@@ -96,35 +109,60 @@ impl<'a> Habits<'a> {
         if let Some(&managed) = self.debugged.get(&number) {
             let says = if managed { "has" } else { "has no" };
             let file = self.tree.display(&format!("{DEBUGFS}/{number}"));
-            return Known::Yes(Managed { managed, evidence: format!("{file} {says} IRQD_AFFINITY_MANAGED") });
+            return Known::Yes(Managed {
+                managed,
+                evidence: format!("{file} {says} IRQD_AFFINITY_MANAGED"),
+            });
         }
         if let Some(&writable) = self.writable.get(&number) {
-            let says = if writable { "is writable" } else { "is read-only" };
-            let file = self.tree.display(&format!("proc/irq/{number}/smp_affinity"));
-            return Known::Yes(Managed { managed: !writable, evidence: format!("{file} {says}") });
+            let says = if writable {
+                "is writable"
+            } else {
+                "is read-only"
+            };
+            let file = self
+                .tree
+                .display(&format!("proc/irq/{number}/smp_affinity"));
+            return Known::Yes(Managed {
+                managed: !writable,
+                evidence: format!("{file} {says}"),
+            });
         }
         self.habit(interrupt)
     }
 
     fn habit(&self, interrupt: &Interrupt) -> Known<Managed> {
         let Some(driver) = self.driver(interrupt) else {
-            return Known::no(format!("{} cannot be read and no driver is known", self.tree.display(DEBUGFS)));
+            return Known::no(format!(
+                "{} cannot be read and no driver is known",
+                self.tree.display(DEBUGFS)
+            ));
         };
         let manages = MANAGE_QUEUES.contains(&driver);
         if manages && interrupt.queue.is_some() {
             let evidence = format!("driver {driver} lets the kernel manage its queue interrupts");
-            return Known::Yes(Managed { managed: true, evidence });
+            return Known::Yes(Managed {
+                managed: true,
+                evidence,
+            });
         }
         // Administration and configuration are kept out of what is managed; which these are is only certain for
         // drivers that name their queues.
         let names_queues = driver == "nvme" || driver.starts_with("virtio");
         if manages && names_queues {
-            let evidence = format!("driver {driver} leaves its interrupts other than of queues to user space");
-            return Known::Yes(Managed { managed: false, evidence });
+            let evidence =
+                format!("driver {driver} leaves its interrupts other than of queues to user space");
+            return Known::Yes(Managed {
+                managed: false,
+                evidence,
+            });
         }
         if LEAVE_QUEUES.contains(&driver) || driver == "pcieport" {
             let evidence = format!("driver {driver} leaves its interrupts to user space");
-            return Known::Yes(Managed { managed: false, evidence });
+            return Known::Yes(Managed {
+                managed: false,
+                evidence,
+            });
         }
         Known::no(format!(
             "{} cannot be read and the habit of driver {driver} is not known",
@@ -133,7 +171,11 @@ impl<'a> Habits<'a> {
     }
 
     fn driver(&self, interrupt: &Interrupt) -> Option<&str> {
-        let virtio = interrupt.name.split('-').next().and_then(|device| self.virtio.get(device));
+        let virtio = interrupt
+            .name
+            .split('-')
+            .next()
+            .and_then(|device| self.virtio.get(device));
         if let Some(device) = virtio {
             return device.driver.as_deref();
         }
@@ -149,7 +191,10 @@ fn debugged(tree: &Tree, irqs: &[u32]) -> HashMap<u32, bool> {
         let marked = |bytes: &[u8]| bytes.windows(MARK.len()).any(|window| window == MARK);
         directory.with_bytes(&number.to_string(), marked).ok()
     });
-    irqs.iter().zip(read).filter_map(|(&number, managed)| Some((number, managed?))).collect()
+    irqs.iter()
+        .zip(read)
+        .filter_map(|(&number, managed)| Some((number, managed?)))
+        .collect()
 }
 
 /// The modes of the affinity files. Older kernels make all of them writable, which says nothing: only where some are
@@ -159,7 +204,14 @@ fn writable(tree: &Tree, irqs: &[u32]) -> HashMap<u32, bool> {
         let status = rustix::fs::stat(tree.display(&format!("proc/irq/{number}/smp_affinity")));
         status.ok().map(|status| status.st_mode & 0o200 != 0)
     });
-    let modes: HashMap<u32, bool> =
-        irqs.iter().zip(modes).filter_map(|(&number, writable)| Some((number, writable?))).collect();
-    if modes.values().all(|&writable| writable) { HashMap::new() } else { modes }
+    let modes: HashMap<u32, bool> = irqs
+        .iter()
+        .zip(modes)
+        .filter_map(|(&number, writable)| Some((number, writable?)))
+        .collect();
+    if modes.values().all(|&writable| writable) {
+        HashMap::new()
+    } else {
+        modes
+    }
 }

@@ -43,15 +43,24 @@ impl<'a> Owners<'a> {
         let mut lines: HashMap<u32, Option<PciAddress>> = HashMap::new();
         for (device, claim) in pci.iter().zip(claims) {
             match claim {
-                Claim::Messages(numbers) => messages.extend(numbers.into_iter().map(|n| (n, Some(device.address)))),
+                Claim::Messages(numbers) => {
+                    messages.extend(numbers.into_iter().map(|n| (n, Some(device.address))))
+                }
                 Claim::Line(number) => {
-                    lines.entry(number).and_modify(|owner| *owner = None).or_insert(Some(device.address));
+                    lines
+                        .entry(number)
+                        .and_modify(|owner| *owner = None)
+                        .or_insert(Some(device.address));
                 }
                 Claim::Nothing => {}
             }
         }
         lines.extend(messages);
-        Self { by_number: lines, virtio, nvme: nvme_controllers(tree) }
+        Self {
+            by_number: lines,
+            virtio,
+            nvme: nvme_controllers(tree),
+        }
     }
 
     /// The owner of an interrupt; where the kernel did not list it (trees gathered without `msi_irqs`), its name tells.
@@ -84,10 +93,19 @@ fn claim(tree: &Tree, notes: &Notes, device: &PciDevice) -> Claim {
     // The directory is only there while messages are in use.
     if let Ok(messages) = directory.directory("msi_irqs") {
         let names = messages.names().unwrap_or_default();
-        return Claim::Messages(names.iter().filter_map(|name| name.parse().ok()).take(MOST_MESSAGES).collect());
+        return Claim::Messages(
+            names
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .take(MOST_MESSAGES)
+                .collect(),
+        );
     }
     // Without a driver nobody serves the line, whatever number the firmware left there.
-    let line = device.driver.as_ref().and_then(|_| read_noted(&directory, "irq", notes, value::natural));
+    let line = device
+        .driver
+        .as_ref()
+        .and_then(|_| read_noted(&directory, "irq", notes, value::natural));
     match line.and_then(|line| u32::try_from(line).ok()) {
         None | Some(0) => Claim::Nothing,
         Some(line) => Claim::Line(line),
@@ -96,6 +114,10 @@ fn claim(tree: &Tree, notes: &Notes, device: &PciDevice) -> Claim {
 
 fn nvme_controllers(tree: &Tree) -> BTreeMap<String, PciAddress> {
     let names = tree.list("sys/class/nvme").unwrap_or_default();
-    let address = |name: &str| PciAddress::innermost(&tree.link(&format!("sys/class/nvme/{name}")).ok()?);
-    names.into_iter().filter_map(|name| address(&name).map(|address| (name, address))).collect()
+    let address =
+        |name: &str| PciAddress::innermost(&tree.link(&format!("sys/class/nvme/{name}")).ok()?);
+    names
+        .into_iter()
+        .filter_map(|name| address(&name).map(|address| (name, address)))
+        .collect()
 }

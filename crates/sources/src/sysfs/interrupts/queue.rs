@@ -28,22 +28,34 @@ pub(crate) fn queue_of(name: &str) -> Option<u32> {
     if name.contains(',') {
         return None;
     }
-    let name = name.split('@').next().unwrap_or_default().trim_end_matches(')');
+    let name = name
+        .split('@')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(')');
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number: u32 = name[stem.len()..].parse().ok()?;
     if is_nvme(stem) {
         return Some(number).filter(|&queue| queue > 0);
     }
-    let stem = stem.trim_end_matches(['-', '.', ' ', ':']).to_ascii_lowercase();
-    let before =
-        |word: &str| stem.strip_suffix(word).is_some_and(|rest| !rest.ends_with(|c: char| c.is_alphanumeric()));
+    let stem = stem
+        .trim_end_matches(['-', '.', ' ', ':'])
+        .to_ascii_lowercase();
+    let before = |word: &str| {
+        stem.strip_suffix(word)
+            .is_some_and(|rest| !rest.ends_with(|c: char| c.is_alphanumeric()))
+    };
     WORDS.iter().any(|word| before(word)).then_some(number)
 }
 
 /// `nvme0q`.
 fn is_nvme(stem: &str) -> bool {
-    let instance = stem.strip_prefix("nvme").and_then(|rest| rest.strip_suffix('q'));
-    instance.is_some_and(|instance| !instance.is_empty() && instance.bytes().all(|b| b.is_ascii_digit()))
+    let instance = stem
+        .strip_prefix("nvme")
+        .and_then(|rest| rest.strip_suffix('q'));
+    instance.is_some_and(|instance| {
+        !instance.is_empty() && instance.bytes().all(|b| b.is_ascii_digit())
+    })
 }
 
 #[cfg(test)]

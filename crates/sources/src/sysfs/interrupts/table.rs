@@ -64,7 +64,11 @@ impl Table {
         let mut cpus = None;
         while next_line(&mut text, &mut line)? {
             let Some(cpus) = cpus else {
-                cpus = Some(line.split(u8::is_ascii_whitespace).filter(|word| word.starts_with(b"CPU")).count());
+                cpus = Some(
+                    line.split(u8::is_ascii_whitespace)
+                        .filter(|word| word.starts_with(b"CPU"))
+                        .count(),
+                );
                 continue;
             };
             if let Some((number, parsed)) = parse_line(&line, cpus)
@@ -89,7 +93,11 @@ fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, String
 
 fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line)> {
     let colon = line.iter().position(|&byte| byte == b':')?;
-    let number: u32 = std::str::from_utf8(&line[..colon]).ok()?.trim().parse().ok()?;
+    let number: u32 = std::str::from_utf8(&line[..colon])
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
     let mut rest = &line[colon + 1..];
     let mut count = 0u64;
     for _ in 0..cpus {
@@ -98,17 +106,31 @@ fn parse_line(line: &[u8], cpus: usize) -> Option<(u32, Line)> {
         count = count.saturating_add(fired);
         rest = behind;
     }
-    Some((number, Line { count, name: handlers(rest) }))
+    Some((
+        number,
+        Line {
+            count,
+            name: handlers(rest),
+        },
+    ))
 }
 
 fn next_word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = text.trim_ascii_start();
-    text.split_at(text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len()))
+    text.split_at(
+        text.iter()
+            .position(u8::is_ascii_whitespace)
+            .unwrap_or(text.len()),
+    )
 }
 
 fn decimal(digits: &[u8]) -> Option<u64> {
     let number = digits.iter().try_fold(0u64, |number, &byte| {
-        byte.is_ascii_digit().then(|| number.saturating_mul(10).saturating_add(u64::from(byte - b'0')))
+        byte.is_ascii_digit().then(|| {
+            number
+                .saturating_mul(10)
+                .saturating_add(u64::from(byte - b'0'))
+        })
     });
     number.filter(|_| !digits.is_empty())
 }
@@ -119,8 +141,9 @@ fn handlers(text: &[u8]) -> String {
     let words: Vec<&str> = text.split_whitespace().skip(1).collect();
     let of_controller = |word: &&&str| {
         let (number, kind) = word.split_once('-').unwrap_or((word, ""));
-        let is_kind =
-            |kind: &str| ["", "edge", "level", "fasteoi", "none"].contains(&kind.to_ascii_lowercase().as_str());
+        let is_kind = |kind: &str| {
+            ["", "edge", "level", "fasteoi", "none"].contains(&kind.to_ascii_lowercase().as_str())
+        };
         is_kind(word) || (number.bytes().all(|b| b.is_ascii_digit()) && is_kind(kind))
     };
     let of_controller = words.iter().take_while(of_controller).count();
@@ -138,7 +161,11 @@ mod tests {
     #[test]
     fn counts_and_names_of_kernels_old_and_new() {
         let table = Table::parse(TEXT.as_bytes()).unwrap();
-        let get = |number| table.get(number).map(|line| (line.count, line.name.as_str()));
+        let get = |number| {
+            table
+                .get(number)
+                .map(|line| (line.count, line.name.as_str()))
+        };
         assert_eq!(get(0), Some((153, "timer")));
         assert_eq!(get(24), Some((0, "PCIe PME,aerdrv,pciehp")));
         assert_eq!(get(31), Some((15, "nvme0q1")));
@@ -149,7 +176,13 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_refused() {
-        assert!(Table::parse(std::io::Read::take(std::io::BufReader::new(std::io::repeat(b'7')), 3 << 20)).is_err());
+        assert!(
+            Table::parse(std::io::Read::take(
+                std::io::BufReader::new(std::io::repeat(b'7')),
+                3 << 20
+            ))
+            .is_err()
+        );
     }
 
     proptest::proptest! {

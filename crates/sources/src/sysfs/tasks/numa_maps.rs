@@ -31,17 +31,28 @@ pub(super) struct Maps {
 impl Maps {
     /// Bytes by node.
     pub(super) fn nodes(&self) -> Vec<NodeBytes> {
-        self.nodes.iter().map(|(&node, &bytes)| NodeBytes { node, bytes }).collect()
+        self.nodes
+            .iter()
+            .map(|(&node, &bytes)| NodeBytes { node, bytes })
+            .collect()
     }
 
     /// Bytes by policy.
     pub(super) fn policies(&self) -> Vec<PolicyBytes> {
-        self.policies.iter().map(|(policy, &bytes)| PolicyBytes { policy: policy.clone(), bytes }).collect()
+        self.policies
+            .iter()
+            .map(|(policy, &bytes)| PolicyBytes {
+                policy: policy.clone(),
+                bytes,
+            })
+            .collect()
     }
 
     fn add(&mut self, line: &str) {
         let mut words = line.split_ascii_whitespace();
-        let (Some(_), Some(policy)) = (words.next(), words.next()) else { return };
+        let (Some(_), Some(policy)) = (words.next(), words.next()) else {
+            return;
+        };
         let mut pages: Vec<(NodeId, u64)> = Vec::new();
         let mut page_bytes = None;
         let mut huge = false;
@@ -85,7 +96,12 @@ pub(super) fn read(mut text: impl BufRead) -> std::io::Result<Maps> {
     let mut line = Vec::new();
     loop {
         line.clear();
-        if text.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+        if text
+            .by_ref()
+            .take(LONGEST_LINE)
+            .read_until(b'\n', &mut line)?
+            == 0
+        {
             return Ok(maps);
         }
         maps.add(&String::from_utf8_lossy(&line));
@@ -101,11 +117,26 @@ mod tests {
         let text = "7f00 bind:0 anon=2 dirty=2 N0=2 kernelpagesize_kB=2048\n5500 default file=/N9=7/N3=1 mapped=3 N0=1 N1=2 \
                     kernelpagesize_kB=4\n6600 interleave:0-1 anon=1 N1=1\n7700 default stack\n8800 default huge N0=5\n";
         let maps = read(text.as_bytes()).unwrap();
-        let nodes: Vec<_> = maps.nodes().iter().map(|on| (on.node.0, on.bytes)).collect();
+        let nodes: Vec<_> = maps
+            .nodes()
+            .iter()
+            .map(|on| (on.node.0, on.bytes))
+            .collect();
         assert_eq!(nodes, [(0, (4 << 20) + 4096), (1, 3 * 4096)]);
-        let policies: Vec<_> = maps.policies().into_iter().map(|under| (under.policy, under.bytes)).collect();
-        let expected = [("bind:0", 4 << 20), ("default", 3 * 4096), ("interleave:0-1", 4096)];
-        assert_eq!(policies, expected.map(|(policy, bytes)| (policy.to_owned(), bytes)));
+        let policies: Vec<_> = maps
+            .policies()
+            .into_iter()
+            .map(|under| (under.policy, under.bytes))
+            .collect();
+        let expected = [
+            ("bind:0", 4 << 20),
+            ("default", 3 * 4096),
+            ("interleave:0-1", 4096),
+        ];
+        assert_eq!(
+            policies,
+            expected.map(|(policy, bytes)| (policy.to_owned(), bytes))
+        );
     }
 
     proptest::proptest! {

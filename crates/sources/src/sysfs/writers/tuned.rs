@@ -6,7 +6,12 @@ use super::{Process, config, shorten, word};
 use crate::tree::Tree;
 
 /// Where profiles lie; an administrator's own come first.
-const PROFILES: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
+const PROFILES: [&str; 4] = [
+    "etc/tuned/profiles",
+    "etc/tuned",
+    "usr/lib/tuned/profiles",
+    "usr/lib/tuned",
+];
 /// What in a profile places interrupts, tasks or memory.
 const OPTIONS: [&str; 7] = [
     "isolated_cores",
@@ -53,13 +58,24 @@ fn is_plain(name: &str) -> bool {
 }
 
 fn find(tree: &Tree, profile: &str) -> Option<(String, String)> {
-    let paths = PROFILES.iter().map(|place| format!("{place}/{profile}/tuned.conf"));
-    paths.into_iter().find_map(|path| config(tree, &path).map(|text| (path, text)))
+    let paths = PROFILES
+        .iter()
+        .map(|place| format!("{place}/{profile}/tuned.conf"));
+    paths
+        .into_iter()
+        .find_map(|path| config(tree, &path).map(|text| (path, text)))
 }
 
 fn included(text: &str) -> Vec<String> {
     let includes = text.lines().filter_map(|line| value_of(line, "include"));
-    includes.flat_map(|names| names.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>()).collect()
+    includes
+        .flat_map(|names| {
+            names
+                .split(',')
+                .map(|name| name.trim().to_owned())
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 fn value_of<'a>(line: &'a str, option: &str) -> Option<&'a str> {
@@ -68,15 +84,22 @@ fn value_of<'a>(line: &'a str, option: &str) -> Option<&'a str> {
 }
 
 fn lines(tree: &Tree, path: &str, text: &str, profile: &str, active: &Known<bool>) -> Vec<Writer> {
-    let places =
-        |line: &str| OPTIONS.iter().any(|option| value_of(line, option).is_some_and(|value| !value.is_empty()));
+    let places = |line: &str| {
+        OPTIONS
+            .iter()
+            .any(|option| value_of(line, option).is_some_and(|value| !value.is_empty()))
+    };
     let writer = |(index, line): (usize, &str)| Writer {
         kind: WriterKind::Tuned,
         active: active.clone(),
         evidence: format!("{}:{}", tree.display(path), index + 1),
         says: format!("profile {profile}: {}", shorten(line.trim())),
     };
-    text.lines().enumerate().filter(|(_, line)| places(line)).map(writer).collect()
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| places(line))
+        .map(writer)
+        .collect()
 }
 
 /// `etc/tuned/cpu-partitioning-variables.conf` holds what an administrator fills into a profile.

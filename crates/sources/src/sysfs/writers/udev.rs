@@ -13,7 +13,13 @@ use crate::tree::Tree;
 /// Higher ones hide lower ones.
 const PLACES: [&str; 5] = ["etc", "run", "usr/local/lib", "usr/lib", "lib"];
 /// What a rule writes that nearfar writes too.
-const WRITTEN: [&str; 5] = ["iopolicy", "smp_affinity", "xps_cpus", "rps_cpus", "xps_rxqs"];
+const WRITTEN: [&str; 5] = [
+    "iopolicy",
+    "smp_affinity",
+    "xps_cpus",
+    "rps_cpus",
+    "xps_rxqs",
+];
 /// Distributions ship some hundred.
 const MOST_FILES: usize = 10_000;
 
@@ -32,9 +38,14 @@ pub(super) fn rules(tree: &Tree) -> Vec<Writer> {
 fn writes(line: &str) -> bool {
     WRITTEN.iter().any(|name| {
         line.match_indices(name).any(|(at, _)| {
-            let after = line[at + name.len()..].trim_start_matches("_list").trim_start_matches('}').trim_start();
+            let after = line[at + name.len()..]
+                .trim_start_matches("_list")
+                .trim_start_matches('}')
+                .trim_start();
             let before = &line[..at];
-            let attribute = before.rfind("ATTR{").is_some_and(|start| !before[start..].contains('}'));
+            let attribute = before
+                .rfind("ATTR{")
+                .is_some_and(|start| !before[start..].contains('}'));
             let assigned = after.starts_with('=') && !after.starts_with("==");
             let program = before.rfind("RUN").is_some() || before.rfind("PROGRAM").is_some();
             (attribute && assigned) || program
@@ -42,13 +53,21 @@ fn writes(line: &str) -> bool {
     })
 }
 
-fn found(tree: &Tree, directory: &str, suffix: &str, kind: WriterKind, says: impl Fn(&str) -> bool) -> Vec<Writer> {
+fn found(
+    tree: &Tree,
+    directory: &str,
+    suffix: &str,
+    kind: WriterKind,
+    says: impl Fn(&str) -> bool,
+) -> Vec<Writer> {
     let mut files: BTreeMap<String, String> = BTreeMap::new();
     for place in PLACES {
         let path = format!("{place}/{directory}");
         for name in tree.list(&path).unwrap_or_default() {
             if name.ends_with(suffix) && files.len() < MOST_FILES {
-                files.entry(name.clone()).or_insert_with(|| format!("{path}/{name}"));
+                files
+                    .entry(name.clone())
+                    .or_insert_with(|| format!("{path}/{name}"));
             }
         }
     }
@@ -74,7 +93,9 @@ fn joined(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut open = false;
     for (index, line) in text.lines().enumerate() {
-        let (part, continues) = line.strip_suffix('\\').map_or((line, false), |part| (part, true));
+        let (part, continues) = line
+            .strip_suffix('\\')
+            .map_or((line, false), |part| (part, true));
         match lines.last_mut() {
             Some((_, whole)) if open => whole.push_str(part),
             _ => lines.push((index + 1, part.to_owned())),
@@ -97,13 +118,24 @@ mod tests {
         ] {
             assert!(writes(line), "{line}");
         }
-        for line in [r#"ATTR{iopolicy}=="numa", TAG+="x""#, r#"ATTR{iopolicy}!="numa""#, "KERNEL==\"nvme*\""] {
+        for line in [
+            r#"ATTR{iopolicy}=="numa", TAG+="x""#,
+            r#"ATTR{iopolicy}!="numa""#,
+            "KERNEL==\"nvme*\"",
+        ] {
             assert!(!writes(line), "{line}");
         }
     }
 
     #[test]
     fn a_rule_over_several_lines_is_one_line_at_its_first() {
-        assert_eq!(joined("a\nb \\\nc\nd\\"), [(1, "a".to_owned()), (2, "b c".to_owned()), (4, "d".to_owned())]);
+        assert_eq!(
+            joined("a\nb \\\nc\nd\\"),
+            [
+                (1, "a".to_owned()),
+                (2, "b c".to_owned()),
+                (4, "d".to_owned())
+            ]
+        );
     }
 }

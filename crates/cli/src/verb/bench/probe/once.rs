@@ -28,15 +28,32 @@ impl Probe {
         let place = |asked: &[Where], option: &str| match asked {
             [] => Ok(Where::Floating),
             [place] => Ok(*place),
-            _ => Err(Failure::Input(anyhow::anyhow!("--once takes one place for {option}, not {}", asked.len()))),
+            _ => Err(Failure::Input(anyhow::anyhow!(
+                "--once takes one place for {option}, not {}",
+                asked.len()
+            ))),
         };
         let memory = place(&self.cells.memory, "--memory")?;
         let cpus = place(&self.cells.cpus, "--cpus")?;
         let numa_balancing = matrix::is_balancing(machine).known() == Some(true);
-        let cell = MatrixCell { policy: Policy { preferred: None, numa_balancing }, memory, cpus };
-        let (mut parameters, warnings) = self.parameters(&matrix::places(machine), machine, vec![cell], Vec::new())?;
+        let cell = MatrixCell {
+            policy: Policy {
+                preferred: None,
+                numa_balancing,
+            },
+            memory,
+            cpus,
+        };
+        let (mut parameters, warnings) =
+            self.parameters(&matrix::places(machine), machine, vec![cell], Vec::new())?;
         if self.setup.steps.is_none() {
-            let found = matrix::calibrate(machine, Path::new(PROGRAM), &parameters, self.setup.seconds, cancel);
+            let found = matrix::calibrate(
+                machine,
+                Path::new(PROGRAM),
+                &parameters,
+                self.setup.seconds,
+                cancel,
+            );
             parameters.steps = found.map_err(refusal)?.steps;
         }
         let mut matrix = Matrix::new(machine, PathBuf::from(PROGRAM), parameters);
@@ -49,11 +66,24 @@ impl Probe {
         output::print(&match self.format.format {
             Format::Table => {
                 let style = output::style(colour);
-                nearfar_report::probe::once(&cell, matrix.parameters(), &sample, &warnings, emulated, &style)
+                nearfar_report::probe::once(
+                    &cell,
+                    matrix.parameters(),
+                    &sample,
+                    &warnings,
+                    emulated,
+                    &style,
+                )
             }
-            Format::Json => {
-                output::json("bench-probe-once/1", Some(&machine.origin), &Once { cell, sample: &sample, emulated })?
-            }
+            Format::Json => output::json(
+                "bench-probe-once/1",
+                Some(&machine.origin),
+                &Once {
+                    cell,
+                    sample: &sample,
+                    emulated,
+                },
+            )?,
         })
     }
 }

@@ -40,7 +40,10 @@ pub(super) fn package_end(code: &[u8], at: usize) -> Option<(usize, usize)> {
         usize::from(lead & 0x3f)
     } else {
         let rest = code.get(at + 1..at + 1 + more)?;
-        let high = rest.iter().rev().fold(0, |high, &byte| high << 8 | usize::from(byte));
+        let high = rest
+            .iter()
+            .rev()
+            .fold(0, |high, &byte| high << 8 | usize::from(byte));
         high << 4 | usize::from(lead & 0x0f)
     };
     let (inside, end) = (at + 1 + more, at + length);
@@ -52,7 +55,11 @@ pub(super) fn name(code: &[u8], at: usize) -> Option<(usize, Name)> {
     let mut at = at;
     let from_root = *code.get(at)? == b'\\';
     at += usize::from(from_root);
-    let up = code.get(at..)?.iter().take_while(|&&byte| byte == b'^').count();
+    let up = code
+        .get(at..)?
+        .iter()
+        .take_while(|&&byte| byte == b'^')
+        .count();
     at += up;
     let count = match *code.get(at)? {
         0x2e => {
@@ -70,14 +77,26 @@ pub(super) fn name(code: &[u8], at: usize) -> Option<(usize, Name)> {
     }
     let end = at + 4 * count;
     let parts = code.get(at..end)?.chunks_exact(4);
-    let segments = parts.map(|part| part.try_into().ok().filter(is_segment)).collect::<Option<Vec<Segment>>>()?;
-    Some((end, Name { from_root, up, segments }))
+    let segments = parts
+        .map(|part| part.try_into().ok().filter(is_segment))
+        .collect::<Option<Vec<Segment>>>()?;
+    Some((
+        end,
+        Name {
+            from_root,
+            up,
+            segments,
+        },
+    ))
 }
 
 fn is_segment(segment: &Segment) -> bool {
     let [lead, rest @ ..] = segment;
     let lead_fits = lead.is_ascii_uppercase() || *lead == b'_';
-    lead_fits && rest.iter().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_')
+    lead_fits
+        && rest
+            .iter()
+            .all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_')
 }
 
 /// Reads a constant (20.2.3).
@@ -103,7 +122,10 @@ pub(super) fn value(code: &[u8], at: usize) -> Option<(usize, Value)> {
 fn scalar(code: &[u8], at: usize) -> Option<(usize, Value)> {
     let number = |width: usize| {
         let bytes = code.get(at + 1..at + 1 + width)?;
-        let number = bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte));
+        let number = bytes
+            .iter()
+            .rev()
+            .fold(0u64, |number, &byte| number << 8 | u64::from(byte));
         Some((at + 1 + width, Value::Number(number)))
     };
     match *code.get(at)? {
@@ -115,7 +137,11 @@ fn scalar(code: &[u8], at: usize) -> Option<(usize, Value)> {
         0x0c => number(4),
         0x0e => number(8),
         0x0d => {
-            let text: Vec<u8> = code[at + 1..].iter().copied().take_while(|&byte| byte != 0).collect();
+            let text: Vec<u8> = code[at + 1..]
+                .iter()
+                .copied()
+                .take_while(|&byte| byte != 0)
+                .collect();
             let end = at + 1 + text.len() + 1;
             (end <= code.len()).then_some((end, Value::Text(text)))
         }

@@ -33,7 +33,12 @@ pub(super) struct ReferencePoints {
 impl ReferencePoints {
     /// From the property, and from what firmware and kernel agreed on: byte 5 of `ibm,architecture-vec-5`, behind the
     /// vector's length, has 0x80 for form 1 and 0x20 for form 2. PowerNV has no such vector and uses form 1.
-    pub(super) fn new(cells: Vec<u32>, vector: Option<&[u8]>, table: bool, holder: &'static str) -> Option<Self> {
+    pub(super) fn new(
+        cells: Vec<u32>,
+        vector: Option<&[u8]>,
+        table: bool,
+        holder: &'static str,
+    ) -> Option<Self> {
         let agreed = vector.and_then(|vector| vector.get(5)).copied();
         let form = match agreed {
             Some(bits) if bits & 0x20 != 0 && table => Form::Two,
@@ -42,11 +47,23 @@ impl ReferencePoints {
             None if table => Form::Two,
             _ => Form::One,
         };
-        let points: Vec<usize> = cells.into_iter().take(MOST_LEVELS).map(|cell| cell as usize).collect();
+        let points: Vec<usize> = cells
+            .into_iter()
+            .take(MOST_LEVELS)
+            .map(|cell| cell as usize)
+            .collect();
         // Form 0 has the node at the second point.
-        let points = if form == Form::Zero && points.len() > 1 { points[1..].to_vec() } else { points };
+        let points = if form == Form::Zero && points.len() > 1 {
+            points[1..].to_vec()
+        } else {
+            points
+        };
         let usable = points.first().is_some_and(|&first| first > 0);
-        usable.then_some(Self { form, points, holder })
+        usable.then_some(Self {
+            form,
+            points,
+            holder,
+        })
     }
 
     /// How distances are computed.
@@ -76,15 +93,25 @@ impl ReferencePoints {
         if places.is_empty() {
             return Err("no CPU, memory or host bridge says where it is".to_owned());
         }
-        let row = |from: &Vec<Option<u32>>| places.values().map(|to| Some(self.distance(from, to))).collect();
+        let row = |from: &Vec<Option<u32>>| {
+            places
+                .values()
+                .map(|to| Some(self.distance(from, to)))
+                .collect()
+        };
         let rows = places.values().map(row).collect();
         let nodes = places.keys().map(|&domain| NodeId(domain)).collect();
-        Distances::from_rows(DistanceOrigin::DeviceTree, nodes, rows).map_err(|error| error.to_string())
+        Distances::from_rows(DistanceOrigin::DeviceTree, nodes, rows)
+            .map_err(|error| error.to_string())
     }
 
     /// `__node_distance` in arch/powerpc/mm/numa.c.
     fn distance(&self, from: &[Option<u32>], to: &[Option<u32>]) -> Distance {
-        let apart = from.iter().zip(to).take_while(|(from, to)| from != to).count() as u32;
+        let apart = from
+            .iter()
+            .zip(to)
+            .take_while(|(from, to)| from != to)
+            .count() as u32;
         match self.form {
             Form::Zero if apart > 0 => Distance::REMOTE,
             _ => Distance(Distance::LOCAL.0 << apart),
@@ -99,10 +126,16 @@ fn at(list: &[u32], point: usize) -> Option<u32> {
 
 /// Form 2: how many domains, the domains; how many distances (a 32-bit number), the distances (a byte each).
 pub(super) fn table(index: &[u32], table: &[u8]) -> Result<Distances, String> {
-    let domains = index.split_first().and_then(|(&count, domains)| domains.get(..count as usize));
-    let domains = domains.filter(|domains| !domains.is_empty() && domains.len() <= MOST_NODES as usize);
-    let domains = domains.ok_or("ibm,numa-lookup-index-table does not hold the domains it announces")?;
-    let (count, bytes) = table.split_first_chunk::<4>().ok_or("ibm,numa-distance-table is too short")?;
+    let domains = index
+        .split_first()
+        .and_then(|(&count, domains)| domains.get(..count as usize));
+    let domains =
+        domains.filter(|domains| !domains.is_empty() && domains.len() <= MOST_NODES as usize);
+    let domains =
+        domains.ok_or("ibm,numa-lookup-index-table does not hold the domains it announces")?;
+    let (count, bytes) = table
+        .split_first_chunk::<4>()
+        .ok_or("ibm,numa-distance-table is too short")?;
     let expected = domains.len() * domains.len();
     if u32::from_be_bytes(*count) as usize != expected || bytes.len() < expected {
         return Err(format!(
@@ -113,7 +146,12 @@ pub(super) fn table(index: &[u32], table: &[u8]) -> Result<Distances, String> {
     let triples = domains
         .iter()
         .zip(bytes.chunks(domains.len()))
-        .flat_map(|(&from, row)| domains.iter().zip(row).map(move |(&to, &distance)| (from, to, u32::from(distance))));
+        .flat_map(|(&from, row)| {
+            domains
+                .iter()
+                .zip(row)
+                .map(move |(&to, &distance)| (from, to, u32::from(distance)))
+        });
     matrix(triples)
 }
 
@@ -121,22 +159,36 @@ pub(super) fn table(index: &[u32], table: &[u8]) -> Result<Distances, String> {
 pub(super) fn triples(cells: &[u32]) -> Result<Distances, String> {
     let (entries, rest) = cells.as_chunks::<3>();
     if entries.is_empty() || !rest.is_empty() {
-        return Err(format!("{} numbers are no list of from, to, distance", cells.len()));
+        return Err(format!(
+            "{} numbers are no list of from, to, distance",
+            cells.len()
+        ));
     }
-    let backwards = entries.iter().map(|&[from, to, distance]| (to, from, distance));
-    matrix(backwards.chain(entries.iter().map(|&[from, to, distance]| (from, to, distance))))
+    let backwards = entries
+        .iter()
+        .map(|&[from, to, distance]| (to, from, distance));
+    matrix(
+        backwards.chain(
+            entries
+                .iter()
+                .map(|&[from, to, distance]| (from, to, distance)),
+        ),
+    )
 }
 
 fn matrix(entries: impl Iterator<Item = (u32, u32, u32)> + Clone) -> Result<Distances, String> {
-    let mut nodes: Vec<NodeId> = entries.clone().flat_map(|(from, to, _)| [NodeId(from), NodeId(to)]).collect();
+    let mut nodes: Vec<NodeId> = entries
+        .clone()
+        .flat_map(|(from, to, _)| [NodeId(from), NodeId(to)])
+        .collect();
     nodes.sort_unstable();
     nodes.dedup();
     if nodes.len() > MOST_NODES as usize || nodes.last().is_some_and(|last| last.0 >= MOST_NODES) {
         return Err(format!("it names domains beyond {MOST_NODES}"));
     }
     let rows = vec![vec![None; nodes.len()]; nodes.len()];
-    let mut distances =
-        Distances::from_rows(DistanceOrigin::DeviceTree, nodes, rows).map_err(|error| error.to_string())?;
+    let mut distances = Distances::from_rows(DistanceOrigin::DeviceTree, nodes, rows)
+        .map_err(|error| error.to_string())?;
     for (from, to, distance) in entries {
         distances.set(NodeId(from), NodeId(to), Some(Distance(distance)));
     }
@@ -150,15 +202,23 @@ mod tests {
     use super::*;
 
     fn rows(distances: &Distances) -> Vec<Vec<u32>> {
-        let row = |from| distances.row(from).map(|(_, distance)| distance.map_or(0, |distance| distance.0)).collect();
+        let row = |from| {
+            distances
+                .row(from)
+                .map(|(_, distance)| distance.map_or(0, |distance| distance.0))
+                .collect()
+        };
         distances.nodes().iter().map(|&from| row(from)).collect()
     }
 
     #[test]
     fn form_1_doubles_the_distance_for_each_level_not_shared() {
-        let points = ReferencePoints::new(vec![4, 2], Some(&[0, 0, 0, 0, 0, 0x80]), false, "rtas").unwrap();
+        let points =
+            ReferencePoints::new(vec![4, 2], Some(&[0, 0, 0, 0, 0, 0x80]), false, "rtas").unwrap();
         let list = |chip, node| vec![5, 0, chip, 0, node, 99];
-        let distances = points.by_levels(&[list(0, 0), list(0, 1), list(1, 8)]).unwrap();
+        let distances = points
+            .by_levels(&[list(0, 0), list(0, 1), list(1, 8)])
+            .unwrap();
         assert_eq!(distances.nodes(), [NodeId(0), NodeId(1), NodeId(8)]);
         assert_eq!(rows(&distances), [[10, 20, 40], [20, 10, 40], [40, 40, 10]]);
     }
@@ -167,7 +227,9 @@ mod tests {
     fn form_0_takes_the_second_point_and_knows_near_and_far() {
         let points = ReferencePoints::new(vec![3, 2], Some(&[0; 8]), false, "rtas").unwrap();
         assert_eq!(points.domain(&[3, 7, 1, 9]), Some(1));
-        let distances = points.by_levels(&[vec![3, 0, 0, 0], vec![3, 0, 1, 0]]).unwrap();
+        let distances = points
+            .by_levels(&[vec![3, 0, 0, 0], vec![3, 0, 1, 0]])
+            .unwrap();
         assert_eq!(rows(&distances), [[10, 20], [20, 10]]);
     }
 
