@@ -13,10 +13,10 @@ use crate::error::ExperimentError;
 use crate::estimate::Estimate;
 use crate::experiment::Experiment;
 use crate::fingerprint::fingerprint;
-use crate::order::{self, Slot};
 use crate::outcome::{Ended, Outcome, Sampled};
 use crate::progress::{Begun, Progress, Silent, Step};
 use crate::resume;
+use crate::sampler::{self, Attempt, End, Monotonic, Plan, Slot, Source, Turn};
 use crate::settings::{Cells, Leased, Setting, Settings};
 
 /// Which run is gone on with.
@@ -261,34 +261,22 @@ struct Work<'a, E: Experiment> {
 
 impl<E: Experiment> Work<'_, E> {
     fn rounds(&mut self) -> Result<Ended, ExperimentError> {
-        let cells = self.begun.plan.len();
-        let mut missing: Vec<u32> = vec![self.options.samples; cells];
-        // Rounds are counted from 1, but stored ones come from a file.
-        let within = self
-            .begun
-            .taken
-            .iter()
-            .filter(|slot| (1..=self.options.samples).contains(&slot.round));
-        within.for_each(|slot| missing[slot.cell] -= 1);
-        for round in 1..=self.options.samples {
-            for slot in order::round(self.begun.seed, round, cells) {
-                if self.begun.taken.contains(&slot) {
-                    continue;
-                }
-                self.tell(Some(slot.cell), &missing);
-                if self.cancel.load(Ordering::Relaxed) || !self.sample(slot)? {
-                    return Ok(Ended::Interrupted);
-                }
-                missing[slot.cell] -= 1;
-            }
-        }
-        self.tell(None, &missing);
-        Ok(Ended::Complete)
+        let (cells, seed) = (self.begun.plan.len(), self.begun.seed);
+        let plan = Plan {
+            taken: self.begun.taken.clone(),
+            ..Plan::rounds(cells, self.options.samples, seed)
+        };
+        let cancel = self.cancel;
+        let outcome = sampler::sample(&plan, &Monotonic::start(), cancel, self)?;
+        Ok(match outcome.end {
+            End::Complete | End::BudgetSpent => Ended::Complete,
+            End::Cancelled => Ended::Interrupted,
+        })
     }
 
-    /// One attempt; whether it was made to its end.
-    fn sample(&mut self, slot: Slot) -> Result<bool, ExperimentError> {
-        let cell = self.begun.plan[slot.cell].clone();
+    /// One attempt, stored whatever it gave.
+    fn attempt(&mut self, slot: Slot) -> Result<Attempt<()>, ExperimentError> {
+        let cell = self.begun.plan[slot.item].clone();
         let wanted = self.experiment.settings(&cell);
         self.set(&wanted)?;
         let (started_at_s, started) = (now_s(), Instant::now());
@@ -302,19 +290,15 @@ impl<E: Experiment> Work<'_, E> {
             taken,
         };
         let sample = match answer {
-            // Abandoned because somebody wanted an end, which is no fault of the cell.
-            Err(_) if self.cancel.load(Ordering::Relaxed) => return Ok(false),
-            Err(error) => {
-                return self
-                    .failure(&new(Taken::Failed(whole(&*error))))
-                    .map(|()| true);
-            }
+            // Abandoned because of the cancel flag, which is no failure of the cell.
+            Err(_) if self.cancel.load(Ordering::Relaxed) => return Ok(Attempt::Lost),
+            Err(error) => return self.failure(&new(Taken::Failed(whole(&*error)))),
             Ok(sample) => sample,
         };
         let value = E::value(&sample);
         if !value.is_finite() {
             let because = format!("its value is {value}, which is no time");
-            return self.failure(&new(Taken::Failed(because))).map(|()| true);
+            return self.failure(&new(Taken::Failed(because)));
         }
         let doubts = [E::doubts(&sample), self.settings.changed(&wanted)].concat();
         let unwritable = |error| ExperimentError::Sample {
@@ -329,7 +313,7 @@ impl<E: Experiment> Work<'_, E> {
         };
         let number = self.store.add_sample(self.begun.run, &new(taken))?;
         self.in_a_row = 0;
-        self.estimate.add(slot.cell, took_s);
+        self.estimate.add(slot.item, took_s);
         self.begun.samples.push(Sampled {
             number,
             round: slot.round,
@@ -338,7 +322,7 @@ impl<E: Experiment> Work<'_, E> {
             doubts,
             sample,
         });
-        Ok(true)
+        Ok(Attempt::Value(()))
     }
 
     fn set(&mut self, wanted: &[Setting]) -> Result<(), ExperimentError> {
@@ -348,7 +332,7 @@ impl<E: Experiment> Work<'_, E> {
             .map_err(|(path, error)| ExperimentError::Setting { run, path, error })
     }
 
-    fn failure(&mut self, new: &NewSample) -> Result<(), ExperimentError> {
+    fn failure(&mut self, new: &NewSample) -> Result<Attempt<()>, ExperimentError> {
         self.store.add_sample(self.begun.run, new)?;
         self.failed += 1;
         self.in_a_row += 1;
@@ -361,16 +345,25 @@ impl<E: Experiment> Work<'_, E> {
                     last: last.clone(),
                 })
             }
-            _ => Ok(()),
+            _ => Ok(Attempt::Lost),
         }
     }
+}
 
-    fn tell(&mut self, next: Option<usize>, missing: &[u32]) {
+impl<E: Experiment> Source for Work<'_, E> {
+    type Value = ();
+    type Error = ExperimentError;
+
+    fn take(&mut self, turn: Turn) -> Result<Attempt<()>, ExperimentError> {
+        self.attempt(turn.slot)
+    }
+
+    fn progress(&mut self, progress: &sampler::Progress<'_>) {
         let step = Step {
             done: self.begun.samples.len() as u64,
             failed: self.failed,
-            left: self.estimate.of(missing),
-            next: next.map(|cell| &self.begun.plan[cell]),
+            left: self.estimate.of(progress.missing),
+            next: progress.next.map(|slot| &self.begun.plan[slot.item]),
         };
         self.options.progress.step(&step);
     }

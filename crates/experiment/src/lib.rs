@@ -19,10 +19,10 @@ mod error;
 mod estimate;
 mod experiment;
 mod fingerprint;
-mod order;
 mod outcome;
 pub mod progress;
 mod resume;
+pub mod sampler;
 mod settings;
 
 pub use carry_out::{Options, Resume, carry_out, carry_out_with};

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::ExperimentError;
-use crate::order::Slot;
 use crate::outcome::Sampled;
+use crate::sampler::Slot;
 
 /// What a run has to have in common with the experiment for its samples to count.
 pub(crate) struct Same<'a> {
@@ -74,11 +74,9 @@ pub(crate) fn this(
 /// The places in the order for which there is a sample. A failed one leaves its place open, to be tried again.
 pub(crate) fn taken(plan: &[Cell], samples: &[Sample]) -> BTreeSet<Slot> {
     let place = |sample: &Sample| {
-        let cell = plan.iter().position(|cell| *cell == sample.cell)?;
-        Some(Slot {
-            round: sample.round,
-            cell,
-        })
+        let item = plan.iter().position(|cell| *cell == sample.cell)?;
+        let round = sample.round;
+        Some(Slot { round, item })
     };
     samples
         .iter()
