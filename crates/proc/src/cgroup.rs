@@ -1,0 +1,76 @@
+//! `/proc/PID/cgroup`: the control groups of a task (cgroups(7)).
+//!
+//! ```text
+//! 3:cpu,cpuset:/batch            version 1: number, controllers, path
+//! 0::/system.slice/ssh.service   version 2
+//! ```
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use crate::text;
+
+/// The group of a task in one hierarchy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Group<'a> {
+    controllers: &'a [u8],
+    /// Whether the hierarchy is of version 2.
+    pub version_2: bool,
+    /// From the root of the hierarchy, as this process's cgroup namespace shows it.
+    pub path: &'a Path,
+}
+
+impl Group<'_> {
+    /// Whether the hierarchy is of version 1 and has this controller.
+    pub fn has_controller(&self, name: &str) -> bool {
+        let mut controllers = self.controllers.split(|&byte| byte == b',');
+        !self.version_2 && controllers.any(|controller| controller == name.as_bytes())
+    }
+}
+
+/// The groups of a task, in the kernel's order. Lines that are none are left out.
+pub fn groups(content: &[u8]) -> impl Iterator<Item = Group<'_>> {
+    text::lines(content).filter_map(|line| {
+        let mut fields = line.splitn(3, |&byte| byte == b':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        Some(Group {
+            controllers,
+            version_2: number == b"0" && controllers.is_empty(),
+            path: Path::new(OsStr::from_bytes(path)),
+        })
+    })
+}
+
+/// The group of the hierarchy that has a controller: in version 1 where there is a line for it, otherwise version 2.
+pub fn group_with<'a>(content: &'a [u8], controller: &str) -> Option<Group<'a>> {
+    groups(content)
+        .find(|group| group.has_controller(controller))
+        .or_else(|| groups(content).find(|group| group.version_2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_is_of_the_hierarchy_that_has_the_controller() {
+        let hybrid = b"5:freezer:/\n3:cpu,cpuset:/batch/a:b\n0::/user.slice\n";
+        let found = |content| group_with(content, "cpuset").map(|it| (it.path, it.version_2));
+        assert_eq!(found(hybrid), Some((Path::new("/batch/a:b"), false)));
+        assert_eq!(
+            found(b"0::/user.slice\n"),
+            Some((Path::new("/user.slice"), true))
+        );
+        assert_eq!(found(b"1:name=systemd:/\n"), None);
+        assert_eq!(found(b"\xff\n"), None);
+        assert_eq!(groups(hybrid).count(), 3);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>) {
+            let _ = (groups(&bytes).count(), group_with(&bytes, "cpuset"));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Files of the kernel that list what can be chosen, with the choice in brackets: `always [madvise] never`.
+
+/// The word in brackets. `None` when there is none, or more than one: then the text is no choice.
+pub fn chosen(content: &str) -> Option<&str> {
+    let mut chosen = content
+        .split_ascii_whitespace()
+        .filter_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    let first = chosen.next()?;
+    chosen.next().is_none().then_some(first)
+}
+
+/// What would have to be written for a file to say `content`: the chosen word, or the text without white space around it.
+pub fn written(content: &str) -> &str {
+    chosen(content).unwrap_or_else(|| content.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_in_brackets_is_chosen() {
+        assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
+        for text in ["always\n", "]x[", "[a] [b]", "", "[a b]"] {
+            assert_eq!(chosen(text), None, "{text}");
+        }
+        assert_eq!(written("[none] mq-deadline\n"), "none");
+        assert_eq!(written(" 10\n"), "10");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_written_has_no_white_space_around_it(text: String) {
+            let written = written(&text);
+            proptest::prop_assert_eq!(written, written.trim_ascii());
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Readers of /proc/PID, CPU affinity, and paths that cannot leave a root directory.
+//!
+//! ```text
+//!  file                      parser              reader of this system
+//!  /proc/PID/stat            stat::Stat          tasks::stat, tasks::OpenTask
+//!  /proc/PID/status          status::Status      tasks::process_of, tasks::numbers_of
+//!  /proc/PID/schedstat       schedstat::RunTime  tasks::run_time, tasks::OpenTask
+//!  /proc/PID/sched           sched::Sched        tasks::sched
+//!  /proc/PID/comm            comm::Comm          tasks::name
+//!  /proc/PID/cgroup          cgroup::groups      tasks::groups
+//!  /proc/PID/maps, smaps     maps                -
+//!  /proc/PID/numa_maps       numa_maps           -
+//!  /proc/PID/mountinfo       mountinfo::mounts   mountinfo::of_this_process
+//! ```
+//!
+//! A parser takes bytes: names of tasks, paths and groups need not be UTF-8, and `sources` reads the same files from a
+//! recorded tree. A reader opens the file of the running system and calls the parser.
+//!
+//! This crate reads and parses. It does not decide what a value means for placement.
+
+#![allow(
+    missing_docs,
+    reason = "a comment that would repeat the name is left out"
+)]
+
+pub mod affinity;
+pub mod cgroup;
+pub mod choice;
+pub mod comm;
+pub mod cpu_times;
+pub mod maps;
+pub mod meminfo;
+pub mod mountinfo;
+pub mod numa_balancing;
+pub mod numa_maps;
+pub mod rooted;
+pub mod sched;
+pub mod schedstat;
+pub mod stat;
+pub mod status;
+pub mod system;
+pub mod tasks;
+mod text;
+
+pub use comm::Comm;
+pub use schedstat::RunTime;
+pub use stat::{Stat, TaskId};

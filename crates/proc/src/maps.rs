@@ -1,0 +1,74 @@
+//! `/proc/PID/maps` and `smaps`: the address ranges of a process (proc_pid_maps(5)).
+
+use std::io::{self, BufRead};
+use std::ops::Range;
+
+use crate::text;
+
+/// Calls `take` for the addresses of each mapping.
+///
+/// # Errors
+/// When the text cannot be read.
+pub fn each_range(maps: impl BufRead, mut take: impl FnMut(Range<u64>)) -> io::Result<()> {
+    text::each_line(maps, |line| {
+        if let Some(range) = range(line) {
+            take(range);
+        }
+    })
+}
+
+/// Bytes of transparent huge pages in the mappings of `smaps` that overlap an address range; `None` when none does. Mappings
+/// are counted whole: neighbours that the kernel merged into one have the same owner here.
+pub fn huge_bytes(smaps: &[u8], addresses: Range<u64>) -> Option<u64> {
+    let (mut is_inside, mut is_found, mut huge) = (false, false, 0u64);
+    for line in text::lines(smaps) {
+        if let Some(mapping) = range(line) {
+            is_inside = mapping.start < addresses.end && mapping.end > addresses.start;
+            is_found |= is_inside;
+        } else if is_inside && let Some(size) = line.strip_prefix(b"AnonHugePages:") {
+            huge = huge.saturating_add(text::kilobytes(size).unwrap_or(0));
+        }
+    }
+    is_found.then_some(huge)
+}
+
+/// `7f0000000000-7f0000400000 rw-p ...`
+fn range(line: &[u8]) -> Option<Range<u64>> {
+    let addresses = line.split(|&byte| byte == b' ').next()?;
+    let dash = addresses.iter().position(|&byte| byte == b'-')?;
+    Some(text::hexadecimal(&addresses[..dash])?..text::hexadecimal(&addresses[dash + 1..])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMAPS: &[u8] = b"7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \n\
+        Size:               4096 kB\nAnonHugePages:      2048 kB\nVmFlags: rd wr\n\
+        7f0000400000-7f0000600000 rw-p 00000000 00:00 0\nAnonHugePages:      2048 kB\n";
+
+    #[test]
+    fn huge_pages_are_counted_in_the_mappings_that_overlap() {
+        let huge = |start, end| huge_bytes(SMAPS, start..end);
+        assert_eq!(huge(0x7f00_0000_0000, 0x7f00_0040_0000), Some(2 << 20));
+        assert_eq!(huge(0x7f00_0020_0000, 0x7f00_0060_0000), Some(4 << 20));
+        assert_eq!(huge(0x1000, 0x2000), None);
+        assert_eq!(huge_bytes(b"", 0..u64::MAX), None);
+    }
+
+    #[test]
+    fn ranges_are_found_and_other_lines_are_not() {
+        let mut found = Vec::new();
+        let text = b"00400000-00403000 r-xp 0 00:00 0 /a N0=9\xff\n-\nx-y\n7f00-7f01 rw-p\n";
+        each_range(&text[..], |range| found.push(range)).unwrap();
+        assert_eq!(found, [0x40_0000..0x40_3000, 0x7f00..0x7f01]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>, range: Range<u64>) {
+            let _ = huge_bytes(&bytes, range);
+            each_range(&bytes[..], |_| {}).unwrap();
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `/proc/meminfo` and the `meminfo` of a node: a line for each size (proc_meminfo(5)).
+
+use crate::text;
+
+/// A size in bytes, such as `MemAvailable`. Lines of a node's file begin with `Node 0`.
+pub fn bytes(content: &[u8], name: &str) -> Option<u64> {
+    text::lines(content).find_map(|line| {
+        let line = match line.strip_prefix(b"Node ") {
+            Some(rest) => {
+                let space = rest.iter().position(|&byte| byte == b' ')?;
+                rest[space..].trim_ascii_start()
+            }
+            None => line,
+        };
+        text::kilobytes(line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_the_system_and_of_a_node_are_in_bytes() {
+        let content = b"MemTotal:  9 kB\nMemAvailable:    4 kB\nHugepagesize: 2048 kB\n";
+        assert_eq!(bytes(content, "MemAvailable"), Some(4096));
+        assert_eq!(bytes(content, "Mem"), None);
+        assert_eq!(
+            bytes(b"Node 0 MemTotal: 3 kB\nNode 0 MemFree: 2 kB\n", "MemFree"),
+            Some(2048)
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic(content: Vec<u8>, line in "(Node [0-9]* )?MemFree:\\PC*") {
+            let _ = (bytes(&content, "MemFree"), bytes(line.as_bytes(), "MemFree"));
+        }
+    }
+}

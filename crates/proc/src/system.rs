@@ -1,0 +1,82 @@
+//! Which kernel runs, and since which boot.
+
+use std::io;
+
+/// `/proc/sys/kernel/random/boot_id`, which every boot draws anew.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn boot_id() -> io::Result<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(text.trim().to_owned())
+}
+
+/// The pid namespace of this process, such as `pid:[4026531836]`, which differs between containers of one boot.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn pid_namespace() -> io::Result<String> {
+    let link = std::fs::read_link("/proc/self/ns/pid")?;
+    Ok(link.to_string_lossy().into_owned())
+}
+
+/// Release of the running kernel (`uname -r`).
+pub fn release() -> String {
+    rustix::system::uname()
+        .release()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Now, in clock ticks since boot; rounded down, as the start of a task is (fs/proc/array.c).
+pub fn ticks_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let per_second = rustix::param::clock_ticks_per_second();
+    now.tv_sec.unsigned_abs() * per_second + now.tv_nsec.unsigned_abs() * per_second / 1_000_000_000
+}
+
+/// The first two numbers of a kernel's release.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KernelVersion {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl KernelVersion {
+    /// Of a release such as `6.12.117+deb12-amd64`.
+    pub fn of_release(release: &str) -> Option<Self> {
+        let mut numbers = release.splitn(3, |character: char| !character.is_ascii_digit());
+        Some(Self {
+            major: numbers.next()?.parse().ok()?,
+            minor: numbers.next()?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        let version = |release| KernelVersion::of_release(release);
+        assert!(version("6.12.117+deb12-amd64") > version("6.2"));
+        assert_eq!(
+            version("10.0-rc1"),
+            Some(KernelVersion {
+                major: 10,
+                minor: 0
+            })
+        );
+        for none in ["linux", "", "6", "6.", "6-rc1", "99999999999.1"] {
+            assert_eq!(version(none), None, "{none}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_release_panics(release: String) {
+            let _ = KernelVersion::of_release(&release);
+        }
+    }
+}

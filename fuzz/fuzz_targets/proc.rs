@@ -1,0 +1,29 @@
+//! Files of /proc/PID as recorded trees may hold them.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use nearfar_proc::sched::Sched;
+use nearfar_proc::status::Status;
+use nearfar_proc::{RunTime, Stat, cgroup, choice, cpu_times, maps, meminfo, mountinfo, numa_maps};
+
+fuzz_target!(|content: &[u8]| {
+    if let Some((stat, name)) = Stat::parse_with_name(content) {
+        assert_eq!(Stat::parse(content), Some(stat));
+        assert!(name.as_bytes().len() < content.len());
+        let _ = (stat.cpu_seconds(), stat.started_seconds(), name.to_string());
+    }
+    let status = Status::of(content);
+    let _ = (status.process(), status.numbers(), status.pinned_bytes());
+    let _ = (status.allowed_cpus(), status.allowed_nodes());
+    let sched = Sched::of(content);
+    let _ = (sched.migrations(), sched.preferred_node(), sched.faults_by_node());
+    let _ = (RunTime::parse(content), meminfo::bytes(content, "MemFree"));
+    let _ = (cgroup::group_with(content, "cpuset"), mountinfo::mounts(content));
+    cpu_times::parse(content).for_each(drop);
+    let _ = maps::huge_bytes(content, 0x1000..0x2000);
+    maps::each_range(content, drop).expect("bytes in memory are read");
+    numa_maps::each(content, drop).expect("bytes in memory are read");
+    if let Ok(text) = std::str::from_utf8(content) {
+        let written = choice::written(text);
+        assert_eq!(written, written.trim_ascii());
+    }
+});
