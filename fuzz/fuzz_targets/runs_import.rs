@@ -94,7 +94,7 @@ fn apply(value: &mut Value, what: u8, other: Option<Value>) {
             Value::Object(members) => members.iter().skip(1).map(|(key, value)| (key.clone(), value.clone())).collect(),
             other => other.clone(),
         },
-        14 => json!({"not_known_because": "fuzz"}),
+        14 => json!({"unknown_reason": "fuzz"}),
         _ => other.unwrap_or_default(),
     };
 }

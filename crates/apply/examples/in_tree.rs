@@ -48,7 +48,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("{}", serde_json::to_string_pretty(&outcome)?);
         }
         _ => {
-            return Err("usage: in_tree apply DIR PLAN.json [--wait] | in_tree rollback DIR".into());
+            return Err(
+                "usage: in_tree apply DIR PLAN.json [--wait] | in_tree rollback DIR".into(),
+            );
         }
     }
     Ok(())

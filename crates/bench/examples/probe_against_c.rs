@@ -149,8 +149,8 @@ fn in_nearfar(pattern: Pattern, bytes: u64, cpu: CpuId) -> Result<f64, Problem> 
         huge_pages: HugePages::Off,
     };
     let result = Probe::prepare(&std::env::current_exe()?, &spec)?.run(&AtomicBool::new(false))?;
-    for doubt in &result.doubts {
-        eprintln!("{pattern}: {doubt}");
+    for warning in &result.warnings {
+        eprintln!("{pattern}: {warning}");
     }
     let rounds = Summary::of(&result.round_s)
         .ok_or("the clock of this machine is a system call: no rounds")?;

@@ -12,7 +12,7 @@
 //! Below them: [`options`] says what can be asked for, `subjects` which CPUs and nodes there are, `room` how large
 //! buffers should be, `placed` and `mapping` put them where they belong, `pinning` holds threads where they belong,
 //! `child` talks to the processes of probe and load, `conditions` watches what else the machine did, [`warning`] holds
-//! the doubts; `nearfar_statistics` sums samples up.
+//! the warnings; `nearfar_statistics` sums samples up.
 
 pub mod bandwidth;
 mod child;

@@ -5,7 +5,7 @@
 //!                                               │  each sample: start the probe, keeper if a node is preferred,
 //!                                               │  prepare, trace, go, collect
 //!                                               ▼
-//! Answer ◄── rows, findings, doubts ◄──────── samples         pure: a stored run gives the same answer again
+//! Answer ◄── rows, findings, warnings ◄──────── samples         pure: a stored run gives the same answer again
 //! ```
 
 mod answer;
@@ -32,5 +32,5 @@ pub use findings::{Contrast, Findings, Question, Ratio, findings};
 pub use frame::EXPERIMENT;
 pub use kernel::{Tuning, balancing, is_balancing};
 pub use sample::{Kept, KeptBy, Sample, Taken};
-pub use summary::{Migrated, Row, doubts, rows};
+pub use summary::{Migrated, Row, rows, warnings};
 pub use take::{Matrix, load_cpus, places};

@@ -10,11 +10,10 @@
 //!
 //! The child has one thread, so that tracing its pid traces all of it. Between the two clocks it does nothing but its
 //! loads and stores: no system call, no lock, no page fault, which its own counters of faults and context switches
-//! bear witness to ([`ProbeResult::doubts`]). Floating memory is touched before the CPUs are bound: it lies where the
+//! bear witness to ([`ProbeResult::warnings`]). Floating memory is touched before the CPUs are bound: it lies where the
 //! scheduler happened to have the process, as that of any program that starts and only then is confined.
 
 mod counters;
-mod doubt;
 mod handle;
 mod loops;
 mod memory;
@@ -22,6 +21,7 @@ mod result;
 mod serve;
 mod spec;
 mod timed;
+mod warning;
 
 use nearfar_machine::{Machine, NodeId};
 
@@ -31,8 +31,8 @@ use crate::warning::Warning;
 
 pub use crate::child::{ChildError, ServeError};
 pub use crate::mapping::PageKind;
-pub use doubt::Doubt;
 pub use handle::Probe;
+pub use warning::SampleWarning;
 
 pub use result::{Faults, NodePages, PagesByNode, ProbeResult, Ready, Switches};
 pub use serve::serve;

@@ -5,7 +5,7 @@ use std::fmt;
 use nearfar_machine::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// A doubt about the measurement.
+/// A warning about the measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Warning {

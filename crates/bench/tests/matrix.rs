@@ -21,7 +21,7 @@ fn every_question_gets_the_answer_that_the_samples_were_made_with() {
     assert_eq!(found.contrasts.len(), 7);
     let other = ratio(Question::OtherNode);
     assert!(
-        (other.median - 1.24).abs() < 1e-9 && other.is_told(),
+        (other.median - 1.24).abs() < 1e-9 && other.is_significant(),
         "drift is no effect: {other:?}"
     );
     assert!(ratio(Question::FloatingCpus).confidence.unwrap().low > 1.1);
@@ -41,7 +41,10 @@ fn the_cost_of_a_migration_and_of_being_far_are_found_within_their_intervals() {
         found.migration_s.get().unwrap(),
         found.far_share.get().unwrap(),
     );
-    assert!(migration.is_told() && far.is_told(), "{found:?}");
+    assert!(
+        migration.is_significant() && far.is_significant(),
+        "{found:?}"
+    );
     // The made-up drift stretches both costs with the rounds, by an eighth in the middle.
     let middle = 1.0 + 0.25 * 9.5 / 20.0;
     assert!(
@@ -70,7 +73,7 @@ fn no_difference_is_told_where_there_is_none() {
     let told = found
         .contrasts
         .iter()
-        .filter(|contrast| contrast.ratio.get().unwrap().is_told())
+        .filter(|contrast| contrast.ratio.get().unwrap().is_significant())
         .count();
     assert_eq!(told, 0, "{:?}", found.contrasts);
     assert!(
@@ -78,7 +81,7 @@ fn no_difference_is_told_where_there_is_none() {
             .explained
             .migration_s
             .get()
-            .is_none_or(|cost| !cost.is_told()),
+            .is_none_or(|cost| !cost.is_significant()),
         "{:?}",
         found.explained
     );

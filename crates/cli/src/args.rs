@@ -95,9 +95,9 @@ fn only_processes(machine: &mut Machine, pids: &[i32]) -> Result<(), Failure> {
     let place = machine.origin.place.clone();
     let tasks = match &mut machine.tasks {
         Known::Yes(tasks) => tasks,
-        Known::No { not_known_because } => {
+        Known::No { unknown_reason } => {
             let pid = pids.first().copied().unwrap_or_default();
-            let because = not_known_because.to_string();
+            let because = unknown_reason.to_string();
             return Err(Failure::Input(anyhow!(
                 "there is no process {pid} in {place}: its processes are unknown: {because}"
             )));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nearfar_bench::load::Load;
 use nearfar_bench::options::HugePages;
 use nearfar_bench::probe::{
-    ChildError, Doubt, Faults, Pattern, Probe, ProbeResult, ProbeSpec, Where,
+    ChildError, Faults, Pattern, Probe, ProbeResult, ProbeSpec, SampleWarning, Where,
 };
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 
@@ -108,11 +108,11 @@ fn every_pattern_runs_and_the_kernel_counts_no_fault_in_its_timed_part() {
             // The kernel may have moved a page for reasons of its own, but not each time.
             assert!(
                 result
-                    .doubts
+                    .warnings
                     .iter()
-                    .any(|doubt| matches!(doubt, Doubt::Faults { .. })),
+                    .any(|warning| matches!(warning, SampleWarning::Faults { .. })),
                 "{:?}",
-                result.doubts
+                result.warnings
             );
             let again = Probe::prepare(nearfar(), &spec(pattern))
                 .unwrap()
@@ -163,7 +163,7 @@ fn bound_memory_and_cpus_are_where_they_should_be() {
     let result = probe.run(&GO_ON).unwrap();
     assert_eq!(result.cpus, CpuSet::single(cpu));
     if let Some(pages) = result.pages_after.get() {
-        assert_eq!(pages.share_on(NodeId(0)), 1.0, "{:?}", result.doubts);
+        assert_eq!(pages.share_on(NodeId(0)), 1.0, "{:?}", result.warnings);
     }
 }
 

@@ -256,7 +256,7 @@ fn one_probe_says_how_long_it_took_and_where_it_was() {
         (&found["memory"], &found["cpus"]),
         (&Value::from("floating"), &Value::from(0))
     );
-    let late = found["trace"]["numa_balancing_of_task"]["not_known_because"].as_str();
+    let late = found["trace"]["numa_balancing_of_task"]["unknown_reason"].as_str();
     assert!(
         !late.is_some_and(|because| because.contains("No such file")),
         "the child was asked too late: {late:?}"

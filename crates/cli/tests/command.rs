@@ -180,14 +180,14 @@ fn a_plan_is_made_and_undone_to_the_last_byte() {
     let made = json(&["apply", &file, "--root", &root, "--format", "json"]);
     assert!(
         !made["changes"].as_array().unwrap().is_empty(),
-        "there is something to mend on that machine"
+        "there is something to fix on that machine"
     );
     assert!(contents(&tree.path("")) != before);
     let left = json(&["plan", "--root", &root, "--format", "json"]);
     assert_eq!(
         left["changes"].as_array().unwrap().len(),
         0,
-        "a mended machine has nothing left to mend: {left}"
+        "a fixed machine has nothing left to fix: {left}"
     );
     answer(&["rollback", "--root", &root]);
     assert!(

@@ -1,5 +1,5 @@
 //! Case 1 on x86, end to end in a guest with a real kernel: one NVMe disk, a controller on node 0 and one behind a host bridge
-//! on node 2, which is not online. Seen, traced, mended from user space, traced again, and undone.
+//! on node 2, which is not online. Seen, traced, fixed from user space, traced again, and undone.
 //!
 //! Needs QEMU, a cached kernel (`nearfar lab kernels get 6.1`) and a static busybox; without them it says so and passes.
 //! `cargo test -p nearfar --test guest_case1 -- --nocapture` prints the conversation that docs/case-1.md shows.
@@ -130,7 +130,7 @@ fn shares(guest: &mut Guest) -> Vec<f64> {
 }
 
 #[test]
-fn a_controller_on_a_node_that_is_not_online_is_found_mended_and_put_back() {
+fn a_controller_on_a_node_that_is_not_online_is_found_fixed_and_put_back() {
     let Some((_turn, mut guest)) = boot("x86-case1", "6.1") else {
         return;
     };
@@ -185,7 +185,7 @@ fn a_controller_on_a_node_that_is_not_online_is_found_mended_and_put_back() {
     assert_eq!(
         plan["changes"].as_array().unwrap().len(),
         1,
-        "as before there is one thing to mend: {plan}"
+        "as before there is one thing to fix: {plan}"
     );
     println!(
         "share of each node's commands on its nearest path: before {before:?}, after {after:?}"

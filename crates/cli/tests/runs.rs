@@ -87,7 +87,7 @@ fn fill(store: &mut Store, label: &str) {
             3 => Taken::Failed("the child died".to_owned()),
             _ => Taken::Sample {
                 seconds: 1.5 + number as f64,
-                doubts: (number == 1)
+                warnings: (number == 1)
                     .then(|| "stolen time".to_owned())
                     .into_iter()
                     .collect(),
@@ -165,7 +165,7 @@ fn a_run_is_shown_cell_by_cell_with_what_was_wrong() {
         "! the governor saves power",
         "load=60",
         "1 sample failed: the child died",
-        "1 sample doubtful: stolen time",
+        "1 sample with warnings: stolen time",
     ] {
         assert!(shown.contains(expected), "{expected}: {shown}");
     }
@@ -204,7 +204,7 @@ fn what_is_exported_can_be_imported_elsewhere() {
         csv.lines()
             .next()
             .unwrap()
-            .ends_with(",seconds,failed,doubts,memory,faults_minor"),
+            .ends_with(",seconds,failed,warnings,memory,faults_minor"),
         "{csv}"
     );
     let parquet = place

@@ -40,7 +40,7 @@ pub struct Options {
     pub resume: Resume,
     /// What the user calls the run.
     pub label: Option<String>,
-    /// Doubts about the whole run that are true as it begins.
+    /// Warnings about the whole run that are true as it begins.
     pub warnings: Vec<String>,
     /// How many samples may fail one after the other before the run stops.
     pub failures_in_a_row: u32,
@@ -300,7 +300,7 @@ impl<E: Experiment> Work<'_, E> {
             let because = format!("its value is {value}, which is no time");
             return self.failure(&new(Taken::Failed(because)));
         }
-        let doubts = [E::doubts(&sample), self.settings.changed(&wanted)].concat();
+        let warnings = [E::warnings(&sample), self.settings.changed(&wanted)].concat();
         let unwritable = |error| ExperimentError::Sample {
             experiment: self.experiment.name().to_owned(),
             error,
@@ -308,7 +308,7 @@ impl<E: Experiment> Work<'_, E> {
         let json = serde_json::to_value(&sample).map_err(unwritable)?;
         let taken = Taken::Sample {
             seconds: value,
-            doubts: doubts.clone(),
+            warnings: warnings.clone(),
             sample: json,
         };
         let number = self.store.add_sample(self.begun.run, &new(taken))?;
@@ -319,7 +319,7 @@ impl<E: Experiment> Work<'_, E> {
             round: slot.round,
             cell,
             seconds: value,
-            doubts,
+            warnings,
             sample,
         });
         Ok(Attempt::Value(()))

@@ -55,7 +55,7 @@ pub trait Experiment {
     fn value(sample: &Self::Sample) -> f64;
 
     /// What was wrong with a sample, in sentences.
-    fn doubts(sample: &Self::Sample) -> Vec<String> {
+    fn warnings(sample: &Self::Sample) -> Vec<String> {
         let _ = sample;
         Vec::new()
     }

@@ -23,7 +23,7 @@ pub struct Sampled<S> {
     /// Its main value.
     pub seconds: f64,
     /// What was wrong with it.
-    pub doubts: Vec<String>,
+    pub warnings: Vec<String>,
     /// All that the experiment keeps of it.
     pub sample: S,
 }

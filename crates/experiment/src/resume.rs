@@ -105,7 +105,7 @@ pub(crate) fn read<S: DeserializeOwned>(
                     round: stored.round,
                     cell: stored.cell.clone(),
                     seconds,
-                    doubts: stored.doubts.clone(),
+                    warnings: stored.warnings.clone(),
                     sample,
                 }),
         )

@@ -244,18 +244,18 @@ fn what_was_changed_by_others_meanwhile_is_a_doubt() {
         Ok(1.0)
     });
     let outcome = place.carry_out(&mut fake, seeded(2, 1)).unwrap();
-    let doubtful: Vec<_> = outcome
+    let with_warnings: Vec<_> = outcome
         .samples
         .iter()
-        .filter(|sample| !sample.doubts.is_empty())
+        .filter(|sample| !sample.warnings.is_empty())
         .collect();
-    assert_eq!(doubtful.len(), 1);
+    assert_eq!(with_warnings.len(), 1);
     assert!(
-        doubtful[0].doubts[0].contains("/balancing was changed to \"7\""),
+        with_warnings[0].warnings[0].contains("/balancing was changed to \"7\""),
         "{:?}",
-        doubtful[0].doubts
+        with_warnings[0].warnings
     );
-    assert_eq!(doubtful[0].number, 2);
+    assert_eq!(with_warnings[0].number, 2);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct Item {
     pub detail: String,
     /// What does not work, or works worse; nothing for a part that is as it should be.
     pub consequence: Option<String>,
-    /// A shell command that mends it; nothing where none is known.
+    /// A shell command that fixes it; nothing where none is known.
     pub command: Option<String>,
 }
 

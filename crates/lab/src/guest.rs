@@ -300,7 +300,7 @@ fn random(buffer: &mut [u8]) -> io::Result<()> {
     File::open("/dev/urandom")?.read_exact(buffer)
 }
 
-/// Reads a file whose absence the user can mend.
+/// Reads a file whose absence the user can fix.
 fn read_needed(path: &Path, hint: &str) -> Result<Vec<u8>, LabError> {
     std::fs::read(path).map_err(|error| LabError::Missing {
         what: format!("{} ({error})", path.display()),

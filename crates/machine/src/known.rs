@@ -9,14 +9,14 @@ use serde::Serialize;
 /// What a source saw, or why it could not see.
 ///
 /// In JSON a known value stands for itself and an unknown one is
-/// `{"not_known_because": "permission denied: /proc/1/numa_maps"}`.
+/// `{"unknown_reason": "permission denied: /proc/1/numa_maps"}`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Known<T> {
     /// The source could not see this; a sentence fragment that reads well after "not known: ".
     No {
         /// Why, naming the file or the missing capability.
-        not_known_because: Cow<'static, str>,
+        unknown_reason: Cow<'static, str>,
     },
     /// The value as the source gave it.
     Yes(T),
@@ -26,7 +26,7 @@ impl<T> Known<T> {
     /// An unknown value with its reason, such as `"this source has no interrupts"`.
     pub fn no(because: impl Into<Cow<'static, str>>) -> Self {
         Self::No {
-            not_known_because: because.into(),
+            unknown_reason: because.into(),
         }
     }
 
@@ -50,7 +50,7 @@ impl<T> Known<T> {
     pub fn why_not(&self) -> Option<&str> {
         match self {
             Self::Yes(_) => None,
-            Self::No { not_known_because } => Some(not_known_because),
+            Self::No { unknown_reason } => Some(unknown_reason),
         }
     }
 
@@ -58,8 +58,8 @@ impl<T> Known<T> {
     pub fn as_ref(&self) -> Known<&T> {
         match self {
             Self::Yes(value) => Known::Yes(value),
-            Self::No { not_known_because } => Known::No {
-                not_known_because: not_known_because.clone(),
+            Self::No { unknown_reason } => Known::No {
+                unknown_reason: unknown_reason.clone(),
             },
         }
     }
@@ -68,7 +68,7 @@ impl<T> Known<T> {
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Known<U> {
         match self {
             Self::Yes(value) => Known::Yes(f(value)),
-            Self::No { not_known_because } => Known::No { not_known_because },
+            Self::No { unknown_reason } => Known::No { unknown_reason },
         }
     }
 }

@@ -10,7 +10,7 @@
 //! │     ├─ nvme        nvme-subsys0   controllers, namespaces, paths
 //! │     └─ interrupts  42          queue, affinity, effective affinity, managed or not
 //! ├─ tasks, cpusets                allowed CPUs and nodes, memory by node
-//! └─ settings, writers, diagnostics
+//! └─ settings, writers, warnings
 //! ```
 //!
 //! Nothing in here does I/O and nothing judges: sources fill a [`Machine`] in, placement draws conclusions from it.
@@ -18,7 +18,6 @@
 
 mod check;
 mod cpu;
-mod diagnostic;
 mod disk;
 mod distance;
 mod id;
@@ -35,9 +34,9 @@ mod pci;
 mod set;
 mod system;
 mod task;
+mod warning;
 
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
-pub use diagnostic::Diagnostic;
 pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances};
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
@@ -54,3 +53,4 @@ pub use pci::{FirmwareLocality, FirmwareSource, HostBridge, PciDevice, RootBus};
 pub use set::{CpuSet, IdSet, MAX_NUMBER, MOST_NODES, NodeSet, SetError};
 pub use system::{Settings, Writer, WriterKind};
 pub use task::{Cpuset, NodeBytes, PolicyBytes, Task};
+pub use warning::Warning;

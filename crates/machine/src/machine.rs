@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::{Cache, Cpu, CpuStates};
-use crate::diagnostic::Diagnostic;
 use crate::disk::Disk;
 use crate::distance::Distances;
 use crate::id::{CpuId, Distance, NodeId, PciAddress};
@@ -17,6 +16,7 @@ use crate::pci::{HostBridge, PciDevice, RootBus};
 use crate::set::{CpuSet, NodeSet};
 use crate::system::{Settings, Writer};
 use crate::task::{Cpuset, Task};
+use crate::warning::Warning;
 
 /// Everything a source saw of one machine. Immutable once read: a change of the system means a new one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -58,8 +58,9 @@ pub struct Machine {
     pub settings: Settings,
     /// Programs that write placement of their own accord.
     pub writers: Known<Vec<Writer>>,
-    /// What was wrong with the input.
-    pub diagnostics: Vec<Diagnostic>,
+    /// What was wrong with the input. `diagnostics` in snapshots and runs that were stored before it was renamed.
+    #[serde(alias = "diagnostics")]
+    pub warnings: Vec<Warning>,
 }
 
 impl Machine {
@@ -84,7 +85,7 @@ impl Machine {
             cpusets: Known::no(because),
             settings: Settings::unknown(because),
             writers: Known::no(because),
-            diagnostics: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 

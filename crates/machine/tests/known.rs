@@ -23,7 +23,7 @@ fn there_and_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>
 }
 
 fn there_and_back_unknown<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>() {
-    let text = r#"{"not_known_because":"permission denied"}"#;
+    let text = r#"{"unknown_reason":"permission denied"}"#;
     let unknown = serde_json::from_str::<Known<T>>(text).unwrap();
     assert_eq!(unknown.why_not(), Some("permission denied"));
     assert_eq!(serde_json::to_string(&unknown).unwrap(), text);
@@ -62,11 +62,11 @@ fn an_error_is_the_values_own() {
         .to_string();
     assert!(missing.contains("missing field `total_bytes`"), "{missing}");
     let both =
-        serde_json::from_str::<Known<Memory>>(r#"{"not_known_because": "x", "total_bytes": 1}"#)
+        serde_json::from_str::<Known<Memory>>(r#"{"unknown_reason": "x", "total_bytes": 1}"#)
             .unwrap_err();
     assert!(
         both.to_string()
-            .contains("`total_bytes` beside `not_known_because`"),
+            .contains("`total_bytes` beside `unknown_reason`"),
         "{both}"
     );
 }
@@ -81,4 +81,11 @@ proptest! {
         let back: Known<u32> = serde_json::from_str(&serde_json::to_string(&unknown).unwrap()).unwrap();
         prop_assert_eq!(back, unknown);
     }
+}
+
+#[test]
+fn a_reason_under_its_earlier_key_is_read() {
+    let known: Known<u64> =
+        serde_json::from_str(r#"{"not_known_because":"permission denied"}"#).unwrap();
+    assert_eq!(known.unknown_reason(), Some("permission denied"));
 }

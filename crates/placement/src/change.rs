@@ -44,7 +44,7 @@ pub struct Planned {
     /// What the change's number or name stood for when the plan was made; `None` where nothing tells, and for sysctls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The audit rule it mends.
+    /// The audit rule it fixes.
     pub rule: String,
     /// Why, in a sentence.
     pub reason: String,

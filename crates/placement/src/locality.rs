@@ -237,7 +237,7 @@ impl<'a> Localities<'a> {
                 format!("the kernel says node {node}, which is not online")
             }
             nearfar_machine::Known::Yes(None) => "the kernel says none (-1)".to_owned(),
-            nearfar_machine::Known::No { not_known_because } => not_known_because.to_string(),
+            nearfar_machine::Known::No { unknown_reason } => unknown_reason.to_string(),
         };
         let firmware = match (
             self.firmware(device.root),

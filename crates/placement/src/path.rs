@@ -141,9 +141,9 @@ pub enum PathError {
 pub fn paths(machine: &Machine, subsystem: &str, cpu: CpuId) -> Result<PathAnswer, PathError> {
     let subsystems = match &machine.nvme {
         Known::Yes(subsystems) => subsystems,
-        Known::No { not_known_because } => {
+        Known::No { unknown_reason } => {
             return Err(PathError::NotKnown {
-                because: not_known_because.to_string(),
+                because: unknown_reason.to_string(),
             });
         }
     };

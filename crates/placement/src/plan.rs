@@ -99,10 +99,10 @@ impl PlanOptions {
                     .collect();
                 Err(PlanOptionsError::Device { address, known })
             }
-            (Some(&address), Known::No { not_known_because }) => {
+            (Some(&address), Known::No { unknown_reason }) => {
                 Err(PlanOptionsError::DevicesNotKnown {
                     address,
-                    because: not_known_because.to_string(),
+                    because: unknown_reason.to_string(),
                 })
             }
         }
@@ -117,7 +117,7 @@ impl PlanOptions {
     }
 }
 
-/// The typed changes that mend what an audit of this machine found.
+/// The typed changes that fix what an audit of this machine found.
 pub fn plan(machine: &Machine, audit: &Audit, options: &PlanOptions) -> Plan {
     let mut draft = Draft {
         machine,
@@ -177,7 +177,7 @@ struct Draft<'a> {
 
 /// Devices with interrupts that should move and that the options leave where they are.
 fn unmoved(audit: &Audit, options: &PlanOptions) -> HashSet<PciAddress> {
-    let moves = |finding: &&Finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. }));
+    let moves = |finding: &&Finding| matches!(finding.fix, Some(Change::InterruptAffinity { .. }));
     let left = audit
         .findings
         .iter()
@@ -188,7 +188,7 @@ fn unmoved(audit: &Audit, options: &PlanOptions) -> HashSet<PciAddress> {
 
 impl Draft<'_> {
     fn take(&mut self, finding: &Finding) {
-        match &finding.mend {
+        match &finding.fix {
             Some(Change::DeviceNode { .. }) if !self.options.device_node_override => self.leave(
                 finding,
                 "overriding a device's node taints the kernel and stops the device for a moment: only when asked for",

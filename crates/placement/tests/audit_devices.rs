@@ -34,7 +34,7 @@ fn case_4_queues_on_the_furthest_node_move_to_the_nearer_one() {
         .filter(|finding| finding.rule == "interrupt-far")
         .collect();
     assert_eq!(far.len(), 24, "queues 24 to 47; queue 48 stays on CPU 24");
-    let Some(Change::InterruptAffinity { cpus, .. }) = &far[0].mend else {
+    let Some(Change::InterruptAffinity { cpus, .. }) = &far[0].fix else {
         panic!("{far:?}")
     };
     assert_eq!(*cpus, set("72"), "queue 24");
@@ -47,7 +47,7 @@ fn case_4_queues_on_the_furthest_node_move_to_the_nearer_one() {
     let masks = found
         .findings
         .iter()
-        .filter_map(|finding| match &finding.mend {
+        .filter_map(|finding| match &finding.fix {
             Some(Change::Xps {
                 queue: 24, cpus, ..
             }) => Some(cpus.to_mask(machine.mask_width())),
@@ -70,11 +70,11 @@ fn an_interrupt_on_the_other_node() {
       /proc/irq/102/smp_affinity_list = 0
       /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
       cost 21 -> 10
-      mend {"kind":"interrupt-affinity","irq":102,"cpus":"6","near":1,"name":"eth0-TxRx-2"}
+      fix {"kind":"interrupt-affinity","irq":102,"cpus":"6","near":1,"name":"eth0-TxRx-2"}
     warning xps-mismatch | eth0 transmit queue 2: CPU 0 on node 0 may send through it, CPU 6 serves its interrupt.
       /sys/class/net/eth0/queues/tx-2/xps_cpus = 01
       cost 21 -> 10
-      mend {"kind":"xps","interface":"eth0","queue":2,"cpus":"6"}
+      fix {"kind":"xps","interface":"eth0","queue":2,"cpus":"6"}
     "#);
 }
 
@@ -111,7 +111,7 @@ fn an_interrupt_allowed_everywhere_is_fine_while_a_near_cpu_serves_it() {
       /proc/irq/100/smp_affinity_list = 0-7
       /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
       cost 21 -> 10
-      mend {"kind":"interrupt-affinity","irq":100,"cpus":"4","near":1,"name":"eth0-TxRx-0"}
+      fix {"kind":"interrupt-affinity","irq":100,"cpus":"4","near":1,"name":"eth0-TxRx-0"}
     "#);
 }
 
@@ -141,7 +141,7 @@ fn queues_that_share_a_cpu_spread_only_over_cpus_as_near() {
       /proc/irq/101/effective_affinity_list = 4
       /proc/irq/101/smp_affinity_list = 4
       /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
-      mend {"kind":"interrupt-affinity","irq":101,"cpus":"6","near":1,"name":"eth0-TxRx-1"}
+      fix {"kind":"interrupt-affinity","irq":101,"cpus":"6","near":1,"name":"eth0-TxRx-1"}
     "#);
     let mut machine = two_nodes();
     add_nic(&mut machine, "eth0", NIC, Some(1), &[4, 5, 6, 7, 4]);
@@ -177,17 +177,17 @@ fn isolated_cpus_lose_their_interrupts() {
       /proc/irq/101/effective_affinity_list = 7
       /proc/irq/101/smp_affinity_list = 7
       /sys/devices/system/cpu/isolated = 6-7
-      mend {"kind":"interrupt-affinity","irq":101,"cpus":"5","near":1,"name":"eth0-TxRx-1"}
+      fix {"kind":"interrupt-affinity","irq":101,"cpus":"5","near":1,"name":"eth0-TxRx-1"}
     warning interrupt-on-isolated-cpu | interrupt 200 (eth0): It is served by CPU 7, kept free of interrupts by isolcpus= or nohz_full=.
       /proc/irq/200/effective_affinity_list = 7
       /proc/irq/200/smp_affinity_list = 7
       /sys/devices/system/cpu/isolated = 6-7
-      mend {"kind":"interrupt-affinity","irq":200,"cpus":"4-5","near":1,"name":"eth0"}
+      fix {"kind":"interrupt-affinity","irq":200,"cpus":"4-5","near":1,"name":"eth0"}
     warning interrupt-on-isolated-cpu | interrupt 201 (rtc0): It is served by CPUs 6-7, kept free of interrupts by isolcpus= or nohz_full=.
       /proc/irq/201/effective_affinity_list = 6-7
       /proc/irq/201/smp_affinity_list = 0-7
       /sys/devices/system/cpu/isolated = 6-7
-      mend {"kind":"interrupt-affinity","irq":201,"cpus":"0-5","near":null,"name":"rtc0"}
+      fix {"kind":"interrupt-affinity","irq":201,"cpus":"0-5","near":null,"name":"rtc0"}
     "#);
     let isolated_too = AuditOptions {
         isolated_too: true,
@@ -257,14 +257,14 @@ fn a_device_without_a_node() {
     warning device-without-node | 0000:81:00.0 (ixgbe): The kernel has no node for this device. It is most likely near node 1 (the firmware's word, the kernel has none).
       /sys/bus/pci/devices/0000:81:00.0/numa_node = -1
       /sys/firmware/acpi/tables/DSDT = node 1
-      mend {"kind":"device-node","device":"0000:81:00.0","node":1,"rebind":"ixgbe"}
-      advice A firmware or kernel that knows the node is the real mend. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment.
+      fix {"kind":"device-node","device":"0000:81:00.0","node":1,"rebind":"ixgbe"}
+      advice A firmware or kernel that knows the node is the real fix. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment.
     warning interrupt-far | interrupt 100 (eth0-TxRx-0): It is served by CPU 0, at 21 from its device on node 1 (the firmware's word, the kernel has none). CPU 4, at 10, serves none of the device's queues.
       /proc/irq/100/effective_affinity_list = 0
       /proc/irq/100/smp_affinity_list = 0
       /sys/bus/pci/devices/0000:81:00.0/numa_node = -1
       cost 21 -> 10
-      mend {"kind":"interrupt-affinity","irq":100,"cpus":"4","near":1,"name":"eth0-TxRx-0"}
+      fix {"kind":"interrupt-affinity","irq":100,"cpus":"4","near":1,"name":"eth0-TxRx-0"}
     notice device-without-node | 0000:a0:00.0 (nouveau): The kernel has no node for this device, and nothing tells where it is.
       /sys/bus/pci/devices/0000:a0:00.0/numa_node = -1
       advice Not placed: the kernel says none (-1); its host bridge is not known; no other device on root bus 0000:a0 has a node.
@@ -286,7 +286,7 @@ fn case_1_a_device_whose_node_is_not_online() {
       /sys/firmware/acpi/tables/DSDT = domain 2, node 2
       /sys/devices/system/node/online = 0
       cost ? -> 40
-      advice A kernel that brings such nodes online (Linux 6.11 and later on powerpc) mends it; there is no other online node to give the device to.
+      advice A kernel that brings such nodes online (Linux 6.11 and later on powerpc) fixes it; there is no other online node to give the device to.
     warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from node 0 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
@@ -300,8 +300,8 @@ fn case_1_a_device_whose_node_is_not_online() {
       /sys/firmware/acpi/tables/DSDT = domain 2, node 2
       /sys/devices/system/node/online = 0-1
       cost ? -> 31
-      mend {"kind":"device-node","device":"0000:40:00.0","node":1,"rebind":"nvme"}
-      advice A firmware or kernel that knows the node is the real mend. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment. The node is a guess: measure first.
+      fix {"kind":"device-node","device":"0000:40:00.0","node":1,"rebind":"nvme"}
+      advice A firmware or kernel that knows the node is the real fix. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment. The node is a guess: measure first.
     warning nvme-far-path | nvme-subsys0 (nvme0n1): The policy is numa and the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell. I/O from nodes 0-1 may go through nvme0c1n1. From node 0 nvme1 is at 40, another path at 10.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
@@ -335,10 +335,10 @@ fn transmit_queues_follow_their_interrupts() {
     warning xps-mismatch | eth0 transmit queue 1: CPU 1 on node 0 may send through it, CPU 5 serves its interrupt.
       /sys/class/net/eth0/queues/tx-1/xps_cpus = 02
       cost 21 -> 10
-      mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"5"}
+      fix {"kind":"xps","interface":"eth0","queue":1,"cpus":"5"}
     notice xps-mismatch | eth0 transmit queue 0: CPU 5 may send through it, CPU 4 serves its interrupt.
       /sys/class/net/eth0/queues/tx-0/xps_cpus = 20
-      mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"4"}
+      fix {"kind":"xps","interface":"eth0","queue":0,"cpus":"4"}
     "#);
 }
 
@@ -353,10 +353,10 @@ fn without_xps_every_cpu_gets_the_queue_nearest_to_it() {
     insta::assert_snapshot!(findings(&machine), @r#"
     notice xps-mismatch | eth0 transmit queue 0: No CPU is set to send through it (XPS is off); CPU 4 serves its interrupt.
       /sys/class/net/eth0/queues/tx-0/xps_cpus = 00
-      mend {"kind":"xps","interface":"eth0","queue":0,"cpus":"0-2,4"}
+      fix {"kind":"xps","interface":"eth0","queue":0,"cpus":"0-2,4"}
     notice xps-mismatch | eth0 transmit queue 1: No CPU is set to send through it (XPS is off); CPU 5 serves its interrupt.
       /sys/class/net/eth0/queues/tx-1/xps_cpus = 00
-      mend {"kind":"xps","interface":"eth0","queue":1,"cpus":"3,5-7"}
+      fix {"kind":"xps","interface":"eth0","queue":1,"cpus":"3,5-7"}
     "#);
 }
 
@@ -381,14 +381,14 @@ fn received_packets_stay_near() {
     warning rps-mismatch | eth0 receive queue 0: RPS hands its packets to CPUs 0-3 only, at 21 or more from the device; at 10 there would be CPUs 4-6.
       /sys/class/net/eth0/queues/rx-0/rps_cpus = 0f
       cost 21 -> 10
-      mend {"kind":"rps","interface":"eth0","queue":0,"cpus":"4-6"}
+      fix {"kind":"rps","interface":"eth0","queue":0,"cpus":"4-6"}
     warning rps-mismatch | eth0 receive queue 2: RPS hands part of its packets to CPU 7, kept free of such work.
       /sys/class/net/eth0/queues/rx-2/rps_cpus = c0
-      mend {"kind":"rps","interface":"eth0","queue":2,"cpus":"6"}
+      fix {"kind":"rps","interface":"eth0","queue":2,"cpus":"6"}
     notice rps-mismatch | eth0 receive queue 1: RPS hands part of its packets to CPUs 0-3, up to 21 from the device; the rest, at 10, to CPUs 4-6.
       /sys/class/net/eth0/queues/rx-1/rps_cpus = 7f
       cost 21 -> 10
-      mend {"kind":"rps","interface":"eth0","queue":1,"cpus":"4-6"}
+      fix {"kind":"rps","interface":"eth0","queue":1,"cpus":"4-6"}
     "#);
     let receive = &mut list(&mut machine.networks)[0].receive;
     receive
@@ -465,7 +465,7 @@ fn interrupts_that_name_no_queue_are_judged_for_distance_only() {
       /proc/irq/42/smp_affinity_list = 0
       /sys/bus/pci/devices/0000:81:00.0/numa_node = 1
       cost 21 -> 10
-      mend {"kind":"interrupt-affinity","irq":42,"cpus":"4-7","near":1,"name":"megasas"}
+      fix {"kind":"interrupt-affinity","irq":42,"cpus":"4-7","near":1,"name":"megasas"}
     "#);
 }
 
@@ -481,6 +481,6 @@ fn leaving_an_isolated_cpu_may_cost_distance_and_says_so() {
       /proc/irq/100/smp_affinity_list = 5
       /sys/devices/system/cpu/isolated = 4-7
       cost 10 -> 21
-      mend {"kind":"interrupt-affinity","irq":100,"cpus":"0","near":1,"name":"eth0-TxRx-0"}
+      fix {"kind":"interrupt-affinity","irq":100,"cpus":"0","near":1,"name":"eth0-TxRx-0"}
     "#);
 }

@@ -4,8 +4,8 @@ mod common;
 
 use common::{add_nic, add_subsystem, findings, list, machine, set, two_nodes};
 use nearfar_machine::{
-    AnaState, CpuId, Cpuset, Diagnostic, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId,
-    NodeSet, Origin, PolicyBytes, SourceKind, Task, Writer, WriterKind,
+    AnaState, CpuId, Cpuset, IoPolicy, Known, Machine, Memory, NodeBytes, NodeId, NodeSet, Origin,
+    PolicyBytes, SourceKind, Task, Warning, Writer, WriterKind,
 };
 use nearfar_placement::audit::{AuditOptions, RULES, Severity, audit};
 
@@ -192,7 +192,7 @@ fn numa_balancing_that_does_not_fit() {
     insta::assert_snapshot!(findings(&machine), @r#"
     notice numa-balancing | kernel.numa_balancing: Automatic NUMA balancing is off while large tasks may run on several nodes: their memory stays where it was first touched. The largest of 2 is task 1 (postgres), 8.0 GiB.
       /proc/sys/kernel/numa_balancing = 2
-      mend {"kind":"sysctl","name":"kernel.numa_balancing","value":"3"}
+      fix {"kind":"sysctl","name":"kernel.numa_balancing","value":"3"}
       advice The setting holds for the whole system; compare the load under both.
     "#);
     machine.settings.numa_balancing = Known::Yes(1);
@@ -207,7 +207,7 @@ fn numa_balancing_that_does_not_fit() {
     insta::assert_snapshot!(findings(&machine), @r#"
     notice numa-balancing | kernel.numa_balancing: Automatic NUMA balancing is on while tasks hold large pinned memory: it keeps unmapping pages that it cannot move. The largest of 1 is task 1 (postgres), 4.0 GiB.
       /proc/sys/kernel/numa_balancing = 1
-      mend {"kind":"sysctl","name":"kernel.numa_balancing","value":"0"}
+      fix {"kind":"sysctl","name":"kernel.numa_balancing","value":"0"}
       advice The setting holds for the whole system; compare the load under both.
     "#);
 }
@@ -257,14 +257,14 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
     machine.nodes[1].memory = Known::Yes(Memory::of(0));
     machine.nodes[2].memory = Known::Yes(Memory::of(0));
     machine.nodes[3].tier = Some(22);
-    machine.diagnostics = vec![Diagnostic::new(
+    machine.warnings = vec![Warning::new(
         "line 1",
         "says 3 nodes (0,2-3), the list below has 0 and 2",
     )];
     insta::assert_snapshot!(findings(&machine), @r"
     notice flat-distances | node distances: All 4 nodes are at distance 10 from each other and from themselves.
       /sys/devices/system/node/node0/distance = 10 10 10 10
-      advice Nothing on this machine can be said to be near or far by this table. Measure latency between the nodes; the firmware's SLIT is where it would be mended.
+      advice Nothing on this machine can be said to be near or far by this table. Measure latency between the nodes; the firmware's SLIT is where it would be fixed.
     fact node-without-cpus | node 2: It has neither CPUs nor memory: it only says where devices are.
       /sys/devices/system/node/node2/cpulist = empty
     fact node-without-cpus | node 3: It is memory of tier 22, remote to every CPU.
@@ -343,7 +343,7 @@ fn json_of_an_audit_has_the_documented_keys() {
             "now": 21,
             "after": 10
           },
-          "mend": {
+          "fix": {
             "kind": "interrupt-affinity",
             "irq": 101,
             "cpus": "5",

@@ -247,8 +247,8 @@ fn case_4_planned_carried_out_and_planned_again() {
         48,
         "24 interrupts and the XPS of their queues"
     );
-    let mended = model::after(&machine, &plan);
-    let serves: Vec<CpuSet> = list(&mut mended.interrupts.clone())
+    let fixed = model::after(&machine, &plan);
+    let serves: Vec<CpuSet> = list(&mut fixed.interrupts.clone())
         .iter()
         .map(|irq| irq.affinity.get().unwrap().clone())
         .collect();
@@ -256,7 +256,7 @@ fn case_4_planned_carried_out_and_planned_again() {
         [&serves[0], &serves[24], &serves[47], &serves[48]],
         [&set("48"), &set("72"), &set("95"), &set("24")]
     );
-    assert_eq!(planned(&mended, &PlanOptions::default()).changes, []);
+    assert_eq!(planned(&fixed, &PlanOptions::default()).changes, []);
 }
 
 #[test]

@@ -103,16 +103,16 @@ proptest! {
     }
 
     #[test]
-    fn a_mended_machine_has_nothing_left_to_mend(machine in any_inhabited_machine()) {
+    fn a_fixed_machine_has_nothing_left_to_fix(machine in any_inhabited_machine()) {
         for options in [PlanOptions::default(), everything()] {
-            let mended = model::after(&machine, &planned(&machine, &options));
-            let again = planned(&mended, &options);
+            let fixed = model::after(&machine, &planned(&machine, &options));
+            let again = planned(&fixed, &options);
             prop_assert_eq!(&again.changes, &Vec::new(), "{:?}", options);
         }
     }
 
     #[test]
-    fn no_mend_makes_a_distance_longer(machine in any_inhabited_machine()) {
+    fn no_fix_makes_a_distance_longer(machine in any_inhabited_machine()) {
         let far = |machine: &Machine| {
             audit(machine, &AuditOptions::default()).findings.iter().filter(|found| found.rule == "interrupt-far").count()
         };

@@ -321,7 +321,7 @@ fn located(
         Known::Yes(None) => {
             because("the kernel says none (-1), and it is no PCI device".to_owned())
         }
-        Known::No { not_known_because } => because(not_known_because.to_string()),
+        Known::No { unknown_reason } => because(unknown_reason.to_string()),
     }
 }
 

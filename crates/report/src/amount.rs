@@ -39,7 +39,7 @@ pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     runs.map(text).collect::<Vec<_>>().join(",")
 }
 
-/// What is true of so many: `3 samples doubtful: `; `such as` where the figures that follow are those of one of them.
+/// What is true of so many: `3 samples with warnings: `; `such as` where the figures that follow are those of one of them.
 pub(crate) fn lead(counted: &Counted, noun: &str, how: &str) -> String {
     let such_as = if counted.differ { ", such as" } else { "" };
     format!("{}{how}{such_as}: ", count(counted.samples, noun))

@@ -189,11 +189,11 @@ fn one(finding: &Finding, style: &Style) -> String {
     if !distance.is_empty() {
         detail("distance", Role::Middling, &distance);
     }
-    if let Some(mend) = &finding.mend {
+    if let Some(fix) = &finding.fix {
         detail(
-            "mend",
+            "fix",
             Role::Local,
-            &format!("{} = {}", change::subject(mend), change::value(mend)),
+            &format!("{} = {}", change::subject(fix), change::value(fix)),
         );
     }
     if let Some(advice) = &finding.advice {

@@ -1,4 +1,4 @@
-//! What the lab finds on a machine, and how to mend what is missing.
+//! What the lab finds on a machine, and how to fix what is missing.
 
 use nearfar_lab::doctor::{Doctor, Item, State};
 
@@ -6,7 +6,7 @@ use crate::amount::count;
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
-/// Every part with its state; below, for each that is not as it should be, the consequence and the command that mends
+/// Every part with its state; below, for each that is not as it should be, the consequence and the command that fixes
 /// it.
 pub fn table(doctor: &Doctor, style: &Style) -> String {
     let (missing, degraded) = (doctor.count(State::Missing), doctor.count(State::Degraded));

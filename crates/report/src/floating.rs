@@ -26,7 +26,7 @@ pub(crate) fn hurts(floating: &Floating) -> bool {
         floated
             .ratio
             .get()
-            .is_some_and(|it| it.is_told() && it.median > 1.0)
+            .is_some_and(|it| it.is_significant() && it.median > 1.0)
     })
 }
 
@@ -37,9 +37,9 @@ fn verdict(floated: &Floated) -> Verdict {
     };
     let (role, text) = match &floated.ratio {
         Known::Yes(ratio) => compared(ratio),
-        Known::No { not_known_because } => (
+        Known::No { unknown_reason } => (
             Role::Dim,
-            format!("cannot be told, because {not_known_because}"),
+            format!("cannot be told, because {unknown_reason}"),
         ),
     };
     let moves = floated.cross_node.get().map_or_else(String::new, |&moves| {
@@ -66,7 +66,7 @@ fn compared(ratio: &Ratio) -> (Role, String) {
         );
     };
     let (low, high) = (percent(interval.low), percent(interval.high));
-    match (ratio.is_told(), ratio.median > 1.0) {
+    match (ratio.is_significant(), ratio.median > 1.0) {
         (true, true) => (
             Role::Warning,
             format!("{by} % slower ({low} to {high} %) than bound"),
@@ -156,7 +156,7 @@ pub(crate) fn method(floating: &Floating) -> String {
 }
 
 /// What was wrong with runs, and why migrations were not counted.
-pub(crate) fn doubts(floating: &Floating) -> Vec<String> {
+pub(crate) fn warnings(floating: &Floating) -> Vec<String> {
     let uncounted = floating
         .contrasts
         .iter()
@@ -168,9 +168,12 @@ pub(crate) fn doubts(floating: &Floating) -> Vec<String> {
         .iter()
         .flat_map(|row| &row.failed)
         .map(|failed| (" failed", failed));
-    let doubtful = floating.doubts.iter().map(|doubt| (" doubtful", doubt));
+    let with_warnings = floating
+        .warnings
+        .iter()
+        .map(|warning| (" with warnings", warning));
     let runs = failed
-        .chain(doubtful)
+        .chain(with_warnings)
         .map(|(how, it)| lead(it, "run", how) + &it.what);
     runs.chain(uncounted).collect()
 }

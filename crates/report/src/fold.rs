@@ -97,7 +97,7 @@ impl<'a> Folder<'a> {
     }
 
     fn key(&self, finding: &Finding, index: usize) -> Key {
-        match &finding.mend {
+        match &finding.fix {
             Some(Change::InterruptAffinity { irq, .. }) => {
                 self.interrupt_key(*irq).unwrap_or(Key::Alone(index))
             }
@@ -191,7 +191,7 @@ impl<'a> Folder<'a> {
 
 /// The number of the interrupt or queue that a finding is about.
 fn number(finding: &Finding) -> Option<u32> {
-    match &finding.mend {
+    match &finding.fix {
         Some(Change::InterruptAffinity { irq, .. }) => Some(irq.0),
         Some(Change::Xps { queue, .. } | Change::Rps { queue, .. }) => Some(*queue),
         _ => None,

@@ -112,7 +112,7 @@ fn in_force(run: &Run) -> String {
             of(|state| matches!(state, RunChangeState::Gone | RunChangeState::GoneWithReboot)),
         ),
         (
-            "in doubt",
+            "in warning",
             of(|state| matches!(state, RunChangeState::InDoubt)),
         ),
         (
@@ -149,7 +149,7 @@ fn described(change: &RunChange) -> (Role, &'static str, String) {
         RunChangeState::NotRead { because } => (Role::Warning, "not read", because.clone()),
         RunChangeState::InDoubt => (
             Role::Warning,
-            "in doubt",
+            "in warning",
             "killed around the write".to_owned(),
         ),
         RunChangeState::Failed { error } => (Role::Critical, "failed", error.clone()),

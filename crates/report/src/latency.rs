@@ -19,7 +19,7 @@ use crate::style::{Role, Style};
 pub use survey::survey;
 pub use svg::survey_svg;
 
-/// The matrix in nanoseconds with its spread, labelled with what it is, and the doubts about it.
+/// The matrix in nanoseconds with its spread, labelled with what it is, and the warnings about it.
 pub fn table(matrix: &LatencyMatrix, style: &Style) -> String {
     let mut out = heading(style, "Latency", &format!("ns a load, {}", label(matrix)));
     out.push_str(&figures(matrix, style));

@@ -13,7 +13,7 @@ use crate::style::{Role, Style};
 /// Most subjects named for one reason.
 const MOST_SUBJECTS: usize = 6;
 
-/// The changes by the rule they mend, each with the file, the value now and after, and the distance; then what is
+/// The changes by the rule they fix, each with the file, the value now and after, and the distance; then what is
 /// left alone and why.
 pub fn table(plan: &Plan, style: &Style) -> String {
     let remark = plan

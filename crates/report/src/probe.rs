@@ -108,9 +108,9 @@ pub fn once(
                 moves.cross_node
             )
         }
-        Known::No { not_known_because } => format!("migrations are not known: {not_known_because}"),
+        Known::No { unknown_reason } => format!("migrations are not known: {unknown_reason}"),
     }));
-    for text in warnings.iter().cloned().chain(sample.doubts()) {
+    for text in warnings.iter().cloned().chain(sample.warnings()) {
         out.push_str(&paragraph(
             style,
             2,
@@ -218,10 +218,10 @@ fn remarks(answer: &Answer, style: &Style) -> String {
         .iter()
         .map(|left| format!("not measured: {}, because {}", left.what, left.because));
     let samples = |counted: &Counted| count(counted.samples, "sample");
-    let doubts = answer
-        .doubts
+    let warnings = answer
+        .warnings
         .iter()
-        .map(|doubt| lead(doubt, "sample", "") + &doubt.what);
+        .map(|warning| lead(warning, "sample", "") + &warning.what);
     let crowded = answer.is_crowded().then(|| crowded(answer));
     let failed = answer.rows.iter().flat_map(|row| {
         row.failed.iter().map(|failed| {
@@ -235,7 +235,7 @@ fn remarks(answer: &Answer, style: &Style) -> String {
     });
     let said: Vec<String> = left_out
         .chain(failed)
-        .chain(doubts)
+        .chain(warnings)
         .chain(crowded)
         .collect();
     if said.is_empty() {

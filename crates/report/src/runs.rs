@@ -10,7 +10,7 @@ use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 use crate::summary::Summary;
 
-/// Most different doubts that are shown.
+/// Most different warnings that are shown.
 const MOST_DOUBTS: usize = 8;
 
 /// A line a run, newest first.
@@ -93,7 +93,7 @@ pub fn show(
         "seconds; confidence: 95 % interval of the median",
     ));
     out.push_str(&table_of(detail, cells, style));
-    out.push_str(&doubts(samples, style));
+    out.push_str(&warnings(samples, style));
     whole(out)
 }
 
@@ -144,17 +144,17 @@ pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Sty
         count(detail.plan.len(), "cell"),
         detail.seed
     );
-    // Doubts about the whole run stand below; a bare "0 with doubts" would deny them.
+    // Warnings about the whole run stand below; a bare "0 with warnings" would deny them.
     let (own, whole) = match detail.warnings.len() {
         0 => ("", String::new()),
         number => (
             " of their own",
-            format!("; {} about the whole run", count(number, "doubt")),
+            format!("; {} about the whole run", count(number, "warning")),
         ),
     };
     let text = format!(
-        "{attempts}, {} with doubts{own}, {} failed{whole}",
-        run.doubtful, run.failed
+        "{attempts}, {} with warnings{own}, {} failed{whole}",
+        run.with_warnings, run.failed
     );
     line("samples", Role::Plain, &text);
     line("parameters", Role::Plain, &parameters(&detail.parameters));
@@ -194,7 +194,7 @@ fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
         "median",
         "confidence",
         "samples",
-        "doubts",
+        "warnings",
         "failed",
     ];
     let factors = detail
@@ -242,7 +242,7 @@ fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
                 format!("{:.decimals$} to {:.decimals$}", range.low, range.high)
             })),
             Cell::from(cell.samples.to_string()),
-            Cell::new(Role::Warning, unless_zero(cell.doubtful)),
+            Cell::new(Role::Warning, unless_zero(cell.with_warnings)),
             Cell::new(Role::Critical, unless_zero(cell.failed)),
         ]);
         grid.row(row);
@@ -259,26 +259,26 @@ fn decimals(largest: f64) -> usize {
 }
 
 /// What was wrong with samples, the most frequent first, and why some failed.
-fn doubts(samples: &[Sample], style: &Style) -> String {
+fn warnings(samples: &[Sample], style: &Style) -> String {
     let failed = counted(samples.iter().filter_map(|sample| sample.failed.as_deref()));
-    let doubtful = counted(
+    let with_warnings = counted(
         samples
             .iter()
-            .flat_map(|sample| &sample.doubts)
+            .flat_map(|sample| &sample.warnings)
             .map(String::as_str),
     );
-    if failed.is_empty() && doubtful.is_empty() {
+    if failed.is_empty() && with_warnings.is_empty() {
         return String::new();
     }
-    let mut out = heading(style, "Doubts", "");
+    let mut out = heading(style, "Warnings", "");
     let failed = failed
         .iter()
         .map(|counted| (Role::Critical, " failed", counted));
     let said: Vec<_> = failed
         .chain(
-            doubtful
+            with_warnings
                 .iter()
-                .map(|counted| (Role::Warning, " doubtful", counted)),
+                .map(|counted| (Role::Warning, " with warnings", counted)),
         )
         .collect();
     for (role, how, counted) in said.iter().take(MOST_DOUBTS) {

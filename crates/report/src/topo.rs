@@ -21,7 +21,7 @@ pub use dot::dot;
 pub use svg::svg;
 pub(crate) use svg::{THEME as SVG_THEME, at, blocks, cards, ink, legend, text, ticks};
 
-/// Most diagnostics shown; a damaged file can have one a line.
+/// Most warnings shown; a damaged file can have one a line.
 const MOST_DIAGNOSTICS: usize = 30;
 
 /// The whole machine in sections: nodes, distances, CPUs and caches, devices by node, network queues, NVMe paths,
@@ -34,7 +34,7 @@ pub fn table(machine: &Machine, style: &Style) -> String {
     out.push_str(&devices::section(machine, style));
     out.push_str(&paths::section(machine, style));
     out.push_str(&unknown::section(machine, style));
-    out.push_str(&diagnostics(machine, style));
+    out.push_str(&warnings(machine, style));
     out
 }
 
@@ -69,19 +69,19 @@ pub(crate) fn head(machine: &Machine, style: &Style) -> String {
 }
 
 /// What was wrong with the input; nothing when nothing was.
-pub(crate) fn diagnostics(machine: &Machine, style: &Style) -> String {
-    let all = &machine.diagnostics;
+pub(crate) fn warnings(machine: &Machine, style: &Style) -> String {
+    let all = &machine.warnings;
     if all.is_empty() {
         return String::new();
     }
-    let mut out = heading(style, "Doubts about the input", "read as far as it goes");
-    for diagnostic in all.iter().take(MOST_DIAGNOSTICS) {
+    let mut out = heading(style, "Warnings about the input", "read as far as it goes");
+    for warning in all.iter().take(MOST_DIAGNOSTICS) {
         out.push_str(&paragraph(
             style,
             2,
             (Role::Warning, "! "),
             Role::Plain,
-            &diagnostic.to_string(),
+            &warning.to_string(),
         ));
     }
     if all.len() > MOST_DIAGNOSTICS {

@@ -71,7 +71,7 @@ pub fn nvme(traced: &Traced<NvmeAnswer>, style: &Style) -> String {
 fn of_namespace(namespace: &Namespace, style: &Style) -> String {
     let policy = match &namespace.policy {
         Known::Yes(policy) => format!("iopolicy {policy}"),
-        Known::No { not_known_because } => format!("iopolicy not known: {not_known_because}"),
+        Known::No { unknown_reason } => format!("iopolicy not known: {unknown_reason}"),
     };
     let mut out = heading(
         style,
@@ -192,10 +192,10 @@ fn share(share: &Known<f64>, commands: u64) -> (Role, String) {
                 format!("{} of {commands} took the nearest path", percent(*share)),
             )
         }
-        Known::No { not_known_because } => (
+        Known::No { unknown_reason } => (
             Role::Warning,
             format!(
-                "the share of {commands} that took the nearest path is not known: {not_known_because}"
+                "the share of {commands} that took the nearest path is not known: {unknown_reason}"
             ),
         ),
     }
@@ -287,9 +287,7 @@ fn balancing(found: &NumaBalancing, cross_node: u64, style: &Style) -> String {
                 pages(balanced.pages_migrated)
             ),
         ),
-        Known::No { not_known_because } => {
-            (Role::Warning, format!("not known: {not_known_because}"))
-        }
+        Known::No { unknown_reason } => (Role::Warning, format!("not known: {unknown_reason}")),
     };
     let machine = match &found.machine {
         Known::Yes(counts) => (
@@ -302,9 +300,7 @@ fn balancing(found: &NumaBalancing, cross_node: u64, style: &Style) -> String {
                 pages(counts.pte_updates)
             ),
         ),
-        Known::No { not_known_because } => {
-            (Role::Warning, format!("not known: {not_known_because}"))
-        }
+        Known::No { unknown_reason } => (Role::Warning, format!("not known: {unknown_reason}")),
     };
     item(style, "these tasks", tasks.0, &tasks.1)
         + &item(style, "the whole machine", machine.0, &machine.1)

@@ -107,7 +107,7 @@ fn a_page_says_what_floating_costs_with_its_interval_and_under_which_load() {
         "7 cross-node migrations in 12 s",
         "each had a load of 5 %",
         "Nothing was set: NUMA balancing was off",
-        "2 runs doubtful: something else ran",
+        "2 runs with warnings: something else ran",
     ] {
         assert!(page.contains(part), "{part:?} is missing");
     }

@@ -47,7 +47,7 @@ fn checkups_of_machines_of_several_shapes() {
 }
 
 #[test]
-fn an_audit_names_evidence_cost_and_mend() {
+fn an_audit_names_evidence_cost_and_fix() {
     insta::assert_snapshot!(audit::table(&samples::findings::audit(2), &PLAIN));
 }
 

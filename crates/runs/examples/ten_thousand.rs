@@ -95,7 +95,7 @@ fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::E
             json!({"faults": {"minor": index, "major": 0}, "switches": 3, "stolen_s": 0.0});
         let taken = Taken::Sample {
             seconds: 1.0 + f64::from(index),
-            doubts: vec![],
+            warnings: vec![],
             sample,
         };
         let cell = cells[index as usize % cells.len()].clone();

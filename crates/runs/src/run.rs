@@ -93,7 +93,7 @@ pub struct NewRun<'a> {
     pub samples_per_cell: u32,
     /// The seed of the order.
     pub seed: u64,
-    /// Doubts about the whole run that are true as it begins.
+    /// Warnings about the whole run that are true as it begins.
     pub warnings: &'a [String],
     /// The machine it is made on.
     pub machine: &'a Machine,
@@ -126,8 +126,8 @@ pub struct Run {
     pub finished_at_s: Option<f64>,
     /// How many samples there are, failed ones included.
     pub samples: u64,
-    /// How many of them have doubts.
-    pub doubtful: u64,
+    /// How many of them have warnings.
+    pub with_warnings: u64,
     /// How many of them failed.
     pub failed: u64,
     /// How many cells it measures.
@@ -159,7 +159,7 @@ pub struct Detail {
     pub plan: Vec<Cell>,
     /// The seed of the order.
     pub seed: u64,
-    /// Doubts about the whole run.
+    /// Warnings about the whole run.
     pub warnings: Vec<String>,
     /// Version of the kernel's build (`uname -v`).
     pub kernel_version: String,
@@ -175,7 +175,7 @@ pub enum Taken {
         /// The main value, in seconds.
         seconds: f64,
         /// What was wrong with it, in sentences.
-        doubts: Vec<String>,
+        warnings: Vec<String>,
         /// All that the experiment keeps of it.
         sample: Value,
     },
@@ -216,7 +216,7 @@ pub struct Sample {
     /// Why it failed.
     pub failed: Option<String>,
     /// What was wrong with it.
-    pub doubts: Vec<String>,
+    pub warnings: Vec<String>,
     /// All that the experiment kept of it; `null` where it failed.
     pub sample: Value,
 }

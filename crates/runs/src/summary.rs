@@ -13,10 +13,10 @@ use crate::run::Sample;
 pub struct CellSummary {
     /// The cell.
     pub cell: Cell,
-    /// How many samples have a value, those with doubts included.
+    /// How many samples have a value, those with warnings included.
     pub samples: usize,
-    /// How many of them have doubts.
-    pub doubtful: usize,
+    /// How many of them have warnings.
+    pub with_warnings: usize,
     /// How many attempts failed.
     pub failed: usize,
     /// Mean, least, most and standard deviation; `None` without samples.
@@ -91,9 +91,9 @@ fn one(cell: &Cell, samples: &[&Sample]) -> CellSummary {
     CellSummary {
         cell: cell.clone(),
         samples: values.len(),
-        doubtful: samples
+        with_warnings: samples
             .iter()
-            .filter(|sample| !sample.doubts.is_empty())
+            .filter(|sample| !sample.warnings.is_empty())
             .count(),
         failed: samples
             .iter()

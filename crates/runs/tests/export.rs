@@ -19,7 +19,7 @@ fn two_shapes(given: &Given) -> Vec<Whole> {
     let second = given.begin(&mut store, "io", None);
     let taken = Taken::Sample {
         seconds: 2.0,
-        doubts: vec![],
+        warnings: vec![],
         sample: json!({"faults": {"minor": 0.5}, "seconds": 7, "done": true, "pages": [1, 2], "long": vec![0; 17]}),
     };
     let cell = Cell::new().with("Depth", 32u32).with("memory", 0u32);
@@ -48,7 +48,7 @@ fn columns_of_different_runs_are_put_together() {
         .map(|column| column.name.as_str())
         .collect();
     let of_all =
-        "run label experiment host kernel emulated sample round started_at seconds failed doubts";
+        "run label experiment host kernel emulated sample round started_at seconds failed warnings";
     let expected =
         format!("{of_all} memory Depth done faults_minor long pages_0 pages_1 sample_seconds");
     assert_eq!(names.join(" "), expected);
@@ -149,7 +149,7 @@ fn samples_with_endless_values_are_no_table() {
         (0..5000).map(|n| (format!("v{n}"), n.into())).collect();
     let taken = Taken::Sample {
         seconds: 1.0,
-        doubts: vec![],
+        warnings: vec![],
         sample: many.into(),
     };
     store
@@ -364,7 +364,7 @@ fn of(number: u64, sample: Value) -> Sample {
         took_s: 1.0,
         seconds: Some(1.0),
         failed: None,
-        doubts: vec![],
+        warnings: vec![],
         sample,
     }
 }

@@ -30,7 +30,12 @@ fn a_run_is_kept_with_everything_that_belongs_to_it() {
         (RunId(1), RunState::Complete, Some("first"))
     );
     assert_eq!(
-        (found.samples, found.failed, found.doubtful, found.cells),
+        (
+            found.samples,
+            found.failed,
+            found.with_warnings,
+            found.cells
+        ),
         (2, 1, 1, 2)
     );
     assert_eq!(found.uid.len(), 32);
@@ -42,7 +47,7 @@ fn a_run_is_kept_with_everything_that_belongs_to_it() {
     assert_eq!(store.machine(run).unwrap(), given.machine);
     let samples = store.samples(run).unwrap();
     assert_eq!(samples[0].seconds, Some(1.5));
-    assert_eq!(samples[0].doubts, ["somebody else ran"]);
+    assert_eq!(samples[0].warnings, ["somebody else ran"]);
     assert_eq!(samples[0].sample, json!({"faults": {"minor": 3}}));
     assert_eq!(
         (samples[1].seconds, samples[1].failed.as_deref()),
@@ -82,7 +87,7 @@ fn the_room_of_removed_runs_goes_back_to_the_file_system() {
             let run = given.begin(&mut store, "probe", None);
             let taken = Taken::Sample {
                 seconds: 1.0,
-                doubts: vec![],
+                warnings: vec![],
                 sample: json!({"text": "x".repeat(500_000)}),
             };
             store
@@ -237,7 +242,7 @@ fn a_value_that_is_no_number_is_a_failure() {
     for seconds in [f64::NAN, f64::INFINITY] {
         let taken = Taken::Sample {
             seconds,
-            doubts: vec![],
+            warnings: vec![],
             sample: json!({}),
         };
         store

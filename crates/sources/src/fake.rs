@@ -25,9 +25,9 @@ use std::str::FromStr;
 
 use nearfar_machine::Machine;
 
-use crate::doubts::excerpt;
 use crate::limits::MOST_NODES;
 use crate::size;
+use crate::warnings::excerpt;
 
 /// How memory is cut into fake nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

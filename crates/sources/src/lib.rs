@@ -1,5 +1,5 @@
 //! Reads a NUMA machine from wherever somebody has one: each source gives the same [`Machine`](nearfar_machine::Machine),
-//! with "not known, because ..." for what it cannot see.
+//! with "unknown: ..." for what it cannot see.
 //!
 //! ```text
 //! live system, --root DIR ──► sysfs ─────────┐
@@ -12,9 +12,8 @@
 //! ```
 //!
 //! [`read`] is the way in. A source that contradicts itself is read as far as it goes; the contradiction travels with
-//! the machine as a diagnostic. Nothing in here decides anything, prints anything or writes to the system.
+//! the machine as a warning. Nothing in here decides anything, prints anything or writes to the system.
 
-mod doubts;
 mod error;
 mod gallery;
 mod limits;
@@ -23,6 +22,7 @@ mod recognise;
 mod request;
 mod size;
 mod want;
+mod warnings;
 
 pub mod description;
 pub mod fake;

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The text is read word by word, so that folded and reflowed lines do not matter. What contradicts itself becomes a
-//! diagnostic that names both sides; only a text that describes no node at all is an error.
+//! warning that names both sides; only a text that describes no node at all is an error.
 
 mod build;
 mod record;
@@ -20,9 +20,9 @@ mod words;
 
 use nearfar_machine::Machine;
 
-use crate::doubts::Doubts;
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
+use crate::warnings::Warnings;
 use record::Reader;
 
 /// Reads the output of `numactl -H` with whatever stands around it.
@@ -32,8 +32,8 @@ use record::Reader;
 pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
     let lines = words::lines(text);
     let words = words::words(&lines);
-    let mut doubts = Doubts::about(place);
-    let record = Reader::new(&words, &mut doubts).read();
+    let mut warnings = Warnings::about(place);
+    let record = Reader::new(&words, &mut warnings).read();
     if record.nodes.is_empty() && record.columns.is_empty() {
         return Err(nothing_in_it(text, place));
     }
@@ -46,7 +46,7 @@ pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
             "look for a line that was damaged on its way",
         ));
     }
-    Ok(build::machine(record, place, doubts))
+    Ok(build::machine(record, place, warnings))
 }
 
 /// Whether a text looks like the output of `numactl -H`, with or without other text around it.

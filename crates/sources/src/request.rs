@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use nearfar_machine::Machine;
 
-use crate::doubts::excerpt;
 use crate::error::{SourceError, TextError};
 use crate::recognise::{self, Kind};
 use crate::tree::Tree;
 use crate::want::Want;
+use crate::warnings::excerpt;
 use crate::{description, gallery, hwloc_xml, numactl, snapshot, synthetic, sysfs};
 
 /// The most that is read of a file or stream, in bytes.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A real tree is written by a kernel, an extracted one by anybody: whatever a file holds, reading goes on, and what
-//! is wrong with it becomes a diagnostic that names the file.
+//! is wrong with it becomes a warning that names the file.
 
 mod assemble;
 mod attribute;
@@ -60,12 +60,12 @@ pub enum SysfsError {
 ///
 /// # Errors
 /// When the tree names no CPU: then it is no tree of a Linux system. Everything else that is wrong with it becomes a
-/// diagnostic or a [`Known::No`](nearfar_machine::Known).
+/// warning or a [`Known::No`](nearfar_machine::Known).
 pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     let notes = Notes::default();
     let mut machine = read_machine(tree, want, &notes)?;
     devices::read(tree, want, &notes, &mut machine);
-    machine.diagnostics = notes.into_diagnostics(tree);
+    machine.warnings = notes.into_diagnostics(tree);
     Ok(machine)
 }
 

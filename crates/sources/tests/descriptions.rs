@@ -28,7 +28,7 @@ fn root(text: &str) -> RootBus {
 fn kept(machine: &Machine) -> Machine {
     let mut kept = machine.clone();
     kept.origin = nearfar_machine::Origin::new(nearfar_machine::SourceKind::Description, "any");
-    kept.diagnostics.clear();
+    kept.warnings.clear();
     for node in &mut kept.nodes {
         node.memory = match node.total_bytes() {
             Some(bytes) => Known::Yes(nearfar_machine::Memory::of(bytes)),
@@ -93,10 +93,10 @@ fn every_machine_of_the_gallery_reads_and_says_where_it_comes_from() {
         let machine = named(entry.name);
         assert_eq!(machine.check(), Vec::<String>::new(), "{}", entry.name);
         assert!(
-            machine.diagnostics.is_empty(),
+            machine.warnings.is_empty(),
             "{}: {:?}",
             entry.name,
-            machine.diagnostics
+            machine.warnings
         );
         let text = gallery_text(entry.name).unwrap();
         assert!(

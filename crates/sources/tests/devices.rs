@@ -28,7 +28,7 @@ fn devices(laid: &Laid, machine: &Machine) -> String {
         ("tasks", laid.show(&machine.tasks)),
         ("settings", laid.show(&machine.settings)),
         ("writers", laid.show(&machine.writers)),
-        ("diagnostics", laid.show(&machine.diagnostics)),
+        ("warnings", laid.show(&machine.warnings)),
     ];
     parts
         .map(|(name, text)| format!("== {name}\n{text}\n"))

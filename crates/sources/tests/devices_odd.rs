@@ -183,9 +183,9 @@ fn damaged_firmware_tables_are_unknown_with_their_name_and_noted() {
     assert!(bridge.firmware.why_not().unwrap().contains("SRAT"));
     assert!(
         machine
-            .diagnostics
+            .warnings
             .iter()
-            .any(|diagnostic| diagnostic.place.ends_with("tables/SRAT"))
+            .any(|warning| warning.place.ends_with("tables/SRAT"))
     );
     assert!(machine.node(NodeId(2)).is_none_or(|node| !node.online));
 }
@@ -527,6 +527,6 @@ fn hostile_files_everywhere_are_survived() {
         }
     }
     let machine = laid.read(&Want::all());
-    assert!(!machine.diagnostics.is_empty());
+    assert!(!machine.warnings.is_empty());
     assert!(machine.pci.get().is_some_and(|devices| devices.len() == 13));
 }

@@ -84,7 +84,7 @@ fn fewer_fakes_than_nodes_join_memory_and_the_first_keeps_its_cpus() {
     let machine = lay(TWO, "1");
     assert_eq!(mib(&machine)[0], 2048);
     assert_eq!(machine.nodes[0].cpus.to_string(), "0-3");
-    assert!(!machine.diagnostics.is_empty());
+    assert!(!machine.warnings.is_empty());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn devices_follow_to_the_lowest_fake_and_nodes_without_memory_come_last() {
         (Some(NodeId(2)), false)
     );
     assert_eq!(machine.cpu(CpuId(2)).unwrap().node, Some(NodeId(0)));
-    assert!(machine.diagnostics[0].message.contains("real node 2"));
+    assert!(machine.warnings[0].message.contains("real node 2"));
 }
 
 #[test]

@@ -162,7 +162,7 @@ proptest! {
         let mut machine = machine;
         // hwloc cannot be without any CPU.
         prop_assume!(!machine.cpu_states.online.is_empty());
-        machine.diagnostics.clear();
+        machine.warnings.clear();
         if let Some(xml) = through_lstopo(&hwloc_xml::render(&machine)) {
             prop_assert_eq!(held(&read(&xml)), held(&machine), "{}", xml);
         }
@@ -279,7 +279,7 @@ fn what_xml_cannot_hold_is_left_out_and_offline_cpus_are_kept() {
     assert!(back.distances.why_not().is_some());
     assert_eq!(back.nodes[1].cpus.to_string(), "2-3");
     assert!(!back.cpus[3].online);
-    assert!(back.diagnostics[0].message.contains("taken as offline"));
+    assert!(back.warnings[0].message.contains("taken as offline"));
 }
 
 /// Reads every XML of a checkout of hwloc (its tests hold a hundred real machines), named by `HWLOC_SOURCE`.
@@ -323,7 +323,7 @@ fn all_machines_of_hwlocs_own_tests_are_read() {
                     devices,
                     "{}: {:?}",
                     path.display(),
-                    machine.diagnostics
+                    machine.warnings
                 );
                 println!(
                     "{}: {} nodes, {} CPUs, {} caches, {} PCI devices, distances {}, {:?}",
@@ -334,7 +334,7 @@ fn all_machines_of_hwlocs_own_tests_are_read() {
                     devices,
                     machine.distances.get().is_some(),
                     machine
-                        .diagnostics
+                        .warnings
                         .iter()
                         .map(|d| &d.message)
                         .collect::<Vec<_>>()

@@ -24,7 +24,7 @@ fn distance(machine: &Machine, from: u32, to: u32) -> Option<u32> {
         .map(|distance| distance.0)
 }
 
-/// Nodes, CPUs, sizes and distances, without diagnostics: what must survive the mail.
+/// Nodes, CPUs, sizes and distances, without warnings: what must survive the mail.
 fn same(a: &Machine, b: &Machine) -> bool {
     a.nodes == b.nodes && a.cpus == b.cpus && a.distances == b.distances
 }
@@ -51,7 +51,7 @@ fn kunpeng_has_four_nodes_of_24_cpus() {
     assert_eq!(machine.distance(NodeId(2), NodeId(0)), Some(Distance(32)));
     assert_eq!(machine.node_of(CpuId(48)), Some(NodeId(2)));
     assert!(machine.distances.get().unwrap().is_symmetric());
-    assert!(machine.diagnostics.is_empty(), "{:?}", machine.diagnostics);
+    assert!(machine.warnings.is_empty(), "{:?}", machine.warnings);
     assert!(machine.pci.why_not().unwrap().contains("numactl"));
 }
 
@@ -125,7 +125,7 @@ fn a_header_that_contradicts_the_list_is_named_with_both_sides() {
     assert_eq!(cpus(&machine, 2), "");
     assert_eq!(machine.node(NodeId(2)).unwrap().has_memory(), Some(false));
     assert_eq!(distance(&machine, 0, 2), Some(40));
-    let message = machine.diagnostics[0].to_string();
+    let message = machine.warnings[0].to_string();
     assert!(
         message.contains("line 1")
             && message.contains("3 nodes (0,2-3)")
@@ -141,7 +141,7 @@ fn what_is_missing_is_not_known() {
     );
     assert!(machine.distances.why_not().is_some());
     assert!(machine.node(NodeId(0)).unwrap().memory.why_not().is_some());
-    assert!(machine.diagnostics.is_empty(), "{:?}", machine.diagnostics);
+    assert!(machine.warnings.is_empty(), "{:?}", machine.warnings);
     assert!(machine.caches.is_empty());
     assert_eq!(machine.cpus[0].core, None);
 }
@@ -181,12 +181,9 @@ fn sparse_numbers_and_holes_keep_their_places() {
         (None, Some(40), None)
     );
     assert!(
-        machine
-            .diagnostics
-            .iter()
-            .any(|d| d.message.contains("holes")),
+        machine.warnings.iter().any(|d| d.message.contains("holes")),
         "{:?}",
-        machine.diagnostics
+        machine.warnings
     );
 }
 
@@ -196,7 +193,7 @@ fn a_node_given_twice_is_a_diagnostic_and_so_is_a_second_output() {
     assert_eq!(cpus(&machine, 0), "0-1");
     assert!(
         machine
-            .diagnostics
+            .warnings
             .iter()
             .any(|d| d.message.contains("2-3") && d.message.contains("0-1"))
     );
@@ -206,7 +203,7 @@ fn a_node_given_twice_is_a_diagnostic_and_so_is_a_second_output() {
     assert_eq!(machine.nodes.len(), 4);
     assert!(
         machine
-            .diagnostics
+            .warnings
             .iter()
             .any(|d| d.message.contains("second output"))
     );
@@ -238,13 +235,13 @@ fn a_text_without_nodes_says_what_to_do() {
 fn numbers_no_machine_has_are_left_out() {
     let machine = read("node 0 cpus: 0 99999999999999999999 70000 1\nnode 70000 cpus: 2\n");
     assert_eq!(cpus(&machine, 0), "0-1");
-    assert_eq!(machine.diagnostics.len(), 4, "{:?}", machine.diagnostics);
+    assert_eq!(machine.warnings.len(), 4, "{:?}", machine.warnings);
     let many: String = (0..5000)
         .map(|node| format!("node {node} cpus: {node}\n"))
         .collect();
     assert!(numactl::parse(&many, "mail").is_err());
     let noisy: String = (0..5000).map(|_| "node 0 cpus: x\n").collect();
-    assert!(read(&noisy).diagnostics.len() < 100);
+    assert!(read(&noisy).warnings.len() < 100);
 }
 
 proptest! {

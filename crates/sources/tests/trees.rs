@@ -32,7 +32,7 @@ fn a_row_of_the_wrong_length_leaves_a_hole_and_a_diagnostic() {
     assert_eq!(machine.distance(NodeId(2), NodeId(0)), None);
     assert!(
         machine
-            .diagnostics
+            .warnings
             .iter()
             .any(|found| found.place.ends_with("node2/distance"))
     );
@@ -43,7 +43,7 @@ fn nodes_that_share_cpus_both_have_them_and_the_cpus_count_as_the_lower_nodes() 
     let (machine, _) = read(&small_trees::named("nodes-that-share-cpus"));
     assert_eq!(machine.nodes[1].cpus, machine.nodes[0].cpus);
     assert!(machine.cpus.iter().all(|cpu| cpu.node == Some(NodeId(0))));
-    assert_eq!(machine.diagnostics.len(), 1);
+    assert_eq!(machine.warnings.len(), 1);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_list_that_contradicts_the_mask_is_named() {
     assert_eq!(machine.node(NodeId(1)).unwrap().cpus.to_string(), "2-3,6-7");
     assert!(
         machine
-            .diagnostics
+            .warnings
             .iter()
             .any(|found| found.place.ends_with("node1/cpulist"))
     );

@@ -108,7 +108,7 @@ pub struct Share {
 
 impl Coefficient {
     /// Whether the data tell it from zero: the interval does not include that.
-    pub fn is_told(&self) -> bool {
+    pub fn is_significant(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
 }

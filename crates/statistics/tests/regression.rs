@@ -61,7 +61,7 @@ fn exact_data_give_exact_coefficients_whatever_the_cells_bases() {
     assert!(
         fit.coefficients
             .iter()
-            .all(|coefficient| coefficient.is_told())
+            .all(|coefficient| coefficient.is_significant())
     );
 }
 
@@ -226,7 +226,7 @@ fn what_has_no_influence_is_as_good_as_never_told() {
         fit(["nothing"], &rows, Baseline::PerGroup)
             .unwrap()
             .coefficients[0]
-            .is_told()
+            .is_significant()
     });
     let told = told.count();
     assert!(told < 36, "{told} of 400; 20 are expected");

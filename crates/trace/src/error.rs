@@ -47,7 +47,7 @@ pub enum TraceError {
     #[error(
         "the kernel does not let you trace {event} on every CPU ({source}): that takes root or CAP_PERFMON \
          (CAP_SYS_ADMIN before Linux 5.8), or kernel.perf_event_paranoid at -1, which is {}",
-        match .paranoid { Known::Yes(level) => format!("{level} now"), Known::No { not_known_because } => format!("not known: {not_known_because}") }
+        match .paranoid { Known::Yes(level) => format!("{level} now"), Known::No { unknown_reason } => format!("not known: {unknown_reason}") }
     )]
     NotPermitted {
         /// The event.

@@ -82,8 +82,8 @@ impl MachineCounts {
     pub fn since_then(earlier: Known<Self>) -> Known<Self> {
         match (earlier, Self::read()) {
             (Known::Yes(earlier), Known::Yes(now)) => Known::Yes(now.since(earlier)),
-            (Known::No { not_known_because }, _) | (_, Known::No { not_known_because }) => {
-                Known::No { not_known_because }
+            (Known::No { unknown_reason }, _) | (_, Known::No { unknown_reason }) => {
+                Known::No { unknown_reason }
             }
         }
     }

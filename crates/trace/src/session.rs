@@ -217,7 +217,7 @@ impl Session {
         &mut self,
         visit: &mut dyn FnMut(CpuId, &Sample<'_>),
     ) -> Result<Losses, TraceError> {
-        // The kernel counts an event before it writes it, and does not write it when it was disabled in between: the mend of a
+        // The kernel counts an event before it writes it, and does not write it when it was disabled in between: the fix of a
         // race in perf_swevent_event(), kernel/events/core.c. So events stay enabled until all that were counted are there.
         let begin = Instant::now();
         let Self {

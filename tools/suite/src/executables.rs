@@ -87,7 +87,7 @@ impl Workspace {
             "--locked",
             "--no-run",
             "--message-format",
-            "json-render-diagnostics",
+            "json-render-warnings",
         ]);
         command.args(selection(packages)).stderr(Stdio::inherit());
         let output = command.output().context("cannot start cargo")?;

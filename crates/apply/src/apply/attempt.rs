@@ -110,7 +110,7 @@ fn refused(
                 write: written.intent.write,
                 error: plain(&error),
             };
-            // Without this record the write stays in doubt, and rollback finds the file as before.
+            // Without this record the write stays in warning, and rollback finds the file as before.
             let _ = journal.append(system, record);
             written.progress = Progress::Failed {
                 error: plain(&error),

@@ -16,7 +16,7 @@ pub struct Floating {
     /// The cells summed up.
     pub rows: Vec<Row>,
     /// What was wrong with runs.
-    pub doubts: Vec<Counted>,
+    pub warnings: Vec<Counted>,
     /// The CPUs that had the load.
     pub load_cpus: CpuSet,
     /// Whether NUMA balancing was on. It was left as it is.
@@ -59,7 +59,7 @@ impl Floated {
             };
             let cross_node = of().map(|sample| match &sample.trace {
                 Known::Yes(watched) => Ok(watched.found.migrations.cross_node),
-                Known::No { not_known_because } => Err(not_known_because),
+                Known::No { unknown_reason } => Err(unknown_reason),
             });
             let cross_node = match cross_node.sum::<Result<u64, _>>() {
                 Ok(all) => Known::Yes(all),

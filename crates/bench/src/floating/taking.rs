@@ -58,7 +58,7 @@ pub fn measure(
     Ok(Floating {
         contrasts: Floated::of(&parameters.cells, &taken),
         rows: matrix::rows(&parameters.cells, &taken),
-        doubts: matrix::doubts(&taken),
+        warnings: matrix::warnings(&taken),
         parameters,
         load_cpus: matrix::load_cpus(machine),
         numa_balancing,

@@ -9,7 +9,7 @@ use super::cell::MatrixCell;
 use super::choose::LeftOut;
 use super::findings::{Findings, findings};
 use super::sample::Taken;
-use super::summary::{Row, doubts, load_percent_had, rows, waited_share};
+use super::summary::{Row, load_percent_had, rows, waited_share, warnings};
 use crate::probe::Pattern;
 
 /// The load has less than this part of what it gets beside the probe only where others work, too.
@@ -68,7 +68,7 @@ pub struct Answer {
     /// What they say together.
     pub findings: Findings,
     /// What was wrong with samples.
-    pub doubts: Vec<Counted>,
+    pub warnings: Vec<Counted>,
     /// The share of the CPUs that the load had, in percent: the median over the samples.
     pub load_percent_had: Known<f64>,
     /// The share of its time that the probe waited for a CPU, 0 to 1: the median over the samples.
@@ -91,7 +91,7 @@ impl Answer {
             run: None,
             rows: rows(&parameters.cells, taken),
             findings: findings(&parameters.cells, taken),
-            doubts: doubts(taken),
+            warnings: warnings(taken),
             load_percent_had: load_percent_had(taken),
             waited_share: waited_share(taken),
             parameters,

@@ -46,8 +46,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Whether the interval leaves no doubt that it is not 0.
-    pub fn is_told(&self) -> bool {
+    /// Whether the interval leaves no warning that it is not 0.
+    pub fn is_significant(&self) -> bool {
         self.confidence.low > 0.0 || self.confidence.high < 0.0
     }
 

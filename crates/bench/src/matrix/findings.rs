@@ -74,8 +74,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Whether the interval leaves no doubt that it is above or below 1.
-    pub fn is_told(&self) -> bool {
+    /// Whether the interval leaves no warning that it is above or below 1.
+    pub fn is_significant(&self) -> bool {
         self.confidence
             .is_some_and(|interval| interval.low > 1.0 || interval.high < 1.0)
     }

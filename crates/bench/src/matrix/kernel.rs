@@ -46,9 +46,9 @@ pub fn balancing(machine: &Machine) -> Balancing {
             on,
             because: format!("{NUMA_BALANCING} cannot be written ({error}): root may"),
         },
-        (Known::No { not_known_because }, _) => Balancing::Stays {
+        (Known::No { unknown_reason }, _) => Balancing::Stays {
             on: false,
-            because: format!("this kernel cannot do it ({not_known_because})"),
+            because: format!("this kernel cannot do it ({unknown_reason})"),
         },
     }
 }

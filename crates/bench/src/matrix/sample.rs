@@ -51,12 +51,12 @@ impl Sample {
     pub fn far_share(&self) -> Known<f64> {
         let watched = match &self.trace {
             Known::Yes(watched) => watched,
-            Known::No { not_known_because } => return Known::no(not_known_because.clone()),
+            Known::No { unknown_reason } => return Known::no(unknown_reason.clone()),
         };
         let (before, after) = match (&self.probe.pages_before, &self.probe.pages_after) {
             (Known::Yes(before), Known::Yes(after)) => (before, after),
-            (Known::No { not_known_because }, _) | (_, Known::No { not_known_because }) => {
-                return Known::no(not_known_because.clone());
+            (Known::No { unknown_reason }, _) | (_, Known::No { unknown_reason }) => {
+                return Known::no(unknown_reason.clone());
             }
         };
         let time: Vec<(Option<NodeId>, f64)> = watched
@@ -79,7 +79,7 @@ impl Sample {
     }
 
     /// What was wrong with it, in words.
-    pub fn doubts(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let lost = self
             .trace
             .get()
@@ -87,7 +87,7 @@ impl Sample {
         let lost = lost
             .map(|_| "events were lost while it was traced: migrations may be missing".to_owned());
         self.probe
-            .doubts
+            .warnings
             .iter()
             .map(ToString::to_string)
             .chain(lost)

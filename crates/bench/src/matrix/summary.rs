@@ -32,7 +32,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper_cpu_share: Option<f64>,
     /// How many samples something was wrong with.
-    pub doubtful: usize,
+    pub with_warnings: usize,
     /// Why runs failed, each with how many.
     pub failed: Vec<Counted>,
 }
@@ -81,9 +81,9 @@ fn of_cell(row: usize, cell: MatrixCell, taken: &[&Taken]) -> Row {
         far_share: median_of(&good, |sample| sample.far_share()),
         pages_migrated: median_of(&good, pages_migrated),
         keeper_cpu_share: Summary::of(&kept).map(|summary| summary.median),
-        doubtful: good
+        with_warnings: good
             .iter()
-            .filter(|sample| !sample.doubts().is_empty())
+            .filter(|sample| !sample.warnings().is_empty())
             .count(),
         failed: counted(
             taken
@@ -101,7 +101,7 @@ fn pages_migrated(sample: &Sample) -> Known<f64> {
             .tasks
             .as_ref()
             .map(|found| found.pages_migrated as f64),
-        Known::No { not_known_because } => Known::no(not_known_because.clone()),
+        Known::No { unknown_reason } => Known::no(unknown_reason.clone()),
     }
 }
 
@@ -132,7 +132,7 @@ fn migrated(good: &[&Sample]) -> Known<Migrated> {
             same_node,
             cross_node,
         }),
-        (Known::No { not_known_because }, ..) => Known::No { not_known_because },
+        (Known::No { unknown_reason }, ..) => Known::No { unknown_reason },
         _ => Known::no("no run was traced"),
     }
 }
@@ -146,7 +146,7 @@ fn median_of(good: &[&Sample], figure: impl Fn(&Sample) -> Known<f64>) -> Known<
         .collect();
     match (Summary::of(&known), figures.into_iter().next()) {
         (Some(summary), _) => Known::Yes(summary.median),
-        (None, Some(Known::No { not_known_because })) => Known::No { not_known_because },
+        (None, Some(Known::No { unknown_reason })) => Known::No { unknown_reason },
         _ => Known::no("no run succeeded"),
     }
 }
@@ -170,11 +170,11 @@ pub fn waited_share(taken: &[Taken]) -> Known<f64> {
 }
 
 /// What was wrong with samples of a run: what differs only in its figures counts as one.
-pub fn doubts(taken: &[Taken]) -> Vec<Counted> {
+pub fn warnings(taken: &[Taken]) -> Vec<Counted> {
     counted(
         taken
             .iter()
             .filter_map(Taken::good)
-            .flat_map(Sample::doubts),
+            .flat_map(Sample::warnings),
     )
 }

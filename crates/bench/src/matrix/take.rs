@@ -230,8 +230,8 @@ impl Experiment for Matrix<'_> {
         sample.probe.seconds
     }
 
-    fn doubts(sample: &Sample) -> Vec<String> {
-        sample.doubts()
+    fn warnings(sample: &Sample) -> Vec<String> {
+        sample.warnings()
     }
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 use nearfar_machine::{CpuSet, Known};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::doubt::Doubt;
 use super::result::{Faults, Switches};
+use super::warning::SampleWarning;
 use crate::conditions::{self, Ticks};
 
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -128,39 +128,39 @@ impl Counters {
 impl Difference {
     /// What of it spoils a run of `seconds`. With `hint_faults`, NUMA balancing takes pages away to see who wants them:
     /// minor faults are then its work, and part of what is measured.
-    pub(super) fn doubts(&self, seconds: f64, hint_faults: bool) -> Vec<Doubt> {
-        let mut doubts = Vec::new();
+    pub(super) fn warnings(&self, seconds: f64, hint_faults: bool) -> Vec<SampleWarning> {
+        let mut warnings = Vec::new();
         if self.stolen_percent >= STOLEN_PERCENT {
-            doubts.push(Doubt::Stolen {
+            warnings.push(SampleWarning::Stolen {
                 percent: self.stolen_percent,
             });
         }
         if let Some(&times) = self.throttled.get().filter(|&&times| times > 0) {
-            doubts.push(Doubt::Throttled { times });
+            warnings.push(SampleWarning::Throttled { times });
         }
         if self.quota > 0 {
-            doubts.push(Doubt::Quota { times: self.quota });
+            warnings.push(SampleWarning::Quota { times: self.quota });
         }
         let Faults { minor, major } = self.faults;
         if major > 0 || (minor > 0 && !hint_faults) {
-            doubts.push(Doubt::Faults { minor, major });
+            warnings.push(SampleWarning::Faults { minor, major });
         }
         if self.switches.voluntary > 0 {
-            doubts.push(Doubt::Waited {
+            warnings.push(SampleWarning::Waited {
                 times: self.switches.voluntary,
             });
         }
         let per_second = self.switches.involuntary as f64 / seconds.max(f64::MIN_POSITIVE);
         // A few switches in a run of a moment say nothing.
         if self.switches.involuntary > 100 && per_second > SWITCHES_PER_SECOND {
-            doubts.push(Doubt::Switched { per_second });
+            warnings.push(SampleWarning::Switched { per_second });
         }
         if !self.online_changed.is_empty() {
-            doubts.push(Doubt::Offline {
+            warnings.push(SampleWarning::Offline {
                 cpus: self.online_changed.clone(),
             });
         }
-        doubts
+        warnings
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_quiet_run_leaves_no_doubt_and_each_disturbance_leaves_its_own() {
-        assert_eq!(quiet().doubts(1.0, false), []);
+        assert_eq!(quiet().warnings(1.0, false), []);
         let busy = Switches {
             voluntary: 0,
             involuntary: 900,
@@ -251,7 +251,7 @@ mod tests {
                 switches: busy,
                 ..quiet()
             }
-            .doubts(1.0, false),
+            .warnings(1.0, false),
             [],
             "a load explains that"
         );
@@ -267,9 +267,13 @@ mod tests {
             faults: Faults { minor: 0, major: 1 },
             ..quiet()
         };
-        let doubts = disturbed.doubts(1.0, true);
-        assert_eq!(doubts.len(), 7, "{doubts:?}");
-        assert!(doubts.iter().all(|doubt| doubt.to_string().len() > 30));
+        let warnings = disturbed.warnings(1.0, true);
+        assert_eq!(warnings.len(), 7, "{warnings:?}");
+        assert!(
+            warnings
+                .iter()
+                .all(|warning| warning.to_string().len() > 30)
+        );
     }
 
     #[test]
@@ -278,10 +282,10 @@ mod tests {
             faults: Faults { minor: 5, major: 0 },
             ..quiet()
         };
-        assert_eq!(hints.doubts(1.0, true), []);
+        assert_eq!(hints.warnings(1.0, true), []);
         assert_eq!(
-            hints.doubts(1.0, false),
-            [Doubt::Faults { minor: 5, major: 0 }]
+            hints.warnings(1.0, false),
+            [SampleWarning::Faults { minor: 5, major: 0 }]
         );
     }
 

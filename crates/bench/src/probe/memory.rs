@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use nearfar_machine::{Known, NodeId, NodeSet};
 
-use super::doubt::Doubt;
 use super::result::{NodePages, PagesByNode};
 use super::spec::{Pattern, ProbeSpec, Where};
+use super::warning::SampleWarning;
 use crate::child::ServeError;
 use crate::latency::chase;
 use crate::mapping::{self, Backing, Mapping};
@@ -22,10 +22,10 @@ const PAGES_ASKED: usize = 16 << 10;
 /// Distance of a chain's stops, in words: a cache line of 64 bytes.
 const LINE_WORDS: usize = 8;
 
-/// The buffer, and what is doubtful about it.
+/// The buffer, and what is with_warnings about it.
 pub(super) struct Buffer {
     pub(super) memory: Mapping,
-    pub(super) doubts: Vec<Doubt>,
+    pub(super) warnings: Vec<SampleWarning>,
 }
 
 /// Makes the buffer that `spec` asks for. All its pages are there when this returns, in a chain's case linked.
@@ -51,7 +51,7 @@ pub(super) fn prepare(spec: &ProbeSpec) -> Result<Buffer, ServeError> {
     }
     let mut buffer = Buffer {
         memory,
-        doubts: Vec::new(),
+        warnings: Vec::new(),
     };
     let bytes = buffer.memory.bytes();
     buffer.memory.touch(0..bytes);
@@ -93,14 +93,16 @@ impl Buffer {
                     error,
                 ));
             }
-            (Some(error), None) => self.doubts.push(Doubt::BindRefused {
+            (Some(error), None) => self.warnings.push(SampleWarning::BindRefused {
                 node,
                 error: error.to_string(),
             }),
             // On the only node there is, memory is nowhere else.
-            (_, Some(error)) if share < 1.0 => self.doubts.push(Doubt::Unverified { node, error }),
+            (_, Some(error)) if share < 1.0 => self
+                .warnings
+                .push(SampleWarning::Unverified { node, error }),
             (None, None) if share < 1.0 => {
-                self.doubts.push(Doubt::Elsewhere {
+                self.warnings.push(SampleWarning::Elsewhere {
                     node,
                     percent: 100.0 * (1.0 - share),
                 });

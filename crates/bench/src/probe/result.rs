@@ -3,7 +3,7 @@
 use nearfar_machine::{CpuSet, Known, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::doubt::Doubt;
+use super::warning::SampleWarning;
 use crate::mapping::PageKind;
 
 /// What the child says before its timed part.
@@ -62,7 +62,7 @@ pub struct ProbeResult {
     /// Where they were after it.
     pub pages_after: Known<PagesByNode>,
     /// What was wrong with this run.
-    pub doubts: Vec<Doubt>,
+    pub warnings: Vec<SampleWarning>,
 }
 
 impl ProbeResult {

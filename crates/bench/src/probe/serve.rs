@@ -7,12 +7,12 @@ use nearfar_machine::{CpuSet, Known, NodeId};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::counters::Counters;
-use super::doubt::Doubt;
 use super::loops::Loop;
 use super::memory::{self, Buffer};
 use super::result::{PagesByNode, ProbeResult, Ready};
 use super::spec::{ProbeSpec, Where};
 use super::timed::Timed;
+use super::warning::SampleWarning;
 use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
 use crate::pinning;
 
@@ -127,10 +127,10 @@ impl Prepared {
         let difference = after.since(&before, &counted);
         let seconds = timed.seconds();
         let (pages_after, cpus) = (self.buffer.pages(), allowed()?);
-        let mut doubts = std::mem::take(&mut self.buffer.doubts);
-        doubts.extend(difference.doubts(seconds, numa_balancing.get() == Some(&true)));
-        doubts.extend(self.moved(&pages_before, &pages_after));
-        doubts.extend(self.rebound(&ready.cpus, &cpus));
+        let mut warnings = std::mem::take(&mut self.buffer.warnings);
+        warnings.extend(difference.warnings(seconds, numa_balancing.get() == Some(&true)));
+        warnings.extend(self.moved(&pages_before, &pages_after));
+        warnings.extend(self.rebound(&ready.cpus, &cpus));
         Ok(ProbeResult {
             seconds,
             on_cpu_s: difference.on_cpu_s,
@@ -153,23 +153,27 @@ impl Prepared {
             page_kind: ready.page_kind,
             pages_before,
             pages_after,
-            doubts,
+            warnings,
         })
     }
 
     /// Whether bound pages left their node.
-    fn moved(&self, before: &Known<PagesByNode>, after: &Known<PagesByNode>) -> Option<Doubt> {
+    fn moved(
+        &self,
+        before: &Known<PagesByNode>,
+        after: &Known<PagesByNode>,
+    ) -> Option<SampleWarning> {
         let node = self.spec.memory.node()?;
         let lost = before.get()?.share_on(node) - after.get()?.share_on(node);
-        (lost > 0.0).then_some(Doubt::Moved {
+        (lost > 0.0).then_some(SampleWarning::Moved {
             node,
             percent: 100.0 * lost,
         })
     }
 
     /// Whether bound CPUs are others now.
-    fn rebound(&self, before: &CpuSet, after: &CpuSet) -> Option<Doubt> {
-        (self.bound_cpus.is_some() && before != after).then(|| Doubt::Rebound {
+    fn rebound(&self, before: &CpuSet, after: &CpuSet) -> Option<SampleWarning> {
+        (self.bound_cpus.is_some() && before != after).then(|| SampleWarning::Rebound {
             cpus: after.clone(),
         })
     }

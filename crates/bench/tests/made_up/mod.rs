@@ -74,18 +74,18 @@ pub fn sample(seconds: f64, home: NodeId, on_one: f64, cross_node: u64) -> Sampl
             "round_s": [], "rounds_a_figure": 1, "faults": {"minor": 0, "major": 0},
             "switches": {"voluntary": 0, "involuntary": 0}, "stolen_s": 0.0, "throttled": 0, "numa_balancing": false,
             "cpus": "0-3", "buffer_bytes": 4096, "page_kind": "base", "pages_before": pages, "pages_after": pages,
-            "doubts": [],
+            "warnings": [],
         },
         "load_percent": 60.0,
         "trace": {
             "seconds": seconds,
             "losses": {"occurred": cross_node, "read": cross_node, "lost": 0, "damaged": 0, "throttled": 0},
-            "numa_balancing_of_task": {"not_known_because": "made up"},
+            "numa_balancing_of_task": {"unknown_reason": "made up"},
             "migrations": {"same_core": 0, "same_cache": 1, "same_node": 2, "cross_node": cross_node, "unknown": 0},
             "caches_known": true, "matrix": [],
             "time": [{"node": 0, "seconds": seconds * (1.0 - on_one)}, {"node": 1, "seconds": seconds * on_one}],
             "tasks": [], "gaps": 0,
-            "numa_balancing": {"tasks": {"not_known_because": "made up"}, "machine": {"not_known_because": "made up"}},
+            "numa_balancing": {"tasks": {"unknown_reason": "made up"}, "machine": {"unknown_reason": "made up"}},
         },
     });
     serde_json::from_value(sample).unwrap()

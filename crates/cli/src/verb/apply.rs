@@ -24,7 +24,7 @@ const LARGEST_PLAN: u64 = 256 << 20;
 
 /// Make the changes of a plan; `nearfar rollback` undoes them
 ///
-/// Without a file the system is audited and what can be mended is mended; on a terminal you are asked first. Each old
+/// Without a file the system is audited and what can be fixed is fixed; on a terminal you are asked first. Each old
 /// value is on disk before it is overwritten, each new one is read back. A value that changed since the plan was made is
 /// left alone, as is what the kernel manages itself. Ctrl-C undoes what was made so far.
 #[derive(Args)]
@@ -119,7 +119,7 @@ impl Apply {
     }
 }
 
-/// A fault of the plan is the caller's to mend; everything else is the system's refusal.
+/// A fault of the plan is the caller's to fix; everything else is the system's refusal.
 pub fn by_who_has_to_act(error: ApplyError) -> Failure {
     match error {
         ApplyError::Plan(_) | ApplyError::NoSuchRun { .. } | ApplyError::Root { .. } => {

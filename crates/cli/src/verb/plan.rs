@@ -1,4 +1,4 @@
-//! `nearfar plan`: the changes that would mend what the audit found, shown or written down.
+//! `nearfar plan`: the changes that would fix what the audit found, shown or written down.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::args::{Colour, SourceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Show the changes that would mend what the audit finds, without making them
+/// Show the changes that would fix what the audit finds, without making them
 ///
 /// The JSON form is what `nearfar apply FILE` takes. The script, the systemd unit and the udev rules are for reading
 /// and keeping: what apply writes is gone with the next boot.
@@ -51,7 +51,7 @@ enum PlanFormat {
 /// What a plan may contain.
 #[derive(Args, Clone)]
 pub struct ChoiceArgs {
-    /// Mend only what this audit rule finds (may be repeated)
+    /// Fix only what this audit rule finds (may be repeated)
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
     /// Change only what belongs to this device: a PCI address, eth0, vda, nvme0 (may be repeated)

@@ -1,6 +1,6 @@
 //! Reading a [`Known`] in one pass.
 //!
-//! An object whose only key is `not_known_because` is a reason, everything else is the value. The first key decides, so
+//! An object whose only key is `unknown_reason` is a reason, everything else is the value. The first key decides, so
 //! nothing has to be kept to be read twice: a hostile snapshot costs no more memory than the machine it describes, and
 //! an error is the value's own, naming the field, not "matches no variant".
 
@@ -19,7 +19,10 @@ use serde::{Deserialize, forward_to_deserialize_any};
 use super::Known;
 
 /// The key of a reason.
-const REASON: &str = "not_known_because";
+const REASON: &str = "unknown_reason";
+
+/// The key in snapshots and runs that were stored before it was renamed.
+const EARLIER_REASON: &str = "not_known_because";
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Known<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -61,16 +64,16 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for KnownVisitor<T> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let first = map.next_key::<String>()?;
-        if first.as_deref() != Some(REASON) {
+        if !matches!(first.as_deref(), Some(REASON | EARLIER_REASON)) {
             return T::deserialize(Replayed(MapAccessDeserializer::new(FromFirst {
                 first,
                 map,
             })))
             .map(Known::Yes);
         }
-        let not_known_because = Cow::Owned(map.next_value::<String>()?);
+        let unknown_reason = Cow::Owned(map.next_value::<String>()?);
         match map.next_key::<String>()? {
-            None => Ok(Known::No { not_known_because }),
+            None => Ok(Known::No { unknown_reason }),
             Some(other) => Err(A::Error::custom(format_args!(
                 "`{other}` beside `{REASON}`"
             ))),

@@ -23,8 +23,8 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     for device in devices.iter().filter(|device| matters(device)) {
         match &device.node {
             Known::Yes(node) => judge(site, device, *node, ledger),
-            Known::No { not_known_because } => {
-                ledger.skip_thing(WITHOUT, || device.address.to_string(), not_known_because);
+            Known::No { unknown_reason } => {
+                ledger.skip_thing(WITHOUT, || device.address.to_string(), unknown_reason);
             }
         }
     }
@@ -118,7 +118,7 @@ fn offline(site: &Site<'_>, device: &PciDevice, told: &FirmwareLocality) -> Find
     if !site.has_several_nodes() {
         // Calling the device local to the only node would make its path look as near as a really near one.
         return finding.device(device.address).advice(
-            "A kernel that brings such nodes online (Linux 6.11 and later on powerpc) mends it; there is no other online \
+            "A kernel that brings such nodes online (Linux 6.11 and later on powerpc) fixes it; there is no other online \
              node to give the device to.",
         );
     }
@@ -173,9 +173,9 @@ fn override_node(
         None => String::new(),
     };
     finding
-        .mend(Change::DeviceNode { device: device.address, node, rebind: device.driver.clone() })
+        .fix(Change::DeviceNode { device: device.address, node, rebind: device.driver.clone() })
         .advice(format!(
-            "A firmware or kernel{kernel} that knows the node is the real mend. Writing numa_node is the last resort: it taints \
+            "A firmware or kernel{kernel} that knows the node is the real fix. Writing numa_node is the last resort: it taints \
              the kernel, and the driver has to be bound again, which stops the device for a moment.{guess}"
         ))
 }

@@ -53,10 +53,10 @@ pub struct Finding {
     pub message: String,
     /// What shows it.
     pub evidence: Vec<Evidence>,
-    /// The distance now and after the mend, where it is about one.
+    /// The distance now and after the fix, where it is about one.
     pub cost: Option<DistanceChange>,
-    /// The change that mends it, where nearfar has one.
-    pub mend: Option<Change>,
+    /// The change that fixes it, where nearfar has one.
+    pub fix: Option<Change>,
     /// What a person can do, or has to know first.
     pub advice: Option<String>,
     /// The rule's explanation: "docs/audit.md#rule-id".
@@ -80,7 +80,7 @@ impl Finding {
             message: message.into(),
             evidence: Vec::new(),
             cost: None,
-            mend: None,
+            fix: None,
             advice: None,
             docs: format!("docs/audit.md#{rule}"),
             device: None,
@@ -105,8 +105,8 @@ impl Finding {
         self
     }
 
-    pub(crate) fn mend(mut self, change: Change) -> Self {
-        self.mend = Some(change);
+    pub(crate) fn fix(mut self, change: Change) -> Self {
+        self.fix = Some(change);
         self
     }
 

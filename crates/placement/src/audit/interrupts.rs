@@ -94,8 +94,8 @@ fn is_managed(interrupt: &Interrupt) -> bool {
 
 fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: &mut Ledger) {
     for interrupt in members {
-        if let Known::No { not_known_because } = &interrupt.managed {
-            ledger.skip_thing(MANAGED, || titled(interrupt), not_known_because);
+        if let Known::No { unknown_reason } = &interrupt.managed {
+            ledger.skip_thing(MANAGED, || titled(interrupt), unknown_reason);
         }
     }
     let mut theirs = members.iter().filter(|interrupt| is_managed(interrupt));
@@ -170,9 +170,9 @@ fn kept_free(site: &Site<'_>, finding: Finding) -> Finding {
     })
 }
 
-fn mend(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeId>) -> Finding {
+fn fix(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeId>) -> Finding {
     let name = Some(interrupt.name.clone()).filter(|name| !name.is_empty());
-    let finding = finding.mend(Change::InterruptAffinity {
+    let finding = finding.fix(Change::InterruptAffinity {
         irq: interrupt.irq,
         cpus,
         near,
@@ -225,7 +225,7 @@ fn evict(site: &Site<'_>, interrupt: &Interrupt, ledger: &mut Ledger, after: &mu
         .or_else(|| Some(site.rings(node).first()?.cpus.clone()));
     if let Some(moved) = moved {
         after.insert(interrupt.irq, moved.clone());
-        finding = mend(finding, interrupt, moved, node);
+        finding = fix(finding, interrupt, moved, node);
     }
     ledger.add(finding);
 }

@@ -68,10 +68,10 @@ impl Ledger {
                 self.checked(rules);
                 Some(value)
             }
-            Known::No { not_known_because } => {
+            Known::No { unknown_reason } => {
                 rules
                     .iter()
-                    .for_each(|rule| self.skip(rule, not_known_because.as_ref()));
+                    .for_each(|rule| self.skip(rule, unknown_reason.as_ref()));
                 None
             }
         }

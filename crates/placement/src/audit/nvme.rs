@@ -32,8 +32,8 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         }
         match &subsystem.iopolicy {
             Known::Yes(policy) => judge(site, subsystem, policy, ledger),
-            Known::No { not_known_because } => {
-                ledger.skip_thing(FAR, || subsystem.name.clone(), not_known_because)
+            Known::No { unknown_reason } => {
+                ledger.skip_thing(FAR, || subsystem.name.clone(), unknown_reason)
             }
         }
     }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_the_near_cpus_is_not_mended_by_going_far() {
+    fn sharing_the_near_cpus_is_not_fixed_by_going_far() {
         assert_eq!(assigned(&[on(0), on(0), on(1), on(1)]), [None; 4]);
         assert_eq!(assigned(&[on(0), on(0), on(0)]), [None, Some(1), None]);
     }

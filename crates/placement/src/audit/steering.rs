@@ -210,7 +210,7 @@ impl Nic<'_, '_> {
             )
         } else if mask.contains(cpu) {
             format!(
-                "{} may send through it. Once the other queues are mended, some have a nearer one.",
+                "{} may send through it. Once the other queues are fixed, some have a nearer one.",
                 cpus(mask)
             )
         } else {
@@ -246,7 +246,7 @@ impl Nic<'_, '_> {
         } else {
             finding
         };
-        finding.mend(Change::Xps {
+        finding.fix(Change::Xps {
             interface,
             queue,
             cpus: expected,
@@ -335,7 +335,7 @@ impl Nic<'_, '_> {
         } else {
             left
         };
-        Some(finding.mend(Change::Rps {
+        Some(finding.fix(Change::Rps {
             interface: self.network.name.clone(),
             queue,
             cpus: expected,

@@ -24,11 +24,11 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
         competing(writer, ledger);
     }
     ledger.checked(&[INPUT]);
-    for diagnostic in &site.machine.diagnostics {
+    for warning in &site.machine.warnings {
         ledger.add(Finding::new(
             INPUT,
-            diagnostic.place.clone(),
-            diagnostic.message.clone(),
+            warning.place.clone(),
+            warning.message.clone(),
         ));
     }
 }
@@ -121,7 +121,7 @@ fn flat(site: &Site<'_>, ledger: &mut Ledger) {
     } else {
         finding.advice(
             "Nothing on this machine can be said to be near or far by this table. Measure latency between the nodes; the \
-             firmware's SLIT is where it would be mended.",
+             firmware's SLIT is where it would be fixed.",
         )
     });
 }
@@ -176,7 +176,7 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
         WriterKind::Irqbalance | WriterKind::Tuned | WriterKind::UdevLink
     );
     let undoes =
-        ledger.any(|finding| matches!(finding.mend, Some(Change::InterruptAffinity { .. })));
+        ledger.any(|finding| matches!(finding.fix, Some(Change::InterruptAffinity { .. })));
     let sure = match active {
         Some(_) => String::new(),
         None => format!(

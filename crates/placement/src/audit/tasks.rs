@@ -311,7 +311,7 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
         .evidence("/proc/sys/kernel/numa_balancing", value.to_string());
     ledger.add(if others.is_empty() {
         finding
-            .mend(Change::Sysctl { name: "kernel.numa_balancing".to_owned(), value: flipped.to_string() })
+            .fix(Change::Sysctl { name: "kernel.numa_balancing".to_owned(), value: flipped.to_string() })
             .advice("The setting holds for the whole system; compare the load under both.")
     } else {
         finding.advice(

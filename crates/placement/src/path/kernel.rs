@@ -50,9 +50,9 @@ impl NoNode {
     pub fn of(origin: &Origin) -> Self {
         let release = match &origin.kernel {
             Known::Yes(release) => release,
-            Known::No { not_known_because } => {
+            Known::No { unknown_reason } => {
                 return Self::Unknown {
-                    because: format!("the kernel's release is unknown: {not_known_because}"),
+                    because: format!("the kernel's release is unknown: {unknown_reason}"),
                 };
             }
         };

@@ -330,8 +330,8 @@ pub fn findings(machine: &Machine) -> String {
                 text_of(cost.after)
             );
         }
-        if let Some(mend) = &finding.mend {
-            let _ = writeln!(text, "  mend {}", serde_json::to_string(mend).unwrap());
+        if let Some(fix) = &finding.fix {
+            let _ = writeln!(text, "  fix {}", serde_json::to_string(fix).unwrap());
         }
         if let Some(advice) = &finding.advice {
             let _ = writeln!(text, "  advice {advice}");

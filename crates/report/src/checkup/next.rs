@@ -22,10 +22,10 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
             "every finding with its evidence and what would fix it",
         ));
     }
-    if audit.findings.iter().any(|finding| finding.mend.is_some()) {
+    if audit.findings.iter().any(|finding| finding.fix.is_some()) {
         steps.push(step(
             "nearfar plan",
-            "the changes that mend them; nothing is changed before nearfar apply",
+            "the changes that fix them; nothing is changed before nearfar apply",
         ));
     }
     if checkup.floating.get().is_some_and(floating::hurts) {

@@ -21,7 +21,7 @@ use crate::wrapping::clean;
 
 /// Type and layout of the page.
 const STYLE: &str = include_str!("page/page.css");
-/// Most diagnostics shown.
+/// Most warnings shown.
 const MOST_DIAGNOSTICS: usize = 200;
 
 /// The checkup as a whole HTML document. All foreign text is escaped; the page loads nothing and runs nothing.
@@ -34,7 +34,7 @@ pub fn page(checkup: &Checkup) -> String {
         matrices::section(checkup),
         floating::section(checkup),
         findings::not_checked(&checkup.audit, &checkup.machine),
-        diagnostics(&checkup.machine),
+        warnings(&checkup.machine),
         method::section(checkup),
     ];
     let page = html! {
@@ -167,8 +167,8 @@ fn measured(checkup: &Checkup) -> Option<(String, String)> {
     Some((nanoseconds(local), remark))
 }
 
-fn diagnostics(machine: &Machine) -> Markup {
-    let all = &machine.diagnostics;
+fn warnings(machine: &Machine) -> Markup {
+    let all = &machine.warnings;
     if all.is_empty() {
         return html! {};
     }
@@ -179,9 +179,9 @@ fn diagnostics(machine: &Machine) -> Markup {
             details open[all.len() <= 10] {
                 summary { (count(all.len(), "remark")) " on what contradicts itself or is odd; it was read as far as it goes" }
                 dl.facts {
-                    @for diagnostic in all.iter().take(MOST_DIAGNOSTICS) {
-                        dt { code { (clean(&diagnostic.place)) } }
-                        dd { (clean(&diagnostic.message)) }
+                    @for warning in all.iter().take(MOST_DIAGNOSTICS) {
+                        dt { code { (clean(&warning.place)) } }
+                        dd { (clean(&warning.message)) }
                     }
                 }
                 @if all.len() > MOST_DIAGNOSTICS { p.more { "and " (all.len() - MOST_DIAGNOSTICS) " more" } }

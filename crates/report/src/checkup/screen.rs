@@ -22,7 +22,7 @@ const MOST_NODES: usize = 8;
 const MOST_RULES: usize = 9;
 /// Most reasons for which something was not checked.
 const MOST_REASONS: usize = 3;
-/// Most doubts shown, about the input and about the measurement each; one where the screen is full.
+/// Most warnings shown, about the input and about the measurement each; one where the screen is full.
 const MOST_DOUBTS: usize = 2;
 
 /// The checkup on one screen.
@@ -33,7 +33,7 @@ pub fn screen(checkup: &Checkup, style: &Style) -> String {
     out.push_str(&floating(checkup, style));
     out.push_str(&findings(checkup, style));
     out.push_str(&not_checked(checkup, style));
-    out.push_str(&doubts(checkup, style));
+    out.push_str(&warnings(checkup, style));
     out.push_str(&next(checkup, style));
     out
 }
@@ -340,10 +340,10 @@ fn not_checked(checkup: &Checkup, style: &Style) -> String {
     out
 }
 
-fn doubts(checkup: &Checkup, style: &Style) -> String {
+fn warnings(checkup: &Checkup, style: &Style) -> String {
     let of_input: Vec<String> = checkup
         .machine
-        .diagnostics
+        .warnings
         .iter()
         .map(ToString::to_string)
         .collect();
@@ -358,13 +358,13 @@ fn doubts(checkup: &Checkup, style: &Style) -> String {
                 .floating
                 .get()
                 .into_iter()
-                .flat_map(floating::doubts),
+                .flat_map(floating::warnings),
         )
         .collect();
     if of_input.is_empty() && of_probe.is_empty() {
         return String::new();
     }
-    let mut out = heading(style, "Doubts", "");
+    let mut out = heading(style, "Warnings", "");
     let room = style.columns() - 4;
     let (most, room) = if is_tall(checkup) {
         (1, room)

@@ -1,4 +1,4 @@
-//! A survey as text: its matrices, the doubts about them, and how they were made.
+//! A survey as text: its matrices, the warnings about them, and how they were made.
 
 use nearfar_bench::bandwidth::BandwidthMatrix;
 use nearfar_bench::latency::{LatencyMatrix, SkippedPair, Warning};
@@ -12,7 +12,7 @@ use crate::amount::{bytes, count};
 use crate::layout::{heading, paragraph, whole};
 use crate::style::{Role, Style};
 
-/// The matrices of a survey, each with its spread, the doubts about them, and how they were made; with `details` also a
+/// The matrices of a survey, each with its spread, the warnings about them, and how they were made; with `details` also a
 /// line a pair that says all that is known of it. Every heading says where the figures come from.
 pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
     let panels = panels::all(survey);
@@ -48,13 +48,13 @@ pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
             &text,
         ));
     }
-    for doubt in doubts(survey) {
+    for warning in warnings(survey) {
         out.push_str(&paragraph(
             style,
             2,
             (Role::Warning, "! "),
             Role::Plain,
-            &doubt,
+            &warning,
         ));
     }
     for method in methods(survey) {
@@ -114,8 +114,8 @@ pub(super) fn left_out(survey: &Survey) -> Vec<(String, String)> {
     lines
 }
 
-/// The doubts, each once, with the parts that have it where not all have; of other loads the largest.
-pub(super) fn doubts(survey: &Survey) -> Vec<String> {
+/// The warnings, each once, with the parts that have it where not all have; of other loads the largest.
+pub(super) fn warnings(survey: &Survey) -> Vec<String> {
     let parts: Vec<(Part, &[Warning])> = [
         survey
             .latency

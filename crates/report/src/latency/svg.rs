@@ -6,7 +6,7 @@ use nearfar_machine::Machine;
 
 use super::panel::{Figure, Panel};
 use super::panels;
-use super::survey::{doubts, label, left_out, methods};
+use super::survey::{label, left_out, methods, warnings};
 use crate::heat::HOTTEST;
 use crate::summary;
 use crate::topo::{SVG_THEME, at, ink, text};
@@ -28,7 +28,7 @@ struct Drawn {
     height: i32,
 }
 
-/// A heat map of each matrix, with legends, doubts and method; legible on light and dark, all foreign text escaped, and
+/// A heat map of each matrix, with legends, warnings and method; legible on light and dark, all foreign text escaped, and
 /// nothing fetched or run. `machine` names the machine that was measured.
 pub fn survey_svg(survey: &Survey, machine: &Machine) -> String {
     let inner = WIDTH - 2 * MARGIN;
@@ -171,14 +171,16 @@ fn legend(panel: &Panel, y: i32) -> Markup {
     }
 }
 
-/// What was left out, the doubts, and how it was done.
+/// What was left out, the warnings, and how it was done.
 fn notes(survey: &Survey) -> Drawn {
     let left_out = left_out(survey)
         .into_iter()
         .map(|(first, text)| ("warn", first + &text));
-    let doubts = doubts(survey).into_iter().map(|doubt| ("warn", doubt));
+    let warnings = warnings(survey)
+        .into_iter()
+        .map(|warning| ("warn", warning));
     let methods = methods(survey).into_iter().map(|method| ("dim", method));
-    let notes = left_out.chain(doubts).chain(methods);
+    let notes = left_out.chain(warnings).chain(methods);
     let lines: Vec<(&str, String)> = notes
         .flat_map(|(class, note)| {
             wrap(&clean(&note), NOTE_COLUMNS)

@@ -41,10 +41,10 @@ fn contrast(contrast: &Contrast) -> (Role, String) {
     let (subject, object) = sides(contrast.question);
     let ratio = match &contrast.ratio {
         Known::Yes(ratio) => ratio,
-        Known::No { not_known_because } => {
+        Known::No { unknown_reason } => {
             return (
                 Role::Dim,
-                format!("{subject}, against {object}: cannot tell, because {not_known_because}"),
+                format!("{subject}, against {object}: cannot tell, because {unknown_reason}"),
             );
         }
     };
@@ -65,7 +65,7 @@ fn compared(subject: &str, object: &str, ratio: &Ratio) -> (Role, String) {
         return (Role::Dim, text);
     };
     let interval = format!("({low:.3} to {high:.3})");
-    match ratio.is_told() {
+    match ratio.is_significant() {
         true if median > 1.0 => (
             Role::Plain,
             format!("{subject}: {median:.3} times {interval} the time of {object}"),
@@ -120,7 +120,7 @@ fn migration(cost: &Known<Estimate>) -> (Role, String) {
             let amounts = [cost.value, low, high].map(|seconds| amount(seconds, unit));
             let [value, low, high] = amounts;
             let name = unit.1;
-            match cost.is_told() {
+            match cost.is_significant() {
                 true => (
                     Role::Plain,
                     format!("each cross-node migration cost {value} {name} ({low} to {high})"),
@@ -130,7 +130,7 @@ fn migration(cost: &Known<Estimate>) -> (Role, String) {
                 )),
             }
         }
-        Known::No { not_known_because } => cannot(not_known_because),
+        Known::No { unknown_reason } => cannot(unknown_reason),
     }
 }
 
@@ -145,7 +145,7 @@ fn far(cost: &Known<Estimate>) -> (Role, String) {
         Known::Yes(cost) => {
             let [value, low, high] = [cost.value, cost.confidence.low, cost.confidence.high]
                 .map(|share| format!("{:.1}", share * 100.0));
-            match cost.is_told() {
+            match cost.is_significant() {
                 true => (
                     Role::Plain,
                     format!("running far all the time cost {value} % ({low} to {high})"),
@@ -155,7 +155,7 @@ fn far(cost: &Known<Estimate>) -> (Role, String) {
                 )),
             }
         }
-        Known::No { not_known_because } => cannot(not_known_because),
+        Known::No { unknown_reason } => cannot(unknown_reason),
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn times(rows: &[Row], style: &Style) -> String {
         ("median", Side::Right),
         ("95 % interval", Side::Left),
         ("n", Side::Right),
-        ("doubts", Side::Right),
+        ("warnings", Side::Right),
         ("failed", Side::Right),
     ];
     let mut grid = Grid::new(&columns);
@@ -51,7 +51,7 @@ pub(super) fn times(rows: &[Row], style: &Style) -> String {
                 .into(),
         );
         cells.push(figures.samples.len().to_string().into());
-        cells.push(some(row.doubtful));
+        cells.push(some(row.with_warnings));
         cells.push(some(failures(row)));
         grid.row(cells);
     }

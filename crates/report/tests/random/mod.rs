@@ -129,7 +129,7 @@ pub fn machine() -> impl Strategy<Value = Machine> {
             (kernel, firmware, nvme),
             (host, kernel_release, emulated, at),
             caches,
-            diagnostics,
+            warnings,
         )| {
             let mut origin = Origin::new(SourceKind::Tree, host.clone());
             origin.host = Some(host);
@@ -170,9 +170,9 @@ pub fn machine() -> impl Strategy<Value = Machine> {
                 ways: None,
             };
             machine.caches = caches.into_iter().map(cache).collect();
-            machine.diagnostics = diagnostics
+            machine.warnings = warnings
                 .into_iter()
-                .map(|(place, message)| Diagnostic::new(place, message))
+                .map(|(place, message)| Warning::new(place, message))
                 .collect();
             machine
         },

@@ -14,7 +14,7 @@ fn finding(rule: &'static str, severity: Severity, subject: &str, message: &str)
         message: message.to_owned(),
         evidence: Vec::new(),
         cost: None,
-        mend: None,
+        fix: None,
         advice: None,
         docs: format!("docs/audit.md#{rule}"),
         device: None,
@@ -38,7 +38,7 @@ pub fn audit(far: u32) -> Audit {
                 "_PXM 1 on host bridge 0000:d8",
             ),
         ],
-        mend: Some(Change::DeviceNode {
+        fix: Some(Change::DeviceNode {
             device: "0000:d8:00.0".parse().unwrap(),
             node: NodeId(1),
             rebind: None,
@@ -58,7 +58,7 @@ pub fn audit(far: u32) -> Audit {
         findings.push(Finding {
             evidence: vec![evidence(&format!("/proc/irq/{irq}/effective_affinity_list"), &cpu.to_string())],
             cost: Some(DistanceChange { now: Some(Distance(21)), after: Some(Distance(10)) }),
-            mend: Some(Change::InterruptAffinity {
+            fix: Some(Change::InterruptAffinity {
                 irq,
                 cpus: CpuSet::single(CpuId(queue % 16)),
                 near: Some(NodeId(0)),
@@ -147,7 +147,7 @@ pub fn hostile() -> Audit {
         finding.message = evil.to_owned();
         finding.evidence.push(evidence(evil, evil));
         finding.advice = Some(evil.to_owned());
-        finding.mend = Some(Change::Sysctl {
+        finding.fix = Some(Change::Sysctl {
             name: evil.to_owned(),
             value: evil.to_owned(),
         });

@@ -26,7 +26,7 @@ pub fn of(machine: &Machine) -> Known<Floating> {
         .map(|(memory, cpus)| cell(memory, cpus));
     let cells: Vec<MatrixCell> = cells.collect();
     let host = machine.origin.host.clone().unwrap_or_default();
-    let doubt = Counted {
+    let warning = Counted {
         what: format!("something else ran on {host}"),
         samples: 2,
         differ: false,
@@ -42,7 +42,7 @@ pub fn of(machine: &Machine) -> Known<Floating> {
             .enumerate()
             .map(|(row, cell)| figures(row, cell))
             .collect(),
-        doubts: vec![doubt],
+        warnings: vec![warning],
         load_cpus: machine.cpu_states.online.clone(),
         numa_balancing: Known::Yes(false),
         elapsed_s: 24.7,
@@ -110,7 +110,7 @@ fn figures(row: usize, cell: MatrixCell) -> Row {
         far_share: Known::Yes(0.1),
         pages_migrated: Known::Yes(0.0),
         keeper_cpu_share: None,
-        doubtful: 0,
+        with_warnings: 0,
         failed: Vec::new(),
     }
 }

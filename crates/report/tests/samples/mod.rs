@@ -218,7 +218,7 @@ pub fn two_sockets() -> Machine {
     );
     machine.interrupts = Known::Yes(interrupts);
     machine.nvme = Known::Yes(vec![subsystem()]);
-    machine.diagnostics.push(Diagnostic::new(
+    machine.warnings.push(nearfar_machine::Warning::new(
         "/sys/bus/pci/devices/0000:d8:00.0/numa_node",
         "says -1, while the firmware puts the host bridge on node 1; both are kept",
     ));
@@ -422,7 +422,9 @@ pub fn hostile() -> Machine {
         nvme[0].controllers[0].name = evil.to_owned();
         nvme[0].controllers[0].state = Known::Yes(evil.to_owned());
     }
-    machine.diagnostics.push(Diagnostic::new(evil, evil));
+    machine
+        .warnings
+        .push(nearfar_machine::Warning::new(evil, evil));
     machine.tasks = Known::no(evil);
     machine.distances = Known::no(evil);
     machine

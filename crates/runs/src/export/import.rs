@@ -139,7 +139,7 @@ fn as_a_copy(run: &Run, detail: &Detail, taken: &[Row]) -> Run {
         samples: taken.len() as u64,
         cells: detail.plan.len() as u64,
         failed: taken.iter().filter(|row| row.failed.is_some()).count() as u64,
-        doubtful: taken.iter().filter(|row| row.doubtful).count() as u64,
+        with_warnings: taken.iter().filter(|row| row.with_warnings).count() as u64,
         ..run.clone()
     }
 }

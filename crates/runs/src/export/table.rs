@@ -1,7 +1,7 @@
 //! Samples of one or several runs as columns of one type each.
 //!
 //! ```text
-//!  run label experiment host kernel emulated sample round started_at seconds failed doubts │ memory cpus │ faults_minor ...
+//!  run label experiment host kernel emulated sample round started_at seconds failed warnings │ memory cpus │ faults_minor ...
 //!  ─────────────────────────── of every run ────────────────────────────────────────────── │ ─ factors ─ │ ─ of samples ─
 //! ```
 //!
@@ -84,7 +84,7 @@ const OF_RUN: [&str; 12] = [
     "started_at",
     "seconds",
     "failed",
-    "doubts",
+    "warnings",
 ];
 
 impl Table {
@@ -179,7 +179,7 @@ fn places_of_factors(runs: &[Whole]) -> BTreeMap<&str, usize> {
 
 fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
     let run = &whole.run;
-    let doubts = (!sample.doubts.is_empty()).then(|| sample.doubts.join("; "));
+    let warnings = (!sample.warnings.is_empty()).then(|| sample.warnings.join("; "));
     [
         run.run.0.into(),
         run.label.clone().into(),
@@ -192,7 +192,7 @@ fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
         sample.started_at_s.into(),
         sample.seconds.into(),
         sample.failed.clone().into(),
-        doubts.into(),
+        warnings.into(),
     ]
 }
 

@@ -125,9 +125,9 @@ impl Store {
                     texts,
                 ))
             };
-            let (number, round, started_at_s, took_s, seconds, failed, [cell, doubts, sample]) =
+            let (number, round, started_at_s, took_s, seconds, failed, [cell, warnings, sample]) =
                 of_row().map_err(self.sqlite())?;
-            let (cell, doubts) = (self.parse(run, &cell)?, self.parse(run, &doubts)?);
+            let (cell, warnings) = (self.parse(run, &cell)?, self.parse(run, &warnings)?);
             let sample = self.parse(run, &sample)?;
             samples.push(Sample {
                 number,
@@ -137,7 +137,7 @@ impl Store {
                 took_s,
                 seconds,
                 failed,
-                doubts,
+                warnings,
                 sample,
             });
         }
@@ -178,7 +178,7 @@ impl Store {
             started_at_s: row.get(7)?,
             finished_at_s: row.get(8)?,
             samples: count(9)?,
-            doubtful: count(10)?,
+            with_warnings: count(10)?,
             failed: count(11)?,
             cells: count(12)?,
             samples_per_cell: row.get(13)?,

@@ -27,7 +27,7 @@ impl Store {
             started_at_s: now_s(),
             finished_at_s: None,
             samples: 0,
-            doubtful: 0,
+            with_warnings: 0,
             failed: 0,
             cells: new.cells.len() as u64,
             samples_per_cell: new.samples_per_cell,
@@ -97,7 +97,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotOurs`] when the run has ended or another process took it over; SQLite's answer.
     pub fn add_sample(&mut self, run: RunId, new: &NewSample) -> Result<u64, StoreError> {
-        let (seconds, failed, doubts, sample) = match new.taken.clone() {
+        let (seconds, failed, warnings, sample) = match new.taken.clone() {
             // SQLite would store it as NULL, or JSON would have no word for it.
             Taken::Sample { seconds, .. } if !seconds.is_finite() => (
                 None,
@@ -107,12 +107,12 @@ impl Store {
             ),
             Taken::Sample {
                 seconds,
-                doubts,
+                warnings,
                 sample,
-            } => (Some(seconds), None, doubts, sample),
+            } => (Some(seconds), None, warnings, sample),
             Taken::Failed(because) => (None, Some(because), Vec::new(), Value::Null),
         };
-        let (is_doubtful, is_failed) = (!doubts.is_empty(), failed.is_some());
+        let (is_doubtful, is_failed) = (!warnings.is_empty(), failed.is_some());
         let row = Row::try_from(Sample {
             number: 0,
             round: new.round,
@@ -121,7 +121,7 @@ impl Store {
             took_s: new.took_s,
             seconds,
             failed,
-            doubts,
+            warnings,
             sample,
         });
         let mut row = row.map_err(|error| self.damaged("the sample", error))?;
@@ -253,7 +253,7 @@ fn insert_run(transaction: &Transaction<'_>, run: &Run, machine: i64) -> rusqlit
         run.started_at_s,
         run.finished_at_s,
         run.samples as i64,
-        run.doubtful as i64,
+        run.with_warnings as i64,
         run.failed as i64,
         run.cells as i64,
         run.samples_per_cell,
@@ -303,8 +303,8 @@ pub(crate) struct Row {
     took_s: f64,
     pub(crate) seconds: Option<f64>,
     pub(crate) failed: Option<String>,
-    doubts: String,
-    pub(crate) doubtful: bool,
+    warnings: String,
+    pub(crate) with_warnings: bool,
     sample: String,
 }
 
@@ -320,8 +320,8 @@ impl TryFrom<Sample> for Row {
             took_s: sample.took_s,
             seconds: sample.seconds,
             failed: sample.failed,
-            doubts: serde_json::to_string(&sample.doubts)?,
-            doubtful: !sample.doubts.is_empty(),
+            warnings: serde_json::to_string(&sample.warnings)?,
+            with_warnings: !sample.warnings.is_empty(),
             sample: serde_json::to_string(&sample.sample)?,
         })
     }
@@ -341,7 +341,7 @@ fn insert_samples(transaction: &Transaction<'_>, run: RunId, rows: &[Row]) -> ru
             row.took_s,
             row.seconds,
             row.failed,
-            row.doubts,
+            row.warnings,
             row.sample,
         ])?;
     }

@@ -70,7 +70,7 @@ impl Given {
 pub fn sample(round: u32, memory: &str, seconds: f64) -> NewSample {
     let taken = Taken::Sample {
         seconds,
-        doubts: vec!["somebody else ran".to_owned()],
+        warnings: vec!["somebody else ran".to_owned()],
         sample: json!({"faults": {"minor": 3}}),
     };
     NewSample {

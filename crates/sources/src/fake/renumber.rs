@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{
-    CpuId, CpuSet, Diagnostic, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node,
-    NodeId, NodeSet,
+    CpuId, CpuSet, Distance, DistanceOrigin, Distances, Known, Machine, Memory, Node, NodeId,
+    NodeSet, Warning,
 };
 
 use super::cut::Part;
@@ -121,9 +121,7 @@ fn note_moved(machine: &mut Machine, numbers: &Numbers, parts: &[Part]) {
             "real node {} got no fake and is number {number} now{moved}",
             node.id
         );
-        machine
-            .diagnostics
-            .push(Diagnostic::new("fake nodes", message));
+        machine.warnings.push(Warning::new("fake nodes", message));
     }
 }
 

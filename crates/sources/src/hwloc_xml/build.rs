@@ -10,17 +10,17 @@ use nearfar_machine::{
 
 use super::elements::{Document, Matrix, Object, set_of};
 use super::pci;
-use crate::doubts::{Doubts, excerpt};
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
+use crate::warnings::{Warnings, excerpt};
 
 const BECAUSE: &str = "hwloc XML has no such thing";
 
 pub(super) fn machine(document: Document, place: &str) -> Result<Machine, TextError> {
-    let mut doubts = Doubts::about(place);
+    let mut warnings = Warnings::about(place);
     let mut machine = Machine::empty(origin(&document, place), BECAUSE);
-    let ranks = Ranks::of(&document.objects, &mut doubts);
-    machine.nodes = nodes(&document.objects, &mut doubts);
+    let ranks = Ranks::of(&document.objects, &mut warnings);
+    machine.nodes = nodes(&document.objects, &mut warnings);
     let wrong = |problem| {
         Err(TextError::new(
             place,
@@ -38,13 +38,13 @@ pub(super) fn machine(document: Document, place: &str) -> Result<Machine, TextEr
             machine.nodes.len()
         ));
     }
-    machine.cpus = cpus(&document.objects, &ranks, &mut machine.nodes, &mut doubts);
+    machine.cpus = cpus(&document.objects, &ranks, &mut machine.nodes, &mut warnings);
     let online: CpuSet = ranks.cpus.keys().copied().collect();
     machine.cpu_states = CpuStates::online_only(online, BECAUSE);
     machine.caches = caches(&document.objects, &ranks);
-    machine.distances = distances(&document, &machine.nodes, &mut doubts);
-    pci::read(&document.objects, &mut machine, &mut doubts);
-    machine.diagnostics = doubts.finish();
+    machine.distances = distances(&document, &machine.nodes, &mut warnings);
+    pci::read(&document.objects, &mut machine, &mut warnings);
+    machine.warnings = warnings.finish();
     Ok(machine)
 }
 
@@ -85,7 +85,7 @@ struct Ranks {
 }
 
 impl Ranks {
-    fn of(objects: &[Object], doubts: &mut Doubts) -> Self {
+    fn of(objects: &[Object], warnings: &mut Warnings) -> Self {
         let mut ranks = Self {
             cpus: BTreeMap::new(),
             lowest: HashMap::new(),
@@ -96,14 +96,14 @@ impl Ranks {
             .filter(|(_, object)| object.kind == "PU")
         {
             let Some(cpu) = number(object).map(CpuId) else {
-                doubts.note(
+                warnings.note(
                     "a PU without an os_index that could be a CPU's number; it was left out"
                         .to_owned(),
                 );
                 continue;
             };
             if ranks.cpus.insert(cpu, at).is_some() {
-                doubts.note(format!("CPU {cpu} is there twice; the last one was taken"));
+                warnings.note(format!("CPU {cpu} is there twice; the last one was taken"));
             }
         }
         // In ascending order, so the first CPU to reach an object is its lowest.
@@ -130,7 +130,7 @@ pub(super) fn ancestors(objects: &[Object], at: usize) -> impl Iterator<Item = u
     })
 }
 
-fn nodes(objects: &[Object], doubts: &mut Doubts) -> Vec<Node> {
+fn nodes(objects: &[Object], warnings: &mut Warnings) -> Vec<Node> {
     let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
     for (at, object) in objects
         .iter()
@@ -138,21 +138,21 @@ fn nodes(objects: &[Object], doubts: &mut Doubts) -> Vec<Node> {
         .filter(|(_, object)| object.kind == "NUMANode")
     {
         let Some(id) = number(object).map(NodeId) else {
-            doubts.note("a NUMANode without an os_index; it was left out".to_owned());
+            warnings.note("a NUMANode without an os_index; it was left out".to_owned());
             continue;
         };
         let mut node = Node::new(id, cpus_near(object));
         node.memory = Known::Yes(memory(object));
         node.memory_side_caches = memory_side_caches(objects, at);
         if nodes.insert(id, node).is_some() {
-            doubts.note(format!("node {id} is there twice; the last one was taken"));
+            warnings.note(format!("node {id} is there twice; the last one was taken"));
         }
         if nodes.len() > MOST_NODES {
             break;
         }
     }
     let mut nodes: Vec<_> = nodes.into_values().collect();
-    tell_memory_only(&mut nodes, doubts);
+    tell_memory_only(&mut nodes, warnings);
     nodes
 }
 
@@ -172,7 +172,7 @@ fn cpus_near(object: &Object) -> CpuSet {
 
 /// hwloc gives a node without CPUs those that it believes to be near. The kernel's nodes have no CPU in common, or all
 /// of them where they are fakes of one node; so a node that holds all CPUs of another and more has none of its own.
-fn tell_memory_only(nodes: &mut [Node], doubts: &mut Doubts) {
+fn tell_memory_only(nodes: &mut [Node], warnings: &mut Warnings) {
     let sets: Vec<CpuSet> = nodes.iter().map(|node| node.cpus.clone()).collect();
     let distinct: BTreeMap<String, &CpuSet> =
         sets.iter().map(|set| (set.to_string(), set)).collect();
@@ -180,7 +180,7 @@ fn tell_memory_only(nodes: &mut [Node], doubts: &mut Doubts) {
         let part =
             |set: &&&CpuSet| !set.is_empty() && **set != &node.cpus && set.is_subset(&node.cpus);
         if let Some(inner) = distinct.values().find(part) {
-            doubts.note(format!(
+            warnings.note(format!(
                 "node {} is shown near CPUs {}, which hold CPUs {inner} of another node; taken as a node without CPUs",
                 node.id, node.cpus
             ));
@@ -191,7 +191,7 @@ fn tell_memory_only(nodes: &mut [Node], doubts: &mut Doubts) {
         .windows(2)
         .filter(|pair| !pair[0].cpus.is_empty() && pair[0].cpus == pair[1].cpus)
     {
-        doubts.note(format!(
+        warnings.note(format!(
             "nodes {} and {} are shown near the same CPUs {}: fakes of one node, or one of them has only memory",
             pair[0].id, pair[1].id, pair[0].cpus
         ));
@@ -231,7 +231,12 @@ fn memory_side_caches(objects: &[Object], at: usize) -> Vec<MemorySideCache> {
     (1..).zip(above).map(cache).collect()
 }
 
-fn cpus(objects: &[Object], ranks: &Ranks, nodes: &mut [Node], doubts: &mut Doubts) -> Vec<Cpu> {
+fn cpus(
+    objects: &[Object],
+    ranks: &Ranks,
+    nodes: &mut [Node],
+    warnings: &mut Warnings,
+) -> Vec<Cpu> {
     let mut cpus: BTreeMap<CpuId, Cpu> = BTreeMap::new();
     for (&id, &at) in &ranks.cpus {
         cpus.insert(id, placed(objects, ranks, id, at));
@@ -245,7 +250,7 @@ fn cpus(objects: &[Object], ranks: &Ranks, nodes: &mut [Node], doubts: &mut Doub
         .fold(complete, |all, node| all.union(&node.cpus));
     let absent: CpuSet = named.iter().filter(|cpu| !cpus.contains_key(cpu)).collect();
     if !absent.is_empty() {
-        doubts.note(format!(
+        warnings.note(format!(
             "CPUs {absent} are in complete_cpuset and are no PU: offline, or not allowed to the program that wrote the \
              file; taken as offline"
         ));
@@ -341,7 +346,7 @@ fn cache_kind(object: &Object) -> Option<(u32, CacheKind)> {
 /// Bits of `kind` (hwloc/distances.h).
 const MEANS_LATENCY: u64 = 4;
 
-fn distances(document: &Document, nodes: &[Node], doubts: &mut Doubts) -> Known<Distances> {
+fn distances(document: &Document, nodes: &[Node], warnings: &mut Warnings) -> Known<Distances> {
     let of_nodes =
         |matrix: &&Matrix| matrix.kind == "NUMANode" && matrix.means & MEANS_LATENCY != 0;
     let named = document
@@ -362,7 +367,7 @@ fn distances(document: &Document, nodes: &[Node], doubts: &mut Doubts) -> Known<
     let place = format!("the matrix in line {}", matrix.line);
     let width = matrix.indexes.len();
     if width > MOST_NODES || matrix.values.len() != width * width {
-        doubts.note(format!(
+        warnings.note(format!(
             "{place} has {width} nodes and {} distances; left out",
             matrix.values.len()
         ));
@@ -385,7 +390,7 @@ fn distances(document: &Document, nodes: &[Node], doubts: &mut Doubts) -> Known<
             node.is_none_or(|node| distances.nodes().binary_search(&node).is_err())
         });
     if let Some((index, _)) = stray {
-        doubts.note(format!(
+        warnings.note(format!(
             "{place} names node {}, which is not there",
             excerpt(&index.to_string())
         ));

@@ -6,8 +6,8 @@ use nearfar_machine::{IdSet, MAX_NUMBER};
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-use crate::doubts::excerpt;
 use crate::error::TextError;
+use crate::warnings::excerpt;
 
 /// How deep objects may nest. Real files stay below 30.
 const DEEPEST: usize = 256;

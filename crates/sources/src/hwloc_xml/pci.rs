@@ -6,7 +6,7 @@ use nearfar_machine::{CpuId, HostBridge, Known, Machine, NodeId, PciAddress, Pci
 
 use super::build::ancestors;
 use super::elements::{Object, set_of};
-use crate::doubts::{Doubts, excerpt};
+use crate::warnings::{Warnings, excerpt};
 
 /// Our fact on a PCI device: the node the kernel gives it, or -1.
 pub(super) const KERNEL_NODE: &str = "KernelNode";
@@ -15,7 +15,7 @@ pub(super) const KERNEL_CPUS: &str = "KernelCpus";
 /// Our fact on a PCI device: its driver.
 pub(super) const DRIVER: &str = "KernelDriver";
 
-pub(super) fn read(objects: &[Object], machine: &mut Machine, doubts: &mut Doubts) {
+pub(super) fn read(objects: &[Object], machine: &mut Machine, warnings: &mut Warnings) {
     let mut devices: BTreeMap<PciAddress, PciDevice> = BTreeMap::new();
     let mut bridges: BTreeMap<RootBus, HostBridge> = BTreeMap::new();
     for (at, object) in objects.iter().enumerate() {
@@ -30,12 +30,12 @@ pub(super) fn read(objects: &[Object], machine: &mut Machine, doubts: &mut Doubt
             Ok(device) => {
                 let address = device.address;
                 if devices.insert(address, device).is_some() {
-                    doubts.note(format!(
+                    warnings.note(format!(
                         "PCI device {address} is there twice; the last one was taken"
                     ));
                 }
             }
-            Err(problem) => doubts.note(format!("a PCI device was left out: {problem}")),
+            Err(problem) => warnings.note(format!("a PCI device was left out: {problem}")),
         }
     }
     if devices.is_empty() && bridges.is_empty() {

@@ -8,26 +8,26 @@ use nearfar_machine::{
 };
 
 use super::record::Record;
-use crate::doubts::Doubts;
+use crate::warnings::Warnings;
 
 const BECAUSE: &str = "numactl -H text has only nodes, their CPUs, memory and distances";
 
-pub(super) fn machine(record: Record, place: &str, mut doubts: Doubts) -> Machine {
-    check_header(&record, &mut doubts);
+pub(super) fn machine(record: Record, place: &str, mut warnings: Warnings) -> Machine {
+    check_header(&record, &mut warnings);
     let mut machine = Machine::empty(Origin::new(SourceKind::NumactlText, place), BECAUSE);
-    machine.nodes = nodes(&record, &mut doubts);
-    machine.cpus = cpus(&machine.nodes, &mut doubts);
+    machine.nodes = nodes(&record, &mut warnings);
+    machine.cpus = cpus(&machine.nodes, &mut warnings);
     let online: CpuSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
     machine.cpu_states = CpuStates::online_only(online, BECAUSE);
-    machine.distances = distances(&record, &machine.nodes, &mut doubts);
-    machine.diagnostics = doubts.finish();
+    machine.distances = distances(&record, &machine.nodes, &mut warnings);
+    machine.warnings = warnings.finish();
     machine
 }
 
 /// The header counts and lists nodes; both may differ from the nodes that have lines.
-fn check_header(record: &Record, doubts: &mut Doubts) {
+fn check_header(record: &Record, warnings: &mut Warnings) {
     let Some(header) = &record.header else {
-        doubts.note("the line \"available: N nodes\" is missing: the text may be incomplete");
+        warnings.note("the line \"available: N nodes\" is missing: the text may be incomplete");
         return;
     };
     let described: NodeSet = record.nodes.keys().copied().collect();
@@ -42,15 +42,15 @@ fn check_header(record: &Record, doubts: &mut Doubts) {
             header.text,
             described.len()
         );
-        doubts.note_line(header.line, message);
+        warnings.note_line(header.line, message);
     }
 }
 
-fn nodes(record: &Record, doubts: &mut Doubts) -> Vec<Node> {
+fn nodes(record: &Record, warnings: &mut Warnings) -> Vec<Node> {
     let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
     for (&id, lines) in &record.nodes {
         let cpus = lines.cpus.clone().unwrap_or_else(|| {
-            doubts.note_line(
+            warnings.note_line(
                 lines.line,
                 format!("node {id} has no line with its CPUs; taken as without CPUs"),
             );
@@ -59,7 +59,7 @@ fn nodes(record: &Record, doubts: &mut Doubts) -> Vec<Node> {
         let mut node = Node::new(id, cpus);
         node.memory = match lines.size {
             Some(total) => Known::Yes(Memory {
-                free_bytes: free(id, total, lines.free, doubts),
+                free_bytes: free(id, total, lines.free, warnings),
                 ..Memory::of(total)
             }),
             None => Known::no(format!("the text has no size for node {id}")),
@@ -68,7 +68,7 @@ fn nodes(record: &Record, doubts: &mut Doubts) -> Vec<Node> {
     }
     for &id in &record.columns {
         nodes.entry(id).or_insert_with(|| {
-            doubts.note(format!(
+            warnings.note(format!(
                 "node {id} is in the table of distances only; taken as a node without CPUs"
             ));
             let mut node = Node::new(id, CpuSet::new());
@@ -79,9 +79,9 @@ fn nodes(record: &Record, doubts: &mut Doubts) -> Vec<Node> {
     nodes.into_values().collect()
 }
 
-fn free(id: NodeId, total: u64, free: Option<u64>, doubts: &mut Doubts) -> Option<u64> {
+fn free(id: NodeId, total: u64, free: Option<u64>, warnings: &mut Warnings) -> Option<u64> {
     if let Some(free) = free.filter(|&free| free > total) {
-        doubts.note(format!(
+        warnings.note(format!(
             "node {id} has {free} bytes free of {total}; what is free was left out"
         ));
         return None;
@@ -89,7 +89,7 @@ fn free(id: NodeId, total: u64, free: Option<u64>, doubts: &mut Doubts) -> Optio
     free
 }
 
-fn cpus(nodes: &[Node], doubts: &mut Doubts) -> Vec<Cpu> {
+fn cpus(nodes: &[Node], warnings: &mut Warnings) -> Vec<Cpu> {
     let mut homes: BTreeMap<CpuId, NodeId> = BTreeMap::new();
     for node in nodes {
         let shared: CpuSet = node
@@ -102,7 +102,7 @@ fn cpus(nodes: &[Node], doubts: &mut Doubts) -> Vec<Cpu> {
                 "CPUs {shared} are listed in node {other} and in node {}, as fake nodes do it",
                 node.id
             );
-            doubts.note(message);
+            warnings.note(message);
         }
         for cpu in node.cpus.iter() {
             homes.entry(cpu).or_insert(node.id);
@@ -114,7 +114,7 @@ fn cpus(nodes: &[Node], doubts: &mut Doubts) -> Vec<Cpu> {
         .collect()
 }
 
-fn distances(record: &Record, nodes: &[Node], doubts: &mut Doubts) -> Known<Distances> {
+fn distances(record: &Record, nodes: &[Node], warnings: &mut Warnings) -> Known<Distances> {
     if record.columns.is_empty() || record.rows.values().all(Vec::is_empty) {
         return Known::no("the text has no table of distances");
     }
@@ -131,7 +131,7 @@ fn distances(record: &Record, nodes: &[Node], doubts: &mut Doubts) -> Known<Dist
             .filter(|entry| entry.2.is_none())
             .map(|entry| entry.0)
             .collect();
-        doubts.note(format!(
+        warnings.note(format!(
             "the table of distances has holes in the rows of nodes {missing}"
         ));
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuId, CpuSet, Distance, MAX_NUMBER, NodeId, NodeSet};
 
 use super::words::Word;
-use crate::doubts::{Doubts, excerpt};
 use crate::size;
+use crate::warnings::{Warnings, excerpt};
 
 /// One output of numactl.
 #[derive(Default)]
@@ -78,16 +78,16 @@ pub(super) struct Reader<'a, 'd> {
     words: &'a [Word<'a>],
     at: usize,
     record: Record,
-    doubts: &'d mut Doubts,
+    warnings: &'d mut Warnings,
 }
 
 impl<'a, 'd> Reader<'a, 'd> {
-    pub(super) fn new(words: &'a [Word<'a>], doubts: &'d mut Doubts) -> Self {
+    pub(super) fn new(words: &'a [Word<'a>], warnings: &'d mut Warnings) -> Self {
         Self {
             words,
             at: 0,
             record: Record::default(),
-            doubts,
+            warnings,
         }
     }
 
@@ -121,7 +121,7 @@ impl<'a, 'd> Reader<'a, 'd> {
     fn second_output(&mut self, line: usize) {
         let message = "a second output of numactl begins here; only the first one was read: \
                        cut the text in two to see the other";
-        self.doubts.note_line(line, message);
+        self.warnings.note_line(line, message);
     }
 
     fn word(&self, ahead: usize) -> Option<&'a Word<'a>> {
@@ -190,7 +190,7 @@ impl<'a, 'd> Reader<'a, 'd> {
                             "node {id} has CPUs {cpus} here and {before} in line {}; the first was taken",
                             lines.line
                         );
-                        self.doubts.note_line(line, message);
+                        self.warnings.note_line(line, message);
                     }
                     _ => lines.cpus = Some(cpus),
                 }
@@ -208,7 +208,7 @@ impl<'a, 'd> Reader<'a, 'd> {
                         let message = format!(
                             "node {id}: {now} bytes here, {before} bytes before; the first was taken"
                         );
-                        self.doubts.note_line(line, message);
+                        self.warnings.note_line(line, message);
                     }
                     (None, bytes) => *slot = bytes,
                     _ => {}
@@ -243,7 +243,7 @@ impl<'a, 'd> Reader<'a, 'd> {
                         "{:?} is not a CPU number; the list ends before it",
                         excerpt(word.text)
                     );
-                    self.doubts.note_line(line, message);
+                    self.warnings.note_line(line, message);
                 }
                 break;
             }
@@ -288,13 +288,13 @@ impl<'a, 'd> Reader<'a, 'd> {
                         "node {id}: {} without a unit was taken as MB",
                         excerpt(word.text)
                     );
-                    self.doubts.note_line(line, message);
+                    self.warnings.note_line(line, message);
                 }
                 bytes
             }
         };
         if bytes.is_none() {
-            self.doubts.note_line(
+            self.warnings.note_line(
                 line,
                 format!("node {id}: {:?} is not a size", excerpt(word.text)),
             );
@@ -308,7 +308,7 @@ impl<'a, 'd> Reader<'a, 'd> {
         self.at += 2;
         if self.word(0).is_none_or(|word| word.text != "node") || !self.record.columns.is_empty() {
             let message = "no line with the columns (\"node 0 1\") follows, or there are two tables of distances";
-            self.doubts.note_line(line, message);
+            self.warnings.note_line(line, message);
             return;
         }
         self.at += 1;
@@ -323,7 +323,7 @@ impl<'a, 'd> Reader<'a, 'd> {
                 || self.record.columns.contains(&column)
             {
                 true => self
-                    .doubts
+                    .warnings
                     .note_line(word.line, format!("a second column for node {column}")),
                 false => self.record.columns.push(column),
             }
@@ -348,12 +348,12 @@ impl<'a, 'd> Reader<'a, 'd> {
             return;
         };
         if !self.record.columns.contains(&id) {
-            self.doubts.note_line(
+            self.warnings.note_line(
                 line,
                 format!("a row for node {id}, which has no column; it was left out"),
             );
         } else if self.record.rows.contains_key(&id) {
-            self.doubts.note_line(
+            self.warnings.note_line(
                 line,
                 format!("a second row for node {id}; the first was taken"),
             );
@@ -363,7 +363,7 @@ impl<'a, 'd> Reader<'a, 'd> {
                     "the row of node {id} has {} of {width} distances",
                     entries.len()
                 );
-                self.doubts.note_line(line, message);
+                self.warnings.note_line(line, message);
             }
             self.record.rows.insert(id, entries);
         }
@@ -374,7 +374,7 @@ impl<'a, 'd> Reader<'a, 'd> {
             let message = format!(
                 "{noun} {number} is above {MAX_NUMBER}, the highest number supported; left out"
             );
-            self.doubts.note_line(line, message);
+            self.warnings.note_line(line, message);
             return None;
         }
         u32::try_from(number).ok()

@@ -2,9 +2,9 @@
 
 use nearfar_machine::{CacheKind, Distance};
 
-use crate::doubts::excerpt;
 use crate::error::TextError;
 use crate::size;
+use crate::warnings::excerpt;
 
 /// What a synthetic string says.
 #[derive(Default)]

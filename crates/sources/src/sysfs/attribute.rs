@@ -9,7 +9,7 @@ use crate::tree::{Directory, Reason, Tree};
 /// What makes a value of an attribute's content, or says what is wrong with it.
 pub(crate) type Parser<T> = fn(&[u8]) -> Result<T, String>;
 
-/// Reads an attribute. A content that the parser refuses is also noted as a diagnostic.
+/// Reads an attribute. A content that the parser refuses is also noted as a warning.
 pub(crate) fn known<T>(
     directory: &Directory<'_>,
     name: &str,
@@ -38,8 +38,8 @@ pub(crate) fn first_known<T>(
     for &(name, parse) in candidates {
         match known(directory, name, notes, parse) {
             Known::Yes(value) => return Known::Yes(value),
-            Known::No { not_known_because } => {
-                because.get_or_insert(not_known_because);
+            Known::No { unknown_reason } => {
+                because.get_or_insert(unknown_reason);
             }
         }
     }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use nearfar_machine::Diagnostic;
+use nearfar_machine::Warning;
 
 use crate::tree::{Directory, Reason, Tree, Unreadable};
 
-/// How many diagnostics are kept: a tree in which every file is broken needs no line for each.
+/// How many warnings are kept: a tree in which every file is broken needs no line for each.
 const MOST: usize = 200;
 
-/// A collector of diagnostics.
+/// A collector of warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     found: Mutex<Found>,
@@ -42,25 +42,25 @@ impl Notes {
         }
     }
 
-    /// The diagnostics, by place.
-    pub(crate) fn into_diagnostics(self, tree: &Tree) -> Vec<Diagnostic> {
+    /// The warnings, by place.
+    pub(crate) fn into_diagnostics(self, tree: &Tree) -> Vec<Warning> {
         let found = self
             .found
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        let mut diagnostics: Vec<_> = found
+        let mut warnings: Vec<_> = found
             .kept
             .into_iter()
-            .map(|(place, message)| Diagnostic::new(place, message))
+            .map(|(place, message)| Warning::new(place, message))
             .collect();
         if found.dropped > 0 {
             let message = format!(
                 "{} more things are wrong with this tree than are shown",
                 found.dropped
             );
-            diagnostics.push(Diagnostic::new(tree.display(""), message));
+            warnings.push(Warning::new(tree.display(""), message));
         }
-        diagnostics
+        warnings
     }
 }
 

@@ -1,5 +1,5 @@
 //! The few shapes that values have in sysfs: a number, a list of CPUs or nodes, a mask, a word. Parsed from raw bytes;
-//! what is wrong comes back as a message for a diagnostic.
+//! what is wrong comes back as a message for a warning.
 
 use nearfar_machine::{Id, IdSet};
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use nearfar_machine::{Known, Machine};
 
-/// The nodes, CPUs, caches, distances and diagnostics of a machine. `place` is cut from paths.
+/// The nodes, CPUs, caches, distances and warnings of a machine. `place` is cut from paths.
 pub fn dump(machine: &Machine, place: &str) -> String {
     let mut text = String::new();
     lines(machine, &mut text).expect("writing to a String cannot fail");
@@ -40,7 +40,7 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
                 " memory {} free {:?}",
                 memory.total_bytes, memory.free_bytes
             )?,
-            Known::No { not_known_because } => write!(out, " memory unknown: {not_known_because}")?,
+            Known::No { unknown_reason } => write!(out, " memory unknown: {unknown_reason}")?,
         }
         for pool in node
             .memory
@@ -80,7 +80,7 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
         }
     }
     match &machine.distances {
-        Known::No { not_known_because } => writeln!(out, "distances unknown: {not_known_because}")?,
+        Known::No { unknown_reason } => writeln!(out, "distances unknown: {unknown_reason}")?,
         Known::Yes(table) => {
             for &from in table.nodes() {
                 let entry = |(_, distance): (_, Option<nearfar_machine::Distance>)| {
@@ -125,8 +125,8 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
             cache.level, cache.kind, cache.cpus
         )?;
     }
-    for diagnostic in &machine.diagnostics {
-        writeln!(out, "! {diagnostic}")?;
+    for warning in &machine.warnings {
+        writeln!(out, "! {warning}")?;
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn lines(machine: &Machine, out: &mut String) -> std::fmt::Result {
 fn known<T: std::fmt::Display>(value: &Known<T>) -> String {
     match value {
         Known::Yes(value) => format!("[{value}]"),
-        Known::No { not_known_because } => format!("unknown: {not_known_because}"),
+        Known::No { unknown_reason } => format!("unknown: {unknown_reason}"),
     }
 }
 

@@ -210,9 +210,9 @@ pub fn subsystems<'a>(
 ) -> Result<Vec<&'a NvmeSubsystem>, NvmeTraceError> {
     let all = match &machine.nvme {
         Known::Yes(subsystems) => subsystems,
-        Known::No { not_known_because } => {
+        Known::No { unknown_reason } => {
             return Err(NvmeTraceError::NotKnown {
-                because: not_known_because.to_string(),
+                because: unknown_reason.to_string(),
             });
         }
     };
@@ -326,8 +326,8 @@ impl Traffic<'_> {
         let nearest = nearest(node, seen.as_ref());
         let commands = sum(through.iter().map(|through| &through.commands));
         let nearest_share = match &nearest {
-            Known::No { not_known_because } => Known::No {
-                not_known_because: not_known_because.clone(),
+            Known::No { unknown_reason } => Known::No {
+                unknown_reason: unknown_reason.clone(),
             },
             Known::Yes(_) if commands.total() == 0 => Known::no("nothing was submitted from here"),
             Known::Yes(nearest) => {
@@ -388,9 +388,9 @@ fn share(nodes: &[NodeTraffic]) -> Known<f64> {
     for node in submitting() {
         match &node.nearest_share {
             Known::Yes(share) => near += share * node.commands.total() as f64,
-            Known::No { not_known_because } => {
+            Known::No { unknown_reason } => {
                 return Known::No {
-                    not_known_because: not_known_because.clone(),
+                    unknown_reason: unknown_reason.clone(),
                 };
             }
         }

@@ -304,7 +304,7 @@ impl Probe {
         })
     }
 
-    /// What is the same for all cells, with the number of steps still open unless it was given; and doubts about it.
+    /// What is the same for all cells, with the number of steps still open unless it was given; and warnings about it.
     fn parameters(
         &self,
         places: &Places,

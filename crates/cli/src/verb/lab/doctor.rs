@@ -1,4 +1,4 @@
-//! `nearfar lab doctor`: what the lab finds here, and what mends what is missing.
+//! `nearfar lab doctor`: what the lab finds here, and what fixes what is missing.
 
 use clap::{Args, ValueEnum};
 use nearfar_lab::cache::Cache;

@@ -140,7 +140,7 @@ pub fn booted(request: &GuestRequest, cancel: &AtomicBool) -> Result<Guest, Fail
     Ok(guest)
 }
 
-/// What the caller has to mend is wrong input; the rest the system refused.
+/// What the caller has to fix is wrong input; the rest the system refused.
 pub fn failure(error: LabError) -> Failure {
     match error {
         LabError::Design(_) | LabError::Kernel { .. } | LabError::Content { .. } => {

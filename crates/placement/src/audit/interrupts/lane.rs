@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuSet, Distance, Interrupt, Known, PciAddress};
 
 use super::{
-    After, FAR, ISOLATED, SHARE, Serving, is_managed, kept_free, mend, served, serving, shown,
+    After, FAR, ISOLATED, SHARE, Serving, fix, is_managed, kept_free, served, serving, shown,
     titled,
 };
 use crate::audit::Finding;
@@ -234,7 +234,7 @@ impl Lane<'_, '_> {
         } else {
             finding.cost(now, after)
         };
-        mend(finding, placed.interrupt, moved.clone(), node)
+        fix(finding, placed.interrupt, moved.clone(), node)
     }
 
     /// How far it is served now: of several CPUs the furthest that does, or the nearest that may.

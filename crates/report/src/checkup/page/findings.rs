@@ -45,7 +45,7 @@ fn rule(checkup: &Checkup, group: &Group<'_>, folder: &Folder<'_>) -> Markup {
         .map_or("", |finding| finding.docs.as_str());
     let open = number <= MOST_OPEN && group.severity > Severity::Fact;
     let folds = folder.fold(&group.findings);
-    let fixable = group.findings.iter().any(|finding| finding.mend.is_some());
+    let fixable = group.findings.iter().any(|finding| finding.fix.is_some());
     html! {
         div class={ "rule " (group.severity) } {
             h3 {
@@ -98,9 +98,9 @@ fn one(finding: &Finding, named: bool) -> Markup {
                     }
                 }
             }
-            @if let Some(mend) = &finding.mend {
-                p.fix { span { "fix" } " " (clean(&change::subject(mend))) " = " code.value { (clean(&change::value(mend))) } }
-                @if let Some(caution) = change::caution(mend) { p.caution { (caution) } }
+            @if let Some(fix) = &finding.fix {
+                p.fix { span { "fix" } " " (clean(&change::subject(fix))) " = " code.value { (clean(&change::value(fix))) } }
+                @if let Some(caution) = change::caution(fix) { p.caution { (caution) } }
             }
             @if let Some(advice) = &finding.advice { p.advice { (clean(advice)) } }
         }

@@ -23,7 +23,7 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
 }
 
 fn answer(found: &Floating) -> Markup {
-    let doubts = floating::doubts(found);
+    let warnings = floating::warnings(found);
     html! {
         p.legend { (clean(&floating::remark(found))) }
         div.note { @for verdict in floating::verdicts(found) { p { b { (verdict.what) } ": " (clean(&verdict.text)) } } }
@@ -34,7 +34,7 @@ fn answer(found: &Floating) -> Markup {
                 tbody { @for row in &found.rows { (run(row)) } }
             }
         }
-        @if !doubts.is_empty() { ul.doubts { @for doubt in doubts { li { (clean(&doubt)) } } } }
+        @if !warnings.is_empty() { ul.warnings { @for warning in warnings { li { (clean(&warning)) } } } }
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
                     None => { p.note { "Not measured: " (clean(checkup.probe.why_not().unwrap_or("no reason given"))) } }
                 }
             }
-            @if let Some(matrix) = checkup.probe.get() { (doubts(matrix)) }
+            @if let Some(matrix) = checkup.probe.get() { (warnings(matrix)) }
         },
     )
 }
@@ -238,10 +238,10 @@ fn head(nodes: &[NodeId]) -> Markup {
     html! { thead { tr { td.corner { "node" } @for node in nodes { th scope="col" { (node) } } } } }
 }
 
-fn doubts(matrix: &LatencyMatrix) -> Markup {
+fn warnings(matrix: &LatencyMatrix) -> Markup {
     html! {
         @if !matrix.warnings.is_empty() || !matrix.skipped.is_empty() {
-            ul.doubts {
+            ul.warnings {
                 @for warning in &matrix.warnings { li { (clean(&warning.to_string())) } }
                 @for skipped in &matrix.skipped {
                     li {

@@ -31,8 +31,8 @@ pub(super) fn read(tree: &Tree, notes: &Notes, roots: &[RootBus]) -> Firmware {
     let described = describe(tree, notes, domains);
     let bridges = bridges(roots, |root| match &described {
         Known::Yes(described) => described.locate(root),
-        Known::No { not_known_because } => Known::No {
-            not_known_because: not_known_because.clone(),
+        Known::No { unknown_reason } => Known::No {
+            unknown_reason: unknown_reason.clone(),
         },
     });
     Firmware { bridges, distances }
@@ -55,9 +55,9 @@ fn domains(tree: &Tree, notes: &Notes) -> Known<Domains> {
 fn distances(tree: &Tree, notes: &Notes, domains: &Known<Domains>) -> Known<Distances> {
     let domains = match domains {
         Known::Yes(domains) => domains,
-        Known::No { not_known_because } => {
+        Known::No { unknown_reason } => {
             return Known::No {
-                not_known_because: not_known_because.clone(),
+                unknown_reason: unknown_reason.clone(),
             };
         }
     };
@@ -143,9 +143,9 @@ impl Described<'_> {
         };
         let domains = match &self.domains {
             Known::Yes(domains) => domains,
-            Known::No { not_known_because } => {
+            Known::No { unknown_reason } => {
                 return Known::No {
-                    not_known_because: not_known_because.clone(),
+                    unknown_reason: unknown_reason.clone(),
                 };
             }
         };

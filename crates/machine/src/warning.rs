@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 /// A contradiction or oddity in the input. It travels with the machine, so that results keep the warnings that were
 /// true when they were made.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub struct Diagnostic {
+pub struct Warning {
     /// Where: a file, a line ("line 3"), an element.
     pub place: String,
     /// What is wrong, naming both sides of a contradiction and what was assumed.
     pub message: String,
 }
 
-impl Diagnostic {
-    /// A diagnostic about a place.
+impl Warning {
+    /// A warning about a place.
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             place: place.into(),
@@ -22,7 +22,7 @@ impl Diagnostic {
     }
 }
 
-impl std::fmt::Display for Diagnostic {
+impl std::fmt::Display for Warning {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.place, self.message)
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// A reason to trust one run of the probe less.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Doubt {
+pub enum SampleWarning {
     /// A hypervisor gave the CPUs to somebody else.
     Stolen {
         /// How much of the time of the CPUs in use, in percent.
@@ -89,7 +89,7 @@ fn often(times: u64) -> String {
     }
 }
 
-impl fmt::Display for Doubt {
+impl fmt::Display for SampleWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stolen { percent } => write!(

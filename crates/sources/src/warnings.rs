@@ -1,20 +1,20 @@
 //! Collects what is odd about an input while it is read, without letting a hostile one grow the list for ever.
 
-use nearfar_machine::Diagnostic;
+use nearfar_machine::Warning;
 
-/// How many diagnostics one input may cause; further ones are only counted.
+/// How many warnings one input may cause; further ones are only counted.
 const MOST: usize = 64;
 /// How much of a foreign word a message repeats, in characters.
 const LONGEST_EXCERPT: usize = 60;
 
-/// The diagnostics of one input.
-pub(crate) struct Doubts {
+/// The warnings of one input.
+pub(crate) struct Warnings {
     place: String,
-    found: Vec<Diagnostic>,
+    found: Vec<Warning>,
     left_out: usize,
 }
 
-impl Doubts {
+impl Warnings {
     /// None yet, about this file or text.
     pub(crate) fn about(place: &str) -> Self {
         Self {
@@ -35,20 +35,20 @@ impl Doubts {
     }
 
     /// All of them, in the order in which they were found.
-    pub(crate) fn finish(mut self) -> Vec<Diagnostic> {
+    pub(crate) fn finish(mut self) -> Vec<Warning> {
         if self.left_out > 0 {
             let message = format!(
                 "{} more oddities of this kind are not listed",
                 self.left_out
             );
-            self.found.push(Diagnostic::new(self.place, message));
+            self.found.push(Warning::new(self.place, message));
         }
         self.found
     }
 
     fn push(&mut self, place: String, message: String) {
         match self.found.len() < MOST {
-            true => self.found.push(Diagnostic::new(place, message)),
+            true => self.found.push(Warning::new(place, message)),
             false => self.left_out += 1,
         }
     }
