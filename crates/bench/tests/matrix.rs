@@ -98,7 +98,7 @@ fn what_never_varies_is_not_explained_and_the_other_is() {
     assert!(
         found
             .migration_s
-            .why_not()
+            .unknown_reason()
             .unwrap()
             .contains("same in every sample"),
         "{found:?}"
@@ -132,13 +132,13 @@ fn a_cost_that_two_cells_or_one_decide_has_no_interval() {
     };
     let found = explained(&[0, 1]);
     assert_eq!(
-        found.far_share.why_not(),
+        found.far_share.unknown_reason(),
         Some("2 cells are too few to say how much cells differ in other ways")
     );
     // Only row 2 floats: whatever else is special to it looks like its migrations.
     let found = explained(&[0, 1, 2, 3, 4]);
     let why = "the number of cross-node migrations differs in one cell only";
-    assert_eq!(found.migration_s.why_not(), Some(why), "{found:?}");
+    assert_eq!(found.migration_s.unknown_reason(), Some(why), "{found:?}");
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn each_cost_that_cannot_be_told_has_its_own_reason() {
         .collect();
     let found = findings(&bound, &world(&bound, 10, 0.01)).explained;
     let reasons = [
-        found.migration_s.why_not().unwrap(),
-        found.far_share.why_not().unwrap(),
+        found.migration_s.unknown_reason().unwrap(),
+        found.far_share.unknown_reason().unwrap(),
     ];
     assert!(
         reasons[0].starts_with("the number of cross-node migrations is the same"),
@@ -176,10 +176,10 @@ fn five_rounds_give_a_ratio_without_an_interval_and_none_gives_nothing() {
     assert!(
         answer(&found.contrasts, Question::OtherNode)
             .ratio
-            .why_not()
+            .unknown_reason()
             .is_some()
     );
-    assert!(found.explained.far_share.why_not().is_some());
+    assert!(found.explained.far_share.unknown_reason().is_some());
 }
 
 #[test]

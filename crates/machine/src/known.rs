@@ -47,7 +47,7 @@ impl<T> Known<T> {
     }
 
     /// Why the value is not known, where it is not.
-    pub fn why_not(&self) -> Option<&str> {
+    pub fn unknown_reason(&self) -> Option<&str> {
         match self {
             Self::Yes(_) => None,
             Self::No { unknown_reason } => Some(unknown_reason),

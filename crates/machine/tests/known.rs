@@ -25,7 +25,7 @@ fn there_and_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>
 fn there_and_back_unknown<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>() {
     let text = r#"{"unknown_reason":"permission denied"}"#;
     let unknown = serde_json::from_str::<Known<T>>(text).unwrap();
-    assert_eq!(unknown.why_not(), Some("permission denied"));
+    assert_eq!(unknown.unknown_reason(), Some("permission denied"));
     assert_eq!(serde_json::to_string(&unknown).unwrap(), text);
 }
 

@@ -165,7 +165,7 @@ impl<'a> Localities<'a> {
     /// Where the device at this address is.
     pub fn of(&self, address: PciAddress) -> EffectiveNode {
         let Some(device) = self.machine.pci_device(address) else {
-            let because = self.machine.pci.why_not().map_or_else(
+            let because = self.machine.pci.unknown_reason().map_or_else(
                 || format!("there is no PCI device {address}"),
                 |because| format!("PCI devices: {because}"),
             );
@@ -247,11 +247,11 @@ impl<'a> Localities<'a> {
                 "the firmware's node {} is not online and no distances lead there",
                 told.node
             ),
-            (None, Some(bridge)) => match bridge.firmware.why_not() {
+            (None, Some(bridge)) => match bridge.firmware.unknown_reason() {
                 Some(because) => format!("the firmware's word is not known ({because})"),
                 None => "the firmware says nothing".to_owned(),
             },
-            (None, None) => match self.machine.host_bridges.why_not() {
+            (None, None) => match self.machine.host_bridges.unknown_reason() {
                 Some(because) => format!("the firmware's word is not known ({because})"),
                 None => "its host bridge is not known".to_owned(),
             },

@@ -390,7 +390,7 @@ fn settle(machine: &Machine, device: &str, mut ways: Vec<Way>) -> Result<Home, N
 
 fn unknown_device(machine: &Machine, device: &str) -> NearError {
     let names = machine.device_names();
-    let known = match (names.is_empty(), machine.pci.why_not()) {
+    let known = match (names.is_empty(), machine.pci.unknown_reason()) {
         (true, Some(because)) => format!("what devices there are is not known: {because}"),
         (true, None) => {
             "it has neither network nor NVMe devices, name another by its PCI address (lspci)"

@@ -51,7 +51,7 @@ impl Checkup {
     /// Why floating tasks were not probed, where the reason is not that nothing was measured at all.
     pub(crate) fn not_floated(&self) -> Option<&str> {
         self.floating
-            .why_not()
-            .filter(|because| self.probe.why_not() != Some(*because))
+            .unknown_reason()
+            .filter(|because| self.probe.unknown_reason() != Some(*because))
     }
 }

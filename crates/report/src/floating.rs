@@ -160,7 +160,7 @@ pub(crate) fn warnings(floating: &Floating) -> Vec<String> {
     let uncounted = floating
         .contrasts
         .iter()
-        .find_map(|floated| floated.cross_node.why_not());
+        .find_map(|floated| floated.cross_node.unknown_reason());
     let uncounted = uncounted
         .map(|because| format!("migrations of floating tasks were not counted: {because}"));
     let failed = floating

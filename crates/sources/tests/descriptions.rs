@@ -319,19 +319,19 @@ fn faults_are_named_with_line_and_key() {
 #[test]
 fn what_is_left_out_is_not_known() {
     let machine = parse("[[node]]\ncpus = 2\n");
-    assert!(machine.pci.why_not().is_some() && machine.distances.why_not().is_some());
+    assert!(machine.pci.unknown_reason().is_some() && machine.distances.unknown_reason().is_some());
     assert!(
         machine.nodes[0]
             .memory
-            .why_not()
+            .unknown_reason()
             .unwrap()
             .contains("memory")
     );
-    assert!(machine.cpu_states.isolated.why_not().is_some());
+    assert!(machine.cpu_states.isolated.unknown_reason().is_some());
     let unknown = parse(
         "[[node]]\n[[bridge]]\nroot = \"0000:00\"\nnode = \"unknown\"\n[[nic]]\nname = \"e\"\nbridge = \"0000:00\"\n",
     );
-    assert!(unknown.networks.get().unwrap()[0].node.why_not().is_some());
+    assert!(unknown.networks.get().unwrap()[0].node.unknown_reason().is_some());
 }
 
 #[test]

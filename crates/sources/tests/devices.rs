@@ -96,10 +96,10 @@ fn what_is_not_asked_for_is_not_read() {
     let laid = Laid::out("x86-third-node-offline");
     let machine = laid.read(&Want::topology());
     for because in [
-        machine.pci.why_not(),
-        machine.interrupts.why_not(),
-        machine.tasks.why_not(),
-        machine.nvme.why_not(),
+        machine.pci.unknown_reason(),
+        machine.interrupts.unknown_reason(),
+        machine.tasks.unknown_reason(),
+        machine.nvme.unknown_reason(),
     ] {
         assert_eq!(because, Some("not asked for"));
     }
@@ -114,7 +114,7 @@ fn what_is_not_asked_for_is_not_read() {
         .find(|interrupt| interrupt.name == "nvme0q1")
         .unwrap();
     assert_eq!(queue.device, Some("0000:41:00.0".parse().unwrap()));
-    assert_eq!(queue.count.why_not(), Some("not asked for"));
+    assert_eq!(queue.count.unknown_reason(), Some("not asked for"));
     let one = Want {
         tasks: TaskScope::Of(vec![1, 999_999, -3]),
         ..Want::topology()

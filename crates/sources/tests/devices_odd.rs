@@ -115,7 +115,7 @@ fn with_native_multipath_off_each_controller_has_its_own_namespace() {
     assert!(
         subsystem
             .iopolicy
-            .why_not()
+            .unknown_reason()
             .is_some_and(|because| because.ends_with("native multipath is off"))
     );
 }
@@ -174,13 +174,13 @@ fn damaged_firmware_tables_are_unknown_with_their_name_and_noted() {
     );
     laid.write("sys/firmware/acpi/tables/SRAT", b"");
     let machine = laid.read(&Want::all());
-    let slit = machine.firmware_distances.why_not().unwrap();
+    let slit = machine.firmware_distances.unknown_reason().unwrap();
     assert!(
         slit.contains("SRAT"),
         "without the SRAT a domain has no number: {slit}"
     );
     let bridge = machine.host_bridge("0000:40".parse().unwrap()).unwrap();
-    assert!(bridge.firmware.why_not().unwrap().contains("SRAT"));
+    assert!(bridge.firmware.unknown_reason().unwrap().contains("SRAT"));
     assert!(
         machine
             .warnings
@@ -200,7 +200,7 @@ fn without_firmware_tables_host_bridges_are_listed_as_unknown() {
     assert!(bridges.iter().all(|bridge| {
         bridge
             .firmware
-            .why_not()
+            .unknown_reason()
             .is_some_and(|because| because.contains("DSDT"))
     }));
 }
@@ -271,7 +271,7 @@ fn a_missing_numa_node_is_derived_only_from_exactly_one_nodes_cpus() {
     for device in ["0000:20:01.0", "0000:20:02.0", "0000:20:03.0"] {
         assert!(
             node(device)
-                .why_not()
+                .unknown_reason()
                 .is_some_and(|because| because.ends_with("numa_node: no such file")),
             "{device}"
         );
@@ -310,7 +310,7 @@ fn counts_and_names_come_from_the_table_where_sysfs_has_none() {
         .iter()
         .find(|interrupt| interrupt.name == "nvme0q3")
         .unwrap();
-    assert!(queue.count.why_not().is_some());
+    assert!(queue.count.unknown_reason().is_some());
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn xps_of_a_card_with_one_queue_is_unknown() {
     assert!(
         card.transmit[0]
             .xps
-            .why_not()
+            .unknown_reason()
             .is_some_and(|because| because.ends_with("xps_cpus: no such file"))
     );
 }

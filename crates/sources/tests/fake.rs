@@ -104,7 +104,7 @@ fn splitting_the_cpus_keeps_cores_whole() {
 fn unknown_sizes_stay_unknown_and_a_size_cannot_be_cut_from_them() {
     let machine = lay("node:2 core:2 distance:10,20", "4");
     assert_eq!(cpus(&machine), ["0-1", "2-3", "0-1", "2-3"]);
-    assert!(machine.nodes[0].memory.why_not().is_some());
+    assert!(machine.nodes[0].memory.unknown_reason().is_some());
     let unknown = synthetic::parse("node:2 core:2").unwrap();
     let error = fake::lay(unknown, &"1G".parse().unwrap())
         .unwrap_err()

@@ -276,7 +276,7 @@ fn what_xml_cannot_hold_is_left_out_and_offline_cpus_are_kept() {
     machine.cpus[3].core = None;
     machine.cpu_states.online.remove(CpuId(3));
     let back = read(&hwloc_xml::render(&machine));
-    assert!(back.distances.why_not().is_some());
+    assert!(back.distances.unknown_reason().is_some());
     assert_eq!(back.nodes[1].cpus.to_string(), "2-3");
     assert!(!back.cpus[3].online);
     assert!(back.warnings[0].message.contains("taken as offline"));

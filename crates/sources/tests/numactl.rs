@@ -52,7 +52,7 @@ fn kunpeng_has_four_nodes_of_24_cpus() {
     assert_eq!(machine.node_of(CpuId(48)), Some(NodeId(2)));
     assert!(machine.distances.get().unwrap().is_symmetric());
     assert!(machine.warnings.is_empty(), "{:?}", machine.warnings);
-    assert!(machine.pci.why_not().unwrap().contains("numactl"));
+    assert!(machine.pci.unknown_reason().unwrap().contains("numactl"));
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn what_is_missing_is_not_known() {
     let machine = read(
         "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: <not available>\nnode 1 cpus: 2 3\nNo distance information available.\n",
     );
-    assert!(machine.distances.why_not().is_some());
-    assert!(machine.node(NodeId(0)).unwrap().memory.why_not().is_some());
+    assert!(machine.distances.unknown_reason().is_some());
+    assert!(machine.node(NodeId(0)).unwrap().memory.unknown_reason().is_some());
     assert!(machine.warnings.is_empty(), "{:?}", machine.warnings);
     assert!(machine.caches.is_empty());
     assert_eq!(machine.cpus[0].core, None);

@@ -177,7 +177,7 @@ fn a_kernel_without_these_events_still_traces_migrations_and_says_what_it_lacks(
     assert!(
         formats
             .balancing()
-            .why_not()
+            .unknown_reason()
             .unwrap()
             .contains("migrate:mm_migrate_pages"),
         "{:?}",
@@ -374,7 +374,7 @@ fn counts_of_the_machine_and_of_a_task_are_read_from_the_kernels_text() {
     assert_eq!(after.since(before), between);
     assert!(
         MachineCounts::parse("numa_hit 5\n")
-            .why_not()
+            .unknown_reason()
             .unwrap()
             .contains("numa_hint_faults")
     );
@@ -401,7 +401,7 @@ fn counts_of_the_machine_and_of_a_task_are_read_from_the_kernels_text() {
     assert_eq!(TaskCounts::parse("kthreadd (2, #threads: 1)\n"), None);
     assert!(
         TaskCounts::read(999_999_999)
-            .why_not()
+            .unknown_reason()
             .unwrap()
             .contains("/proc/999999999/sched")
     );

@@ -151,7 +151,7 @@ fn where_neither_kernel_nor_firmware_tells_the_share_is_not_known() {
     trace.submit(0, "nvme0c0n1", 0, 1, READ, 1);
     let found = trace.answer(&machine);
     assert_eq!(
-        found.namespaces[0].nearest_share.why_not(),
+        found.namespaces[0].nearest_share.unknown_reason(),
         Some("nothing tells where nvme1 is")
     );
     assert_eq!(
@@ -177,7 +177,7 @@ fn cpus_without_a_node_are_a_row_of_their_own() {
         (row.commands.total(), row.cpus.to_string()),
         (1, "0".to_owned())
     );
-    assert!(row.nearest_share.why_not().is_some());
+    assert!(row.nearest_share.unknown_reason().is_some());
 }
 
 #[test]
@@ -187,14 +187,14 @@ fn nodes_that_submit_nothing_are_there_and_have_no_share() {
     trace.submit(0, "nvme0c0n1", 0, 1, READ, 1);
     let found = trace.answer(&machine);
     assert_eq!(
-        of_node(&found, 1).nearest_share.why_not(),
+        of_node(&found, 1).nearest_share.unknown_reason(),
         Some("nothing was submitted from here")
     );
     assert_eq!(found.namespaces[0].nearest_share, Known::Yes(1.0));
     assert!(
         Trace::new().answer(&machine).namespaces[0]
             .nearest_share
-            .why_not()
+            .unknown_reason()
             .is_some()
     );
 }

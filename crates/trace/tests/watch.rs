@@ -302,7 +302,7 @@ fn a_process_that_has_ended_is_still_told_of() {
         assert!(
             found
                 .numa_balancing_of_task
-                .why_not()
+                .unknown_reason()
                 .unwrap()
                 .contains("alive"),
             "{found:?}"

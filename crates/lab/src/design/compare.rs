@@ -116,7 +116,7 @@ fn table(
     let Known::Yes(inside) = inside else {
         found.push(format!(
             "{whose} distances are not known: {}",
-            inside.why_not().unwrap_or_default()
+            inside.unknown_reason().unwrap_or_default()
         ));
         return;
     };

@@ -16,7 +16,7 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
     let Some(devices) = ledger.need(&site.machine.pci, &[WITHOUT, OFFLINE, DIFFERS]) else {
         return;
     };
-    if let Some(because) = site.machine.host_bridges.why_not() {
+    if let Some(because) = site.machine.host_bridges.unknown_reason() {
         ledger.skip(OFFLINE, because);
         ledger.skip(DIFFERS, because);
     }

@@ -30,7 +30,7 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) -> After {
         return after;
     };
     let states = &site.machine.cpu_states;
-    for because in [states.isolated.why_not(), states.nohz_full.why_not()]
+    for because in [states.isolated.unknown_reason(), states.nohz_full.unknown_reason()]
         .into_iter()
         .flatten()
     {
@@ -178,7 +178,7 @@ fn fix(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeI
         near,
         name,
     });
-    match interrupt.managed.why_not() {
+    match interrupt.managed.unknown_reason() {
         Some(because) => finding.advice(format!(
             "Whether the kernel manages it is not known ({because}); if it does, the write fails and nothing changes."
         )),

@@ -16,7 +16,7 @@ const RPS: &str = "rps-mismatch";
 
 pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
     let Some(networks) = ledger.need(&site.machine.networks, &[RPS]) else {
-        if let Some(because) = site.machine.networks.why_not() {
+        if let Some(because) = site.machine.networks.unknown_reason() {
             ledger.skip(XPS, because);
         }
         return;
@@ -103,7 +103,7 @@ impl Nic<'_, '_> {
                     ledger.skip_thing(
                         XPS,
                         || name(queue.queue),
-                        queue.xps.why_not().unwrap_or_default(),
+                        queue.xps.unknown_reason().unwrap_or_default(),
                     );
                     continue;
                 }
@@ -258,7 +258,7 @@ impl Nic<'_, '_> {
         for queue in &self.network.receive {
             let name = || format!("{} receive queue {}", self.network.name, queue.queue);
             let Some(mask) = queue.rps.get() else {
-                ledger.skip_thing(RPS, name, queue.rps.why_not().unwrap_or_default());
+                ledger.skip_thing(RPS, name, queue.rps.unknown_reason().unwrap_or_default());
                 continue;
             };
             if mask.is_empty() {

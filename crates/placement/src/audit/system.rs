@@ -50,7 +50,7 @@ fn nodes(site: &Site<'_>, ledger: &mut Ledger) {
             None => ledger.skip_thing(
                 NO_MEMORY,
                 subject,
-                node.memory.why_not().unwrap_or_default(),
+                node.memory.unknown_reason().unwrap_or_default(),
             ),
             Some(true) => ledger.checked(&[NO_MEMORY]),
             Some(false) => {
@@ -181,7 +181,7 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
         Some(_) => String::new(),
         None => format!(
             " Whether it is in force is not known: {}.",
-            writer.active.why_not().unwrap_or_default()
+            writer.active.unknown_reason().unwrap_or_default()
         ),
     };
     let effect = if places_interrupts && undoes {

@@ -101,7 +101,7 @@ fn memory(site: &Site<'_>, options: &AuditOptions, task: &Task, ledger: &mut Led
         return ledger.skip_thing(
             FAR,
             || named(task),
-            task.memory.why_not().unwrap_or_default(),
+            task.memory.unknown_reason().unwrap_or_default(),
         );
     };
     let all = total(memory);
@@ -204,8 +204,8 @@ fn disjoint(site: &Site<'_>, cpuset: &Cpuset, ledger: &mut Ledger) {
     let (Known::Yes(allowed), Known::Yes(memory)) = (&cpuset.cpus, &cpuset.nodes) else {
         let because = cpuset
             .cpus
-            .why_not()
-            .or(cpuset.nodes.why_not())
+            .unknown_reason()
+            .or(cpuset.nodes.unknown_reason())
             .unwrap_or_default();
         return ledger.skip_thing(DISJOINT, || format!("cpuset {}", cpuset.path), because);
     };
@@ -252,7 +252,7 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
             .machine
             .settings
             .numa_balancing
-            .why_not()
+            .unknown_reason()
             .unwrap_or_default();
         return ledger.skip(BALANCING, because);
     };

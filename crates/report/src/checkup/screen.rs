@@ -96,16 +96,16 @@ fn distances(checkup: &Checkup, style: &Style) -> String {
     if checkup.is_one_node() {
         return one_node(checkup, style);
     }
-    let mut out = match (probe, checkup.probe.why_not()) {
+    let mut out = match (probe, checkup.probe.unknown_reason()) {
         (Some(matrix), _) => heading(
             style,
             "Distances",
             &format!("then ns a load, {}", latency::label(matrix)),
         ),
-        (None, why_not) => heading(
+        (None, unknown_reason) => heading(
             style,
             "Distances",
-            &format!("not measured: {}", why_not.unwrap_or("no reason given")),
+            &format!("not measured: {}", unknown_reason.unwrap_or("no reason given")),
         ),
     };
     match machine.online_nodes().count() <= MOST_NODES {
@@ -120,7 +120,7 @@ fn one_node(checkup: &Checkup, style: &Style) -> String {
     let text = "Every CPU has the same distance to all of the memory: nothing can be far here. `nearfar lab` boots \
                 machines with far memory as guests.";
     out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, text));
-    let measured = match (&checkup.probe.get(), checkup.probe.why_not()) {
+    let measured = match (&checkup.probe.get(), checkup.probe.unknown_reason()) {
         (Some(matrix), _) => match matrix.pairs.first() {
             Some(pair) => {
                 format!(

@@ -107,7 +107,7 @@ pub(super) fn migrations(rows: &[Row], style: &Style) -> String {
         grid.row(cells);
     }
     let mut out = grid.render(style);
-    if let Some(because) = rows.iter().find_map(|row| row.migrations.why_not()) {
+    if let Some(because) = rows.iter().find_map(|row| row.migrations.unknown_reason()) {
         let text = format!("migrations are not known: {because}");
         out.push_str(&crate::layout::paragraph(
             style,

@@ -30,14 +30,14 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
 /// Parts of the machine by the reason why they are not known.
 pub(crate) fn reasons(machine: &Machine) -> BTreeMap<String, Vec<&'static str>> {
     let parts = [
-        ("distances", machine.distances.why_not()),
-        ("PCI devices", machine.pci.why_not()),
-        ("firmware's device nodes", machine.host_bridges.why_not()),
-        ("interrupts", machine.interrupts.why_not()),
-        ("network queues", machine.networks.why_not()),
-        ("NVMe paths", machine.nvme.why_not()),
-        ("isolated CPUs", machine.cpu_states.isolated.why_not()),
-        ("competing writers", machine.writers.why_not()),
+        ("distances", machine.distances.unknown_reason()),
+        ("PCI devices", machine.pci.unknown_reason()),
+        ("firmware's device nodes", machine.host_bridges.unknown_reason()),
+        ("interrupts", machine.interrupts.unknown_reason()),
+        ("network queues", machine.networks.unknown_reason()),
+        ("NVMe paths", machine.nvme.unknown_reason()),
+        ("isolated CPUs", machine.cpu_states.isolated.unknown_reason()),
+        ("competing writers", machine.writers.unknown_reason()),
     ];
     let mut reasons: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
     for (what, because) in parts {

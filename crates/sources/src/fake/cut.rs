@@ -41,7 +41,7 @@ pub(super) fn parts(machine: &Machine, spec: &FakeSpec) -> Result<Vec<Part>, Fak
     } else {
         let because = machine
             .online_nodes()
-            .find_map(|node| node.memory.why_not())
+            .find_map(|node| node.memory.unknown_reason())
             .unwrap_or("not known");
         if let Cut::Size(_) = spec.cut {
             return Err(FakeError::UnknownSizes {

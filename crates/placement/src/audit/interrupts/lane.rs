@@ -137,8 +137,8 @@ impl Lane<'_, '_> {
         let Some(Serving { cpus, effective }) = serving(interrupt) else {
             let because = interrupt
                 .affinity
-                .why_not()
-                .or(interrupt.effective.why_not())
+                .unknown_reason()
+                .or(interrupt.effective.unknown_reason())
                 .unwrap_or("its affinity is empty");
             ledger.skip_thing(FAR, || titled(interrupt), because);
             ledger.skip_thing(SHARE, || titled(interrupt), because);

@@ -48,7 +48,7 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
                 @if let Some(table) = firmware { (distance_map(table, "firmware", "Distances the firmware gives")) }
                 @match checkup.probe.get() {
                     Some(matrix) => { (latency_map(matrix)) }
-                    None => { p.note { "Not measured: " (clean(checkup.probe.why_not().unwrap_or("no reason given"))) } }
+                    None => { p.note { "Not measured: " (clean(checkup.probe.unknown_reason().unwrap_or("no reason given"))) } }
                 }
             }
             @if let Some(matrix) = checkup.probe.get() { (warnings(matrix)) }
