@@ -3,12 +3,14 @@
 //! ```text
 //! samples ──► Summary     median, quartiles, how sure the median is, what stands apart
 //!         ──► Moments     mean, standard deviation, least and most
+//! sides   ──► compare     is B better than A, by how much, and would more samples tell?
 //! pairs   ──► spearman    do both rank the same way?
 //! rows    ──► regression  how much of the time each migration cost, or why that cannot be told
 //! ```
 //!
 //! Pure: numbers in, numbers out. Nothing in here knows what was measured or draws.
 
+pub mod compare;
 mod moments;
 mod rank;
 pub mod regression;

@@ -22,13 +22,21 @@ pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
 }
 
 /// The rank of each value from 1 on; equal ones share the mean of theirs.
-fn ranks(values: &[f64]) -> Vec<f64> {
+pub(crate) fn ranks(values: &[f64]) -> Vec<f64> {
+    ranks_within(values, 0.0)
+}
+
+/// The same where values that differ from their neighbour by no more than this are equal.
+pub(crate) fn ranks_within(values: &[f64], resolution: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
     let mut ranks = vec![0.0; values.len()];
     let mut before = 0;
     // Compared as numbers: 0 and -0 are equal.
-    for equal in order.chunk_by(|&a, &b| values[a] == values[b]) {
+    let is_equal = |&a: &usize, &b: &usize| {
+        values[a] == values[b] || (values[a] - values[b]).abs() <= resolution
+    };
+    for equal in order.chunk_by(is_equal) {
         let shared = before as f64 + (equal.len() as f64 + 1.0) / 2.0;
         equal.iter().for_each(|&index| ranks[index] = shared);
         before += equal.len();
