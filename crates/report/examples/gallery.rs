@@ -25,8 +25,12 @@ fn main() -> std::io::Result<()> {
     for (name, machine) in samples::all() {
         fs::write(directory.join(format!("{name}.svg")), topo::svg(&machine))?;
         fs::write(directory.join(format!("{name}.dot")), topo::dot(&machine))?;
-        let text =
-            topo::table(&machine, &style) + &latency::table(&samples::latencies(&machine), &style);
+        let survey = latency::survey(&samples::surveys::survey(&machine), &machine, true);
+        fs::write(
+            directory.join(format!("{name}-latency.svg")),
+            survey.to_svg(),
+        )?;
+        let text = topo::table(&machine, &style) + &survey.to_text(&style);
         fs::write(directory.join(format!("{name}.txt")), text)?;
         let checkup = samples::checkup(machine, if name == "large" { 500 } else { 8 });
         fs::write(

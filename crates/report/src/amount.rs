@@ -54,6 +54,14 @@ pub(crate) fn nanoseconds(value: f64) -> String {
     }
 }
 
+/// Digits behind the point so that the largest figure of a table has four that mean something.
+pub(crate) fn decimals(largest: f64) -> usize {
+    if largest <= 0.0 || !largest.is_finite() {
+        return 3;
+    }
+    (3 - largest.log10().floor() as i32).clamp(0, 9) as usize
+}
+
 /// A moment as date and time of day in UTC, to the minute.
 pub(crate) fn moment(seconds_since_1970: u64) -> String {
     let (days, seconds) = (seconds_since_1970 / 86_400, seconds_since_1970 % 86_400);
@@ -112,6 +120,12 @@ mod tests {
         for (amount, text) in cases {
             assert_eq!(bytes(amount), text);
         }
+    }
+
+    #[test]
+    fn figures_have_four_digits_that_mean_something() {
+        let cases = [21.41, 0.002, 1234.0, 5e-7, 0.0, f64::INFINITY];
+        assert_eq!(cases.map(decimals), [2, 6, 0, 9, 3, 3]);
     }
 
     #[test]

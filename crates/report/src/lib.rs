@@ -18,10 +18,11 @@ pub mod cache;
 mod change;
 pub mod checkup;
 pub mod doctor;
+pub mod document;
 pub mod explain;
 mod floating;
 mod fold;
-mod heat;
+
 pub mod history;
 pub mod kernels;
 mod kinds;
@@ -42,7 +43,7 @@ pub mod trace;
 mod wrapping;
 
 pub use amount::count;
-pub use style::Style;
+pub use style::{Role, Style};
 pub use wrapping::clean;
 
 /// Names with a description each, one below the other.

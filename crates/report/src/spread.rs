@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use nearfar_machine::{CpuSet, Distance, NodeId};
 use nearfar_placement::spread::Slot;
 
-use crate::heat::Scale;
+use crate::document::Scale;
 use crate::layout::{Cell, Grid, Side, paragraph};
 use crate::style::{Role, Style};
 

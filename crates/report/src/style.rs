@@ -23,11 +23,14 @@ impl Default for Style {
 
 /// What a piece of text is, which decides its colour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Role {
+#[allow(missing_docs)] // Most are named after what they mark.
+pub enum Role {
     #[default]
     Plain,
     Heading,
     Dim,
+    /// A file, a command, a value as the system writes it.
+    Code,
     /// What the line is about.
     Subject,
     Local,
@@ -59,7 +62,7 @@ impl Role {
     fn ansi(self) -> anstyle::Style {
         let colour = |colour: AnsiColor| anstyle::Style::new().fg_color(Some(colour.into()));
         match self {
-            Self::Plain => anstyle::Style::new(),
+            Self::Plain | Self::Code => anstyle::Style::new(),
             Self::Heading => anstyle::Style::new().bold(),
             Self::Dim => anstyle::Style::new().effects(Effects::DIMMED),
             Self::Subject => colour(AnsiColor::Cyan),

@@ -3,7 +3,7 @@
 mod samples;
 
 use nearfar_report::Style;
-use nearfar_report::latency::{survey, survey_svg};
+use nearfar_report::latency::survey;
 use unicode_width::UnicodeWidthStr;
 
 const PLAIN: Style = Style {
@@ -16,7 +16,8 @@ fn surveys_of_machines_of_several_shapes() {
     for (name, machine) in samples::all() {
         if name != "large" {
             let survey_of = samples::surveys::survey(&machine);
-            insta::assert_snapshot!(format!("survey-{name}"), survey(&survey_of, false, &PLAIN));
+            let document = survey(&survey_of, &machine, false);
+            insta::assert_snapshot!(format!("survey-{name}"), document.to_text(&PLAIN));
         }
     }
 }
@@ -24,12 +25,13 @@ fn surveys_of_machines_of_several_shapes() {
 #[test]
 fn details_say_everything_of_each_pair() {
     let machine = samples::two_sockets();
-    insta::assert_snapshot!(survey(&samples::surveys::survey(&machine), true, &PLAIN));
+    let document = survey(&samples::surveys::survey(&machine), &machine, true);
+    insta::assert_snapshot!(document.to_text(&PLAIN));
 }
 
 #[test]
 fn nothing_measured_is_said_with_the_reason() {
-    let text = survey(&samples::surveys::nothing(), false, &PLAIN);
+    let text = survey(&samples::surveys::nothing(), &samples::two_sockets(), false).to_text(&PLAIN);
     assert!(
         text.starts_with("Nothing was measured") && text.contains("one CPU"),
         "{text}"
@@ -45,14 +47,10 @@ fn no_line_is_too_long_and_none_ends_in_spaces() {
                 .map(|end| samples::surveys::transfer(&machine, Some(end)))
                 .or(sample.transfer);
             for width in [100, 60] {
-                let text = survey(
-                    &sample,
-                    name != "large",
-                    &Style {
-                        colour: false,
-                        width,
-                    },
-                );
+                let text = survey(&sample, &machine, name != "large").to_text(&Style {
+                    colour: false,
+                    width,
+                });
                 let longest = text.lines().map(UnicodeWidthStr::width).max().unwrap();
                 assert!(longest <= width, "{name}: {longest} columns");
                 assert!(text.lines().all(|line| line.trim_end() == line), "{name}");
@@ -71,22 +69,25 @@ fn every_heading_of_an_emulated_machine_carries_its_label() {
     let label = "emulated machine, delays 90/140 ns";
     machine.origin.emulated = Some(label.to_owned());
     let sample = samples::surveys::survey(&machine);
-    let text = survey(&sample, false, &PLAIN).replace('\n', " ");
+    let text = survey(&sample, &machine, false)
+        .to_text(&PLAIN)
+        .replace('\n', " ");
     let text = text.split_whitespace().collect::<String>();
     let (without, headings) = (label.replace(' ', ""), 7);
     assert_eq!(text.matches(&without).count(), headings, "{text}");
     let text = text.replace("measuredinthisrun", "measured in this run");
     assert!(!text.contains("measured in this run"));
-    assert!(survey_svg(&sample, &machine).contains(label));
+    assert!(survey(&sample, &machine, false).to_svg().contains(label));
 }
 
 #[test]
 fn distances_stand_beside_what_was_measured() {
     let text = survey(
         &samples::surveys::survey(&samples::kunpeng()),
+        &samples::kunpeng(),
         false,
-        &PLAIN,
-    );
+    )
+    .to_text(&PLAIN);
     let mut below = text
         .lines()
         .skip_while(|line| !line.starts_with("Latency, relative"));
@@ -105,7 +106,7 @@ fn pictures_are_well_formed_and_fetch_nothing() {
         let mut sample = samples::surveys::survey(&machine);
         for all_below in [None, Some(64)] {
             sample.transfer = Some(samples::surveys::transfer(&machine, all_below));
-            let svg = survey_svg(&sample, &machine);
+            let svg = survey(&sample, &machine, false).to_svg();
             let mut reader = quick_xml::Reader::from_str(&svg);
             reader.config_mut().check_end_names = true;
             loop {
@@ -165,13 +166,13 @@ fn one_sample_is_called_that_and_has_no_spread() {
         .iter_mut()
         .for_each(|pair| once(&mut pair.round_trip_ns));
     for text in [
-        survey(&sample, false, &PLAIN),
-        survey(&sample, true, &PLAIN),
-        survey_svg(&sample, &machine),
+        survey(&sample, &machine, false).to_text(&PLAIN),
+        survey(&sample, &machine, true).to_text(&PLAIN),
+        survey(&sample, &machine, false).to_svg(),
     ] {
         assert!(!text.contains('±'), "{text}");
     }
-    let details = survey(&sample, true, &PLAIN);
+    let details = survey(&sample, &machine, true).to_text(&PLAIN);
     assert!(
         details.contains("one sample") && !details.contains("quartiles"),
         "{details}"

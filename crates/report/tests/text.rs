@@ -19,7 +19,7 @@ fn all_texts(machine: &Machine, style: &Style) -> Vec<String> {
     let checkup = samples::checkup(machine.clone(), 20);
     vec![
         topo::table(machine, style),
-        latency::table(&samples::latencies(machine), style),
+        latency::survey(&samples::surveys::survey(machine), machine, false).to_text(style),
         audit::table(&checkup.audit, style),
         checkup::screen(&checkup, style),
     ]
@@ -49,14 +49,6 @@ fn checkups_of_machines_of_several_shapes() {
 #[test]
 fn an_audit_names_evidence_cost_and_fix() {
     insta::assert_snapshot!(audit::table(&samples::findings::audit(2), &PLAIN));
-}
-
-#[test]
-fn measured_latencies_carry_their_spread_and_their_doubts() {
-    insta::assert_snapshot!(latency::table(
-        &samples::latencies(&samples::two_sockets()),
-        &PLAIN
-    ));
 }
 
 #[test]

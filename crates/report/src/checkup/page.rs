@@ -20,7 +20,7 @@ use crate::topo;
 use crate::wrapping::clean;
 
 /// Type and layout of the page.
-const STYLE: &str = include_str!("page/page.css");
+const STYLE: &str = include_str!("../document/write/page.css");
 /// Most warnings shown.
 const MOST_DIAGNOSTICS: usize = 200;
 

@@ -9,12 +9,11 @@ use nearfar_bench::transfer::{Nearness, TransferMatrix, TransferPair};
 use nearfar_machine::{CpuId, Distance, NodeId};
 use nearfar_statistics::{Figures, Interval};
 
-use super::panel::{Figure, Panel};
 use crate::amount::{count, nanoseconds};
-use crate::heat::Scale;
+use crate::document::{HeatCell, HeatMap, Scale};
 
 /// All matrices, in the order they were measured.
-pub(super) fn all(survey: &Survey) -> Vec<Panel> {
+pub(super) fn all(survey: &Survey) -> Vec<HeatMap> {
     let mut panels = Vec::new();
     if let Some(matrix) = &survey.latency {
         panels.push(latency(matrix));
@@ -31,8 +30,8 @@ pub(super) fn all(survey: &Survey) -> Vec<Panel> {
 /// Rows and columns of nodes, and the cells between them.
 fn by_node<'a, T: 'a>(
     pairs: impl Iterator<Item = (NodeId, NodeId, &'a T)>,
-    figure: impl Fn(&'a T) -> Option<Figure>,
-) -> (Vec<String>, Vec<String>, Vec<Vec<Option<Figure>>>) {
+    figure: impl Fn(&'a T) -> Option<HeatCell>,
+) -> (Vec<Vec<String>>, Vec<String>, Vec<Vec<Option<HeatCell>>>) {
     let pairs: BTreeMap<(NodeId, NodeId), &T> =
         pairs.map(|(from, to, pair)| ((from, to), pair)).collect();
     let rows: BTreeSet<NodeId> = pairs.keys().map(|nodes| nodes.0).collect();
@@ -42,8 +41,8 @@ fn by_node<'a, T: 'a>(
         .iter()
         .map(|&from| columns.iter().map(|&to| cell(from, to)).collect())
         .collect();
-    let names = |nodes: &BTreeSet<NodeId>| nodes.iter().map(ToString::to_string).collect();
-    (names(&rows), names(&columns), cells)
+    let columns = columns.iter().map(ToString::to_string).collect();
+    (HeatMap::names(rows), columns, cells)
 }
 
 fn in_nanoseconds(heat: f64) -> String {
@@ -51,7 +50,7 @@ fn in_nanoseconds(heat: f64) -> String {
 }
 
 /// The larger of the two distances from a median to a quartile; one sample has none.
-fn beside(
+fn spread(
     samples: usize,
     low: f64,
     median: f64,
@@ -65,7 +64,7 @@ fn beside(
     }
 }
 
-fn latency(matrix: &LatencyMatrix) -> Panel {
+fn latency(matrix: &LatencyMatrix) -> HeatMap {
     let pairs = || {
         matrix
             .pairs
@@ -86,24 +85,26 @@ fn latency(matrix: &LatencyMatrix) -> Panel {
                 &nanoseconds
             ),
         );
-        let beside = beside(
+        let spread = spread(
             pair.samples_ns.len(),
             pair.low_ns,
             pair.median_ns,
             pair.high_ns,
             &nanoseconds,
         );
-        Some(Figure {
+        Some(HeatCell {
             heat: pair.median_ns,
             value: nanoseconds(pair.median_ns),
-            beside,
+            spread,
             about,
+            ..HeatCell::default()
         })
     });
-    Panel {
+    HeatMap {
         title: "Latency".to_owned(),
         remark: "ns a load; row: node of the CPU, column: node of the memory".to_owned(),
-        corner: "node",
+        row_heads: vec!["node".to_owned()],
+        column_head: String::new(),
         rows,
         columns,
         cells,
@@ -114,7 +115,7 @@ fn latency(matrix: &LatencyMatrix) -> Panel {
 }
 
 /// How much more than the nearest memory of its row: measured, and by the distances. Nothing for one column.
-fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
+fn relative(matrix: &LatencyMatrix) -> Option<HeatMap> {
     let reachable = |pair: &LatencyPair| {
         pair.distance
             .filter(|&distance| distance != Distance::UNREACHABLE)
@@ -141,18 +142,20 @@ fn relative(matrix: &LatencyMatrix) -> Option<Panel> {
         let said = said.map_or("-".to_owned(), |said| format!("{said:.1}"));
         let about =
             format!("measured {measured:.2} times the nearest; the distances say {said} times");
-        Some(Figure {
+        Some(HeatCell {
             heat: measured,
             value: format!("{measured:.2}"),
-            beside: format!("/{said}"),
+            spread: format!("/{said}"),
             about,
+            ..HeatCell::default()
         })
     });
     let scale = Scale::relative(matrix.pairs.iter().filter_map(|pair| Some(ratios(pair)?.0)));
-    let panel = Panel {
+    let panel = HeatMap {
         title: "Latency, relative".to_owned(),
         remark: "times the nearest of the row: measured/what the distances say".to_owned(),
-        corner: "node",
+        row_heads: vec!["node".to_owned()],
+        column_head: String::new(),
         rows,
         columns,
         cells,
@@ -178,7 +181,7 @@ fn digits(gigabytes: f64) -> usize {
     }
 }
 
-fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
+fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> HeatMap {
     let of_traffic = || matrix.pairs.iter().filter(|pair| pair.traffic == traffic);
     let pairs = of_traffic().map(|pair| (pair.cpu_node, pair.memory_node, pair));
     let (rows, columns, cells) = by_node(pairs, |pair| {
@@ -192,18 +195,19 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
         );
         let figures = &pair.bytes_per_s;
         let digits = digits(figures.median / 1e9);
-        let spread = |bytes_per_s: f64| format!("{:.digits$}", bytes_per_s / 1e9);
-        Some(Figure {
+        let rounded = |bytes_per_s: f64| format!("{:.digits$}", bytes_per_s / 1e9);
+        Some(HeatCell {
             heat: 1e9 / figures.median.max(1.0),
             value: gigabytes(figures.median),
-            beside: beside(
+            spread: spread(
                 figures.samples.len(),
                 figures.low,
                 figures.median,
                 figures.high,
-                &spread,
+                &rounded,
             ),
             about,
+            ..HeatCell::default()
         })
     });
     let threads = of_traffic()
@@ -219,10 +223,11 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
         Traffic::Write => "plain stores",
         Traffic::Copy => "loads and stores, both counted",
     };
-    Panel {
+    HeatMap {
         title: format!("Bandwidth, {traffic}"),
         remark: format!("GB/s (10^9 bytes), {what}; {threads} a node"),
-        corner: "node",
+        row_heads: vec!["node".to_owned()],
+        column_head: String::new(),
         rows,
         columns,
         cells,
@@ -233,17 +238,18 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> Panel {
     }
 }
 
-fn transfer(matrix: &TransferMatrix) -> Panel {
+fn transfer(matrix: &TransferMatrix) -> HeatMap {
     let scale = Scale::over(matrix.pairs.iter().map(|pair| pair.round_trip_ns.median));
     let (corner, rows, columns, cells) = if matrix.all_cpus {
         cpu_by_cpu(matrix)
     } else {
         by_nearness(matrix)
     };
-    Panel {
+    HeatMap {
         title: "Transfer".to_owned(),
         remark: "ns for a cache line to another CPU and back".to_owned(),
-        corner,
+        row_heads: vec![corner.to_owned()],
+        column_head: String::new(),
         rows,
         columns,
         cells,
@@ -255,9 +261,9 @@ fn transfer(matrix: &TransferMatrix) -> Panel {
 
 type Table = (
     &'static str,
+    Vec<Vec<String>>,
     Vec<String>,
-    Vec<String>,
-    Vec<Vec<Option<Figure>>>,
+    Vec<Vec<Option<HeatCell>>>,
 );
 
 /// A row a node: what its own CPUs share, then the other nodes.
@@ -300,7 +306,7 @@ fn by_nearness(matrix: &TransferMatrix) -> Table {
     };
     (
         "node",
-        nodes.iter().map(name).collect(),
+        HeatMap::names(nodes.iter().map(name)),
         columns.collect(),
         nodes.iter().map(row).collect(),
     )
@@ -328,10 +334,10 @@ fn cpu_by_cpu(matrix: &TransferMatrix) -> Table {
         .iter()
         .map(|&from| cpus.iter().map(|&to| cell(from, to)).collect())
         .collect();
-    ("CPU", names.clone(), names, cells)
+    ("CPU", HeatMap::names(&names), names, cells)
 }
 
-fn between_cpus(pair: &TransferPair, with_spread: bool) -> Figure {
+fn between_cpus(pair: &TransferPair, with_spread: bool) -> HeatCell {
     let about = format!(
         "CPU {} to {}, {}: median {}, {}",
         pair.first,
@@ -346,18 +352,19 @@ fn between_cpus(pair: &TransferPair, with_spread: bool) -> Figure {
     } else {
         0
     };
-    let beside = beside(
+    let spread = spread(
         samples,
         figures.low,
         figures.median,
         figures.high,
         &nanoseconds,
     );
-    Figure {
+    HeatCell {
         heat: figures.median,
         value: nanoseconds(figures.median),
-        beside,
+        spread,
         about,
+        ..HeatCell::default()
     }
 }
 

@@ -1,84 +1,73 @@
-//! A survey as text: its matrices, the warnings about them, and how they were made.
+//! A survey: its matrices, the warnings about them, and how they were made.
 
 use nearfar_bench::bandwidth::BandwidthMatrix;
 use nearfar_bench::latency::{LatencyMatrix, SkippedPair, Warning};
 use nearfar_bench::survey::{Part, Survey};
 use nearfar_bench::transfer::TransferMatrix;
+use nearfar_machine::Machine;
 use nearfar_statistics::Interval;
 
-use super::panel::Panel;
 use super::{panels, skipped_pair};
 use crate::amount::{bytes, count};
-use crate::layout::{heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::document::{Block, Document, Head, HeatMap, Paragraph, Text};
+use crate::style::Role;
+use crate::summary;
 
-/// The matrices of a survey, each with its spread, the warnings about them, and how they were made; with `details` also a
-/// line a pair that says all that is known of it. Every heading says where the figures come from.
-pub fn survey(survey: &Survey, details: bool, style: &Style) -> String {
-    let panels = panels::all(survey);
-    let title = if panels.is_empty() {
+/// The matrices of a survey, the warnings about them, and how they were made; with `details` also a line a pair with all that
+/// is known of it. Every heading says where the figures come from.
+pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
+    let maps = panels::all(survey);
+    let title = if maps.is_empty() {
         "Nothing was measured"
     } else {
         "Near and far memory"
     };
-    let mut out = heading(style, title, &label(survey));
-    for panel in panels {
-        // A table of an emulated machine is not to be had without its label.
-        let emulated = survey
-            .emulated
-            .as_ref()
-            .map_or_else(String::new, |label| format!("; {label}"));
-        out.push_str(&heading(
-            style,
-            &panel.title,
-            &(panel.remark.clone() + &emulated),
-        ));
-        out.push_str(&panel.lines(style));
-        if details {
-            out.push_str(&every_pair(&panel, style));
+    let mut out = Document::with_head(Head {
+        tool: summary::name(machine),
+        title: title.to_owned(),
+        remark: label(survey),
+        emulated: survey.emulated.clone(),
+        ..Head::default()
+    });
+    for mut map in maps {
+        // A table of an emulated machine always carries its label.
+        if let Some(label) = &survey.emulated {
+            map.remark += &format!("; {label}");
         }
+        let pairs = details.then(|| every_pair(&map));
+        out.heat_map(map);
+        out.append(pairs.unwrap_or_default());
     }
-    out.push('\n');
-    for (first, text) in left_out(survey) {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Dim, &first),
-            Role::Plain,
-            &text,
-        ));
+    out.heading("How the figures were made", "");
+    for (what, text) in left_out(survey) {
+        out.labelled(Text::new(Role::Dim, what), text);
     }
-    for warning in warnings(survey) {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Warning, "! "),
-            Role::Plain,
-            &warning,
-        ));
-    }
-    for method in methods(survey) {
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &method));
-    }
-    whole(out)
+    warnings(survey).into_iter().for_each(|it| out.warning(it));
+    methods(survey).iter().for_each(|it| out.remark(it));
+    out
 }
 
 /// That the figures were measured now, or the label of the emulated machine.
-pub(super) fn label(survey: &Survey) -> String {
+fn label(survey: &Survey) -> String {
     survey
         .emulated
         .clone()
         .unwrap_or_else(|| "measured in this run".to_owned())
 }
 
-fn every_pair(panel: &Panel, style: &Style) -> String {
-    let all = panel.cells.iter().flatten().flatten();
-    all.map(|figure| paragraph(style, 4, (Role::Dim, ""), Role::Dim, &figure.about))
-        .collect()
+fn every_pair(map: &HeatMap) -> Document {
+    let mut out = Document::new();
+    for cell in map.cells.iter().flatten().flatten() {
+        out.push(Block::Paragraph(Paragraph {
+            indent: 4,
+            ..Paragraph::new(Text::new(Role::Dim, &cell.about))
+        }));
+    }
+    out
 }
 
 /// What was not measured, and why.
-pub(super) fn left_out(survey: &Survey) -> Vec<(String, String)> {
+fn left_out(survey: &Survey) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut pairs: Vec<&SkippedPair> = Vec::new();
     let of_latency = survey.latency.iter().flat_map(|matrix| &matrix.skipped);
@@ -115,7 +104,7 @@ pub(super) fn left_out(survey: &Survey) -> Vec<(String, String)> {
 }
 
 /// The warnings, each once, with the parts that have it where not all have; of other loads the largest.
-pub(super) fn warnings(survey: &Survey) -> Vec<String> {
+fn warnings(survey: &Survey) -> Vec<String> {
     let parts: Vec<(Part, &[Warning])> = [
         survey
             .latency
@@ -177,7 +166,7 @@ fn load(warning: &Warning) -> Option<f64> {
 }
 
 /// How each part was made.
-pub(super) fn methods(survey: &Survey) -> Vec<String> {
+fn methods(survey: &Survey) -> Vec<String> {
     let parts = [
         survey.latency.as_ref().map(|matrix| {
             format!(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{Distance, DistanceOrigin, Distances, Machine, NodeSet};
 
-use crate::heat::Scale;
+use crate::document::Scale;
 use crate::layout::{Cell, Grid, Side, heading, paragraph};
 use crate::style::{Role, Style};
 

@@ -120,10 +120,13 @@ impl Latency {
         })?;
         output::print(&match self.format {
             LatencyFormat::Table => {
-                nearfar_report::latency::survey(&survey, self.details, &output::style(colour))
+                nearfar_report::latency::survey(&survey, &machine, self.details)
+                    .to_text(&output::style(colour))
             }
             LatencyFormat::Json => output::json("bench-latency/1", Some(&machine.origin), &survey)?,
-            LatencyFormat::Svg => nearfar_report::latency::survey_svg(&survey, &machine),
+            LatencyFormat::Svg => {
+                nearfar_report::latency::survey(&survey, &machine, false).to_svg()
+            }
         })
     }
 

@@ -9,7 +9,7 @@ use nearfar_machine::{Distance, Distances, NodeId};
 
 use super::{Checkup, titled};
 use crate::amount::nanoseconds;
-use crate::heat::{HOTTEST, Scale};
+use crate::document::{HOTTEST, Scale};
 use crate::latency;
 use crate::topo::blocks::{Blocks, MOST_CELLS, class, step};
 use crate::topo::distances::remark;

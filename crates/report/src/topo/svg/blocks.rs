@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use maud::{Markup, html};
 use nearfar_machine::Distance;
 
-use crate::heat::{HOTTEST, Scale};
+use crate::document::{HOTTEST, Scale};
 
 /// More nodes than this have no cell with a figure each.
 pub(crate) const MOST_CELLS: usize = 64;

@@ -5,7 +5,7 @@ use nearfar_machine::{Distance, Distances, Machine};
 
 use super::blocks::{self, Blocks, MOST_CELLS};
 use super::{Drawn, at, text};
-use crate::heat::{HOTTEST, Scale};
+use crate::document::{HOTTEST, Scale};
 use crate::topo::distances::remark;
 
 /// Space for the names of rows.

@@ -22,7 +22,7 @@ pub(crate) const HOTTEST: u8 = 9;
 
 /// Where figures lie between the nearest and the farthest of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Scale {
+pub struct Scale {
     nearest: f64,
     /// The figure of the hottest step.
     top: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Scale {
 
 /// What equal steps mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spacing {
+pub enum Spacing {
     /// Equal differences.
     Linear,
     /// Equal ratios.
@@ -52,7 +52,7 @@ impl Scale {
     ///
     /// A table whose figures all are the same is cold. The hottest step stands for twice the nearest figure at least:
     /// 12 beside 10 is no disaster because nothing is farther.
-    pub(crate) fn over(figures: impl IntoIterator<Item = f64>) -> Self {
+    pub fn over(figures: impl IntoIterator<Item = f64>) -> Self {
         let figures: Vec<f64> = figures
             .into_iter()
             .filter(|figure| figure.is_finite())
@@ -86,14 +86,14 @@ impl Scale {
 
     /// The scale of every distance: ACPI's SLIT defines 10 as local and 20 as twice as far; what is farther has the colour of
     /// 20. 255, "cannot be reached", is no distance and has no step.
-    pub(crate) const DISTANCES: Self = Self {
+    pub const DISTANCES: Self = Self {
         nearest: 10.0,
         top: 20.0,
         spacing: Spacing::Linear,
     };
 
     /// The scale of distances for figures of which the least stands for 10, such as latencies.
-    pub(crate) fn relative(figures: impl IntoIterator<Item = f64>) -> Self {
+    pub fn relative(figures: impl IntoIterator<Item = f64>) -> Self {
         let positive = figures
             .into_iter()
             .filter(|figure| figure.is_finite() && *figure > 0.0);

@@ -1,0 +1,49 @@
+//! A matrix of figures whose colours say how bad they are.
+
+use super::Scale;
+
+/// A matrix with its colours.
+#[derive(Clone, Debug)]
+pub struct HeatMap {
+    pub title: String,
+    pub remark: String,
+    /// What the names of rows are, such as `node`; several where rows are combinations.
+    pub row_heads: Vec<String>,
+    /// What columns are, on pages; empty where the remark says it.
+    pub column_head: String,
+    /// The names of a row, as many as `row_heads`.
+    pub rows: Vec<Vec<String>>,
+    pub columns: Vec<String>,
+    /// By row, then column.
+    pub cells: Vec<Vec<Option<HeatCell>>>,
+    pub scale: Scale,
+    /// What the scale is over where it is not the figures themselves; written behind `linear scale`.
+    pub scale_of: &'static str,
+    /// A heat as the legend writes it, with its unit.
+    pub legend: fn(f64) -> String,
+}
+
+/// One figure of a matrix.
+#[derive(Clone, Debug, Default)]
+pub struct HeatCell {
+    /// What decides the colour: more is worse.
+    pub heat: f64,
+    /// The figure.
+    pub value: String,
+    /// How far samples spread, as it follows the figure: ` ±3`.
+    pub spread: String,
+    /// The interval of the figure where there is one, low and high: pages write it instead of the spread.
+    pub interval: Option<(String, String)>,
+    /// Everything known about it, shown when a pointer rests on it.
+    pub about: String,
+}
+
+impl HeatMap {
+    /// Names of rows that are plain words or numbers.
+    pub fn names<T: ToString>(names: impl IntoIterator<Item = T>) -> Vec<Vec<String>> {
+        names
+            .into_iter()
+            .map(|name| vec![name.to_string()])
+            .collect()
+    }
+}

@@ -1,0 +1,80 @@
+//! Rows of cells below a line of headings.
+
+use super::Text;
+use crate::style::Style;
+
+/// On which side of its column the text of a cell is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Align {
+    Left,
+    Right,
+}
+
+/// A table. Columns in which no row has text are not written.
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub(super) caption: String,
+    pub(super) indent: usize,
+    pub(super) columns: Vec<(String, Align)>,
+    pub(super) rows: Vec<Vec<Text>>,
+    pub(super) footnotes: Vec<Text>,
+}
+
+impl Table {
+    /// A table with these columns; without any heading text no line of headings is written.
+    pub fn new<T: AsRef<str>>(columns: &[(T, Align)]) -> Self {
+        let columns = columns
+            .iter()
+            .map(|(heading, align)| (crate::clean(heading.as_ref()), *align));
+        Self {
+            caption: String::new(),
+            indent: 2,
+            columns: columns.collect(),
+            rows: Vec::new(),
+            footnotes: Vec::new(),
+        }
+    }
+
+    /// Sets how many columns are left free before it in a terminal.
+    pub fn indent(mut self, indent: usize) -> Self {
+        self.indent = indent;
+        self
+    }
+
+    /// Sets what a page writes above it; the title of its section where there is none.
+    pub fn caption(mut self, caption: impl AsRef<str>) -> Self {
+        self.caption = crate::clean(caption.as_ref());
+        self
+    }
+
+    /// Adds a row; cells beyond the columns are dropped.
+    pub fn row(&mut self, mut cells: Vec<Text>) {
+        cells.truncate(self.columns.len());
+        self.rows.push(cells);
+    }
+
+    /// Adds a line below the table, and returns the mark to put behind what it is about, such as `[1]`.
+    pub fn footnote(&mut self, text: impl Into<Text>) -> String {
+        self.footnotes.push(text.into());
+        format!("[{}]", self.footnotes.len())
+    }
+
+    /// The table alone, for a terminal.
+    pub(crate) fn render(&self, style: &Style) -> String {
+        super::write::text::table(self, style)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The columns in which a row has text.
+    pub(super) fn used(&self) -> Vec<usize> {
+        let has_text = |column: &usize| {
+            self.rows
+                .iter()
+                .any(|row| row.get(*column).is_some_and(|cell| !cell.is_empty()))
+        };
+        (0..self.columns.len()).filter(has_text).collect()
+    }
+}

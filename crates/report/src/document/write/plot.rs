@@ -1,0 +1,120 @@
+//! The drawing of charts, for pages and pictures alike.
+//!
+//! Places along x are in percent of the `svg` element around them, so that one drawing fits a phone and a large screen while
+//! letters keep their size; places along y are in pixels.
+
+use maud::{Markup, html};
+
+use super::super::{Axis, Bars, Dot, DotsRow, Line};
+use super::spread_over_scale;
+
+/// Height of a row of dots or of a bar.
+pub(super) const STRIP_HEIGHT: i32 = 20;
+/// Height of a line of tick labels.
+pub(super) const TICKS_HEIGHT: i32 = 16;
+/// Height of a plot of x and y, without the labels of x.
+const PLOT_HEIGHT: i32 = 220;
+/// Height of a plot with the labels of x.
+pub(super) const WHOLE_PLOT_HEIGHT: i32 = PLOT_HEIGHT + 22;
+/// Space that labels of y need on the left.
+pub(super) const Y_LABELS: i32 = 56;
+/// Most ticks of an axis.
+const TICKS: usize = 5;
+
+/// A place along x.
+fn at(axis: &Axis, figure: f64) -> String {
+    percent(axis.share(figure))
+}
+
+fn percent(share: f64) -> String {
+    let text = format!("{:.2}", share * 100.0);
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text}%")
+}
+
+/// Vertical lines at the ticks.
+fn grid(axis: &Axis, height: i32) -> Markup {
+    html! {
+        @for (tick, _) in axis.ticks(TICKS) {
+            line.tick x1=(at(axis, tick)) x2=(at(axis, tick)) y1="0" y2=(height) {}
+        }
+    }
+}
+
+/// The labels of the ticks; those at the ends stay inside.
+pub(super) fn tick_labels(axis: &Axis, y: i32) -> Markup {
+    html! {
+        @for (tick, label) in axis.ticks(TICKS) {
+            @let class = match axis.share(tick) {
+                share if share < 0.06 => "dim",
+                share if share > 0.94 => "dim end",
+                _ => "dim middle",
+            };
+            text class=(class) x=(at(axis, tick)) y=(y) font-size="11" { (label) }
+        }
+    }
+}
+
+/// Every sample of a group, the interval of its median and the median.
+pub(super) fn dots(row: &DotsRow, axis: &Axis) -> Markup {
+    // Samples of one value stand below each other.
+    let height = |index: usize| STRIP_HEIGHT / 2 + [0, -4, 4, -2, 2, -6, 6][index % 7];
+    html! {
+        (grid(axis, STRIP_HEIGHT))
+        @if let Some((low, high)) = row.interval {
+            rect.interval x=(at(axis, low)) width=(percent(axis.share(high) - axis.share(low))) y="3" height=(STRIP_HEIGHT - 6) rx="2" {}
+        }
+        @for (index, it) in row.dots.iter().enumerate() { (dot(it, axis, height(index))) }
+        @if let Some(median) = row.median {
+            line.median x1=(at(axis, median)) x2=(at(axis, median)) y1="1" y2=(STRIP_HEIGHT - 1) {}
+        }
+    }
+}
+
+fn dot(dot: &Dot, axis: &Axis, y: i32) -> Markup {
+    let class = if dot.has_warning { "dot warned" } else { "dot" };
+    html! { circle class=(class) cx=(at(axis, dot.x)) cy=(y) r="2.4" {} }
+}
+
+/// A bar of amounts by class.
+pub(super) fn bar(bars: &Bars, amounts: &[f64]) -> Markup {
+    let step = spread_over_scale(bars.classes.len());
+    let mut ends = vec![0.0];
+    for amount in amounts {
+        ends.push(ends.last().copied().unwrap_or(0.0) + amount);
+    }
+    html! {
+        (grid(&bars.axis, STRIP_HEIGHT))
+        @for (class, sides) in ends.windows(2).enumerate() {
+            @let width = bars.axis.share(sides[1]) - bars.axis.share(sides[0]);
+            @if width > 0.0 {
+                rect class={ "part h" (step(class)) } x=(at(&bars.axis, sides[0])) width=(percent(width)) y="3" height=(STRIP_HEIGHT - 6) {
+                    @if let Some(name) = bars.classes.get(class) { title { (name) ": " (amounts[class]) } }
+                }
+            }
+        }
+    }
+}
+
+/// Dots and lines over x, with the labels of both axes; those of y are left of the drawing.
+pub(super) fn plot(x: &Axis, y: &Axis, dots: &[Dot], lines: &[Line]) -> Markup {
+    let down = |figure: f64| format!("{:.1}", (1.0 - y.share(figure)) * f64::from(PLOT_HEIGHT));
+    html! {
+        (grid(x, PLOT_HEIGHT))
+        @for (tick, label) in y.ticks(TICKS) {
+            line.tick x1="0" x2="100%" y1=(down(tick)) y2=(down(tick)) {}
+            text class="dim end" x="-8" y=(down(tick)) dy="4" font-size="11" { (label) }
+        }
+        @for dot in dots {
+            @let class = if dot.has_warning { "dot warned" } else { "dot" };
+            circle class=(class) cx=(at(x, dot.x)) cy=(down(dot.y)) r="2.2" {}
+        }
+        @for (number, line) in lines.iter().enumerate() {
+            @for points in line.points.windows(2) {
+                line class={ "line line" (number % 3) } x1=(at(x, points[0].0)) y1=(down(points[0].1))
+                    x2=(at(x, points[1].0)) y2=(down(points[1].1)) {}
+            }
+        }
+        (tick_labels(x, PLOT_HEIGHT + 16))
+    }
+}

@@ -1,0 +1,280 @@
+//! The heat maps and charts of a document as one self-contained picture, with its warnings and remarks.
+
+use maud::{Markup, PreEscaped, html};
+
+use super::super::{Axis, Block, Chart, HOTTEST, Head, HeatCell, HeatMap, Plot, Text};
+use super::plot::{self, STRIP_HEIGHT, TICKS_HEIGHT, WHOLE_PLOT_HEIGHT, Y_LABELS};
+use super::spread_over_scale;
+use crate::style::Role;
+use crate::topo::{SVG_THEME, at, ink, text};
+use crate::wrapping::{clean, wrap};
+
+/// Width of the picture in its own units.
+const WIDTH: i32 = 960;
+/// Space around everything, and between drawings.
+const MARGIN: i32 = 18;
+/// Least space for the names of rows.
+const MIN_LABEL: i32 = 40;
+/// Letters of the notes that fit into a line: 11 units high, about 0.52 of that wide.
+const NOTE_COLUMNS: usize = ((WIDTH - 2 * MARGIN) as f64 / (11.0 * 0.52)) as usize;
+
+/// Something drawn, and its size.
+struct Drawn {
+    markup: Markup,
+    width: i32,
+    height: i32,
+}
+
+/// The picture: legible on light and dark, all foreign text escaped, nothing fetched or run.
+pub(in super::super) fn whole(head: &Head, blocks: &[Block]) -> String {
+    let inner = WIDTH - 2 * MARGIN;
+    let drawn = blocks.iter().filter_map(|block| match block {
+        Block::HeatMap(map) => Some(draw(map, inner)),
+        Block::Chart(chart) => Some(draw_chart(chart, inner)),
+        _ => None,
+    });
+    let mut y = MARGIN + 58;
+    let mut placed = Vec::new();
+    for row in rows(drawn.collect(), inner) {
+        let mut x = MARGIN;
+        let height = row.iter().map(|drawn| drawn.height).max().unwrap_or(0);
+        for drawn in row {
+            placed.push(html! { g transform=(at(x, y)) { (drawn.markup) } });
+            x += drawn.width + 2 * MARGIN;
+        }
+        y += height + MARGIN;
+    }
+    let notes = notes(blocks);
+    placed.push(html! { g transform=(at(MARGIN, y)) { (notes.markup) } });
+    let height = y + notes.height + MARGIN;
+    let name = match head.tool.as_str() {
+        "" => head.title.clone(),
+        tool => format!("{tool}: {}", head.title),
+    };
+    let drawing = html! {
+        svg xmlns="http://www.w3.org/2000/svg" class="nearfar-map" viewBox={ "0 0 " (WIDTH) " " (height) } role="img" {
+            title { (clean(&name)) ", " (clean(&head.remark)) }
+            style { (PreEscaped(SVG_THEME)) }
+            rect class="paper" width=(WIDTH) height=(height) {}
+            g transform=(at(MARGIN, MARGIN)) {
+                (text("name", 0, 18, inner, 18, &name))
+                (text(if head.emulated.is_some() { "warn" } else { "dim" }, 0, 36, inner, 12, &head.remark))
+            }
+            @for part in &placed { (part) }
+        }
+    };
+    drawing.into_string()
+}
+
+/// Drawings side by side as far as they fit.
+fn rows(all: Vec<Drawn>, inner: i32) -> Vec<Vec<Drawn>> {
+    let mut rows: Vec<Vec<Drawn>> = Vec::new();
+    let mut taken = inner;
+    for drawn in all {
+        match rows.last_mut() {
+            Some(row) if taken + 2 * MARGIN + drawn.width <= inner => {
+                taken += 2 * MARGIN + drawn.width;
+                row.push(drawn);
+            }
+            _ => {
+                taken = drawn.width;
+                rows.push(vec![drawn]);
+            }
+        }
+    }
+    rows
+}
+
+fn draw(map: &HeatMap, inner: i32) -> Drawn {
+    let longest = map
+        .rows
+        .iter()
+        .map(|names| names.join(" ").chars().count())
+        .max()
+        .unwrap_or(0);
+    let label = (longest as i32 * 7 + 12).max(MIN_LABEL);
+    let (columns, top) = (map.columns.len().max(1) as i32, 52);
+    let cell_width = ((inner - label) / columns).clamp(3, 84);
+    let cell_height = cell_width.clamp(3, 34);
+    let size = (cell_width * 10 / 34).clamp(5, 13);
+    let names = size.clamp(8, 11);
+    let width = (label + columns * cell_width).max(420).min(inner);
+    // Where names would run into each other, every few of them are written.
+    let (column_step, row_step) = (
+        ((15 + cell_width) / cell_width) as usize,
+        ((9 + cell_height) / cell_height) as usize,
+    );
+    let place = |index: usize, cell: i32, start: i32| start + index as i32 * cell;
+    let markup = html! {
+        (text("name", 0, 12, width, 14, &map.title))
+        (text("dim", 0, 28, width, 11, &map.remark))
+        (text("dim end", label - 8, top - 6, label, names, &map.row_heads.join(" ")))
+        @for (column, name) in map.columns.iter().enumerate().step_by(column_step) {
+            text.dim.middle x=(place(column, cell_width, label) + cell_width / 2) y=(top - 6) font-size=(names) { (clean(name)) }
+        }
+        @for (row, (name, cells)) in map.rows.iter().zip(&map.cells).enumerate() {
+            @let y = place(row, cell_height, top);
+            @if row.is_multiple_of(row_step) {
+                text.dim.end x=(label - 8) y=(y + (cell_height + names * 7 / 10) / 2) font-size=(names) { (clean(&name.join(" "))) }
+            }
+            @for (column, figure) in cells.iter().enumerate() {
+                (cell(map, figure.as_ref(), place(column, cell_width, label), y, (cell_width, cell_height), size))
+            }
+        }
+        (legend(map, label, top + map.rows.len() as i32 * cell_height + 12))
+    };
+    Drawn {
+        markup,
+        width,
+        height: top + map.rows.len() as i32 * cell_height + 42,
+    }
+}
+
+fn cell(
+    map: &HeatMap,
+    figure: Option<&HeatCell>,
+    x: i32,
+    y: i32,
+    (width, height): (i32, i32),
+    size: i32,
+) -> Markup {
+    let Some(figure) = figure else {
+        return html! { rect class="hole" x=(x) y=(y) width=(width - 1) height=(height - 1) {} };
+    };
+    let step = map.scale.step(figure.heat);
+    let class = ink(Some(step));
+    let (middle, two_lines) = (x + width / 2, height >= 30 && !figure.spread.is_empty());
+    let baseline = y + (height + size * 7 / 10) / 2 - if two_lines { 6 } else { 0 };
+    html! {
+        g {
+            title { (clean(&figure.about)) }
+            rect class={ "h" (step) } x=(x) y=(y) width=(width - 1) height=(height - 1) {}
+            @if width >= 22 { text class=(class) x=(middle) y=(baseline) font-size=(size) { (figure.value) } }
+            @if two_lines { text class=(class) x=(middle) y=(baseline + 12) font-size="9" { (figure.spread.trim()) } }
+        }
+    }
+}
+
+/// The steps with the figures they stand for; nothing where all figures are the same.
+fn legend(map: &HeatMap, label: i32, y: i32) -> Markup {
+    let Some(spacing) = map.scale.spacing() else {
+        return html! {};
+    };
+    let width = 30;
+    html! {
+        @for step in 0..=HOTTEST {
+            rect class={ "h" (step) } x=(label + i32::from(step) * width) y=(y) width=(width - 1) height="8" {}
+            @if step.is_multiple_of(3) {
+                text.dim.middle x=(label + i32::from(step) * width + width / 2) y=(y + 20) font-size="10" {
+                    ((map.legend)(map.scale.figure(step)))
+                }
+            }
+        }
+        text.dim x=(label + (i32::from(HOTTEST) + 1) * width + 8) y=(y + 8) font-size="10" { (spacing.to_string()) " scale" (map.scale_of) }
+    }
+}
+
+/// A chart over the whole width, below its title.
+fn draw_chart(chart: &Chart, width: i32) -> Drawn {
+    let top = 40;
+    let (drawing, height) = match &chart.plot {
+        Plot::Dots(dots) => {
+            let rows = dots
+                .rows
+                .iter()
+                .map(|row| (&row.names, plot::dots(row, &dots.axis)));
+            strips(&dots.axis, rows.collect(), &[], width)
+        }
+        Plot::Bars(bars) => {
+            let rows = bars
+                .rows
+                .iter()
+                .map(|(names, amounts)| (names, plot::bar(bars, amounts)));
+            strips(&bars.axis, rows.collect(), &bars.classes, width)
+        }
+        Plot::Lines { x, y, dots, lines } => {
+            let drawing = html! {
+                (text("dim", 0, 6, width, 11, &y.title))
+                svg x=(Y_LABELS) y="16" width=(width - Y_LABELS) height=(WHOLE_PLOT_HEIGHT) overflow="visible" {
+                    (plot::plot(x, y, dots, lines))
+                }
+                (text("dim end", width, WHOLE_PLOT_HEIGHT + 30, width, 11, &x.title))
+            };
+            (drawing, WHOLE_PLOT_HEIGHT + 36)
+        }
+    };
+    let markup = html! {
+        (text("name", 0, 12, width, 14, &chart.title))
+        (text("dim", 0, 28, width, 11, &chart.about))
+        g transform=(at(0, top)) { (drawing) }
+    };
+    Drawn {
+        markup,
+        width,
+        height: top + height,
+    }
+}
+
+/// Rows of dots or bars below the labels of their axis, and a legend.
+fn strips(
+    axis: &Axis,
+    rows: Vec<(&Vec<String>, Markup)>,
+    classes: &[String],
+    width: i32,
+) -> (Markup, i32) {
+    let names: Vec<String> = rows.iter().map(|(names, _)| names.join(" ")).collect();
+    let longest = names
+        .iter()
+        .map(|name| name.chars().count())
+        .max()
+        .unwrap_or(0);
+    let label = (longest as i32 * 7 + 12).clamp(MIN_LABEL, width / 2);
+    let (room, first) = (width - label, TICKS_HEIGHT * 2);
+    let y = |number: usize| first + number as i32 * STRIP_HEIGHT;
+    let (end, step) = (y(rows.len()), spread_over_scale(classes.len()));
+    let drawing = html! {
+        (text("dim", label, 10, room, 11, &axis.title))
+        svg x=(label) y=(TICKS_HEIGHT) width=(room) height=(TICKS_HEIGHT) { (plot::tick_labels(axis, TICKS_HEIGHT - 4)) }
+        @for (number, ((_, drawing), name)) in rows.iter().zip(&names).enumerate() {
+            (text("dim end", label - 8, y(number) + 14, label, 11, name))
+            svg x=(label) y=(y(number)) width=(room) height=(STRIP_HEIGHT) { (drawing) }
+        }
+        @for (number, class) in classes.iter().enumerate() {
+            @let x = label + number as i32 * 150;
+            rect class={ "h" (step(number)) } x=(x) y=(end + 8) width="12" height="10" {}
+            (text("dim", x + 18, end + 17, 130, 11, class))
+        }
+    };
+    (drawing, end + if classes.is_empty() { 0 } else { 24 })
+}
+
+/// Warnings and paragraphs.
+fn notes(blocks: &[Block]) -> Drawn {
+    let class = |text: &Text| match text.spans().first().map(|span| span.role) {
+        Some(Role::Dim) => "dim",
+        _ => "line",
+    };
+    let note = |block: &Block| match block {
+        Block::Warning(text) => Some(("warn", text.plain())),
+        Block::Paragraph(it) if !it.label.is_empty() => {
+            Some(("warn", it.label.plain() + &it.text.plain()))
+        }
+        Block::Paragraph(it) => Some((class(&it.text), it.text.plain())),
+        _ => None,
+    };
+    let wrapped = |(class, note): (&'static str, String)| {
+        let lines = wrap(&note, NOTE_COLUMNS).into_iter();
+        lines.map(move |line| (class, line))
+    };
+    let lines: Vec<(&str, String)> = blocks.iter().filter_map(note).flat_map(wrapped).collect();
+    let markup = html! {
+        @for (y, (class, line)) in (12..).step_by(16).zip(&lines) {
+            text class=(class) x="0" y=(y) font-size="11" { (line) }
+        }
+    };
+    Drawn {
+        markup,
+        width: WIDTH - 2 * MARGIN,
+        height: lines.len() as i32 * 16,
+    }
+}
