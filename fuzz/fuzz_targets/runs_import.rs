@@ -37,7 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
                 write_csv(&table, &mut Vec::new()).expect("memory");
                 write_parquet(&table, Vec::new()).expect("memory");
             }
-            let again = serde_json::to_vec(&json!({"schema": "runs-export/1", "runs": wholes})).expect("as stored");
+            let again = serde_json::to_vec(&json!({"schema": "runs-export/2", "runs": wholes})).expect("as stored");
             assert_eq!(store.import(&again).expect("its own export").already, imported.runs);
             store.remove(&imported.runs).expect("nobody carries them out");
         }

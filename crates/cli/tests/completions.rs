@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nearfar_machine::{Machine, Origin, SourceKind};
-use nearfar_runs::{Cell, Ending, Host, NewRun, Store};
+use nearfar_runs::{Cell, Ending, Host, Metric, NewRun, Store};
 
 /// The answer to words typed so far, of which the last is completed, with the caches and stores of that directory.
 fn asked(shell: &str, words: &[&str], home: &Path) -> Output {
@@ -151,6 +151,7 @@ fn stored_runs_are_offered() {
         factors: &[],
         cells: &[Cell::new()],
         samples_per_cell: 1,
+        metrics: &[Metric::elapsed().primary()],
         seed: 7,
         warnings: &[],
         machine: &machine,

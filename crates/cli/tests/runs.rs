@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use nearfar_machine::{Machine, Origin, SourceKind};
-use nearfar_runs::{Cell, Ending, Factor, Host, NewRun, NewSample, Store, Taken};
+use nearfar_runs::{
+    Better, Cell, Ending, Factor, Histogram, Host, Metric, NewRun, NewSample, SampleResult, Store,
+};
 use serde_json::{Value, json};
 
 struct Place {
@@ -75,6 +77,11 @@ fn fill(store: &mut Store, label: &str) {
         factors: &factors,
         cells: &Cell::all(&factors),
         samples_per_cell: 2,
+        metrics: &[
+            Metric::elapsed().primary(),
+            Metric::integer("operations", "", Better::Higher),
+            Metric::histogram("latency_ns", "ns", Better::Lower),
+        ],
         seed: 7,
         warnings: &["the governor saves power".to_owned()],
         machine: &machine,
@@ -83,15 +90,22 @@ fn fill(store: &mut Store, label: &str) {
     });
     let run = run.unwrap();
     for (number, memory) in ["0", "F", "F", "0"].into_iter().enumerate() {
-        let taken = match number {
-            3 => Taken::Failed("the child died".to_owned()),
-            _ => Taken::Sample {
-                seconds: 1.5 + number as f64,
+        let mut latency = Histogram::new();
+        (1..=1000).for_each(|ns| latency.record(ns));
+        let result = match number {
+            3 => SampleResult::Failed("the child died".to_owned()),
+            _ => SampleResult::Measured {
+                values: [
+                    ("elapsed_s".to_owned(), (1.5 + number as f64).into()),
+                    ("operations".to_owned(), (7 * number as i64).into()),
+                    ("latency_ns".to_owned(), latency.into()),
+                ]
+                .into(),
                 warnings: (number == 1)
                     .then(|| "stolen time".to_owned())
                     .into_iter()
                     .collect(),
-                sample: json!({"faults": {"minor": number}}),
+                detail: json!({"faults": {"minor": number}}),
             },
         };
         let cell = Cell::new().with("memory", memory);
@@ -104,7 +118,7 @@ fn fill(store: &mut Store, label: &str) {
                     cell,
                     started_at_s: 1.75e9,
                     took_s: 2.0,
-                    taken,
+                    result,
                 },
             )
             .unwrap();
@@ -204,7 +218,7 @@ fn what_is_exported_can_be_imported_elsewhere() {
         csv.lines()
             .next()
             .unwrap()
-            .ends_with(",seconds,failed,warnings,memory,faults_minor"),
+            .ends_with(",failed,warnings,memory,elapsed_s,operations,latency_ns_count,latency_ns_p50,latency_ns_p90,latency_ns_p99,latency_ns_p999,latency_ns_max,faults_minor"),
         "{csv}"
     );
     let parquet = place

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use nearfar_machine::Machine;
 use nearfar_runs::{
-    Cell, Ending, Host, NewRun, NewSample, RunId, Sample, Store, Taken, now_s, summarise,
+    Cell, Ending, Host, Metric, NewRun, NewSample, RunId, Sample, SampleResult, Store,
+    check_values, now_s, summarise,
 };
 
 use crate::error::ExperimentError;
@@ -40,7 +41,7 @@ pub struct Options {
     pub resume: Resume,
     /// What the user calls the run.
     pub label: Option<String>,
-    /// Warnings about the whole run that are true as it begins.
+    /// What may be wrong with the whole run, in sentences, known as it begins.
     pub warnings: Vec<String>,
     /// How many samples may fail one after the other before the run stops.
     pub failures_in_a_row: u32,
@@ -135,7 +136,7 @@ pub fn carry_out_with<E: Experiment>(
     restored.map_err(|error| ExperimentError::Restore { run, error })?;
     let Work { begun, store, .. } = work;
     let stored = store.samples(run)?;
-    let cells = summarise(&begun.plan, &stored);
+    let cells = summarise(&begun.plan, &begun.metrics, &stored);
     let failed = stored
         .iter()
         .filter(|sample| sample.failed.is_some())
@@ -155,6 +156,7 @@ struct BegunRun<S> {
     run: RunId,
     seed: u64,
     plan: Vec<Cell>,
+    metrics: Vec<Metric>,
     taken: BTreeSet<Slot>,
     samples: Vec<Sampled<S>>,
     stored: Vec<Sample>,
@@ -192,11 +194,13 @@ fn begin<E: Experiment>(
         });
     }
     let (host, parameters) = (Host::here(), experiment.parameters());
+    let metrics = experiment.metrics();
     let fingerprint = fingerprint(machine, &host);
     let same = resume::Same {
         experiment: experiment.name(),
         parameters: &parameters,
         plan: &plan,
+        metrics: &metrics,
         fingerprint: &fingerprint,
         label: options.label.as_deref(),
         seed: options.seed,
@@ -215,6 +219,7 @@ fn begin<E: Experiment>(
             run: run.run,
             seed: detail.seed,
             plan,
+            metrics,
             taken,
             samples,
             stored,
@@ -228,6 +233,7 @@ fn begin<E: Experiment>(
         parameters: &parameters,
         factors: &experiment.factors(),
         cells: &plan,
+        metrics: &metrics,
         samples_per_cell: options.samples,
         seed,
         warnings: &options.warnings,
@@ -239,6 +245,7 @@ fn begin<E: Experiment>(
         run,
         seed,
         plan,
+        metrics,
         taken: BTreeSet::new(),
         samples: Vec::new(),
         stored: Vec::new(),
@@ -282,23 +289,22 @@ impl<E: Experiment> Work<'_, E> {
         let (started_at_s, started) = (now_s(), Instant::now());
         let answer = self.experiment.run(&cell, self.cancel);
         let took_s = started.elapsed().as_secs_f64();
-        let new = |taken| NewSample {
+        let new = |result| NewSample {
             round: slot.round,
             cell: cell.clone(),
             started_at_s,
             took_s,
-            taken,
+            result,
         };
         let sample = match answer {
             // Abandoned because of the cancel flag, which is no failure of the cell.
             Err(_) if self.cancel.load(Ordering::Relaxed) => return Ok(Attempt::Lost),
-            Err(error) => return self.failure(&new(Taken::Failed(whole(&*error)))),
+            Err(error) => return self.failure(&new(SampleResult::Failed(whole(&*error)))),
             Ok(sample) => sample,
         };
-        let value = E::value(&sample);
-        if !value.is_finite() {
-            let because = format!("its value is {value}, which is no time");
-            return self.failure(&new(Taken::Failed(because)));
+        let values = E::values(&sample);
+        if let Err(error) = check_values(&self.begun.metrics, &values) {
+            return self.failure(&new(SampleResult::Failed(error.to_string())));
         }
         let warnings = [E::warnings(&sample), self.settings.changed(&wanted)].concat();
         let unwritable = |error| ExperimentError::Sample {
@@ -306,19 +312,19 @@ impl<E: Experiment> Work<'_, E> {
             error,
         };
         let json = serde_json::to_value(&sample).map_err(unwritable)?;
-        let taken = Taken::Sample {
-            seconds: value,
+        let measured = SampleResult::Measured {
+            values: values.clone(),
             warnings: warnings.clone(),
-            sample: json,
+            detail: json,
         };
-        let number = self.store.add_sample(self.begun.run, &new(taken))?;
+        let number = self.store.add_sample(self.begun.run, &new(measured))?;
         self.in_a_row = 0;
         self.estimate.add(slot.item, took_s);
         self.begun.samples.push(Sampled {
             number,
             round: slot.round,
             cell,
-            seconds: value,
+            values,
             warnings,
             sample,
         });
@@ -336,8 +342,8 @@ impl<E: Experiment> Work<'_, E> {
         self.store.add_sample(self.begun.run, new)?;
         self.failed += 1;
         self.in_a_row += 1;
-        match &new.taken {
-            Taken::Failed(last) if self.in_a_row >= self.options.failures_in_a_row => {
+        match &new.result {
+            SampleResult::Failed(last) if self.in_a_row >= self.options.failures_in_a_row => {
                 let (run, count) = (self.begun.run, self.in_a_row);
                 Err(ExperimentError::Failures {
                     run,

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
-use nearfar_runs::{Cell, Factor};
+use nearfar_runs::{Cell, Factor, Metric, Values};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -51,10 +51,14 @@ pub trait Experiment {
     /// Why there is no sample. It is stored, and the run goes on, unless too many fail one after the other.
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError>;
 
-    /// The main value of a sample, in seconds.
-    fn value(sample: &Self::Sample) -> f64;
+    /// What each sample has. Exactly one metric is primary.
+    fn metrics(&self) -> Vec<Metric>;
 
-    /// What was wrong with a sample, in sentences.
+    /// The values of a sample by the metric's name. The primary metric always has one; others are left out where they
+    /// are unknown.
+    fn values(sample: &Self::Sample) -> Values;
+
+    /// What may be wrong with a sample, in sentences.
     fn warnings(sample: &Self::Sample) -> Vec<String> {
         let _ = sample;
         Vec::new()

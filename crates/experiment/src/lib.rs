@@ -29,6 +29,9 @@ pub use carry_out::{Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
 pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;
-pub use nearfar_runs::{Cell, CellSummary, Factor, Level, RunId};
+pub use nearfar_runs::{
+    Better, Cell, CellSummary, Factor, Histogram, Level, Metric, MetricKind, MetricValue, RunId,
+    Values,
+};
 pub use outcome::{Ended, Outcome, Sampled};
 pub use settings::{Leased, Setting, Settings};

@@ -1,6 +1,6 @@
 //! What a run gave.
 
-use nearfar_runs::{Cell, CellSummary, RunId};
+use nearfar_runs::{Cell, CellSummary, RunId, Values};
 
 /// How a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,9 +20,9 @@ pub struct Sampled<S> {
     pub round: u32,
     /// Its cell.
     pub cell: Cell,
-    /// Its main value.
-    pub seconds: f64,
-    /// What was wrong with it.
+    /// By the metric's name.
+    pub values: Values,
+    /// What may be wrong with it, in sentences.
     pub warnings: Vec<String>,
     /// All that the experiment keeps of it.
     pub sample: S,

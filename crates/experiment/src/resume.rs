@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_runs::{Cell, Detail, Filter, Run, RunId, RunState, Sample, Store};
+use nearfar_runs::{Cell, Detail, Filter, Metric, Run, RunId, RunState, Sample, Store};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -15,6 +15,7 @@ pub(crate) struct Same<'a> {
     pub experiment: &'a str,
     pub parameters: &'a Value,
     pub plan: &'a [Cell],
+    pub metrics: &'a [Metric],
     pub fingerprint: &'a str,
     pub label: Option<&'a str>,
     /// Where the user wants a certain one.
@@ -28,6 +29,7 @@ impl Same<'_> {
             && run.label.as_deref() == self.label
             && detail.parameters == *self.parameters
             && detail.plan == self.plan
+            && detail.metrics == self.metrics
             && self.seed.is_none_or(|seed| seed == detail.seed)
     }
 }
@@ -91,20 +93,22 @@ pub(crate) fn read<S: DeserializeOwned>(
     samples: &[Sample],
 ) -> Result<Vec<Sampled<S>>, ExperimentError> {
     let one = |stored: &Sample| {
-        let seconds = stored.seconds?;
+        if stored.failed.is_some() {
+            return None;
+        }
         let unreadable = |error| ExperimentError::Stored {
             run: run.run,
             number: stored.number,
             error,
         };
         Some(
-            serde_json::from_value(stored.sample.clone())
+            serde_json::from_value(stored.detail.clone())
                 .map_err(unreadable)
                 .map(|sample| Sampled {
                     number: stored.number,
                     round: stored.round,
                     cell: stored.cell.clone(),
-                    seconds,
+                    values: stored.values.clone(),
                     warnings: stored.warnings.clone(),
                     sample,
                 }),

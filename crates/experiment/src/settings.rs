@@ -128,7 +128,7 @@ impl<'a> Cells<'a> {
         Ok(())
     }
 
-    /// What is no longer as it was set, in sentences: warnings about the sample in between.
+    /// What is no longer as it was set, in sentences: warnings of the sample in between.
     pub(crate) fn changed(&mut self, wanted: &[Setting]) -> Vec<String> {
         let mut changed = Vec::new();
         for Setting { path, value } in wanted {

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Options, Outcome, Resume, Setting,
-    Settings, carry_out_with,
+    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Metric, Options, Outcome, Resume,
+    Setting, Settings, Values, carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Filter, RunState, Store};
@@ -138,8 +138,12 @@ impl Experiment for Fake {
         (self.happens)(self.attempts - 1, cell, cancel)
     }
 
-    fn value(sample: &f64) -> f64 {
-        *sample
+    fn metrics(&self) -> Vec<Metric> {
+        vec![Metric::elapsed().primary()]
+    }
+
+    fn values(sample: &f64) -> Values {
+        [("elapsed_s".to_owned(), (*sample).into())].into()
     }
 }
 
@@ -231,7 +235,7 @@ fn each_cell_gets_its_samples_in_rounds_and_settings_are_put_back() {
 }
 
 #[test]
-fn what_was_changed_by_others_meanwhile_is_a_doubt() {
+fn what_was_changed_by_others_meanwhile_is_a_warning() {
     let mut place = Place::new();
     let kernel = place.kernel.clone();
     let mut fake = Fake::new(1, move |attempt, _, _| {

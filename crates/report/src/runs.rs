@@ -2,7 +2,7 @@
 
 use nearfar_machine::Machine;
 use nearfar_runs::export::Imported;
-use nearfar_runs::{CellSummary, Detail, Removed, Run, RunState, Sample, counted};
+use nearfar_runs::{Better, CellSummary, Detail, Metric, Removed, Run, RunState, Sample, counted};
 use serde_json::Value;
 
 use crate::amount::{count, lead, moment};
@@ -87,12 +87,22 @@ pub fn show(
     style: &Style,
 ) -> String {
     let mut out = header(run, detail, machine, style);
-    out.push_str(&heading(
-        style,
-        "Cells",
-        "seconds; confidence: 95 % interval of the median",
-    ));
-    out.push_str(&table_of(detail, cells, style));
+    for metric in &detail.metrics {
+        let better = match metric.better {
+            Better::Lower => "lower is better",
+            Better::Higher => "higher is better",
+        };
+        let unit = match metric.unit.as_str() {
+            "" => String::new(),
+            unit => format!("{unit}; "),
+        };
+        out.push_str(&heading(
+            style,
+            &metric.name,
+            &format!("{unit}{better}; confidence: 95 % interval of the median"),
+        ));
+        out.push_str(&table_of(detail, metric, cells, style));
+    }
     out.push_str(&warnings(samples, style));
     whole(out)
 }
@@ -185,7 +195,7 @@ fn parameters(parameters: &Value) -> String {
     members.iter().filter_map(one).collect::<Vec<_>>().join(" ")
 }
 
-fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
+fn table_of(detail: &Detail, metric: &Metric, cells: &[CellSummary], style: &Style) -> String {
     let figures = [
         "avg",
         "max",
@@ -207,7 +217,7 @@ fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
     let mut grid = Grid::new(&columns);
     let largest = cells
         .iter()
-        .filter_map(|cell| cell.moments)
+        .filter_map(|cell| cell.metric(&metric.name)?.moments)
         .map(|moments| moments.max.abs())
         .fold(0.0, f64::max);
     let decimals = decimals(largest);
@@ -231,17 +241,22 @@ fn table_of(detail: &Detail, cells: &[CellSummary], style: &Style) -> String {
             .iter()
             .map(|factor| Cell::new(Role::Subject, level(&factor.name)))
             .collect();
-        let moments = cell.moments;
+        let figures = cell.metric(&metric.name);
+        let moments = figures.and_then(|figures| figures.moments);
         row.extend([
             Cell::from(number(moments.map(|moments| moments.mean))),
             Cell::from(number(moments.map(|moments| moments.max))),
             Cell::from(number(moments.map(|moments| moments.min))),
             Cell::from(number(moments.and_then(|moments| moments.stdev))),
-            Cell::from(number(cell.median)),
-            Cell::from(cell.confidence.map_or_else(String::new, |range| {
-                format!("{:.decimals$} to {:.decimals$}", range.low, range.high)
-            })),
-            Cell::from(cell.samples.to_string()),
+            Cell::from(number(figures.and_then(|figures| figures.median))),
+            Cell::from(
+                figures
+                    .and_then(|figures| figures.confidence)
+                    .map_or_else(String::new, |range| {
+                        format!("{:.decimals$} to {:.decimals$}", range.low, range.high)
+                    }),
+            ),
+            Cell::from(figures.map_or(0, |figures| figures.samples).to_string()),
             Cell::new(Role::Warning, unless_zero(cell.with_warnings)),
             Cell::new(Role::Critical, unless_zero(cell.failed)),
         ]);

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use nearfar_machine::{CpuId, CpuSet, Machine, Node, NodeId, Origin, SourceKind};
 use nearfar_runs::export::{SCHEMA, Whole};
-use nearfar_runs::{Cell, Ending, Factor, Filter, Host, NewRun, NewSample, Store, Taken};
+use nearfar_runs::{
+    Cell, Ending, Factor, Filter, Host, Metric, NewRun, NewSample, SampleResult, Store,
+};
 use serde_json::json;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,6 +86,7 @@ fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::E
         factors: &factors,
         cells: &cells,
         samples_per_cell: samples / 9,
+        metrics: &[Metric::elapsed().primary()],
         seed: 1,
         warnings: &[],
         machine: &machine(0),
@@ -91,12 +94,12 @@ fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::E
         host: &Host::here(),
     })?;
     for index in 0..samples {
-        let sample =
+        let detail =
             json!({"faults": {"minor": index, "major": 0}, "switches": 3, "stolen_s": 0.0});
-        let taken = Taken::Sample {
-            seconds: 1.0 + f64::from(index),
+        let result = SampleResult::Measured {
+            values: [("elapsed_s".to_owned(), (1.0 + f64::from(index)).into())].into(),
             warnings: vec![],
-            sample,
+            detail,
         };
         let cell = cells[index as usize % cells.len()].clone();
         store.add_sample(
@@ -106,7 +109,7 @@ fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::E
                 cell,
                 started_at_s: 1.8e9,
                 took_s: 1.0,
-                taken,
+                result,
             },
         )?;
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::metric::MetricError;
 use crate::run::RunId;
 
 /// What can go wrong with a store.
@@ -114,6 +115,13 @@ pub enum StoreError {
         found: u64,
         /// The bytes it says it has.
         should: u64,
+    },
+    /// An experiment declares metrics that cannot be stored.
+    #[error("cannot store the experiment {experiment}: {error}")]
+    Metrics {
+        experiment: String,
+        #[source]
+        error: MetricError,
     },
     /// SQLite refused.
     #[error("{}: {}{}", path.display(), error, advice(error))]

@@ -1,7 +1,7 @@
 //! Runs for other programs.
 //!
 //! ```text
-//!                 ┌─► Table: a row a sample, a column a factor and a column each scalar of a sample ─► CSV, Parquet
+//!                 ┌─► Table: a row a sample, a column a factor, a metric, a scalar of a sample's detail ─► CSV, Parquet
 //!  Store ─► Whole ┤
 //!                 └─► JSON with everything, the machine as well ─► Store::import elsewhere
 //! ```

@@ -9,13 +9,19 @@
 //!  Store::export ──► export::{Table ──► CSV, Parquet} or Exported (JSON, with the machine) ──► Store::import
 //! ```
 //!
-//! Knows nothing of what was measured: a sample is a cell (factor to level), one main value in seconds, and whatever
-//! JSON the experiment made of it. Does not run, order or judge anything.
+//! Knows nothing of what was measured: a sample is a cell (factor to level), the values of the metrics that its
+//! experiment declares, and whatever JSON the experiment made of it. Does not run, order or judge anything.
+
+#![allow(
+    missing_docs,
+    reason = "a plain field is documented where its name does not say enough"
+)]
 
 mod cell;
 mod error;
 pub mod export;
 mod host;
+mod metric;
 mod run;
 mod store;
 mod summary;
@@ -23,8 +29,12 @@ mod summary;
 pub use cell::{Cell, Factor, Level};
 pub use error::StoreError;
 pub use host::{Host, Owner};
+pub use metric::{
+    Better, Histogram, Metric, MetricError, MetricKind, MetricValue, Quantiles, Values,
+    check_metrics, check_values, primary,
+};
 pub use run::{
-    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunState, Sample, Taken, now_s,
+    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunState, Sample, SampleResult, now_s,
 };
 pub use store::{Journal, Removed, Store, default_path};
-pub use summary::{CellSummary, Counted, counted, summarise};
+pub use summary::{CellSummary, Counted, MetricSummary, counted, summarise};

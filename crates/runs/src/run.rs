@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::cell::{Cell, Factor};
 use crate::host::{Host, Owner};
+use crate::metric::{Metric, Values};
 
 /// The number of a run in its store: counted from 1, never given twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -93,7 +94,9 @@ pub struct NewRun<'a> {
     pub samples_per_cell: u32,
     /// The seed of the order.
     pub seed: u64,
-    /// Warnings about the whole run that are true as it begins.
+    /// What each sample has; exactly one is primary.
+    pub metrics: &'a [Metric],
+    /// What may be wrong with the whole run, in sentences, known as it begins.
     pub warnings: &'a [String],
     /// The machine it is made on.
     pub machine: &'a Machine,
@@ -157,9 +160,11 @@ pub struct Detail {
     pub factors: Vec<Factor>,
     /// The combinations that are measured, in the order of tables.
     pub plan: Vec<Cell>,
+    /// What each sample has; exactly one is primary.
+    pub metrics: Vec<Metric>,
     /// The seed of the order.
     pub seed: u64,
-    /// Warnings about the whole run.
+    /// What may be wrong with the whole run, in sentences.
     pub warnings: Vec<String>,
     /// Version of the kernel's build (`uname -v`).
     pub kernel_version: String,
@@ -169,17 +174,16 @@ pub struct Detail {
 
 /// What one attempt at a sample gave.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Taken {
-    /// A sample.
-    Sample {
-        /// The main value, in seconds.
-        seconds: f64,
-        /// What was wrong with it, in sentences.
+pub enum SampleResult {
+    Measured {
+        /// One for each metric of the run that is known; the primary one always is.
+        values: Values,
+        /// What may be wrong with the sample, in sentences.
         warnings: Vec<String>,
-        /// All that the experiment keeps of it.
-        sample: Value,
+        /// All else that the experiment keeps of it.
+        detail: Value,
     },
-    /// Nothing, because of this.
+    /// No sample, for this reason.
     Failed(String),
 }
 
@@ -194,8 +198,7 @@ pub struct NewSample {
     pub started_at_s: f64,
     /// How long it took with all preparations, in seconds.
     pub took_s: f64,
-    /// What it gave.
-    pub taken: Taken,
+    pub result: SampleResult,
 }
 
 /// A stored sample.
@@ -211,14 +214,21 @@ pub struct Sample {
     pub started_at_s: f64,
     /// How long it took with all preparations.
     pub took_s: f64,
-    /// The main value; `None` where it failed.
-    pub seconds: Option<f64>,
-    /// Why it failed.
+    /// By the metric's name; empty where the attempt failed.
+    pub values: Values,
+    /// Why the attempt failed.
     pub failed: Option<String>,
-    /// What was wrong with it.
+    /// What may be wrong with the sample, in sentences.
     pub warnings: Vec<String>,
-    /// All that the experiment kept of it; `null` where it failed.
-    pub sample: Value,
+    /// All else that the experiment kept of it; `null` where the attempt failed.
+    pub detail: Value,
+}
+
+impl Sample {
+    /// The value of a metric as one number (of a histogram: its median); `None` where it is unknown.
+    pub fn number(&self, metric: &str) -> Option<f64> {
+        Some(self.values.get(metric)?.number())
+    }
 }
 
 /// Which runs are listed.

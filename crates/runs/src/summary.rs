@@ -6,12 +6,12 @@ use nearfar_statistics::{Interval, Moments, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::cell::Cell;
+use crate::metric::{Metric, MetricValue, Quantiles};
 use crate::run::Sample;
 
-/// What the samples of one cell say together. Values are in seconds.
+/// What the samples of one cell say together.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CellSummary {
-    /// The cell.
     pub cell: Cell,
     /// How many samples have a value, those with warnings included.
     pub samples: usize,
@@ -19,12 +19,32 @@ pub struct CellSummary {
     pub with_warnings: usize,
     /// How many attempts failed.
     pub failed: usize,
+    /// One for each metric of the run, in the order in which it declares them.
+    pub metrics: Vec<MetricSummary>,
+}
+
+/// What the samples of one cell say of one metric, in its unit. A sample's histogram counts as its median.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct MetricSummary {
+    /// The metric's name.
+    pub metric: String,
+    /// How many samples have a value of it.
+    pub samples: usize,
     /// Mean, least, most and standard deviation; `None` without samples.
     pub moments: Option<Moments>,
-    /// Median; `None` without samples.
+    /// `None` without samples.
     pub median: Option<f64>,
     /// The 95 % confidence interval of the median; `None` below six samples.
     pub confidence: Option<Interval>,
+    /// Of all values in the histograms of all samples; `None` for metrics of other kinds.
+    pub quantiles: Option<Quantiles>,
+}
+
+impl CellSummary {
+    /// The summary of a metric.
+    pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
+        self.metrics.iter().find(|summary| summary.metric == name)
+    }
 }
 
 /// Something that was said of several samples.
@@ -66,7 +86,7 @@ pub fn counted(said: impl IntoIterator<Item = impl Into<String>>) -> Vec<Counted
 }
 
 /// Sums a run's samples up by cell, in the order of the plan; cells that are only in samples come last.
-pub fn summarise(plan: &[Cell], samples: &[Sample]) -> Vec<CellSummary> {
+pub fn summarise(plan: &[Cell], metrics: &[Metric], samples: &[Sample]) -> Vec<CellSummary> {
     let mut cells: Vec<&Cell> = plan.iter().collect();
     let planned: BTreeSet<&Cell> = plan.iter().collect();
     let others: BTreeSet<&Cell> = samples
@@ -81,27 +101,47 @@ pub fn summarise(plan: &[Cell], samples: &[Sample]) -> Vec<CellSummary> {
     }
     cells
         .into_iter()
-        .map(|cell| one(cell, by_cell.get(cell).map_or(&[], Vec::as_slice)))
+        .map(|cell| of_cell(cell, metrics, by_cell.get(cell).map_or(&[], Vec::as_slice)))
         .collect()
 }
 
-fn one(cell: &Cell, samples: &[&Sample]) -> CellSummary {
-    let values: Vec<f64> = samples.iter().filter_map(|sample| sample.seconds).collect();
-    let summary = Summary::of(&values);
+fn of_cell(cell: &Cell, metrics: &[Metric], samples: &[&Sample]) -> CellSummary {
+    let failed = samples.iter().filter(|sample| sample.failed.is_some());
+    let failed = failed.count();
     CellSummary {
         cell: cell.clone(),
-        samples: values.len(),
+        samples: samples.len() - failed,
         with_warnings: samples
             .iter()
             .filter(|sample| !sample.warnings.is_empty())
             .count(),
-        failed: samples
+        failed,
+        metrics: metrics
             .iter()
-            .filter(|sample| sample.failed.is_some())
-            .count(),
-        moments: Moments::of(&values),
+            .map(|metric| of_metric(&metric.name, samples))
+            .collect(),
+    }
+}
+
+fn of_metric(name: &str, samples: &[&Sample]) -> MetricSummary {
+    let values = || samples.iter().filter_map(|sample| sample.values.get(name));
+    let numbers: Vec<f64> = values().map(MetricValue::number).collect();
+    let histograms = values().filter_map(|value| match value {
+        MetricValue::Histogram(histogram) => Some(histogram.clone()),
+        _ => None,
+    });
+    let merged = histograms.reduce(|mut merged, histogram| {
+        merged.merge(&histogram);
+        merged
+    });
+    let summary = Summary::of(&numbers);
+    MetricSummary {
+        metric: name.to_owned(),
+        samples: numbers.len(),
+        moments: Moments::of(&numbers),
         median: summary.map(|summary| summary.median),
         confidence: summary.and_then(|summary| summary.confidence),
+        quantiles: merged.and_then(|merged| merged.quantiles()),
     }
 }
 

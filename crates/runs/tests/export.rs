@@ -3,13 +3,13 @@
 mod given;
 
 use nearfar_runs::export::{ImportError, Table, Values, Whole, write_csv, write_parquet};
-use nearfar_runs::{Cell, Factor, Filter, NewSample, RunState, Sample, Store, Taken};
+use nearfar_runs::{Cell, Factor, Filter, NewSample, RunState, Sample, SampleResult, Store};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use given::{Given, failure, sample};
+use given::{Given, elapsed, failure, sample};
 
 fn two_shapes(given: &Given) -> Vec<Whole> {
     let mut store = given.store();
@@ -17,10 +17,10 @@ fn two_shapes(given: &Given) -> Vec<Whole> {
     store.add_sample(first, &sample(1, "0", 1.5)).unwrap();
     store.add_sample(first, &failure(1, "1")).unwrap();
     let second = given.begin(&mut store, "io", None);
-    let taken = Taken::Sample {
-        seconds: 2.0,
+    let result = SampleResult::Measured {
+        values: elapsed(2.0),
         warnings: vec![],
-        sample: json!({"faults": {"minor": 0.5}, "seconds": 7, "done": true, "pages": [1, 2], "long": vec![0; 17]}),
+        detail: json!({"faults": {"minor": 0.5}, "elapsed_s": 7, "done": true, "pages": [1, 2], "long": vec![0; 17]}),
     };
     let cell = Cell::new().with("Depth", 32u32).with("memory", 0u32);
     store
@@ -31,7 +31,7 @@ fn two_shapes(given: &Given) -> Vec<Whole> {
                 cell,
                 started_at_s: 2.0,
                 took_s: 2.0,
-                taken,
+                result,
             },
         )
         .unwrap();
@@ -48,17 +48,18 @@ fn columns_of_different_runs_are_put_together() {
         .map(|column| column.name.as_str())
         .collect();
     let of_all =
-        "run label experiment host kernel emulated sample round started_at seconds failed warnings";
-    let expected =
-        format!("{of_all} memory Depth done faults_minor long pages_0 pages_1 sample_seconds");
+        "run label experiment host kernel emulated sample round started_at failed warnings";
+    let expected = format!(
+        "{of_all} memory Depth elapsed_s done detail_elapsed_s faults_minor long pages_0 pages_1"
+    );
     assert_eq!(names.join(" "), expected);
     assert_eq!(table.rows, 3);
     assert_eq!(
-        table.column("seconds"),
+        table.column("elapsed_s"),
         Some(&Values::Real(vec![Some(1.5), None, Some(2.0)]))
     );
     assert_eq!(
-        table.column("sample_seconds"),
+        table.column("detail_elapsed_s"),
         Some(&Values::Whole(vec![None, None, Some(7)]))
     );
     assert_eq!(
@@ -91,10 +92,10 @@ fn csv_quotes_what_needs_it() {
         "{text}"
     );
     assert!(
-        lines[1].contains(",,1,1,1250000000.0,1.5,,somebody else ran,0,"),
+        lines[1].contains(",,1,1,1250000000.0,,another process ran,0,,1.5,"),
         "{text}"
     );
-    assert!(lines[2].contains(",,it died,,1,"), "{text}");
+    assert!(lines[2].contains(",it died,,1,"), "{text}");
 }
 
 /// The rows of a Parquet file as its own crate reads them.
@@ -123,7 +124,7 @@ fn parquet_holds_the_table_with_types_and_gaps() {
         of(0, "label"),
         Some(Field::Str("a, \"quoted\" label".into()))
     );
-    assert_eq!(of(1, "seconds"), Some(Field::Null));
+    assert_eq!(of(1, "elapsed_s"), Some(Field::Null));
     assert_eq!(of(2, "done"), Some(Field::Bool(true)));
     assert_eq!(of(2, "faults_minor"), Some(Field::Double(0.5)));
 }
@@ -134,7 +135,7 @@ fn a_run_without_samples_is_a_table_without_rows() {
     let mut store = given.store();
     let run = given.begin(&mut store, "probe", None);
     let table = Table::of(&[store.whole(run).unwrap()]).unwrap();
-    assert_eq!((table.rows, table.columns.len()), (0, 12));
+    assert_eq!((table.rows, table.columns.len()), (0, 11));
     let mut out = Vec::new();
     write_parquet(&table, &mut out).unwrap();
     assert!(rows(out).is_empty());
@@ -147,16 +148,16 @@ fn samples_with_endless_values_are_no_table() {
     let run = given.begin(&mut store, "probe", None);
     let many: serde_json::Map<String, Value> =
         (0..5000).map(|n| (format!("v{n}"), n.into())).collect();
-    let taken = Taken::Sample {
-        seconds: 1.0,
+    let result = SampleResult::Measured {
+        values: elapsed(1.0),
         warnings: vec![],
-        sample: many.into(),
+        detail: many.into(),
     };
     store
         .add_sample(
             run,
             &NewSample {
-                taken,
+                result,
                 ..sample(1, "0", 1.0)
             },
         )
@@ -186,7 +187,7 @@ fn rows_of_which_each_has_a_column_of_its_own_are_no_table() {
 }
 
 fn exported(runs: &[Whole]) -> Vec<u8> {
-    serde_json::to_vec(&json!({"schema": "runs-export/1", "nearfar": "0.1.0", "runs": runs}))
+    serde_json::to_vec(&json!({"schema": "runs-export/2", "nearfar": "0.1.0", "runs": runs}))
         .unwrap()
 }
 
@@ -242,7 +243,7 @@ fn an_import_that_contradicts_itself_changes_nothing() {
         refused(|whole| whole.taken[0].failed = Some("no".into()))
             .contains("both failed and did not")
     );
-    assert!(refused(|whole| whole.taken[0].seconds = None).contains("no value and did not fail"));
+    assert!(refused(|whole| whole.taken[0].values.clear()).contains("no value"));
     assert!(refused(|whole| whole.taken[0].round = 0).contains("round 0"));
     assert!(
         refused(|whole| whole.detail.plan.push(whole.detail.plan[0].clone()))
@@ -314,7 +315,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(3, 40, 6, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
-            prop::collection::btree_map("[aA._]{0,3}|run|seconds|memory", inner, 0..6)
+            prop::collection::btree_map("[aA._]{0,3}|run|elapsed_s|memory", inner, 0..6)
                 .prop_map(|members| Value::Object(members.into_iter().collect())),
         ]
     })
@@ -362,10 +363,10 @@ fn of(number: u64, sample: Value) -> Sample {
         cell: Cell::new().with("memory", "0"),
         started_at_s: 0.0,
         took_s: 1.0,
-        seconds: Some(1.0),
+        values: elapsed(1.0),
         failed: None,
         warnings: vec![],
-        sample,
+        detail: sample,
     }
 }
 

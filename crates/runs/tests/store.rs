@@ -5,11 +5,12 @@ mod given;
 use std::fs;
 
 use nearfar_runs::{
-    Cell, Ending, Filter, Journal, NewSample, RunId, RunState, Store, StoreError, Taken,
+    Cell, Ending, Filter, Journal, Metric, NewSample, RunId, RunState, SampleResult, Store,
+    StoreError,
 };
 use serde_json::json;
 
-use given::{Given, failure, sample};
+use given::{Given, elapsed, failure, sample};
 
 #[test]
 fn a_run_is_kept_with_everything_that_belongs_to_it() {
@@ -46,11 +47,11 @@ fn a_run_is_kept_with_everything_that_belongs_to_it() {
     assert_eq!(detail.warnings, ["the governor saves power"]);
     assert_eq!(store.machine(run).unwrap(), given.machine);
     let samples = store.samples(run).unwrap();
-    assert_eq!(samples[0].seconds, Some(1.5));
-    assert_eq!(samples[0].warnings, ["somebody else ran"]);
-    assert_eq!(samples[0].sample, json!({"faults": {"minor": 3}}));
+    assert_eq!(samples[0].number("elapsed_s"), Some(1.5));
+    assert_eq!(samples[0].warnings, ["another process ran"]);
+    assert_eq!(samples[0].detail, json!({"faults": {"minor": 3}}));
     assert_eq!(
-        (samples[1].seconds, samples[1].failed.as_deref()),
+        (samples[1].number("elapsed_s"), samples[1].failed.as_deref()),
         (None, Some("it died"))
     );
 }
@@ -85,16 +86,16 @@ fn the_room_of_removed_runs_goes_back_to_the_file_system() {
         let mut store = given.store();
         let large = || {
             let run = given.begin(&mut store, "probe", None);
-            let taken = Taken::Sample {
-                seconds: 1.0,
+            let result = SampleResult::Measured {
+                values: elapsed(1.0),
                 warnings: vec![],
-                sample: json!({"text": "x".repeat(500_000)}),
+                detail: json!({"text": "x".repeat(500_000)}),
             };
             store
                 .add_sample(
                     run,
                     &NewSample {
-                        taken,
+                        result,
                         ..sample(1, "0", 1.0)
                     },
                 )
@@ -240,16 +241,16 @@ fn a_value_that_is_no_number_is_a_failure() {
     let mut store = given.store();
     let run = given.begin(&mut store, "probe", None);
     for seconds in [f64::NAN, f64::INFINITY] {
-        let taken = Taken::Sample {
-            seconds,
+        let result = SampleResult::Measured {
+            values: elapsed(seconds),
             warnings: vec![],
-            sample: json!({}),
+            detail: json!({}),
         };
         store
             .add_sample(
                 run,
                 &NewSample {
-                    taken,
+                    result,
                     ..sample(1, "0", 1.0)
                 },
             )
@@ -258,10 +259,13 @@ fn a_value_that_is_no_number_is_a_failure() {
     let samples = store.samples(run).unwrap();
     assert_eq!(
         samples[0].failed.as_deref(),
-        Some("its value is NaN, which is no time")
+        Some("the value of \"elapsed_s\" is not finite")
     );
     assert_eq!(
-        (samples[1].seconds, store.run(run).unwrap().failed),
+        (
+            samples[1].number("elapsed_s"),
+            store.run(run).unwrap().failed
+        ),
         (None, 2)
     );
 }
@@ -416,6 +420,10 @@ fn a_file_of_the_first_layout_is_read() {
         samples[0].cell,
         Cell::new().with("memory", 0u32).with("balancing", false)
     );
+    let metrics = store.detail(RunId(3)).unwrap().metrics;
+    assert_eq!(metrics, [Metric::elapsed().primary()]);
+    assert_eq!(samples[0].values, elapsed(2.0));
+    assert_eq!(samples[1].warnings, ["a page fault in the timed part"]);
     assert_eq!(store.machine(RunId(3)).unwrap().online_nodes().count(), 2);
     store.remove(&[RunId(3)]).unwrap();
 }

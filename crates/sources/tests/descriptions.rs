@@ -331,7 +331,12 @@ fn what_is_left_out_is_not_known() {
     let unknown = parse(
         "[[node]]\n[[bridge]]\nroot = \"0000:00\"\nnode = \"unknown\"\n[[nic]]\nname = \"e\"\nbridge = \"0000:00\"\n",
     );
-    assert!(unknown.networks.get().unwrap()[0].node.unknown_reason().is_some());
+    assert!(
+        unknown.networks.get().unwrap()[0]
+            .node
+            .unknown_reason()
+            .is_some()
+    );
 }
 
 #[test]

@@ -140,7 +140,14 @@ fn what_is_missing_is_not_known() {
         "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: <not available>\nnode 1 cpus: 2 3\nNo distance information available.\n",
     );
     assert!(machine.distances.unknown_reason().is_some());
-    assert!(machine.node(NodeId(0)).unwrap().memory.unknown_reason().is_some());
+    assert!(
+        machine
+            .node(NodeId(0))
+            .unwrap()
+            .memory
+            .unknown_reason()
+            .is_some()
+    );
     assert!(machine.warnings.is_empty(), "{:?}", machine.warnings);
     assert!(machine.caches.is_empty());
     assert_eq!(machine.cpus[0].core, None);

@@ -29,7 +29,14 @@ fn the_string_of_the_manual_gives_four_nodes_of_24_cpus() {
     assert_eq!(row(&machine, 0), [10, 16, 32, 33]);
     assert_eq!(row(&machine, 1), [16, 10, 16, 32]);
     assert!(machine.distances.get().unwrap().is_symmetric());
-    assert!(machine.node(NodeId(0)).unwrap().memory.unknown_reason().is_some());
+    assert!(
+        machine
+            .node(NodeId(0))
+            .unwrap()
+            .memory
+            .unknown_reason()
+            .is_some()
+    );
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The matrix in the words of the frame of experiments: a cell as levels of factors, and back.
 
-use nearfar_experiment::{Cell, Factor, Level};
+use nearfar_experiment::{Better, Cell, Factor, Level, Metric, MetricValue, Values};
 use nearfar_machine::{MAX_NUMBER, NodeId};
 
 use super::cell::{MatrixCell, Policy};
+use super::sample::Sample;
 use crate::probe::Where;
 
 /// The name of the experiment in the store.
@@ -68,6 +69,30 @@ pub(super) fn factors(cells: &[MatrixCell]) -> Vec<Factor> {
         }
     };
     [PNID, NB, MEMORY, CPUS].map(levels).into()
+}
+
+/// What a sample has. All but the run time need the trace, and are unknown without it.
+pub(super) fn metrics() -> Vec<Metric> {
+    vec![
+        Metric::elapsed().primary(),
+        Metric::real("remote_access_share", "1", Better::Lower),
+        Metric::integer("cross_node_migrations", "", Better::Lower),
+    ]
+}
+
+/// The values of those metrics that this sample knows.
+pub(super) fn values(sample: &Sample) -> Values {
+    let remote = sample.far_share().get().map(|&share| share.into());
+    let moved = sample.cross_node().map(MetricValue::from);
+    let values = [
+        ("elapsed_s", Some(sample.probe.seconds.into())),
+        ("remote_access_share", remote),
+        ("cross_node_migrations", moved),
+    ];
+    values
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
 }
 
 #[cfg(test)]

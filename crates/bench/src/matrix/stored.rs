@@ -76,7 +76,7 @@ fn taken(run: &Run, stored: &StoredSample) -> Result<Option<Taken>, NoAnswer> {
     let sample = match &stored.failed {
         Some(because) => Err(because.clone()),
         None => {
-            let read = serde_json::from_value(stored.sample.clone());
+            let read = serde_json::from_value(stored.detail.clone());
             Ok(read
                 .map_err(|source| unreadable(format!("sample {}", stored.number), run, source))?)
         }

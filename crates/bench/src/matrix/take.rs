@@ -13,7 +13,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Setting};
+use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Metric, Setting, Values};
 use nearfar_machine::{CpuSet, Known, Machine};
 use nearfar_trace::watch::{Watch, Watched};
 
@@ -226,8 +226,12 @@ impl Experiment for Matrix<'_> {
         self.once(&cell, cancel)
     }
 
-    fn value(sample: &Sample) -> f64 {
-        sample.probe.seconds
+    fn metrics(&self) -> Vec<Metric> {
+        frame::metrics()
+    }
+
+    fn values(sample: &Sample) -> Values {
+        frame::values(sample)
     }
 
     fn warnings(sample: &Sample) -> Vec<String> {

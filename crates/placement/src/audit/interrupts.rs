@@ -30,9 +30,12 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) -> After {
         return after;
     };
     let states = &site.machine.cpu_states;
-    for because in [states.isolated.unknown_reason(), states.nohz_full.unknown_reason()]
-        .into_iter()
-        .flatten()
+    for because in [
+        states.isolated.unknown_reason(),
+        states.nohz_full.unknown_reason(),
+    ]
+    .into_iter()
+    .flatten()
     {
         ledger.skip(ISOLATED, because);
     }

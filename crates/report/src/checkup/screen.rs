@@ -105,7 +105,10 @@ fn distances(checkup: &Checkup, style: &Style) -> String {
         (None, unknown_reason) => heading(
             style,
             "Distances",
-            &format!("not measured: {}", unknown_reason.unwrap_or("no reason given")),
+            &format!(
+                "not measured: {}",
+                unknown_reason.unwrap_or("no reason given")
+            ),
         ),
     };
     match machine.online_nodes().count() <= MOST_NODES {

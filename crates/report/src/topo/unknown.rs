@@ -32,11 +32,17 @@ pub(crate) fn reasons(machine: &Machine) -> BTreeMap<String, Vec<&'static str>> 
     let parts = [
         ("distances", machine.distances.unknown_reason()),
         ("PCI devices", machine.pci.unknown_reason()),
-        ("firmware's device nodes", machine.host_bridges.unknown_reason()),
+        (
+            "firmware's device nodes",
+            machine.host_bridges.unknown_reason(),
+        ),
         ("interrupts", machine.interrupts.unknown_reason()),
         ("network queues", machine.networks.unknown_reason()),
         ("NVMe paths", machine.nvme.unknown_reason()),
-        ("isolated CPUs", machine.cpu_states.isolated.unknown_reason()),
+        (
+            "isolated CPUs",
+            machine.cpu_states.isolated.unknown_reason(),
+        ),
         ("competing writers", machine.writers.unknown_reason()),
     ];
     let mut reasons: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();

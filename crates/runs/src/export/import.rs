@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::StoreError;
+use crate::metric::{Values, check_metrics, check_values};
 use crate::run::{Detail, Run, RunId, RunState};
 use crate::store::{Row, Store, by_uid, insert};
 
-/// The shape of the JSON that is read and written: `"schema": "runs-export/1"`.
-pub const SCHEMA: &str = "runs-export/1";
+/// The shape of the JSON that is read and written: `"schema": "runs-export/2"`.
+pub const SCHEMA: &str = "runs-export/2";
 
 /// What came of a file.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -139,7 +140,7 @@ fn as_a_copy(run: &Run, detail: &Detail, taken: &[Row]) -> Run {
         samples: taken.len() as u64,
         cells: detail.plan.len() as u64,
         failed: taken.iter().filter(|row| row.failed.is_some()).count() as u64,
-        with_warnings: taken.iter().filter(|row| row.with_warnings).count() as u64,
+        with_warnings: taken.iter().filter(|row| row.has_warnings).count() as u64,
         ..run.clone()
     }
 }
@@ -161,22 +162,21 @@ fn check(run: &Run, detail: &Detail, taken: &[Row]) -> Result<(), String> {
     {
         return Err(format!("it varies {} twice", factor.name));
     }
+    check_metrics(&detail.metrics).map_err(|error| error.to_string())?;
     let mut numbers = BTreeSet::new();
     for row in taken {
         if !numbers.insert(row.number) {
             return Err(format!("it has two samples {}", row.number));
         }
-        match (&row.seconds, &row.failed) {
-            (Some(_), Some(_)) => {
+        let values: Values = serde_json::from_str(&row.values)
+            .map_err(|error| format!("the values of sample {}: {error}", row.number))?;
+        match (values.is_empty(), &row.failed) {
+            (false, Some(_)) => {
                 return Err(format!("sample {} both failed and did not", row.number));
             }
-            (None, None) => {
-                return Err(format!(
-                    "sample {} has no value and did not fail",
-                    row.number
-                ));
-            }
-            _ => {}
+            (true, Some(_)) => {}
+            (_, None) => check_values(&detail.metrics, &values)
+                .map_err(|error| format!("sample {}: {error}", row.number))?,
         }
         if row.round == 0 {
             return Err(format!(

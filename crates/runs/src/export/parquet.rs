@@ -26,7 +26,7 @@ pub fn write<W: Write + Send>(table: &Table, out: W) -> Result<(), ParquetError>
         .set_created_by(concat!("nearfar version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(vec![KeyValue::new(
             "nearfar_schema".to_owned(),
-            "runs-table/1".to_owned(),
+            "runs-table/2".to_owned(),
         )]))
         .build();
     let mut file = SerializedFileWriter::new(out, schema(table)?, Arc::new(properties))?;

@@ -1,9 +1,11 @@
 //! Samples of one or several runs as columns of one type each.
 //!
 //! ```text
-//!  run label experiment host kernel emulated sample round started_at seconds failed warnings │ memory cpus │ faults_minor ...
-//!  ─────────────────────────── of every run ────────────────────────────────────────────── │ ─ factors ─ │ ─ of samples ─
+//!  run label experiment host kernel emulated sample round started_at failed warnings │ memory cpu │ elapsed_s │ faults_minor ...
+//!  ─────────────────────────── of every run ──────────────────────────────────────── │ factors ── │ metrics ─ │ details ─
 //! ```
+//!
+//! A metric of histograms is six columns: `latency_ns_count`, `_p50`, `_p90`, `_p99`, `_p999`, `_max`.
 //!
 //! Runs of different shapes get the columns of all of them, with nothing where a run has no such value. A column that
 //! holds whole numbers here and fractions there holds fractions; any other mixture is text.
@@ -15,6 +17,7 @@ use serde_json::Value;
 
 use super::{Whole, flat};
 use crate::cell::Level;
+use crate::metric::MetricValue;
 
 /// The most columns a table may have: more is a mistake in what the samples hold, and would take all memory.
 const MOST_COLUMNS: usize = 4096;
@@ -63,16 +66,19 @@ pub struct Table {
     pub rows: usize,
 }
 
-/// What a column is of, which decides its place: columns of all runs, then factors, then values of samples by path.
+/// What a column is of, which decides its place: columns of all runs, then factors, then metrics, then what
+/// else samples hold, by path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum Key {
     OfRun(usize),
     Factor(usize, String),
-    Sample(Vec<String>),
+    /// Its place among the metrics, its name, and for histograms which quantile.
+    Metric(usize, String, Option<Quantile>),
+    Detail(Vec<String>),
 }
 
 /// The columns of every run, in their order.
-const OF_RUN: [&str; 12] = [
+const OF_RUN: [&str; 11] = [
     "run",
     "label",
     "experiment",
@@ -82,7 +88,6 @@ const OF_RUN: [&str; 12] = [
     "sample",
     "round",
     "started_at",
-    "seconds",
     "failed",
     "warnings",
 ];
@@ -97,7 +102,14 @@ impl Table {
         for index in 0..OF_RUN.len() {
             found.cells.insert(Key::OfRun(index), Vec::new());
         }
-        let factors = places_of_factors(runs);
+        let factors = places(runs.iter().flat_map(|whole| {
+            let factors = whole.detail.factors.iter();
+            factors.map(|factor| factor.name.as_str())
+        }));
+        let metrics = places(runs.iter().flat_map(|whole| {
+            let metrics = whole.detail.metrics.iter();
+            metrics.map(|metric| metric.name.as_str())
+        }));
         for whole in runs {
             for sample in &whole.taken {
                 for (index, value) in of_run(whole, sample).into_iter().enumerate() {
@@ -107,10 +119,16 @@ impl Table {
                     let place = factors.get(factor).copied().unwrap_or(usize::MAX);
                     found.put(Key::Factor(place, factor.to_owned()), of_level(level));
                 }
-                flat::leaves(&sample.sample, &mut |path, value| {
+                for (name, value) in &sample.values {
+                    let place = metrics.get(name.as_str()).copied().unwrap_or(usize::MAX);
+                    of_value(value, |quantile, value| {
+                        found.put(Key::Metric(place, name.clone(), quantile), value);
+                    });
+                }
+                flat::leaves(&sample.detail, &mut |path, value| {
                     // What a single sample has beyond the limit need not be kept to be refused.
                     if !found.is_too_wide() {
-                        found.put(Key::Sample(path.to_vec()), value);
+                        found.put(Key::Detail(path.to_vec()), value);
                     }
                 });
                 if found.is_too_wide() {
@@ -154,7 +172,7 @@ struct Found {
 impl Found {
     fn put(&mut self, key: Key, value: Value) {
         let entry = self.cells.entry(key);
-        if let (Entry::Vacant(_), Key::Sample(path)) = (&entry, entry.key()) {
+        if let (Entry::Vacant(_), Key::Detail(path)) = (&entry, entry.key()) {
             self.of_names += path.iter().map(String::len).sum::<usize>();
         }
         entry.or_default().push((self.row, value));
@@ -167,14 +185,56 @@ impl Found {
     }
 }
 
-/// The place of each factor among the factors: as the first run that has it declares them.
-fn places_of_factors(runs: &[Whole]) -> BTreeMap<&str, usize> {
+/// The place of each name: as the first run that has it declares it.
+fn places<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> {
     let mut places = BTreeMap::new();
-    for factor in runs.iter().flat_map(|whole| &whole.detail.factors) {
+    for name in names {
         let next = places.len();
-        places.entry(factor.name.as_str()).or_insert(next);
+        places.entry(name).or_insert(next);
     }
     places
+}
+
+/// What a histogram is written as.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Quantile {
+    Count,
+    P50,
+    P90,
+    P99,
+    P999,
+    Max,
+}
+
+impl Quantile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+            Self::P999 => "p999",
+            Self::Max => "max",
+        }
+    }
+}
+
+fn of_value(value: &MetricValue, mut put: impl FnMut(Option<Quantile>, Value)) {
+    match value {
+        MetricValue::Integer(value) => put(None, (*value).into()),
+        MetricValue::Real(value) => put(None, (*value).into()),
+        MetricValue::Histogram(histogram) => {
+            put(Some(Quantile::Count), histogram.count().into());
+            let Some(found) = histogram.quantiles() else {
+                return;
+            };
+            put(Some(Quantile::P50), found.p50.into());
+            put(Some(Quantile::P90), found.p90.into());
+            put(Some(Quantile::P99), found.p99.into());
+            put(Some(Quantile::P999), found.p999.into());
+            put(Some(Quantile::Max), found.max.into());
+        }
+    }
 }
 
 fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
@@ -190,7 +250,6 @@ fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
         sample.number.into(),
         sample.round.into(),
         sample.started_at_s.into(),
-        sample.seconds.into(),
         sample.failed.clone().into(),
         warnings.into(),
     ]
@@ -213,8 +272,12 @@ impl Names {
         let (name, otherwise) = match key {
             Key::OfRun(index) => (OF_RUN[*index].to_owned(), ""),
             Key::Factor(_, name) => (name.clone(), "factor_"),
-            Key::Sample(path) if path.is_empty() => ("value".to_owned(), "sample_"),
-            Key::Sample(path) => (path.join("_").replace('.', "_"), "sample_"),
+            Key::Metric(_, name, None) => (name.clone(), "metric_"),
+            Key::Metric(_, name, Some(quantile)) => {
+                (format!("{name}_{}", quantile.name()), "metric_")
+            }
+            Key::Detail(path) if path.is_empty() => ("value".to_owned(), "detail_"),
+            Key::Detail(path) => (path.join("_").replace('.', "_"), "detail_"),
         };
         let prefixed = format!("{otherwise}{name}");
         let numbered = (2..).map(|number| format!("{prefixed}_{number}"));

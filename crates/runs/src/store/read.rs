@@ -7,10 +7,11 @@ use serde::de::DeserializeOwned;
 use super::Store;
 use crate::error::StoreError;
 use crate::host::{Alive, Owner};
+use crate::metric::Metric;
 use crate::run::{Detail, Filter, Run, RunId, RunState, Sample};
 
 const RUN: &str = "SELECT id, uid, experiment, title, label, state, failure, started_at_s, finished_at_s, samples,
-    doubtful, failed, cells, samples_per_cell, host, kernel, emulated, nearfar, fingerprint, pid, started_ticks, boot,
+    with_warnings, failed, cells, samples_per_cell, host, kernel, emulated, nearfar, fingerprint, pid, started_ticks, boot,
     pid_namespace FROM run";
 
 /// The run of that name, which is the same in every store.
@@ -72,11 +73,17 @@ impl Store {
     /// [`StoreError::NoSuchRun`]; [`StoreError::Damaged`] where it does not read as JSON.
     pub fn detail(&self, run: RunId) -> Result<Detail, StoreError> {
         let sql =
-            "SELECT parameters, factors, plan, warnings, seed, kernel_version, kernel_command_line
+            "SELECT parameters, factors, plan, warnings, metrics, seed, kernel_version, kernel_command_line
                    FROM detail WHERE run = ?1";
         let read = |row: &Row<'_>| {
-            let texts: [String; 4] = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
-            Ok((texts, row.get::<_, i64>(4)?, row.get(5)?, row.get(6)?))
+            let texts: [String; 5] = [
+                row.get(0)?,
+                row.get(1)?,
+                row.get(2)?,
+                row.get(3)?,
+                row.get(4)?,
+            ];
+            Ok((texts, row.get::<_, i64>(5)?, row.get(6)?, row.get(7)?))
         };
         let found = self
             .connection
@@ -88,11 +95,12 @@ impl Store {
                 path: self.path.clone(),
                 run,
             })?;
-        let [parameters, factors, plan, warnings] = &texts;
+        let [parameters, factors, plan, warnings, metrics] = &texts;
         Ok(Detail {
             parameters: self.parse(run, parameters)?,
             factors: self.parse(run, factors)?,
             plan: self.parse(run, plan)?,
+            metrics: self.parse(run, metrics)?,
             warnings: self.parse(run, warnings)?,
             seed: seed as u64,
             kernel_version,
@@ -100,52 +108,74 @@ impl Store {
         })
     }
 
+    /// The metrics that the samples of a run have.
+    pub(super) fn metrics(&self, run: RunId) -> Result<Vec<Metric>, StoreError> {
+        let sql = "SELECT metrics FROM detail WHERE run = ?1";
+        let found = self
+            .connection
+            .query_row(sql, [run.0], |row| row.get::<_, String>(0))
+            .optional();
+        let found = found.map_err(self.sqlite())?;
+        let text = found.ok_or_else(|| StoreError::NoSuchRun {
+            path: self.path.clone(),
+            run,
+        })?;
+        self.parse(run, &text)
+    }
+
     /// The samples of a run, in the order they were taken.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] where one does not read as JSON. A run that does not exist has none.
     pub fn samples(&self, run: RunId) -> Result<Vec<Sample>, StoreError> {
-        let sql =
-            "SELECT number, round, started_at_s, took_s, seconds, failed, cell, doubts, sample
+        let sql = "SELECT number, round, started_at_s, took_s, failed, cell, metric_values, warnings, detail
                    FROM sample WHERE run = ?1 ORDER BY number";
         let mut statement = self.connection.prepare(sql).map_err(self.sqlite())?;
         let mut rows = statement.query([run.0]).map_err(self.sqlite())?;
         let mut samples = Vec::new();
         while let Some(row) = rows.next().map_err(self.sqlite())? {
-            let of_row = || -> rusqlite::Result<_> {
-                let texts: [String; 3] = [row.get(6)?, row.get(7)?, row.get(8)?];
-                let number = row.get::<_, i64>(0)? as u64;
-                Ok((
-                    number,
-                    row.get(1)?,
-                    row.get(2)?,
-                    row.get(3)?,
-                    row.get(4)?,
-                    row.get(5)?,
-                    texts,
-                ))
-            };
-            let (number, round, started_at_s, took_s, seconds, failed, [cell, warnings, sample]) =
-                of_row().map_err(self.sqlite())?;
-            let (cell, warnings) = (self.parse(run, &cell)?, self.parse(run, &warnings)?);
-            let sample = self.parse(run, &sample)?;
-            samples.push(Sample {
-                number,
-                round,
-                cell,
-                started_at_s,
-                took_s,
-                seconds,
-                failed,
-                warnings,
-                sample,
-            });
+            samples.push(self.sample_of(run, row)?);
         }
         Ok(samples)
     }
 
     fn parse<T: DeserializeOwned>(&self, run: RunId, text: &str) -> Result<T, StoreError> {
         serde_json::from_str(text).map_err(|error| self.damaged(format!("run {run}"), error))
+    }
+
+    fn sample_of(&self, run: RunId, row: &Row<'_>) -> Result<Sample, StoreError> {
+        let number = row.get::<_, i64>(0).map_err(self.sqlite())? as u64;
+        let json = |column: usize| -> Result<serde_json::Value, StoreError> {
+            let text = row.get_ref(column).map_err(self.sqlite())?;
+            let what = || format!("sample {number} of run {run}");
+            let text = text.as_str().map_err(|error| self.damaged(what(), error))?;
+            serde_json::from_str(text).map_err(|error| self.damaged(what(), error))
+        };
+        let plain =
+            || -> rusqlite::Result<_> { Ok((row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)) };
+        let (round, started_at_s, took_s, failed) = plain().map_err(self.sqlite())?;
+        Ok(Sample {
+            number,
+            round,
+            started_at_s,
+            took_s,
+            failed,
+            cell: self.read(run, number, "cell", json(5)?)?,
+            values: self.read(run, number, "values", json(6)?)?,
+            warnings: self.read(run, number, "warnings", json(7)?)?,
+            detail: json(8)?,
+        })
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        run: RunId,
+        number: u64,
+        field: &str,
+        json: serde_json::Value,
+    ) -> Result<T, StoreError> {
+        let what = || format!("the field \"{field}\" of sample {number} of run {run}");
+        serde_json::from_value(json).map_err(|error| self.damaged(what(), error))
     }
 
     fn run_of(&self, row: &Row<'_>) -> rusqlite::Result<Run> {

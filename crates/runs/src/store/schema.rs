@@ -9,7 +9,8 @@ use rusqlite::{Connection, TransactionBehavior};
 pub(super) const APPLICATION_ID: i32 = 0x6e66_6172;
 
 /// What leads from each version to the next: the first from an empty file to version 1.
-pub(super) const STEPS: &[&str] = &["
+pub(super) const STEPS: &[&str] = &[
+    "
     CREATE TABLE machine (
         id INTEGER PRIMARY KEY,
         sha256 BLOB NOT NULL UNIQUE,
@@ -66,7 +67,20 @@ pub(super) const STEPS: &[&str] = &["
         sample TEXT NOT NULL,
         PRIMARY KEY (run, number)
     ) STRICT, WITHOUT ROWID;
-"];
+",
+    // Several metrics a sample: what layout 1 has in seconds becomes the metric elapsed_s. Factors of the probe's matrix
+    // get the names that they have everywhere else.
+    r#"
+    ALTER TABLE run RENAME COLUMN doubtful TO with_warnings;
+    ALTER TABLE detail ADD COLUMN metrics TEXT NOT NULL DEFAULT
+        '[{"name":"elapsed_s","unit":"s","better":"lower","primary":true,"kind":"real"}]';
+    ALTER TABLE sample RENAME COLUMN doubts TO warnings;
+    ALTER TABLE sample RENAME COLUMN sample TO detail;
+    ALTER TABLE sample ADD COLUMN metric_values TEXT NOT NULL DEFAULT '{}';
+    UPDATE sample SET metric_values = printf('{"elapsed_s":%!.17g}', seconds) WHERE seconds IS NOT NULL;
+    ALTER TABLE sample DROP COLUMN seconds;
+"#,
+];
 
 /// The version of a file's layout; 0 for one that holds nothing yet.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {

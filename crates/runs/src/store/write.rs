@@ -6,14 +6,21 @@ use serde_json::Value;
 
 use super::{Store, machines};
 use crate::error::StoreError;
-use crate::run::{Detail, Ending, NewRun, NewSample, Run, RunId, RunState, Sample, Taken, now_s};
+use crate::metric::{Values, check_metrics, check_values};
+use crate::run::{
+    Detail, Ending, NewRun, NewSample, Run, RunId, RunState, Sample, SampleResult, now_s,
+};
 
 impl Store {
     /// Begins a run, which this process owns.
     ///
     /// # Errors
-    /// SQLite's answer.
+    /// [`StoreError::Metrics`]; SQLite's answer.
     pub fn begin(&mut self, new: &NewRun<'_>) -> Result<RunId, StoreError> {
+        check_metrics(new.metrics).map_err(|error| StoreError::Metrics {
+            experiment: new.experiment.to_owned(),
+            error,
+        })?;
         let machine =
             serde_json::to_vec(new.machine).map_err(|error| self.damaged("the machine", error))?;
         let run = Run {
@@ -42,6 +49,7 @@ impl Store {
             parameters: new.parameters.clone(),
             factors: new.factors.to_vec(),
             plan: new.cells.to_vec(),
+            metrics: new.metrics.to_vec(),
             seed: new.seed,
             warnings: new.warnings.to_vec(),
             kernel_version: new.host.kernel_version.clone(),
@@ -97,42 +105,44 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotOurs`] when the run has ended or another process took it over; SQLite's answer.
     pub fn add_sample(&mut self, run: RunId, new: &NewSample) -> Result<u64, StoreError> {
-        let (seconds, failed, warnings, sample) = match new.taken.clone() {
-            // SQLite would store it as NULL, or JSON would have no word for it.
-            Taken::Sample { seconds, .. } if !seconds.is_finite() => (
-                None,
-                Some(format!("its value is {seconds}, which is no time")),
-                Vec::new(),
-                Value::Null,
-            ),
-            Taken::Sample {
-                seconds,
+        let (values, failed, warnings, detail) = match new.result.clone() {
+            SampleResult::Measured {
+                values,
                 warnings,
-                sample,
-            } => (Some(seconds), None, warnings, sample),
-            Taken::Failed(because) => (None, Some(because), Vec::new(), Value::Null),
+                detail,
+            } => match check_values(&self.metrics(run)?, &values) {
+                Ok(()) => (values, None, warnings, detail),
+                // NaN, for example, has no JSON.
+                Err(error) => (
+                    Values::new(),
+                    Some(error.to_string()),
+                    Vec::new(),
+                    Value::Null,
+                ),
+            },
+            SampleResult::Failed(reason) => (Values::new(), Some(reason), Vec::new(), Value::Null),
         };
-        let (is_doubtful, is_failed) = (!warnings.is_empty(), failed.is_some());
+        let (has_warnings, is_failed) = (!warnings.is_empty(), failed.is_some());
         let row = Row::try_from(Sample {
             number: 0,
             round: new.round,
             cell: new.cell.clone(),
             started_at_s: new.started_at_s,
             took_s: new.took_s,
-            seconds,
+            values,
             failed,
             warnings,
-            sample,
+            detail,
         });
         let mut row = row.map_err(|error| self.damaged("the sample", error))?;
         let owner = self.us.clone();
-        let sql = "UPDATE run SET samples = samples + 1, doubtful = doubtful + ?2, failed = failed + ?3
+        let sql = "UPDATE run SET samples = samples + 1, with_warnings = with_warnings + ?2, failed = failed + ?3
                    WHERE id = ?1 AND state = 'running' AND pid = ?4 AND started_ticks = ?5 AND boot = ?6
                    RETURNING samples";
         let number = self.write(|transaction| {
             let of_run = params![
                 run.0,
-                is_doubtful,
+                has_warnings,
                 is_failed,
                 owner.pid,
                 owner.started_ticks as i64,
@@ -232,7 +242,7 @@ pub(crate) fn insert(
 
 fn insert_run(transaction: &Transaction<'_>, run: &Run, machine: i64) -> rusqlite::Result<()> {
     let sql = "INSERT INTO run (uid, experiment, title, label, state, failure, started_at_s, finished_at_s, samples,
-               doubtful, failed, cells, samples_per_cell, host, kernel, emulated, nearfar, fingerprint, pid,
+               with_warnings, failed, cells, samples_per_cell, host, kernel, emulated, nearfar, fingerprint, pid,
                started_ticks, boot, pid_namespace, machine)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
                ?22, ?23)";
@@ -276,8 +286,8 @@ fn insert_detail(
     run: RunId,
     detail: &Detail,
 ) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO detail (run, parameters, factors, plan, seed, warnings, kernel_version, kernel_command_line)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let sql = "INSERT INTO detail (run, parameters, factors, plan, seed, warnings, kernel_version, kernel_command_line,
+               metrics) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     let values = params![
         run.0,
         text(&detail.parameters)?,
@@ -288,6 +298,7 @@ fn insert_detail(
         text(&detail.warnings)?,
         detail.kernel_version,
         detail.kernel_command_line,
+        text(&detail.metrics)?,
     ];
     transaction.execute(sql, values).map(|_| ())
 }
@@ -301,11 +312,12 @@ pub(crate) struct Row {
     cell: String,
     started_at_s: f64,
     took_s: f64,
-    pub(crate) seconds: Option<f64>,
+    /// JSON of [`Values`].
+    pub(crate) values: String,
     pub(crate) failed: Option<String>,
     warnings: String,
-    pub(crate) with_warnings: bool,
-    sample: String,
+    pub(crate) has_warnings: bool,
+    detail: String,
 }
 
 impl TryFrom<Sample> for Row {
@@ -318,17 +330,17 @@ impl TryFrom<Sample> for Row {
             cell: serde_json::to_string(&sample.cell)?,
             started_at_s: sample.started_at_s,
             took_s: sample.took_s,
-            seconds: sample.seconds,
+            values: serde_json::to_string(&sample.values)?,
             failed: sample.failed,
             warnings: serde_json::to_string(&sample.warnings)?,
-            with_warnings: !sample.warnings.is_empty(),
-            sample: serde_json::to_string(&sample.sample)?,
+            has_warnings: !sample.warnings.is_empty(),
+            detail: serde_json::to_string(&sample.detail)?,
         })
     }
 }
 
 fn insert_samples(transaction: &Transaction<'_>, run: RunId, rows: &[Row]) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO sample (run, number, round, cell, started_at_s, took_s, seconds, failed, doubts, sample)
+    let sql = "INSERT INTO sample (run, number, round, cell, started_at_s, took_s, metric_values, failed, warnings, detail)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     let mut statement = transaction.prepare(sql)?;
     for row in rows {
@@ -339,10 +351,10 @@ fn insert_samples(transaction: &Transaction<'_>, run: RunId, rows: &[Row]) -> ru
             row.cell,
             row.started_at_s,
             row.took_s,
-            row.seconds,
+            row.values,
             row.failed,
             row.warnings,
-            row.sample,
+            row.detail,
         ])?;
     }
     Ok(())

@@ -5,7 +5,9 @@
 use std::path::PathBuf;
 
 use nearfar_machine::{CpuSet, Machine, Node, NodeId, Origin, SourceKind};
-use nearfar_runs::{Cell, Ending, Factor, Host, NewRun, NewSample, RunId, Store, Taken};
+use nearfar_runs::{
+    Cell, Ending, Factor, Host, Metric, NewRun, NewSample, RunId, SampleResult, Store, Values,
+};
 use serde_json::{Value, json};
 
 pub struct Given {
@@ -41,6 +43,7 @@ impl Given {
             factors: &self.factors,
             cells: &Cell::all(&self.factors),
             samples_per_cell: 4,
+            metrics: &[Metric::elapsed().primary()],
             seed: u64::MAX,
             warnings: &["the governor saves power".to_owned()],
             machine: &self.machine,
@@ -68,23 +71,28 @@ impl Given {
 }
 
 pub fn sample(round: u32, memory: &str, seconds: f64) -> NewSample {
-    let taken = Taken::Sample {
-        seconds,
-        warnings: vec!["somebody else ran".to_owned()],
-        sample: json!({"faults": {"minor": 3}}),
+    let result = SampleResult::Measured {
+        values: elapsed(seconds),
+        warnings: vec!["another process ran".to_owned()],
+        detail: json!({"faults": {"minor": 3}}),
     };
     NewSample {
         round,
         cell: Cell::new().with("memory", memory),
         started_at_s: 1.25e9,
         took_s: seconds,
-        taken,
+        result,
     }
+}
+
+/// The values of a sample that took so long.
+pub fn elapsed(seconds: f64) -> Values {
+    [("elapsed_s".to_owned(), seconds.into())].into()
 }
 
 pub fn failure(round: u32, memory: &str) -> NewSample {
     NewSample {
-        taken: Taken::Failed("it died".to_owned()),
+        result: SampleResult::Failed("it died".to_owned()),
         ..sample(round, memory, 1.0)
     }
 }

@@ -44,14 +44,14 @@ impl Show {
             store.detail(id).map_err(of_store)?,
             store.samples(id).map_err(of_store)?,
         );
-        let summary = summarise(&detail.plan, &samples);
+        let summary = summarise(&detail.plan, &detail.metrics, &samples);
         if self.format.format == Format::Json {
             let shown = Shown {
                 run: &run,
                 detail: &detail,
                 summary: &summary,
             };
-            return output::print(&output::json("runs-show/1", None, &shown)?);
+            return output::print(&output::json("runs-show/2", None, &shown)?);
         }
         let style = output::style(colour);
         let machine = store.machine(id).ok();
