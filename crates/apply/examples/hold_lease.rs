@@ -11,7 +11,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use nearfar_apply::lease::{self, Leases};
-use nearfar_apply::tasks;
+use nearfar_proc::tasks;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -11,10 +11,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use nearfar_machine::CpuSet;
+use nearfar_proc::mountinfo::{self, Mount};
+use nearfar_proc::system::{KernelVersion, release};
+use nearfar_proc::{cgroup, tasks};
 
 /// Where hierarchies with the cpuset controller are mounted, and what was read of them.
 #[derive(Debug)]
@@ -27,17 +29,13 @@ pub struct Cpusets {
     allowed: HashMap<Vec<u8>, Option<CpuSet>>,
 }
 
-/// A mounted hierarchy of control groups.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Hierarchy {
-    /// Where it is mounted.
-    pub place: PathBuf,
-    /// The group that is the root of the mount (field 4 of proc_pid_mountinfo(5)).
-    pub root: PathBuf,
-    /// Whether it is of version 2.
-    pub version_2: bool,
-    /// Whether it may have the cpuset controller: of version 2, or of version 1 with that controller.
-    pub may_have_cpusets: bool,
+/// A mounted hierarchy of control groups that may have the cpuset controller.
+#[derive(Debug)]
+struct Hierarchy {
+    place: PathBuf,
+    /// The group that is the root of the mount.
+    root: PathBuf,
+    version_2: bool,
 }
 
 impl Default for Cpusets {
@@ -49,17 +47,9 @@ impl Default for Cpusets {
 impl Cpusets {
     /// Finds the hierarchies of this process's mount namespace.
     pub fn of_this_system() -> Self {
-        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let release = rustix::system::uname()
-            .release()
-            .to_string_lossy()
-            .into_owned();
         let mut cpusets = Self {
-            mounts: hierarchies(&mounts)
-                .into_iter()
-                .filter(|mount| mount.may_have_cpusets)
-                .collect(),
-            keeps_requests: keeps_requests(&release),
+            mounts: hierarchies(mountinfo::of_this_process().unwrap_or_default()),
+            keeps_requests: keeps_requests(&release()),
             online: CpuSet::new(),
             possible: CpuSet::new(),
             allowed: HashMap::new(),
@@ -92,7 +82,7 @@ impl Cpusets {
 
     /// The CPUs that a thread's cpuset allows. None where there is no cpuset, or it cannot be seen from here.
     pub fn allowed(&mut self, tid: i32) -> Option<CpuSet> {
-        let groups = std::fs::read(format!("/proc/{tid}/cgroup")).ok()?;
+        let groups = tasks::groups(tid).ok()?;
         if let Some(known) = self.allowed.get(&groups) {
             return known.clone();
         }
@@ -120,16 +110,15 @@ impl Cpusets {
     }
 
     fn read(&self, groups: &[u8]) -> Option<CpuSet> {
-        let (group, version_2) = cpuset_of(groups)?;
-        let files: &[&str] = match version_2 {
+        let group = cgroup::group_with(groups, "cpuset")?;
+        let files: &[&str] = match group.version_2 {
             true => &["cpuset.cpus.effective"],
             false => &["cpuset.effective_cpus", "effective_cpus"],
         };
-        let mount = self
-            .mounts
-            .iter()
-            .rfind(|mount| mount.version_2 == version_2 && group.starts_with(&mount.root))?;
-        let below = group.strip_prefix(&mount.root).ok()?;
+        let mount = self.mounts.iter().rfind(|mount| {
+            mount.version_2 == group.version_2 && group.path.starts_with(&mount.root)
+        })?;
+        let below = group.path.strip_prefix(&mount.root).ok()?;
         // A group without the controller has the CPUs of the nearest one above that has it.
         below.ancestors().find_map(|group| {
             let directory = mount.place.join(group);
@@ -143,78 +132,20 @@ impl Cpusets {
     }
 }
 
-/// The group whose cpuset a task has, and whether it is of version 2. The controller is in one hierarchy only: in version 1
-/// where there is a line for it.
-fn cpuset_of(groups: &[u8]) -> Option<(PathBuf, bool)> {
-    let lines = || {
-        groups
-            .split(|&byte| byte == b'\n')
-            .map(|line| line.splitn(3, |&byte| byte == b':'))
-    };
-    let path = |path: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(path));
-    let first = lines().find_map(|mut line| {
-        let (_, controllers, group) = (line.next()?, line.next()?, line.next()?);
-        controllers
-            .split(|&byte| byte == b',')
-            .any(|name| name == b"cpuset")
-            .then(|| (path(group), false))
+/// The hierarchies that may have the cpuset controller: of version 2, or of version 1 with that controller.
+fn hierarchies(mounts: Vec<Mount>) -> Vec<Hierarchy> {
+    let with_cpusets = mounts.into_iter().filter(|mount| match &*mount.kind {
+        "cgroup2" | "cpuset" => true,
+        "cgroup" => mount.has_option("cpuset"),
+        _ => false,
     });
-    first.or_else(|| {
-        lines().find_map(|mut line| {
-            let (number, controllers, group) = (line.next()?, line.next()?, line.next()?);
-            (number == b"0" && controllers.is_empty()).then(|| (path(group), true))
+    with_cpusets
+        .map(|mount| Hierarchy {
+            version_2: mount.kind == "cgroup2",
+            place: mount.place,
+            root: mount.root,
         })
-    })
-}
-
-/// The hierarchies that a list of mounts has (proc_pid_mountinfo(5)).
-pub fn hierarchies(mountinfo: &[u8]) -> Vec<Hierarchy> {
-    let mount = |line: &[u8]| {
-        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        let (kind, options) = (*fields.get(dash + 1)?, *fields.get(dash + 3)?);
-        let has_cpuset = || {
-            kind == b"cpuset"
-                || options
-                    .split(|&byte| byte == b',')
-                    .any(|option| option == b"cpuset")
-        };
-        let version_2 = kind == b"cgroup2";
-        (version_2 || matches!(kind, b"cgroup" | b"cpuset")).then_some(())?;
-        let (place, root) = (unescaped(fields.get(4)?), unescaped(fields.get(3)?));
-        Some(Hierarchy {
-            place,
-            root,
-            version_2,
-            may_have_cpusets: version_2 || has_cpuset(),
-        })
-    };
-    mountinfo
-        .split(|&byte| byte == b'\n')
-        .filter_map(mount)
         .collect()
-}
-
-/// `\040` stands for a space (mangle() in fs/seq_file.c).
-fn unescaped(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, after @ ..] = rest {
-        let octal = after
-            .get(..3)
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match (first, octal) {
-            (b'\\', Some(byte)) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
 fn cpus_in(file: &str) -> Option<CpuSet> {
@@ -224,13 +155,8 @@ fn cpus_in(file: &str) -> Option<CpuSet> {
 /// Whether a kernel of this release (`6.12.117+deb12-amd64`) leaves what a task asked for as it was when its cpuset changes:
 /// `user_cpus_ptr` is kept for every task since commit 8f9ea86fdf99, in 6.2. No for a release that cannot be read.
 pub fn keeps_requests(release: &str) -> bool {
-    let mut numbers = release
-        .split(|character: char| !character.is_ascii_digit())
-        .map(str::parse::<u32>);
-    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-        return false;
-    };
-    (major, minor) >= (6, 2)
+    let since = KernelVersion { major: 6, minor: 2 };
+    KernelVersion::of_release(release).is_some_and(|version| version >= since)
 }
 
 /// The CPUs of a file that has a list of CPUs, such as /sys/devices/system/node/node0/cpulist.
@@ -252,34 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn the_group_is_of_the_hierarchy_that_has_the_controller() {
-        let hybrid = b"5:freezer:/\n3:cpu,cpuset:/batch/a:b\n0::/user.slice\n";
-        assert_eq!(
-            cpuset_of(hybrid),
-            Some((PathBuf::from("/batch/a:b"), false))
-        );
-        assert_eq!(
-            cpuset_of(b"0::/user.slice\n"),
-            Some((PathBuf::from("/user.slice"), true))
-        );
-        assert_eq!(cpuset_of(b"1:name=systemd:/\n"), None);
-        assert_eq!(cpuset_of(b"\xff\n"), None);
-    }
-
-    #[test]
-    fn mounts_are_found_with_their_roots() {
+    fn hierarchies_that_may_have_cpusets_are_found() {
         let text = b"30 1 0:1 / /sys/fs/cgroup/unified rw shared:1 - cgroup2 cgroup2 rw\n\
             31 1 0:2 /a\\040b /c rw - cgroup cgroup rw,cpuset\n32 1 0:3 / /d rw - cgroup cgroup rw,memory\nnonsense\n";
-        let expected = [("/sys/fs/cgroup/unified", "/", true), ("/c", "/a b", false)];
-        let expected = expected.map(|(place, root, version_2)| Hierarchy {
-            place: place.into(),
-            root: root.into(),
-            version_2,
-            may_have_cpusets: true,
-        });
-        let mut found = hierarchies(text);
-        found.retain(|mount| mount.may_have_cpusets);
-        assert_eq!(found, expected);
+        let found = hierarchies(mountinfo::mounts(text));
+        let found = found
+            .iter()
+            .map(|it| (it.place.to_str(), it.root.to_str(), it.version_2));
+        let expected = [
+            (Some("/sys/fs/cgroup/unified"), Some("/"), true),
+            (Some("/c"), Some("/a b"), false),
+        ];
+        assert!(found.eq(expected));
     }
 
     #[test]
@@ -293,7 +203,6 @@ mod tests {
             place,
             root: "/root".into(),
             version_2: true,
-            may_have_cpusets: true,
         };
         let mut cpusets = Cpusets::of_this_system();
         cpusets.mounts = vec![mount];

@@ -42,12 +42,12 @@ use files::Held;
 use guard::Guard;
 use record::{Contents, Header, Record};
 
-use crate::affinity;
 use crate::cpuset::Cpusets;
 use crate::lock::Lock;
 use crate::state::StateDir;
 use crate::target::{STATE_DIR, Target, plain};
-use crate::tasks::TaskId;
+use nearfar_proc::TaskId;
+use nearfar_proc::affinity;
 
 /// Others hold the directory's lock while they set or undo a few files.
 const PATIENCE: Duration = Duration::from_secs(10);

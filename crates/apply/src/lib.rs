@@ -17,7 +17,6 @@
 //! What is **not** defined here: two runs against one system with different state directories do not see each other's
 //! lock. Changes to sysfs and procfs do not survive a reboot; [`export`] writes what does.
 
-pub mod affinity;
 mod apply;
 mod check;
 pub mod cpuset;
@@ -36,7 +35,6 @@ mod setting;
 mod state;
 pub mod system;
 mod target;
-pub mod tasks;
 pub mod trusted;
 mod undo;
 

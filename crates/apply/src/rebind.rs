@@ -5,8 +5,10 @@
 //! again only where its maker asked for it.
 
 use std::io;
+use std::path::Path;
 
 use nearfar_machine::PciAddress;
+use nearfar_proc::mountinfo::{self, Mount};
 
 use crate::system::{System, first_line, text};
 
@@ -151,7 +153,7 @@ fn disks_of(system: &dyn System, device: PciAddress) -> Vec<String> {
 
 /// What says that a disk is in use.
 struct DisksInUse {
-    mountinfo: String,
+    mounts: Vec<Mount>,
     swaps: String,
 }
 
@@ -160,7 +162,7 @@ impl DisksInUse {
         // No /proc/swaps: a kernel without swap. No mountinfo: nothing can be told.
         let swaps = text(system, "/proc/swaps").unwrap_or_default();
         Ok(Self {
-            mountinfo: text(system, "/proc/self/mountinfo")?,
+            mounts: mountinfo::mounts(&system.read("/proc/self/mountinfo")?),
             swaps,
         })
     }
@@ -179,14 +181,11 @@ impl DisksInUse {
         if self.swaps.lines().any(|line| swap(&line)) {
             return Some("swap space".to_owned());
         }
-        // Fields: id, parent, major:minor, root, mount point, ... - type, source, options (proc(5)). Btrfs gives a
-        // number of its own, so the source counts too.
-        let mounted = self.mountinfo.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            let same =
-                fields.get(2).is_some_and(|it| *it == number) || fields.contains(&path.as_str());
-            same.then(|| fields.get(4).copied().unwrap_or("somewhere").to_owned())
-        });
-        mounted.map(|place| format!("mounted on {place}"))
+        // Btrfs gives a number of its own, so the source counts too.
+        let mounted = self
+            .mounts
+            .iter()
+            .find(|mount| mount.device == number || mount.source == Path::new(&path))?;
+        Some(format!("mounted on {}", mounted.place.display()))
     }
 }

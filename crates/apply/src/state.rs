@@ -16,9 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use rustix::fs::{
-    Dir, Mode, OFlags, ResolveFlags, fstat, fsync, mkdirat, openat, openat2, unlinkat,
-};
+use rustix::fs::{Dir, Mode, OFlags, fstat, fsync, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
 use crate::error::ApplyError;
@@ -234,8 +232,6 @@ fn make_in_tree(root: &OwnedFd) -> io::Result<()> {
 
 /// A directory below the root of a tree; its links lead no further than the root.
 fn in_tree(root: &OwnedFd, path: &str) -> io::Result<OwnedFd> {
-    let path = if path.is_empty() { "." } else { path };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(root, path, flags, Mode::empty(), resolve)?)
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    Ok(nearfar_proc::rooted::open(root, path, flags)?)
 }

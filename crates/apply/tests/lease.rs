@@ -12,8 +12,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nearfar_apply::lease::{Fate, LeaseError, Leases};
-use nearfar_apply::{affinity, tasks};
 use nearfar_machine::CpuSet;
+use nearfar_proc::{affinity, tasks};
 use support::child::example;
 use tempfile::TempDir;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use nearfar_machine::{CpuId, CpuSet, Machine};
+use nearfar_proc::cpu_times::{self, CpuTimes, StatFile};
 
 use crate::warning::Warning;
 
@@ -15,52 +16,22 @@ const OTHER_LOAD_PERCENT: f64 = 25.0;
 /// What the CPUs have done since boot, from `/proc/stat` (proc_stat(5)), and this process among them.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Ticks {
-    cpus: BTreeMap<CpuId, OneCpu>,
+    cpus: BTreeMap<CpuId, CpuTimes>,
     /// Seconds of CPU time this process has used.
     own_s: f64,
-}
-
-/// One CPU's ticks since boot.
-#[derive(Debug, PartialEq, Default, Clone, Copy)]
-struct OneCpu {
-    stolen: u64,
-    busy: u64,
-    all: u64,
 }
 
 impl Ticks {
     /// Reads them; none where the file cannot be read.
     pub(crate) fn now() -> Self {
         Self::parse(
-            &std::fs::read_to_string("/proc/stat").unwrap_or_default(),
+            &StatFile::default().read().unwrap_or_default(),
             own_seconds(),
         )
     }
 
-    fn parse(text: &str, own_s: f64) -> Self {
-        let cpus = text.lines().filter_map(|line| {
-            let mut fields = line.split_whitespace();
-            let cpu = CpuId(fields.next()?.strip_prefix("cpu")?.parse().ok()?);
-            // user nice system idle iowait irq softirq steal; guest time is already in user.
-            let ticks: Vec<u64> = fields
-                .map_while(|field| field.parse().ok())
-                .take(8)
-                .collect();
-            let sum = |ticks: &[u64]| {
-                ticks
-                    .iter()
-                    .fold(0u64, |sum, &ticks| sum.saturating_add(ticks))
-            };
-            let busy = sum(ticks.get(..3)?).saturating_add(sum(ticks.get(5..7)?));
-            Some((
-                cpu,
-                OneCpu {
-                    stolen: *ticks.get(7)?,
-                    busy,
-                    all: sum(&ticks),
-                },
-            ))
-        });
+    fn parse(content: &[u8], own_s: f64) -> Self {
+        let cpus = cpu_times::parse(content).filter(|(_, times)| times.stolen.is_some());
         Self {
             cpus: cpus.collect(),
             own_s,
@@ -73,12 +44,8 @@ impl Ticks {
         let both = cpus
             .iter()
             .filter_map(|cpu| Some((self.cpus.get(&cpu)?, before.cpus.get(&cpu)?)));
-        let since = both.map(|(now, then)| {
-            (
-                now.stolen.saturating_sub(then.stolen),
-                now.all.saturating_sub(then.all),
-            )
-        });
+        let since =
+            both.map(|(now, then)| (stolen(now, then), now.all().saturating_sub(then.all())));
         since
             .map(|(stolen, all)| (ticks(stolen), ticks(all)))
             .reduce(|sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1))
@@ -92,10 +59,7 @@ impl Ticks {
     ) -> Option<Warning> {
         let shares = cpus.into_iter().filter_map(|cpu| {
             let (now, then) = (self.cpus.get(&cpu)?, before.cpus.get(&cpu)?);
-            let (stolen, all) = (
-                now.stolen.saturating_sub(then.stolen),
-                now.all.saturating_sub(then.all),
-            );
+            let (stolen, all) = (stolen(now, then), now.all().saturating_sub(then.all()));
             Some((cpu, 100.0 * stolen as f64 / all.max(1) as f64))
         });
         let (cpu, percent) = shares.max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -104,14 +68,14 @@ impl Ticks {
 
     /// A warning when other processes used more than a quarter of a CPU since `before`.
     pub(crate) fn other_load_since(&self, before: &Self, ticks_per_second: f64) -> Option<Warning> {
-        let since = |of: fn(&OneCpu) -> u64| {
+        let since = |of: fn(&CpuTimes) -> u64| {
             let later = self
                 .cpus
                 .iter()
                 .filter_map(|(cpu, now)| Some(of(now).saturating_sub(of(before.cpus.get(cpu)?))));
             later.fold(0u64, u64::saturating_add) as f64 / ticks_per_second
         };
-        let elapsed = since(|cpu| cpu.all) / self.cpus.len().max(1) as f64;
+        let elapsed = since(|cpu| cpu.all()) / self.cpus.len().max(1) as f64;
         let others = since(|cpu| cpu.busy) - (self.own_s - before.own_s);
         let percent = 100.0 * others / elapsed;
         // Ticks are coarse: what is below two of them says nothing.
@@ -131,6 +95,12 @@ impl Ticks {
             .chain(others)
             .collect()
     }
+}
+
+/// Ticks stolen between two readings; every CPU in [`Ticks`] counts them.
+fn stolen(now: &CpuTimes, then: &CpuTimes) -> u64 {
+    let ticks = |times: &CpuTimes| times.stolen.unwrap_or(0);
+    ticks(now).saturating_sub(ticks(then))
 }
 
 /// Seconds of CPU time this process has used, its ended threads included.
@@ -169,8 +139,9 @@ pub(crate) fn governor(machine: &Machine) -> Option<Warning> {
 mod tests {
     use super::*;
 
-    const BEFORE: &str = "cpu  10 0 0 90 0 0 0 0 0 0\ncpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\nintr 5\n";
-    const AFTER: &str = "cpu0 110 0 0 90 0 0 0 100 0 0\ncpu1 0 0 0 300 0 0 0 1 0 0\ncpu2 garbage\n";
+    const BEFORE: &[u8] = b"cpu  10 0 0 90 0 0 0 0 0 0\ncpu0 10 0 0 90 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\nintr 5\n";
+    const AFTER: &[u8] =
+        b"cpu0 110 0 0 90 0 0 0 100 0 0\ncpu1 0 0 0 300 0 0 0 1 0 0\ncpu2 garbage\n";
 
     #[test]
     fn stolen_time_is_that_of_the_cpu_that_lost_most() {

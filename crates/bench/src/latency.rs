@@ -28,7 +28,8 @@ pub(crate) use run::{Chases, measure_on};
 
 use crate::options::{check_live, on_own_thread};
 use crate::room::{self, Use};
-use crate::{pinning, placed, subjects};
+use crate::{placed, subjects};
+use nearfar_proc::affinity;
 
 /// What was measured, and what is to be said about it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -101,7 +102,7 @@ pub fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMat
     check_live(machine)?;
     let start = Instant::now();
     on_own_thread(|| {
-        let allowed = pinning::allowed().map_err(ProbeError::Thread)?;
+        let allowed = affinity::get(0).map_err(ProbeError::Thread)?;
         let subjects = subjects::pick(machine, &allowed, options)?;
         let room = room::decide(
             machine,

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Below them: [`options`] says what can be asked for, `subjects` which CPUs and nodes there are, `room` how large
-//! buffers should be, `placed` and `mapping` put them where they belong, `pinning` holds threads where they belong,
+//! buffers should be, `placed` and `mapping` put them where they belong,
 //! `child` talks to the processes of probe and load, `conditions` watches what else the machine did, [`warning`] holds
 //! the warnings; `nearfar_statistics` sums samples up.
 
@@ -23,7 +23,6 @@ pub mod load;
 mod mapping;
 pub mod matrix;
 pub mod options;
-mod pinning;
 mod placed;
 pub mod probe;
 mod random;

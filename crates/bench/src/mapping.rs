@@ -5,10 +5,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use nearfar_machine::NodeId;
+use nearfar_proc::maps;
 
 use serde::{Deserialize, Serialize};
-
-mod smaps;
 
 /// `MPOL_BIND` of include/uapi/linux/mempolicy.h: take pages from these nodes and no others.
 const MPOL_BIND: libc::c_ulong = 2;
@@ -257,11 +256,11 @@ impl Mapping {
         if matches!(self.backing, Backing::Pool { .. }) {
             return PageKind::Pool;
         }
-        let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else {
+        let Ok(smaps) = std::fs::read("/proc/self/smaps") else {
             return PageKind::Unknown;
         };
         let start = self.base() as u64;
-        match smaps::huge_bytes(&smaps, start, start + self.bytes as u64) {
+        match maps::huge_bytes(&smaps, start..start + self.bytes as u64) {
             None => PageKind::Unknown,
             Some(0) => PageKind::Base,
             // The ends of a mapping need not be huge.

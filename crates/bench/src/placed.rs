@@ -11,9 +11,9 @@ use nearfar_machine::{Machine, NodeId};
 
 use crate::mapping::{Backing, Mapping, PageKind};
 use crate::options::{HugePages, ProbeError, ProbeOptions};
-use crate::pinning;
 use crate::subjects::{SkippedPair, Source};
 use crate::warning::Warning;
+use nearfar_proc::affinity;
 
 /// Bytes touched between two looks at the flag that cancels.
 const TOUCHED_A_LOOK: usize = 16 << 20;
@@ -192,7 +192,7 @@ impl Placing<'_> {
         })?;
         // Touching from the node itself is quickest, too.
         let source = self.sources.iter().find(|source| source.node == node);
-        let at_home = source.is_some_and(|source| pinning::pin(source.cpu).is_ok());
+        let at_home = source.is_some_and(|source| affinity::pin(source.cpu).is_ok());
         let refused: Option<io::Error> = if self.several {
             memory.bind(node).err()
         } else {

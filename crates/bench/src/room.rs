@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nearfar_machine::{Cache, CacheKind, Machine, NodeId};
+use nearfar_proc::{cgroup, meminfo, tasks};
 
 use crate::options::{ProbeError, ProbeOptions};
 use crate::warning::Warning;
@@ -260,17 +261,16 @@ fn largest_sum_of_a_node(machine: &Machine) -> u64 {
 /// it, whichever is less. A probe must not get anybody killed for lack of memory.
 pub(crate) fn spare_memory() -> Option<u64> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
-    let available = read(Path::new("/proc/meminfo")).and_then(|text| available(&text));
-    let group = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let available = std::fs::read("/proc/meminfo").ok();
+    let available = available.and_then(|content| meminfo::bytes(&content, "MemAvailable"));
+    let groups = tasks::groups(std::process::id().cast_signed()).unwrap_or_default();
     let below_limit = |directory: &Path, limit: &str, used: &str| {
         let number = |file: &str| read(&directory.join(file))?.trim().parse::<u64>().ok();
         Some(number(limit)?.saturating_sub(number(used)?))
     };
-    let unified = group
-        .lines()
-        .find_map(|line| line.strip_prefix("0::/"))
-        .unwrap_or_default();
-    let unified = Path::new("/sys/fs/cgroup").join(unified);
+    let unified = cgroup::groups(&groups).find(|group| group.version_2);
+    let unified = unified.map_or(Path::new(""), |group| group.path);
+    let unified = Path::new("/sys/fs/cgroup").join(unified.strip_prefix("/").unwrap_or(unified));
     let ancestors = unified
         .ancestors()
         .take_while(|directory| directory.starts_with("/sys/fs/cgroup"));
@@ -282,19 +282,6 @@ pub(crate) fn spare_memory() -> Option<u64> {
         "memory.usage_in_bytes",
     );
     groups.chain(version_1).chain(available).min()
-}
-
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
-fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -457,15 +444,5 @@ mod tests {
             room(&machine(Some(32 << 20), 0), Some(0)).buffer_bytes,
             LEAST_TAKEN
         );
-    }
-
-    #[test]
-    fn available_memory_is_read_and_nonsense_is_not() {
-        assert_eq!(
-            available("MemTotal: 5 kB\nMemAvailable:   24336624 kB\n"),
-            Some(24_336_624 * 1024)
-        );
-        assert_eq!(available("MemAvailable: 99999999999999999999 kB"), None);
-        assert_eq!(available("MemAvailable:"), None);
     }
 }

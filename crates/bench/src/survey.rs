@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::bandwidth::{self, BandwidthMatrix, Streams};
 use crate::latency::{self, Chases, LatencyMatrix};
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
+use crate::placed;
 use crate::room::{self, Use};
 use crate::subjects;
 use crate::transfer::{self, HandOvers, TransferMatrix};
-use crate::{pinning, placed};
+use nearfar_proc::affinity;
 
 /// What can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -116,7 +117,7 @@ pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Survey, Pro
     check_live(machine)?;
     on_own_thread(|| {
         // Asked before the thread is pinned for the first time.
-        let allowed = pinning::allowed().map_err(ProbeError::Thread)?;
+        let allowed = affinity::get(0).map_err(ProbeError::Thread)?;
         Measuring {
             machine,
             options,

@@ -14,9 +14,10 @@ use clap::{Arg, Command, CommandFactory as _};
 use clap_complete::engine::{
     ArgValueCandidates, ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
 };
-use nearfar_apply::{Target, tasks};
+use nearfar_apply::Target;
 use nearfar_lab::cache::Cache;
 use nearfar_placement::audit::RULES;
+use nearfar_proc::tasks;
 use nearfar_runs::{Filter, Store};
 
 use crate::args::StoreArgs;
@@ -223,7 +224,7 @@ fn subsystems() -> Candidates {
 fn processes() -> Candidates {
     let named = |pid: i32| {
         let name = tasks::name(pid).unwrap_or_default();
-        candidate(pid.to_string(), name.replace(char::is_control, ""))
+        candidate(pid.to_string(), name.to_text().replace(char::is_control, ""))
     };
     tasks::processes()
         .unwrap_or_default()

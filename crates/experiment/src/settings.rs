@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nearfar_apply::lease::Lease;
+use nearfar_proc::choice::written;
 
 use crate::experiment::BoxError;
 
@@ -121,7 +122,7 @@ impl<'a> Cells<'a> {
             if !same(&now, value) {
                 self.before
                     .entry(path.clone())
-                    .or_insert_with(|| content(&now).to_vec());
+                    .or_insert_with(|| written(&now).to_vec());
                 self.settings.set(path, value).map_err(failed)?;
             }
         }
@@ -135,7 +136,7 @@ impl<'a> Cells<'a> {
             if let Ok(now) = self.settings.current(path)
                 && !same(&now, value)
             {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(content(bytes)).into_owned();
+                let text = |bytes: &[u8]| String::from_utf8_lossy(written(bytes)).into_owned();
                 let (path, now, value) = (path.display(), text(&now), text(value));
                 changed.push(format!(
                     "{path} was changed to \"{now}\" meanwhile, by somebody else: the cell needs \"{value}\""
@@ -150,21 +151,9 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// What would have to be written for a file to say this: without the line end, and where the kernel shows a choice
-/// (`always [madvise] never`) the chosen word.
-fn content(said: &[u8]) -> &[u8] {
-    let said = said.trim_ascii();
-    let open = said.iter().position(|&byte| byte == b'[');
-    let close = said.iter().position(|&byte| byte == b']');
-    match (open, close) {
-        (Some(open), Some(close)) if open < close => &said[open + 1..close],
-        _ => said,
-    }
-}
-
 /// Whether a file says what is wanted.
 fn same(now: &[u8], wanted: &[u8]) -> bool {
-    content(now) == wanted.trim_ascii()
+    written(now) == wanted.trim_ascii()
 }
 
 #[cfg(test)]

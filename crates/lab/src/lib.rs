@@ -11,7 +11,6 @@
 
 pub mod advice;
 pub mod arch;
-mod boot_id;
 pub mod cache;
 pub mod delay;
 pub mod design;

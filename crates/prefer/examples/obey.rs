@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use nearfar_apply::affinity;
+use nearfar_proc::affinity;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();

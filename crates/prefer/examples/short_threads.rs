@@ -7,7 +7,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nearfar_apply::affinity;
+use nearfar_proc::affinity;
 
 static MADE: AtomicU64 = AtomicU64::new(0);
 static ELSEWHERE: AtomicU64 = AtomicU64::new(0);

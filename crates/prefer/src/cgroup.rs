@@ -19,8 +19,10 @@ pub mod members;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use nearfar_apply::{affinity, cpuset};
+use nearfar_apply::cpuset;
 use nearfar_machine::CpuSet;
+use nearfar_proc::affinity;
+use nearfar_proc::mountinfo::{self, Mount};
 
 pub use either::{KeptGroup, KeptGroupError, KeptGroupReport, Through};
 
@@ -107,9 +109,9 @@ impl Group {
     /// # Errors
     /// When there is no hierarchy, no such group, or it is the root.
     pub fn find(name: &str) -> Result<Self, CgroupError> {
-        let mounts = std::fs::read("/proc/self/mountinfo")
+        let mounts = mountinfo::of_this_process()
             .map_err(|error| file_error("/proc/self/mountinfo", &error))?;
-        Self::find_in(&mounts_in(&mounts), name)
+        Self::find_in(&mounts_in(mounts), name)
     }
 
     fn find_in(mounts: &[(PathBuf, Version)], name: &str) -> Result<Self, CgroupError> {
@@ -281,18 +283,13 @@ fn file_error(file: impl Into<PathBuf>, error: &io::Error) -> CgroupError {
 }
 
 /// Where hierarchies are mounted.
-fn mounts_in(mountinfo: &[u8]) -> Vec<(PathBuf, Version)> {
-    let version = |version_2: bool| {
-        if version_2 {
-            Version::Two
-        } else {
-            Version::One
-        }
+fn mounts_in(mounts: Vec<Mount>) -> Vec<(PathBuf, Version)> {
+    let with_version = |mount: Mount| match &*mount.kind {
+        "cgroup2" => Some((mount.place, Version::Two)),
+        "cgroup" | "cpuset" => Some((mount.place, Version::One)),
+        _ => None,
     };
-    cpuset::hierarchies(mountinfo)
-        .into_iter()
-        .map(|mount| (mount.place, version(mount.version_2)))
-        .collect()
+    mounts.into_iter().filter_map(with_version).collect()
 }
 
 #[cfg(test)]
@@ -311,7 +308,7 @@ mod tests {
             (PathBuf::from("/sys/fs/cgroup/unified"), Version::Two),
             (PathBuf::from("/sys/fs/cgroup/cpuset"), Version::One),
         ];
-        assert_eq!(mounts_in(HYBRID.as_bytes()), expected);
+        assert_eq!(mounts_in(mountinfo::mounts(HYBRID.as_bytes())), expected);
     }
 
     #[test]

@@ -5,18 +5,15 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::time::Instant;
 
 use nearfar_machine::{CpuId, CpuSet};
+use nearfar_proc::cpu_times::{self, StatFile};
 
 /// Asked again and again, how long CPUs were idle meanwhile.
 #[derive(Debug, Default)]
 pub struct IdleTime {
-    /// Stays open: it is asked for ten times a second.
-    stat: Option<File>,
+    stat: StatFile,
     before: Option<(Instant, BTreeMap<CpuId, u64>)>,
 }
 
@@ -24,7 +21,7 @@ impl IdleTime {
     /// The share of the time since the last call (0 to 1) for which each of these CPUs was idle; nothing at the first
     /// call, or where /proc/stat cannot be read. A CPU that is not online has no share.
     pub fn since_last(&mut self, cpus: &CpuSet) -> Option<Vec<f64>> {
-        let now = idle_ticks(&self.read().ok()?, cpus);
+        let now = idle_ticks(&self.stat.read().ok()?, cpus);
         let tick_s = 1.0 / rustix::param::clock_ticks_per_second().max(1) as f64;
         let at = Instant::now();
         let shares = self.before.as_ref().map(|(then, before)| {
@@ -42,48 +39,13 @@ impl IdleTime {
     pub fn begin_anew(&mut self) {
         self.before = None;
     }
-
-    /// The lines of the CPUs, which come first; of the counters of interrupts after them a piece at most.
-    fn read(&mut self) -> io::Result<String> {
-        if self.stat.is_none() {
-            self.stat = Some(File::open("/proc/stat")?);
-        }
-        let Some(file) = &self.stat else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
-        let mut text = vec![0; 4096];
-        let mut length = 0;
-        loop {
-            let more = file.read_at(&mut text[length..], length as u64)?;
-            length += more;
-            if more == 0 || text[..length].windows(5).any(|window| window == b"\nintr") {
-                text.truncate(length);
-                return Ok(String::from_utf8_lossy(&text).into_owned());
-            }
-            text.resize(2 * length + 4096, 0);
-        }
-    }
 }
 
 /// Idle and waiting for I/O, by CPU.
-fn idle_ticks(stat: &str, cpus: &CpuSet) -> BTreeMap<CpuId, u64> {
-    let line = |line: &str| {
-        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        let cpu = CpuId(words.next()?.parse().ok()?);
-        let mut ticks = 0_u64;
-        if cpus.contains(cpu) {
-            words
-                .skip(3)
-                .take(2)
-                .for_each(|word| ticks += word.parse::<u64>().unwrap_or(0));
-        }
-        cpus.contains(cpu).then_some((cpu, ticks))
-    };
-    // The first line, of all CPUs together, has no number.
-    stat.lines()
-        .take_while(|line| line.starts_with("cpu"))
-        .filter(|line| !line.starts_with("cpu "))
-        .filter_map(line)
+fn idle_ticks(stat: &[u8], cpus: &CpuSet) -> BTreeMap<CpuId, u64> {
+    cpu_times::parse(stat)
+        .filter(|(cpu, _)| cpus.contains(*cpu))
+        .map(|(cpu, times)| (cpu, times.idle))
         .collect()
 }
 
@@ -93,7 +55,7 @@ mod tests {
 
     #[test]
     fn idle_and_waiting_count_for_each_cpu() {
-        let stat = "cpu  9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7\ncpu12 1 2 3 60 0 6 7\nintr 1 2 3\ncpu9 1 1 1 1 1\n";
+        let stat = b"cpu  9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7\ncpu12 1 2 3 60 0 6 7\nintr 1 2 3\ncpu9 1 1 1 1 1\n";
         let cpus = "0-4,12".parse().unwrap();
         assert_eq!(
             idle_ticks(stat, &cpus),

@@ -10,9 +10,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nearfar_apply::lease::Leases;
-use nearfar_apply::{affinity, tasks};
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
+use nearfar_proc::{affinity, tasks};
 use support::{examples, home, machine, mask, own, within};
 
 /// A shell in a session of its own, so that orphans of other tests are no kin. What it prints is read line by line.

@@ -15,7 +15,7 @@ fn kept_and_given_back(count: usize) -> Option<[Duration; 2]> {
         return None;
     }
     let pid = tasks.tasks[&0].pid;
-    let threads = || nearfar_apply::tasks::threads(pid).unwrap();
+    let threads = || nearfar_proc::tasks::threads(pid).unwrap();
     let own = tasks.tasks[&0].mask();
     let begun = Instant::now();
     let keeper = tasks.keeper(KeeperOptions::default()).unwrap();

@@ -2,8 +2,8 @@
 
 mod support;
 
-use nearfar_apply::affinity;
 use nearfar_prefer::{KeeperOptions, OpenProcess};
+use nearfar_proc::affinity;
 use support::{Tasks, home, mask, own, within};
 
 #[test]

@@ -127,6 +127,14 @@ pub fn run_on(cpus: &CpuSet) -> io::Result<()> {
     }
 }
 
+/// As [`run_on`], with one CPU.
+///
+/// # Errors
+/// As [`run_on`].
+pub fn pin(cpu: CpuId) -> io::Result<()> {
+    run_on(&CpuSet::single(cpu))
+}
+
 fn set_words(tid: i32, words: &[libc::c_ulong]) -> io::Result<()> {
     // SAFETY: the kernel reads as many bytes as the buffer has.
     let result = unsafe {
@@ -151,7 +159,7 @@ mod tests {
     fn a_thread_can_be_confined_to_each_cpu_it_may_use() {
         std::thread::spawn(|| {
             for cpu in get(0).unwrap().iter() {
-                run_on(&CpuSet::single(cpu)).unwrap();
+                pin(cpu).unwrap();
                 assert_eq!(get(0).unwrap(), CpuSet::single(cpu));
                 unconfine(0).unwrap();
             }
@@ -162,6 +170,6 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_not_there_is_refused() {
-        assert!(run_on(&CpuSet::single(CpuId(MAX_NUMBER))).is_err());
+        assert!(pin(CpuId(MAX_NUMBER)).is_err());
     }
 }

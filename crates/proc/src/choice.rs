@@ -9,9 +9,11 @@ pub fn chosen(content: &str) -> Option<&str> {
     chosen.next().is_none().then_some(first)
 }
 
-/// What would have to be written for a file to say `content`: the chosen word, or the text without white space around it.
-pub fn written(content: &str) -> &str {
-    chosen(content).unwrap_or_else(|| content.trim_ascii())
+/// What would have to be written for a file to have `content`: the chosen word, or the content without white space around
+/// it.
+pub fn written(content: &[u8]) -> &[u8] {
+    let chosen = std::str::from_utf8(content).ok().and_then(chosen);
+    chosen.map_or_else(|| content.trim_ascii(), str::as_bytes)
 }
 
 #[cfg(test)]
@@ -24,14 +26,14 @@ mod tests {
         for text in ["always\n", "]x[", "[a] [b]", "", "[a b]"] {
             assert_eq!(chosen(text), None, "{text}");
         }
-        assert_eq!(written("[none] mq-deadline\n"), "none");
-        assert_eq!(written(" 10\n"), "10");
+        assert_eq!(written(b"[none] mq-deadline\n"), b"none");
+        assert_eq!(written(b" 10\n"), b"10");
     }
 
     proptest::proptest! {
         #[test]
-        fn what_is_written_has_no_white_space_around_it(text: String) {
-            let written = written(&text);
+        fn what_is_written_has_no_white_space_around_it(content: Vec<u8>) {
+            let written = written(&content);
             proptest::prop_assert_eq!(written, written.trim_ascii());
         }
     }

@@ -3,8 +3,9 @@
 mod fork_watch;
 mod open;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::path::PathBuf;
 
 use crate::comm::Comm;
 use crate::schedstat::RunTime;
@@ -142,6 +143,30 @@ pub fn sched(tid: i32) -> io::Result<Vec<u8>> {
 /// When there is no such thread, or the kernel has no control groups.
 pub fn groups(tid: i32) -> io::Result<Vec<u8>> {
     fs::read(format!("/proc/{tid}/cgroup"))
+}
+
+/// The path of a process's executable; ` (deleted)` follows it when it was replaced while it runs.
+///
+/// # Errors
+/// When there is no such process, it is a thread of the kernel, or another user's.
+pub fn executable(pid: i32) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe"))
+}
+
+/// A namespace of a thread, such as `pid:[4026531836]`; by its name in /proc/TID/ns: `pid`, `pid_for_children`.
+///
+/// # Errors
+/// When there is no such thread, or it is another user's.
+pub fn namespace(tid: i32, name: &str) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/{tid}/ns/{name}"))
+}
+
+/// Opens a file of a process that is too large to read as a whole: `maps`, `numa_maps`, `pagemap`.
+///
+/// # Errors
+/// When there is no such process, or it is another user's; some files open and fail when they are read.
+pub fn open(pid: i32, name: &str) -> io::Result<File> {
+    File::open(format!("/proc/{pid}/{name}"))
 }
 
 fn malformed(file: &str) -> io::Error {

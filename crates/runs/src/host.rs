@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use nearfar_proc::{system, tasks};
 use serde::{Deserialize, Serialize};
 
 /// The running system.
@@ -60,8 +61,8 @@ impl Owner {
         Self {
             pid,
             started_ticks: started_ticks(pid).unwrap_or(0),
-            boot: boot(),
-            pid_namespace: pid_namespace(),
+            boot: system::boot_id().unwrap_or_default(),
+            pid_namespace: system::pid_namespace().unwrap_or_default(),
         }
     }
 
@@ -85,40 +86,14 @@ impl Owner {
     }
 }
 
-fn boot() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map_or_else(|_| String::new(), |id| id.trim().to_owned())
-}
-
-fn pid_namespace() -> String {
-    fs::read_link("/proc/self/ns/pid").map_or_else(
-        |_| String::new(),
-        |link| link.to_string_lossy().into_owned(),
-    )
-}
-
 /// When a process started; `None` when it is gone, or dead and only waited for.
 fn started_ticks(pid: i32) -> Option<u64> {
-    // A name is any bytes: the kernel cuts it after 15, also within a character.
-    parse_stat(&String::from_utf8_lossy(
-        &fs::read(format!("/proc/{pid}/stat")).ok()?,
-    ))
-}
-
-/// Field 22 of a line of `/proc/PID/stat`, unless field 3 says that the process is dead. Field 2 is the command's
-/// name in parentheses, which may itself hold parentheses and spaces.
-fn parse_stat(line: &str) -> Option<u64> {
-    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
-    if matches!(fields.next()?, "Z" | "X" | "x") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    let stat = tasks::stat(pid).ok()?;
+    (!stat.is_ended()).then_some(stat.id.start)
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -149,25 +124,5 @@ mod tests {
             in_a_container.alive(&here.name, &here, &us),
             Alive::CannotTell
         );
-    }
-
-    #[test]
-    fn a_dead_process_that_is_waited_for_is_gone() {
-        let line = |state: &str| format!("7 (a) b) {state} {} 4711 0", "0 ".repeat(18).trim());
-        assert_eq!(parse_stat(&line("S")), Some(4711));
-        assert_eq!(parse_stat(&line("Z")), None);
-    }
-
-    proptest! {
-        #[test]
-        fn no_line_makes_the_parser_panic(line in "\\PC*") {
-            let _ = parse_stat(&line);
-        }
-
-        #[test]
-        fn names_of_commands_do_not_mislead(name in "[ -~]{0,15}", ticks: u64) {
-            let line = format!("7 ({name}) R {} {ticks} 0", "1 ".repeat(18).trim());
-            prop_assert_eq!(parse_stat(&line), Some(ticks));
-        }
     }
 }

@@ -5,13 +5,13 @@
 //! nearfar hang; and a file that is larger than any the kernel writes is refused.
 
 mod directory;
-mod resolve;
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use nearfar_proc::rooted;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 pub use directory::Directory;
@@ -235,16 +235,7 @@ impl Tree {
         let opened = if self.live {
             rustix::fs::openat(&self.root, path, flags, Mode::empty())
         } else {
-            match rustix::fs::openat2(
-                &self.root,
-                path,
-                flags,
-                Mode::empty(),
-                ResolveFlags::IN_ROOT,
-            ) {
-                Err(Errno::NOSYS) => resolve::open(self.root.as_fd(), path, flags),
-                opened => opened,
-            }
+            rooted::open(&self.root, path, flags)
         };
         opened.map_err(reason)
     }

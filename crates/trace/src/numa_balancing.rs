@@ -6,6 +6,8 @@
 //! ```
 
 use nearfar_machine::{Known, NodeId};
+use nearfar_proc::sched::Sched;
+use nearfar_proc::tasks;
 use serde::{Deserialize, Serialize};
 
 /// Counts of the whole machine (mm/vmstat.c), since it was started or between two looks.
@@ -93,8 +95,8 @@ impl TaskCounts {
     /// The counts of a task that is alive, or why there are none.
     pub fn read(pid: i32) -> Known<Self> {
         let file = format!("/proc/{pid}/sched");
-        match std::fs::read_to_string(&file) {
-            Ok(text) => Self::parse(&text).map_or_else(
+        match tasks::sched(pid) {
+            Ok(content) => Self::parse(&content).map_or_else(
                 || Known::no(format!("{file} does not tell of NUMA balancing")),
                 Known::Yes,
             ),
@@ -104,40 +106,16 @@ impl TaskCounts {
         }
     }
 
-    /// The counts in the text of /proc/PID/sched; `None` where there are none, as in kernels without NUMA balancing and for
+    /// The counts in the content of /proc/PID/sched; `None` where there are none, as in kernels without NUMA balancing and for
     /// threads of the kernel.
-    pub fn parse(text: &str) -> Option<Self> {
-        let value = |key: &str| {
-            text.lines().find_map(|line| {
-                line.strip_prefix(key)?
-                    .trim_start()
-                    .strip_prefix(':')?
-                    .trim()
-                    .parse::<i64>()
-                    .ok()
-            })
-        };
-        let count = |key: &str| u64::try_from(value(key)?).ok();
+    pub fn parse(content: &[u8]) -> Option<Self> {
+        let sched = Sched::of(content);
+        let count = |key: &str| u64::try_from(sched.number(key)?).ok();
         Some(Self {
-            preferred_node: u32::try_from(value("numa_preferred_nid")?).ok().map(NodeId),
+            preferred_node: sched.preferred_node()?,
             pages_migrated: count("numa_pages_migrated")?,
             recent_faults: count("total_numa_faults")?,
-            by_node: text.lines().filter_map(faults_of_node).collect(),
+            by_node: sched.faults_by_node(),
         })
     }
-}
-
-/// `numa_faults node=0 task_private=3 task_shared=0 group_private=0 group_shared=0`: the task's own ones.
-fn faults_of_node(line: &str) -> Option<(NodeId, u64)> {
-    let rest = line.strip_prefix("numa_faults ")?;
-    let value = |key: &str| {
-        rest.split(' ')
-            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-            .and_then(|text| text.parse().ok())
-    };
-    let faults: u64 = value("task_private")?;
-    Some((
-        NodeId(u32::try_from(value("node")?).ok()?),
-        faults.saturating_add(value("task_shared")?),
-    ))
 }

@@ -176,10 +176,7 @@ impl Session {
         // The idle task has no directory; what happens in its context happens in an interrupt.
         let now = || match pid {
             0 => Some("(interrupt)".to_owned()),
-            _ => {
-                let name = std::fs::read(format!("/proc/{pid}/comm")).ok()?;
-                Some(String::from_utf8_lossy(&name).trim_end().to_owned())
-            }
+            _ => Some(nearfar_proc::tasks::name(pid).ok()?.to_text()),
         };
         self.names
             .get(&pid)

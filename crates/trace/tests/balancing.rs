@@ -382,7 +382,7 @@ fn counts_of_the_machine_and_of_a_task_are_read_from_the_kernels_text() {
                 numa_preferred_nid        :      1\ntotal_numa_faults      :    33\ncurrent_node=1, numa_group_id=0\n\
                 numa_faults node=0 task_private=3 task_shared=1 group_private=0 group_shared=0\n\
                 numa_faults node=1 task_private=29 task_shared=0 group_private=0 group_shared=0\n";
-    let counts = TaskCounts::parse(task).unwrap();
+    let counts = TaskCounts::parse(task.as_bytes()).unwrap();
     assert_eq!(
         (
             counts.preferred_node,
@@ -393,12 +393,12 @@ fn counts_of_the_machine_and_of_a_task_are_read_from_the_kernels_text() {
     );
     assert_eq!(counts.by_node, [(NodeId(0), 4), (NodeId(1), 29)]);
     assert_eq!(
-        TaskCounts::parse(&task.replace(":      1", ":      -1"))
+        TaskCounts::parse(task.replace(":      1", ":      -1").as_bytes())
             .unwrap()
             .preferred_node,
         None
     );
-    assert_eq!(TaskCounts::parse("kthreadd (2, #threads: 1)\n"), None);
+    assert_eq!(TaskCounts::parse(b"kthreadd (2, #threads: 1)\n"), None);
     assert!(
         TaskCounts::read(999_999_999)
             .unknown_reason()
@@ -417,7 +417,7 @@ fn counts_of_the_machine_and_of_a_task_are_read_from_the_kernels_text() {
 proptest! {
     #[test]
     fn no_text_or_event_makes_a_reader_panic(text in "\\PC{0,200}", bytes: Vec<u8>) {
-        let _ = (MachineCounts::parse(&text), TaskCounts::parse(&text));
+        let _ = (MachineCounts::parse(&text), TaskCounts::parse(text.as_bytes()));
         let _ = DECODER.decode(&bytes);
     }
 }

@@ -6,6 +6,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use nearfar_proc::choice;
+
 use super::{Fate, LeaseError, Undone};
 use crate::target::plain;
 
@@ -155,12 +157,7 @@ fn read(path: &Path) -> io::Result<String> {
     if read as u64 > LONGEST {
         return Err(io::Error::other("it holds more than a mebibyte"));
     }
-    let chosen = |word: &'_ str| word.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
-    let mut chosen = text.split_ascii_whitespace().filter_map(chosen);
-    Ok(match (chosen.next(), chosen.next()) {
-        (Some(word), None) => word,
-        _ => text,
-    })
+    Ok(choice::chosen(&text).map_or(text.clone(), str::to_owned))
 }
 
 /// One write, as the kernel's files need it. Nothing is cut off before it: a kill in between would leave an empty file

@@ -20,10 +20,10 @@ use nearfar_machine::CpuSet;
 use super::masks::Masks;
 use super::record::Header;
 use super::{Fate, Undone};
-use crate::affinity;
 use crate::cpuset::Cpusets;
 use crate::target::plain;
-use crate::tasks::{self, Stat, TaskId};
+use nearfar_proc::affinity;
+use nearfar_proc::{Stat, TaskId, tasks};
 
 /// Passes over /proc at most. Each finds threads made by one whose mask had not been put back yet.
 const MAX_PASSES: usize = 50;

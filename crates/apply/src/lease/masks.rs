@@ -8,9 +8,9 @@ use std::io;
 use nearfar_machine::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use crate::affinity;
 use crate::cpuset::Cpusets;
-use crate::tasks::{self, TaskId};
+use nearfar_proc::affinity;
+use nearfar_proc::{TaskId, tasks};
 
 /// Threads whose mask is `own` and is confined to `narrow` for a while.
 ///
@@ -63,7 +63,7 @@ impl Member {
     /// As [`Self::find`].
     pub fn of(process: i32, tid: i32) -> io::Result<Self> {
         let stat = tasks::stat_of(process, tid)?;
-        let since = tasks::ticks_since_boot();
+        let since = nearfar_proc::system::ticks_since_boot();
         Ok(Self {
             task: stat.id,
             process,

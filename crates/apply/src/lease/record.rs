@@ -58,7 +58,7 @@ impl Header {
             pid: std::process::id(),
             what: what.to_owned(),
             boot: boot(),
-            since: crate::tasks::ticks_since_boot(),
+            since: nearfar_proc::system::ticks_since_boot(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

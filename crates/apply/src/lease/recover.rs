@@ -11,7 +11,7 @@ use super::{LeaseError, PATIENCE, Recovered, claim, kin, record};
 use crate::lock::Lock;
 use crate::state::StateDir;
 use crate::target::{Target, plain};
-use crate::tasks::TaskId;
+use nearfar_proc::TaskId;
 
 /// Undoes all whose owner is dead. A journal that cannot be read or undone stays, and keeps no other from being undone.
 pub(super) fn recover(target: &Target) -> Result<Vec<Recovered>, LeaseError> {

@@ -1,14 +1,13 @@
-//! Real files below a real directory. A tree may come from a stranger, with links that point out of it: every path is
-//! resolved by the kernel as if the root were `/` (`openat2`, RESOLVE_IN_ROOT), so no link leads outside.
+//! Real files below a real directory. A tree may come from another system, with links that point out of it: every path is
+//! resolved as if the root were `/` ([`nearfar_proc::rooted`]), so no link leads outside.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{
-    Dir, FileType, Mode, OFlags, ResolveFlags, fstat, ftruncate, open, openat, openat2, readlinkat,
-};
+use nearfar_proc::rooted;
+use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, ftruncate, open, readlinkat};
 use rustix::io::Errno;
 
 use super::System;
@@ -49,11 +48,6 @@ impl Rooted {
 
     /// Opens a path below the root, creating nothing.
     pub(crate) fn open(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
-        let below = match path.trim_start_matches('/') {
-            "" => ".",
-            below => below,
-        };
-        let flags = flags | OFlags::CLOEXEC;
         // A tree may hold a FIFO or a terminal. With O_PATH, which opens nothing, openat2 refuses these two (EINVAL).
         let harmless = OFlags::NOCTTY | OFlags::NONBLOCK;
         let flags = if flags.contains(OFlags::PATH) {
@@ -61,31 +55,21 @@ impl Rooted {
         } else {
             flags | harmless
         };
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        // EAGAIN: somebody renamed a directory meanwhile, and the kernel cannot promise that the path stayed inside.
-        for _ in 0..16 {
-            match openat2(&self.root, below, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN) => {}
-                // Linux before 5.6, or a container's filter that knows no openat2. The live root needs no fence.
-                Err(Errno::NOSYS | Errno::PERM) if !self.tree => {
-                    return Ok(openat(&self.root, below, flags, Mode::empty())?);
-                }
-                Err(Errno::NOSYS) => {
-                    return Err(io::Error::other(
-                        "a tree needs openat2, which Linux has since 5.6",
-                    ));
-                }
-                opened => return Ok(opened?),
+        match rooted::open(&self.root, path, flags) {
+            // A container's filter that knows no openat2. The live root needs no fence.
+            Err(Errno::PERM) if !self.tree => {
+                let path = format!("/{path}");
+                Ok(open(path, flags | OFlags::CLOEXEC, Mode::empty())?)
             }
+            opened => Ok(opened?),
         }
-        Err(Errno::AGAIN.into())
     }
 
     fn open_file(&self, path: &str, flags: OFlags) -> io::Result<File> {
         let file = self.open(path, flags | OFlags::NOFOLLOW)?;
         let stat = fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("not a regular file"));
         }
         if self.tree && flags.contains(OFlags::WRONLY) && stat.st_nlink > 1 {
             // The other name may lie outside the tree, or in the tree this one was copied from.

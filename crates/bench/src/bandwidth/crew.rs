@@ -8,7 +8,7 @@ use nearfar_machine::CpuId;
 
 use super::Traffic;
 use super::kernels::{BLOCK_WORDS, Part};
-use crate::pinning;
+use nearfar_proc::affinity;
 
 /// The time before and after counting in which all threads run, as a share of the counted time.
 const RAMP_SHARE: f64 = 0.125;
@@ -90,7 +90,7 @@ fn member(
     barrier: &Barrier,
     failed: &AtomicBool,
 ) -> Result<Vec<f64>, String> {
-    let pinned = pinning::pin(cpu).map_err(|error| format!("cannot run on CPU {cpu}: {error}"));
+    let pinned = affinity::pin(cpu).map_err(|error| format!("cannot run on CPU {cpu}: {error}"));
     if pinned.is_err() {
         failed.store(true, Ordering::Relaxed);
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_cpu_moves_memory_and_goes_on_where_it_stood() {
-        let cpus: Vec<CpuId> = pinning::allowed().unwrap().iter().collect();
+        let cpus: Vec<CpuId> = affinity::get(0).unwrap().iter().collect();
         let mut words = vec![1; 1 << 18];
         let mut stood = Vec::new();
         let cancel = AtomicBool::new(false);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_not_there_fails_all_without_hanging() {
-        let first = pinning::allowed().unwrap().first().unwrap();
+        let first = affinity::get(0).unwrap().first().unwrap();
         let cpus = [first, CpuId(60_000)];
         let error = work(
             &task(&cpus, &AtomicBool::new(false)),

@@ -9,12 +9,12 @@ use super::chase::{self, Took};
 use super::{LatencyMatrix, LatencyPair};
 use crate::conditions::{self, Ticks};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::pinning;
 use crate::placed::Placed;
 use crate::random::{Random, SEED};
 use crate::room::Room;
 use crate::subjects::{SkippedPair, Source};
 use crate::warning::{Warning, outliers};
+use nearfar_proc::affinity;
 use nearfar_statistics::Summary;
 
 /// Loads before the clock starts, after the thread moved to another CPU.
@@ -206,7 +206,7 @@ impl Run<'_> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let share = left.mul_f64(SETTLING_SHARE) / sources.len().max(1) as u32;
         for source in sources {
-            if pinning::pin(source.cpu).is_err() {
+            if affinity::pin(source.cpu).is_err() {
                 continue;
             }
             let end = Instant::now() + share;
@@ -252,7 +252,7 @@ impl Run<'_> {
                 if round > 1 && Instant::now() >= self.deadline {
                     break;
                 }
-                if let Err(error) = pinning::pin(pair.cpu) {
+                if let Err(error) = affinity::pin(pair.cpu) {
                     unusable.push((
                         pair.cpu_node,
                         format!("cannot run on CPU {}: {error}", pair.cpu),

@@ -11,8 +11,8 @@ use rustix::time::{Timespec, clock_gettime};
 use super::report::{LoadOnCpu, LoadSpec};
 use super::steering::{Period, Seconds, Steering};
 use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
-use crate::pinning;
 use crate::random::{Random, SEED};
+use nearfar_proc::affinity;
 
 /// Burning stops this close to what is owed: the clock itself takes about as long.
 const CLOSE_ENOUGH_S: f64 = 1e-6;
@@ -39,7 +39,7 @@ pub fn serve() -> Result<(), ServeError> {
 }
 
 fn pin(cpu: CpuId) -> Result<(), ServeError> {
-    pinning::pin(cpu).map_err(|error| match error.raw_os_error() {
+    affinity::pin(cpu).map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => ServeError::BadSpec(format!(
             "there is no CPU {cpu} to load: it is not there, not online, or not in this process's cpuset"
         )),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use nearfar_machine::{CpuSet, Known};
+use nearfar_proc::tasks;
 
 use crate::load::Load;
 use crate::probe::ChildError;
@@ -40,7 +41,7 @@ impl Loading {
             || self
                 .load
                 .as_ref()
-                .is_some_and(|load| load.pids().into_iter().all(is_alive))
+                .is_some_and(|load| load.pids().into_iter().all(tasks::is_alive))
         {
             return Ok(());
         }
@@ -74,16 +75,7 @@ impl Loading {
     }
 }
 
-fn is_alive(pid: i32) -> bool {
-    nearfar_apply::tasks::stat(pid).is_ok_and(|stat| stat.state != 'Z')
-}
-
-/// The first figure of /proc/PID/schedstat: nanoseconds on a CPU (Documentation/scheduler/sched-stats.rst).
+/// Nanoseconds on a CPU.
 fn ran_ns(pid: i32) -> Option<u64> {
-    std::fs::read_to_string(format!("/proc/{pid}/schedstat"))
-        .ok()?
-        .split_ascii_whitespace()
-        .next()?
-        .parse()
-        .ok()
+    Some(tasks::run_time(pid).ok()?.run_ns)
 }

@@ -8,10 +8,10 @@
 //!
 //! In the last case a keeper could not tell the probe's own binding from its own, and would let the probe out of a full node.
 
-use nearfar_apply::affinity;
 use nearfar_experiment::BoxError;
 use nearfar_machine::{Known, Machine};
 use nearfar_prefer::{Keeper, KeeperOptions, Targets};
+use nearfar_proc::affinity;
 
 use super::cell::MatrixCell;
 use super::sample::{Kept, KeptBy};

@@ -26,8 +26,8 @@ use super::loading::Loading;
 use super::preferring::Preferring;
 use super::sample::Sample;
 use crate::options::HugePages;
-use crate::pinning;
 use crate::probe::{Probe, ProbeSpec, Where};
+use nearfar_proc::affinity;
 
 /// The matrix as an experiment.
 pub struct Matrix<'a> {
@@ -157,7 +157,7 @@ pub fn load_cpus(machine: &Machine) -> CpuSet {
 /// The CPUs that this process may use.
 fn cpus(machine: &Machine) -> CpuSet {
     let online = machine.cpu_states.online.clone();
-    pinning::allowed().map_or(online.clone(), |allowed| allowed.intersection(&online))
+    affinity::get(0).map_or(online.clone(), |allowed| allowed.intersection(&online))
 }
 
 /// Where this process may bind a probe to.

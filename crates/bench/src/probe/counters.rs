@@ -3,6 +3,7 @@
 use std::fs;
 
 use nearfar_machine::{CpuSet, Known};
+use nearfar_proc::{cgroup, tasks};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::result::{Faults, Switches};
@@ -192,8 +193,9 @@ fn throttled(cpus: &CpuSet) -> Option<u64> {
 
 /// How often the CPU quotas of this process' control groups stopped somebody in them (cgroup-v2.rst, `cpu.stat`).
 fn quota() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let groups = tasks::groups(std::process::id().cast_signed()).ok()?;
+    let group = cgroup::groups(&groups).find(|group| group.version_2)?;
+    let group = group.path.display();
     let stat = fs::read_to_string(format!("/sys/fs/cgroup{group}/cpu.stat")).ok()?;
     stat.lines()
         .find_map(|line| line.strip_prefix("nr_throttled "))?
@@ -209,14 +211,9 @@ fn on_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Nanoseconds this thread waited to run (Documentation/scheduler/sched-stats.rst).
+/// Nanoseconds this thread waited to run.
 fn waited_ns() -> Option<u64> {
-    fs::read_to_string("/proc/thread-self/schedstat")
-        .ok()?
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    Some(tasks::own_run_time().ok()?.wait_ns)
 }
 
 #[cfg(test)]
@@ -291,7 +288,7 @@ mod tests {
 
     #[test]
     fn this_thread_is_seen_to_run() {
-        let cpus = crate::pinning::allowed().unwrap();
+        let cpus = nearfar_proc::affinity::get(0).unwrap();
         let before = Counters::before(&cpus);
         let start = std::time::Instant::now();
         while start.elapsed().as_millis() < 20 {}

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_machine::{Known, NodeId, NodeSet};
+use nearfar_proc::meminfo;
 
 use super::result::{NodePages, PagesByNode};
 use super::spec::{Pattern, ProbeSpec, Where};
@@ -144,8 +145,8 @@ fn map(spec: &ProbeSpec) -> Result<Mapping, ServeError> {
 
 /// The size of pages of the default pool, `Hugepagesize` of `/proc/meminfo`.
 fn pool_page_bytes() -> Result<u64, ServeError> {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = kilobytes(&meminfo, "Hugepagesize:").filter(|bytes| bytes.is_power_of_two());
+    let meminfo = fs::read("/proc/meminfo").unwrap_or_default();
+    let bytes = meminfo::bytes(&meminfo, "Hugepagesize").filter(|bytes| bytes.is_power_of_two());
     bytes.ok_or_else(|| {
         ServeError::BadSpec("this kernel has no pool of huge pages (hugetlb)".to_owned())
     })
@@ -173,10 +174,10 @@ fn check_room(spec: &ProbeSpec) -> Result<(), ServeError> {
     let Where::Node(node) = spec.memory else {
         return Ok(());
     };
-    let meminfo = fs::read_to_string(format!("{NODES}/node{node}/meminfo")).unwrap_or_default();
-    // "Node 0 MemFree: 123 kB"; what files hold can be dropped.
-    let of = |key| kilobytes(&meminfo, key).unwrap_or(0);
-    match of("MemFree:") + of("Active(file):") + of("Inactive(file):") + of("SReclaimable:") {
+    let meminfo = fs::read(format!("{NODES}/node{node}/meminfo")).unwrap_or_default();
+    // What files hold can be dropped.
+    let of = |name| meminfo::bytes(&meminfo, name).unwrap_or(0);
+    match of("MemFree") + of("Active(file)") + of("Inactive(file)") + of("SReclaimable") {
         left if !meminfo.is_empty() && left < spec.bytes => {
             Err(too_much(left, &format!("node {node}")))
         }
@@ -215,18 +216,6 @@ fn is_only_node(node: NodeId) -> bool {
     })
 }
 
-/// The number behind a key of a meminfo file, in bytes.
-fn kilobytes(meminfo: &str, key: &str) -> Option<u64> {
-    let (_, behind) = meminfo.lines().find_map(|line| line.split_once(key))?;
-    behind
-        .trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
-}
-
 fn sum_up(nodes: &[Option<NodeId>]) -> PagesByNode {
     let mut counts = std::collections::BTreeMap::new();
     for node in nodes.iter().flatten() {
@@ -245,15 +234,6 @@ fn sum_up(nodes: &[Option<NodeId>]) -> PagesByNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_of_meminfo_are_found_with_and_without_a_node_before_them() {
-        let text = "Node 0 MemTotal:       24683892 kB\nNode 0 Active(file):     50 kB\nHugepagesize:       2048 kB\n";
-        assert_eq!(kilobytes(text, "Hugepagesize:"), Some(2 << 20));
-        assert_eq!(kilobytes(text, "Active(file):"), Some(50 << 10));
-        assert_eq!(kilobytes(text, "MemFree:"), None);
-        assert_eq!(kilobytes("MemFree: 99999999999999999 kB", "MemFree:"), None);
-    }
 
     #[test]
     fn pages_are_counted_by_node_in_ascending_order() {

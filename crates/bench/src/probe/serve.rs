@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Instant;
 
 use nearfar_machine::{CpuSet, Known, NodeId};
+use nearfar_proc::{affinity, numa_balancing, tasks};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::counters::Counters;
@@ -14,7 +15,6 @@ use super::spec::{ProbeSpec, Where};
 use super::timed::Timed;
 use super::warning::SampleWarning;
 use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
-use crate::pinning;
 
 /// Accesses before anybody times: the loop's instructions and the stack are there then.
 const WARM_UP_STEPS: u64 = 4096;
@@ -73,13 +73,13 @@ fn cpus_of(node: NodeId) -> Result<CpuSet, ServeError> {
 }
 
 fn allowed() -> Result<CpuSet, ServeError> {
-    pinning::allowed()
+    affinity::get(0)
         .map_err(|error| ServeError::refused("asking where this process may run", error))
 }
 
 /// Confines this process to these CPUs, which is verified.
 fn bind(cpus: &CpuSet) -> Result<(), ServeError> {
-    pinning::confine(cpus).map_err(|error| match error.raw_os_error() {
+    affinity::run_on(cpus).map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => ServeError::BadSpec(format!(
             "none of the CPUs {cpus} can be used: they are not there, not online, or not in this process's cpuset"
         )),
@@ -179,28 +179,20 @@ impl Prepared {
     }
 }
 
-/// Whether automatic NUMA balancing is on (Documentation/admin-guide/sysctl/kernel.rst: a bit set; 0 is off).
+/// Whether automatic NUMA balancing brings pages near.
 fn numa_balancing() -> Known<bool> {
-    match fs::read_to_string("/proc/sys/kernel/numa_balancing") {
-        Ok(text) => Known::Yes(text.trim() != "0"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Known::Yes(false),
-        Err(error) => Known::no(format!("/proc/sys/kernel/numa_balancing: {error}")),
+    match numa_balancing::read() {
+        Ok(mode) => Known::Yes(mode.is_normal()),
+        Err(error) => Known::no(format!("{}: {error}", numa_balancing::FILE)),
     }
 }
 
-/// Seconds from the fork of this process to `end`. The kernel remembers the fork in clock ticks since boot (proc_pid_stat(5),
-/// field 22, behind the name in parentheses).
+/// Seconds from the fork of this process to `end`. The kernel remembers the fork in clock ticks since boot.
 fn life_until(end: Instant) -> f64 {
     let since_end = end.elapsed().as_secs_f64();
     let now = clock_gettime(ClockId::Boottime);
     let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
-    let stat = fs::read("/proc/self/stat").unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
-    let forked = stat
-        .rsplit_once(") ")
-        .and_then(|(_, fields)| fields.split(' ').nth(19)?.parse::<f64>().ok());
-    let forked = forked.map_or(now, |ticks| {
-        ticks / rustix::param::clock_ticks_per_second() as f64
-    });
+    let me = std::process::id().cast_signed();
+    let forked = tasks::stat(me).map_or(now, |stat| stat.started_seconds());
     (now - forked - since_end).max(0.0)
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nearfar_machine::CpuId;
 
-use crate::pinning;
+use nearfar_proc::affinity;
 
 /// Round trips before the clock starts.
 const WARM_UP: u64 = 64;
@@ -36,7 +36,7 @@ pub(super) fn round_trips(
     let cannot = |cpu: CpuId| {
         move |error: std::io::Error| Trouble::Cannot(format!("cannot run on CPU {cpu}: {error}"))
     };
-    pinning::pin(first).map_err(cannot(first))?;
+    affinity::pin(first).map_err(cannot(first))?;
     line.store(0, Ordering::Release);
     let stop = &AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -44,7 +44,7 @@ pub(super) fn round_trips(
         let (arrived, arrival) = mpsc::channel();
         let partner = partner.spawn_scoped(scope, move || {
             // It starts on the caller's CPU, whose affinity it inherits: the caller has to sleep until it has left.
-            let pinned = pinning::pin(second).map_err(cannot(second));
+            let pinned = affinity::pin(second).map_err(cannot(second));
             let is_there = pinned.is_ok();
             if arrived.send(pinned).is_ok() && is_there {
                 answer(line, stop);
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn two_cpus() -> Option<(CpuId, CpuId)> {
-        let allowed = pinning::allowed().unwrap();
+        let allowed = affinity::get(0).unwrap();
         let mut cpus = allowed.iter();
         cpus.next().zip(cpus.next())
     }
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn one_cpu_cannot_hand_anything_to_itself_and_that_ends() {
-        let cpu = pinning::allowed().unwrap().first().unwrap();
+        let cpu = affinity::get(0).unwrap().first().unwrap();
         let limit = Duration::from_millis(30);
         let result = round_trips(
             &AtomicU64::new(0),
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_is_not_there_is_an_error() {
-        let cpu = pinning::allowed().unwrap().first().unwrap();
+        let cpu = affinity::get(0).unwrap().first().unwrap();
         let cpus = (cpu, CpuId(60_000));
         let result = round_trips(
             &AtomicU64::new(0),

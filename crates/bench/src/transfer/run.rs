@@ -13,9 +13,9 @@ use super::{SkippedTransfer, TransferMatrix, TransferPair};
 use crate::conditions::{self, Ticks};
 use crate::mapping::{Backing, Mapping};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::pinning;
 use crate::random::{Random, SEED};
 use crate::warning::{Warning, outliers};
+use nearfar_proc::affinity;
 use nearfar_statistics::Figures;
 
 /// Round trips of a trial: few, so that it fits into a moment in which both CPUs run.
@@ -281,7 +281,7 @@ impl Lines {
                 let mut page =
                     page.map_err(|error| Trouble::Cannot(format!("cannot map a page: {error}")))?;
                 // Where a line's memory is matters less than who had it last: a refusal needs no mention.
-                let _ = pinning::pin(cpu);
+                let _ = affinity::pin(cpu);
                 let _ = node.filter(|_| several).map(|node| page.bind(node));
                 page.touch(0..bytes);
                 place.insert(page)

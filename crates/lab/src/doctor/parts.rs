@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use nearfar_proc::meminfo;
+
 use super::{Installer, Item};
 use crate::advice;
 use crate::arch::Arch;
@@ -237,8 +239,8 @@ pub(super) fn depmod(installer: &Installer) -> Item {
 /// CPUs and memory.
 pub(super) fn host() -> Item {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let Some(mib) = available_mib(&meminfo) else {
+    let meminfo = fs::read("/proc/meminfo").unwrap_or_default();
+    let Some(mib) = meminfo::bytes(&meminfo, "MemAvailable").map(|bytes| bytes >> 20) else {
         return Item::degraded(
             "this machine",
             format!("{cpus} CPUs"),
@@ -261,14 +263,6 @@ pub(super) fn host() -> Item {
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in MiB.
-fn available_mib(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kib / 1024)
-}
-
 /// Whether kernels can be fetched.
 pub(super) fn packages(installer: &Installer) -> Item {
     let what = "fetching kernels";

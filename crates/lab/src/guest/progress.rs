@@ -5,7 +5,6 @@
 //! later). A guest that boots keeps at least one vCPU busy, so a QEMU that uses no time for long is one that hangs. Other boots keep
 //! their CPUs busy for ever: some complain of it, and the last sign, the time it takes, is for those that do not.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use super::console::Console;
@@ -87,14 +86,10 @@ impl Progress {
     }
 }
 
-/// User and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)).
+/// User and system time of a process.
 pub(super) fn cpu_seconds(process: u32) -> Option<f64> {
-    let text = fs::read(format!("/proc/{process}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&text);
-    // The second field is a name in parentheses that may hold spaces and parentheses.
-    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let ticks: u64 = fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
-    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    let process = i32::try_from(process).ok()?;
+    Some(nearfar_proc::tasks::stat(process).ok()?.cpu_seconds())
 }
 
 #[cfg(test)]

@@ -26,10 +26,10 @@ use rustix::io::Errno;
 
 use super::GuestRequest;
 use super::process;
-use crate::boot_id::boot_id;
 use crate::cache::{Cache, MemoryFile, RECORD_FORMAT, SavedRecord, mark_used};
 use crate::error::LabError;
 use crate::packages::sha256;
+use nearfar_proc::system::boot_id;
 
 pub use key::Key;
 

@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::arch::Arch;
-use crate::boot_id::boot_id;
 use crate::cache::Cache;
 use crate::kernels::{self, Kernel};
 use crate::qemu::Qemu;
+use nearfar_proc::system::boot_id;
 
 /// How long a kernel may take to find that it has no root: 2 s with KVM on slow machines.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -128,7 +128,7 @@ struct Conditions {
 impl Conditions {
     fn of(qemu: &Qemu) -> Option<Self> {
         Some(Self {
-            boot_id: boot_id()?,
+            boot_id: boot_id().ok()?,
             program: qemu.program.clone(),
             version: qemu.version,
         })

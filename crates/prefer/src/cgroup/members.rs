@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::{CpuId, CpuSet};
+use nearfar_machine::CpuSet;
+use nearfar_proc::{RunTime, tasks};
 
 use super::{CgroupError, file_error};
 
@@ -99,7 +100,7 @@ impl Span {
 /// Looks at the threads of a group again and again.
 #[derive(Debug, Default)]
 pub struct Look {
-    before: HashMap<i32, (u64, u64)>,
+    before: HashMap<i32, RunTime>,
 }
 
 impl Look {
@@ -112,41 +113,24 @@ impl Look {
         let mut span = Span::default();
         let mut now = HashMap::with_capacity(self.before.len());
         for tid in threads(group)? {
-            let Some((run, wait)) = schedstat(tid) else {
+            let Ok(time) = tasks::run_time(tid) else {
                 continue;
             };
-            if let Some(&(run_before, wait_before)) = self.before.get(&tid) {
-                let ran = run.saturating_sub(run_before);
+            if let Some(before) = self.before.get(&tid) {
+                let ran = time.run_ns.saturating_sub(before.run_ns);
                 span.run_ns += ran;
-                span.wait_ns += wait.saturating_sub(wait_before);
-                let is_away = |home: &CpuSet| last_cpu(tid).is_some_and(|cpu| !home.contains(cpu));
+                span.wait_ns += time.wait_ns.saturating_sub(before.wait_ns);
+                let last_cpu = || tasks::stat(tid).ok()?.cpu;
+                let is_away = |home: &CpuSet| last_cpu().is_some_and(|cpu| !home.contains(cpu));
                 if ran > 0 && home.is_some_and(is_away) {
                     span.away_ns += ran;
                 }
             }
-            now.insert(tid, (run, wait));
+            now.insert(tid, time);
         }
         self.before = now;
         Ok(span)
     }
-}
-
-/// Time on a CPU and time in a run queue, in nanoseconds (Documentation/scheduler/sched-stats.rst).
-fn schedstat(tid: i32) -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
-    let mut numbers = text
-        .split_ascii_whitespace()
-        .map_while(|number| number.parse().ok());
-    Some((numbers.next()?, numbers.next()?))
-}
-
-/// The CPU that a thread ran on last (proc_pid_stat(5), field 39).
-fn last_cpu(tid: i32) -> Option<CpuId> {
-    let text = std::fs::read(format!("/proc/{tid}/stat")).ok()?;
-    let close = text.iter().rposition(|&byte| byte == b')')?;
-    let after = std::str::from_utf8(&text[close + 1..]).ok()?;
-    // The first word after the name is field 3.
-    Some(CpuId(after.split_ascii_whitespace().nth(36)?.parse().ok()?))
 }
 
 #[cfg(test)]

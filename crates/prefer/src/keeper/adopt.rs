@@ -11,9 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_apply::lease::{Masks, Member, whole_sessions};
-use nearfar_apply::tasks::is_gone;
-use nearfar_apply::{affinity, tasks};
 use nearfar_machine::CpuSet;
+use nearfar_proc::tasks::is_gone;
+use nearfar_proc::{affinity, tasks};
 
 use super::KeeperError;
 use super::kept::{Kept, Process, of_process};
@@ -167,7 +167,7 @@ impl Kept {
             .get_mut(&pid)
             .filter(|process| process.since.is_none())
         {
-            process.since = Some(tasks::ticks_since_boot());
+            process.since = Some(nearfar_proc::system::ticks_since_boot());
         }
         let mut elsewhere = None;
         for Newcomer { tid, mask, origin } in newcomers {

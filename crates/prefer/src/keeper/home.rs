@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_apply::{affinity, cpuset};
+use nearfar_apply::cpuset;
 use nearfar_machine::CpuSet;
+use nearfar_proc::affinity;
 
 use super::kept::Kept;
 use super::look::THOROUGH;

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nearfar_apply::tasks;
+use nearfar_proc::tasks;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -93,9 +93,9 @@ impl Kept {
 mod tests {
     use std::process::{Child, Command};
 
-    use nearfar_apply::affinity;
     use nearfar_apply::lease::Leases;
     use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+    use nearfar_proc::affinity;
     use nearfar_sources::{Request, Want};
 
     use super::super::KeeperOptions;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use nearfar_apply::cpuset::Cpusets;
 use nearfar_apply::lease::{Lease, Leases, Masks, Member};
-use nearfar_apply::tasks::{Births, OpenTask, Stat, is_gone};
-use nearfar_apply::{affinity, tasks};
 use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet};
+use nearfar_proc::tasks::{ForkWatch, OpenTask, is_gone};
+use nearfar_proc::{RunTime, Stat};
+use nearfar_proc::{affinity, tasks};
 
 use super::lineage::Lineage;
 use super::observer::Observer;
@@ -24,7 +25,7 @@ pub(super) struct Thread {
     pub(super) process: i32,
     /// Which masks; none for one that is left in peace.
     pub(super) group: Option<usize>,
-    pub(super) before: Option<(u64, u64)>,
+    pub(super) before: Option<RunTime>,
     /// Whether it ran between the last two looks.
     pub(super) moving: bool,
     /// How long it had run when its children were read: who has not run since has made none.
@@ -49,7 +50,7 @@ impl Thread {
             seen: None,
             cpuset: None,
         };
-        thread.before = thread.files.run_and_wait().ok();
+        thread.before = thread.files.run_time().ok();
         thread
     }
 }
@@ -72,7 +73,7 @@ pub(super) struct Kept {
     pub(super) orphans_except: Option<BTreeSet<i32>>,
     /// Processes that were looked at and are not kept.
     pub(super) strangers: BTreeSet<i32>,
-    pub(super) births: Births,
+    pub(super) births: ForkWatch,
     /// Whether the next look lists processes and threads though nobody was made since this one.
     pub(super) unsettled: bool,
     /// This very process, for the orphans it is given.
@@ -157,7 +158,7 @@ impl Kept {
             cgroup: None,
             orphans_except: None,
             strangers: BTreeSet::new(),
-            births: Births::default(),
+            births: ForkWatch::default(),
             unsettled: true,
             me: OpenTask::new(me, me),
             asker: affinity::Asker::default(),
@@ -230,7 +231,7 @@ impl Kept {
         }
         self.said.left_in_peace_count += 1;
         if self.said.left_in_peace.len() < LISTED {
-            let name = tasks::name(tid).unwrap_or_default();
+            let name = tasks::name(tid).unwrap_or_default().to_text();
             self.said.left_in_peace.push(LeftInPeace {
                 tid,
                 pid,
@@ -350,16 +351,8 @@ fn nothing_yet(node: NodeId, home: &CpuSet, guarded: bool) -> KeeperReport {
 /// Where the kernel counts, the calling thread has begun to run at least once (third number); where it does not, all three
 /// are 0 (fs/proc/base.c, proc_pid_schedstat). How long it ran is 0 until the first tick.
 fn counts_waits() -> Result<(), KeeperError> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat");
-    let because = match text {
-        Ok(text)
-            if text
-                .split_ascii_whitespace()
-                .nth(2)
-                .is_some_and(|times| times != "0") =>
-        {
-            return Ok(());
-        }
+    let because = match tasks::own_run_time() {
+        Ok(time) if time.starts > 0 => return Ok(()),
         Ok(_) => "it says that this thread never ran".to_owned(),
         Err(error) => plain(&error),
     };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nearfar_apply::{affinity, tasks};
+use nearfar_proc::{affinity, tasks};
 
 use super::kept::Kept;
 use super::look::THOROUGH;

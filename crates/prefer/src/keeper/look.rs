@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::affinity;
-use nearfar_apply::tasks::is_gone;
 use nearfar_machine::CpuSet;
+use nearfar_proc::affinity;
+use nearfar_proc::tasks::is_gone;
 
 use super::kept::{Kept, Thread};
 use super::pace::Mood;
@@ -81,9 +81,9 @@ impl Kept {
             return Ok(None);
         };
         let process = thread.process;
-        let (run, wait) = thread.files.run_and_wait()?;
-        let before = thread.before.replace((run, wait));
-        let ran = before.is_none_or(|(before, _)| before != run);
+        let now = thread.files.run_time()?;
+        let before = thread.before.replace(now);
+        let ran = before.is_none_or(|before| before.run_ns != now.run_ns);
         let was_moving = std::mem::replace(&mut thread.moving, ran);
         // Its end is the last thing a process does: who has come to rest may be waited for by its parent.
         if was_moving && !ran && tid == process && self.has_ended(process) {
@@ -102,11 +102,12 @@ impl Kept {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return Ok(None);
         };
-        let away = place == Place::Anywhere && !self.home.contains(thread.files.stat()?.cpu);
+        let is_away = |cpu| !self.home.contains(cpu);
+        let away = place == Place::Anywhere && thread.files.stat()?.cpu.is_some_and(is_away);
         let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / passed_ns;
-        Ok(before.map(|(run_before, wait_before)| Sample {
-            ran: part(run, run_before),
-            waited: part(wait, wait_before),
+        Ok(before.map(|before| Sample {
+            ran: part(now.run_ns, before.run_ns),
+            waited: part(now.wait_ns, before.wait_ns),
             away,
         }))
     }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::tasks::{self, TaskId};
 use nearfar_machine::{NodeId, NodeSet};
+use nearfar_proc::{TaskId, tasks};
 
 pub(super) use pages::Counts;
 

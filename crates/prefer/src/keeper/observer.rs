@@ -16,8 +16,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use nearfar_apply::tasks;
 use nearfar_machine::CpuSet;
+use nearfar_proc::tasks;
 use nearfar_trace::format::{Format, Number};
 use nearfar_trace::migrations::{FIRST_PID_NAMESPACE, in_first_pid_namespace};
 use nearfar_trace::records::Sample;
@@ -233,7 +233,7 @@ fn numbering_of(caller: i32, makers: &HashMap<i32, i32>) -> Numbering {
     // No line of makers is longer; numbers that were used again could make a circle.
     for _ in 0..64 {
         if let Ok(numbers) = tasks::numbers_of(at) {
-            let namespace = std::fs::read_link(format!("/proc/{at}/ns/{link}")).ok();
+            let namespace = tasks::namespace(at, link).ok();
             let is_ours = namespace.as_deref().map_or(numbers.len() == 1, is_initial);
             return if is_ours {
                 Numbering::Ours
@@ -258,11 +258,7 @@ impl Within {
             let numbers = tasks::numbers_of(tid)
                 .ok()
                 .filter(|numbers| numbers.len() > 1)?;
-            Some((
-                tid,
-                *numbers.last()?,
-                std::fs::read_link(format!("/proc/{tid}/ns/pid")).ok(),
-            ))
+            Some((tid, *numbers.last()?, tasks::namespace(tid, "pid").ok()))
         };
         Self(tids.filter_map(of_thread).collect())
     }
@@ -324,7 +320,7 @@ mod tests {
         let me = std::process::id().cast_signed();
         let (ended, unknown) = (i32::MAX, i32::MAX - 1);
         let makers = HashMap::from([(ended, me)]);
-        let here = std::fs::read_link("/proc/self/ns/pid_for_children").unwrap();
+        let here = tasks::namespace(me, "pid_for_children").unwrap();
         for caller in [me, ended] {
             match numbering_of(caller, &makers) {
                 Numbering::Ours => assert!(is_initial(&here)),

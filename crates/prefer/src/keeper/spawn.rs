@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
 
-use nearfar_apply::{affinity, tasks};
 use nearfar_machine::{Machine, NodeId, NodeSet};
+use nearfar_proc::{affinity, tasks};
 
 use super::kept::Kept;
 use super::{Keeper, KeeperError, KeeperOptions, MemoryPolicy, memory};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_apply::tasks;
+use nearfar_proc::tasks;
 
 use super::kept::{Kept, Process};
 use super::look::THOROUGH;
@@ -74,7 +74,7 @@ impl Kept {
             let Some(thread) = self.threads.get_mut(tid) else {
                 continue;
             };
-            let ran = thread.group.and(thread.before).map(|(run, _)| run);
+            let ran = thread.group.and(thread.before).map(|time| time.run_ns);
             if ran.is_some() && ran == thread.children_at {
                 continue;
             }

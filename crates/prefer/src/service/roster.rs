@@ -12,6 +12,8 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
+use nearfar_proc::{cgroup, tasks};
+
 use crate::config::Rule;
 use crate::keeper::OpenProcess;
 use crate::matching::{Looks, matching};
@@ -22,9 +24,6 @@ const YOUNG: u64 = 4;
 const TURN: u64 = 16;
 /// The first rest is of one turn, the longest of so many doublings: four minutes, with half a second between rounds.
 const DOUBLINGS: u32 = 5;
-/// A kernel thread, in the flags of /proc/PID/stat (`PF_KTHREAD`, include/linux/sched.h).
-const KERNEL_THREAD: u32 = 0x0020_0000;
-
 /// Who is there, as of the last round.
 #[derive(Debug, Default)]
 pub struct Roster {
@@ -89,7 +88,7 @@ impl Roster {
         self.round += 1;
         let round = self.round;
         let mut found = Vec::new();
-        for pid in nearfar_apply::tasks::processes()? {
+        for pid in tasks::processes()? {
             if let Some(entry) = self.known.get_mut(&pid) {
                 entry.seen = round;
                 let in_turn = (round + u64::from(pid.unsigned_abs())).is_multiple_of(TURN);
@@ -172,36 +171,29 @@ impl Roster {
 /// A process as the rules need to see it; nothing for one that is gone, ending, or a part of the kernel, and for nearfar
 /// itself.
 fn look(pid: i32, rules: &[Rule]) -> Option<Seen> {
-    let directory = format!("/proc/{pid}");
-    let directory = Path::new(&directory);
-    let stat = Stat::parse(&std::fs::read(directory.join("stat")).ok()?)?;
+    let (stat, name) = tasks::stat_with_name(pid).ok()?;
     let me = std::process::id().cast_signed();
-    let passed_over =
-        stat.state == 'Z' || stat.flags & KERNEL_THREAD != 0 || pid == me || stat.parent == me;
+    let passed_over = stat.is_ended() || stat.is_kernel_thread() || pid == me || stat.parent == me;
     let mut looks = Looks {
-        name: stat.name,
+        name: name.to_text(),
         ..Looks::default()
     };
     if !passed_over && rules.iter().any(|rule| rule.tasks.command.is_some()) {
-        looks.executable = std::fs::read_link(directory.join("exe"))
-            .ok()
-            .map(|path| executable(&path));
+        looks.executable = tasks::executable(pid).ok().map(|path| executable(&path));
     }
     if !passed_over
         && rules
             .iter()
             .any(|rule| rule.tasks.cgroup.is_some() || rule.tasks.unit.is_some())
     {
-        looks.groups = groups(&String::from_utf8_lossy(
-            &std::fs::read(directory.join("cgroup")).unwrap_or_default(),
-        ));
+        looks.groups = groups(&tasks::groups(pid).unwrap_or_default());
     }
     if passed_over {
         // Seen, so that it is not looked at in every round, and like nothing that a rule can match.
         looks = Looks::default();
     }
     Some(Seen {
-        start: stat.start,
+        start: stat.id.start,
         looks,
     })
 }
@@ -213,43 +205,13 @@ fn executable(link: &Path) -> String {
 }
 
 /// The paths in /proc/PID/cgroup: `0::/system.slice/nginx.service`, `3:cpuset:/a`.
-fn groups(text: &str) -> Vec<String> {
-    let mut paths: Vec<_> = text
-        .lines()
-        .filter_map(|line| Some(line.splitn(3, ':').nth(2)?.to_owned()))
+fn groups(content: &[u8]) -> Vec<String> {
+    let mut paths: Vec<_> = cgroup::groups(content)
+        .map(|group| group.path.to_string_lossy().into_owned())
         .collect();
     paths.sort_unstable();
     paths.dedup();
     paths
-}
-
-/// What rules need of /proc/PID/stat (proc_pid_stat(5)).
-#[derive(PartialEq, Eq, Debug)]
-struct Stat {
-    name: String,
-    state: char,
-    parent: i32,
-    flags: u32,
-    start: u64,
-}
-
-impl Stat {
-    fn parse(stat: &[u8]) -> Option<Self> {
-        let open = stat.iter().position(|&byte| byte == b'(')?;
-        let close = stat
-            .iter()
-            .rposition(|&byte| byte == b')')
-            .filter(|&close| close > open)?;
-        let after = std::str::from_utf8(&stat[close + 1..]).ok()?;
-        let fields: Vec<_> = after.split_ascii_whitespace().take(20).collect();
-        Some(Self {
-            name: String::from_utf8_lossy(&stat[open + 1..close]).into_owned(),
-            state: fields.first()?.chars().next()?,
-            parent: fields.get(1)?.parse().ok()?,
-            flags: fields.get(6)?.parse().ok()?,
-            start: fields.get(19)?.parse().ok()?,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -351,20 +313,8 @@ mod tests {
     #[test]
     fn groups_of_all_hierarchies_are_read() {
         assert_eq!(
-            groups("1:name=systemd:/a:b\n0::/c\n3:cpuset:/c\n"),
+            groups(b"1:name=systemd:/a:b\n0::/c\n3:cpuset:/c\n"),
             ["/a:b", "/c"]
         );
-    }
-
-    #[test]
-    fn kernel_threads_are_told_by_their_flag() {
-        let line = b"17 (kworker/0:1 (x)) I 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 77 0";
-        let stat = Stat::parse(line).unwrap();
-        assert_eq!(
-            (stat.name.as_str(), stat.state, stat.parent, stat.start),
-            ("kworker/0:1 (x)", 'I', 2, 77)
-        );
-        assert_ne!(stat.flags & KERNEL_THREAD, 0);
-        assert_eq!(Stat::parse(b"17 )("), None);
     }
 }

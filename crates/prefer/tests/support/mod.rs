@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::affinity;
 use nearfar_apply::lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
+use nearfar_proc::affinity;
 use nearfar_sources::{Request, Want};
 
 pub fn machine() -> Machine {
@@ -212,7 +212,7 @@ impl Tasks {
         };
         self.say(number, "end");
         within(30, "the thread ends", || {
-            nearfar_apply::tasks::stat_of(task.pid, task.tid).map_or(true, |stat| stat.state == 'Z')
+            nearfar_proc::tasks::stat_of(task.pid, task.tid).map_or(true, |stat| stat.state == 'Z')
         });
     }
 
@@ -221,7 +221,7 @@ impl Tasks {
         self.tasks.retain(|_, task| task.pid != pid);
         end_process(pid);
         within(30, "the process ends", || {
-            nearfar_apply::tasks::stat(pid).map_or(true, |stat| stat.state == 'Z')
+            nearfar_proc::tasks::stat(pid).map_or(true, |stat| stat.state == 'Z')
         });
     }
 

@@ -56,10 +56,7 @@ fn file<T>(
 /// The word in brackets of `always [madvise] never`.
 fn chosen(bytes: &[u8]) -> Result<String, String> {
     let text = value::text(bytes)?;
-    let word = text
-        .split_once('[')
-        .and_then(|(_, rest)| rest.split_once(']'))
-        .map(|(word, _)| word.to_owned());
+    let word = nearfar_proc::choice::chosen(text).map(str::to_owned);
     word.ok_or_else(|| format!("{:?} has no word in brackets", value::shorten(text)))
 }
 

@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use nearfar_proc::rooted;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Reason, Tree, Unreadable, reason};
@@ -126,20 +127,7 @@ impl<'t> Directory<'t> {
         if self.tree.live {
             return rustix::fs::openat(&self.handle, name, flags, Mode::empty()).map_err(reason);
         }
-        let opened = if name.split('/').any(|part| part == "..") || name.starts_with('/') {
-            Err(Errno::LOOP)
-        } else if name.contains('/') {
-            // Without `..` and links there is no way out; RESOLVE_BENEATH would check it again for each file.
-            rustix::fs::openat2(
-                &self.handle,
-                name,
-                flags,
-                Mode::empty(),
-                ResolveFlags::NO_SYMLINKS,
-            )
-        } else {
-            rustix::fs::openat(&self.handle, name, flags | OFlags::NOFOLLOW, Mode::empty())
-        };
+        let opened = rooted::open_without_links(&self.handle, name, flags);
         match opened {
             // Links, `..`, and kernels without openat2.
             Err(Errno::LOOP | Errno::NOSYS) => self.tree.open_below(&self.below(name), flags),

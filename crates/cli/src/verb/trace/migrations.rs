@@ -101,7 +101,7 @@ impl Migrations {
             order.end_round(&mut |time, event| moves.take(time, event));
             // An end that no event told must not keep the trace going.
             if looked.elapsed() >= LOOK_FOR_TASKS {
-                moves.end_missing(now_ns(), tasks::is_alive);
+                moves.end_missing(now_ns(), nearfar_proc::tasks::is_alive);
                 looked = Instant::now();
             }
             moves.any_alive()
@@ -126,7 +126,9 @@ impl Migrations {
     /// Only the threads there are now.
     fn only<'a>(&self, formats: &'a Formats) -> Result<Vec<Tracepoint<'a>>, Failure> {
         let tids: Vec<i32> = self.threads()?.iter().map(|thread| thread.tid).collect();
-        let leaders = tids.iter().filter_map(|&tid| tasks::leader(tid));
+        let leaders = tids
+            .iter()
+            .filter_map(|&tid| nearfar_proc::tasks::process_of(tid).ok());
         let tids: Vec<i32> = tids
             .iter()
             .copied()

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::ops::Range;
 
-use nearfar_machine::{NodeId, NodeSet};
+use nearfar_machine::NodeSet;
+use nearfar_proc::{maps, numa_maps};
 
 /// What numa_maps says of one mapping that has pages on nodes of interest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,89 +16,45 @@ pub(super) struct Share {
     pub(super) page_bytes: u64,
 }
 
-/// The mappings that have pages on these nodes, by their begin (numa_maps in proc(5)).
+/// The mappings that have pages on these nodes, by their first address.
 pub(super) fn on_nodes(
     numa_maps: impl BufRead,
     nodes: &NodeSet,
 ) -> io::Result<BTreeMap<u64, Share>> {
     let mut found = BTreeMap::new();
-    each_line(numa_maps, |line| {
-        let mut words = line.split(|&byte| byte == b' ');
-        let Some(begin) = words.next().and_then(hexadecimal) else {
-            return;
-        };
-        let mut share = Share {
-            pages: 0,
-            page_bytes: 0,
-        };
-        for word in words {
-            // Blanks, and the equals sign, of a file's name are escaped, so that `file=...` is one word.
-            let Some((name, value)) = named(word) else {
-                continue;
-            };
-            if name == b"kernelpagesize_kB" {
-                share.page_bytes = value.saturating_mul(1024);
-            } else if let Some(node) = name.strip_prefix(b"N").and_then(decimal)
-                && u32::try_from(node).is_ok_and(|node| nodes.contains(NodeId(node)))
-            {
-                share.pages = share.pages.saturating_add(value);
-            }
-        }
-        if share.pages > 0 {
-            found.insert(begin, share);
+    numa_maps::each(numa_maps, |mapping| {
+        let pages = mapping
+            .pages
+            .iter()
+            .filter(|(node, _)| nodes.contains(*node))
+            .fold(0u64, |sum, (_, pages)| sum.saturating_add(*pages));
+        if pages > 0 {
+            let page_bytes = mapping.page_bytes.unwrap_or(0);
+            found.insert(mapping.start, Share { pages, page_bytes });
         }
     })?;
     Ok(found)
 }
 
-/// The addresses of those of all mappings that have a share (maps in proc(5)).
+/// The addresses of those mappings that have a share.
 pub(super) fn ranges(
     maps: impl BufRead,
     shares: &BTreeMap<u64, Share>,
 ) -> io::Result<Vec<(Range<u64>, Share)>> {
     let mut found = Vec::new();
-    each_line(maps, |line| {
-        let addresses = line.split(|&byte| byte == b' ').next().unwrap_or_default();
-        let Some(dash) = addresses.iter().position(|&byte| byte == b'-') else {
-            return;
-        };
-        let (begin, end) = (
-            hexadecimal(&addresses[..dash]),
-            hexadecimal(&addresses[dash + 1..]),
-        );
-        if let (Some(begin), Some(end)) = (begin, end)
-            && let Some(share) = shares.get(&begin)
-        {
-            found.push((begin..end, *share));
+    maps::each_range(maps, |range| {
+        if let Some(share) = shares.get(&range.start) {
+            found.push((range, *share));
         }
     })?;
     Ok(found)
 }
 
-fn each_line(mut text: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut line = Vec::new();
-    while text.read_until(b'\n', &mut line)? > 0 {
-        take(line.strip_suffix(b"\n").unwrap_or(&line));
-        line.clear();
-    }
-    Ok(())
-}
-
-fn named(word: &[u8]) -> Option<(&[u8], u64)> {
-    let equals = word.iter().position(|&byte| byte == b'=')?;
-    Some((&word[..equals], decimal(&word[equals + 1..])?))
-}
-
-fn decimal(digits: &[u8]) -> Option<u64> {
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-fn hexadecimal(digits: &[u8]) -> Option<u64> {
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use nearfar_machine::NodeId;
+    use nearfar_proc::tasks;
+
     use super::*;
 
     #[test]
@@ -139,12 +96,13 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_somewhere() {
-        let Ok(numa) = std::fs::File::open("/proc/self/numa_maps") else {
+        let me = std::process::id().cast_signed();
+        let Ok(numa) = tasks::open(me, "numa_maps") else {
             return println!("skipped: kernel: this kernel has no numa_maps");
         };
         let nodes = (0..64).map(NodeId).collect();
         let shares = on_nodes(io::BufReader::new(numa), &nodes).unwrap();
-        let maps = io::BufReader::new(std::fs::File::open("/proc/self/maps").unwrap());
+        let maps = io::BufReader::new(tasks::open(me, "maps").unwrap());
         assert!(!ranges(maps, &shares).unwrap().is_empty());
     }
 }

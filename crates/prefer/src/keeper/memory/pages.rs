@@ -66,7 +66,7 @@ pub(super) fn move_to(
     is_over: &dyn Fn() -> bool,
     count: &mut dyn FnMut(Counts),
 ) -> io::Result<()> {
-    let open = |name: &str| File::open(format!("/proc/{pid}/{name}"));
+    let open = |name: &str| nearfar_proc::tasks::open(pid, name);
     let shares = maps::on_nodes(BufReader::new(open("numa_maps")?), from)?;
     let ranges = maps::ranges(BufReader::new(open("maps")?), &shares)?;
     let node = libc::c_int::try_from(to.0).map_err(io::Error::other)?;
