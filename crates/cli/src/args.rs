@@ -43,7 +43,7 @@ pub struct FormatArgs {
 /// Where the machine's description comes from.
 #[derive(Args, Clone)]
 pub struct SourceArgs {
-    /// A file whose content tells its kind (snapshot, JSON of `topo`, hwloc XML, `numactl -H` text, description), "-" for
+    /// A file, recognised by its content (snapshot, JSON of `topo`, hwloc XML, `numactl -H` text, description), "-" for
     /// standard input, a name from `nearfar lab machines`, or a synthetic string such as "node:4 core:12 pu:2
     /// distance:10,16,32,33" [default: the running system]
     #[arg(long, value_name = "SOURCE", conflicts_with = "root")]

@@ -143,7 +143,7 @@ fn distinct(mut candidates: Candidates) -> Candidates {
     candidates
 }
 
-/// The runs of the usual store; which one --store names is not known here.
+/// The runs of the usual store; the one of --store is unknown here.
 fn stored_runs() -> Candidates {
     let path = StoreArgs { store: None }
         .path()

@@ -20,7 +20,7 @@ pub enum Failure {
     CommandEnded(u8),
     /// The command that was to be run could not be started; the exit code is a shell's.
     NotStarted(anyhow::Error, u8),
-    /// Whoever read our output has enough. Not a failure.
+    /// The reader of our output has closed it. Not a failure.
     OutputClosed,
 }
 
@@ -86,7 +86,7 @@ impl Failure {
     }
 }
 
-/// A line of a message, without its middle where that is far longer than anybody reads: what is wrong is said at the end, and
+/// A line of a message, without its middle if it is very long: what is wrong is said at the end, and
 /// the megabyte of a foreign file that it is wrong with comes before.
 fn readable(line: &str) -> Cow<'_, str> {
     let (begin, end) = (1200, 600);

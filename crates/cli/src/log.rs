@@ -31,7 +31,7 @@ const CRATES: [&str; 4] = [
 ];
 /// Every name of [`CRATES`] begins so.
 const ALL: &str = "nearfar";
-/// What the service says of its work to whoever runs it, also without being asked for more.
+/// What the service logs of its work by default.
 const SERVICE: &str = "nearfar_prefer::service";
 
 /// From now on events are written where they belong. Without `verbose`, without the variable and outside of the service
@@ -134,7 +134,7 @@ fn journal() -> Option<tracing_journald::Layer> {
 }
 
 /// Standard error, a line at a time, without what a terminal obeys; names and values in it are foreign. It may be a pipe that
-/// nobody reads any more, which is no reason to end.
+/// without a reader, which is no reason to end.
 struct Lines;
 
 impl io::Write for Lines {

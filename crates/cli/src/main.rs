@@ -5,7 +5,7 @@
 //!                        └── Failure ──► one message on standard error, one exit code
 //! ```
 
-// They panic where nobody reads what they print: `output` has what does not.
+// They panic if standard output has no reader: `output` has what does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;

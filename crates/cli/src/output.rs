@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Lines that are longer are hard to follow with the eye.
 const MAX_COLUMNS: usize = 200;
-/// So many files of one name are kept beside each other.
+/// Files of one name that are kept in one directory.
 const MAX_UNUSED: u32 = 999;
 
 /// Prints text to standard output. A reader that has gone away (`| head`) ends the command quietly.
@@ -31,7 +31,7 @@ pub fn print(text: &str) -> Outcome {
     })
 }
 
-/// Says something on standard error, without an end of the line. It may be a pipe that nobody reads any more; std's and
+/// Says something on standard error, without an end of the line. It may be a pipe without a reader; std's and
 /// anstream's `eprint!` panic there, and a keeper that is to give back what it took must not end for want of a listener.
 macro_rules! say_part {
     ($($text:tt)*) => {{
@@ -119,7 +119,7 @@ fn width(to_terminal: bool) -> usize {
         })
 }
 
-/// Writes a file beside its final name and renames it there, so that no half-written one is ever seen. A path that
+/// Writes a file in the directory of its final name and renames it, so that no half-written one is ever seen. A path that
 /// is not a regular file (`/dev/stdout`, a pipe) is written directly.
 pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
     let written = if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
@@ -172,7 +172,7 @@ fn allocate(file: &std::fs::File, bytes: u64) -> std::io::Result<()> {
     }
 }
 
-/// Writes a file that nobody named as the first of `checkup.html`, `checkup-2.html` ... that is not there, and says
+/// Writes a file without a requested name as the first of `checkup.html`, `checkup-2.html` ... that is not there, and says
 /// which. What is there, be it a link, is never replaced.
 pub fn write_unused(stem: &str, extension: &str, content: &[u8]) -> Result<PathBuf, Failure> {
     let name = |number: u32| match number {

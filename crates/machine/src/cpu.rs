@@ -30,7 +30,7 @@ pub struct Cpu {
     /// `physical_package_id` as the kernel prints it; -1 where the firmware is silent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package: Option<i64>,
-    /// The lowest CPU of its package. Unlike the kernel's number it tells packages apart on machines (many powerpc,
+    /// The lowest CPU of its package. Unlike the kernel's number it distinguishes packages on machines (many powerpc,
     /// s390 and virtual ones) where that number is -1 or the same everywhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package_leader: Option<CpuId>,
@@ -86,9 +86,7 @@ pub struct Cache {
     pub kind: CacheKind,
     /// The CPUs behind it.
     pub cpus: CpuSet,
-    /// Bytes.
     pub size_bytes: Known<u64>,
-    /// Bytes of one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line_bytes: Option<u32>,
     /// Ways; 0 for fully associative, as the kernel writes it.
@@ -123,7 +121,7 @@ impl CpuStates {
         }
     }
 
-    /// Isolated or tickless: CPUs that somebody keeps free of housekeeping.
+    /// Isolated or tickless: CPUs that are kept free of housekeeping.
     pub fn kept_free(&self) -> CpuSet {
         let or_none = |set: &Known<CpuSet>| set.get().cloned().unwrap_or_default();
         or_none(&self.isolated).union(&or_none(&self.nohz_full))

@@ -164,7 +164,7 @@ impl Distances {
         self.rows.iter().all(Option::is_some)
     }
 
-    /// Whether there is more than one node and every entry says the same: the table tells nothing.
+    /// Whether there is more than one node and every entry is the same.
     pub fn is_flat(&self) -> bool {
         self.nodes.len() > 1
             && self

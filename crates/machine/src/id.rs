@@ -96,7 +96,7 @@ impl fmt::Display for Distance {
     }
 }
 
-/// Where a PCI function sits: `domain:bus:device.function`, as in `0000:3b:00.1`.
+/// The address of a PCI function: `domain:bus:device.function`, as in `0000:3b:00.1`.
 ///
 /// Domains have 16 bits on real host bridges and 32 bits on virtual ones (Intel VMD, Hyper-V).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,4 +1,4 @@
-//! Interrupts: whose they are, which CPUs may serve them, which one does.
+//! Interrupts: their devices, the CPUs that may serve them, the CPU that does.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,12 +11,12 @@ use crate::set::CpuSet;
 pub struct Interrupt {
     /// The kernel's number.
     pub irq: Irq,
-    /// What its handlers call themselves, comma separated as in `/proc/interrupts`: `nvme0q3`, `eth0-TxRx-1`.
+    /// The names of its handlers, comma separated as in `/proc/interrupts`: `nvme0q3`, `eth0-TxRx-1`.
     pub name: String,
     /// The PCI device it belongs to, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<PciAddress>,
-    /// The queue of that device it serves, as its name tells; `None` for configuration and hot-plug interrupts.
+    /// The queue of that device it serves, by its name; `None` for configuration and hot-plug interrupts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<u32>,
     /// CPUs that may serve it (`smp_affinity_list`).
@@ -24,7 +24,7 @@ pub struct Interrupt {
     /// CPUs the interrupt controller really uses (`effective_affinity_list`); follows a change only with the next
     /// interrupt, unless interrupts are remapped.
     pub effective: Known<CpuSet>,
-    /// Whether the kernel manages the affinity itself, so that no one can change it.
+    /// Whether the kernel manages the affinity itself, so that it cannot be changed.
     pub managed: Known<Managed>,
     /// `/proc/irq/N/node`: where its descriptor lives. Not the device's locality.
     pub node: Known<Option<NodeId>>,

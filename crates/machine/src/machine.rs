@@ -56,7 +56,7 @@ pub struct Machine {
     pub cpusets: Known<Vec<Cpuset>>,
     /// Settings that decide over locality.
     pub settings: Settings,
-    /// Programs that write placement of their own accord.
+    /// Programs that write placement by themselves.
     pub writers: Known<Vec<Writer>>,
     /// What was wrong with the input. `diagnostics` in snapshots and runs that were stored before it was renamed.
     #[serde(alias = "diagnostics")]
@@ -89,7 +89,6 @@ impl Machine {
         }
     }
 
-    /// The node of that number.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes
             .binary_search_by_key(&id, |node| node.id)
@@ -97,7 +96,6 @@ impl Machine {
             .map(|index| &self.nodes[index])
     }
 
-    /// The CPU of that number.
     pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
         self.cpus
             .binary_search_by_key(&id, |cpu| cpu.id)
@@ -127,7 +125,6 @@ impl Machine {
         self.nodes.iter().filter(|node| node.online)
     }
 
-    /// The numbers of the online nodes.
     pub fn online_node_set(&self) -> NodeSet {
         self.online_nodes().map(|node| node.id).collect()
     }
@@ -167,7 +164,7 @@ impl Machine {
         possible.max(listed).map_or(1, |cpu| cpu.0 + 1)
     }
 
-    /// Contradictions between parts of the description that no source may produce, in words; empty when all is well.
+    /// Contradictions between parts of the description that no source may produce, in words; empty if there is none.
     /// Every source's tests call it.
     pub fn check(&self) -> Vec<String> {
         crate::check::violations(self)

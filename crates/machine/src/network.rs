@@ -14,7 +14,7 @@ pub struct NetworkDevice {
     /// The PCI function it belongs to; a virtio device's is its PCI parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<PciAddress>,
-    /// The hardware address it was made with, only where `device` does not tell it from another interface.
+    /// The hardware address it was made with, only if several interfaces have the same `device`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// The node the kernel gives it (the PCI parent's, for a virtio device); `null` where the kernel says none.

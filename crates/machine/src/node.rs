@@ -15,7 +15,6 @@ pub struct Node {
     pub online: bool,
     /// The CPUs that belong to it, online or not. Fake nodes of one real node share theirs, so sets may overlap.
     pub cpus: CpuSet,
-    /// Its memory.
     pub memory: Known<Memory>,
     /// Performance as ACPI's HMAT (or CXL's CDAT) gives it, by access class; empty where the kernel gives none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -93,7 +92,7 @@ pub struct HugePages {
     pub page_bytes: u64,
     /// Pages in the pool.
     pub total: u64,
-    /// Pages nobody uses.
+    /// Free pages.
     pub free: Option<u64>,
 }
 
@@ -122,9 +121,7 @@ pub struct Access {
 pub struct MemorySideCache {
     /// 1 is nearest to the memory.
     pub level: u32,
-    /// Bytes.
     pub size_bytes: u64,
-    /// Bytes.
     pub line_bytes: Option<u64>,
     /// 0 for direct-mapped, as the kernel's `indexing` file has it.
     pub indexing: Option<u32>,

@@ -27,7 +27,7 @@ pub struct Origin {
     pub architecture: Known<String>,
     /// Vendor and product, from DMI or the device tree.
     pub product: Known<String>,
-    /// When the source looked, in seconds since 1970; `None` where the source does not tell.
+    /// When the source was read, in seconds since 1970; `None` if it does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_at_s: Option<u64>,
     /// What lies over the real machine, such as "fake: 2U"; outermost last.

@@ -8,9 +8,7 @@ use crate::known::Known;
 /// A PCI function.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PciDevice {
-    /// Where it sits.
     pub address: PciAddress,
-    /// Vendor number.
     pub vendor: u16,
     /// Device number of that vendor.
     pub device: u16,
@@ -28,7 +26,7 @@ pub struct PciDevice {
     /// The device above it: a bridge or switch port; `None` for one that sits on a root bus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<PciAddress>,
-    /// The root bus it hangs from.
+    /// Its root bus.
     pub root: RootBus,
     /// The node the kernel gives it (`numa_node`); `null` where the kernel says -1, "none".
     pub node: Known<Option<NodeId>>,
@@ -92,11 +90,11 @@ impl<'de> Deserialize<'de> for RootBus {
 pub struct HostBridge {
     /// Its root bus.
     pub root: RootBus,
-    /// Where the firmware says it is; `null` where the firmware can be read and says nothing.
+    /// Its node by the firmware; `null` if the firmware can be read and has none.
     pub firmware: Known<Option<FirmwareLocality>>,
 }
 
-/// The firmware's word on where a device is.
+/// Where a device is by the firmware.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FirmwareLocality {
     /// The firmware's number: ACPI's proximity domain, or the device tree's associativity domain.
@@ -109,7 +107,7 @@ pub struct FirmwareLocality {
     pub evidence: String,
 }
 
-/// What part of the firmware told where a device is.
+/// The part of the firmware that has the node of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FirmwareSource {

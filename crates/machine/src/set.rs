@@ -45,7 +45,7 @@ pub struct IdSet<T> {
     kind: PhantomData<T>,
 }
 
-/// Text that is not a set, with the place where it stops being one.
+/// Text that is not a set, with the position of the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     /// Something that is neither a number nor a range.

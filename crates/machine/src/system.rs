@@ -30,7 +30,7 @@ impl Settings {
     }
 }
 
-/// A program or setting that writes interrupt affinities or other placement of its own accord.
+/// A program or setting that writes interrupt affinities or other placement by itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Writer {
     /// Which one.
@@ -43,7 +43,7 @@ pub struct Writer {
     pub says: String,
 }
 
-/// Who else writes placement.
+/// Programs that write placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriterKind {

@@ -34,9 +34,7 @@ pub struct Task {
 /// Bytes on one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeBytes {
-    /// The node.
     pub node: NodeId,
-    /// Bytes.
     pub bytes: u64,
 }
 
@@ -58,6 +56,6 @@ pub struct Cpuset {
     pub cpus: Known<CpuSet>,
     /// The nodes its tasks get memory from (`cpuset.mems.effective`).
     pub nodes: Known<NodeSet>,
-    /// Whether somebody configured this group, or it only inherits.
+    /// Whether this group is configured; otherwise it inherits.
     pub configured: bool,
 }

@@ -1,4 +1,4 @@
-//! What a source found wrong with what it read, without giving up on it.
+//! What was wrong with input that was read all the same.
 
 use serde::{Deserialize, Serialize};
 

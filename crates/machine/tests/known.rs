@@ -66,7 +66,7 @@ fn an_error_is_the_values_own() {
             .unwrap_err();
     assert!(
         both.to_string()
-            .contains("`total_bytes` beside `unknown_reason`"),
+            .contains("`total_bytes` next to `unknown_reason`"),
         "{both}"
     );
 }

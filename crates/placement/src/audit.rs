@@ -4,7 +4,7 @@
 //! Machine ──► Site      what several rules need, made once: rings of CPUs, interrupts by device, where devices are
 //!              │
 //!              ├─ devices      no node, node not online, node that differs from the firmware's
-//!              ├─ interrupts   far, sharing a CPU, on isolated CPUs, managed      seats: who moves where
+//!              ├─ interrupts   far, sharing a CPU, on isolated CPUs, managed      assignment: which move where
 //!              ├─ steering     XPS and RPS, judged against the interrupts as they will be
 //!              ├─ nvme         policy and missing nodes
 //!              ├─ tasks        memory elsewhere, cpusets, automatic NUMA balancing
@@ -14,13 +14,13 @@
 //! Every rule looks at each thing once: the cost grows with the machine, not with its square. A rule whose
 //! input is not known says so in [`Audit::not_checked`] and is never silently content.
 
+mod assignment;
 mod devices;
 mod finding;
 mod interrupts;
 mod ledger;
 mod nvme;
 mod rules;
-mod seats;
 mod site;
 mod steering;
 mod system;
@@ -67,11 +67,11 @@ pub struct Audit {
     pub not_checked: Vec<NotChecked>,
     /// Rules that looked at something, in the order of [`RULES`].
     pub checked: Vec<&'static str>,
-    /// What became of each rule, in the order of [`RULES`].
+    /// The state of each rule, in the order of [`RULES`].
     pub rules: Vec<RuleState>,
 }
 
-/// What became of a rule.
+/// The state of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct RuleState {
     /// Its id.

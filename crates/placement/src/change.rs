@@ -15,7 +15,7 @@ pub struct Plan {
     pub plan_format: u32,
     /// Host name of the machine it was made for, where known. A plan is not carried out on another host.
     pub host: Option<String>,
-    /// Identifier of the boot it was made in (`/proc/sys/kernel/random/boot_id`), where the source tells. Numbers and
+    /// Identifier of the boot it was made in (`/proc/sys/kernel/random/boot_id`), if the source has it. Numbers and
     /// names of devices may stand for others after a reboot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
@@ -41,7 +41,7 @@ pub struct Planned {
     /// The value it had when the plan was made, as the kernel's file shows it; `None` where it was not seen. A value
     /// that has changed since is not overwritten.
     pub before: Option<String>,
-    /// What the change's number or name stood for when the plan was made; `None` where nothing tells, and for sysctls.
+    /// What the change's number or name stood for when the plan was made; `None` if unknown, and for sysctls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// The audit rule it fixes.
@@ -68,7 +68,7 @@ pub struct Owner {
     /// Vendor and device number of that function, in hex: `8086:1592`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_id: Option<String>,
-    /// The hardware address of an interface, where its PCI function does not tell it from another.
+    /// The hardware address of an interface, if several have the same PCI function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// The qualified name of an NVMe subsystem.
@@ -86,7 +86,6 @@ pub struct Owner {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeCpus {
-    /// The node.
     pub node: NodeId,
     /// Its online CPUs.
     pub cpus: CpuSet,
@@ -120,7 +119,6 @@ pub enum Change {
     },
     /// `/sys/class/net/IF/queues/tx-N/xps_cpus`.
     Xps {
-        /// Interface.
         interface: String,
         /// Transmit queue.
         queue: u32,
@@ -129,7 +127,6 @@ pub enum Change {
     },
     /// `/sys/class/net/IF/queues/rx-N/rps_cpus`.
     Rps {
-        /// Interface.
         interface: String,
         /// Receive queue.
         queue: u32,
@@ -140,13 +137,11 @@ pub enum Change {
     NvmeIoPolicy {
         /// The kernel's name of the subsystem.
         subsystem: String,
-        /// The policy.
         policy: IoPolicy,
     },
     /// `/sys/bus/pci/devices/ADDRESS/numa_node`: taints the kernel (`TAINT_FIRMWARE_WORKAROUND`), and a bound driver
     /// keeps the node it was probed with until it is bound again.
     DeviceNode {
-        /// The device.
         device: PciAddress,
         /// The node, which has to be online.
         node: NodeId,
@@ -178,7 +173,6 @@ pub struct LeftAlone {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NearestCpus {
-    /// The node.
     pub node: NodeId,
     /// Usable CPUs, nearest first.
     pub cpus: Vec<CpuId>,

@@ -1,11 +1,11 @@
 //! Which node a device is near, and how far that can be trusted.
 //!
 //! ```text
-//! 1. the kernel's word         numa_node of the device
-//! 2. the firmware's word       _PXM, ibm,associativity or numa-node-id of its host bridge
+//! 1. the kernel's node         numa_node of the device
+//! 2. the firmware's node       _PXM, ibm,associativity or numa-node-id of its host bridge
 //! 3. the online node nearest to the firmware's, where that one is not online      a guess, by the firmware's distances
-//! 4. what its siblings say     other devices on the same root bus that have a node an inference
-//! 5. unknown, because ...
+//! 4. its siblings' node        other devices on the same root bus that have a node an inference
+//! 5. unknown, with the reason
 //! ```
 //!
 //! A kernel without a node for a device says -1; a plausible number in its place would be an invention.
@@ -19,10 +19,10 @@ use serde::Serialize;
 
 use crate::order;
 
-/// Where a device is, as far as can be told.
+/// Where a device is, as far as is known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct EffectiveNode {
-    /// An online node; `None` where nothing tells.
+    /// An online node; `None` if unknown.
     pub node: Option<NodeId>,
     /// How that is known.
     #[serde(flatten)]
@@ -37,7 +37,7 @@ pub enum How {
     Kernel,
     /// The kernel says none, the firmware does, and that node is online.
     Firmware {
-        /// The part of the firmware that tells.
+        /// The part of the firmware that has it.
         told_by: FirmwareSource,
         /// The file it was read from.
         evidence: String,
@@ -60,7 +60,6 @@ pub enum How {
         /// One of them.
         example: PciAddress,
     },
-    /// Nothing tells.
     Unknown {
         /// What was looked at.
         because: String,
@@ -87,14 +86,14 @@ impl std::fmt::Display for EffectiveNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Some(node) = self.node else {
             let How::Unknown { because } = &self.how else {
-                return f.write_str("node not known");
+                return f.write_str("node unknown");
             };
-            return write!(f, "node not known: {because}");
+            return write!(f, "node unknown: {because}");
         };
         match &self.how {
             How::Kernel => write!(f, "node {node}"),
             How::Firmware { .. } => {
-                write!(f, "node {node} (the firmware's word, the kernel has none)")
+                write!(f, "node {node} (by the firmware; the kernel has none)")
             }
             How::NearestToFirmware {
                 firmware, distance, ..
@@ -230,7 +229,7 @@ impl<'a> Localities<'a> {
         }
     }
 
-    /// Why nothing tells where the device is.
+    /// Why the device's node is unknown.
     fn silence(&self, device: &PciDevice) -> String {
         let kernel = match &device.node {
             nearfar_machine::Known::Yes(Some(node)) => {
@@ -248,12 +247,12 @@ impl<'a> Localities<'a> {
                 told.node
             ),
             (None, Some(bridge)) => match bridge.firmware.unknown_reason() {
-                Some(because) => format!("the firmware's word is not known ({because})"),
+                Some(because) => format!("the firmware's node is unknown ({because})"),
                 None => "the firmware says nothing".to_owned(),
             },
             (None, None) => match self.machine.host_bridges.unknown_reason() {
-                Some(because) => format!("the firmware's word is not known ({because})"),
-                None => "its host bridge is not known".to_owned(),
+                Some(because) => format!("the firmware's node is unknown ({because})"),
+                None => "its host bridge is unknown".to_owned(),
             },
         };
         format!(
@@ -273,7 +272,7 @@ fn kernel_node(machine: &Machine, device: &PciDevice) -> Option<NodeId> {
 }
 
 /// Whether a device's node says something of its neighbours. The NVMe driver wrote the first node with memory into
-/// devices that had none (`nvme_pci_alloc_dev`, until Linux 6.6), so its devices are no witnesses.
+/// devices that had none (`nvme_pci_alloc_dev`, until Linux 6.6), so its devices do not count.
 fn testifies(device: &PciDevice) -> bool {
     device.driver.as_deref() != Some("nvme")
 }

@@ -124,7 +124,7 @@ pub(crate) fn in_order(machine: &Machine, ring: &Ring, cores_first: bool) -> Vec
     if cores_first {
         let mut seen: HashMap<CpuId, usize> = HashMap::new();
         cpus.sort_by_cached_key(|&cpu| {
-            // A CPU whose core is not known counts as a core of its own.
+            // A CPU whose core is unknown counts as a core of its own.
             let core = machine.cpu(cpu).and_then(|cpu| cpu.core).unwrap_or(cpu);
             let rank = seen.entry(core).or_default();
             *rank += 1;

@@ -32,7 +32,6 @@ pub struct PathAnswer {
     pub subsystem: String,
     /// The CPU that submits the I/O.
     pub cpu: CpuId,
-    /// Its node.
     pub node: Option<NodeId>,
     /// The policy in force.
     pub policy: Known<IoPolicy>,
@@ -49,7 +48,7 @@ pub struct NamespacePaths {
     pub paths: Vec<PathView>,
     /// What each policy would choose: numa, round-robin, queue-depth, and the one in force where it is another.
     pub choices: Vec<PolicyChoice>,
-    /// The usable paths nearest to the CPU by effective node, whatever their ANA state; empty where nothing tells.
+    /// The usable paths nearest to the CPU by effective node, whatever their ANA state; empty if unknown.
     pub nearest: Vec<String>,
 }
 
@@ -58,7 +57,6 @@ pub struct NamespacePaths {
 pub struct PathView {
     /// The kernel's name.
     pub name: String,
-    /// Its controller.
     pub controller: String,
     /// Whether the kernel would send I/O through it at all, and in which class.
     pub standing: Standing,
@@ -70,7 +68,7 @@ pub struct PathView {
     /// What the policy `numa` compares: for a controller without a node 10 where the kernel counts it as local, else
     /// unknown.
     pub kernel_distance: Option<Distance>,
-    /// Where the controller is, as far as can be told.
+    /// Where the controller is, as far as is known.
     pub locality: Option<EffectiveNode>,
     /// From the CPU's node to that; for a guessed node, to the firmware's node itself.
     pub distance: Option<Distance>,
@@ -93,11 +91,10 @@ pub enum Standing {
 /// What one policy would do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PolicyChoice {
-    /// The policy.
     pub policy: IoPolicy,
     /// Whether it is the one in force.
     pub current: bool,
-    /// The paths it takes: one; several that share the I/O; or candidates among which it cannot be told.
+    /// The paths it takes: one; several that share the I/O; or candidates, of which the policy takes one.
     pub paths: Vec<String>,
     /// False where `paths` are candidates, one of which is taken.
     pub certain: bool,
@@ -109,7 +106,7 @@ pub struct PolicyChoice {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PathError {
     /// The source saw no NVMe subsystems.
-    #[error("NVMe subsystems are not known: {because}")]
+    #[error("NVMe subsystems are unknown: {because}")]
     NotKnown {
         /// The source's reason.
         because: String,
@@ -328,7 +325,7 @@ fn standing(
         // Without ANA the kernel has no such file and takes every path for optimized.
         Known::No { .. } => (
             Standing::Optimized,
-            Some("no ANA state is known: taken for optimized".to_owned()),
+            Some("the ANA state is unknown: counts as optimized".to_owned()),
         ),
     }
 }

@@ -30,7 +30,7 @@ pub enum Policy {
     /// distance 10 of each other are one.
     #[default]
     NearestFirst,
-    /// As the kernel did before 6.3: the node's own CPUs, then every other online CPU from 0 up. It heeded neither
+    /// As the kernel did before 6.3: the node's own CPUs, then every other online CPU from 0 up. It considered neither
     /// isolation nor cores, so isolated CPUs always take part and [`SpreadRequest::cores_first`] is an error.
     #[serde(rename = "kernel-pre-6.3")]
     KernelPre63,
@@ -118,7 +118,7 @@ fn advise(nearest: &Option<(NodeId, Distance)>) -> String {
                 "the online node nearest to it by the firmware's distances is {node} ({distance}): ask for that"
             )
         }
-        None => "no table says which online node is nearest to it".to_owned(),
+        None => "no table has the online node nearest to it".to_owned(),
     }
 }
 

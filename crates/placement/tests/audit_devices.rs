@@ -217,7 +217,7 @@ fn managed_interrupts_are_named_once_and_never_written() {
         list(&mut machine.interrupts).push(interrupt);
     }
     insta::assert_snapshot!(findings(&machine), @r"
-    fact managed-interrupt | 0000:81:00.0 (nvme): 8 of its interrupts, nvme0q1 to nvme0q8, are placed by the kernel alone; they are never written.
+    fact managed-interrupt | 0000:81:00.0 (nvme): 8 of its interrupts, nvme0q1 to nvme0q8, are managed by the kernel and cannot be changed.
       /proc/irq/51/smp_affinity = drivers/nvme/host/pci.c asks for managed interrupts
       advice The kernel gives each queue the CPUs that submit to it; only the number of queues can be changed.
     ");
@@ -254,20 +254,20 @@ fn a_device_without_a_node() {
         function("0000:a0:01.0", 0x06_0400, "pcieport", None),
     );
     insta::assert_snapshot!(findings(&machine), @r#"
-    warning device-without-node | 0000:81:00.0 (ixgbe): The kernel has no node for this device. It is most likely near node 1 (the firmware's word, the kernel has none).
+    warning device-without-node | 0000:81:00.0 (ixgbe): The kernel has no node for this device. It is most likely near node 1 (by the firmware; the kernel has none).
       /sys/bus/pci/devices/0000:81:00.0/numa_node = -1
       /sys/firmware/acpi/tables/DSDT = node 1
       fix {"kind":"device-node","device":"0000:81:00.0","node":1,"rebind":"ixgbe"}
       advice A firmware or kernel that knows the node is the real fix. Writing numa_node is the last resort: it taints the kernel, and the driver has to be bound again, which stops the device for a moment.
-    warning interrupt-far | interrupt 100 (eth0-TxRx-0): It is served by CPU 0, at 21 from its device on node 1 (the firmware's word, the kernel has none). CPU 4, at 10, serves none of the device's queues.
+    warning interrupt-far | interrupt 100 (eth0-TxRx-0): It is served by CPU 0, at 21 from its device on node 1 (by the firmware; the kernel has none). CPU 4, at 10, serves none of the device's queues.
       /proc/irq/100/effective_affinity_list = 0
       /proc/irq/100/smp_affinity_list = 0
       /sys/bus/pci/devices/0000:81:00.0/numa_node = -1
       cost 21 -> 10
       fix {"kind":"interrupt-affinity","irq":100,"cpus":"4","near":1,"name":"eth0-TxRx-0"}
-    notice device-without-node | 0000:a0:00.0 (nouveau): The kernel has no node for this device, and nothing tells where it is.
+    notice device-without-node | 0000:a0:00.0 (nouveau): The kernel has no node for this device, and its node is unknown.
       /sys/bus/pci/devices/0000:a0:00.0/numa_node = -1
-      advice Not placed: the kernel says none (-1); its host bridge is not known; no other device on root bus 0000:a0 has a node.
+      advice Not placed: the kernel says none (-1); its host bridge is unknown; no other device on root bus 0000:a0 has a node.
     "#);
 }
 
@@ -442,7 +442,7 @@ fn interfaces_on_one_function_are_told_apart_by_name() {
 fn devices_the_source_does_not_list_are_not_invented() {
     let mut machine = two_nodes();
     list(&mut machine.interrupts).push(interrupt(7, "ghost-0", "0000:99:00.0", Some(0), "0"));
-    insta::assert_snapshot!(findings(&machine), @"not checked interrupt-far: 0000:99:00.0: nothing tells where the device is");
+    insta::assert_snapshot!(findings(&machine), @"not checked interrupt-far: 0000:99:00.0: the device's node is unknown");
     assert_eq!(
         nearfar_placement::locality::effective_node(&machine, pci("0000:99:00.0")).node,
         None

@@ -47,7 +47,7 @@ fn task(pid: i32, name: &str, cpus: &str, last: u32, bytes: &[(u32, u64)]) -> Ta
 #[test]
 fn numa_leaves_paths_idle_and_that_is_worth_knowing() {
     insta::assert_snapshot!(findings(&disk(IoPolicy::Numa, [Some(0), Some(1)])), @r"
-    fact nvme-far-path | nvme-subsys0 (nvme0n1): The policy numa uses one of 2 paths from each node; the others idle for its tasks.
+    fact nvme-far-path | nvme-subsys0 (nvme0n1): The policy numa uses one of 2 paths from each node; the others are idle.
       /sys/bus/pci/devices/0000:20:00.0/numa_node = 0 (nvme0)
       /sys/bus/pci/devices/0000:40:00.0/numa_node = 1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
@@ -77,9 +77,9 @@ fn a_controller_without_a_node_under_numa() {
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1 (nvme1)
       /sys/class/nvme-subsystem/nvme-subsys0/iopolicy = numa
       advice Compare policies under the real load before changing one: numa keeps I/O near, round-robin and queue-depth use every path; which wins depends on whether a path or the distance is the limit.
-    notice device-without-node | 0000:40:00.0 (nvme): The kernel has no node for this device, and nothing tells where it is.
+    notice device-without-node | 0000:40:00.0 (nvme): The kernel has no node for this device, and its node is unknown.
       /sys/bus/pci/devices/0000:40:00.0/numa_node = -1
-      advice Not placed: the kernel says none (-1); its host bridge is not known; no other device on root bus 0000:40 has a node.
+      advice Not placed: the kernel says none (-1); its host bridge is unknown; no other device on root bus 0000:40 has a node.
     ");
     let mut under = |release: &str| {
         machine.origin.kernel = Known::Yes(release.to_owned());
@@ -230,12 +230,12 @@ fn other_writers_and_whether_they_would_undo_the_plan() {
         ),
     ];
     insta::assert_snapshot!(findings(&machine), @r"
-    notice competing-writer | irqbalance: It places interrupts anew every few seconds.
+    notice competing-writer | irqbalance: It places interrupts again every few seconds.
       /proc/812/comm = irqbalance
-      advice Ban the interrupts it shall leave alone (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.
-    notice competing-writer | udev rule: It writes its value again whenever the device appears. Whether it is in force is not known: /proc is not in this source.
+      advice Ban the interrupts that it must not move (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.
+    notice competing-writer | udev rule: It writes its value again each time the device appears. Whether it is in force is unknown: /proc is not in this source.
       /proc/812/comm = irqbalance
-      advice Change the rule rather than the setting.
+      advice Change the rule instead of the setting.
     ");
     add_nic(&mut machine, "eth0", "0000:81:00.0", Some(1), &[0]);
     let found = audit(&machine, &AuditOptions::default());
@@ -245,7 +245,7 @@ fn other_writers_and_whether_they_would_undo_the_plan() {
         .find(|finding| finding.subject == "irqbalance")
         .unwrap();
     assert_eq!(balance.severity, Severity::Warning);
-    insta::assert_snapshot!(balance.message, @"It places interrupts anew every few seconds and would undo the changes proposed here.");
+    insta::assert_snapshot!(balance.message, @"It places interrupts again every few seconds and would undo the changes proposed here.");
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn nodes_that_lack_something_and_distances_that_say_nothing() {
     insta::assert_snapshot!(findings(&machine), @r"
     notice flat-distances | node distances: All 4 nodes are at distance 10 from each other and from themselves.
       /sys/devices/system/node/node0/distance = 10 10 10 10
-      advice Nothing on this machine can be said to be near or far by this table. Measure latency between the nodes; the firmware's SLIT is where it would be fixed.
+      advice This table does not show what is near and what is far. Measure latency between the nodes; the firmware's SLIT is where it would be fixed.
     fact node-without-cpus | node 2: It has neither CPUs nor memory: it only says where devices are.
       /sys/devices/system/node/node2/cpulist = empty
     fact node-without-cpus | node 3: It is memory of tier 22, remote to every CPU.

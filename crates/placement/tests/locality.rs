@@ -28,7 +28,7 @@ fn the_firmwares_word_counts_where_the_kernel_has_none() {
         &mut machine,
         function("0000:40:00.0", 0x02_0000, "ixgbe", None),
     );
-    insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node 1 (the firmware's word, the kernel has none)");
+    insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node 1 (by the firmware; the kernel has none)");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn siblings_on_the_root_bus_are_an_inference() {
     let mut odd = function("0000:43:00.0", 0x02_0000, "ixgbe", Some(0));
     odd.root = root;
     add_function(&mut machine, odd);
-    insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node not known: devices on root bus 0000:40 disagree: 0000:43:00.0 says node 0, 0000:41:00.0 says node 1");
+    insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node unknown: devices on root bus 0000:40 disagree: 0000:43:00.0 says node 0, 0000:41:00.0 says node 1");
 }
 
 #[test]
@@ -81,16 +81,16 @@ fn unknown_names_what_was_looked_at() {
         &mut machine,
         function("0000:40:00.0", 0x02_0000, "ixgbe", None),
     );
-    insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node not known: the kernel says none (-1); its host bridge is not known; no other device on root bus 0000:40 has a node");
-    insta::assert_snapshot!(said(&machine, "0000:99:00.0"), @"node not known: there is no PCI device 0000:99:00.0");
+    insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node unknown: the kernel says none (-1); its host bridge is unknown; no other device on root bus 0000:40 has a node");
+    insta::assert_snapshot!(said(&machine, "0000:99:00.0"), @"node unknown: there is no PCI device 0000:99:00.0");
     add_function(
         &mut machine,
         function("0000:50:00.0", 0x02_0000, "ixgbe", Some(7)),
     );
     machine.host_bridges = Known::no("/sys/firmware/acpi/tables/DSDT: permission denied");
-    insta::assert_snapshot!(said(&machine, "0000:50:00.0"), @"node not known: the kernel says node 7, which is not online; the firmware's word is not known (/sys/firmware/acpi/tables/DSDT: permission denied); no other device on root bus 0000:50 has a node");
+    insta::assert_snapshot!(said(&machine, "0000:50:00.0"), @"node unknown: the kernel says node 7, which is not online; the firmware's node is unknown (/sys/firmware/acpi/tables/DSDT: permission denied); no other device on root bus 0000:50 has a node");
     machine.pci = Known::no("numactl -H shows no devices");
-    insta::assert_snapshot!(said(&machine, "0000:50:00.0"), @"node not known: PCI devices: numactl -H shows no devices");
+    insta::assert_snapshot!(said(&machine, "0000:50:00.0"), @"node unknown: PCI devices: numactl -H shows no devices");
 }
 
 #[test]

@@ -51,13 +51,13 @@ fn each_node_gets_its_own_controller() {
     insta::assert_snapshot!(choices(&machine, 0), @r"
     * numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     nearest: nvme0c0n1
     ");
     insta::assert_snapshot!(choices(&machine, 7), @r"
     * numa takes [nvme0c1n1]: nvme1 is nearest to node 1, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     nearest: nvme0c1n1
     ");
 }
@@ -86,7 +86,7 @@ fn without_an_optimized_path_the_others_share() {
     insta::assert_snapshot!(choices(&disk(IoPolicy::QueueDepth, &paths), 4), @r"
       numa takes [nvme0c1n1]: nvme1 is nearest to node 1, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: none is optimized: each usable path in turn, near or far
-    * queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+    * queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     nearest: nvme0c1n1
     ");
 }
@@ -123,7 +123,7 @@ fn case_1_a_controller_without_a_node_is_ranked_as_its_kernel_does() {
     insta::assert_snapshot!(choices(&case_1(1, None), 0), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: the kernel has no node for nvme1: kernels with the fix (Linux 6.9, 6.1.93 and other stable releases) count it as local (10), others read any value; the kernel's release is unknown: the source does not tell
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     nearest: nvme0c0n1
     ");
     // From node 1 the controller of node 0 is at 21, the one without a node counts as local.
@@ -170,7 +170,7 @@ fn a_tie_is_not_decided_by_guessing() {
     insta::assert_snapshot!(choices(&machine, 5), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: all at 21 from node 1: the kernel keeps to the one it found first
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     nearest: nvme0c0n1 nvme0c1n1
     ");
 }
@@ -203,7 +203,7 @@ fn controllers_that_are_not_live_and_paths_without_ana() {
     insta::assert_snapshot!(choices(&machine, 0), @r#"
       numa takes [nvme0c0n1]: nvme0 is nearest to node 0, at 10
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     * latency one of [nvme0c0n1 nvme0c1n1]: this version does not know the policy "latency"
     nearest: nvme0c0n1
     "#);
@@ -237,7 +237,7 @@ fn a_cpu_without_a_node_leaves_numa_open() {
     insta::assert_snapshot!(choices(&machine, 0), @r"
     * numa one of [nvme0c0n1 nvme0c1n1]: the CPU's node is not known
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
-      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not tell
+      queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     nearest:
     ");
 }
@@ -264,5 +264,5 @@ fn questions_without_an_answer_say_what_there_is() {
         "{error}"
     );
     machine.nvme = Known::no("numactl -H shows no devices");
-    insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 0), @"NVMe subsystems are not known: numactl -H shows no devices");
+    insta::assert_snapshot!(failure(&machine, "nvme-subsys0", 0), @"NVMe subsystems are unknown: numactl -H shows no devices");
 }

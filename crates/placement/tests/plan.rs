@@ -191,7 +191,7 @@ fn managed_interrupts_and_other_writers_are_named() {
     });
     insta::assert_snapshot!(shown(&planned(&machine, &PlanOptions::default())), @r#"
     {"kind":"interrupt-affinity","irq":101,"cpus":"4","near":1,"name":"eth0-TxRx-1"} <interrupt-far> was 1
-    alone irqbalance <competing-writer>: Ban the interrupts it shall leave alone (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.
+    alone irqbalance <competing-writer>: Ban the interrupts that it must not move (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.
     alone 0000:81:00.0 (ixgbe) <managed-interrupt>: the kernel alone places managed interrupts
     "#);
 }

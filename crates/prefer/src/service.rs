@@ -261,7 +261,7 @@ struct Shift {
     looked: Instant,
 }
 
-/// What became of a rule.
+/// The state of a rule.
 enum Post {
     /// Its node is not known yet.
     Waiting,

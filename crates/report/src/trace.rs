@@ -100,7 +100,7 @@ fn of_namespace(namespace: &Namespace, style: &Style) -> String {
         let place = controller
             .locality
             .as_ref()
-            .map_or_else(|| "node not known".to_owned(), ToString::to_string);
+            .map_or_else(|| "node unknown".to_owned(), ToString::to_string);
         let kernel = match &controller.kernel_node {
             Known::Yes(None) => "; for the kernel on no node (-1)",
             _ => "",

@@ -21,7 +21,7 @@
 //! controllers = [{ bridge = "0000:20" }]
 //! ```
 //!
-//! All keys are in docs/descriptions.md. One that is not known is an error, so that a slip does not silently describe
+//! All keys are in docs/descriptions.md. An unknown one is an error, so that a typing mistake does not silently describe
 //! another machine.
 
 mod build;

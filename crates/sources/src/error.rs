@@ -19,7 +19,6 @@ pub enum SourceError {
     TwoMachines {
         /// The directory.
         root: String,
-        /// The source.
         source_name: String,
     },
     /// The source is neither a file nor a name nor a synthetic string.
@@ -31,7 +30,6 @@ pub enum SourceError {
     NoSuchSource {
         /// What was asked for, cut to a readable length.
         source_name: String,
-        /// The names in the gallery.
         gallery: Vec<&'static str>,
     },
     /// The file is there and cannot be read.
@@ -52,11 +50,10 @@ pub enum SourceError {
         place: String,
         /// What it was taken for.
         kind: &'static str,
-        /// The limit in MiB.
         limit_mib: u64,
     },
     /// The content is of no kind that nearfar reads.
-    #[error("cannot tell what {place} is: {looks_like}; {next}")]
+    #[error("cannot recognise {place}: {looks_like}; {next}")]
     NotRecognised {
         /// The file.
         place: String,

@@ -107,7 +107,7 @@ pub enum FakeError {
     UnknownSizes {
         /// The layout.
         text: String,
-        /// Why the size is not known.
+        /// Why the size is unknown.
         because: String,
     },
     /// No node has memory that could be cut.

@@ -5,13 +5,13 @@
 //!   <object type="Machine" cpuset="0x000000ff" ...>      objects nest by the CPUs they hold
 //!     <info name="OSRelease" value="6.1.0"/>             facts about an object (version 3: about the topology too)
 //!     <object type="Package" os_index="0">
-//!       <object type="NUMANode" os_index="0" .../>       memory hangs beside the CPUs that are near it
+//!       <object type="NUMANode" os_index="0" .../>       memory is next to the CPUs that are near it
 //!       <object type="L3Cache"> ... <object type="Core"> ... <object type="PU" os_index="0"/>
 //!     <object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-ff]"> ... <object type="PCIDev"/>
 //!   <distances2 type="NUMANode" name="NUMALatency"> <indexes/> <u64values/>
 //! ```
 //!
-//! What hwloc has no place for is left out on the way out, and not known on the way in: nodes that are not online,
+//! What hwloc has no place for is left out on the way out, and unknown on the way in: nodes that are not online,
 //! interrupts, network queues, NVMe paths, settings. hwloc gives a memory-only node the CPUs it believes to be near it,
 //! so what comes in may show more CPUs at such a node than the kernel does. The node that the kernel gives a PCI device
 //! travels as an `<info name="KernelNode">` of ours, which hwloc keeps; without it hwloc only says near which CPUs a

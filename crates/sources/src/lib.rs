@@ -1,4 +1,4 @@
-//! Reads a NUMA machine from wherever somebody has one: each source gives the same [`Machine`](nearfar_machine::Machine),
+//! Reads a NUMA machine from any source: each gives the same [`Machine`](nearfar_machine::Machine),
 //! with "unknown: ..." for what it cannot see.
 //!
 //! ```text

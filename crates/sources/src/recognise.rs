@@ -1,4 +1,4 @@
-//! Tells by its content what a file is. Names and endings are not looked at: people send `topo.txt`.
+//! Recognises a file by its content. Names and extensions are not used: people send `topo.txt`.
 
 use crate::error::SourceError;
 use crate::{numactl, snapshot};
@@ -12,7 +12,7 @@ pub(crate) enum Kind {
     Description,
 }
 
-/// How much of a file tells its kind, in bytes.
+/// Bytes of a file that are enough to recognise it.
 pub(crate) const HEAD: usize = 64 << 10;
 
 const EXTRACT: &str = "extract it and give the directory that holds sys and proc with --root";
@@ -39,7 +39,7 @@ const FOREIGN: &[(&[u8], &str, &str)] = &[
     ),
 ];
 
-/// Tells what a file is from its beginning, which has been inflated if it was compressed by gzip.
+/// The kind of a file, from its beginning, which has been inflated if it was compressed by gzip.
 pub(crate) fn kind(head: &[u8], place: &str) -> Result<Kind, SourceError> {
     let unknown = |looks_like: &str, next| {
         Err(SourceError::NotRecognised {

@@ -63,14 +63,14 @@ impl Request {
 /// # Errors
 /// When the source cannot be found, read or understood; each says what to do next.
 pub fn read(request: &Request) -> Result<Machine, SourceError> {
-    // A layout that is wrong in itself is told before anything is read.
+    // A layout that is wrong in itself is an error before anything is read.
     let fake = request.fake.as_deref().map(str::parse).transpose()?;
     let mut machine = match (&request.root, request.source.as_deref()) {
         (Some(root), Some(source)) => {
             let (root, source_name) = (root.display().to_string(), excerpt(source));
             return Err(SourceError::TwoMachines { root, source_name });
         }
-        // The root of this system is this system, with all that only the live one tells.
+        // The root of this system is this system, with all that only the live one has.
         (Some(root), None) if root == Path::new("/") => sysfs::read(&Tree::live()?, &request.want)?,
         (Some(root), None) => sysfs::read(&Tree::at(root)?, &request.want)?,
         (None, None) => sysfs::read(&Tree::live()?, &request.want)?,
@@ -85,7 +85,7 @@ pub fn read(request: &Request) -> Result<Machine, SourceError> {
     })
 }
 
-/// Reads a machine from the content of a file, whose kind the content itself tells.
+/// Reads a machine from the content of a file, recognised by that content.
 ///
 /// # Errors
 /// When the kind is not one that nearfar reads, or the content has a fault; `place` names it in messages.

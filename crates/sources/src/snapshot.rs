@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// The version of the format that this nearfar writes, and the newest it reads.
 pub const VERSION: u32 = 1;
 
-/// The schema of what `nearfar topo --format json` prints: the machine's fields beside those of the envelope.
+/// The schema of what `nearfar topo --format json` prints: the machine's fields with those of the envelope.
 pub const TOPO_SCHEMA: &str = "topo/1";
 
 /// The most that a snapshot may inflate to, in bytes.
@@ -71,7 +71,6 @@ pub enum SnapshotError {
     OtherSchema {
         /// The file.
         place: String,
-        /// Its schema.
         schema: String,
     },
     /// The JSON in it is no snapshot.
@@ -196,7 +195,7 @@ pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
 /// The first bytes of a gzip stream, as many as there are up to `most`.
 pub(crate) fn inflate_start(bytes: &[u8], most: u64) -> Vec<u8> {
     let mut start = Vec::new();
-    // A damaged end does not matter here: whoever reads the whole will say so.
+    // A damaged end does not matter here: reading the whole file reports it.
     let _ = MultiGzDecoder::new(bytes)
         .take(most)
         .read_to_end(&mut start);

@@ -6,7 +6,7 @@
 //! origin                                       which machine this is
 //! ```
 //!
-//! A real tree is written by a kernel, an extracted one by anybody: whatever a file holds, reading goes on, and what
+//! A kernel writes a real tree, anyone can write an extracted one: whatever a file contains, reading goes on, and what
 //! is wrong with it becomes a warning that names the file.
 
 mod assemble;

@@ -1,6 +1,6 @@
 //! Reading files below a root: `/` for the live system, any directory for an extracted tree.
 //!
-//! An extracted tree comes from somebody else. Its symbolic links are resolved as if the root were `/` (openat2 with
+//! An extracted tree comes from another machine and is not trusted. Its symbolic links are resolved as if the root were `/` (openat2 with
 //! `RESOLVE_IN_ROOT`), so none leads out of it; only regular files are read, so a FIFO or a device in it cannot make
 //! nearfar hang; and a file that is larger than any the kernel writes is refused.
 

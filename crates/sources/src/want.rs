@@ -22,7 +22,6 @@ pub struct Want {
 /// Which processes to read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TaskScope {
-    /// None.
     None,
     /// These, by process number.
     Of(Vec<i32>),

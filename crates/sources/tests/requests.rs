@@ -76,7 +76,7 @@ fn what_is_no_source_says_what_it_is_and_what_to_do() {
         (b"<html>".to_vec(), "is text without"),
         (b"<?xml version=\"1.0\"?><html/>".to_vec(), "<html>"),
         (b"[[node]]\ncpus = 1 # \xff\n".to_vec(), "line 2"),
-        (gzip(KUNPENG.as_bytes())[..60].to_vec(), "cannot tell what"),
+        (gzip(KUNPENG.as_bytes())[..60].to_vec(), "cannot recognise"),
     ] {
         let error = error_of(&content);
         assert!(

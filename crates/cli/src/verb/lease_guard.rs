@@ -8,7 +8,7 @@ use nearfar_apply::lease::{self, Fate, Recovered};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// `nearfar lease-guard DIRECTORY OWNER`: what nearfar starts itself as, to outlive its own death by a moment. Nobody types
+/// `nearfar lease-guard DIRECTORY OWNER`: what nearfar starts itself as, to run for a moment after its own end. No user types
 /// it, see [`super::bench::child`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct LeaseGuard {
@@ -47,7 +47,7 @@ pub fn recover() {
     }
     match lease::recover() {
         Ok(recovered) => recovered.iter().for_each(say),
-        // Nobody's home, nobody's leases.
+        // No state directory, so no leases.
         Err(lease::LeaseError::NoHome) => {}
         Err(error) => output::say!("nearfar: {error}"),
     }
@@ -60,7 +60,10 @@ fn say(recovered: &Recovered) {
             Fate::PutBack => "put back".to_owned(),
             Fate::AsBefore | Fate::Gone => continue,
             Fate::NotOurs { now } => {
-                format!("left as somebody else has set it since ({})", now.trim())
+                format!(
+                    "not restored: another program has set it since ({})",
+                    now.trim()
+                )
             }
             Fate::Failed { because } => format!("not put back: {because}"),
         };

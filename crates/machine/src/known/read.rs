@@ -75,7 +75,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for KnownVisitor<T> {
         match map.next_key::<String>()? {
             None => Ok(Known::No { unknown_reason }),
             Some(other) => Err(A::Error::custom(format_args!(
-                "`{other}` beside `{REASON}`"
+                "`{other}` next to `{REASON}`"
             ))),
         }
     }

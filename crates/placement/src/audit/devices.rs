@@ -31,7 +31,7 @@ pub(super) fn check(site: &Site<'_>, ledger: &mut Ledger) {
 }
 
 /// Whether a device is in use or made to move data in bulk. Bridges move none of their own, and the many functions of
-/// a processor's uncore that no driver is bound to concern nobody.
+/// a processor's uncore without a driver are of no interest.
 fn matters(device: &PciDevice) -> bool {
     const STORAGE: u32 = 0x01;
     const NETWORK: u32 = 0x02;
@@ -68,7 +68,7 @@ fn without(site: &Site<'_>, device: &PciDevice) -> Finding {
     let locality = site.locality(device.address);
     let message = match &locality.how {
         How::Unknown { .. } => {
-            "The kernel has no node for this device, and nothing tells where it is.".to_owned()
+            "The kernel has no node for this device, and its node is unknown.".to_owned()
         }
         _ => format!("The kernel has no node for this device. It is most likely near {locality}."),
     };
@@ -157,7 +157,7 @@ fn override_node(
     let Some(node) = locality.node else {
         let because = match &locality.how {
             How::Unknown { because } => because.as_str(),
-            _ => "nothing tells where it is",
+            _ => "its node is unknown",
         };
         return finding
             .severity(Severity::Notice)

@@ -57,7 +57,7 @@ pub struct Finding {
     pub cost: Option<DistanceChange>,
     /// The change that fixes it, where nearfar has one.
     pub fix: Option<Change>,
-    /// What a person can do, or has to know first.
+    /// What the operator can do, or must know first.
     pub advice: Option<String>,
     /// The rule's explanation: "docs/audit.md#rule-id".
     pub docs: String,

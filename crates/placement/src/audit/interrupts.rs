@@ -1,4 +1,4 @@
-//! Interrupts: who serves them, which of them nobody may move, and which disturb CPUs that are kept free.
+//! Interrupts: which CPUs serve them, which cannot be moved, and which disturb CPUs that are kept free.
 
 mod lane;
 
@@ -109,13 +109,13 @@ fn managed(site: &Site<'_>, device: PciAddress, members: &[&Interrupt], ledger: 
         .map_or_else(|| device.to_string(), named);
     let message = match theirs.next_back() {
         Some(last) => format!(
-            "{} of its interrupts, {} to {}, are placed by the kernel alone; they are never written.",
+            "{} of its interrupts, {} to {}, are managed by the kernel and cannot be changed.",
             theirs.count() + 2,
             first.name,
             last.name
         ),
         None => format!(
-            "Its {} is placed by the kernel alone and never written.",
+            "Its {} is managed by the kernel and cannot be changed.",
             titled(first)
         ),
     };

@@ -114,7 +114,7 @@ impl Ledger {
         }
     }
 
-    /// What became of a rule: what it found decides before what it lacked.
+    /// The state of a rule: findings come before missing input.
     fn state(&self, rule: &'static str) -> RuleState {
         let findings = self
             .findings

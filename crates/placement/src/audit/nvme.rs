@@ -279,7 +279,7 @@ impl Seen {
         let of = class.len();
         Some(if idle.is_empty() {
             let message = format!(
-                "The policy numa uses one of {of} paths from each node; the others idle for its tasks."
+                "The policy numa uses one of {of} paths from each node; the others are idle."
             );
             Finding::new(FAR, "", message).severity(Severity::Fact)
         } else {

@@ -1,4 +1,4 @@
-//! The rules by name. docs/audit.md has a section for each; a test holds the two together.
+//! The rules by name. docs/audit.md has a section for each; a test compares them.
 
 use nearfar_machine::alternatives;
 use serde::Serialize;
@@ -40,13 +40,13 @@ pub static RULES: &[Rule] = &[
         title: "device on a node that is not online",
         severity: Severity::Warning,
         explanation: "The firmware puts the device's host bridge on a node that the kernel has not brought online, so \
-                      the kernel treats the device as if it were nowhere.",
+                      the kernel has no node for the device.",
     },
     Rule {
         id: "device-node-differs",
         title: "kernel and firmware disagree on a device's node",
         severity: Severity::Notice,
-        explanation: "The kernel's node of a device is not the one the firmware gives its host bridge: somebody has \
+        explanation: "The kernel's node of a device is not the one the firmware gives its host bridge: a user has \
                       overridden it, or a driver filled it in.",
     },
     Rule {
@@ -72,7 +72,7 @@ pub static RULES: &[Rule] = &[
         id: "managed-interrupt",
         title: "interrupts the kernel manages",
         severity: Severity::Fact,
-        explanation: "The kernel alone places these interrupts; a write to their affinity fails and is never tried.",
+        explanation: "The kernel alone places these interrupts; a write to their affinity fails, so nearfar never writes it.",
     },
     Rule {
         id: "competing-writer",
@@ -84,19 +84,19 @@ pub static RULES: &[Rule] = &[
         id: "xps-mismatch",
         title: "transmit queues do not follow the interrupts",
         severity: Severity::Notice,
-        explanation: "The CPU that serves a transmit queue's interrupt does not send through that queue (XPS), so that what \
-                      one CPU sends another one cleans up.",
+        explanation: "The CPU that serves a transmit queue's interrupt does not send through that queue (XPS), so one \
+                      CPU sends and another completes.",
     },
     Rule {
         id: "rps-mismatch",
         title: "received packets are handed to far CPUs",
         severity: Severity::Notice,
-        explanation: "RPS hands packets to CPUs further from the device than need be, to isolated CPUs, or although each \
+        explanation: "RPS hands packets to CPUs further from the device than necessary, to isolated CPUs, or although each \
                       near CPU has a receive queue of its own.",
     },
     Rule {
         id: "nvme-far-path",
-        title: "NVMe I/O over a far or undetermined path",
+        title: "NVMe I/O over a far or undefined path",
         severity: Severity::Notice,
         explanation: "The subsystem's I/O policy, or a controller without a node, sends I/O over a path that is not the \
                       nearest; or numa leaves paths idle. Which is faster depends on the load: measure.",
@@ -109,7 +109,7 @@ pub static RULES: &[Rule] = &[
     },
     Rule {
         id: "cpuset-disjoint",
-        title: "cpuset whose CPUs and memory nodes do not meet",
+        title: "cpuset whose CPUs are on none of its memory nodes",
         severity: Severity::Warning,
         explanation: "No CPU of the cpuset is near any of the nodes its tasks get memory from: all their memory is far.",
     },
@@ -117,21 +117,21 @@ pub static RULES: &[Rule] = &[
         id: "numa-balancing",
         title: "automatic NUMA balancing does not fit the tasks",
         severity: Severity::Notice,
-        explanation: "Balancing is off while large tasks float between nodes, or on while large memory is pinned, which it \
+        explanation: "Balancing is off while large tasks are unbound and move between nodes, or on while large memory is pinned, which it \
                       keeps unmapping and cannot move.",
     },
     Rule {
         id: "flat-distances",
-        title: "distances that tell nothing",
+        title: "all distances are equal",
         severity: Severity::Notice,
-        explanation: "There is more than one node and the table says the same distance everywhere, so nothing that \
-                      goes by distance can work.",
+        explanation: "There is more than one node and the table has the same distance everywhere, so nothing that \
+                      uses distances can work.",
     },
     Rule {
         id: "node-without-cpus",
         title: "node without CPUs",
         severity: Severity::Fact,
-        explanation: "An online node has no CPUs: its memory or its devices are always remote to whoever uses them.",
+        explanation: "An online node has no CPUs: its memory or its devices are remote to every CPU.",
     },
     Rule {
         id: "node-without-memory",
@@ -143,7 +143,7 @@ pub static RULES: &[Rule] = &[
         id: "input-contradiction",
         title: "contradiction in what was read",
         severity: Severity::Fact,
-        explanation: "The firmware, the kernel or the text that was read contradicts itself; what was assumed is said.",
+        explanation: "The firmware, the kernel or the text that was read contradicts itself; the output has what was assumed.",
     },
 ];
 

@@ -25,7 +25,7 @@ pub(super) fn check(site: &Site<'_>, after: &After, ledger: &mut Ledger) {
     for network in networks {
         let Some(device) = network.device else {
             for rule in [XPS, RPS] {
-                ledger.skip_thing(rule, || network.name.clone(), "its PCI device is not known");
+                ledger.skip_thing(rule, || network.name.clone(), "its PCI device is unknown");
             }
             continue;
         };
@@ -50,7 +50,7 @@ struct Nic<'s, 'm> {
     serves: BTreeMap<(u32, Direction), CpuSet>,
 }
 
-/// Who serves each queue. Two interfaces on one PCI function are told apart by the interrupts' names.
+/// The CPUs that serve each queue. Two interfaces on one PCI function are distinguished by the interrupts' names.
 fn queues(
     site: &Site<'_>,
     network: &NetworkDevice,
@@ -265,7 +265,7 @@ impl Nic<'_, '_> {
                 continue;
             }
             if node.is_none() && self.site.has_several_nodes() {
-                ledger.skip_thing(RPS, name, "nothing tells where its device is");
+                ledger.skip_thing(RPS, name, "its device's node is unknown");
                 continue;
             }
             if let Some(finding) = self.receive_finding(queue.queue, mask, node) {

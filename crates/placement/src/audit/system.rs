@@ -120,7 +120,7 @@ fn flat(site: &Site<'_>, ledger: &mut Ledger) {
         finding.severity(Severity::Fact).advice("They are fakes of one real node, so that is right.")
     } else {
         finding.advice(
-            "Nothing on this machine can be said to be near or far by this table. Measure latency between the nodes; the \
+            "This table does not show what is near and what is far. Measure latency between the nodes; the \
              firmware's SLIT is where it would be fixed.",
         )
     });
@@ -147,28 +147,28 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
     let (name, writes, advice) = match writer.kind {
         WriterKind::Irqbalance => (
             "irqbalance",
-            "It places interrupts anew every few seconds",
-            "Ban the interrupts it shall leave alone (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.",
+            "It places interrupts again every few seconds",
+            "Ban the interrupts that it must not move (IRQBALANCE_BANNED_CPULIST, --banirq), or stop it, before applying.",
         ),
         WriterKind::Tuned => (
             "tuned",
-            "It writes what its profile says whenever that is loaded",
-            "Put what is to last into the profile, or choose one without isolated_cores and irq_affinity.",
+            "It writes the settings of its profile each time that is loaded",
+            "Put permanent settings into the profile, or choose one without isolated_cores and irq_affinity.",
         ),
         WriterKind::UdevLink => (
             "systemd-udevd (.link file)",
-            "It sets interrupt affinities whenever the interface appears",
-            "Take IRQAffinity options out of the .link file, or keep them and leave the interrupts to it.",
+            "It sets interrupt affinities each time the interface appears",
+            "Remove IRQAffinity options from the .link file, or keep them and leave the interrupts to it.",
         ),
         WriterKind::UdevRule => (
             "udev rule",
-            "It writes its value again whenever the device appears",
-            "Change the rule rather than the setting.",
+            "It writes its value again each time the device appears",
+            "Change the rule instead of the setting.",
         ),
         WriterKind::Numad => (
             "numad",
             "It moves processes and their memory between nodes",
-            "Stop it, or exclude what you place yourself (numad -x PID).",
+            "Stop it, or exclude the processes that you place (numad -x PID).",
         ),
     };
     let places_interrupts = matches!(
@@ -180,7 +180,7 @@ fn competing(writer: &Writer, ledger: &mut Ledger) {
     let sure = match active {
         Some(_) => String::new(),
         None => format!(
-            " Whether it is in force is not known: {}.",
+            " Whether it is in force is unknown: {}.",
             writer.active.unknown_reason().unwrap_or_default()
         ),
     };

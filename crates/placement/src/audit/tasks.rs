@@ -109,7 +109,7 @@ fn memory(site: &Site<'_>, options: &AuditOptions, task: &Task, ledger: &mut Led
         return;
     }
     let Some((nodes, confined)) = runs_on(site, task) else {
-        return ledger.skip_thing(FAR, || named(task), "where it runs is not known");
+        return ledger.skip_thing(FAR, || named(task), "the CPUs it runs on are unknown");
     };
     let homes: NodeSet = nodes.iter().map(|node| site.memory_home(node)).collect();
     let away: Vec<&NodeBytes> = memory

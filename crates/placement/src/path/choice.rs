@@ -183,7 +183,7 @@ fn queue_depth<'a>(class: &[&'a PathView]) -> Taken<'a> {
     let depths: Option<Vec<u32>> = class.iter().map(|path| path.queue_depth).collect();
     let Some(least) = depths.and_then(|depths| depths.into_iter().min()) else {
         let because =
-            "the one with the fewest commands in flight, which the source does not tell".to_owned();
+            "the one with the fewest commands in flight, which the source does not have".to_owned();
         return (class.to_vec(), false, because);
     };
     let taken: Vec<_> = class

@@ -7,7 +7,7 @@ use super::choice::subsystem;
 use super::network;
 use crate::change::{Change, Owner};
 
-/// The owner of what a change writes to; `None` where the machine does not tell.
+/// The owner of what a change writes to; `None` if the machine does not have it.
 pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
     let owner = match change {
         Change::InterruptAffinity { irq, .. } => {

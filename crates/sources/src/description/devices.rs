@@ -105,7 +105,7 @@ impl Devices<'_> {
             .ok_or_else(|| format!("node {number} is not described"))
     }
 
-    /// What the kernel says: a node or none; or that it is not known.
+    /// The kernel's node: a node, none, or unknown.
     fn kernel_node(&self, entry: &KernelNode) -> Result<KernelSays, String> {
         match entry {
             KernelNode::Node(number) => self.node(*number).map(|node| Known::Yes(Some(node))),

@@ -91,7 +91,7 @@ pub(super) struct NodeEntry {
     pub id: Option<u32>,
     /// None, when left out.
     pub cpus: Option<Spanned<CpuCount>>,
-    /// Not known, when left out.
+    /// Unknown if left out.
     pub memory: Option<Spanned<String>>,
     pub online: Option<bool>,
     pub package: Option<i64>,
@@ -211,9 +211,9 @@ pub(super) struct NicEntry {
     pub queues: Option<u32>,
     /// The CPU (or CPU list) that serves each queue's interrupt; no interrupts, when left out.
     pub queue_cpus: Option<Vec<CpuCount>>,
-    /// CPU list for each transmit queue; not known, when left out.
+    /// CPU list for each transmit queue; unknown if left out.
     pub xps: Option<Vec<String>>,
-    /// CPU list for each receive queue; not known, when left out.
+    /// CPU list for each receive queue; unknown if left out.
     pub rps: Option<Vec<String>>,
 }
 

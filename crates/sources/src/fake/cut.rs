@@ -42,7 +42,7 @@ pub(super) fn parts(machine: &Machine, spec: &FakeSpec) -> Result<Vec<Part>, Fak
         let because = machine
             .online_nodes()
             .find_map(|node| node.memory.unknown_reason())
-            .unwrap_or("not known");
+            .unwrap_or("unknown");
         if let Cut::Size(_) = spec.cut {
             return Err(FakeError::UnknownSizes {
                 text: text(),

@@ -49,7 +49,7 @@ pub(super) fn shares(machine: &Machine, parts: &[Part], split: bool) -> Vec<CpuS
     parts.iter().map(share).collect()
 }
 
-/// The CPUs of a node core by core. A CPU whose core is not known counts as a core of its own.
+/// The CPUs of a node core by core. A CPU whose core is unknown counts as a core of its own.
 fn whole_cores(machine: &Machine, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut cores: BTreeMap<CpuId, CpuSet> = BTreeMap::new();
     for cpu in cpus.iter() {

@@ -114,7 +114,7 @@ fn candidates(machine: &Machine) -> Vec<(Kind, CpuSet)> {
         };
         add(cpu.drawer.map(Kind::Drawer), None);
         add(cpu.book.map(Kind::Book), None);
-        // The kernel's number may be the same everywhere; the first CPU tells packages apart.
+        // The kernel's number may be the same everywhere; the first CPU distinguishes packages.
         let package = cpu.package.or(cpu.package_leader.map(|_| -1));
         add(package.map(Kind::Package), cpu.package_leader);
         add(cpu.die.map(|_| Kind::Die), cpu.die);
@@ -209,7 +209,7 @@ impl Arranged {
         }
     }
 
-    /// Tells each item the nodes near it, going down, and the offline CPUs below it, going up; sorts children.
+    /// Gives each item the nodes near it, going down, and the offline CPUs below it, going up; sorts children.
     fn fill(&mut self, at: usize, above: &NodeSet) -> (NodeSet, CpuSet) {
         let Some(item) = self.items.get_mut(at) else {
             return Default::default();

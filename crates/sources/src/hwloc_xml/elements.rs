@@ -25,7 +25,6 @@ pub(super) struct Document {
     pub objects: Vec<Object>,
     /// Facts about the topology as a whole (version 3).
     pub infos: Vec<(String, String)>,
-    /// Matrices.
     pub matrices: Vec<Matrix>,
 }
 

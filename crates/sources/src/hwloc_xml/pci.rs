@@ -67,7 +67,7 @@ fn device(objects: &[Object], at: usize, machine: &Machine) -> Result<PciDevice,
     let (class, vendor, device) = pci_type(&object.pci_type)
         .ok_or_else(|| format!("{address} has pci_type {:?}", excerpt(&object.pci_type)))?;
     let above = || ancestors(objects, at).map(|at| &objects[at]);
-    // Without a host bridge above it, which lstopo can be told to leave out, the device's own bus is all that is known.
+    // Without a host bridge above it, which lstopo can leave out, only the device's own bus is known.
     let root = above().find_map(root_bus).unwrap_or(RootBus {
         domain: address.domain,
         bus: address.bus,

@@ -210,7 +210,7 @@ impl Writer<'_> {
         if pools.is_empty() {
             return Ok(());
         }
-        // hwloc counts base pages too; how large they are is not known here, and 0 of the smallest kind is harmless.
+        // hwloc counts base pages too; their size is unknown here, and 0 of the smallest kind is harmless.
         let indent = self.depth * 2;
         writeln!(
             self.out,

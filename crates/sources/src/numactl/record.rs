@@ -381,7 +381,7 @@ impl<'a, 'd> Reader<'a, 'd> {
     }
 }
 
-/// One distance; 0 is what numactl prints where the kernel told it none, and so is a hole like `-`.
+/// One distance; 0 is what numactl prints if the kernel has none, so it is a hole like `-`.
 fn entry(word: &str) -> Option<Option<Distance>> {
     if matches!(word, "-" | "?") {
         return Some(None);

@@ -101,7 +101,7 @@ fn each(cpus: &mut [Cpu], set: &CpuSet, mut change: impl FnMut(&mut Cpu)) {
     }
 }
 
-/// Kernels before 2.6.16 have no `topology` directories, but `/proc/cpuinfo` tells of packages and cores.
+/// Kernels before 2.6.16 have no `topology` directories, but `/proc/cpuinfo` has packages and cores.
 fn place_by_cpuinfo(cpus: &mut [Cpu], cpuinfo: &CpuInfo<'_>) {
     let mut packages: BTreeMap<i64, CpuId> = BTreeMap::new();
     let mut cores: BTreeMap<(i64, i64), CpuId> = BTreeMap::new();

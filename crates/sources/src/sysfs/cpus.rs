@@ -174,7 +174,7 @@ pub(super) fn number(name: &str, prefix: &str) -> Option<u32> {
         .filter(|&number| plain && number <= MAX_NUMBER)
 }
 
-/// What the calling thread may run on. An extracted tree's `/proc/self` belonged to whoever copied it.
+/// What the calling thread may run on. An extracted tree's `/proc/self` was that of the program that copied it.
 fn allowed(tree: &Tree) -> Known<CpuSet> {
     if !tree.is_live() {
         return Known::no("an extracted tree has no caller");

@@ -112,7 +112,7 @@ impl Hierarchy {
         found
     }
 
-    /// A group's cpuset. The root's is the whole machine and configured by nobody.
+    /// A group's cpuset. The root's is the whole machine, by default.
     fn group(&self, directory: &Directory<'_>, path: &str, notes: &Notes) -> Option<Cpuset> {
         if path.is_empty() {
             return None;

@@ -29,7 +29,7 @@ pub(super) fn read(tree: &Tree) -> Vec<Disk> {
 fn one(tree: &Tree, name: &str) -> Option<Disk> {
     let target = tree.link(&format!("{CLASS}/{name}")).ok()?;
     let device = function_above(&target)?;
-    // The kernel hides the single paths of native NVMe multipath from everybody but itself.
+    // The kernel hides the single paths of native NVMe multipath from user space.
     (!is_nvme_path(name)).then(|| Disk {
         name: name.to_owned(),
         device,

@@ -1,5 +1,5 @@
 //! Distances between nodes: `nodeN/distance` holds row N, one number for each online node in ascending order, so the
-//! columns have no names: a row of another length cannot be told apart and is left out.
+//! columns have no names: a row of another length cannot be assigned and is left out.
 
 use nearfar_machine::{Distance, DistanceOrigin, Distances, Known, NodeId, NodeSet};
 

@@ -36,7 +36,7 @@ pub(super) struct Nodes {
     pub(super) possible: Known<NodeSet>,
 }
 
-/// Reads the nodes. The online CPUs become node 0 where the kernel tells of no nodes.
+/// Reads the nodes. The online CPUs become node 0 if the kernel has no nodes.
 pub(super) fn read(tree: &Tree, cpus: &Cpus, notes: &Notes) -> Nodes {
     let directory = match tree.directory(DIRECTORY) {
         Ok(directory) => directory,
@@ -183,7 +183,7 @@ fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> CpuSet {
 
 /// One node of everything.
 fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Nodes {
-    let message = "the kernel tells of no nodes; taken as one node 0 with all CPUs and all memory";
+    let message = "the kernel has no nodes; read as one node 0 with all CPUs and all memory";
     notes.note(tree.display(DIRECTORY), message);
     let mut node = Node::new(NodeId(0), online_cpus.clone());
     node.memory = memory::of_machine(tree, notes);

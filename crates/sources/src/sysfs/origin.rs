@@ -51,7 +51,7 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
         .or_else(|| release(&word(tree, "proc/version", LONGEST)?))
         .or_else(|| gathered("OSRelease"));
     origin.kernel = kernel.map_or_else(
-        || Known::no(format!("{} does not tell", tree.display("proc/version"))),
+        || Known::no(format!("{} does not have it", tree.display("proc/version"))),
         Known::Yes,
     );
     origin.kernel_base = word(tree, "proc/version_signature", LONGEST)
@@ -72,7 +72,7 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
     origin.architecture = architecture.map_or_else(
         || {
             Known::no(format!(
-                "{} does not tell",
+                "{} does not have it",
                 tree.display(super::cpuinfo::PATH)
             ))
         },
@@ -126,7 +126,7 @@ fn mainframe(sysinfo: &str) -> Option<String> {
 }
 
 /// The label that the lab shows its guests on the kernel command line: `nearfar.lab="two-node; software emulation; ..."`.
-/// The kernel takes a word with a dot for a module's parameter and hands it to nobody.
+/// The kernel takes a word with a dot for a module's parameter and passes it to no program.
 fn emulated(cmdline: &str) -> Option<String> {
     let (_, label) = cmdline.split_once("nearfar.lab=\"")?;
     let label: String = label

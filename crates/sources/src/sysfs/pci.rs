@@ -22,7 +22,7 @@ const MOST_DEVICES: usize = 65_536;
 /// How deep the search for devices goes where `sys/bus` is missing: bridges nest, but not without end.
 const DEEPEST: usize = 24;
 
-/// Where a function sits, as its path below `sys/devices` tells.
+/// Where a function is, by its path below `sys/devices`.
 struct Found {
     address: PciAddress,
     parent: Option<PciAddress>,
@@ -86,7 +86,7 @@ fn from_link(tree: &Tree, notes: &Notes, name: &str) -> Option<Found> {
     })
 }
 
-/// Parent and root bus as the path of a device tells. Behind an Intel VMD or a virtual switch a second root bus
+/// Parent and root bus by the path of a device. Behind an Intel VMD or a virtual switch a second root bus
 /// hangs below a function of the first; the innermost counts.
 fn place(path: &str, address: PciAddress) -> Option<(Option<PciAddress>, RootBus)> {
     let mut root = None;
@@ -203,7 +203,7 @@ fn read_one(tree: &Tree, notes: &Notes, found: &Found, by_cpus: &NodesByCpus) ->
     }
 }
 
-/// What the kernel tells udev of a function (pci_uevent in drivers/pci/pci-driver.c): one file instead of four.
+/// The kernel's udev data of a function (pci_uevent in drivers/pci/pci-driver.c): one file instead of four.
 #[derive(Default)]
 struct Uevent {
     identity: Option<(u16, u16, u32)>,
@@ -274,7 +274,7 @@ fn hex(bytes: &[u8]) -> Result<u32, String> {
     number.ok_or_else(|| format!("{:?} is not a hexadecimal number", value::shorten(text)))
 }
 
-/// What `local_cpus` can tell where an old kernel or a gatherer left `numa_node` out: with a node the kernel
+/// What follows from `local_cpus` if an old kernel or a gatherer left `numa_node` out: with a node the kernel
 /// lists exactly that node's CPUs, without one it lists all. So the answer is certain only where the list is exactly
 /// one node's and not the whole machine's.
 struct NodesByCpus {

@@ -132,7 +132,7 @@ type Memory = (
     Known<Vec<nearfar_machine::PolicyBytes>>,
 );
 
-/// `numa_maps` of a process that belongs to somebody else opens and then fails, or gives nothing at all.
+/// `numa_maps` of another user's process opens and then fails, or is empty.
 fn memory(tree: &Tree, directory: &Directory<'_>) -> Memory {
     let path = format!("{}/numa_maps", directory.path());
     let because = match tree.file(&path) {

@@ -35,20 +35,17 @@ pub(super) struct Group {
     pub(super) id: Option<i64>,
 }
 
-/// One package and what is in it. CPUs whose topology the kernel does not tell form one together.
+/// One package and what is in it. CPUs without topology files form one together.
 #[derive(Debug, Default)]
 pub(super) struct Package {
-    /// `physical_package_id`, where told.
+    /// `physical_package_id`, if there is one.
     pub(super) id: Option<i64>,
-    /// Its lowest CPU; `None` for the CPUs of which the kernel does not tell the package.
+    /// Its lowest CPU; `None` for the CPUs without a package.
     pub(super) leader: Option<CpuId>,
-    /// Its CPUs.
     pub(super) cpus: CpuSet,
-    /// Cores.
     pub(super) cores: Vec<Group>,
     /// Clusters that are more than a core.
     pub(super) clusters: Vec<Group>,
-    /// Dies.
     pub(super) dies: Vec<Group>,
     /// s390: books, or the parts of them in this package.
     pub(super) books: Vec<Group>,
@@ -61,7 +58,7 @@ pub(super) struct Package {
 }
 
 impl Package {
-    /// Whether nothing tells its cores apart: the same number of threads and the same capacity everywhere, and either no
+    /// Whether its cores are all alike: the same number of threads and the same capacity everywhere, and either no
     /// clusters or all of one size (hybrid x86 has clusters of its small cores only).
     fn has_one_kind(&self) -> bool {
         let same = |groups: &[Group]| {
@@ -96,7 +93,7 @@ pub(super) fn read(tree: &Tree, online: &CpuSet, details: bool, notes: &Notes) -
     let mut covered = CpuSet::new();
     let mut there = None;
     for cpu in online.iter() {
-        // Once a CPU told nothing, those without a directory are not asked: a tree may claim thousands of them.
+        // After a CPU without topology, those without a directory are not asked: a tree may claim thousands of them.
         let is_absent = |there: &CpuSet| !there.contains(cpu);
         if covered.contains(cpu) || there.as_ref().is_some_and(is_absent) {
             continue;
@@ -293,7 +290,7 @@ impl<'a> Groups<'a> {
         groups
     }
 
-    /// The group of one CPU, itself always included; `None` where the kernel does not tell.
+    /// The group of one CPU, itself always included; `None` if the kernel has none.
     fn group_of(&mut self, cpu: CpuId, within: &CpuSet) -> Option<Group> {
         let topology = format!("cpu{cpu}/topology");
         let mut cpus = self.members(&topology)?.intersection(within);

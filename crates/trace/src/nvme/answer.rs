@@ -119,7 +119,7 @@ pub struct Submitter {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NvmeTraceError {
     /// The machine's subsystems are not known.
-    #[error("NVMe subsystems are not known: {because}")]
+    #[error("NVMe subsystems are unknown: {because}")]
     NotKnown {
         /// Why not.
         because: String,

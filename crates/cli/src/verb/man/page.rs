@@ -7,7 +7,7 @@ use clap::{Arg, Command};
 /// The heading in a verb's long help below which its examples are.
 const EXAMPLES: &str = "Examples:\n";
 
-/// Verbs beside a verb that do what comes before or after it.
+/// Related verbs: those that come before or after a verb.
 const RELATED: &[(&str, &[&str])] = &[
     (
         "nearfar-audit",

@@ -1,7 +1,7 @@
 //! The interrupts that carry a device's data: each queue a CPU, near and of its own.
 //!
 //! A device's queues fall into lanes by direction, since a CPU may well serve one queue each way. A device whose interrupts
-//! do not tell their queues has one lane, of which nothing is said but whether it is near.
+//! have no queue in their names has one lane, which is only checked for distance.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::{
     titled,
 };
 use crate::audit::Finding;
+use crate::audit::assignment::{self, Now};
 use crate::audit::ledger::Ledger;
-use crate::audit::seats::{self, Now};
 use crate::audit::site::{Site, cpus, node_file, spoken};
 use crate::locality::EffectiveNode;
 use crate::near::Ring;
@@ -62,11 +62,7 @@ pub(super) fn check(
     let queues = members.iter().any(|interrupt| interrupt.queue.is_some());
     for members in lanes(members, queues) {
         if locality.node.is_none() && site.has_several_nodes() {
-            ledger.skip_thing(
-                FAR,
-                || device.to_string(),
-                "nothing tells where the device is",
-            );
+            ledger.skip_thing(FAR, || device.to_string(), "the device's node is unknown");
         }
         let lane = Lane {
             site,
@@ -120,7 +116,7 @@ struct Lane<'s, 'm> {
     device: PciAddress,
     locality: &'s EffectiveNode,
     rings: &'s [Ring],
-    /// Whether its interrupts tell their queues.
+    /// Whether its interrupts' names have their queues.
     queues: bool,
 }
 
@@ -154,7 +150,7 @@ impl Lane<'_, '_> {
         let now = match (ring, cpus.first().filter(|_| cpus.len() == 1)) {
             (Some(ring), Some(cpu)) => Now::On(ring, cpu),
             (Some(ring), None) => Now::Within(ring),
-            (None, _) if cpus.intersects(&self.site.kept_free) => Now::Expelled,
+            (None, _) if cpus.intersects(&self.site.kept_free) => Now::MustMove,
             // On CPUs that are offline or not listed: a contradiction, not a placement.
             (None, _) => return None,
         };
@@ -170,7 +166,7 @@ impl Lane<'_, '_> {
     fn moves(&self, placed: &[Placed<'_>]) -> Vec<Option<CpuSet>> {
         let now: Vec<Now> = placed.iter().map(|placed| placed.now).collect();
         if self.queues {
-            return seats::assign(self.rings, &now)
+            return assignment::assign(self.rings, &now)
                 .into_iter()
                 .map(|cpu| cpu.map(CpuSet::single))
                 .collect();
@@ -188,8 +184,8 @@ impl Lane<'_, '_> {
         let after = moved.first().and_then(|cpu| site.distance(node, cpu));
         let who = served(placed.cpus, placed.effective);
         let to = cpus(moved);
-        let (rule, message) = if placed.now == Now::Expelled {
-            // The price of quiet may be distance, and is said.
+        let (rule, message) = if placed.now == Now::MustMove {
+            // Isolation can cost distance, which the message says.
             let further = match after > now {
                 true => format!(", at {} instead of {}", spoken(after), spoken(now)),
                 false => String::new(),
@@ -243,7 +239,7 @@ impl Lane<'_, '_> {
             Now::On(ring, _) | Now::Within(ring) => {
                 self.rings.get(ring).and_then(|ring| ring.distance)
             }
-            Now::Expelled => self.site.distance(self.locality.node, placed.cpus.first()?),
+            Now::MustMove => self.site.distance(self.locality.node, placed.cpus.first()?),
         }
     }
 

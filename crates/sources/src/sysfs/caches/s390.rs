@@ -5,7 +5,7 @@ use nearfar_machine::{Cache, CacheKind, CpuSet, Known};
 
 use super::{kind, level, size};
 
-/// The private caches, one for each CPU; who shares the others is not told, so they are left out.
+/// The private caches, one for each CPU; which CPUs share the others is not reported, so they are left out.
 pub(super) fn parse(lines: &[String], online: &CpuSet) -> Vec<Cache> {
     let described: Vec<Cache> = lines.iter().filter_map(|line| private(line)).collect();
     let each = |cache: &Cache| {

@@ -1,5 +1,5 @@
 //! Caches of sparc64: `cpuN/l1_dcache_size`, `l1_icache_size`, `l2_cache_size`, each with a `..._line_size`, in bytes
-//! (arch/sparc/kernel/sysfs.c). Who shares them is not told; the first level is taken as the core's, and the second
+//! (arch/sparc/kernel/sysfs.c). Which CPUs share them is not reported; the first level is taken as the core's, and the second
 //! too, since nothing says that it is wider.
 
 use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Known};

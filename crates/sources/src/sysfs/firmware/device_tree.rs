@@ -101,9 +101,7 @@ impl<'t> DeviceTree<'t> {
     ) -> Known<Option<FirmwareLocality>> {
         let Some(start) = self.bridge_path(root) else {
             let place = self.tree.display(self.base);
-            return Known::no(format!(
-                "{place}: which entry stands for root bus {root} is not known"
-            ));
+            return Known::no(format!("{place}: the entry of root bus {root} is unknown"));
         };
         let mut path = start.as_str();
         for _ in 0..DEEPEST {

@@ -1,6 +1,6 @@
 //! Whether the kernel manages an interrupt's affinity itself, so that writing it fails with EIO (EPERM on newer ones).
 //!
-//! Three things tell, in this order:
+//! It is known from one of three things, in this order:
 //! debugfs, which says so outright; the mode of `smp_affinity`, which newer kernels make read-only for interrupts whose
 //! affinity user space cannot set (register_irq_proc in kernel/irq/proc.c; seen so on 6.18); and the driver's habit,
 //! since a driver either asks for managed interrupts (`PCI_IRQ_AFFINITY`, `irq_set_affinity_desc`) or does not.
@@ -67,7 +67,7 @@ const LEAVE_QUEUES: [&str; 30] = [
     "r8169",
 ];
 
-/// What tells of management on this system.
+/// How management is known on this system.
 pub(super) struct Habits<'a> {
     /// debugfs' word, where it can be read.
     debugged: HashMap<u32, bool>,
@@ -165,7 +165,7 @@ impl<'a> Habits<'a> {
             });
         }
         Known::no(format!(
-            "{} cannot be read and the habit of driver {driver} is not known",
+            "{} cannot be read, and it is unknown what driver {driver} does",
             self.tree.display(DEBUGFS)
         ))
     }

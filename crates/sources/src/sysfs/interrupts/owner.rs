@@ -63,7 +63,7 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// The owner of an interrupt; where the kernel did not list it (trees gathered without `msi_irqs`), its name tells.
+    /// The owner of an interrupt; where the kernel did not list it (trees gathered without `msi_irqs`), by its name.
     pub(super) fn of(&self, number: u32, name: &str) -> Option<PciAddress> {
         match self.by_number.get(&number) {
             Some(&owner) => owner,
@@ -101,7 +101,7 @@ fn claim(tree: &Tree, notes: &Notes, device: &PciDevice) -> Claim {
                 .collect(),
         );
     }
-    // Without a driver nobody serves the line, whatever number the firmware left there.
+    // Without a driver the line is not served, whatever number the firmware left there.
     let line = device
         .driver
         .as_ref()

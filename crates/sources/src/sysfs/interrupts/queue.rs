@@ -1,4 +1,4 @@
-//! Which queue an interrupt serves, as its name tells. Drivers have agreed on nothing, so this is a list of habits:
+//! Which queue an interrupt serves, by its name. Drivers have no common form, so this is a list of forms:
 //! the words that stand before the number of a queue.
 
 /// Words before a queue's number, compared in lower case, after the signs between word and number are taken off.

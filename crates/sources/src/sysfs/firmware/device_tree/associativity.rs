@@ -155,7 +155,7 @@ pub(super) fn table(index: &[u32], table: &[u8]) -> Result<Distances, String> {
     matrix(triples)
 }
 
-/// `distance-matrix`: from, to, distance, again and again. The kernel takes one direction for both unless told.
+/// `distance-matrix`: from, to, distance, again and again. The kernel uses one direction for both unless both are given.
 pub(super) fn triples(cells: &[u32]) -> Result<Distances, String> {
     let (entries, rest) = cells.as_chunks::<3>();
     if entries.is_empty() || !rest.is_empty() {

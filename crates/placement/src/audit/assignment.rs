@@ -1,18 +1,19 @@
-//! Which interrupts of a device have to move, and where to.
+//! Which interrupts of a device have to move, and to which CPU.
 //!
-//! Every usable CPU is a seat (several, where a device has more queues than there are CPUs). Whoever sits keeps the
-//! seat unless a nearer one is free; of several on one seat the first sits and the others stand. Free seats are given
-//! away nearest first, each to the one that sits furthest off, then to somebody who stands no nearer:
+//! Every usable CPU has one slot (several, if a device has more queues than there are CPUs). An interrupt keeps its
+//! slot unless a nearer one is free. Of several interrupts on one CPU the first ones have its slots, the others are
+//! surplus. Free slots are assigned nearest first: each to the interrupt that is furthest away, then to a surplus one
+//! that is no nearer.
 //!
 //! ```text
-//! rings   0: CPUs 0 1      1: CPUs 2 3          before           after
-//!                                               q0 on 3          q0 on 1     a nearer seat was free
-//!                                               q1 on 0          q1 on 0     sits well
-//!                                               q2 on 3 (stands) q2 on 3     sits: q0 has gone
+//! rings   0: CPUs 0 1      1: CPUs 2 3          before            after
+//!                                               q0 on 3           q0 on 1     a nearer slot was free
+//!                                               q1 on 0           q1 on 0     has the nearest slot
+//!                                               q2 on 3 (surplus) q2 on 3     has a slot: q0 has left
 //! ```
 //!
-//! As many interrupts end up at each distance as in a fresh nearest-first spread, with the fewest moves; and
-//! when all have moved, nobody would move again.
+//! As many interrupts are at each distance as in a new nearest-first spread, with the fewest moves. A second pass moves
+//! none.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -24,81 +25,81 @@ use crate::near::Ring;
 /// Where one interrupt is served now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Now {
-    /// On one usable CPU, in a ring by position.
+    /// On one usable CPU, in the ring at this position.
     On(usize, CpuId),
-    /// Somewhere in a ring, without a seat of its own.
+    /// On several CPUs, of which the nearest is in this ring.
     Within(usize),
-    /// On CPUs that are kept free: it has to go.
-    Expelled,
+    /// On CPUs that are kept free.
+    MustMove,
 }
 
 impl Now {
-    /// The ring; beyond all of them for the expelled.
+    /// The position of the ring; greater than all for `MustMove`.
     pub fn ring(self) -> usize {
         match self {
             Self::On(ring, _) | Self::Within(ring) => ring,
-            Self::Expelled => usize::MAX,
+            Self::MustMove => usize::MAX,
         }
     }
 }
 
-/// The new CPU of each interrupt that has to move; `None` for those that stay.
+/// The new CPU of each interrupt that has to move; `None` for those that stay, and for all if no CPU is usable.
 pub(super) fn assign(rings: &[Ring], now: &[Now]) -> Vec<Option<CpuId>> {
-    let seats: usize = rings.iter().map(|ring| ring.cpus.len()).sum();
-    if seats == 0 {
+    let slot_count: usize = rings.iter().map(|ring| ring.cpus.len()).sum();
+    if slot_count == 0 {
         return vec![None; now.len()];
     }
-    let mut room = Room::new(now, now.len().div_ceil(seats).max(1));
+    let mut slots = Slots::new(now, now.len().div_ceil(slot_count).max(1));
     for (position, ring) in rings.iter().enumerate() {
-        for round in 1..=(now.len() / seats).max(1) {
-            room.fill(position, ring, round);
+        for round in 1..=(now.len() / slot_count).max(1) {
+            slots.fill(position, ring, round);
         }
     }
-    room.place_the_rest(rings);
-    room.moved
+    slots.place_remaining(rings);
+    slots.moved
 }
 
-struct Room<'a> {
+struct Slots<'a> {
     now: &'a [Now],
-    /// Who is on each CPU: those who sit, then those who stand.
+    /// The interrupts on each CPU: those with a slot, then the surplus.
     on: HashMap<CpuId, Vec<usize>>,
     occupied: CpuSet,
-    seats_a_cpu: usize,
-    /// Everybody who has not moved, furthest first, then by queue.
-    waiting: BTreeSet<(Reverse<usize>, usize)>,
-    standing: BTreeSet<(Reverse<usize>, usize)>,
+    slots_per_cpu: usize,
+    /// Interrupts that have not moved, furthest first, then by queue.
+    unmoved: BTreeSet<(Reverse<usize>, usize)>,
+    surplus: BTreeSet<(Reverse<usize>, usize)>,
     moved: Vec<Option<CpuId>>,
 }
 
-impl<'a> Room<'a> {
-    fn new(now: &'a [Now], seats_a_cpu: usize) -> Self {
-        let mut room = Self {
+impl<'a> Slots<'a> {
+    fn new(now: &'a [Now], slots_per_cpu: usize) -> Self {
+        let mut slots = Self {
             now,
             on: HashMap::new(),
             occupied: CpuSet::new(),
-            seats_a_cpu,
-            waiting: now
+            slots_per_cpu,
+            unmoved: now
                 .iter()
                 .enumerate()
-                .map(|(who, now)| (Reverse(now.ring()), who))
+                .map(|(index, now)| (Reverse(now.ring()), index))
                 .collect(),
-            standing: BTreeSet::new(),
+            surplus: BTreeSet::new(),
             moved: vec![None; now.len()],
         };
-        for (who, now) in now.iter().enumerate() {
+        for (index, now) in now.iter().enumerate() {
             if let Now::On(ring, cpu) = *now {
-                let here = room.on.entry(cpu).or_default();
-                here.push(who);
-                if here.len() > seats_a_cpu {
-                    room.standing.insert((Reverse(ring), who));
+                let here = slots.on.entry(cpu).or_default();
+                here.push(index);
+                if here.len() > slots_per_cpu {
+                    slots.surplus.insert((Reverse(ring), index));
                 }
-                room.occupied.insert(cpu);
+                slots.occupied.insert(cpu);
             }
         }
-        room
+        slots
     }
 
-    /// Gives away the seats of a ring that fewer than `round` have taken.
+    /// Assigns the slots of a ring on CPUs with fewer than `round` interrupts.
     fn fill(&mut self, position: usize, ring: &Ring, round: usize) {
         let free = if round == 1 {
             ring.cpus.difference(&self.occupied)
@@ -109,56 +110,56 @@ impl<'a> Room<'a> {
             if self.on.get(&cpu).is_some_and(|here| here.len() >= round) {
                 continue;
             }
-            let Some(who) = self.next_for(position) else {
+            let Some(index) = self.next_for(position) else {
                 return;
             };
-            self.leave(who);
-            self.moved[who] = Some(cpu);
-            self.on.entry(cpu).or_default().push(who);
+            self.leave(index);
+            self.moved[index] = Some(cpu);
+            self.on.entry(cpu).or_default().push(index);
             self.occupied.insert(cpu);
         }
     }
 
-    /// Who gains most by a seat in this ring: whoever is furthest beyond it, or stands in it.
+    /// The interrupt that gains most by a slot in this ring: the furthest one beyond it, or a surplus one in it.
     fn next_for(&self, position: usize) -> Option<usize> {
         let far = self
-            .waiting
+            .unmoved
             .first()
             .filter(|&&(Reverse(ring), _)| ring > position);
-        let stands = self
-            .standing
+        let surplus = self
+            .surplus
             .first()
             .filter(|&&(Reverse(ring), _)| ring >= position);
-        far.or(stands).map(|&(_, who)| who)
+        far.or(surplus).map(|&(_, index)| index)
     }
 
-    fn leave(&mut self, who: usize) {
-        let key = (Reverse(self.now[who].ring()), who);
-        self.waiting.remove(&key);
-        self.standing.remove(&key);
-        let Now::On(ring, cpu) = self.now[who] else {
+    fn leave(&mut self, index: usize) {
+        let key = (Reverse(self.now[index].ring()), index);
+        self.unmoved.remove(&key);
+        self.surplus.remove(&key);
+        let Now::On(ring, cpu) = self.now[index] else {
             return;
         };
         let Some(here) = self.on.get_mut(&cpu) else {
             return;
         };
-        here.retain(|&other| other != who);
-        // Whoever stood next gets the seat that has become free.
-        let seated = here.get(self.seats_a_cpu - 1).copied();
+        here.retain(|&other| other != index);
+        // The next surplus interrupt gets the slot that has become free.
+        let promoted = here.get(self.slots_per_cpu - 1).copied();
         if here.is_empty() {
             self.occupied.remove(cpu);
         }
-        if let Some(next) = seated {
-            self.standing.remove(&(Reverse(ring), next));
+        if let Some(next) = promoted {
+            self.surplus.remove(&(Reverse(ring), next));
         }
     }
 
-    /// The expelled go somewhere even when every seat is taken: over the CPUs in order.
-    fn place_the_rest(&mut self, rings: &[Ring]) {
+    /// Interrupts that must move get a CPU even if every slot is taken: the CPUs in order.
+    fn place_remaining(&mut self, rings: &[Ring]) {
         let mut cpus =
             std::iter::repeat_with(|| rings.iter().flat_map(|ring| ring.cpus.iter())).flatten();
-        for (who, moved) in self.moved.iter_mut().enumerate() {
-            if self.now[who] == Now::Expelled && moved.is_none() {
+        for (index, moved) in self.moved.iter_mut().enumerate() {
+            if self.now[index] == Now::MustMove && moved.is_none() {
                 *moved = cpus.next();
             }
         }
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sits_well_stays_whatever_the_order() {
+    fn interrupts_in_the_nearest_slots_stay_in_any_order() {
         assert_eq!(assigned(&[on(1), on(0), on(3), on(2)]), [None; 4]);
     }
 
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_furthest_get_the_nearest_free_seats() {
+    fn the_furthest_get_the_nearest_free_slots() {
         assert_eq!(
             assigned(&[on(2), on(4), on(5), Now::Within(2)]),
             [None, Some(0), Some(1), Some(3)]
@@ -224,15 +225,11 @@ mod tests {
     }
 
     #[test]
-    fn the_expelled_always_find_a_place() {
-        let mut now = vec![Now::Expelled; 2];
+    fn interrupts_that_must_move_always_get_a_cpu() {
+        let mut now = vec![Now::MustMove; 2];
         now.extend((0..8).map(on));
         assert_eq!(assigned(&now)[..2], [Some(0), Some(1)]);
-        assert_eq!(
-            assign(&[], &[Now::Expelled]),
-            [None],
-            "without a usable CPU there is nowhere to go"
-        );
+        assert_eq!(assign(&[], &[Now::MustMove]), [None], "no CPU is usable");
     }
 
     fn after(now: &[Now]) -> Vec<Now> {
@@ -245,20 +242,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn when_all_have_moved_nobody_would_move_again(choices in proptest::collection::vec(0..12u32, 0..30)) {
+        fn a_second_pass_moves_none(choices in proptest::collection::vec(0..12u32, 0..30)) {
             let now: Vec<Now> = choices
                 .iter()
                 .map(|&choice| match choice {
                     0..8 => on(choice),
                     8..11 => Now::Within(choice as usize - 8),
-                    _ => Now::Expelled,
+                    _ => Now::MustMove,
                 })
                 .collect();
             let settled = after(&now);
             prop_assert_eq!(assign(&rings(), &settled), vec![None; now.len()]);
-            prop_assert!(!settled.contains(&Now::Expelled));
+            prop_assert!(!settled.contains(&Now::MustMove));
             for (before, after) in now.iter().zip(&settled) {
-                prop_assert!(after.ring() <= before.ring(), "nobody moves away");
+                prop_assert!(after.ring() <= before.ring(), "none moves away");
             }
         }
     }
