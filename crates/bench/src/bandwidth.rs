@@ -15,7 +15,7 @@ mod crew;
 pub(crate) mod kernels;
 mod run;
 
-use nearfar_machine::{CpuSet, Distance, NodeId};
+use nearfar_machine::{CpuSet, Distance, Emulation, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::mapping::PageKind;
@@ -68,9 +68,9 @@ pub struct BandwidthMatrix {
     pub elapsed_s: f64,
     /// What was true of the measurement and makes it worth less.
     pub warnings: Vec<Warning>,
-    /// The label every figure of an emulated machine carries.
+    /// The emulated machine; `None` for a real one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emulated: Option<String>,
+    pub emulation: Option<Emulation>,
 }
 
 impl BandwidthMatrix {

@@ -16,7 +16,7 @@ mod run;
 
 use std::time::Instant;
 
-use nearfar_machine::{CpuId, Distance, Machine, NodeId};
+use nearfar_machine::{CpuId, Distance, Emulation, Machine, NodeId};
 use nearfar_statistics::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -52,9 +52,9 @@ pub struct LatencyMatrix {
     pub elapsed_s: f64,
     /// What was true of the measurement and makes it worth less.
     pub warnings: Vec<Warning>,
-    /// The label every figure of an emulated machine carries; handed through from the machine's origin.
+    /// The emulated machine; `None` for a real one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emulated: Option<String>,
+    pub emulation: Option<Emulation>,
 }
 
 impl LatencyMatrix {

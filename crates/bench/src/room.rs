@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use nearfar_machine::{Cache, CacheKind, Machine, NodeId};
+use nearfar_machine::{Cache, CacheKind, Emulation, Machine, NodeId};
 use nearfar_proc::{cgroup, meminfo, tasks};
 
 use crate::options::{ProbeError, ProbeOptions};
@@ -122,7 +122,7 @@ pub(crate) fn size_of(
     used_by: Use,
     spare: Option<u64>,
 ) -> Room {
-    let modelled = machine.origin.emulated.as_deref().and_then(modelled_cache);
+    let modelled = machine.origin.emulation.as_ref().and_then(modelled_cache);
     let last_level_cache_bytes =
         modelled.or_else(|| last_level_caches(machine).filter_map(size).max());
     let line_bytes = machine
@@ -133,7 +133,7 @@ pub(crate) fn size_of(
         .unwrap_or(64);
     // A line of 512 bytes is the largest there is; a wrong file must not make the stride absurd.
     let line_bytes = u64::from(line_bytes).clamp(64, 512).next_power_of_two();
-    let least = if machine.origin.emulated.is_some() {
+    let least = if machine.origin.emulation.is_some() {
         LEAST_WANTED_EMULATED
     } else {
         LEAST_WANTED
@@ -191,7 +191,7 @@ pub(crate) fn size_of(
 
 fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u64>) -> Vec<Limit> {
     let count = nodes.len().max(1) as u64;
-    let speed = match machine.origin.emulated {
+    let speed = match machine.origin.emulation {
         Some(_) => PREPARED_PER_SECOND_EMULATED,
         None => PREPARED_PER_SECOND,
     };
@@ -230,17 +230,10 @@ fn size(cache: &Cache) -> Option<u64> {
     cache.size_bytes.get().copied()
 }
 
-/// The cache that a guest with delays has, in bytes: `cache 8M/16 ways a node` in its label (docs/delays.md). The caches such
-/// a guest lists itself are those of the processor that QEMU imitates, and nobody models them.
-fn modelled_cache(label: &str) -> Option<u64> {
-    let (size, _) = label.split_once("; cache ")?.1.split_once('/')?;
-    let (number, shift) = match size.strip_suffix(['K', 'M', 'G']) {
-        Some(number) if size.ends_with('K') => (number, 10),
-        Some(number) if size.ends_with('M') => (number, 20),
-        Some(number) => (number, 30),
-        None => (size, 0),
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+/// The cache that a guest with delays has, in bytes (docs/delays.md). The caches that such a guest lists itself are those of
+/// the processor that QEMU imitates, which delay nothing.
+fn modelled_cache(emulation: &Emulation) -> Option<u64> {
+    Some(emulation.delays()?.cache.bytes)
 }
 
 /// The last-level caches of one node together, for the node that has most, in bytes.
@@ -287,6 +280,10 @@ pub(crate) fn spare_memory() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use nearfar_machine::{Cache, CpuId, CpuSet, Known, Memory, Node, Origin, SourceKind};
+
+    use nearfar_machine::{
+        Acceleration, CacheModel, Delays, EmulatedGuest, NodeLimits, TransferDelay,
+    };
 
     use super::*;
 
@@ -413,28 +410,39 @@ mod tests {
     #[test]
     fn an_emulated_machine_is_content_with_less() {
         let mut machine = machine(Some(2 << 20), 1 << 40);
-        machine.origin.emulated = Some("emulated machine".to_owned());
+        machine.origin.emulation = Some(Emulation::Label("emulated machine".to_owned()));
         assert_eq!(room(&machine, None).buffer_bytes, 32 << 20);
     }
 
     #[test]
     fn the_cache_of_delays_counts_and_not_that_of_the_imitated_processor() {
         let mut machine = machine(Some(16 << 20), 1 << 40);
-        machine.origin.emulated =
-            Some("machine x, delays 10: 400 ns; cache 12M/16 ways a node; transfer 5/9 ns".into());
+        let delays = Delays {
+            pairs: Vec::new(),
+            cache: CacheModel {
+                bytes: 12 << 20,
+                ways: 16,
+            },
+            transfer: TransferDelay {
+                same_node_ns: 5,
+                other_node_ns: 9,
+            },
+        };
+        let mut guest = EmulatedGuest {
+            machine: "x".to_owned(),
+            node_limits: NodeLimits::default(),
+            kernel: "6.12".to_owned(),
+            kernel_arguments: Vec::new(),
+            architecture: "x86_64".to_owned(),
+            acceleration: Acceleration::Tcg,
+            qemu: None,
+            delays: Some(delays),
+        };
+        machine.origin.emulation = Some(guest.clone().into());
         assert_eq!(room(&machine, None).buffer_bytes, 48 << 20);
-        assert_eq!(
-            modelled_cache("x; cache 512K/8 ways a node"),
-            Some(512 << 10)
-        );
-        for label in [
-            "no delays: all memory equally fast",
-            "x; cache ",
-            "x; cache M/",
-            "x; cache 99999999999999999G/1",
-        ] {
-            assert_eq!(modelled_cache(label), None, "{label}");
-        }
+        guest.delays = None;
+        machine.origin.emulation = Some(guest.into());
+        assert_eq!(room(&machine, None).buffer_bytes, 64 << 20);
     }
 
     #[test]

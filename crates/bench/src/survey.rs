@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use nearfar_machine::{CpuSet, Machine};
+use nearfar_machine::{CpuSet, Emulation, Machine};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::{self, BandwidthMatrix, Streams};
@@ -94,9 +94,9 @@ pub struct Survey {
     pub not_measured: Vec<NotMeasured>,
     /// How long all of it took, in seconds.
     pub elapsed_s: f64,
-    /// The label every figure of an emulated machine carries; handed through from the machine's origin.
+    /// The emulated machine; `None` for a real one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emulated: Option<String>,
+    pub emulation: Option<Emulation>,
 }
 
 /// A part without a figure.
@@ -160,7 +160,7 @@ impl Measuring<'_> {
             transfer: None,
             not_measured: Vec::new(),
             elapsed_s: 0.0,
-            emulated: self.machine.origin.emulated.clone(),
+            emulation: self.machine.origin.emulation.clone(),
         };
         if self.wants(Part::Latency) || self.wants(Part::Bandwidth) {
             self.measure_memory(&mut survey)?;

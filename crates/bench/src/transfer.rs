@@ -13,7 +13,7 @@ mod hand_over;
 mod pairs;
 mod run;
 
-use nearfar_machine::{CpuId, Distance, NodeId};
+use nearfar_machine::{CpuId, Distance, Emulation, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::warning::Warning;
@@ -58,9 +58,9 @@ pub struct TransferMatrix {
     pub elapsed_s: f64,
     /// What was true of the measurement and makes it worth less.
     pub warnings: Vec<Warning>,
-    /// The label every figure of an emulated machine carries.
+    /// The emulated machine; `None` for a real one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emulated: Option<String>,
+    pub emulation: Option<Emulation>,
 }
 
 impl TransferMatrix {

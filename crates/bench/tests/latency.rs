@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nearfar_bench::latency::{LatencyMatrix, LatencyOptions, ProbeError, Warning, measure};
-use nearfar_machine::{CpuId, CpuSet, Machine, Node, NodeId, Origin, SourceKind};
+use nearfar_machine::{CpuId, CpuSet, Emulation, Machine, Node, NodeId, Origin, SourceKind};
 
 use here::this_system;
 
@@ -22,7 +22,9 @@ fn small() -> LatencyOptions {
 #[test]
 fn a_tiny_measurement_of_one_node_gives_plausible_samples() {
     let mut machine = this_system();
-    machine.origin.emulated = Some("emulated machine, delays 90/140 ns".to_owned());
+    machine.origin.emulation = Some(Emulation::Label(
+        "emulated machine, delays 90/140 ns".to_owned(),
+    ));
     let before = rustix::thread::sched_getaffinity(None).unwrap();
     let matrix = measure(&machine, &small()).unwrap();
     assert_eq!(
@@ -48,7 +50,7 @@ fn a_tiny_measurement_of_one_node_gives_plausible_samples() {
         matrix.warnings.contains(&Warning::UnknownCache),
         "no caches are known in this test"
     );
-    assert_eq!(matrix.emulated, machine.origin.emulated);
+    assert_eq!(matrix.emulation, machine.origin.emulation);
     assert!(matrix.elapsed_s < 10.0);
 }
 

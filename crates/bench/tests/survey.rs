@@ -11,7 +11,7 @@ use nearfar_bench::options::{HugePages, ProbeError, ProbeOptions};
 use nearfar_bench::survey::{Part, Survey, SurveyOptions, measure};
 use nearfar_bench::transfer::Nearness;
 use nearfar_bench::warning::Warning;
-use nearfar_machine::{CpuSet, Known, Machine, Memory, Node, NodeId, NodeSet};
+use nearfar_machine::{CpuSet, Emulation, Known, Machine, Memory, Node, NodeId, NodeSet};
 
 use here::this_system;
 
@@ -36,9 +36,11 @@ fn several_cpus(machine: &Machine) -> bool {
 #[test]
 fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
     let mut machine = this_system();
-    machine.origin.emulated = Some("emulated machine, delays 90/140 ns".to_owned());
+    machine.origin.emulation = Some(Emulation::Label(
+        "emulated machine, delays 90/140 ns".to_owned(),
+    ));
     let survey = measure(&machine, &small(&Part::ALL)).unwrap();
-    assert_eq!(survey.emulated, machine.origin.emulated);
+    assert_eq!(survey.emulation, machine.origin.emulation);
     let latency = survey.latency.as_ref().unwrap();
     assert!(
         (0.1..1e5).contains(&latency.pairs[0].median_ns),
@@ -52,7 +54,7 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
         "seven samples give an interval"
     );
     let bandwidth = survey.bandwidth.as_ref().unwrap();
-    assert_eq!(bandwidth.emulated, machine.origin.emulated);
+    assert_eq!(bandwidth.emulation, machine.origin.emulation);
     for traffic in Traffic::ALL {
         let pair = bandwidth.pair(traffic, NodeId(0), NodeId(0)).unwrap();
         assert_eq!(
@@ -71,7 +73,7 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
         return println!("skipped: cpus: transfers need two CPUs");
     }
     let transfer = survey.transfer.as_ref().unwrap();
-    assert_eq!(transfer.emulated, machine.origin.emulated);
+    assert_eq!(transfer.emulation, machine.origin.emulation);
     match (&transfer.pairs[..], &transfer.skipped[..]) {
         ([pair], []) => {
             assert_eq!(

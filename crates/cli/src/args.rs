@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
+use nearfar_machine::size;
 use nearfar_machine::{Known, Machine, SourceKind, alternatives};
 use nearfar_runs::{Journal, Store, StoreError};
-use nearfar_sources::{Request, TaskScope, Want, parse_size};
+use nearfar_sources::{Request, TaskScope, Want};
 
 use crate::failure::Failure;
 use crate::output;
@@ -205,9 +206,9 @@ pub fn pid(text: &str) -> Result<i32, String> {
         .ok_or_else(|| "a process number is a whole number above 0".to_owned())
 }
 
-/// A size in bytes above 0, as an option takes it: powers of 1024, with the units of [`parse_size`].
+/// A size in bytes above 0, as an option takes it: powers of 1024, with the units of [`size::parse`].
 pub fn size(text: &str) -> Result<u64, String> {
-    parse_size(text, 1)
+    size::parse(text, 1)
         .filter(|&bytes| bytes > 0)
         .ok_or_else(|| {
             "a size is a number of bytes above 0, or one with K, M, G, T or P behind it".to_owned()

@@ -11,10 +11,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Guest, GuestRequest};
-use nearfar_lab::order::Order;
-use nearfar_lab::qemu::Acceleration;
+use nearfar_lab::guest::{Guest, PreparedGuest};
+use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError};
+use nearfar_machine::Acceleration;
 use nearfar_sources::{Request, Want};
 use serde_json::Value;
 
@@ -39,17 +39,17 @@ const FAR_ONE_FIRST: &str = "cd /sys/bus/pci/drivers/nvme; all=$(echo 0000:*); \
 const NODE_FILES: &str = "cat /sys/bus/pci/drivers/nvme/0000:*/numa_node";
 
 /// The guest, or why it cannot be had here.
-fn request(machine: &str, kernel: &str) -> Result<GuestRequest, LabError> {
+fn request(machine: &str, kernel: &str) -> Result<PreparedGuest, LabError> {
     let described = nearfar_sources::read(&Request::source(machine, Want::all())).unwrap();
-    let order = Order {
+    let request = GuestRequest {
         arch: Some(Arch::X86_64),
         kernel: Some(kernel.to_owned()),
         acceleration: Some(Acceleration::Tcg),
         boot_timeout: Duration::from_secs(300),
         command_timeout: Some(Duration::from_secs(120)),
-        ..Order::new(described, machine)
+        ..GuestRequest::new(described, machine)
     };
-    order.prepare(&Cache::of_user()?)
+    request.prepare(&Cache::of_user()?)
 }
 
 /// The guest, and the turn that it takes.
@@ -108,7 +108,7 @@ fn shares(guest: &mut Guest) -> Vec<f64> {
         serde_json::json!([]),
         "every command belongs to a path that the machine lists"
     );
-    assert!(traced["emulated"].as_str().unwrap().contains("x86-case1"));
+    assert_eq!(traced["emulation"]["machine"], "x86-case1");
     let nodes = traced["namespaces"][0]["nodes"].as_array().unwrap();
     let total = |node: &Value| {
         ["reads", "writes"]

@@ -16,7 +16,7 @@ use guests::{NEARFAR, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::qemu::Qemu;
 use nearfar_lab::{Arch, LabError, delay, foreign, kernels};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What `--delay auto` makes of the distances of the machine `kunpeng`, and of transfers within a node and between nodes.
 const ASKED_NS: [(u64, f64); 5] = [
@@ -177,13 +177,9 @@ impl Timed {
 fn check_counts(counts: &Value) {
     assert_eq!(counts["schema"], "lab-counts/1");
     assert_eq!(counts["counting"], true);
-    assert!(
-        counts["emulated"]
-            .as_str()
-            .unwrap()
-            .contains("delays 10: 400 ns"),
-        "{}",
-        counts["emulated"]
+    assert_eq!(
+        counts["emulation"]["delays"]["pairs"][0],
+        json!({ "cpu_node": 0, "memory_node": 0, "distance": 10, "delay_ns": 400 })
     );
     let vcpus = counts["vcpus"].as_array().unwrap();
     assert_eq!(
@@ -231,13 +227,9 @@ fn measure(timed: &mut Timed) {
     let text = in_guest(&script, &counts);
     let mut answers = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     let survey = answers.next().unwrap().unwrap();
-    assert!(
-        survey["emulated"]
-            .as_str()
-            .unwrap()
-            .contains("delays 10: 400 ns"),
-        "{}",
-        survey["emulated"]
+    assert_eq!(
+        survey["emulation"]["delays"]["pairs"][0],
+        json!({ "cpu_node": 0, "memory_node": 0, "distance": 10, "delay_ns": 400 })
     );
     check_counts(&serde_json::from_slice(&std::fs::read(&counts).unwrap()).unwrap());
     timed.take_survey(&survey);

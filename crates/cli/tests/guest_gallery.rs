@@ -16,8 +16,8 @@ use std::time::Instant;
 use guests::{NEARFAR, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::design::compare::differences;
-use nearfar_lab::guest::GuestRequest;
-use nearfar_lab::order::Order;
+use nearfar_lab::guest::PreparedGuest;
+use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::Machine;
 use nearfar_sources::{Request, Want};
@@ -46,12 +46,12 @@ fn nearfar(arguments: &[&str]) -> Output {
 }
 
 /// The guest that `nearfar lab run` makes of the same words.
-fn request(name: &str, machine: &Machine, scale: &str) -> Result<GuestRequest, LabError> {
-    let order = Order {
-        scale: scale.parse().unwrap(),
-        ..Order::new(machine.clone(), name)
+fn request(name: &str, machine: &Machine, scale: &str) -> Result<PreparedGuest, LabError> {
+    let request = GuestRequest {
+        limits: scale.parse().unwrap(),
+        ..GuestRequest::new(machine.clone(), name)
     };
-    order.prepare(&Cache::of_user()?)
+    request.prepare(&Cache::of_user()?)
 }
 
 /// What nearfar sees in the guest; `--cold` in one that boots, nothing in one that starts from a saved guest where it can.
@@ -133,6 +133,7 @@ fn compared(name: &str) -> Option<Vec<String>> {
         request.kernel.release
     );
     request
+        .design
         .notes
         .iter()
         .for_each(|note| println!("    note: {note}"));
@@ -145,10 +146,11 @@ fn compared(name: &str) -> Option<Vec<String>> {
     let inside: Machine =
         serde_json::from_value(warm).unwrap_or_else(|error| panic!("{name}: {error}"));
     found.extend(differences(&request.design.expected, &inside));
-    if inside.origin.emulated.as_deref() != Some(request.label.as_str()) {
+    if inside.origin.emulation != Some(request.emulation()) {
         found.push(format!(
             "it was to say that it is {:?}, says {:?}",
-            request.label, inside.origin.emulated
+            request.emulation(),
+            inside.origin.emulation
         ));
     }
     found

@@ -358,11 +358,7 @@ fn the_published_findings_hold_in_a_guest() {
     let results = kept.as_deref().unwrap_or(temporary.path());
     let answer = measure(results);
 
-    assert!(
-        answer["emulated"].as_str().unwrap().contains("delays"),
-        "{}",
-        answer["emulated"]
-    );
+    assert!(answer["emulation"]["delays"].is_object(), "{answer}");
     let matrix = Matrix(
         answer["rows"]
             .as_array()

@@ -16,7 +16,7 @@ pub fn fingerprint(machine: &Machine, host: &Host) -> String {
     let same = json!({
         "host": host.name,
         "kernel": [host.kernel, host.kernel_version],
-        "emulated": machine.origin.emulated,
+        "emulation": machine.origin.emulation,
         "overlays": machine.origin.overlays,
         "nodes": nodes,
         "distances": machine.distances,

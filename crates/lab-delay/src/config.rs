@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the plugin is told: the guest's CPUs and memory by node, and what an access costs.
+//! The plugin's configuration: CPUs and memory by node, and what an access costs.
 //!
 //! ```text
 //! nearfar-delay 1
@@ -14,36 +14,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
+use thiserror::Error;
+
 /// Bytes of a cache line. Power has 128; modelling it with two halves changes nothing for random accesses.
 pub const LINE_BYTES: u64 = 64;
-/// Nodes with CPUs a line's word has room for.
-pub const MOST_CPU_NODES: usize = 50;
-/// vCPUs a line's word has room for.
-pub const MOST_VCPUS: usize = 4094;
-/// The longest delay that is taken for meant.
-pub const MOST_NS: u32 = 1_000_000;
+/// A line's word has a bit for each node with CPUs.
+pub const MAX_CPU_NODES: usize = 50;
+/// A line's word holds the number of a vCPU.
+pub const MAX_VCPUS: usize = 4094;
+/// The longest delay, in nanoseconds: a millisecond.
+pub const MAX_DELAY_NS: u32 = 1_000_000;
 
 /// A part of the guest's physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Range {
-    /// First address.
+    /// First guest physical address.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub bytes: u64,
-    /// Its node.
+    /// Node number.
     pub node: u32,
 }
 
-/// All of it.
+/// A whole configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// The node of each vCPU.
     pub cpus: Vec<u32>,
     /// Memory, ascending, without overlaps.
     pub memory: Vec<Range>,
-    /// Bytes of a node's last-level cache.
+    /// Size of a node's last-level cache.
     pub cache_bytes: u64,
-    /// Its ways.
+    /// Associativity of that cache.
     pub cache_ways: u32,
     /// Nanoseconds by (node of the vCPU, node of the memory).
     pub delays: BTreeMap<(u32, u32), u32>,
@@ -54,24 +56,100 @@ pub struct Config {
 }
 
 /// A configuration that cannot be used.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConfigError {
-    /// Line, from 1; 0 for what the whole lacks.
-    pub line: usize,
-    /// What is wrong.
-    pub problem: String,
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum ConfigError {
+    /// A line is wrong.
+    #[error("delay configuration, line {line}: {fault}")]
+    Line {
+        /// From 1.
+        line: usize,
+        /// What is wrong with it.
+        fault: LineFault,
+    },
+    /// There is no line with this key.
+    #[error("delay configuration: there is no line {0:?}")]
+    Missing(&'static str),
+    /// There is no delay for a pair of nodes.
+    #[error("delay configuration: no delay from node {from} to node {to}")]
+    MissingDelay {
+        /// The node of the vCPU.
+        from: u32,
+        /// The node of the memory.
+        to: u32,
+    },
+    /// More vCPUs or nodes than a line's word has room for.
+    #[error("delay configuration: more than {MAX_VCPUS} vCPUs or {MAX_CPU_NODES} nodes with vCPUs")]
+    TooManyVcpus,
+    /// More memory than lines can be counted in.
+    #[error("delay configuration: 256 GiB of memory or more")]
+    TooMuchMemory,
+    /// The cache cannot be modelled.
+    #[error(
+        "delay configuration: a cache of {bytes} bytes and {ways} ways (1 to 64; at most 4 GiB)"
+    )]
+    Cache {
+        /// Its size.
+        bytes: u64,
+        /// Its associativity.
+        ways: u32,
+    },
 }
 
-impl std::fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.line {
-            0 => write!(f, "delay configuration: {}", self.problem),
-            line => write!(f, "delay configuration, line {line}: {}", self.problem),
-        }
-    }
+/// What is wrong with a line.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum LineFault {
+    /// The first line is not the format's name and version.
+    #[error("{0:?} is not \"nearfar-delay 1\"")]
+    Format(String),
+    /// An unknown key.
+    #[error("{0:?} is not cpus, memory, cache, delay or transfer")]
+    Key(String),
+    /// A key that may be there once.
+    #[error("{0} a second time")]
+    Repeated(String),
+    /// A pair of nodes that has a delay already.
+    #[error("nodes {from} to {to} a second time")]
+    RepeatedDelay {
+        /// The node of the vCPU.
+        from: u64,
+        /// The node of the memory.
+        to: u64,
+    },
+    /// A word that is not a number, or too large.
+    #[error("{0:?} is not a number of the right size")]
+    Number(String),
+    /// A number with a plus sign.
+    #[error("{0:?} has a sign")]
+    Sign(String),
+    /// Too few or too many numbers.
+    #[error("{wanted} numbers expected, {found} found")]
+    Count {
+        /// How many the key has.
+        wanted: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A number that does not fit 32 bits.
+    #[error("{0} is too large")]
+    TooLarge(u64),
+    /// A delay above [`MAX_DELAY_NS`].
+    #[error("{0} ns is more than {MAX_DELAY_NS}")]
+    Delay(u64),
+    /// A range that does not consist of whole lines.
+    #[error("start and bytes must be multiples of {LINE_BYTES}, bytes not 0")]
+    Alignment,
+    /// A range that ends beyond the address space.
+    #[error("it ends beyond 64 bits")]
+    Overflow,
+    /// A range that overlaps the one before, or precedes it.
+    #[error("{start:#x} to {end:#x} overlaps or precedes the line before")]
+    Order {
+        /// First address.
+        start: u64,
+        /// First address behind it.
+        end: u64,
+    },
 }
-
-impl std::error::Error for ConfigError {}
 
 impl FromStr for Config {
     type Err = ConfigError;
@@ -81,20 +159,16 @@ impl FromStr for Config {
         let mut lines = text.lines().enumerate();
         let (_, first) = lines.next().unwrap_or((0, ""));
         if first != "nearfar-delay 1" {
-            return Err(ConfigError {
-                line: 1,
-                problem: format!("{first:?} is not \"nearfar-delay 1\""),
-            });
+            let fault = LineFault::Format(first.to_owned());
+            return Err(ConfigError::Line { line: 1, fault });
         }
         for (number, line) in lines {
-            draft.line(line).map_err(|problem| ConfigError {
+            draft.line(line).map_err(|fault| ConfigError::Line {
                 line: number + 1,
-                problem,
+                fault,
             })?;
         }
-        draft
-            .finish()
-            .map_err(|problem| ConfigError { line: 0, problem })
+        draft.finish()
     }
 }
 
@@ -108,7 +182,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn line(&mut self, line: &str) -> Result<(), String> {
+    fn line(&mut self, line: &str) -> Result<(), LineFault> {
         let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
         match key {
             "cpus" => set(
@@ -135,7 +209,7 @@ impl Draft {
                     .insert((narrow(from)?, narrow(to)?), nanoseconds(ns)?)
                 {
                     None => Ok(()),
-                    Some(_) => Err(format!("nodes {from} to {to} a second time")),
+                    Some(_) => Err(LineFault::RepeatedDelay { from, to }),
                 }
             }
             "transfer" => {
@@ -146,26 +220,22 @@ impl Draft {
                     (nanoseconds(same)?, nanoseconds(other)?),
                 )
             }
-            other => Err(format!(
-                "{other:?} is not cpus, memory, cache, delay or transfer"
-            )),
+            other => Err(LineFault::Key(other.to_owned())),
         }
     }
 
-    fn range(&mut self, range: Range) -> Result<(), String> {
+    fn range(&mut self, range: Range) -> Result<(), LineFault> {
         if range.bytes == 0 || (range.start | range.bytes) & (LINE_BYTES - 1) != 0 {
-            return Err(format!(
-                "start and bytes must be multiples of {LINE_BYTES}, bytes not 0"
-            ));
+            return Err(LineFault::Alignment);
         }
         let Some(end) = range.start.checked_add(range.bytes) else {
-            return Err("it ends beyond 64 bits".to_owned());
+            return Err(LineFault::Overflow);
         };
         match self.memory.last() {
-            Some(last) if range.start < last.start + last.bytes => Err(format!(
-                "{:#x} to {end:#x} overlaps or precedes the line before",
-                range.start
-            )),
+            Some(last) if range.start < last.start + last.bytes => Err(LineFault::Order {
+                start: range.start,
+                end,
+            }),
             _ => {
                 self.memory.push(range);
                 Ok(())
@@ -173,40 +243,42 @@ impl Draft {
         }
     }
 
-    fn finish(self) -> Result<Config, String> {
-        let cpus = self.cpus.ok_or("there is no line \"cpus\"")?;
-        let (cache_bytes, cache_ways) = self.cache.ok_or("there is no line \"cache\"")?;
+    fn finish(self) -> Result<Config, ConfigError> {
+        let cpus = self.cpus.ok_or(ConfigError::Missing("cpus"))?;
+        let (cache_bytes, cache_ways) = self.cache.ok_or(ConfigError::Missing("cache"))?;
         let (transfer_same, transfer_other) =
-            self.transfer.ok_or("there is no line \"transfer\"")?;
+            self.transfer.ok_or(ConfigError::Missing("transfer"))?;
         if self.memory.is_empty() {
-            return Err("there is no line \"memory\"".to_owned());
+            return Err(ConfigError::Missing("memory"));
         }
         let nodes: BTreeSet<u32> = cpus.iter().copied().collect();
-        if cpus.len() > MOST_VCPUS || nodes.len() > MOST_CPU_NODES {
-            return Err(format!(
-                "more than {MOST_VCPUS} vCPUs or {MOST_CPU_NODES} nodes with vCPUs"
-            ));
+        if cpus.len() > MAX_VCPUS || nodes.len() > MAX_CPU_NODES {
+            return Err(ConfigError::TooManyVcpus);
         }
         let lines = self
             .memory
             .iter()
             .try_fold(0u64, |sum, range| sum.checked_add(range.bytes / LINE_BYTES));
         if lines.is_none_or(|lines| lines >= u64::from(u32::MAX)) {
-            return Err("256 GiB of memory or more".to_owned());
+            return Err(ConfigError::TooMuchMemory);
         }
         if cache_ways == 0
             || cache_ways > 64
             || cache_bytes / LINE_BYTES < u64::from(cache_ways)
             || cache_bytes > 1 << 32
         {
-            return Err(format!(
-                "a cache of {cache_bytes} bytes and {cache_ways} ways (1 to 64; at most 4 GiB)"
-            ));
+            return Err(ConfigError::Cache {
+                bytes: cache_bytes,
+                ways: cache_ways,
+            });
         }
         for &from in &nodes {
             for range in &self.memory {
                 if !self.delays.contains_key(&(from, range.node)) {
-                    return Err(format!("no delay from node {from} to node {}", range.node));
+                    return Err(ConfigError::MissingDelay {
+                        from,
+                        to: range.node,
+                    });
                 }
             }
         }
@@ -223,37 +295,35 @@ impl Draft {
     }
 }
 
-fn set<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), String> {
+fn set<T>(slot: &mut Option<T>, key: &str, value: T) -> Result<(), LineFault> {
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(format!("{key} a second time")),
+        Some(_) => Err(LineFault::Repeated(key.to_owned())),
     }
 }
 
-fn number<T: FromStr>(word: &str) -> Result<T, String> {
+fn number<T: FromStr>(word: &str) -> Result<T, LineFault> {
     // FromStr takes a plus sign; one way to write a number is enough.
     match word.starts_with('+') {
-        false => word
-            .parse()
-            .map_err(|_| format!("{word:?} is not a number of the right size")),
-        true => Err(format!("{word:?} has a sign")),
+        false => word.parse().map_err(|_| LineFault::Number(word.to_owned())),
+        true => Err(LineFault::Sign(word.to_owned())),
     }
 }
 
-fn numbers<const N: usize>(text: &str) -> Result<[u64; N], String> {
+fn numbers<const N: usize>(text: &str) -> Result<[u64; N], LineFault> {
     let all: Vec<u64> = text.split(' ').map(number).collect::<Result<_, _>>()?;
     let found = all.len();
     all.try_into()
-        .map_err(|_| format!("{N} numbers expected, {found} found"))
+        .map_err(|_| LineFault::Count { wanted: N, found })
 }
 
-fn narrow(value: u64) -> Result<u32, String> {
-    u32::try_from(value).map_err(|_| format!("{value} is too large"))
+fn narrow(value: u64) -> Result<u32, LineFault> {
+    u32::try_from(value).map_err(|_| LineFault::TooLarge(value))
 }
 
-fn nanoseconds(value: u64) -> Result<u32, String> {
+fn nanoseconds(value: u64) -> Result<u32, LineFault> {
     match narrow(value) {
-        Ok(ns) if ns <= MOST_NS => Ok(ns),
-        _ => Err(format!("{value} ns is more than {MOST_NS}")),
+        Ok(ns) if ns <= MAX_DELAY_NS => Ok(ns),
+        _ => Err(LineFault::Delay(value)),
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::config::{Config, LINE_BYTES};
 use cache::Cache;
-use lines::Lines;
+use lines::{Lines, LinesError};
 use memory::{Memory, Spot};
 use ownership::{Accessor, Cost, Word};
 
@@ -56,8 +56,8 @@ impl Model {
     /// A model with empty caches.
     ///
     /// # Errors
-    /// In words, when the host has no room for the table of lines.
-    pub fn new(config: &Config) -> Result<Self, String> {
+    /// When the host has no room for the table of lines.
+    pub fn new(config: &Config) -> Result<Self, LinesError> {
         let mut nodes: Vec<u32> = config.cpus.clone();
         nodes.sort_unstable();
         nodes.dedup();

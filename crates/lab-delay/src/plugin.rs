@@ -15,11 +15,16 @@ use std::io::Write as _;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
+use thiserror::Error;
+
 use crate::clock::HostClock;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::model::Model;
-use crate::qemu::{Block, Functions, Id, Info, Instruction, LOADS, NO_REGISTERS, STORES};
-use crate::region::{Region, State};
+use crate::model::lines::LinesError;
+use crate::qemu::{
+    Block, Functions, Id, Info, Instruction, LOADS, MissingFunction, NO_REGISTERS, STORES,
+};
+use crate::region::{Region, RegionError, State};
 use crate::switches::InstructionSet;
 use crate::vcpu::{Access, Vcpu};
 
@@ -29,6 +34,25 @@ use crate::vcpu::{Access, Vcpu};
 pub static qemu_plugin_version: c_int = 2;
 
 static PLUGIN: AtomicPtr<Plugin> = AtomicPtr::new(ptr::null_mut());
+
+/// Why the plugin is not installed.
+#[derive(Debug, Error)]
+enum PluginError {
+    #[error("only whole machines have memory nodes; this QEMU runs a single program")]
+    NoMachine,
+    #[error("expected one argument, region=FD, got {0:?}")]
+    Arguments(Vec<String>),
+    #[error("the region's counters are for another machine than its configuration")]
+    Counters,
+    #[error(transparent)]
+    Function(#[from] MissingFunction),
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Lines(#[from] LinesError),
+}
 
 struct Plugin {
     qemu: Functions,
@@ -79,7 +103,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
             0
         }
         Err(problem) => {
-            // `eprintln!` panics where nobody reads QEMU's words, and a panic cannot leave this function.
+            // `eprintln!` panics when stderr is closed, and a panic cannot leave this function.
             let _ = writeln!(std::io::stderr(), "nearfar-lab-delay: {problem}");
             -1
         }
@@ -87,31 +111,22 @@ pub unsafe extern "C" fn qemu_plugin_install(
 }
 
 impl Plugin {
-    fn new(info: &Info, arguments: &[String]) -> Result<Self, String> {
+    fn new(info: &Info, arguments: &[String]) -> Result<Self, PluginError> {
         if !info.system_emulation {
-            return Err(
-                "only whole machines have memory nodes; this QEMU runs a single program".to_owned(),
-            );
+            return Err(PluginError::NoMachine);
         }
         let qemu = Functions::find(info.version_cur)?;
         let [argument] = arguments else {
-            return Err(format!(
-                "expected one argument, region=FD, got {arguments:?}"
-            ));
+            return Err(PluginError::Arguments(arguments.to_vec()));
         };
         let fd = argument
             .strip_prefix("region=")
             .and_then(|fd| fd.parse().ok());
-        let region = Region::map(fd.ok_or_else(|| format!("{argument:?} is not region=FD"))?)?;
-        let config: Config = region
-            .config()?
-            .parse()
-            .map_err(|error| format!("{error}"))?;
+        let region = Region::map(fd.ok_or_else(|| PluginError::Arguments(arguments.to_vec()))?)?;
+        let config: Config = region.config()?.parse()?;
         let model: &'static Model = Box::leak(Box::new(Model::new(&config)?));
         if region.vcpus() != model.places().len() || region.nodes() != model.memory_nodes().len() {
-            return Err(
-                "the region's counters are for another machine than its configuration".to_owned(),
-            );
+            return Err(PluginError::Counters);
         }
         // SAFETY: QEMU's name of the target is a string that lives as long as the call.
         let target = unsafe { CStr::from_ptr(info.target_name) }.to_string_lossy();

@@ -3,13 +3,20 @@
 //!
 //! | interface | QEMU | what changed for us |
 //! |---|---|---|
-//! | 2 | 8.2.4 | the oldest that is spoken |
+//! | 2 | 8.2.4 | the oldest that is supported |
 //! | 3 | 9.0 | `qemu_plugin_insn_data` copies into a buffer instead of returning a pointer |
 //! | 4 | 9.1 to 10.0 | nothing |
 //!
-//! The plugin says that it speaks version 2; QEMU itself refuses a plugin whose version it no longer supports.
+//! The plugin declares version 2. QEMU refuses a plugin whose version it no longer supports.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use thiserror::Error;
+
+/// The running program lacks a function of QEMU's plugin interface.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{0} is not there: this is not a QEMU of 8.2.4 or later with plugins")]
+pub struct MissingFunction(pub String);
 
 /// A plugin's number.
 pub type Id = u64;
@@ -76,8 +83,8 @@ macro_rules! functions {
             /// Looks them up in the running program.
             ///
             /// # Errors
-            /// In words, when one is missing: the program is not QEMU, or a QEMU without plugins.
-            pub fn find(version: c_int) -> Result<Self, String> {
+            /// When one is missing: the program is not QEMU, or a QEMU without plugins.
+            pub fn find(version: c_int) -> Result<Self, MissingFunction> {
                 Ok(Self {
                     // SAFETY: the symbol is QEMU's, and its header declares it with this type.
                     $($name: unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(
@@ -110,7 +117,7 @@ functions! {
     instruction_size = c"qemu_plugin_insn_size": fn(*const Instruction) -> usize;
     /// Its virtual address.
     instruction_address = c"qemu_plugin_insn_vaddr": fn(*const Instruction) -> u64;
-    /// What the access that is being reported went to; null when nobody knows.
+    /// What the access that is being reported went to; null when QEMU has no record of it.
     hardware_address = c"qemu_plugin_get_hwaddr": fn(u32, u64) -> *mut HardwareAddress;
     /// Whether that is I/O.
     is_io = c"qemu_plugin_hwaddr_is_io": fn(*const HardwareAddress) -> bool;
@@ -128,7 +135,7 @@ pub enum InstructionData {
 }
 
 impl InstructionData {
-    fn find(version: c_int) -> Result<Self, String> {
+    fn find(version: c_int) -> Result<Self, MissingFunction> {
         let found = symbol(c"qemu_plugin_insn_data")?;
         Ok(match version {
             // SAFETY: QEMU's header of interface 2 declares it with this type.
@@ -184,14 +191,11 @@ impl Functions {
     }
 }
 
-fn symbol(name: &CStr) -> Result<*mut c_void, String> {
+fn symbol(name: &CStr) -> Result<*mut c_void, MissingFunction> {
     // SAFETY: looks a name up among the program's own symbols.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     match found.is_null() {
         false => Ok(found),
-        true => Err(format!(
-            "{} is not there: this is not a QEMU of 8.2.4 or later with plugins",
-            name.to_string_lossy()
-        )),
+        true => Err(MissingFunction(name.to_string_lossy().into_owned())),
     }
 }

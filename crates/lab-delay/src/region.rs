@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The memory that the plugin shares with whoever started QEMU: a file without a name, passed as a descriptor.
+//! The memory that the plugin shares with the process that started QEMU: a file without a name, passed as a descriptor.
 //!
 //! All words are 64 bits in the host's byte order, at these offsets in bytes:
 //! ```text
@@ -13,8 +13,12 @@
 //! ```
 //! Everything but the state and the counters is written before QEMU starts; the gate may change at any time.
 
+use std::io;
 use std::os::fd::RawFd;
+use std::str::Utf8Error;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use thiserror::Error;
 
 /// The first word, in the order of its bytes.
 pub const MAGIC: [u8; 8] = *b"NFDELAY1";
@@ -34,7 +38,39 @@ const HEADER: usize = 88;
 /// Words of a vCPU before those by node.
 const FIXED: usize = 8;
 
-/// What the plugin says of itself.
+/// A region that cannot be used.
+#[derive(Debug, Error)]
+pub enum RegionError {
+    /// The descriptor is not open, or cannot be mapped.
+    #[error("cannot map region={fd}: {error}")]
+    Map {
+        /// The descriptor.
+        fd: RawFd,
+        /// The reason.
+        error: io::Error,
+    },
+    /// The file has no room for the first words.
+    #[error("region={fd}: {bytes} bytes are too few")]
+    TooSmall {
+        /// The descriptor.
+        fd: RawFd,
+        /// The size of its file.
+        bytes: usize,
+    },
+    /// The first words are others.
+    #[error(
+        "the region is not of layout {LAYOUT}: the plugin and nearfar are of different versions"
+    )]
+    Layout,
+    /// The parts do not fit the whole.
+    #[error("the region's sizes contradict each other")]
+    Sizes,
+    /// The configuration is not UTF-8.
+    #[error("the configuration is not text: {0}")]
+    Text(Utf8Error),
+}
+
+/// The plugin's state, for the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// Loaded; nothing is instrumented.
@@ -59,23 +95,25 @@ impl Region {
     /// Maps a descriptor and checks the layout.
     ///
     /// # Errors
-    /// In words, when it cannot be mapped or is not such a region.
-    pub fn map(fd: RawFd) -> Result<Self, String> {
+    /// When it cannot be mapped or is not such a region.
+    pub fn map(fd: RawFd) -> Result<Self, RegionError> {
         // SAFETY: an all-zero stat is a valid value, and fstat writes nothing else.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to the value above.
         if unsafe { libc::fstat(fd, &mut stat) } != 0 {
-            return Err(format!("region={fd}: {}", std::io::Error::last_os_error()));
+            let error = io::Error::last_os_error();
+            return Err(RegionError::Map { fd, error });
         }
         let bytes = usize::try_from(stat.st_size).unwrap_or(0);
         if bytes < HEADER {
-            return Err(format!("region={fd}: {bytes} bytes are too few"));
+            return Err(RegionError::TooSmall { fd, bytes });
         }
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
         if base == libc::MAP_FAILED {
-            return Err(format!("region={fd}: {}", std::io::Error::last_os_error()));
+            let error = io::Error::last_os_error();
+            return Err(RegionError::Map { fd, error });
         }
         let region = Self {
             base: base.cast_const().cast(),
@@ -84,15 +122,13 @@ impl Region {
         region.check().map(|()| region)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), RegionError> {
         let (magic, layout) = (
             self.at(0).load(Relaxed).to_ne_bytes(),
             self.at(8).load(Relaxed),
         );
         if magic != MAGIC || layout != LAYOUT {
-            return Err(format!(
-                "the region is not of layout {LAYOUT}: the plugin and nearfar are of different versions"
-            ));
+            return Err(RegionError::Layout);
         }
         let (stride, bytes) = (self.word(STRIDE), self.bytes);
         let counters = self
@@ -112,7 +148,7 @@ impl Region {
         if whole {
             Ok(())
         } else {
-            Err("the region's sizes contradict each other".to_owned())
+            Err(RegionError::Sizes)
         }
     }
 
@@ -130,11 +166,11 @@ impl Region {
     ///
     /// # Errors
     /// When it is not UTF-8.
-    pub fn config(&self) -> Result<&str, String> {
+    pub fn config(&self) -> Result<&str, RegionError> {
         let (offset, bytes) = (self.word(CONFIG), self.word(CONFIG_BYTES));
         // SAFETY: inside the mapping (checked when it was made); the host does not write it any more.
         let text = unsafe { std::slice::from_raw_parts(self.base.add(offset), bytes) };
-        std::str::from_utf8(text).map_err(|error| format!("the configuration is not text: {error}"))
+        std::str::from_utf8(text).map_err(RegionError::Text)
     }
 
     /// Whether the host wants accesses looked at.
@@ -142,7 +178,7 @@ impl Region {
         self.at(GATE).load(Relaxed) != 0
     }
 
-    /// Tells the host.
+    /// Writes the state, for the host.
     pub fn set_state(&self, state: State) {
         self.at(STATE).store(state as u64, Relaxed);
     }

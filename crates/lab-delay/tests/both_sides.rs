@@ -7,11 +7,11 @@ use std::path::Path;
 use nearfar_lab::Arch;
 use nearfar_lab::delay::{self, DelaySetup, DelaySpec};
 use nearfar_lab::design::Design;
-use nearfar_lab::scale::{Scale, scaled};
+use nearfar_lab::scale::scaled;
 use nearfar_lab_delay::config::Config;
 use nearfar_lab_delay::model::Model;
-use nearfar_lab_delay::region::{Count, Region, State};
-use nearfar_machine::NodeId;
+use nearfar_lab_delay::region::{Count, Region, RegionError, State};
+use nearfar_machine::{CacheModel, Delays, NodeId, NodeLimits, TransferDelay};
 use nearfar_sources::{Request, Want, gallery, read};
 use proptest::prelude::*;
 
@@ -19,7 +19,14 @@ fn setup(cpus: &[u32], nodes: &[u32], config: &str) -> DelaySetup {
     DelaySetup {
         plugin: "plugin.so".into(),
         config: config.to_owned(),
-        label: String::new(),
+        delays: Delays {
+            pairs: Vec::new(),
+            cache: CacheModel { bytes: 0, ways: 0 },
+            transfer: TransferDelay {
+                same_node_ns: 0,
+                other_node_ns: 0,
+            },
+        },
         cpu_nodes: cpus.iter().copied().map(NodeId).collect(),
         memory_nodes: nodes.iter().copied().map(NodeId).collect(),
     }
@@ -85,7 +92,10 @@ fn the_host_opens_and_closes_the_gate() {
 fn a_descriptor_that_is_no_region_is_refused() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(Region::map(file.as_raw_fd()).is_err());
-    assert!(Region::map(-1).unwrap_err().contains("region=-1"));
+    assert!(matches!(
+        Region::map(-1),
+        Err(RegionError::Map { fd: -1, .. })
+    ));
 }
 
 proptest! {
@@ -105,7 +115,7 @@ fn what_the_host_writes_for_the_gallery_the_plugin_takes() {
     for entry in gallery() {
         let machine = read(&Request::source(entry.name, Want::all())).unwrap();
         let arch = Arch::of(&machine).unwrap_or(Arch::X86_64);
-        let scale: Scale = "cpus=2,memory=256M".parse().unwrap();
+        let scale: NodeLimits = "cpus=2,memory=256M".parse().unwrap();
         let design = Design::with_firmware(&scaled(&machine, scale).unwrap(), arch, None).unwrap();
         let asked: DelaySpec = "auto".parse().unwrap();
         let setup = delay::setup(&design, &asked, Path::new("plugin.so")).unwrap();

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The configuration's text: what is taken, what is refused and where.
 
-use nearfar_lab_delay::config::Config;
+use nearfar_lab_delay::config::{Config, ConfigError, LineFault};
 use proptest::prelude::*;
 
 const GOOD: &str = "nearfar-delay 1\ncpus 0 1\nmemory 0 4096 0\nmemory 8192 4096 1\ncache 65536 16\n\
                     delay 0 0 400\ndelay 0 1 800\ndelay 1 0 700\ndelay 1 1 400\ntransfer 500 2000\n";
 
-fn refused(text: &str) -> (usize, String) {
-    let error = text.parse::<Config>().expect_err(text);
-    (error.line, error.to_string())
+fn refused(text: &str) -> ConfigError {
+    text.parse::<Config>().expect_err(text)
 }
 
 #[test]
@@ -24,44 +23,97 @@ fn a_good_text_is_taken_whole() {
 
 #[test]
 fn a_fault_is_named_with_its_line() {
-    for (from, to, line, says) in [
-        ("nearfar-delay 1", "nearfar-delay 2", 1, "nearfar-delay 1"),
-        ("cpus 0 1", "cpus 0 x", 2, "\"x\""),
-        ("cpus 0 1", "cpus 0  1", 2, "\"\""),
-        ("memory 8192 4096 1", "memory 2048 4096 1", 4, "overlaps"),
+    let order = LineFault::Order {
+        start: 2048,
+        end: 6144,
+    };
+    let number = |word: &str| LineFault::Number(word.to_owned());
+    for (from, to, line, fault) in [
+        (
+            "nearfar-delay 1",
+            "nearfar-delay 2",
+            1,
+            LineFault::Format("nearfar-delay 2".to_owned()),
+        ),
+        ("cpus 0 1", "cpus 0 x", 2, number("x")),
+        ("cpus 0 1", "cpus 0  1", 2, number("")),
+        ("memory 8192 4096 1", "memory 2048 4096 1", 4, order),
         (
             "memory 8192 4096 1",
             "memory 8192 100 1",
             4,
-            "multiples of 64",
+            LineFault::Alignment,
         ),
         (
             "memory 8192 4096 1",
             "memory 18446744073709551552 4096 1",
             4,
-            "64 bits",
+            LineFault::Overflow,
         ),
-        ("delay 0 1 800", "delay 0 0 800", 7, "second time"),
-        ("delay 0 1 800", "delay 0 1 2000000", 7, "1000000"),
-        ("delay 0 1 800", "delay 0 1 +800", 7, "sign"),
-        ("delay 0 1 800", "delay 0 1", 7, "3 numbers"),
-        ("delay 0 1 800\n", "", 0, "no delay from node 0 to node 1"),
-        ("cache 65536 16", "cache 64 16", 0, "16 ways"),
-        ("transfer 500 2000", "speed 9", 10, "\"speed\""),
-        ("transfer 500 2000\n", "", 0, "transfer"),
+        (
+            "delay 0 1 800",
+            "delay 0 0 800",
+            7,
+            LineFault::RepeatedDelay { from: 0, to: 0 },
+        ),
+        (
+            "delay 0 1 800",
+            "delay 0 1 2000000",
+            7,
+            LineFault::Delay(2_000_000),
+        ),
+        (
+            "delay 0 1 800",
+            "delay 0 1 +800",
+            7,
+            LineFault::Sign("+800".to_owned()),
+        ),
+        (
+            "delay 0 1 800",
+            "delay 0 1",
+            7,
+            LineFault::Count {
+                wanted: 3,
+                found: 2,
+            },
+        ),
+        (
+            "transfer 500 2000",
+            "speed 9",
+            10,
+            LineFault::Key("speed".to_owned()),
+        ),
     ] {
         let text = GOOD.replacen(from, to, 1);
         assert_ne!(text, GOOD);
-        let (found, message) = refused(&text);
-        assert_eq!(found, line, "{message}");
-        assert!(message.contains(says), "{message}");
+        assert_eq!(refused(&text), ConfigError::Line { line, fault });
     }
 }
 
 #[test]
-fn more_memory_than_the_table_has_lines_for_is_refused() {
-    let text = GOOD.replacen("memory 8192 4096 1", "memory 8192 274877906944 1", 1);
-    assert!(refused(&text).1.contains("256 GiB"));
+fn what_the_whole_lacks_is_named() {
+    let cache = ConfigError::Cache {
+        bytes: 64,
+        ways: 16,
+    };
+    for (from, to, error) in [
+        (
+            "delay 0 1 800\n",
+            "",
+            ConfigError::MissingDelay { from: 0, to: 1 },
+        ),
+        ("cache 65536 16", "cache 64 16", cache),
+        ("transfer 500 2000\n", "", ConfigError::Missing("transfer")),
+        (
+            "memory 8192 4096 1",
+            "memory 8192 274877906944 1",
+            ConfigError::TooMuchMemory,
+        ),
+    ] {
+        let text = GOOD.replacen(from, to, 1);
+        assert_ne!(text, GOOD);
+        assert_eq!(refused(&text), error);
+    }
 }
 
 proptest! {

@@ -1,9 +1,9 @@
-//! Delays of far memory: what is asked for, how QEMU's plugin is told, what it counted.
+//! Delays of far memory: what is asked for, the plugin's configuration, the plugin's counts.
 //!
 //! ```text
 //!  --delay ──► DelaySpec ─┐
 //!                         ├─ setup ──► DelaySetup ─ start ──► DelayRegion ──► QEMU (the plugin maps its descriptor)
-//!              Design ────┘            (text, label)          │ open, close: the gate
+//!              Design ────┘                                   │ open, close: the gate
 //!                                                             └ counts: while the guest runs, and after
 //! ```
 //!
@@ -11,36 +11,36 @@
 //! format of the text in it, both written down in docs/delays.md.
 
 mod counts;
+mod error;
 mod matrix;
 mod plugin;
 mod region;
 mod spec;
 
 pub use counts::{Counts, Misses, VcpuCounts};
+pub use error::{DelayError, DelaySpecError};
 pub use matrix::far_for_ratio;
 pub use plugin::find_plugin;
 pub use region::DelayRegion;
-pub use spec::{Asked, CacheSize, DelaySpec, Transfer};
+pub use spec::{Asked, DelaySpec};
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_machine::NodeId;
+use nearfar_machine::{Delays, NodeId};
 
 use crate::design::Design;
-use crate::error::LabError;
-use matrix::Matrix;
 
-/// What the plugin is to do.
+/// The plugin with its configuration for one guest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DelaySetup {
     /// The plugin's file.
     pub plugin: PathBuf,
     /// The configuration, as the plugin reads it.
     pub config: String,
-    /// One line for labels: "delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns".
-    pub label: String,
+    /// The same, for the description of the guest.
+    pub delays: Delays,
     /// The node of each vCPU.
     pub cpu_nodes: Vec<NodeId>,
     /// Nodes with memory, ascending.
@@ -52,30 +52,28 @@ pub struct DelaySetup {
 /// # Errors
 /// When no delays are asked for, when a pair or distance is named that the guest does not have, or when a delay is out
 /// of range.
-pub fn setup(design: &Design, asked: &DelaySpec, plugin: &Path) -> Result<DelaySetup, LabError> {
-    let refuse = |problem: String| LabError::Design(format!("--delay: {problem}"));
+pub fn setup(design: &Design, asked: &DelaySpec, plugin: &Path) -> Result<DelaySetup, DelayError> {
     let DelaySpec::On(asked) = asked else {
-        return Err(refuse("no delays are asked for".to_owned()));
+        return Err(DelayError::Off);
     };
     let memory: BTreeSet<NodeId> = design.memory_map.iter().map(|range| range.node).collect();
     let cpus: BTreeSet<NodeId> = design.cpu_nodes.iter().copied().collect();
-    let matrix = Matrix::new(asked, &design.hardware.distances, &cpus, &memory).map_err(refuse)?;
-    let transfer = asked.transfer();
-    let label = format!(
-        "delays {matrix}; cache {} ways a node; transfer {}/{} ns",
-        asked.cache, transfer.same_ns, transfer.other_ns
-    );
+    let delays = Delays {
+        pairs: matrix::pairs(asked, &design.hardware.distances, &cpus, &memory)?,
+        cache: asked.cache,
+        transfer: asked.transfer(),
+    };
     Ok(DelaySetup {
         plugin: plugin.to_owned(),
-        config: config(design, asked, &matrix),
-        label,
+        config: config(design, &delays),
+        delays,
         cpu_nodes: design.cpu_nodes.clone(),
         memory_nodes: memory.into_iter().collect(),
     })
 }
 
 /// The text that the plugin reads; docs/delays.md has the format.
-fn config(design: &Design, asked: &Asked, matrix: &Matrix) -> String {
+fn config(design: &Design, delays: &Delays) -> String {
     let mut text = "nearfar-delay 1\ncpus".to_owned();
     // Writing to a string cannot fail.
     for node in &design.cpu_nodes {
@@ -88,15 +86,19 @@ fn config(design: &Design, asked: &Asked, matrix: &Matrix) -> String {
             range.start, range.bytes, range.node.0
         );
     }
-    let _ = write!(text, "\ncache {} {}", asked.cache.bytes, asked.cache.ways);
-    for ((from, to), ns) in matrix.pairs() {
-        let _ = write!(text, "\ndelay {} {} {ns}", from.0, to.0);
+    let _ = write!(text, "\ncache {} {}", delays.cache.bytes, delays.cache.ways);
+    for pair in &delays.pairs {
+        let _ = write!(
+            text,
+            "\ndelay {} {} {}",
+            pair.cpu_node.0, pair.memory_node.0, pair.delay_ns
+        );
     }
-    let transfer = asked.transfer();
+    let transfer = delays.transfer;
     let _ = writeln!(
         text,
         "\ntransfer {} {}",
-        transfer.same_ns, transfer.other_ns
+        transfer.same_node_ns, transfer.other_node_ns
     );
     text
 }

@@ -26,12 +26,12 @@ mod words;
 
 use std::path::PathBuf;
 
-use nearfar_machine::{CpuId, Machine, NodeId};
+use nearfar_machine::{Acceleration, CpuId, Machine, NodeId};
 
 use crate::arch::Arch;
 use crate::error::LabError;
 use crate::kernels::Series;
-use crate::qemu::{Acceleration, Qemu};
+use crate::qemu::Qemu;
 use devices::Devices;
 use hardware::{GuestNode, Hardware};
 use numbers::Numbers;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::arch::Arch;
+use crate::delay::DelayError;
 
 /// Why there is no guest, or no answer from one. Programs that start a guest again tell the causes by the words in brackets, which
 /// do not change: `guest-hung`, `guest-broken`, `command-timeout`.
@@ -14,6 +15,9 @@ pub enum LabError {
     /// The machine cannot be built from QEMU's parts, not even scaled down.
     #[error("this machine cannot be emulated: {0}")]
     Design(String),
+    /// The delays that were asked for do not fit the machine.
+    #[error("--delay: {0}")]
+    Delay(#[from] DelayError),
     /// A program or file the lab needs is not there; says which command brings it.
     #[error("{what} is missing: {hint}")]
     Missing {

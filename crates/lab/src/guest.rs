@@ -53,13 +53,16 @@ pub use pump::{Input, Streams};
 pub use script::{Exec, quoted};
 pub use signals::Signals;
 
+use nearfar_machine::{Acceleration, EmulatedGuest, Emulation};
+
 use crate::arch::Arch;
 use crate::delay::{Counts, DelayRegion, DelaySetup};
 use crate::design::{Design, SparePort};
 use crate::error::LabError;
 use crate::foreign::Foreign;
 use crate::kernels::Kernel;
-use crate::qemu::{Acceleration, Qemu};
+use crate::qemu::Qemu;
+use crate::request::GuestRequest;
 use console::Console;
 use link::Link;
 use process::Running;
@@ -77,9 +80,9 @@ pub enum Root {
 
 /// Everything a guest is made of.
 #[derive(Clone, Debug)]
-pub struct GuestRequest {
-    /// What the user called the machine.
-    pub machine: String,
+pub struct PreparedGuest {
+    /// What was asked for.
+    pub request: GuestRequest,
     /// Its hardware.
     pub design: Design,
     /// Its kernel.
@@ -88,38 +91,42 @@ pub struct GuestRequest {
     pub qemu: Qemu,
     /// How its CPUs run.
     pub acceleration: Acceleration,
-    /// Words for the kernel's command line, after all others.
-    pub append: Vec<String>,
-    /// What figures made in it are labelled with; without double quotes.
-    pub label: String,
-    /// Delays of far memory.
+    /// The delay plugin, configured for it.
     pub delay: Option<DelaySetup>,
-    /// How it sees the host's files.
-    pub root: Root,
-    /// A folder of the host that it may write to.
-    pub results: Option<PathBuf>,
-    /// What running the host's programs on another architecture takes.
+    /// The programs that run the host's programs on another architecture.
     pub foreign: Option<Foreign>,
     /// A static busybox of the guest's architecture.
     pub busybox: PathBuf,
-    /// How long it may take to come up.
-    pub boot_timeout: Duration,
-    /// How long each command in it may take. A guest that hangs never says that its command has ended.
-    pub command_timeout: Option<Duration>,
-    /// Whether the kernel's console is shown on standard error.
-    pub console: bool,
+}
+
+impl PreparedGuest {
+    /// The description that every figure made in this guest carries.
+    pub fn emulation(&self) -> Emulation {
+        let request = &self.request;
+        Emulation::from(EmulatedGuest {
+            machine: request.name.clone(),
+            node_limits: request.limits,
+            kernel: self.kernel.release.clone(),
+            kernel_arguments: request.append.clone(),
+            architecture: self.design.arch.uname().to_owned(),
+            acceleration: self.acceleration,
+            qemu: Some(self.qemu.version_text()),
+            delays: self.delay.as_ref().map(|delay| delay.delays.clone()),
+        })
+    }
+
     /// Whether it boots, and is not saved, where it could start from a saved guest.
-    pub cold: bool,
-    /// What the user should know about this guest, in sentences.
-    pub notes: Vec<String>,
+    fn is_cold(&self) -> bool {
+        self.request.cold || self.request.console
+    }
 }
 
 /// QEMU's command line for a guest that boots, program first. What it would inherit is named in braces.
-pub fn command_line(request: &GuestRequest) -> Vec<String> {
-    let kernel = boot::loaded_image(request).unwrap_or_else(|_| request.kernel.image.clone());
-    let mut line = vec![request.qemu.program.display().to_string()];
+pub fn command_line(prepared: &PreparedGuest) -> Vec<String> {
+    let kernel = boot::loaded_image(prepared).unwrap_or_else(|_| prepared.kernel.image.clone());
+    let mut line = vec![prepared.qemu.program.display().to_string()];
     line.extend(arguments::arguments(
-        request,
+        prepared,
         arguments::Purpose::Boot,
         &kernel,
         &launch::shown,

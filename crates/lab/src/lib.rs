@@ -19,10 +19,10 @@ pub mod error;
 pub mod foreign;
 pub mod guest;
 pub mod kernels;
-pub mod order;
 pub mod packages;
 mod programs;
 pub mod qemu;
+pub mod request;
 pub mod scale;
 
 pub use arch::Arch;

@@ -14,7 +14,7 @@ use crate::error::LabError;
 use crate::programs;
 use answers::Answers;
 
-pub use accelerate::{Accelerated, Acceleration, acceleration, acceleration_with};
+pub use accelerate::{Accelerated, acceleration, acceleration_with};
 
 /// The oldest QEMU that loads the delay plugin, which speaks version 2 of the interface (`qemu-plugin.h`): 9.0 brought
 /// it, the stable 8.2.4 took it over. Debian 12's own 7.2 has version 1.

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use nearfar_lab::Arch;
-use nearfar_lab::delay::{self, CacheSize, DelaySetup, DelaySpec, far_for_ratio};
+use nearfar_lab::delay::{self, DelayError, DelaySetup, DelaySpec, DelaySpecError, far_for_ratio};
 use nearfar_lab::design::Design;
+use nearfar_machine::{CacheModel, Distance, NodeId};
 use nearfar_sources::{Request, Want, read};
 use proptest::prelude::*;
 
@@ -16,9 +17,9 @@ fn design(machine: &str) -> Design {
     Design::with_firmware(&machine, Arch::X86_64, None).unwrap()
 }
 
-fn setup(machine: &str, asked: &str) -> Result<DelaySetup, String> {
-    let asked: DelaySpec = asked.parse()?;
-    delay::setup(&design(machine), &asked, Path::new("/p.so")).map_err(|error| error.to_string())
+fn setup(machine: &str, asked: &str) -> Result<DelaySetup, DelayError> {
+    let asked: DelaySpec = asked.parse().unwrap();
+    delay::setup(&design(machine), &asked, Path::new("/p.so"))
 }
 
 fn delays(setup: &DelaySetup) -> Vec<&str> {
@@ -34,7 +35,7 @@ fn delays_follow_the_distances_four_times_slower_than_hardware() {
     let setup = setup("node:2 core:1 pu:1", "auto").unwrap();
     assert_eq!(delays(&setup), ["0 0 400", "0 1 800", "1 0 800", "1 1 400"]);
     assert_eq!(
-        setup.label,
+        setup.delays.to_string(),
         "delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns"
     );
 }
@@ -54,10 +55,11 @@ fn pairs_win_over_distances_and_distances_over_near_and_far() {
     assert_eq!(delays(&setup), ["0 0 110", "0 1 300", "1 0 700", "1 1 110"]);
     assert!(
         setup
-            .label
+            .delays
+            .to_string()
             .starts_with("delays 0:0: 110 ns, 0:1: 300 ns, 1:0: 700 ns, 1:1: 110 ns; "),
         "{}",
-        setup.label
+        setup.delays
     );
 }
 
@@ -79,50 +81,47 @@ fn the_scale_holds_for_memory_and_transfers() {
 
 #[test]
 fn what_the_machine_has_not_is_refused() {
-    assert!(
-        setup(FOUR, "21=900")
-            .unwrap_err()
-            .contains("no node has memory at distance 21")
+    assert_eq!(
+        setup(FOUR, "21=900"),
+        Err(DelayError::UnknownDistance {
+            wanted: Distance(21),
+            known: vec![10, 16, 25, 32],
+        })
     );
-    assert!(setup(FOUR, "0-9=900").unwrap_err().contains("no node 9"));
+    assert_eq!(
+        setup(FOUR, "0-9=900"),
+        Err(DelayError::UnknownNode(NodeId(9)))
+    );
     assert!(setup(FOUR, "scale=1000,near=1").is_ok());
-    assert!(setup(FOUR, "off").is_err());
+    assert_eq!(setup(FOUR, "off"), Err(DelayError::Off));
 }
 
 #[test]
-fn what_is_no_delay_is_refused_with_its_own_words() {
-    for wrong in [
-        "",
-        "on",
-        "near",
-        "near=",
-        "near=-1",
-        "near=1.5",
-        "near=2000000",
-        "scale=0",
-        "scale=nan",
-        "0-=5",
-        "-1=5",
-    ] {
-        assert!(wrong.parse::<DelaySpec>().is_err(), "{wrong}");
+fn what_is_no_delay_is_refused_and_named() {
+    let refused = |text: &str| text.parse::<DelaySpec>().unwrap_err();
+    for text in ["", "on", "near"] {
+        assert_eq!(refused(text), DelaySpecError::Item(text.to_owned()));
     }
-    for wrong in [
-        "cache=4M",
-        "cache=4M/0",
-        "cache=4T/16",
-        "cache=64/2",
-        "cache=99999G/16",
-        "transfer=500",
-        "color=3",
-    ] {
-        assert!(
-            wrong
-                .parse::<DelaySpec>()
-                .unwrap_err()
-                .contains(&wrong[..5]),
-            "{wrong}"
-        );
+    for value in ["", "-1", "1.5", "2000000"] {
+        let error = DelaySpecError::Nanoseconds(value.to_owned());
+        assert_eq!(refused(&format!("near={value}")), error);
     }
+    for value in ["0", "nan", "x"] {
+        let error = DelaySpecError::Scale(value.to_owned());
+        assert_eq!(refused(&format!("scale={value}")), error);
+    }
+    for value in ["4M", "4M/0", "4T/16", "64/2", "99999G/16"] {
+        let error = DelaySpecError::Cache(value.to_owned());
+        assert_eq!(refused(&format!("cache={value}")), error);
+    }
+    for key in ["0-", "-1", "color"] {
+        let error = DelaySpecError::Key(key.to_owned());
+        assert_eq!(refused(&format!("{key}=5")), error);
+    }
+    assert_eq!(
+        refused("transfer=500"),
+        DelaySpecError::Transfer("500".to_owned())
+    );
 }
 
 #[test]
@@ -152,7 +151,10 @@ proptest! {
 
     #[test]
     fn a_cache_reads_as_it_is_written(lines in 64u64..(1 << 26), ways in 1u32..65) {
-        let cache = CacheSize { bytes: lines * 64, ways };
-        prop_assert_eq!(cache.to_string().parse::<CacheSize>(), Ok(cache));
+        let cache = CacheModel { bytes: lines * 64, ways };
+        let DelaySpec::On(asked) = format!("cache={cache}").parse().unwrap() else {
+            panic!("delays");
+        };
+        prop_assert_eq!(asked.cache, cache);
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use nearfar_lab::Arch;
 use nearfar_lab::design::compare::differences;
 use nearfar_lab::design::{Design, MemoryRange};
-use nearfar_lab::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 use nearfar_machine::{Known, Machine, NodeId};
 use nearfar_sources::{Request, Want, gallery, read, synthetic};
 

@@ -9,12 +9,11 @@ use std::path::PathBuf;
 use any_machine::any_machine;
 use nearfar_lab::design::Design;
 use nearfar_lab::design::compare::differences;
-use nearfar_lab::qemu::Acceleration;
-use nearfar_lab::scale::{Scale, scaled};
+use nearfar_lab::scale::scaled;
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::{
-    Cpu, CpuId, CpuSet, CpuStates, Distance, Known, Machine, Memory, Node, NodeId, Origin,
-    PciAddress, PciDevice, RootBus, SourceKind,
+    Acceleration, Cpu, CpuId, CpuSet, CpuStates, Distance, Known, Machine, Memory, Node, NodeId,
+    NodeLimits, Origin, PciAddress, PciDevice, RootBus, SourceKind,
 };
 use nearfar_sources::fake;
 use proptest::prelude::*;
@@ -149,7 +148,7 @@ proptest! {
         cpus in prop::option::of(1u32..5),
         memory in prop::option::of(1u64..2000),
     ) {
-        let scale = Scale { cpus, memory_bytes: memory.map(|mib| mib << 20) };
+        let scale = NodeLimits { cpus, memory_bytes: memory.map(|mib| mib << 20) };
         let small = scaled(&machine, scale).unwrap();
         prop_assert_eq!(small.check(), Vec::<String>::new());
         prop_assert_eq!(&small.distances, &machine.distances);

@@ -5,7 +5,7 @@ mod booting;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use booting::{boot, fed, request, turn};
+use booting::{boot, fed, prepared, turn};
 use nearfar_lab::guest::{Exec, Guest, HotPlug, Input, PlugDevice, Root, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::NodeId;
@@ -39,13 +39,13 @@ fn noise(count: usize) -> Vec<u8> {
 
 #[test]
 fn commands_in_a_guest_behave_as_on_the_host() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else {
+    let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
     let results = tempfile::tempdir().expect("a folder");
-    request.results = Some(results.path().to_owned());
+    prepared.request.results = Some(results.path().to_owned());
     let _turn = turn();
-    let mut guest = boot(&request);
+    let mut guest = boot(&prepared);
     codes_are_exact(&mut guest);
     streams_are_apart_and_exact(&mut guest);
     words_arrive_as_they_are(&mut guest);
@@ -201,7 +201,7 @@ fn results_reach_the_host(guest: &mut Guest, folder: &std::path::Path) {
 
 fn the_nodes_are_those_of_the_machine(guest: &mut Guest) {
     assert_eq!(said(guest, "cat /sys/devices/system/node/online"), "0-1");
-    assert!(said(guest, "cat /proc/cmdline").contains("nearfar.lab=\"test of process"));
+    assert!(said(guest, "cat /proc/cmdline").contains("nearfar.lab={\"label\":\"two-node"));
 }
 
 fn devices_can_be_plugged_in(guest: &mut Guest) {
@@ -277,11 +277,11 @@ fn ctrl_c_reaches_the_command(guest: &mut Guest) {
 
 #[test]
 fn a_second_ctrl_c_powers_the_guest_off() {
-    let Some(request) = request("two-node", Arch::X86_64) else {
+    let Some(prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
     let _turn = turn();
-    let mut guest = boot(&request);
+    let mut guest = boot(&prepared);
     let stubborn = "trap 'echo no' INT; echo runs; while :; do sleep 0.1; done";
     assert!(matches!(
         interrupted(&mut guest, stubborn, 2),
@@ -295,14 +295,14 @@ fn a_second_ctrl_c_powers_the_guest_off() {
 
 #[test]
 fn a_read_only_root_refuses_writes_and_still_has_a_place_for_results() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else {
+    let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
     let results = tempfile::tempdir().expect("a folder");
-    request.results = Some(results.path().to_owned());
-    request.root = Root::ReadOnly;
+    prepared.request.results = Some(results.path().to_owned());
+    prepared.request.root = Root::ReadOnly;
     let _turn = turn();
-    let mut guest = boot(&request);
+    let mut guest = boot(&prepared);
     let refused = guest
         .output(&["sh", "-c", "echo x > /usr/nearfar-test"])
         .expect("it lives");

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use booting::{boot, mark, request, turn};
+use booting::{boot, mark, prepared, turn};
 use nearfar_lab::cache::Cache;
 use nearfar_lab::guest::{Exec, Guest, Input, Signals, Streams};
 use nearfar_lab::{Arch, LabError};
@@ -62,9 +62,9 @@ fn child_that_is_killed() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let request = request("two-node", Arch::X86_64).expect("the parent had one");
+    let prepared = prepared("two-node", Arch::X86_64).expect("the parent had one");
     // From a thread that ends, as in a program that boots several guests: the guest must not end with it.
-    let guest = thread::spawn(move || boot(&request))
+    let guest = thread::spawn(move || boot(&prepared))
         .join()
         .expect("a guest");
     println!("\nup");
@@ -74,7 +74,7 @@ fn child_that_is_killed() {
 
 #[test]
 fn a_killed_owner_leaves_no_process_mount_or_file() {
-    if request("two-node", Arch::X86_64).is_none() {
+    if prepared("two-node", Arch::X86_64).is_none() {
         return;
     }
     let _turn = turn();
@@ -107,16 +107,16 @@ fn a_killed_owner_leaves_no_process_mount_or_file() {
 
 #[test]
 fn three_guests_at_once_do_not_disturb_each_other() {
-    let Some(request) = request("two-node", Arch::X86_64) else {
+    let Some(prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
     let _turn = turn();
-    let request = &request;
+    let prepared = &prepared;
     let names = ["first", "second", "third"];
     let said = thread::scope(|threads| {
         let guests = names.map(|name| {
             threads.spawn(move || {
-                let output = boot(request).output(&["sh", "-c", &format!("echo {name}; exit 7")]);
+                let output = boot(prepared).output(&["sh", "-c", &format!("echo {name}; exit 7")]);
                 output.unwrap_or_else(|error| panic!("{error}"))
             })
         });
@@ -135,15 +135,15 @@ fn three_guests_at_once_do_not_disturb_each_other() {
 
 #[test]
 fn a_kernel_that_dies_is_an_error_with_its_last_words() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else {
+    let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
     let _turn = turn();
-    request.append = vec![
+    prepared.request.append = vec![
         "rdinit=/no-such-file".to_owned(),
         "root=/dev/nothing".to_owned(),
     ];
-    match Guest::boot(&request, &AtomicBool::new(false)) {
+    match Guest::boot(&prepared, &AtomicBool::new(false)) {
         Err(LabError::Boot { console, .. }) => {
             assert!(console.contains("Kernel panic"), "{console}")
         }
@@ -153,11 +153,11 @@ fn a_kernel_that_dies_is_an_error_with_its_last_words() {
 
 #[test]
 fn a_qemu_that_refuses_its_arguments_is_quoted() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else {
+    let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
-    request.kernel.image = "/dev/null".into();
-    match Guest::boot(&request, &AtomicBool::new(false)) {
+    prepared.kernel.image = "/dev/null".into();
+    match Guest::boot(&prepared, &AtomicBool::new(false)) {
         Err(LabError::Boot { problem, console }) => {
             assert!(console.contains("QEMU said last"), "{problem} {console}");
             assert!(problem.contains("the last of 3 times"), "{problem}");
@@ -168,12 +168,12 @@ fn a_qemu_that_refuses_its_arguments_is_quoted() {
 
 #[test]
 fn a_boot_can_be_cancelled_and_bounded() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else {
+    let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
     let _turn = turn();
     // A start from a saved guest may be over before it is cancelled.
-    request.cold = true;
+    prepared.request.cold = true;
     let cancel = AtomicBool::new(false);
     thread::scope(|threads| {
         threads.spawn(|| {
@@ -183,12 +183,12 @@ fn a_boot_can_be_cancelled_and_bounded() {
             cancel.store(true, Ordering::Relaxed);
         });
         assert!(matches!(
-            Guest::boot(&request, &cancel),
+            Guest::boot(&prepared, &cancel),
             Err(LabError::Interrupted)
         ));
     });
-    request.boot_timeout = Duration::from_millis(200);
-    let error = Guest::boot(&request, &AtomicBool::new(false))
+    prepared.request.boot_timeout = Duration::from_millis(200);
+    let error = Guest::boot(&prepared, &AtomicBool::new(false))
         .expect_err("too little time")
         .to_string();
     assert!(error.contains("not up after"), "{error}");
@@ -199,12 +199,12 @@ fn a_boot_can_be_cancelled_and_bounded() {
 
 #[test]
 fn a_command_that_does_not_end_is_given_its_time() {
-    let Some(mut request) = request("two-node", Arch::X86_64) else {
+    let Some(mut prepared) = prepared("two-node", Arch::X86_64) else {
         return;
     };
     let _turn = turn();
-    request.command_timeout = Some(Duration::from_secs(2));
-    let mut guest = boot(&request);
+    prepared.request.command_timeout = Some(Duration::from_secs(2));
+    let mut guest = boot(&prepared);
     let mut output = Vec::new();
     let streams = Streams {
         input: Input::Nothing,

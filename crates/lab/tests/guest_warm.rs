@@ -9,23 +9,24 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use booting::{boot, request, turn};
+use booting::{boot, prepared, turn};
 use nearfar_lab::cache::{Cache, SavedRecord};
-use nearfar_lab::guest::{Exec, Guest, GuestRequest, Input, Signals, StartKind, Streams};
+use nearfar_lab::guest::{Exec, Guest, Input, PreparedGuest, Signals, StartKind, Streams};
 use nearfar_lab::{Arch, LabError};
+use nearfar_machine::Emulation;
 
 /// A guest whose saved states belong to this process alone, so that a test may count and damage them.
 struct Own {
-    request: GuestRequest,
+    prepared: PreparedGuest,
     word: String,
 }
 
 impl Own {
     fn new(machine: &str, arch: Arch, test: &str) -> Option<Self> {
         let word = format!("nearfar.test={test}-{}", std::process::id());
-        let mut request = request(machine, arch)?;
-        request.append.push(word.clone());
-        Some(Self { request, word })
+        let mut prepared = prepared(machine, arch)?;
+        prepared.request.append.push(word.clone());
+        Some(Self { prepared, word })
     }
 
     /// The folders of its saved guests.
@@ -44,10 +45,18 @@ impl Own {
     }
 
     fn start(&self, kind: &StartKind) -> Guest {
-        let guest = boot(&self.request);
+        let guest = boot(&self.prepared);
         assert_eq!(guest.start_kind(), kind, "{:?}", guest.failed_boots());
         guest
     }
+}
+
+/// The description that programs in the guest find.
+fn emulation(guest: &mut Guest) -> Emulation {
+    let words = said(guest, "cat /proc/cmdline");
+    let word = words.split_whitespace().next().unwrap_or_default();
+    let json = word.strip_prefix("nearfar.lab=").unwrap_or_default();
+    serde_json::from_str(json).unwrap_or_else(|error| panic!("{words}: {error}"))
 }
 
 impl Drop for Own {
@@ -116,36 +125,39 @@ fn guests_from_one_state_share_no_random_numbers_and_have_the_hosts_time() {
                     "{arch}: {source} gave the same twice"
                 );
             }
-            // What is of the host is not in the state: it is mounted after the start, and the label is this guest's own.
-            assert!(said(&mut guest, "cat /proc/cmdline").contains(&own.request.label));
+            // What is of the host is not in the state: it is mounted after the start, and the description is this guest's own.
+            assert_eq!(emulation(&mut guest), own.prepared.emulation());
         }
         assert_eq!(own.saved().len(), 1, "one state serves all");
     }
 }
 
 #[test]
-fn another_label_folder_or_delay_uses_the_same_saved_guest_and_another_word_does_not() {
+fn another_name_folder_or_delay_uses_the_same_saved_guest_and_another_word_does_not() {
     let Some(mut own) = Own::new("two-node", Arch::X86_64, "key") else {
         return;
     };
     let _turn = turn();
     drop(own.start(&StartKind::Saved));
     let results = tempfile::tempdir().expect("a folder");
-    own.request.label = "another label, it's \"so\"".replace('"', "");
-    own.request.results = Some(results.path().to_owned());
+    own.prepared.request.name = "another name, it's \"so\"".to_owned();
+    own.prepared.request.results = Some(results.path().to_owned());
     let mut guest = own.start(&StartKind::Warm);
-    assert!(said(&mut guest, "cat /proc/cmdline").contains(&own.request.label));
+    assert_eq!(emulation(&mut guest), own.prepared.emulation());
     said(&mut guest, "echo kept > $NEARFAR_RESULTS/file");
     drop(guest);
     assert_eq!(
         fs::read_to_string(results.path().join("file")).expect("it was written"),
         "kept\n"
     );
-    own.request.append.push("numa_balancing=disable".to_owned());
+    own.prepared
+        .request
+        .append
+        .push("numa_balancing=disable".to_owned());
     let mut guest = own.start(&StartKind::Saved);
     assert_eq!(said(&mut guest, "cat /proc/sys/kernel/numa_balancing"), "0");
     drop(guest);
-    own.request.cold = true;
+    own.prepared.request.cold = true;
     drop(own.start(&StartKind::Booted(None)));
     assert_eq!(own.saved().len(), 2);
 }
@@ -178,7 +190,7 @@ fn a_saved_guest_that_is_damaged_or_that_qemu_refuses_is_replaced() {
         serde_json::to_vec(&record).expect("a record"),
     )
     .expect("room");
-    let guest = boot(&own.request);
+    let guest = boot(&own.prepared);
     assert_eq!(guest.start_kind(), &StartKind::Saved);
     let [why] = guest.failed_boots() else {
         panic!("{:?}", guest.failed_boots())

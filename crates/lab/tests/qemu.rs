@@ -9,7 +9,8 @@ use nearfar_lab::arch::Arch;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::doctor::{self, Installer, State};
 use nearfar_lab::packages::sources::{Archive, Source};
-use nearfar_lab::qemu::{self, Acceleration, Qemu};
+use nearfar_lab::qemu::{self, Qemu};
+use nearfar_machine::Acceleration;
 use proptest::prelude::*;
 
 /// Held by tests that write programs or start some: a child forked while a program is being written holds it open for

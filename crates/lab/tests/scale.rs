@@ -1,76 +1,15 @@
 //! Scaling machines down: what `--scale` takes, and what is left of a machine.
 
-use nearfar_lab::scale::{Scale, scaled};
-use nearfar_machine::{CpuId, Machine};
+use nearfar_lab::scale::scaled;
+use nearfar_machine::{CpuId, Machine, NodeLimits};
 use nearfar_sources::{Request, Want, read};
 
 fn machine(name: &str) -> Machine {
     read(&Request::source(name, Want::all())).unwrap()
 }
 
-fn scale(text: &str) -> Scale {
+fn scale(text: &str) -> NodeLimits {
     text.parse().unwrap()
-}
-
-#[test]
-fn scales_as_people_write_them() {
-    assert_eq!(
-        scale("cpus=2,memory=512M"),
-        Scale {
-            cpus: Some(2),
-            memory_bytes: Some(512 << 20)
-        }
-    );
-    assert_eq!(
-        scale("memory=1G"),
-        Scale {
-            cpus: None,
-            memory_bytes: Some(1 << 30)
-        }
-    );
-    assert_eq!(
-        scale("memory=256M, cpus=1"),
-        Scale {
-            cpus: Some(1),
-            memory_bytes: Some(256 << 20)
-        }
-    );
-}
-
-#[test]
-fn a_scale_reads_back_as_it_is_written() {
-    for text in [
-        "cpus=2,memory=512M",
-        "cpus=1",
-        "memory=1G",
-        "memory=1537K",
-        "memory=1048577",
-        "memory=3T",
-    ] {
-        assert_eq!(scale(text).to_string(), text);
-    }
-}
-
-#[test]
-fn what_is_not_a_scale_is_named() {
-    let bad = [
-        ("", "\"\""),
-        ("cpus", "\"cpus\" is not a part"),
-        ("cpus=0", "\"cpus=0\" is not a count"),
-        ("cpus=two", "\"cpus=two\""),
-        ("cpus=2,cpus=3", "\"cpus=3\" is there twice"),
-        ("memory=512", "\"memory=512\" is not a size"),
-        ("memory=99999999999G", "is not a size"),
-        ("cpus=2;memory=1G", "\"cpus=2;memory=1G\""),
-        ("nodes=2", "\"nodes=2\" is not a part"),
-    ];
-    for (text, part) in bad {
-        let error = text.parse::<Scale>().unwrap_err();
-        assert!(
-            error.contains(part) && error.contains("write cpus=2, memory=512M"),
-            "{text}: {error}"
-        );
-    }
 }
 
 #[test]

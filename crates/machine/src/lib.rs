@@ -20,6 +20,7 @@ mod check;
 mod cpu;
 mod disk;
 mod distance;
+mod emulation;
 mod id;
 mod interrupt;
 mod known;
@@ -32,6 +33,7 @@ mod nvme;
 mod origin;
 mod pci;
 mod set;
+pub mod size;
 mod system;
 mod task;
 mod warning;
@@ -39,6 +41,10 @@ mod warning;
 pub use cpu::{Cache, CacheKind, Cpu, CpuStates};
 pub use disk::Disk;
 pub use distance::{DistanceError, DistanceOrigin, Distances};
+pub use emulation::{
+    Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, NodeLimits, NodeLimitsError,
+    NodeLimitsFault, PairDelay, TransferDelay,
+};
 pub use id::{CpuId, Distance, Id, Irq, NodeId, PciAddress, PciAddressError};
 pub use interrupt::{Interrupt, Managed, PROC_IRQ_FILES};
 pub use known::Known;

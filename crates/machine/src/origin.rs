@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::emulation::Emulation;
 use crate::known::Known;
 
 /// The source of a [`Machine`](crate::Machine).
@@ -33,9 +34,9 @@ pub struct Origin {
     /// What lies over the real machine, such as "fake: 2U"; outermost last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overlays: Vec<String>,
-    /// The label every figure of an emulated machine carries, with its delays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emulated: Option<String>,
+    /// What an emulated machine consists of; `None` for a real one.
+    #[serde(default, alias = "emulated", skip_serializing_if = "Option::is_none")]
+    pub emulation: Option<Emulation>,
 }
 
 impl Origin {
@@ -53,7 +54,7 @@ impl Origin {
             product: Known::no(because),
             taken_at_s: None,
             overlays: Vec::new(),
-            emulated: None,
+            emulation: None,
         }
     }
 }

@@ -11,6 +11,7 @@ mod significance;
 mod table;
 mod values;
 
+use nearfar_machine::Emulation;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -39,7 +40,7 @@ pub struct Side {
     /// What was varied, by name: `kernel`, `append`, `delay`, `machine`.
     pub settings: BTreeMap<String, String>,
     /// The label of the machine it ran on.
-    pub emulated: Option<String>,
+    pub emulation: Option<Emulation>,
     /// Its runs, in order.
     pub runs: Vec<Run>,
 }

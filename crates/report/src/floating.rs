@@ -135,7 +135,7 @@ fn balancing(floating: &Floating) -> &'static str {
 pub(crate) fn method(floating: &Floating) -> String {
     let parameters = &floating.parameters;
     let label = floating
-        .emulated
+        .emulation
         .as_ref()
         .map(|label| format!("{label}: "))
         .unwrap_or_default();

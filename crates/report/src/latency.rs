@@ -27,8 +27,8 @@ fn skipped_pair(skipped: &SkippedPair) -> String {
 
 /// That the figures were measured now, or the label of the emulated machine.
 pub(crate) fn label(matrix: &LatencyMatrix) -> String {
-    match &matrix.emulated {
-        Some(label) => label.clone(),
+    match &matrix.emulation {
+        Some(emulation) => emulation.to_string(),
         None => "measured in this run".to_owned(),
     }
 }

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod group;
 
+use nearfar_machine::Emulation;
 use nearfar_prefer::KeeperReport;
 use nearfar_prefer::keeper::MovedMemory;
 
@@ -14,7 +15,7 @@ use crate::style::{Role, Style};
 pub fn table(
     report: &KeeperReport,
     near: Option<&str>,
-    emulated: Option<&str>,
+    emulation: Option<&Emulation>,
     style: &Style,
 ) -> String {
     let remark = format!("CPUs {}; {:.1} s", report.cpus, report.seconds);
@@ -75,13 +76,13 @@ pub fn table(
         );
     }
     out.push_str(&in_peace(report, style));
-    if let Some(emulated) = emulated {
+    if let Some(emulation) = emulation {
         out.push_str(&paragraph(
             style,
             2,
             (Role::Warning, ""),
             Role::Warning,
-            emulated,
+            &emulation.to_string(),
         ));
     }
     whole(out)

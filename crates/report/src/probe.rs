@@ -14,7 +14,7 @@ mod tables;
 use nearfar_bench::matrix::{Answer, MatrixCell, Parameters, Sample};
 
 use nearfar_bench::probe::Where;
-use nearfar_machine::Known;
+use nearfar_machine::{Emulation, Known};
 use nearfar_runs::Counted;
 
 use crate::Style;
@@ -27,7 +27,10 @@ pub fn matrix(answer: &Answer, style: &Style) -> String {
     let mut out = heading(
         style,
         "Probe matrix",
-        answer.emulated.as_deref().unwrap_or(""),
+        &answer
+            .emulation
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string),
     );
     for text in setup(answer) {
         out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text));
@@ -78,10 +81,14 @@ pub fn once(
     parameters: &Parameters,
     sample: &Sample,
     warnings: &[String],
-    emulated: Option<&str>,
+    emulation: Option<&Emulation>,
     style: &Style,
 ) -> String {
-    let mut out = heading(style, "Probe", emulated.unwrap_or(""));
+    let mut out = heading(
+        style,
+        "Probe",
+        &emulation.map_or_else(String::new, ToString::to_string),
+    );
     let plain = |text: &str| paragraph(style, 2, (Role::Plain, ""), Role::Plain, text);
     out.push_str(&plain(&what(parameters)));
     out.push_str(&plain(&load(parameters.load_percent, &sample.load_percent)));

@@ -45,7 +45,7 @@ pub fn list(runs: &[Run], because: &str, style: &Style) -> String {
             Cell::new(Role::Dim, &run.kernel),
             Cell::new(
                 Role::Dim,
-                if run.emulated.is_some() {
+                if run.emulation.is_some() {
                     "emulated"
                 } else {
                     ""
@@ -146,7 +146,9 @@ pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Sty
     line(
         "emulated",
         Role::Warning,
-        run.emulated.as_deref().unwrap_or(""),
+        &run.emulation
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string),
     );
     let attempts = format!(
         "{} in {}, seed {}",

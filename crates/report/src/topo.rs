@@ -56,13 +56,13 @@ pub(crate) fn head(machine: &Machine, style: &Style) -> String {
         Role::Dim,
         &summary::circumstances(machine).join(", "),
     ));
-    if let Some(label) = &machine.origin.emulated {
+    if let Some(emulation) = &machine.origin.emulation {
         out.push_str(&paragraph(
             style,
             0,
             (Role::Notice, "emulated: "),
             Role::Notice,
-            label,
+            &emulation.to_string(),
         ));
     }
     out

@@ -456,8 +456,8 @@ fn head<T>(traced: &Traced<T>, style: &Style) -> String {
         "traced",
         &format!("{:.1} s{meanwhile}; {events}, {read}", traced.seconds),
     );
-    if let Some(label) = &traced.emulated {
-        out.push_str(&line(style, Role::Warning, label));
+    if let Some(emulation) = &traced.emulation {
+        out.push_str(&line(style, Role::Warning, &emulation.to_string()));
     }
     if !losses.is_whole() {
         let mut text = format!("{} of {events} are missing", losses.lost);

@@ -1,13 +1,16 @@
 //! A and B side by side.
 
 use fastrand::Rng;
+use nearfar_machine::Emulation;
 use nearfar_report::Style;
 use nearfar_report::ab::{Comparison, Run, Selection, Side, Verdict, table};
 
 fn side(kernel: &str, answers: &[(&str, f64)]) -> Side {
     Side {
         settings: [("kernel".to_owned(), kernel.to_owned())].into(),
-        emulated: Some("powerpc-case1, software emulation, no delays".to_owned()),
+        emulation: Some(Emulation::Label(
+            "powerpc-case1, software emulation, no delays".to_owned(),
+        )),
         runs: answers
             .iter()
             .map(|&(stdout, elapsed_s)| Run {

@@ -6,7 +6,7 @@ mod made_up;
 use made_up::{two_nodes, world};
 use nearfar_bench::matrix::{Answer, LeftOut, MatrixCell, Parameters, Taken};
 use nearfar_bench::probe::Pattern;
-use nearfar_machine::{Known, NodeId};
+use nearfar_machine::{Emulation, Known, NodeId};
 use nearfar_report::{Style, probe};
 
 fn parameters(cells: &[MatrixCell]) -> Parameters {
@@ -33,7 +33,7 @@ fn text(cells: &[MatrixCell], taken: &[Taken], wanted: u32, emulated: Option<&st
         parameters(cells),
         taken,
         wanted,
-        emulated.map(str::to_owned),
+        emulated.map(|label| Emulation::Label(label.to_owned())),
     );
     let text = probe::matrix(&answer, &Style::default());
     assert!(

@@ -2,6 +2,7 @@
 
 mod samples;
 
+use nearfar_machine::Emulation;
 use nearfar_report::Style;
 use nearfar_report::latency::survey;
 use unicode_width::UnicodeWidthStr;
@@ -67,7 +68,7 @@ fn no_line_is_too_long_and_none_ends_in_spaces() {
 fn every_heading_of_an_emulated_machine_carries_its_label() {
     let mut machine = samples::kunpeng();
     let label = "emulated machine, delays 90/140 ns";
-    machine.origin.emulated = Some(label.to_owned());
+    machine.origin.emulation = Some(Emulation::Label(label.to_owned()));
     let sample = samples::surveys::survey(&machine);
     let text = survey(&sample, &machine, false)
         .to_text(&PLAIN)

@@ -3,7 +3,7 @@
 mod random;
 mod samples;
 
-use nearfar_machine::{CpuId, Machine, NodeId};
+use nearfar_machine::{CpuId, Emulation, Machine, NodeId};
 use nearfar_placement::spread::{SpreadRequest, spread};
 use nearfar_report::{Style, audit, checkup, latency, path, spread as report_spread, topo};
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ fn an_audit_names_evidence_cost_and_fix() {
 fn figures_of_an_emulated_machine_are_labelled_as_such() {
     let mut machine = samples::two_sockets();
     let label = "emulated machine, delays 90/140 ns";
-    machine.origin.emulated = Some(label.to_owned());
+    machine.origin.emulation = Some(Emulation::Label(label.to_owned()));
     for text in all_texts(&machine, &PLAIN)
         .iter()
         .take(2)

@@ -5,7 +5,7 @@ mod samples;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Known, NodeId};
+use nearfar_machine::{CpuId, CpuSet, Distance, Emulation, IoPolicy, Known, NodeId};
 use nearfar_placement::locality::{EffectiveNode, How};
 use nearfar_placement::path::Standing;
 use nearfar_report::{Style, trace};
@@ -32,7 +32,9 @@ fn traced<T>(answer: T) -> Traced<T> {
         cpus_not_traced: CpuSet::new(),
     };
     let mut machine = samples::two_sockets();
-    machine.origin.emulated = Some("x86-case1, software emulation, no delays".to_owned());
+    machine.origin.emulation = Some(Emulation::Label(
+        "x86-case1, software emulation, no delays".to_owned(),
+    ));
     let command = Ended {
         command: vec!["fio".into(), "job.fio".into()],
         exit_code: Some(0),

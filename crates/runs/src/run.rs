@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nearfar_machine::Machine;
+use nearfar_machine::{Emulation, Machine};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -141,8 +141,9 @@ pub struct Run {
     pub host: String,
     /// Kernel release.
     pub kernel: String,
-    /// The label of an emulated machine, with its delays.
-    pub emulated: Option<String>,
+    /// The emulated machine; `None` for a real one.
+    #[serde(alias = "emulated")]
+    pub emulation: Option<Emulation>,
     /// The version of nearfar that began it.
     pub nearfar: String,
     /// What other machines must have in common with its own to continue it.

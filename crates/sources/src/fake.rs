@@ -26,8 +26,8 @@ use std::str::FromStr;
 use nearfar_machine::Machine;
 
 use crate::limits::MOST_NODES;
-use crate::size;
 use crate::warnings::excerpt;
+use nearfar_machine::size;
 
 /// How memory is cut into fake nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -20,7 +20,6 @@ mod limits;
 mod parallel;
 mod recognise;
 mod request;
-mod size;
 mod want;
 mod warnings;
 
@@ -36,5 +35,5 @@ pub mod tree;
 pub use error::{SourceError, TextError};
 pub use gallery::{GalleryEntry, gallery, text as gallery_text};
 pub use request::{Request, read, read_bytes};
-pub use size::{parse as parse_size, render as render_size};
+
 pub use want::{TaskScope, Want};

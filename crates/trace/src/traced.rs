@@ -1,6 +1,6 @@
 //! What stands around the answer of every trace.
 
-use nearfar_machine::{CpuSet, Machine};
+use nearfar_machine::{CpuSet, Emulation, Machine};
 use serde::Serialize;
 
 use crate::{Finished, Losses};
@@ -14,9 +14,9 @@ pub struct Traced<T> {
     pub losses: Losses,
     /// CPUs that were offline when the trace began; one that comes online later is not traced either.
     pub cpus_not_traced: CpuSet,
-    /// The label that every figure of an emulated machine carries.
+    /// The emulated machine that was traced; `None` for a real one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub emulated: Option<String>,
+    pub emulation: Option<Emulation>,
     /// The command that ran meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Ended>,
@@ -33,12 +33,12 @@ impl<T> Traced<T> {
             losses,
             cpus_not_traced,
         } = finished;
-        let emulated = machine.origin.emulated.clone();
+        let emulation = machine.origin.emulation.clone();
         Self {
             seconds: elapsed.as_secs_f64(),
             losses,
             cpus_not_traced,
-            emulated,
+            emulation,
             command,
             answer,
         }

@@ -95,7 +95,7 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<BandwidthMatrix, ProbeE
         window_s: window.as_secs_f64(),
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings,
-        emulated: streams.machine.origin.emulated.clone(),
+        emulation: streams.machine.origin.emulation.clone(),
     })
 }
 

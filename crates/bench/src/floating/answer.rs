@@ -1,6 +1,6 @@
 //! What the runs say.
 
-use nearfar_machine::{CpuSet, Known};
+use nearfar_machine::{CpuSet, Emulation, Known};
 use nearfar_runs::Counted;
 use serde::{Deserialize, Serialize};
 
@@ -23,9 +23,9 @@ pub struct Floating {
     pub numa_balancing: Known<bool>,
     /// How long all of it took, in seconds.
     pub elapsed_s: f64,
-    /// The label every figure of an emulated machine carries.
+    /// The emulated machine; `None` for a real one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub emulated: Option<String>,
+    pub emulation: Option<Emulation>,
 }
 
 /// What floating cost, in one way of floating.

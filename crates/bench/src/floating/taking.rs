@@ -63,7 +63,7 @@ pub fn measure(
         load_cpus: matrix::load_cpus(machine),
         numa_balancing,
         elapsed_s: started.elapsed().as_secs_f64(),
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     })
 }
 

@@ -78,7 +78,7 @@ struct Shape {
 
 impl Shape {
     fn of(machine: &Machine, line_bytes: u64) -> Self {
-        match machine.origin.emulated {
+        match machine.origin.emulation {
             Some(_) => Self {
                 warm_up: EMULATED_WARM_UP_STEPS,
                 block: Some(chase::BLOCK_BYTES / line_bytes),
@@ -163,7 +163,7 @@ pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError
         steps,
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings: run.warnings,
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! The answer of a run: a pure function of its parameters and of the samples that were kept.
 
-use nearfar_machine::{Known, NodeId};
+use nearfar_machine::{Emulation, Known, NodeId};
 use nearfar_runs::Counted;
 use nearfar_statistics::Summary;
 use serde::{Deserialize, Serialize};
@@ -75,8 +75,8 @@ pub struct Answer {
     pub waited_share: Known<f64>,
     /// How many samples each cell should have.
     pub samples_wanted: u32,
-    /// The label that every figure of an emulated machine carries.
-    pub emulated: Option<String>,
+    /// The emulated machine; `None` for a real one.
+    pub emulation: Option<Emulation>,
 }
 
 impl Answer {
@@ -85,7 +85,7 @@ impl Answer {
         parameters: Parameters,
         taken: &[Taken],
         samples_wanted: u32,
-        emulated: Option<String>,
+        emulation: Option<Emulation>,
     ) -> Self {
         Self {
             run: None,
@@ -96,7 +96,7 @@ impl Answer {
             waited_share: waited_share(taken),
             parameters,
             samples_wanted,
-            emulated,
+            emulation,
         }
     }
 

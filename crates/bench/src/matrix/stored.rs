@@ -62,7 +62,7 @@ pub fn answer(run: &Run, detail: &Detail, samples: &[StoredSample]) -> Result<An
         parameters,
         &taken,
         run.samples_per_cell,
-        run.emulated.clone(),
+        run.emulation.clone(),
     );
     answer.run = Some(run.run.to_string());
     Ok(answer)

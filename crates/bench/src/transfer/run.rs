@@ -116,7 +116,7 @@ pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, Pr
         all_cpus,
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings,
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     })
 }
 

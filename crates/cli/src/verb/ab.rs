@@ -7,8 +7,8 @@ use std::time::Instant;
 use clap::Args;
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, GuestRequest, Input, Signals, Streams};
-use nearfar_lab::order::Order;
+use nearfar_lab::guest::{Exec, Input, PreparedGuest, Signals, Streams};
+use nearfar_lab::request::GuestRequest;
 use nearfar_report::ab::{Comparison, Run, Selection, Side};
 
 use crate::args::{Colour, Format, FormatArgs};
@@ -57,24 +57,24 @@ impl Ab {
         // first lacks.
         let ((mut a, guest_a), (mut b, guest_b)) =
             (self.side("--a", &self.a)?, self.side("--b", &self.b)?);
-        let (order_a, order_b) = (guest_a.order()?, guest_b.order()?);
-        let (request_a, request_b) = (prepare(&mut a, order_a)?, prepare(&mut b, order_b)?);
-        for note in request_a.notes.iter().chain(
-            request_b
-                .notes
-                .iter()
-                .filter(|note| !request_a.notes.contains(note)),
-        ) {
+        let (request_a, request_b) = (guest_a.request()?, guest_b.request()?);
+        let (prepared_a, prepared_b) = (prepare(&mut a, &request_a)?, prepare(&mut b, &request_b)?);
+        let notes_a = &prepared_a.design.notes;
+        let notes_b = prepared_b.design.notes.iter();
+        for note in notes_a
+            .iter()
+            .chain(notes_b.filter(|note| !notes_a.contains(note)))
+        {
             output::say!("note: {note}");
         }
         for (number, side_b) in turns(self.runs).into_iter().enumerate() {
-            let (side, request) = if side_b {
-                (&mut b, &request_b)
+            let (side, prepared) = if side_b {
+                (&mut b, &prepared_b)
             } else {
-                (&mut a, &request_a)
+                (&mut a, &prepared_a)
             };
             output::say!("run {} of {}: {}", number + 1, 2 * self.runs, side.name());
-            side.runs.push(self.once(request, &cancel)?);
+            side.runs.push(self.once(prepared, &cancel)?);
         }
         let comparison = Comparison::of(self.command, a, b, &Selection::new(self.value));
         output::print(&match self.format.format {
@@ -108,7 +108,7 @@ impl Ab {
         Ok((
             Side {
                 settings,
-                emulated: None,
+                emulation: None,
                 runs: Vec::new(),
             },
             guest,
@@ -116,8 +116,8 @@ impl Ab {
     }
 
     /// Boots a guest and runs the command in it once.
-    fn once(&self, request: &GuestRequest, cancel: &AtomicBool) -> Result<Run, Failure> {
-        let mut guest = booted(request, cancel)?;
+    fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Run, Failure> {
+        let mut guest = booted(prepared, cancel)?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let streams = Streams {
             input: Input::Nothing,
@@ -146,12 +146,12 @@ impl Ab {
 }
 
 /// What a side's guests are made of.
-fn prepare(side: &mut Side, order: Order) -> Result<GuestRequest, Failure> {
-    let request = Cache::of_user()
-        .and_then(|cache| order.prepare(&cache))
+fn prepare(side: &mut Side, request: &GuestRequest) -> Result<PreparedGuest, Failure> {
+    let prepared = Cache::of_user()
+        .and_then(|cache| request.prepare(&cache))
         .map_err(failure)?;
-    side.emulated = Some(request.label.clone());
-    Ok(request)
+    side.emulation = Some(prepared.emulation());
+    Ok(prepared)
 }
 
 /// Whose turn it is, `true` for B: A B B A A B B A, so that a drift of the host hits both sides alike.

@@ -264,7 +264,7 @@ impl Prefer {
                 nearfar_report::prefer::table(
                     kept,
                     near.as_deref(),
-                    machine.origin.emulated.as_deref(),
+                    machine.origin.emulation.as_ref(),
                     &style,
                 )
             }

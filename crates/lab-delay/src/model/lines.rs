@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A word for each line of the guest's memory: an eighth of it, of which the host backs only what the guest touches.
 
+use std::io;
 use std::sync::atomic::AtomicU64;
+
+use thiserror::Error;
+
+/// The host refuses the address space for the table.
+#[derive(Debug, Error)]
+#[error("no room for a table of {count} cache lines: {error}")]
+pub struct LinesError {
+    /// Lines of the guest's memory.
+    pub count: usize,
+    /// The reason.
+    pub error: io::Error,
+}
 
 /// The table, all zero at first.
 #[derive(Debug)]
@@ -19,8 +32,8 @@ impl Lines {
     /// A table for so many lines.
     ///
     /// # Errors
-    /// In words, when the host refuses the address space.
-    pub fn new(count: u32) -> Result<Self, String> {
+    /// When the host refuses the address space.
+    pub fn new(count: u32) -> Result<Self, LinesError> {
         let count = (count as usize).max(1);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -28,10 +41,8 @@ impl Lines {
         let words =
             unsafe { libc::mmap(std::ptr::null_mut(), count * 8, protection, flags, -1, 0) };
         if words == libc::MAP_FAILED {
-            let error = std::io::Error::last_os_error();
-            return Err(format!(
-                "no room for a table of {count} cache lines: {error}"
-            ));
+            let error = io::Error::last_os_error();
+            return Err(LinesError { count, error });
         }
         Ok(Self {
             words: words.cast_const().cast(),
@@ -53,7 +64,7 @@ impl Lines {
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        // SAFETY: mapped with this size in `new`; nobody holds a reference that outlives the table.
+        // SAFETY: mapped with this size in `new`; no reference outlives the table.
         unsafe { libc::munmap(self.words.cast_mut().cast(), self.count * 8) };
     }
 }

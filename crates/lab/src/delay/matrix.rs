@@ -1,11 +1,11 @@
 //! A delay for every pair of a node with CPUs and a node with memory.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 
-use nearfar_machine::{Distance, NodeId};
+use nearfar_machine::{Distance, NodeId, PairDelay};
 
-use super::spec::{Asked, MOST_NS};
+use super::error::DelayError;
+use super::spec::{Asked, MAX_DELAY_NS};
 
 /// The delay of far memory with which an access to it takes `ratio` times as long as one to near memory, when near memory
 /// is delayed by `near_ns` and emulation adds `base_ns` to both: `ratio x (near + base) - base`.
@@ -13,74 +13,40 @@ pub fn far_for_ratio(near_ns: f64, base_ns: f64, ratio: f64) -> f64 {
     (ratio * (near_ns + base_ns) - base_ns).max(0.0)
 }
 
-/// Nanoseconds by (node of the vCPU, node of the memory), with the distance between them.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Matrix {
-    pairs: BTreeMap<(NodeId, NodeId), (Distance, u32)>,
-}
-
-impl Matrix {
-    /// Derives what was not asked for.
-    pub(super) fn new(
-        asked: &Asked,
-        distances: &[Vec<u8>],
-        cpus: &BTreeSet<NodeId>,
-        memory: &BTreeSet<NodeId>,
-    ) -> Result<Self, String> {
-        let mut pairs = BTreeMap::new();
-        for &from in cpus {
-            for &to in memory {
-                let distance = distance(distances, from, to);
-                pairs.insert((from, to), (distance, delay(asked, from, to, distance)?));
-            }
+/// The delay of every pair of a node with CPUs and a node with memory. What was not asked for is derived.
+pub(super) fn pairs(
+    asked: &Asked,
+    distances: &[Vec<u8>],
+    cpus: &BTreeSet<NodeId>,
+    memory: &BTreeSet<NodeId>,
+) -> Result<Vec<PairDelay>, DelayError> {
+    let mut pairs = Vec::new();
+    for &cpu_node in cpus {
+        for &memory_node in memory {
+            let distance = distance(distances, cpu_node, memory_node);
+            let delay_ns = delay(asked, cpu_node, memory_node, distance)?;
+            pairs.push(PairDelay {
+                cpu_node,
+                memory_node,
+                distance,
+                delay_ns,
+            });
         }
-        for (wanted, _) in &asked.distances {
-            if !pairs.values().any(|(distance, _)| distance == wanted) {
-                return Err(format!(
-                    "no node has memory at distance {}; {}",
-                    wanted.0,
-                    known(&pairs)
-                ));
-            }
-        }
-        let nodes: BTreeSet<NodeId> = cpus.union(memory).copied().collect();
-        for (from, to, _) in &asked.pairs {
-            if let Some(node) = [from, to].into_iter().find(|node| !nodes.contains(node)) {
-                return Err(format!(
-                    "the guest has no node {} with CPUs or memory",
-                    node.0
-                ));
-            }
-        }
-        Ok(Self { pairs })
     }
-
-    /// Every pair.
-    pub(super) fn pairs(&self) -> impl Iterator<Item = ((NodeId, NodeId), u32)> + '_ {
-        self.pairs.iter().map(|(pair, (_, ns))| (*pair, *ns))
-    }
-}
-
-/// By distance where that says all ("10: 400 ns, 20: 800 ns"), else pair by pair ("0-1: 800 ns").
-impl fmt::Display for Matrix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut by_distance: BTreeMap<Distance, BTreeSet<u32>> = BTreeMap::new();
-        for (distance, ns) in self.pairs.values() {
-            by_distance.entry(*distance).or_default().insert(*ns);
+    let known: BTreeSet<u32> = pairs.iter().map(|pair| pair.distance.0).collect();
+    for &(wanted, _) in &asked.distances {
+        if !known.contains(&wanted.0) {
+            let known = known.into_iter().collect();
+            return Err(DelayError::UnknownDistance { wanted, known });
         }
-        let parts: Vec<String> = match by_distance.values().all(|delays| delays.len() == 1) {
-            true => by_distance
-                .iter()
-                .flat_map(|(d, ns)| ns.iter().map(move |ns| format!("{}: {ns} ns", d.0)))
-                .collect(),
-            false => self
-                .pairs
-                .iter()
-                .map(|((from, to), (_, ns))| format!("{}:{}: {ns} ns", from.0, to.0))
-                .collect(),
-        };
-        f.write_str(&parts.join(", "))
     }
+    let nodes: BTreeSet<NodeId> = cpus.union(memory).copied().collect();
+    for (from, to, _) in &asked.pairs {
+        if let Some(node) = [from, to].into_iter().find(|node| !nodes.contains(node)) {
+            return Err(DelayError::UnknownNode(*node));
+        }
+    }
+    Ok(pairs)
 }
 
 fn distance(distances: &[Vec<u8>], from: NodeId, to: NodeId) -> Distance {
@@ -98,7 +64,7 @@ fn distance(distances: &[Vec<u8>], from: NodeId, to: NodeId) -> Distance {
     )
 }
 
-fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<u32, String> {
+fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<u32, DelayError> {
     let pair = asked
         .pairs
         .iter()
@@ -124,16 +90,12 @@ fn delay(asked: &Asked, from: NodeId, to: NodeId, distance: Distance) -> Result<
         return Ok(ns);
     }
     let derived = asked.derived_ns(distance).round();
-    match derived <= f64::from(MOST_NS) {
+    match derived <= f64::from(MAX_DELAY_NS) {
         true => Ok(derived as u32),
-        false => Err(format!(
-            "scale {}: {derived} ns for distance {} is more than {MOST_NS}",
-            asked.scale, distance.0
-        )),
+        false => Err(DelayError::TooLong {
+            scale: asked.scale,
+            delay_ns: derived,
+            distance,
+        }),
     }
-}
-
-fn known(pairs: &BTreeMap<(NodeId, NodeId), (Distance, u32)>) -> String {
-    let distances: BTreeSet<u32> = pairs.values().map(|(distance, _)| distance.0).collect();
-    format!("there are {distances:?}")
 }

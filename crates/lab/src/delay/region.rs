@@ -1,4 +1,4 @@
-//! The memory shared with the plugin: a file without a name, so that nothing is left behind whoever dies.
+//! The memory shared with the plugin: a file without a name, so that nothing is left behind when a process is killed.
 //!
 //! Its layout (version 1) is in docs/delays.md; all words are 64 bits in the host's byte order.
 
@@ -101,7 +101,7 @@ impl DelayRegion {
             // The second word is the layout, then come the sizes from offset 16 on.
             self.word(position * 8).store(word, Relaxed);
         }
-        // SAFETY: the text ends before the counters begin, and nobody else has the mapping yet.
+        // SAFETY: the text ends before the counters begin, and no other process has the mapping yet.
         unsafe {
             ptr::copy_nonoverlapping(
                 config.as_ptr(),
@@ -117,13 +117,13 @@ impl DelayRegion {
         unsafe { &*self.base.cast::<u8>().add(offset).cast() }
     }
 
-    /// Lets delays begin: QEMU throws away the code it translated so far and looks at every access from then on. The
-    /// guest notices at its next idle moment or the next piece of new code that any of its CPUs runs.
+    /// Starts the delays: QEMU throws away the code it translated so far and delays every access from then on. That
+    /// begins at the guest's next idle moment or the next piece of new code that any of its CPUs runs.
     pub fn open(&self) {
         self.word(GATE).store(1, Relaxed);
     }
 
-    /// Lets delays end, in the same way.
+    /// Ends the delays, in the same way.
     pub fn close(&self) {
         self.word(GATE).store(0, Relaxed);
     }

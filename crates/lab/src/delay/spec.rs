@@ -1,12 +1,13 @@
 //! The value of `--delay`.
 
-use std::fmt;
 use std::str::FromStr;
 
-use nearfar_machine::{Distance, NodeId};
+use nearfar_machine::{CacheModel, Distance, NodeId, TransferDelay, size};
 
-/// The longest delay that is taken for meant: a millisecond.
-pub(super) const MOST_NS: u32 = 1_000_000;
+use super::error::DelaySpecError;
+
+/// The longest delay, in nanoseconds: a millisecond.
+pub(super) const MAX_DELAY_NS: u32 = 1_000_000;
 /// Emulation costs some 200 ns a random access by itself, so delays of real hardware would hardly show: they are made
 /// four times as long.
 const SCALE: f64 = 4.0;
@@ -42,27 +43,9 @@ pub struct Asked {
     /// From the CPUs of one node to the memory of another.
     pub pairs: Vec<(NodeId, NodeId, u32)>,
     /// The last-level cache of each node.
-    pub cache: CacheSize,
+    pub cache: CacheModel,
     /// Line transfers; `None` for hardware's times the scale.
-    pub transfer: Option<Transfer>,
-}
-
-/// A cache's shape.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CacheSize {
-    /// Bytes.
-    pub bytes: u64,
-    /// Ways.
-    pub ways: u32,
-}
-
-/// What it costs to get a line that another vCPU wrote.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transfer {
-    /// From a vCPU of the same node, in nanoseconds.
-    pub same_ns: u32,
-    /// From another node, in nanoseconds.
-    pub other_ns: u32,
+    pub transfer: Option<TransferDelay>,
 }
 
 impl Default for Asked {
@@ -74,7 +57,7 @@ impl Default for Asked {
             far_ns: None,
             distances: Vec::new(),
             pairs: Vec::new(),
-            cache: CacheSize {
+            cache: CacheModel {
                 bytes: 8 << 20,
                 ways: 16,
             },
@@ -85,12 +68,12 @@ impl Default for Asked {
 
 impl Asked {
     /// The cost of line transfers.
-    pub fn transfer(&self) -> Transfer {
-        let scaled = |ns: f64| (ns * self.scale).round().min(f64::from(MOST_NS)) as u32;
+    pub fn transfer(&self) -> TransferDelay {
+        let scaled = |ns: f64| (ns * self.scale).round().min(f64::from(MAX_DELAY_NS)) as u32;
         let (same, other) = TRANSFER_NS;
-        self.transfer.unwrap_or(Transfer {
-            same_ns: scaled(same),
-            other_ns: scaled(other),
+        self.transfer.unwrap_or(TransferDelay {
+            same_node_ns: scaled(same),
+            other_node_ns: scaled(other),
         })
     }
 
@@ -100,37 +83,30 @@ impl Asked {
         super::far_for_ratio(LOCAL_NS * self.scale, f64::from(self.base_ns), ratio)
     }
 
-    fn item(&mut self, item: &str) -> Result<(), String> {
+    fn item(&mut self, item: &str) -> Result<(), DelaySpecError> {
         let (key, value) = item
             .split_once('=')
-            .ok_or_else(|| format!("{item:?} is not KEY=VALUE"))?;
+            .ok_or_else(|| DelaySpecError::Item(item.to_owned()))?;
         match key {
             "scale" => {
-                let scale: f64 = value
-                    .parse()
-                    .map_err(|_| format!("scale {value:?} is not a number"))?;
-                if !(0.01..=1000.0).contains(&scale) {
-                    return Err(format!("scale {value} is not between 0.01 and 1000"));
-                }
-                self.scale = scale;
+                let scale: Option<f64> = value.parse().ok();
+                self.scale = scale
+                    .filter(|scale| (0.01..=1000.0).contains(scale))
+                    .ok_or_else(|| DelaySpecError::Scale(value.to_owned()))?;
             }
             "base" => self.base_ns = nanoseconds(value)?,
             "near" => self.near_ns = Some(nanoseconds(value)?),
             "far" => self.far_ns = Some(nanoseconds(value)?),
-            "cache" => self.cache = value.parse()?,
-            "transfer" => self.transfer = Some(value.parse()?),
+            "cache" => self.cache = cache(value)?,
+            "transfer" => self.transfer = Some(transfer(value)?),
             other => self.place(other, nanoseconds(value)?)?,
         }
         Ok(())
     }
 
     /// `20` (a distance), `0-1` (a pair, both ways) or `0:1` (from the CPUs of 0 to the memory of 1).
-    fn place(&mut self, key: &str, ns: u32) -> Result<(), String> {
-        let unknown = || {
-            format!(
-                "{key:?} is not scale, base, near, far, cache, transfer, a distance (20), nodes (0-1) or one way (0:1)"
-            )
-        };
+    fn place(&mut self, key: &str, ns: u32) -> Result<(), DelaySpecError> {
+        let unknown = || DelaySpecError::Key(key.to_owned());
         let node = |text: &str| digits(text).map(NodeId).ok_or_else(unknown);
         if let Some((from, to)) = key.split_once('-') {
             let (one, other) = (node(from)?, node(to)?);
@@ -146,11 +122,11 @@ impl Asked {
 }
 
 impl FromStr for DelaySpec {
-    type Err = String;
+    type Err = DelaySpecError;
 
     /// `off`, `auto`, or items with commas between: `scale=4`, `base=200`, `near=400`, `far=800`, `20=900`, `0-1=800`,
     /// `0:1=800`, `cache=4M/16`, `transfer=500/2000`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, DelaySpecError> {
         match text {
             "off" => Ok(Self::Off),
             "auto" => Ok(Self::On(Asked::default())),
@@ -163,57 +139,30 @@ impl FromStr for DelaySpec {
     }
 }
 
-impl FromStr for CacheSize {
-    type Err = String;
-
-    /// `4M/16`: bytes (with K, M or G) and ways.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "cache {text:?} is not SIZE/WAYS such as 4M/16 (64 bytes a way at least, 4G at most)"
-            )
-        };
-        let (size, ways) = text.split_once('/').ok_or_else(wrong)?;
-        let (number, shift) = match size.strip_suffix(['K', 'M', 'G']) {
-            Some(number) if size.ends_with('K') => (number, 10),
-            Some(number) if size.ends_with('M') => (number, 20),
-            Some(number) => (number, 30),
-            None => (size, 0),
-        };
-        let bytes = digits(number)
-            .map(|value| u64::from(value) << shift)
-            .ok_or_else(wrong)?;
-        let ways = digits(ways).ok_or_else(wrong)?;
-        let fits = (1..=64).contains(&ways) && bytes >= 64 * u64::from(ways) && bytes <= 1 << 32;
-        fits.then_some(Self { bytes, ways }).ok_or_else(wrong)
-    }
-}
-
-impl fmt::Display for CacheSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bytes, ways } = self;
-        match bytes.trailing_zeros() {
-            30.. => write!(f, "{}G/{ways}", bytes >> 30),
-            20.. => write!(f, "{}M/{ways}", bytes >> 20),
-            10.. => write!(f, "{}K/{ways}", bytes >> 10),
-            _ => write!(f, "{bytes}/{ways}"),
-        }
-    }
-}
-
-impl FromStr for Transfer {
-    type Err = String;
-
-    /// `500/2000`: nanoseconds within a node, and from another.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (same, other) = text
-            .split_once('/')
-            .ok_or_else(|| format!("transfer {text:?} is not SAME/OTHER such as 500/2000"))?;
-        Ok(Self {
-            same_ns: nanoseconds(same)?,
-            other_ns: nanoseconds(other)?,
+/// `4M/16`: bytes (with K, M or G) and ways.
+fn cache(text: &str) -> Result<CacheModel, DelaySpecError> {
+    let model = text.split_once('/').and_then(|(bytes, ways)| {
+        Some(CacheModel {
+            bytes: size::parse(bytes, 1)?,
+            ways: digits(ways)?,
         })
-    }
+    });
+    model
+        .filter(|CacheModel { bytes, ways }| {
+            (1..=64).contains(ways) && *bytes >= 64 * u64::from(*ways) && *bytes <= 1 << 32
+        })
+        .ok_or_else(|| DelaySpecError::Cache(text.to_owned()))
+}
+
+/// `500/2000`: nanoseconds within a node, and from another.
+fn transfer(text: &str) -> Result<TransferDelay, DelaySpecError> {
+    let (same, other) = text
+        .split_once('/')
+        .ok_or_else(|| DelaySpecError::Transfer(text.to_owned()))?;
+    Ok(TransferDelay {
+        same_node_ns: nanoseconds(same)?,
+        other_node_ns: nanoseconds(other)?,
+    })
 }
 
 fn digits(text: &str) -> Option<u32> {
@@ -222,8 +171,8 @@ fn digits(text: &str) -> Option<u32> {
         .then(|| text.parse().ok())?
 }
 
-fn nanoseconds(text: &str) -> Result<u32, String> {
+fn nanoseconds(text: &str) -> Result<u32, DelaySpecError> {
     digits(text.strip_suffix("ns").unwrap_or(text))
-        .filter(|ns| *ns <= MOST_NS)
-        .ok_or_else(|| format!("{text:?} is not a delay in nanoseconds (0 to {MOST_NS})"))
+        .filter(|ns| *ns <= MAX_DELAY_NS)
+        .ok_or_else(|| DelaySpecError::Nanoseconds(text.to_owned()))
 }

@@ -18,7 +18,7 @@ use super::MemoryRange;
 use super::hardware::Bridge;
 use crate::arch::Arch;
 use crate::kernels::Series;
-use crate::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 
 /// How the guest's kernel numbers the firmware's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use nearfar_machine::CpuSet;
 use super::board::Board;
 use super::hardware::{Device, Hardware, Measured, Performance, Topology};
 use super::{late, performance};
-use crate::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 
 /// The hardware as one QEMU process gets it.
 #[derive(Clone, Copy)]

@@ -11,8 +11,9 @@ use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::error::LabError;
 use crate::kernels::{self, Kernel};
-use crate::qemu::{self, Acceleration, PLUGINS_SINCE, Qemu};
+use crate::qemu::{self, PLUGINS_SINCE, Qemu};
 use crate::{delay, foreign};
+use nearfar_machine::Acceleration;
 
 /// The memory that the smaller machines of the gallery take, with QEMU's own.
 const ENOUGH_MIB: u64 = 2048;

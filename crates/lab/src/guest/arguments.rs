@@ -8,11 +8,11 @@ use std::path::Path;
 
 use super::modules::Modules;
 use super::script::quoted;
-use super::{GuestRequest, Root};
+use super::{PreparedGuest, Root};
 use crate::arch::Arch;
 use crate::design::Design;
 use crate::design::late::LateDevice;
-use crate::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 
 /// Something that QEMU inherits.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -76,7 +76,7 @@ pub fn disks(design: &Design) -> Vec<(String, u64)> {
 
 /// All of QEMU's arguments. `kernel` is the image that is loaded, `number` names what is inherited.
 pub fn arguments(
-    request: &GuestRequest,
+    prepared: &PreparedGuest,
     purpose: Purpose,
     kernel: &Path,
     number: &dyn Fn(&Part) -> String,
@@ -87,19 +87,19 @@ pub fn arguments(
     let memory = |access: &str, node: usize| {
         format!("{access},mem-path=/dev/fd/{}", number(&Part::Memory(node)))
     };
-    let (qemu, acceleration) = (&request.qemu, request.acceleration);
+    let (qemu, acceleration) = (&prepared.qemu, prepared.acceleration);
     match purpose {
-        Purpose::Boot => all.0.extend(request.design.arguments(qemu, acceleration)),
+        Purpose::Boot => all.0.extend(prepared.design.arguments(qemu, acceleration)),
         Purpose::Save => {
             let shared = |node| memory("share=on", node);
             all.0
-                .extend(request.design.saved_arguments(qemu, acceleration, &shared));
+                .extend(prepared.design.saved_arguments(qemu, acceleration, &shared));
         }
         Purpose::Load => {
             // The guest writes to copies of the pages, whoever may write to the file.
             let private = |node| memory("share=off,readonly=on,rom=off", node);
             all.0.extend(
-                request
+                prepared
                     .design
                     .loaded_arguments(qemu, acceleration, &private),
             );
@@ -108,14 +108,14 @@ pub fn arguments(
     }
     all.option("-kernel", kernel.display());
     all.option("-initrd", format!("/dev/fd/{}", number(&Part::Initramfs)));
-    all.option("-append", kernel_words(request).join(" "));
+    all.option("-append", kernel_words(prepared).join(" "));
     all.channel("monitor", number(&Part::Monitor));
     all.option("-mon", "chardev=monitor,mode=control");
     all.channel("console", number(&Part::Console));
     all.option("-serial", "chardev:console");
-    folders(request, &mut all);
-    ports(request, number, &mut all);
-    for (place, (name, _)) in disks(&request.design).into_iter().enumerate() {
+    folders(prepared, &mut all);
+    ports(prepared, number, &mut all);
+    for (place, (name, _)) in disks(&prepared.design).into_iter().enumerate() {
         let set = place + 1;
         all.option(
             "-add-fd",
@@ -129,34 +129,34 @@ pub fn arguments(
             format!("driver=raw,node-name={name},file.driver=file,file.filename=/dev/fdset/{set},file.locking=off"),
         );
     }
-    if let Some(delay) = &request.delay {
+    if let Some(delay) = &prepared.delay {
         all.0.extend(delay.arguments(number(&Part::Delays)));
     }
     all.0
 }
 
 /// The kernel's command line. A later word wins over an earlier one, so the user's come last.
-pub fn kernel_words(request: &GuestRequest) -> Vec<String> {
-    let console = console_device(request.design.arch);
+pub fn kernel_words(prepared: &PreparedGuest) -> Vec<String> {
+    let console = console_device(prepared.design.arch);
     // What a kernel prints that has met an exception is no measurement any more, and some such kernels hang: it ends there.
     let mut words = vec![format!("console={console}")];
     words.extend(["oops=panic", "panic=-1", "printk.devkmsg=on"].map(str::to_owned));
-    if !request.console {
+    if !prepared.request.console {
         words.push("quiet".to_owned());
     }
     // Self tests and initialisations that a guest of minutes has no use for; measured in docs/lab-guests.md.
     words.push("cryptomgr.notests".to_owned());
-    if request.design.arch == Arch::X86_64 {
+    if prepared.design.arch == Arch::X86_64 {
         words.extend(["no_timer_check", "tsc=reliable", "8250.nr_uarts=1"].map(str::to_owned));
-        if request.acceleration == Acceleration::Tcg {
+        if prepared.acceleration == Acceleration::Tcg {
             // Each CPU that comes up measures its delay loop against the timer's ticks. Under emulation on few host CPUs ticks are lost,
             // and with 64 vCPUs the boot got no further. Any generous figure does: the kernel delays by the TSC.
             words.push("lpj=5000000".to_owned());
         }
     }
     words.push(format!("initcall_blacklist={}", SKIPPED.join(",")));
-    words.extend(request.design.append.iter().cloned());
-    words.extend(request.append.iter().cloned());
+    words.extend(prepared.design.append.iter().cloned());
+    words.extend(prepared.request.append.iter().cloned());
     words
 }
 
@@ -193,8 +193,8 @@ fn root_bus(arch: Arch) -> &'static str {
 }
 
 /// The host's root, the kernel's modules and the results folder, by 9p.
-fn folders(request: &GuestRequest, all: &mut Arguments) {
-    let bus = root_bus(request.design.arch);
+fn folders(prepared: &PreparedGuest, all: &mut Arguments) {
+    let bus = root_bus(prepared.design.arch);
     let mut share = |name: &str, folder: &Path, slot: u32, access: &str| {
         // A comma in a value is doubled (QEMU's manual, "-option values").
         let path = folder.display().to_string().replace(',', ",,");
@@ -208,19 +208,19 @@ fn folders(request: &GuestRequest, all: &mut Arguments) {
         );
     };
     share("root", Path::new("/"), 0x18, ",readonly=on");
-    if let Some(modules) = &request.kernel.modules {
+    if let Some(modules) = &prepared.kernel.modules {
         share("modules", modules, 0x19, ",readonly=on");
     }
     // Always there, so that a saved guest fits with and without such a folder; without one nothing mounts it.
-    match &request.results {
+    match &prepared.request.results {
         Some(results) => share("results", results, 0x1a, ""),
         None => share("results", Path::new("/"), 0x1a, ",readonly=on"),
     }
 }
 
 /// The terminal and the ports of the agent.
-fn ports(request: &GuestRequest, number: &dyn Fn(&Part) -> String, all: &mut Arguments) {
-    let bus = root_bus(request.design.arch);
+fn ports(prepared: &PreparedGuest, number: &dyn Fn(&Part) -> String, all: &mut Arguments) {
+    let bus = root_bus(prepared.design.arch);
     all.option(
         "-device",
         format!("virtio-serial-pci,id=ports,disable-legacy=on,max_ports=8,bus={bus},addr=0x1b"),
@@ -238,28 +238,28 @@ fn ports(request: &GuestRequest, number: &dyn Fn(&Part) -> String, all: &mut Arg
 }
 
 /// What every guest of a design has to know, as assignments of a shell; part of the first root, and so of a saved guest.
-pub fn settings_of_design(request: &GuestRequest, modules: &Modules) -> String {
+pub fn settings_of_design(prepared: &PreparedGuest, modules: &Modules) -> String {
     format!(
         "BOOT_MODULES='{}'\nDEVICE_MODULES='{}'\nLATE_MODULES='{}'\nSHARE_MODULES={}\nRELEASE='{}'\nFOREIGN={}\nPARK_CPUS={}\nTERMINAL={}\n",
         modules.boot.join(" "),
         modules.devices.join(" "),
         modules.late.join(" "),
-        flag(request.kernel.modules.is_some()),
-        request.kernel.release,
-        flag(request.foreign.is_some()),
-        flag(request.design.arch == Arch::Powerpc64le),
-        terminal_device(request.design.arch),
+        flag(prepared.kernel.modules.is_some()),
+        prepared.kernel.release,
+        flag(prepared.foreign.is_some()),
+        flag(prepared.design.arch == Arch::Powerpc64le),
+        terminal_device(prepared.design.arch),
     )
 }
 
 /// What one guest has to know, as assignments of a shell; sent to it once it has booted or its state is loaded.
 pub fn settings_of_guest(
-    request: &GuestRequest,
+    prepared: &PreparedGuest,
     token: &str,
     machine_id: &str,
     late: &[LateDevice],
 ) -> String {
-    let root = match request.root {
+    let root = match prepared.request.root {
         Root::Overlay => "overlay",
         Root::ReadOnly => "read-only",
     };
@@ -268,19 +268,30 @@ pub fn settings_of_guest(
         .map(|device| device.address.to_string())
         .collect();
     format!(
-        "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nLABEL={}\n",
-        results_folder(request).unwrap_or_default(),
+        "ROOT={root}\nRESULTS={}\nTOKEN={token}\nMACHINE_ID={machine_id}\nLATE_DEVICES='{}'\nEMULATION={}\n",
+        results_folder(prepared).unwrap_or_default(),
         addresses.join(" "),
-        quoted(OsStr::new(&request.label)),
+        quoted(OsStr::new(&emulation_word(prepared))),
     )
 }
 
+/// The guest's description as one word of a kernel's command line: JSON without spaces. Compact JSON has some in strings only,
+/// where they can be escaped.
+fn emulation_word(prepared: &PreparedGuest) -> String {
+    let json = serde_json::to_string(&prepared.emulation()).unwrap_or_default();
+    json.replace(' ', "\\u0020")
+}
+
 /// Where a guest finds the folder that it may write to, if it has one. A root that is read-only has no place of its own for it.
-pub fn results_folder(request: &GuestRequest) -> Option<&'static str> {
-    request.results.as_ref().map(|_| match request.root {
-        Root::Overlay => "/results",
-        Root::ReadOnly => "/run/nearfar-lab/results",
-    })
+pub fn results_folder(prepared: &PreparedGuest) -> Option<&'static str> {
+    prepared
+        .request
+        .results
+        .as_ref()
+        .map(|_| match prepared.request.root {
+            Root::Overlay => "/results",
+            Root::ReadOnly => "/run/nearfar-lab/results",
+        })
 }
 
 fn flag(is_set: bool) -> &'static str {

@@ -24,7 +24,7 @@ use super::link::Said;
 use super::modules::Modules;
 use super::progress::Progress;
 use super::saved::{Key, Place, SavedGuest};
-use super::{Guest, GuestRequest, StartKind, health, initramfs, random, renew, state, unpack};
+use super::{Guest, PreparedGuest, StartKind, health, initramfs, random, renew, state, unpack};
 use crate::arch::Arch;
 use crate::cache::Cache;
 use crate::design::late::LateDevice;
@@ -52,8 +52,8 @@ impl Guest {
     /// # Errors
     /// [`LabError::Boot`] with the last that the console said when the guest dies or is not up in time; what is missing
     /// or cannot be read; [`LabError::Interrupted`] when `cancel` is set.
-    pub fn boot(request: &GuestRequest, cancel: &AtomicBool) -> Result<Self, LabError> {
-        let mut plan = Plan::new(request, cancel)?;
+    pub fn boot(prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Self, LabError> {
+        let mut plan = Plan::new(prepared, cancel)?;
         let mut failed = Vec::new();
         loop {
             plan.is_last = failed.len() + 1 == MAX_ATTEMPTS;
@@ -75,7 +75,7 @@ impl Guest {
                         );
                         failed.push(words);
                     }
-                    _ => return Err(failure.error(failed.len() + 1, request.boot_timeout)),
+                    _ => return Err(failure.error(failed.len() + 1, prepared.request.boot_timeout)),
                 },
             }
         }
@@ -83,9 +83,9 @@ impl Guest {
 }
 
 /// The kernel's file that QEMU loads.
-pub fn loaded_image(request: &GuestRequest) -> Result<PathBuf, LabError> {
-    let image = &request.kernel.image;
-    match request.design.arch {
+pub fn loaded_image(prepared: &PreparedGuest) -> Result<PathBuf, LabError> {
+    let image = &prepared.kernel.image;
+    match prepared.design.arch {
         Arch::X86_64 => Ok(unpack::direct_kernel(image, Cache::of_user()?.root())?
             .unwrap_or_else(|| image.clone())),
         Arch::Aarch64 | Arch::Powerpc64le => Ok(image.clone()),
@@ -197,7 +197,7 @@ enum Way {
 
 /// What all attempts share.
 struct Plan<'a> {
-    request: &'a GuestRequest,
+    prepared: &'a PreparedGuest,
     cancel: &'a AtomicBool,
     kernel: PathBuf,
     archive: Vec<u8>,
@@ -209,33 +209,33 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(request: &'a GuestRequest, cancel: &'a AtomicBool) -> Result<Self, LabError> {
+    fn new(prepared: &'a PreparedGuest, cancel: &'a AtomicBool) -> Result<Self, LabError> {
         let cache = Cache::of_user()?;
-        let kernel = loaded_image(request)?;
-        let hardware = request
+        let kernel = loaded_image(prepared)?;
+        let hardware = prepared
             .design
-            .arguments(&request.qemu, request.acceleration);
+            .arguments(&prepared.qemu, prepared.acceleration);
         let modules = Modules::collect(
-            &request.kernel,
+            &prepared.kernel,
             &hardware,
-            request.foreign.is_some(),
+            prepared.foreign.is_some(),
             cache.root(),
         )?;
-        let archive = initramfs::build(request, &modules)?;
-        let way = match state::saveable(request) {
+        let archive = initramfs::build(prepared, &modules)?;
+        let way = match state::saveable(prepared) {
             Ok(late) => Way::Save(
                 Box::new(Place::new(
                     &cache,
-                    request,
-                    Key::of(request, &kernel, &archive)?,
+                    prepared,
+                    Key::of(prepared, &kernel, &archive)?,
                 )),
                 late,
             ),
             Err(reason) => Way::Boot(reason),
         };
-        let deadline = Instant::now() + request.boot_timeout;
+        let deadline = Instant::now() + prepared.request.boot_timeout;
         Ok(Self {
-            request,
+            prepared,
             cancel,
             kernel,
             archive,
@@ -288,7 +288,7 @@ impl<'a> Plan<'a> {
             guest,
             started,
             state,
-        } = launch(self.request, purpose, &self.kernel, &self.archive, files)?;
+        } = launch(self.prepared, purpose, &self.kernel, &self.archive, files)?;
         Ok(Dialogue {
             progress: Progress::of(guest.child.id(), started),
             guest,
@@ -308,7 +308,7 @@ impl<'a> Plan<'a> {
 
     /// A guest that boots, is saved, and starts from what was saved; one that QEMU refuses to save boots once more.
     fn save(&mut self, place: &Place, late: &[LateDevice]) -> Result<Guest, Failure> {
-        let files = SavedGuest::anonymous(self.request)?;
+        let files = SavedGuest::anonymous(self.prepared)?;
         let mut dialogue = self.launch(Purpose::Save, Some(&files))?;
         dialogue.expect(|said| matches!(said, Said::Booted))?;
         dialogue.check_health()?;
@@ -336,7 +336,7 @@ impl<'a> Plan<'a> {
         let mut dialogue = self.launch(Purpose::Load, Some(saved))?;
         let uri = dialogue.state.clone();
         let loaded = dialogue
-            .monitor(|guest| state::load(&mut guest.monitor, &uri, &self.request.design, late));
+            .monitor(|guest| state::load(&mut guest.monitor, &uri, &self.prepared.design, late));
         let ready = loaded.and_then(|()| dialogue.settle(late));
         ready.map_err(|failure| match failure.ending {
             Ending::Late | Ending::Cancelled | Ending::Refused(_) | Ending::NotLoaded(_) => failure,
@@ -481,7 +481,7 @@ impl Dialogue<'_> {
     /// Gives the guest what is its own, and waits until its agent is ready.
     fn settle(&mut self, late: &[LateDevice]) -> Result<(), Failure> {
         let (token, machine_id) = (random_digits()?, random_digits()?);
-        let settings = arguments::settings_of_guest(self.plan.request, &token, &machine_id, late);
+        let settings = arguments::settings_of_guest(self.plan.prepared, &token, &machine_id, late);
         self.send(format!("settings\n{settings}.\n").as_bytes())?;
         self.expect(|said| matches!(said, Said::Ready))?;
         self.guest.token = token;

@@ -183,9 +183,9 @@ nine=trans=virtio,version=9p2000.L,msize=512000
 } > /root.fstab
 mount -a -T /root.fstab || { complain "the host's files cannot be mounted"; exit 1; }
 
-# What reads the kernel's command line finds the label there, though a saved guest was started before it was known.
+# Programs that read the kernel's command line find the description there, though a saved guest was started without it.
 read -r words < /proc/cmdline
-printf 'nearfar.lab="%s" %s\n' "$LABEL" "$words" > "$home/cmdline"
+printf 'nearfar.lab=%s %s\n' "$EMULATION" "$words" > "$home/cmdline"
 {
 	echo "$home/cmdline /proc/cmdline none bind 0 0"
 	# A guest is a machine of its own.

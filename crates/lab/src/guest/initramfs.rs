@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::archive::Archive;
 use super::modules::Modules;
-use super::{GuestRequest, arguments, read_needed, renew};
+use super::{PreparedGuest, arguments, read_needed, renew};
 use crate::error::LabError;
 
 /// What init.sh calls, apart from what the shell has itself.
@@ -35,7 +35,7 @@ const EMULATOR: &str = "bin/emulator";
 ///
 /// # Errors
 /// When busybox or the emulator of a foreign guest cannot be read.
-pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabError> {
+pub fn build(prepared: &PreparedGuest, modules: &Modules) -> Result<Vec<u8>, LabError> {
     let mut archive = Archive::new();
     for folder in ["bin", "dev", "proc", "sys", "modules", "later", "links"] {
         archive.folder(folder);
@@ -43,19 +43,19 @@ pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabEr
     // The kernel opens it for the first process before anything is mounted.
     archive.character_device("dev/console", 5, 1);
     let busybox = read_needed(
-        &request.busybox,
+        &prepared.busybox,
         "install it with: apt install busybox-static",
     )?;
     archive.file("bin/busybox", 0o755, &busybox);
     for tool in TOOLS {
         archive.link(&format!("bin/{tool}"), "busybox");
     }
-    archive.file("bin/renew", 0o755, &renew::program(request.design.arch));
+    archive.file("bin/renew", 0o755, &renew::program(prepared.design.arch));
     archive.file("init", 0o755, include_bytes!("init.sh"));
     archive.file("agent.sh", 0o755, include_bytes!("agent.sh"));
     archive.file("nearfar-lab", 0o755, include_bytes!("nearfar-lab.sh"));
     archive.file("guest.fstab", 0o644, include_bytes!("guest.fstab"));
-    let mut settings = arguments::settings_of_design(request, modules);
+    let mut settings = arguments::settings_of_design(prepared, modules);
     for (name, order) in &modules.hot_plug {
         settings += &format!("PLUG_{name}='{}'\n", order.join(" "));
     }
@@ -79,7 +79,7 @@ pub fn build(request: &GuestRequest, modules: &Modules) -> Result<Vec<u8>, LabEr
     for name in later {
         archive.file(&format!("later/{name}.ko"), 0o644, modules.content(name));
     }
-    if let Some(foreign) = &request.foreign {
+    if let Some(foreign) = &prepared.foreign {
         let emulator = read_needed(
             &foreign.user_emulator,
             &format!("run: {}", crate::advice::GET_ALL),

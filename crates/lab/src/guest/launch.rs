@@ -15,7 +15,7 @@ use super::link::Link;
 use super::process::{self, Running, Start};
 use super::qmp::Monitor;
 use super::saved::SavedGuest;
-use super::{Guest, GuestRequest, Ports};
+use super::{Guest, Ports, PreparedGuest};
 use crate::delay::DelayRegion;
 use crate::error::LabError;
 
@@ -56,7 +56,7 @@ impl Channels {
 /// # Errors
 /// When the system refuses a channel, memory or the process.
 pub fn launch(
-    request: &GuestRequest,
+    prepared: &PreparedGuest,
     purpose: Purpose,
     kernel: &Path,
     archive: &[u8],
@@ -73,7 +73,7 @@ pub fn launch(
         Part::Initramfs,
         process::memory_file("first root", archive)?,
     );
-    for (name, bytes) in arguments::disks(&request.design) {
+    for (name, bytes) in arguments::disks(&prepared.design) {
         let disk = process::memory_disk(&name, bytes)?;
         channels.theirs.insert(Part::Disk(name), disk);
     }
@@ -88,22 +88,22 @@ pub fn launch(
         state = format!("file:/dev/fd/{}", file.as_raw_fd());
         channels.theirs.insert(Part::State, file);
     }
-    let delays = delays(request, &mut channels)?;
-    let words = arguments::arguments(request, purpose, kernel, &|part| channels.number(part));
+    let delays = delays(prepared, &mut channels)?;
+    let words = arguments::arguments(prepared, purpose, kernel, &|part| channels.number(part));
     let started = Instant::now();
     let mut child = process::start(Start {
-        program: request.qemu.program.clone(),
+        program: prepared.qemu.program.clone(),
         arguments: words.into_iter().map(OsString::from).collect(),
         inherited: channels.theirs.into_values().collect(),
     })?;
     let (console, qemu_said) = (Console::default(), Console::default());
-    console.listen(heard, request.console);
-    listen_to_qemu(&mut child, &qemu_said, request.console);
+    console.listen(heard, prepared.request.console);
+    listen_to_qemu(&mut child, &qemu_said, prepared.request.console);
     let [run, link, input, output, errors] =
         <[UnixStream; 5]>::try_from(ports).unwrap_or_else(|_| unreachable!());
     let guest = Guest {
-        arch: request.design.arch,
-        vcpus: request.design.cpu_nodes.len(),
+        arch: prepared.design.arch,
+        vcpus: prepared.design.cpu_nodes.len(),
         child: Running::new(child),
         monitor: Monitor::new(monitor)
             .map_err(|error| LabError::system("talking to QEMU", error))?,
@@ -117,12 +117,12 @@ pub fn launch(
         link: Link::new(link),
         console,
         qemu_said,
-        spare_ports: request.design.spare_ports.clone(),
+        spare_ports: prepared.design.spare_ports.clone(),
         delays,
-        results: arguments::results_folder(request),
+        results: arguments::results_folder(prepared),
         token: String::new(),
         commands: 0,
-        command_timeout: request.command_timeout,
+        command_timeout: prepared.request.command_timeout,
         boot_seconds: 0.0,
         failed_boots: Vec::new(),
         start: super::StartKind::Booted(None),
@@ -152,10 +152,10 @@ pub fn shown(part: &Part) -> String {
 
 /// The memory shared with the delay plugin.
 fn delays(
-    request: &GuestRequest,
+    prepared: &PreparedGuest,
     channels: &mut Channels,
 ) -> Result<Option<Arc<DelayRegion>>, LabError> {
-    let Some(delay) = &request.delay else {
+    let Some(delay) = &prepared.delay else {
         return Ok(None);
     };
     let region = delay.start()?;

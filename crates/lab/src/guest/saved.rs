@@ -24,7 +24,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::GuestRequest;
+use super::PreparedGuest;
 use super::process;
 use crate::cache::{Cache, MemoryFile, RECORD_FORMAT, SavedRecord, mark_used};
 use crate::error::LabError;
@@ -57,8 +57,8 @@ impl SavedGuest {
     ///
     /// # Errors
     /// When the system has no memory for them.
-    pub fn anonymous(request: &GuestRequest) -> Result<Self, LabError> {
-        let memory = memory_nodes(request).map(|(node, bytes)| {
+    pub fn anonymous(prepared: &PreparedGuest) -> Result<Self, LabError> {
+        let memory = memory_nodes(prepared).map(|(node, bytes)| {
             process::memory_disk(&format!("memory of node {node}"), bytes).map(|file| (node, file))
         });
         Ok(Self {
@@ -82,8 +82,8 @@ impl SavedGuest {
 }
 
 /// Nodes with memory, and its bytes.
-fn memory_nodes(request: &GuestRequest) -> impl Iterator<Item = (usize, u64)> {
-    request
+fn memory_nodes(prepared: &PreparedGuest) -> impl Iterator<Item = (usize, u64)> {
+    prepared
         .design
         .hardware
         .nodes
@@ -104,7 +104,7 @@ pub struct Place {
 
 impl Place {
     /// The place of the guest that this request asks for.
-    pub fn new(cache: &Cache, request: &GuestRequest, key: Key) -> Self {
+    pub fn new(cache: &Cache, prepared: &PreparedGuest, key: Key) -> Self {
         let file = |(node, bytes)| MemoryFile {
             file: memory_file(node),
             bytes,
@@ -112,14 +112,14 @@ impl Place {
         };
         let record = SavedRecord {
             format: RECORD_FORMAT,
-            machine: request.machine.clone(),
-            kernel: request.kernel.release.clone(),
-            arch: request.design.arch.to_string(),
-            cpus: request.design.cpu_nodes.len() as u64,
-            nodes: request.design.hardware.nodes.len() as u64,
-            qemu: request.qemu.version_text(),
+            machine: prepared.request.name.clone(),
+            kernel: prepared.kernel.release.clone(),
+            arch: prepared.design.arch.to_string(),
+            cpus: prepared.design.cpu_nodes.len() as u64,
+            nodes: prepared.design.hardware.nodes.len() as u64,
+            qemu: prepared.qemu.version_text(),
             state_sha256: String::new(),
-            memory: memory_nodes(request).map(file).collect(),
+            memory: memory_nodes(prepared).map(file).collect(),
             boot_id: boot_id().unwrap_or_default(),
             made_of: key.made_of,
         };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::GuestRequest;
+use super::PreparedGuest;
 use super::qmp::Monitor;
 use crate::design::Design;
 use crate::design::late::LateDevice;
@@ -27,17 +27,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 ///
 /// # Errors
 /// Why it boots instead; `None` where the user asked for that.
-pub fn saveable(request: &GuestRequest) -> Result<Vec<LateDevice>, Option<String>> {
-    if request.cold {
+pub fn saveable(prepared: &PreparedGuest) -> Result<Vec<LateDevice>, Option<String>> {
+    if prepared.is_cold() {
         return Err(None);
     }
-    if request.qemu.version < SAVES_SINCE {
+    if prepared.qemu.version < SAVES_SINCE {
         return Err(Some(format!(
             "QEMU {} does not save guests to files, 8.2 does",
-            request.qemu.version_text()
+            prepared.qemu.version_text()
         )));
     }
-    request.design.late_devices().map_err(Some)
+    prepared.design.late_devices().map_err(Some)
 }
 
 /// Stops a guest's vCPUs.

@@ -19,6 +19,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nearfar_machine::Acceleration;
 use serde::{Deserialize, Serialize};
 
 use crate::arch::Arch;
@@ -35,15 +36,6 @@ const ALIVE: [&str; 2] = [
     "Kernel panic - not syncing: VFS",
     "Kernel panic - not syncing: No working init",
 ];
-
-/// How the guest's CPUs run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Acceleration {
-    /// On the host's own CPUs.
-    Kvm,
-    /// Translated, a host thread a vCPU.
-    Tcg,
-}
 
 /// KVM where a guest was seen to live under it, software emulation otherwise, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]

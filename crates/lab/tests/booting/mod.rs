@@ -6,17 +6,17 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, Guest, GuestRequest, Input, Output, Signals, Streams};
-use nearfar_lab::order::Order;
-use nearfar_lab::qemu::Acceleration;
+use nearfar_lab::guest::{Exec, Guest, Input, Output, PreparedGuest, Signals, Streams};
+use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError, foreign};
+use nearfar_machine::Acceleration;
 use nearfar_sources::{Request, Want, read};
 use rustix::fs::{FlockOperation, flock};
 
 /// A guest of a machine of the gallery with two CPUs and 512 MiB a node; `None`, having said why, where that cannot be.
-pub fn request(machine: &str, arch: Arch) -> Option<GuestRequest> {
-    match try_request(machine, arch) {
-        Ok(request) => Some(request),
+pub fn prepared(machine: &str, arch: Arch) -> Option<PreparedGuest> {
+    match prepare(machine, arch) {
+        Ok(prepared) => Some(prepared),
         Err(error) => {
             println!("skipped: guests: {error}");
             None
@@ -24,26 +24,25 @@ pub fn request(machine: &str, arch: Arch) -> Option<GuestRequest> {
     }
 }
 
-fn try_request(machine: &str, arch: Arch) -> Result<GuestRequest, LabError> {
+fn prepare(machine: &str, arch: Arch) -> Result<PreparedGuest, LabError> {
     let cache = Cache::of_user()?;
     fetches_nothing(&cache, arch)?;
     let described = read(&Request::source(machine, Want::all())).expect("a machine of the gallery");
-    let order = Order {
-        scale: "cpus=2,memory=512M".parse().expect("a scale"),
+    let results = mark(std::process::id());
+    std::fs::create_dir_all(&results).expect("a folder");
+    let request = GuestRequest {
+        limits: "cpus=2,memory=512M".parse().expect("a scale"),
         arch: Some(arch),
         acceleration: Some(Acceleration::Tcg),
         boot_timeout: Duration::from_secs(240),
         command_timeout: Some(Duration::from_secs(100)),
-        ..Order::new(described, machine)
-    };
-    let results = mark(std::process::id());
-    std::fs::create_dir_all(&results).expect("a folder");
-    let label = format!("test of process {}", std::process::id());
-    Ok(GuestRequest {
-        label,
         results: Some(results),
-        ..order.prepare(&cache)?
-    })
+        ..GuestRequest::new(
+            described,
+            format!("{machine} of process {}", std::process::id()),
+        )
+    };
+    request.prepare(&cache)
 }
 
 /// The results folder of a process's guests: on the command line of each QEMU, so a test finds its processes by it, and no part
@@ -83,8 +82,8 @@ pub fn turn() -> File {
 }
 
 /// A guest that is up.
-pub fn boot(request: &GuestRequest) -> Guest {
-    Guest::boot(request, &AtomicBool::new(false)).unwrap_or_else(|error| panic!("{error}"))
+pub fn boot(prepared: &PreparedGuest) -> Guest {
+    Guest::boot(prepared, &AtomicBool::new(false)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Runs a shell command in the guest with this input.

@@ -27,7 +27,7 @@ pub fn table(comparison: &Comparison, style: &Style) -> String {
             0,
             (Role::Notice, &format!("{name}: ")),
             Role::Notice,
-            label,
+            &label,
         ));
     }
     whole(out)
@@ -47,11 +47,9 @@ fn title(command: &[String], style: &Style) -> String {
 }
 
 /// The label of the emulated machine, once where both sides have the same.
-fn labels(comparison: &Comparison) -> Vec<(&'static str, &str)> {
-    match (
-        comparison.a.emulated.as_deref(),
-        comparison.b.emulated.as_deref(),
-    ) {
+fn labels(comparison: &Comparison) -> Vec<(&'static str, String)> {
+    let label = |side: &Side| side.emulation.as_ref().map(ToString::to_string);
+    match (label(&comparison.a), label(&comparison.b)) {
         (Some(a), Some(b)) if a == b => vec![("emulated", a)],
         (a, b) => a
             .map(|label| ("A emulated", label))

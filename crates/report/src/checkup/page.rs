@@ -63,7 +63,7 @@ fn header(checkup: &Checkup, name: &str) -> Markup {
             p.tool { "nearfar checkup" }
             h1 { (name) }
             p.about { (clean(&summary::circumstances(machine).join(" · "))) }
-            @if let Some(label) = &machine.origin.emulated { p.emulated { (clean(label)) } }
+            @if let Some(emulation) = &machine.origin.emulation { p.emulated { (clean(&emulation.to_string())) } }
             (tiles(checkup))
         }
         (contents(checkup))

@@ -26,13 +26,13 @@ pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
         tool: summary::name(machine),
         title: title.to_owned(),
         remark: label(survey),
-        emulated: survey.emulated.clone(),
+        emulated: survey.emulation.as_ref().map(ToString::to_string),
         ..Head::default()
     });
     for mut map in maps {
         // A table of an emulated machine always carries its label.
-        if let Some(label) = &survey.emulated {
-            map.remark += &format!("; {label}");
+        if let Some(emulation) = &survey.emulation {
+            map.remark += &format!("; {emulation}");
         }
         let pairs = details.then(|| every_pair(&map));
         out.heat_map(map);
@@ -50,9 +50,9 @@ pub fn survey(survey: &Survey, machine: &Machine, details: bool) -> Document {
 /// That the figures were measured now, or the label of the emulated machine.
 fn label(survey: &Survey) -> String {
     survey
-        .emulated
-        .clone()
-        .unwrap_or_else(|| "measured in this run".to_owned())
+        .emulation
+        .as_ref()
+        .map_or_else(|| "measured in this run".to_owned(), ToString::to_string)
 }
 
 fn every_pair(map: &HeatMap) -> Document {

@@ -1,5 +1,6 @@
 //! What the keeper of a control group did.
 
+use nearfar_machine::Emulation;
 use nearfar_prefer::cgroup::keeper::GroupReport;
 
 use super::times;
@@ -12,7 +13,7 @@ pub fn table(
     how: &str,
     near: Option<&str>,
     report: &GroupReport,
-    emulated: Option<&str>,
+    emulation: Option<&Emulation>,
     style: &Style,
 ) -> String {
     let remark = format!("CPUs {}; {:.1} s", report.cpus, report.seconds);
@@ -45,8 +46,8 @@ pub fn table(
             &format!("ended before it was told to: {ended}"),
         );
     }
-    if let Some(emulated) = emulated {
-        say(Role::Warning, emulated);
+    if let Some(emulation) = emulation {
+        say(Role::Warning, &emulation.to_string());
     }
     whole(out)
 }

@@ -118,8 +118,8 @@ fn describe(machine: &Machine) -> String {
 
 fn head(machine: &Machine) -> Drawn {
     let mut about = summary::circumstances(machine).join(", ");
-    if let Some(label) = &machine.origin.emulated {
-        about = format!("{label}, {about}");
+    if let Some(emulation) = &machine.origin.emulation {
+        about = format!("{emulation}, {about}");
     }
     let room = WIDTH - 2 * MARGIN;
     let markup = html! {

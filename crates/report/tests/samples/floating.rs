@@ -46,7 +46,7 @@ pub fn of(machine: &Machine) -> Known<Floating> {
         load_cpus: machine.cpu_states.online.clone(),
         numa_balancing: Known::Yes(false),
         elapsed_s: 24.7,
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     })
 }
 

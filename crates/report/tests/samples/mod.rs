@@ -401,7 +401,7 @@ pub fn hostile() -> Machine {
     machine.origin.product = Known::Yes(evil.to_owned());
     machine.origin.place = evil.to_owned();
     machine.origin.overlays.push(evil.to_owned());
-    machine.origin.emulated = Some(evil.to_owned());
+    machine.origin.emulation = Some(Emulation::Label(evil.to_owned()));
     for device in machine.pci.clone().known().iter_mut().flatten() {
         device.name = Some(evil.to_owned());
         device.driver = Some(evil.to_owned());
@@ -472,7 +472,7 @@ pub fn latencies(machine: &Machine) -> LatencyMatrix {
             cpu: CpuId(1),
             percent: 2.5,
         }],
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     }
 }
 

@@ -51,7 +51,7 @@ fn bandwidth(machine: &Machine) -> BandwidthMatrix {
         window_s: 0.02,
         elapsed_s: 4.0,
         warnings: vec![Warning::OtherLoad { percent: 80.0 }],
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     }
 }
 
@@ -125,7 +125,7 @@ pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
         all_cpus: all_below.is_some(),
         elapsed_s: 1.5,
         warnings: vec![Warning::OtherLoad { percent: 80.0 }],
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     }
 }
 
@@ -147,7 +147,7 @@ pub fn survey(machine: &Machine) -> Survey {
         transfer: Some(transfer(machine, None)),
         not_measured: Vec::new(),
         elapsed_s: 12.0,
-        emulated: machine.origin.emulated.clone(),
+        emulation: machine.origin.emulation.clone(),
     }
 }
 
@@ -163,6 +163,6 @@ pub fn nothing() -> Survey {
             because,
         }],
         elapsed_s: 0.1,
-        emulated: None,
+        emulation: None,
     }
 }

@@ -246,7 +246,7 @@ fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
         run.experiment.clone().into(),
         run.host.clone().into(),
         run.kernel.clone().into(),
-        run.emulated.clone().into(),
+        run.emulation.as_ref().map(ToString::to_string).into(),
         sample.number.into(),
         sample.round.into(),
         sample.started_at_s.into(),

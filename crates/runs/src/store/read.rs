@@ -1,5 +1,6 @@
 //! Listing and reading runs.
 
+use nearfar_machine::Emulation;
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 use serde::de::DeserializeOwned;
@@ -214,10 +215,15 @@ impl Store {
             samples_per_cell: row.get(13)?,
             host,
             kernel: row.get(15)?,
-            emulated: row.get(16)?,
+            emulation: row.get::<_, Option<String>>(16)?.map(emulation),
             nearfar: row.get(17)?,
             fingerprint: row.get(18)?,
             owner,
         })
     }
+}
+
+/// The emulation of a run: JSON, or the label alone that an older nearfar stored.
+fn emulation(stored: String) -> Emulation {
+    serde_json::from_str(&stored).unwrap_or(Emulation::Label(stored))
 }

@@ -13,7 +13,7 @@ use super::fault::Faults;
 use super::file::{CacheEntry, CpuCount, Description, Each, Entry, NodeEntry, Siblings};
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
-use crate::size;
+use nearfar_machine::size;
 
 const BECAUSE: &str = "a description file does not say";
 

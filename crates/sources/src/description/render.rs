@@ -8,7 +8,7 @@ use nearfar_machine::{
     NvmeSubsystem, PciAddress,
 };
 
-use crate::size;
+use nearfar_machine::size;
 
 pub(super) fn document(machine: &Machine) -> String {
     let mut out = String::new();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuId, CpuSet, Distance, MAX_NUMBER, NodeId, NodeSet};
 
 use super::words::Word;
-use crate::size;
 use crate::warnings::{Warnings, excerpt};
+use nearfar_machine::size;
 
 /// One output of numactl.
 #[derive(Default)]

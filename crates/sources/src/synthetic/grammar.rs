@@ -3,8 +3,8 @@
 use nearfar_machine::{CacheKind, Distance};
 
 use crate::error::TextError;
-use crate::size;
 use crate::warnings::excerpt;
+use nearfar_machine::size;
 
 /// What a synthetic string says.
 #[derive(Default)]

@@ -6,7 +6,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nearfar_machine::{Known, Origin, SourceKind};
+use nearfar_machine::{Emulation, Known, Origin, SourceKind};
 
 use super::cpuinfo::CpuInfo;
 use super::value;
@@ -14,8 +14,6 @@ use crate::tree::Tree;
 
 /// Longer values are cut: nothing that names a machine is.
 const LONGEST: usize = 256;
-/// The label of an emulated machine names a delay for each distance.
-const LONGEST_LABEL: usize = 1024;
 
 /// Reads where the tree comes from.
 pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
@@ -87,7 +85,8 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
         .ok()
         .map(|since| since.as_secs());
     origin.taken_at_s = now.filter(|_| tree.is_live());
-    origin.emulated = word(tree, "proc/cmdline", usize::MAX).and_then(|cmdline| emulated(&cmdline));
+    origin.emulation =
+        word(tree, "proc/cmdline", usize::MAX).and_then(|cmdline| emulation(&cmdline));
     origin
 }
 
@@ -125,18 +124,18 @@ fn mainframe(sysinfo: &str) -> Option<String> {
     (!text.is_empty()).then(|| cut(&text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
-/// The label that the lab shows its guests on the kernel command line: `nearfar.lab="two-node; software emulation; ..."`.
-/// The kernel takes a word with a dot for a module's parameter and passes it to no program.
-fn emulated(cmdline: &str) -> Option<String> {
-    let (_, label) = cmdline.split_once("nearfar.lab=\"")?;
-    let label: String = label
-        .split('"')
-        .next()?
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(LONGEST_LABEL)
-        .collect();
-    (!label.is_empty()).then_some(label)
+/// The description that the lab puts into its guests' command line as JSON: `nearfar.lab={"machine":"two-node",...}`; a
+/// label in quotes before 0.1. The kernel takes a word with a dot for a module's parameter and passes it to no program.
+fn emulation(cmdline: &str) -> Option<Emulation> {
+    let (_, text) = cmdline.split_once("nearfar.lab=")?;
+    let mut values = serde_json::Deserializer::from_str(text).into_iter();
+    match values.next()? {
+        Ok(Emulation::Label(label)) if label.is_empty() => None,
+        Ok(emulation) => Some(emulation),
+        Err(error) => Some(Emulation::Label(format!(
+            "an emulated machine whose description cannot be read: {error}"
+        ))),
+    }
 }
 
 /// `Linux version 6.12.0-1-amd64 (builder@host) ...`
@@ -226,15 +225,33 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_of_the_lab_carries_its_label() {
-        let label = |cmdline| super::emulated(cmdline);
-        let booted =
-            "quiet nearfar.lab=\"two-node, software emulation, delays 10: 400 ns\" panic=-1";
+    fn a_guest_of_the_lab_carries_its_description() {
+        let booted = r#"nearfar.lab={"label":"x","machine":"two\u0020node","kernel":"6.12","architecture":"x86_64","acceleration":"tcg"} quiet"#;
+        let emulation = super::emulation(booted).unwrap();
+        let guest = emulation.guest().unwrap();
         assert_eq!(
-            label(booted).as_deref(),
-            Some("two-node, software emulation, delays 10: 400 ns")
+            (guest.machine.as_str(), guest.kernel.as_str()),
+            ("two node", "6.12")
         );
-        assert_eq!(label("quiet nearfar.lab=\"cut o").as_deref(), Some("cut o"));
+    }
+
+    #[test]
+    fn a_label_in_quotes_is_read_and_what_cannot_be_read_is_said() {
+        let label = |cmdline| super::emulation(cmdline).map(|emulation| emulation.to_string());
+        assert_eq!(
+            label("quiet nearfar.lab=\"two-node, delays 10: 400 ns\" panic=-1").as_deref(),
+            Some("two-node, delays 10: 400 ns")
+        );
+        for unreadable in [
+            "quiet nearfar.lab=\"cut o",
+            "nearfar.lab={} quiet",
+            "nearfar.lab=x",
+        ] {
+            assert!(
+                label(unreadable).is_some_and(|label| label.contains("cannot be read")),
+                "{unreadable}"
+            );
+        }
         for other in ["quiet panic=-1", "nearfar.lab=\"\"", "nearfar.lab="] {
             assert_eq!(label(other), None, "{other}");
         }

@@ -109,7 +109,7 @@ impl Latency {
     pub fn run(self, colour: Colour) -> Outcome {
         let machine =
             nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
-        let options = self.options(machine.origin.emulated.is_some())?;
+        let options = self.options(machine.origin.emulation.is_some())?;
         let survey = survey::measure(&machine, &options).map_err(|error| match error {
             ProbeError::NoSuchNode { .. }
             | ProbeError::NoCpus { .. }

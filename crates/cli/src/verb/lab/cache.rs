@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand, ValueEnum};
 use nearfar_lab::cache::{Cache, CacheEntry, CacheLock, Kind, Trimmed};
+use nearfar_machine::size;
 use nearfar_report::cache as report;
-use nearfar_sources::parse_size;
 use serde::Serialize;
 
 use super::guest_args::failure;
@@ -125,7 +125,7 @@ impl Clearable {
 }
 
 fn limit_size(text: &str) -> Result<u64, String> {
-    let bytes = parse_size(text, 1).filter(|&bytes| bytes == 0 || bytes >= MIN_LIMIT_BYTES);
+    let bytes = size::parse(text, 1).filter(|&bytes| bytes == 0 || bytes >= MIN_LIMIT_BYTES);
     bytes.ok_or_else(|| "not 0 or a size of at least 1M, such as 8G or 500M".to_owned())
 }
 

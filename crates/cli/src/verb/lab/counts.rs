@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nearfar_lab::delay::DelayRegion;
+use nearfar_machine::Emulation;
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -22,13 +23,13 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to write. Each version of the file is whole: it is written beside its name and renamed.
-    pub fn start(region: Arc<DelayRegion>, file: PathBuf, label: String) -> Self {
+    pub fn start(region: Arc<DelayRegion>, file: PathBuf, emulation: Emulation) -> Self {
         let (stop, stopped) = channel();
         let writer = std::thread::spawn(move || {
             loop {
                 let last = stopped.recv_timeout(PERIOD) != Err(RecvTimeoutError::Timeout);
                 let answer = Answer {
-                    emulated: &label,
+                    emulation: &emulation,
                     counts: region.counts(),
                 };
                 output::write_file(
@@ -56,7 +57,7 @@ impl Watch {
 
 #[derive(serde::Serialize)]
 struct Answer<'a> {
-    emulated: &'a str,
+    emulation: &'a Emulation,
     #[serde(flatten)]
     counts: nearfar_lab::delay::Counts,
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nearfar_lab::delay::DelaySpec;
-use nearfar_lab::guest::{Guest, GuestRequest, Root, StartKind};
-use nearfar_lab::order::Order;
-use nearfar_lab::qemu::Acceleration;
-use nearfar_lab::scale::Scale;
+use nearfar_lab::guest::{Guest, PreparedGuest, Root, StartKind};
+use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError};
+use nearfar_machine::{Acceleration, NodeLimits};
 use nearfar_sources::{Request, Want};
 
 use crate::failure::Failure;
@@ -25,7 +24,7 @@ pub struct GuestArgs {
     machine: String,
     /// Cut each node down, such as cpus=2,memory=512M; nodes without CPUs or memory stay so
     #[arg(long, value_name = "SCALE")]
-    scale: Option<Scale>,
+    scale: Option<NodeLimits>,
     /// x86_64, arm64 or powerpc64le [default: the machine's own, or this host's]
     #[arg(long, value_name = "ARCH")]
     arch: Option<Arch>,
@@ -76,13 +75,16 @@ enum Accel {
 impl GuestArgs {
     /// The same guest with one thing set otherwise, as `ab` writes it: `kernel=6.1`.
     pub fn with(mut self, key: &str, value: &str) -> Result<Self, String> {
+        fn text(error: impl std::fmt::Display) -> String {
+            error.to_string()
+        }
         match key {
             "machine" => value.clone_into(&mut self.machine),
             "kernel" => self.kernel = Some(value.to_owned()),
             "append" => self.append.push(value.to_owned()),
             "arch" => self.arch = Some(value.parse()?),
-            "scale" => self.scale = Some(value.parse()?),
-            "delay" => self.delay = Some(value.parse()?),
+            "scale" => self.scale = Some(value.parse().map_err(text)?),
+            "delay" => self.delay = Some(value.parse().map_err(text)?),
             _ => {
                 return Err(format!(
                     "{key}: not one of machine, kernel, append, arch, scale, delay"
@@ -92,8 +94,8 @@ impl GuestArgs {
         Ok(self)
     }
 
-    /// The order for the lab.
-    pub fn order(&self) -> Result<Order, Failure> {
+    /// The request for the lab.
+    pub fn request(&self) -> Result<GuestRequest, Failure> {
         let machine = nearfar_sources::read(&Request::source(&self.machine, Want::all()))
             .map_err(Failure::input)?;
         let name = self
@@ -102,8 +104,8 @@ impl GuestArgs {
             .next()
             .unwrap_or(&self.machine)
             .to_owned();
-        Ok(Order {
-            scale: self.scale.unwrap_or_default(),
+        Ok(GuestRequest {
+            limits: self.scale.unwrap_or_default(),
             arch: self.arch,
             kernel: self.kernel.clone(),
             append: self.append.clone(),
@@ -123,13 +125,13 @@ impl GuestArgs {
             cold: self.cold,
             boot_timeout: Duration::from_secs(self.boot_timeout),
             command_timeout: self.command_timeout.map(Duration::from_secs),
-            ..Order::new(machine, name)
+            ..GuestRequest::new(machine, name)
         })
     }
 }
 
 /// Starts a guest; says on standard error which boots failed by chance before, and why it is one that cannot be saved.
-pub fn booted(request: &GuestRequest, cancel: &AtomicBool) -> Result<Guest, Failure> {
+pub fn booted(request: &PreparedGuest, cancel: &AtomicBool) -> Result<Guest, Failure> {
     let guest = Guest::boot(request, cancel).map_err(failure)?;
     for why in guest.failed_boots() {
         output::say!("note: the guest was booted again: {why}");
@@ -143,9 +145,10 @@ pub fn booted(request: &GuestRequest, cancel: &AtomicBool) -> Result<Guest, Fail
 /// What the caller has to fix is wrong input; the rest the system refused.
 pub fn failure(error: LabError) -> Failure {
     match error {
-        LabError::Design(_) | LabError::Kernel { .. } | LabError::Content { .. } => {
-            Failure::input(error)
-        }
+        LabError::Design(_)
+        | LabError::Delay(_)
+        | LabError::Kernel { .. }
+        | LabError::Content { .. } => Failure::input(error),
         _ => Failure::refused(error),
     }
 }

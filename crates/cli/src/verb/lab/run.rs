@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, GuestRequest, Signals, Streams, command_line};
+use nearfar_lab::guest::{Exec, PreparedGuest, Signals, Streams, command_line};
 
 use super::counts;
 use super::guest_args::{GuestArgs, booted, failure};
@@ -87,26 +87,26 @@ impl Shell {
 }
 
 /// What the guest is made of; says on standard error what it could not reproduce.
-fn prepare(guest: &GuestArgs) -> Result<GuestRequest, Failure> {
-    let order = guest.order()?;
-    let request = Cache::of_user()
-        .and_then(|cache| order.prepare(&cache))
+fn prepare(guest: &GuestArgs) -> Result<PreparedGuest, Failure> {
+    let request = guest.request()?;
+    let prepared = Cache::of_user()
+        .and_then(|cache| request.prepare(&cache))
         .map_err(failure)?;
-    for note in &request.notes {
+    for note in &prepared.design.notes {
         output::say!("note: {note}");
     }
-    Ok(request)
+    Ok(prepared)
 }
 
 /// Runs a command in a guest with this process's streams.
-fn inside(request: &GuestRequest, exec: &Exec, counts: Option<PathBuf>) -> Outcome {
+fn inside(request: &PreparedGuest, exec: &Exec, counts: Option<PathBuf>) -> Outcome {
     let cancel = signals::cancel_flag();
     let mut guest = booted(request, &cancel)?;
     let streams = Streams::inherited().map_err(Failure::refused)?;
     let signals = Signals::of_process().map_err(failure)?;
     let watch = counts
         .zip(guest.delay_region())
-        .map(|(file, region)| counts::Watch::start(region, file, request.label.clone()));
+        .map(|(file, region)| counts::Watch::start(region, file, request.emulation()));
     let exit = guest.exec(exec, streams, &signals).map_err(failure)?;
     if let Some(watch) = watch {
         watch.finish()?;

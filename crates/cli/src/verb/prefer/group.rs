@@ -69,13 +69,13 @@ impl Kept {
                 output::json("prefer-group/1", Some(&machine.origin), &self)? + "\n"
             }
             (Format::Table, KeptGroupReport::Cpuset(report)) => {
-                let emulated = machine.origin.emulated.as_deref();
+                let emulation = machine.origin.emulation.as_ref();
                 nearfar_report::prefer::group::table(
                     &self.group,
                     &self.how,
                     near,
                     report,
-                    emulated,
+                    emulation,
                     style,
                 )
             }
@@ -84,7 +84,7 @@ impl Kept {
                 how + &nearfar_report::prefer::table(
                     report,
                     near,
-                    machine.origin.emulated.as_deref(),
+                    machine.origin.emulation.as_ref(),
                     style,
                 )
             }

@@ -11,7 +11,7 @@ use nearfar_machine::{PciAddress, RootBus};
 use crate::design::hardware::Bridge;
 use crate::kernels::Series;
 
-use crate::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 
 use super::{Board, NodeNumbers};
 

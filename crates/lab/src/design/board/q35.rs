@@ -2,7 +2,7 @@
 
 use crate::design::MemoryRange;
 
-use crate::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 
 use super::{Board, contiguous};
 

@@ -8,7 +8,7 @@ use nearfar_machine::{PciAddress, RootBus};
 use crate::design::MemoryRange;
 use crate::design::hardware::Bridge;
 
-use crate::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 
 use super::{Board, NodeNumbers, contiguous, expander};
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use crate::cache::RECORD_FORMAT;
 use crate::error::LabError;
 use crate::guest::arguments::{self, Purpose};
-use crate::guest::{GuestRequest, launch};
+use crate::guest::{PreparedGuest, launch};
 use crate::packages::sha256;
-use crate::qemu::Acceleration;
+use nearfar_machine::Acceleration;
 
 /// The name of a saved guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,25 +28,18 @@ impl Key {
     ///
     /// # Errors
     /// When QEMU, the kernel or the firmware is gone.
-    pub fn of(request: &GuestRequest, kernel: &Path, archive: &[u8]) -> Result<Self, LabError> {
+    pub fn of(prepared: &PreparedGuest, kernel: &Path, archive: &[u8]) -> Result<Self, LabError> {
         // Any folder may be shared with a guest that starts from it.
-        let same = GuestRequest {
-            results: None,
-            delay: None,
-            ..request.clone()
-        };
-        let mut kernel_without_folder = same.kernel.clone();
-        kernel_without_folder.modules = kernel_without_folder.modules.map(|_| PathBuf::from("/"));
-        let same = GuestRequest {
-            kernel: kernel_without_folder,
-            ..same
-        };
+        let mut same = prepared.clone();
+        same.request.results = None;
+        same.delay = None;
+        same.kernel.modules = same.kernel.modules.map(|_| PathBuf::from("/"));
         let words = arguments::arguments(&same, Purpose::Load, kernel, &launch::shown);
         let mut text = format!("format {RECORD_FORMAT}\n");
         // The kernel as the user has it: the file that is loaded may be one of the cache, whose times are those of its last use.
-        for file in [&request.qemu.program, &request.kernel.image]
+        for file in [&prepared.qemu.program, &prepared.kernel.image]
             .into_iter()
-            .chain(&request.design.firmware)
+            .chain(&prepared.design.firmware)
         {
             text += &format!("file {}\n", identity(file)?);
         }
@@ -59,7 +52,7 @@ impl Key {
             archive.len(),
             first_root.finish()
         );
-        if request.acceleration == Acceleration::Kvm {
+        if prepared.acceleration == Acceleration::Kvm {
             text += &host_cpu();
         }
         let _ = writeln!(text, "{}", words.join("\n"));

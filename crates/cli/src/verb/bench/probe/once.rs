@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use nearfar_bench::matrix::{self, Matrix, MatrixCell, Policy, Sample};
 use nearfar_bench::probe::{ChildError, Where};
-use nearfar_machine::Machine;
+use nearfar_machine::{Emulation, Machine};
 use serde::Serialize;
 
 use super::{PROGRAM, Probe, refusal};
@@ -20,7 +20,7 @@ struct Once<'a> {
     cell: MatrixCell,
     #[serde(flatten)]
     sample: &'a Sample,
-    emulated: Option<&'a str>,
+    emulation: Option<&'a Emulation>,
 }
 
 impl Probe {
@@ -62,7 +62,7 @@ impl Probe {
             Ok(error) => refusal(*error),
             Err(error) => Failure::Refused(anyhow::Error::from_boxed(error)),
         })?;
-        let emulated = machine.origin.emulated.as_deref();
+        let emulation = machine.origin.emulation.as_ref();
         output::print(&match self.format.format {
             Format::Table => {
                 let style = output::style(colour);
@@ -71,7 +71,7 @@ impl Probe {
                     matrix.parameters(),
                     &sample,
                     &warnings,
-                    emulated,
+                    emulation,
                     &style,
                 )
             }
@@ -81,7 +81,7 @@ impl Probe {
                 &Once {
                     cell,
                     sample: &sample,
-                    emulated,
+                    emulation,
                 },
             )?,
         })

@@ -14,7 +14,7 @@ pub fn parse(text: &str, bare: u64) -> Option<u64> {
 }
 
 /// How many bytes a unit stands for.
-pub(crate) fn unit(suffix: &str, bare: u64) -> Option<u64> {
+pub fn unit(suffix: &str, bare: u64) -> Option<u64> {
     let lower = suffix.to_ascii_lowercase();
     let shift = match lower.as_str() {
         "" => return Some(bare),

@@ -1,14 +1,14 @@
-//! From what a user asks for to what a guest is made of: every choice that was left open is taken here, once.
+//! From what a user asks for to what a guest is made of. Every open choice is made here.
 //!
 //! ```text
-//!  Order: machine, scale, arch?, kernel?, delay? ──► find QEMU, kernel, busybox ──► Design ──► GuestRequest
-//!                                                    probe KVM, plugin                         + notes for the user
+//!  GuestRequest: machine, limits, arch?, kernel?, delay? ──► find QEMU, kernel, busybox ──► Design ──► PreparedGuest
+//!                                                            probe KVM, plugin
 //! ```
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nearfar_machine::Machine;
+use nearfar_machine::{Acceleration, Machine, NodeLimits};
 
 use crate::arch::Arch;
 use crate::cache::Cache;
@@ -16,51 +16,52 @@ use crate::delay::{self, DelaySpec};
 use crate::design::Design;
 use crate::error::LabError;
 use crate::foreign;
-use crate::guest::{GuestRequest, Root};
+use crate::guest::{PreparedGuest, Root};
 use crate::kernels::{self, Kernel, Series};
-use crate::qemu::{self, Acceleration, Qemu};
-use crate::scale::{self, Scale};
+use crate::qemu::{self, Qemu};
+use crate::scale;
 
 /// A guest as a user asks for it.
 #[derive(Clone, Debug)]
-pub struct Order {
-    /// The machine to be.
+pub struct GuestRequest {
+    /// The machine to emulate.
     pub machine: Machine,
     /// What the user called it, for labels.
     pub name: String,
-    /// Cut down to this.
-    pub scale: Scale,
+    /// What its nodes are cut down to.
+    pub limits: NodeLimits,
     /// The guest's architecture; `None` for the machine's own, or the host's where the machine names none.
     pub arch: Option<Arch>,
     /// The kernel, as [`kernels::find`] takes it; `None` for the series that the machine names, where it is cached.
     pub kernel: Option<String>,
-    /// Words for the kernel's command line, after ours.
+    /// Words for the kernel's command line, after all others.
     pub append: Vec<String>,
     /// Delays of far memory.
     pub delay: DelaySpec,
-    /// How the CPUs run; `None` for KVM where it truly works.
+    /// How the CPUs run; `None` for KVM where a probe found that it works.
     pub acceleration: Option<Acceleration>,
     /// How the guest sees the host's files.
     pub root: Root,
     /// The folder the guest may write to.
     pub results: Option<PathBuf>,
-    /// Whether the kernel's console is shown. Such a guest boots: one that starts from a saved guest has no boot to show.
+    /// Whether the kernel's console is shown on standard error. Such a guest boots: a start from a saved guest has no boot to
+    /// show.
     pub console: bool,
-    /// Whether the guest boots where it could start from a saved one.
+    /// Whether the guest boots, and is not saved, where it could start from a saved one.
     pub cold: bool,
     /// How long the guest may take to come up.
     pub boot_timeout: Duration,
-    /// How long each command may take; `None` for ever.
+    /// How long each command may take; `None` for no limit.
     pub command_timeout: Option<Duration>,
 }
 
-impl Order {
-    /// An order with every choice left open.
+impl GuestRequest {
+    /// A request with every choice left open.
     pub fn new(machine: Machine, name: impl Into<String>) -> Self {
         Self {
             machine,
             name: name.into(),
-            scale: Scale::default(),
+            limits: NodeLimits::default(),
             arch: None,
             kernel: None,
             append: Vec::new(),
@@ -75,12 +76,12 @@ impl Order {
         }
     }
 
-    /// Takes the choices that were left open and finds what is needed.
+    /// Makes the choices that were left open and finds what is needed.
     ///
     /// # Errors
     /// When QEMU, a kernel or the delay plugin is missing (the error says which command brings it), or when the machine
     /// cannot be built from QEMU's parts.
-    pub fn prepare(&self, cache: &Cache) -> Result<GuestRequest, LabError> {
+    pub fn prepare(&self, cache: &Cache) -> Result<PreparedGuest, LabError> {
         let arch = self.architecture()?;
         if let Some(results) = &self.results {
             let read = std::fs::read_dir(results).map(drop);
@@ -91,7 +92,7 @@ impl Order {
         }
         let qemu = Qemu::find(arch)?;
         let kernel = self.find_kernel(cache, arch)?;
-        let machine = scale::scaled(&self.machine, self.scale)?;
+        let machine = scale::scaled(&self.machine, self.limits)?;
         let design = match Series::of_release(&kernel.release) {
             Some(series) => Design::under(&machine, arch, series)?,
             None => Design::new(&machine, arch)?,
@@ -107,12 +108,6 @@ impl Order {
         let foreign = (Some(arch) != Arch::host())
             .then(|| foreign::get(cache, arch))
             .transpose()?;
-        let label = self.label(
-            &kernel,
-            acceleration,
-            delay.as_ref().map(|delay| delay.label.as_str()),
-        );
-        let notes = design.notes.clone();
         tracing::info!(
             machine = self.name,
             arch = %arch,
@@ -121,27 +116,19 @@ impl Order {
             acceleration = ?acceleration,
             "guest chosen"
         );
-        notes
+        design
+            .notes
             .iter()
             .for_each(|note| tracing::warn!(reason = note.to_string(), "not reproduced"));
-        Ok(GuestRequest {
-            machine: self.name.clone(),
+        Ok(PreparedGuest {
+            request: self.clone(),
             design,
             kernel,
             qemu,
             acceleration,
-            append: self.append.clone(),
-            label,
             delay,
-            root: self.root,
-            results: self.results.clone(),
             foreign,
             busybox,
-            boot_timeout: self.boot_timeout,
-            command_timeout: self.command_timeout,
-            console: self.console,
-            cold: self.cold || self.console,
-            notes,
         })
     }
 
@@ -173,7 +160,7 @@ impl Order {
         kernel.inspect(|kernel| kernels::mark_used(cache, kernel))
     }
 
-    /// Delays need software emulation: under KVM nobody sees the guest's accesses. Why it is not KVM is `doctor`'s to say.
+    /// Delays need software emulation: under KVM the plugin sees no access. `lab doctor` says why it is not KVM.
     fn accelerate(&self, qemu: &Qemu, cache: &Cache, kernel: &Kernel) -> Acceleration {
         match (self.acceleration, &self.delay) {
             (Some(chosen), DelaySpec::Off) => chosen,
@@ -182,29 +169,5 @@ impl Order {
             }
             (_, DelaySpec::On(_)) => Acceleration::Tcg,
         }
-    }
-
-    /// What every figure made in this guest is labelled with.
-    fn label(&self, kernel: &Kernel, acceleration: Acceleration, delays: Option<&str>) -> String {
-        let scale = if self.scale == Scale::default() {
-            String::new()
-        } else {
-            format!(" at {}", self.scale)
-        };
-        let mut parts = vec![format!(
-            "{}{scale} as a guest: Linux {}",
-            self.name, kernel.release
-        )];
-        parts.push(match acceleration {
-            Acceleration::Kvm => "KVM".to_owned(),
-            Acceleration::Tcg => "software emulation".to_owned(),
-        });
-        parts.push(
-            delays
-                .unwrap_or("no delays: all memory equally fast")
-                .to_owned(),
-        );
-        // The label travels in double quotes on the kernel's command line.
-        parts.join(", ").replace(['"', '\n'], " ")
     }
 }

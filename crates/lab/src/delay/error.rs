@@ -1,0 +1,60 @@
+//! What can be wrong with `--delay`.
+
+use nearfar_machine::{Distance, NodeId};
+use thiserror::Error;
+
+use super::spec::MAX_DELAY_NS;
+
+/// A text that is not a value of `--delay`.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum DelaySpecError {
+    /// Not `KEY=VALUE`.
+    #[error("{0:?} is not KEY=VALUE")]
+    Item(String),
+    /// An unknown key.
+    #[error(
+        "{0:?} is not scale, base, near, far, cache, transfer, a distance (20), nodes (0-1) or one way (0:1)"
+    )]
+    Key(String),
+    /// The value of `scale`.
+    #[error("scale {0:?} is not a number between 0.01 and 1000")]
+    Scale(String),
+    /// A value in nanoseconds.
+    #[error("{0:?} is not a delay in nanoseconds (0 to {MAX_DELAY_NS})")]
+    Nanoseconds(String),
+    /// The value of `cache`.
+    #[error("cache {0:?} is not SIZE/WAYS such as 4M/16 (64 bytes a way at least, 4G at most)")]
+    Cache(String),
+    /// The value of `transfer`.
+    #[error("transfer {0:?} is not SAME/OTHER such as 500/2000")]
+    Transfer(String),
+}
+
+/// Delays that a guest cannot have.
+#[derive(Clone, PartialEq, Debug, Error)]
+pub enum DelayError {
+    /// The setup was asked for a guest without delays.
+    #[error("no delays are asked for")]
+    Off,
+    /// A distance between no two nodes.
+    #[error("no node has memory at distance {wanted}; there are {known:?}")]
+    UnknownDistance {
+        /// As it was asked for.
+        wanted: Distance,
+        /// Those between nodes with CPUs and nodes with memory.
+        known: Vec<u32>,
+    },
+    /// A node that the guest does not have.
+    #[error("the guest has no node {0} with CPUs or memory")]
+    UnknownNode(NodeId),
+    /// A derived delay above the limit.
+    #[error("scale {scale}: {delay_ns} ns for distance {distance} is more than {MAX_DELAY_NS}")]
+    TooLong {
+        /// The scale that was asked for.
+        scale: f64,
+        /// What follows from it.
+        delay_ns: f64,
+        /// The distance it was derived from.
+        distance: Distance,
+    },
+}

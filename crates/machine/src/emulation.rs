@@ -1,0 +1,174 @@
+//! What an emulated machine consists of.
+//!
+//! ```text
+//! Emulation
+//! ├─ Guest   machine, scale, kernel, architecture, acceleration
+//! │          delays: by pair of nodes, cache model, line transfers
+//! └─ Label   a text, from a file that an older nearfar wrote
+//! ```
+//!
+//! A guest of the lab finds it as JSON in its `/proc/cmdline`, after `nearfar.lab=`. The label that tables print is made
+//! from it here and nowhere else.
+
+mod json;
+mod label;
+mod node_limits;
+
+pub use node_limits::{NodeLimits, NodeLimitsError, NodeLimitsFault};
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Distance, NodeId};
+
+/// What makes a machine an emulated one. Every figure measured on such a machine carries it. `Display` gives the label.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Emulation {
+    /// A guest of the lab.
+    Guest(Box<EmulatedGuest>),
+    /// Only the label is known.
+    Label(String),
+}
+
+/// A guest of the lab.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EmulatedGuest {
+    /// Name of the emulated machine: of the gallery, or of the file that describes it.
+    pub machine: String,
+    /// What each node of that machine was cut down to.
+    #[serde(default, skip_serializing_if = "NodeLimits::is_empty")]
+    pub node_limits: NodeLimits,
+    /// Kernel release.
+    pub kernel: String,
+    /// Words that the user added to the kernel's command line.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernel_arguments: Vec<String>,
+    /// As `uname -m` says it.
+    pub architecture: String,
+    /// How the CPUs run.
+    pub acceleration: Acceleration,
+    /// QEMU's version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu: Option<String>,
+    /// Delays of memory accesses; `None` where all memory is equally fast.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delays: Option<Delays>,
+}
+
+/// How a guest's CPUs run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Acceleration {
+    /// On the host's CPUs.
+    Kvm,
+    /// In software, by QEMU's translator.
+    Tcg,
+}
+
+/// The delays that the lab's plugin adds to memory accesses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Delays {
+    /// Every pair of a node with CPUs and a node with memory.
+    pub pairs: Vec<PairDelay>,
+    /// The cache of each node, whose hits are not delayed.
+    pub cache: CacheModel,
+    /// Lines that another CPU has written.
+    pub transfer: TransferDelay,
+}
+
+/// The delay of an access that misses the cache model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PairDelay {
+    /// The node of the CPU.
+    pub cpu_node: NodeId,
+    /// The node of the memory.
+    pub memory_node: NodeId,
+    /// The distance between them.
+    pub distance: Distance,
+    /// The delay.
+    pub delay_ns: u32,
+}
+
+/// The shape of a modelled cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CacheModel {
+    /// Its size.
+    pub bytes: u64,
+    /// Its associativity.
+    pub ways: u32,
+}
+
+/// The delay of an access to a line that another CPU has written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TransferDelay {
+    /// From a CPU of the same node.
+    pub same_node_ns: u32,
+    /// From a CPU of another node.
+    pub other_node_ns: u32,
+}
+
+impl Emulation {
+    /// The guest; `None` where only a label is known.
+    pub fn guest(&self) -> Option<&EmulatedGuest> {
+        match self {
+            Self::Guest(guest) => Some(guest),
+            Self::Label(_) => None,
+        }
+    }
+
+    /// The delays, where they are known.
+    pub fn delays(&self) -> Option<&Delays> {
+        self.guest()?.delays.as_ref()
+    }
+}
+
+impl From<EmulatedGuest> for Emulation {
+    fn from(guest: EmulatedGuest) -> Self {
+        Self::Guest(Box::new(guest))
+    }
+}
+
+#[cfg(test)]
+mod samples {
+    use super::*;
+
+    pub fn delays() -> Delays {
+        let pair = |(cpu, memory, distance, delay_ns)| PairDelay {
+            cpu_node: NodeId(cpu),
+            memory_node: NodeId(memory),
+            distance: Distance(distance),
+            delay_ns,
+        };
+        let pairs = [
+            (0, 0, 10, 400),
+            (0, 1, 20, 800),
+            (1, 0, 20, 800),
+            (1, 1, 10, 400),
+        ];
+        Delays {
+            pairs: pairs.map(pair).into(),
+            cache: CacheModel {
+                bytes: 8 << 20,
+                ways: 16,
+            },
+            transfer: TransferDelay {
+                same_node_ns: 500,
+                other_node_ns: 2000,
+            },
+        }
+    }
+
+    pub fn guest() -> EmulatedGuest {
+        EmulatedGuest {
+            machine: "two-node".to_owned(),
+            node_limits: NodeLimits {
+                cpus: Some(2),
+                memory_bytes: Some(512 << 20),
+            },
+            kernel: "6.12.9".to_owned(),
+            kernel_arguments: vec!["numa=fake=2".to_owned()],
+            architecture: "x86_64".to_owned(),
+            acceleration: Acceleration::Tcg,
+            qemu: Some("10.0.2".to_owned()),
+            delays: Some(delays()),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The label that tables, pages and pictures print beside figures of an emulated machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::{Acceleration, CacheModel, Delays, EmulatedGuest, Emulation, PairDelay, TransferDelay};
+use crate::id::Distance;
+use crate::size;
+
+impl fmt::Display for Emulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Guest(guest) => guest.fmt(f),
+            Self::Label(label) => f.write_str(label),
+        }
+    }
+}
+
+/// `two-node at cpus=2 as a guest: Linux 6.12.9 with numa=fake=2, KVM, no delays: all memory equally fast`.
+impl fmt::Display for EmulatedGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.machine)?;
+        if !self.node_limits.is_empty() {
+            write!(f, " at {}", self.node_limits)?;
+        }
+        write!(f, " as a guest: Linux {}", self.kernel)?;
+        if !self.kernel_arguments.is_empty() {
+            write!(f, " with {}", self.kernel_arguments.join(" "))?;
+        }
+        write!(f, ", {}, ", self.acceleration)?;
+        match &self.delays {
+            Some(delays) => delays.fmt(f),
+            None => f.write_str("no delays: all memory equally fast"),
+        }
+    }
+}
+
+impl fmt::Display for Acceleration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "KVM",
+            Self::Tcg => "software emulation",
+        })
+    }
+}
+
+/// `delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns`.
+impl fmt::Display for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            pairs,
+            cache,
+            transfer,
+        } = self;
+        let pairs = by_distance(pairs).unwrap_or_else(|| by_pair(pairs));
+        write!(
+            f,
+            "delays {pairs}; cache {cache} ways a node; transfer {transfer} ns"
+        )
+    }
+}
+
+/// `10: 400 ns, 20: 800 ns`, where the distance decides.
+fn by_distance(pairs: &[PairDelay]) -> Option<String> {
+    let mut delays: BTreeMap<Distance, BTreeSet<u32>> = BTreeMap::new();
+    for pair in pairs {
+        delays
+            .entry(pair.distance)
+            .or_default()
+            .insert(pair.delay_ns);
+    }
+    let parts: Option<Vec<String>> = delays
+        .iter()
+        .map(|(distance, delays)| match delays.first() {
+            Some(ns) if delays.len() == 1 => Some(format!("{}: {ns} ns", distance.0)),
+            _ => None,
+        })
+        .collect();
+    Some(parts?.join(", "))
+}
+
+/// `0:0: 400 ns, 0:1: 800 ns`: the node of the CPU, the node of the memory.
+fn by_pair(pairs: &[PairDelay]) -> String {
+    let parts: Vec<String> = pairs
+        .iter()
+        .map(|pair| {
+            format!(
+                "{}:{}: {} ns",
+                pair.cpu_node.0, pair.memory_node.0, pair.delay_ns
+            )
+        })
+        .collect();
+    parts.join(", ")
+}
+
+/// As `--delay cache=` takes it: `8M/16`.
+impl fmt::Display for CacheModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", size::render(self.bytes), self.ways)
+    }
+}
+
+/// As `--delay transfer=` takes it: `500/2000`.
+impl fmt::Display for TransferDelay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.same_node_ns, self.other_node_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{NodeLimits, samples};
+
+    #[test]
+    fn a_label_names_the_machine_its_kernel_and_its_delays() {
+        let mut guest = samples::guest();
+        assert_eq!(
+            guest.to_string(),
+            "two-node at cpus=2,memory=512M as a guest: Linux 6.12.9 with numa=fake=2, software emulation, \
+             delays 10: 400 ns, 20: 800 ns; cache 8M/16 ways a node; transfer 500/2000 ns"
+        );
+        guest.node_limits = NodeLimits::default();
+        guest.kernel_arguments.clear();
+        guest.delays = None;
+        assert_eq!(
+            guest.to_string(),
+            "two-node as a guest: Linux 6.12.9, software emulation, no delays: all memory equally fast"
+        );
+    }
+
+    #[test]
+    fn delays_that_differ_at_one_distance_are_named_by_pair() {
+        let mut delays = samples::delays();
+        delays.pairs[1].delay_ns = 900;
+        assert!(
+            delays
+                .to_string()
+                .starts_with("delays 0:0: 400 ns, 0:1: 900 ns, 1:0: 800 ns, 1:1: 400 ns; cache")
+        );
+    }
+}
