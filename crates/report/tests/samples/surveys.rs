@@ -85,7 +85,7 @@ pub fn transfer(machine: &Machine, all_below: Option<u32>) -> TransferMatrix {
     for (index, &first) in cpus.iter().enumerate() {
         for &second in &cpus[index + 1..] {
             let nodes = (machine.node_of(first), machine.node_of(second));
-            let nearness = match (second.0 - first.0, nodes.0 == nodes.1) {
+            let nearness = match (second.0.abs_diff(first.0), nodes.0 == nodes.1) {
                 (1, true) if first.0 % 2 == 0 => Nearness::Core,
                 (2..8, true) => Nearness::Cache,
                 (_, true) => Nearness::Node,
