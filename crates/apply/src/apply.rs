@@ -14,13 +14,14 @@ use crate::check::{PlanError, check};
 use crate::error::ApplyError;
 use crate::history::{RunState, state_of};
 use crate::journal::{self, Header, JOURNAL_FORMAT};
-use crate::lock::Lock;
 use crate::outcome::Outcome;
 use crate::owner;
+use crate::run_files::RunFiles as _;
 use crate::run_id::RunId;
-use crate::state::StateDir;
 use crate::system::System;
 use crate::target::Target;
+use nearfar_lease::Lock;
+use nearfar_lease::StateDir;
 use run::Carrying;
 
 /// How to carry a plan out.
@@ -72,7 +73,7 @@ pub fn apply_with(
         // Nothing to write down, so nobody has to be allowed to.
         return Ok(Outcome::default());
     }
-    let state = StateDir::make(target)?;
+    let state = StateDir::make(&target.location())?;
     let _lock = Lock::take(&state, options.wait, options.cancel.as_deref())?;
     let (run, notes) = next_run(&state, boot.as_deref(), options.force)?;
     let header = Header {

@@ -4,9 +4,11 @@
 use std::io;
 use std::path::PathBuf;
 
+use nearfar_lease::StateError;
+use nearfar_proc::error_text;
+
 use crate::check::PlanError;
 use crate::run_id::RunId;
-use crate::target::plain;
 
 /// Why a verb did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +17,7 @@ pub enum ApplyError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The tree cannot be opened.
-    #[error("cannot open {}: {}", root.display(), plain(error))]
+    #[error("cannot open {}: {}", root.display(), error_text(error))]
     Root {
         /// The directory given.
         root: PathBuf,
@@ -87,4 +89,14 @@ pub enum ApplyError {
     /// Interrupted while waiting for the lock.
     #[error("interrupted before anything was changed")]
     Cancelled,
+}
+
+impl From<StateError> for ApplyError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::Directory { place, because } => Self::StateDir { place, because },
+            StateError::Locked { holder, lock } => Self::Locked { holder, lock },
+            StateError::Cancelled => Self::Cancelled,
+        }
+    }
 }

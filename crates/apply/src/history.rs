@@ -1,5 +1,6 @@
 //! The runs that were made here, from their journals.
 
+use nearfar_proc::error_text;
 use std::io;
 
 use serde::Serialize;
@@ -8,12 +9,13 @@ use crate::error::ApplyError;
 use crate::journal::{self, Contents, Header, Progress, Written};
 use crate::owner::Mismatch;
 use crate::rollback::writer;
+use crate::run_files::RunFiles as _;
 use crate::run_id::RunId;
 use crate::setting::Setting;
-use crate::state::StateDir;
 use crate::system::{System, text};
-use crate::target::{Target, plain};
+use crate::target::Target;
 use crate::undo::{Found, found, other_owner};
+use nearfar_lease::StateDir;
 
 /// A run of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -126,7 +128,7 @@ pub fn history(target: &Target) -> Result<Vec<Run>, ApplyError> {
 /// # Errors
 /// As [`history`].
 pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<Run>, ApplyError> {
-    let Some(state) = StateDir::find(target)? else {
+    let Some(state) = StateDir::find(&target.location())? else {
         return Ok(Vec::new());
     };
     let boot = target.boot(system);
@@ -231,7 +233,7 @@ impl View<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return RunChangeState::Gone,
             Err(error) => {
                 return RunChangeState::NotRead {
-                    because: plain(&error),
+                    because: error_text(&error),
                 };
             }
         };

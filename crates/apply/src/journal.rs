@@ -12,35 +12,28 @@
 mod read;
 mod writes;
 
+use nearfar_proc::error_text;
 use std::fs::File;
 use std::io;
-use std::time::SystemTime;
 
+use nearfar_lease::StateDir;
+use nearfar_lease::lines;
 use nearfar_placement::change::Owner;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use read::{Contents, lines, read};
+pub(crate) use read::{Contents, read};
 pub(crate) use writes::{Progress, Written};
 
 use crate::error::ApplyError;
+use crate::run_files::RunFiles as _;
 use crate::run_id::RunId;
 use crate::setting::Setting;
-use crate::state::StateDir;
 use crate::system::System;
-use crate::target::plain;
 
 pub(crate) const JOURNAL_FORMAT: u32 = 1;
 
-/// A line of a journal: of a run's, or of a lease's.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Line<R = Record> {
-    /// Counted from 0.
-    pub(crate) n: u64,
-    /// Seconds since 1970.
-    pub(crate) at_s: u64,
-    #[serde(flatten)]
-    pub(crate) record: R,
-}
+/// A line of a journal.
+type Line = lines::Line<Record>;
 
 /// What happened, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -118,7 +111,7 @@ impl Journal {
         let place = state.journal_place(run);
         let failed = |error: &io::Error| ApplyError::Journal {
             file: place.clone(),
-            because: plain(error),
+            because: error_text(error),
         };
         let file = state.create(run).map_err(|error| failed(&error))?;
         let mut journal = Self {
@@ -153,7 +146,7 @@ impl Journal {
         };
         let file = open().map_err(|error| ApplyError::Unreadable {
             file: place.clone(),
-            because: plain(&error),
+            because: error_text(&error),
         })?;
         Ok(Self {
             file,
@@ -172,9 +165,9 @@ impl Journal {
                 "an earlier line could be neither finished nor cut off",
             ));
         }
-        let line = render(&Line {
+        let line = lines::render(&Line {
             n: self.next,
-            at_s: now_s(),
+            at_s: lines::now_s(),
             record,
         })?;
         if let Err(error) = system.record(&self.file, line.as_bytes()) {
@@ -185,16 +178,4 @@ impl Journal {
         self.next += 1;
         Ok(())
     }
-}
-
-/// The line's text, with its checksum and end.
-pub(crate) fn render<R: Serialize>(line: &Line<R>) -> io::Result<String> {
-    let json = serde_json::to_string(line)?;
-    Ok(format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes())))
-}
-
-pub(crate) fn now_s() -> u64 {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
 }

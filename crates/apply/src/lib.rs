@@ -19,23 +19,19 @@
 
 mod apply;
 mod check;
-pub mod cpuset;
 mod error;
 pub mod export;
 mod history;
 mod journal;
-pub mod lease;
-mod lock;
 mod outcome;
 mod owner;
 mod rebind;
 mod rollback;
+mod run_files;
 mod run_id;
 mod setting;
-mod state;
 pub mod system;
 mod target;
-pub mod trusted;
 mod undo;
 
 pub use apply::{ApplyOptions, apply, apply_with, check_plan};

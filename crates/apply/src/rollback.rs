@@ -5,13 +5,14 @@ use std::time::Duration;
 use crate::error::ApplyError;
 use crate::history::{RunState, state_of};
 use crate::journal::{self, Contents, Journal, Record, Written};
-use crate::lock::Lock;
 use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
+use crate::run_files::RunFiles as _;
 use crate::run_id::RunId;
-use crate::state::StateDir;
 use crate::system::System;
 use crate::target::Target;
 use crate::undo::Undo;
+use nearfar_lease::Lock;
+use nearfar_lease::StateDir;
 
 /// How to undo.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +49,7 @@ pub fn rollback_with(
         changes: Vec::new(),
         notes: Vec::new(),
     };
-    let Some(state) = StateDir::find(target)? else {
+    let Some(state) = StateDir::find(&target.location())? else {
         return match options.run {
             Some(run) => Err(ApplyError::NoSuchRun {
                 run,

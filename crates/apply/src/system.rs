@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{self, Write};
 
 pub use rooted::Rooted;
-pub(crate) use rooted::open_directory;
 
 /// The files of a system. Paths are absolute and mean "below the root".
 pub trait System {

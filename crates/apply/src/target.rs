@@ -1,13 +1,11 @@
 //! What is changed: the live system, or the same files below a directory.
 
-use std::io;
 use std::path::PathBuf;
+
+use nearfar_lease::{Location, STATE_DIR};
 
 use crate::error::ApplyError;
 use crate::system::{Rooted, System, first_line};
-
-/// Where the journal lies unless somebody says otherwise.
-pub(crate) const STATE_DIR: &str = "/var/lib/nearfar";
 
 /// The live system or a directory tree, and where its journal is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,33 +58,23 @@ impl Target {
         if self.is_tree() { None } else { id() }
     }
 
-    /// Where the journal is, for messages.
+    /// Where its journals are kept.
+    pub(crate) fn location(&self) -> Location {
+        match (&self.state_dir, &self.root) {
+            (Some(directory), _) => Location::Directory(directory.clone()),
+            (None, Some(root)) => Location::InTree(root.clone()),
+            (None, None) => Location::Directory(STATE_DIR.into()),
+        }
+    }
+
+    /// The same, for messages.
     pub(crate) fn place(&self) -> String {
-        let below = || self.root.as_ref().map(|root| root.join(&STATE_DIR[1..]));
-        let place = self
-            .state_dir
-            .clone()
-            .or_else(below)
-            .unwrap_or_else(|| STATE_DIR.into());
-        place.display().to_string()
+        self.location().path().display().to_string()
     }
 
     /// The target's host name, where it tells.
     pub(crate) fn host(&self, system: &dyn System) -> Option<String> {
         first_line(system, "/proc/sys/kernel/hostname")
             .or_else(|| first_line(system, "/etc/hostname"))
-    }
-}
-
-/// The system's own words for an error, without Rust's "(os error 28)".
-pub(crate) fn plain(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) => {
-            let text = error.to_string();
-            text.strip_suffix(&format!(" (os error {code})"))
-                .map(str::to_owned)
-                .unwrap_or(text)
-        }
-        None => error.to_string(),
     }
 }

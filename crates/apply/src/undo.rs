@@ -11,6 +11,7 @@
 //!  Where its number or name is another device's now, nothing is written whatever the file shows.
 //! ```
 
+use nearfar_proc::error_text;
 use std::io;
 
 use nearfar_machine::PciAddress;
@@ -21,7 +22,6 @@ use crate::owner::{self, Mismatch};
 use crate::rebind::{bound_driver, may_rebind, rebind};
 use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
-use crate::target::plain;
 
 /// How a write is put back.
 pub(crate) struct Undo<'a> {
@@ -72,7 +72,7 @@ impl Undo<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return UndoResult::Gone,
             Err(error) => {
                 return UndoResult::Failed {
-                    error: plain(&error),
+                    error: error_text(&error),
                 };
             }
         };
@@ -111,7 +111,7 @@ impl Undo<'_> {
         written.progress = Progress::Undoing;
         if let Err(error) = self.system.write(&path, intent.old.as_bytes()) {
             return UndoResult::Failed {
-                error: plain(&error),
+                error: error_text(&error),
             };
         }
         match text(self.system, &path) {
@@ -123,7 +123,7 @@ impl Undo<'_> {
             }
             Err(error) => {
                 return UndoResult::Failed {
-                    error: plain(&error),
+                    error: error_text(&error),
                 };
             }
         }
@@ -162,7 +162,7 @@ impl Undo<'_> {
         bound.map(|()| None).map_err(|error| {
             format!(
                 "the node is as before, but driver {driver} could not be bound again: {}",
-                plain(&error)
+                error_text(&error)
             )
         })
     }

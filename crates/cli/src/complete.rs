@@ -224,7 +224,10 @@ fn subsystems() -> Candidates {
 fn processes() -> Candidates {
     let named = |pid: i32| {
         let name = tasks::name(pid).unwrap_or_default();
-        candidate(pid.to_string(), name.to_text().replace(char::is_control, ""))
+        candidate(
+            pid.to_string(),
+            name.to_text().replace(char::is_control, ""),
+        )
     };
     tasks::processes()
         .unwrap_or_default()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nearfar_apply::lease::Lease;
+use nearfar_lease::Lease;
 use nearfar_proc::choice::written;
 
 use crate::experiment::BoxError;

@@ -19,7 +19,7 @@ pub mod members;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use nearfar_apply::cpuset;
+use nearfar_lease::cpuset;
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
 use nearfar_proc::mountinfo::{self, Mount};
@@ -85,7 +85,7 @@ pub enum CgroupError {
     },
     /// The lease over the cpuset was refused.
     #[error(transparent)]
-    Lease(#[from] nearfar_apply::lease::LeaseError),
+    Lease(#[from] nearfar_lease::LeaseError),
 }
 
 /// Through what a group can be kept.

@@ -33,7 +33,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::lease::Leases;
+use nearfar_lease::Leases;
 use nearfar_machine::{CpuSet, Machine, NodeId};
 
 pub use error::KeeperError;

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::lease::Leases;
+use nearfar_lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
 use nearfar_proc::{affinity, tasks};

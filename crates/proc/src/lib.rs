@@ -28,6 +28,7 @@ pub mod cgroup;
 pub mod choice;
 pub mod comm;
 pub mod cpu_times;
+mod error;
 pub mod maps;
 pub mod meminfo;
 pub mod mountinfo;
@@ -43,5 +44,6 @@ pub mod tasks;
 mod text;
 
 pub use comm::Comm;
+pub use error::error_text;
 pub use schedstat::RunTime;
 pub use stat::{Stat, TaskId};

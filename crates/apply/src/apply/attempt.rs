@@ -1,5 +1,6 @@
 //! One write: journalled, made, read back; and when it does not hold, as if it had not been.
 
+use nearfar_proc::error_text;
 use std::io;
 
 use crate::journal::{Intent, Journal, Progress, Record, Written};
@@ -7,7 +8,6 @@ use crate::outcome::UndoResult;
 use crate::rebind::rebind;
 use crate::setting::{Setting, shows_another};
 use crate::system::{System, text};
-use crate::target::plain;
 use crate::undo::Undo;
 
 /// What came of an attempt to write.
@@ -41,7 +41,7 @@ pub(super) fn attempt(
             path,
             old,
             new,
-            reason = plain(&error),
+            reason = error_text(&error),
             "not written: the journal cannot be written"
         );
         return Attempt::NotJournalled(error);
@@ -74,7 +74,7 @@ pub(super) fn attempt(
 fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, String> {
     let path = intent.setting.path();
     let now = text(system, &path)
-        .map_err(|error| format!("written, but cannot be read back: {}", plain(&error)))?;
+        .map_err(|error| format!("written, but cannot be read back: {}", error_text(&error)))?;
     if !intent.setting.same(&now, &intent.new) {
         return Err(shows_another(&intent.setting, &intent.new, &now));
     }
@@ -84,7 +84,7 @@ fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, St
         rebind(system, *device, driver).map_err(|error| {
             format!(
                 "driver {driver} could not be bound again: {}",
-                plain(&error)
+                error_text(&error)
             )
         })?;
     }
@@ -99,21 +99,21 @@ fn refused(
     tree: bool,
 ) -> Attempt {
     let (path, new) = (written.intent.setting.path(), written.intent.new.trim_end());
-    tracing::warn!(path, new, reason = plain(&error), "write refused");
+    tracing::warn!(path, new, reason = error_text(&error), "write refused");
     match text(system, &written.intent.setting.path()) {
         // A file of a tree on a full disk may hold a part of the new bytes.
         Ok(now) if now != written.intent.old => {
-            take_back(system, journal, written, plain(&error), tree)
+            take_back(system, journal, written, error_text(&error), tree)
         }
         _ => {
             let record = Record::Failed {
                 write: written.intent.write,
-                error: plain(&error),
+                error: error_text(&error),
             };
             // Without this record the write stays in warning, and rollback finds the file as before.
             let _ = journal.append(system, record);
             written.progress = Progress::Failed {
-                error: plain(&error),
+                error: error_text(&error),
             };
             Attempt::Refused(error)
         }

@@ -1,5 +1,6 @@
 //! A run: the plan's changes in their order, what each came to, and taking all of it back.
 
+use nearfar_proc::error_text;
 use std::io;
 
 use nearfar_machine::{CpuId, CpuSet};
@@ -16,10 +17,9 @@ use crate::owner::{self, Mismatch};
 use crate::rebind::may_rebind;
 use crate::run_id::RunId;
 use crate::setting::{Setting, wanted, with_line_end};
-use crate::state::StateDir;
 use crate::system::{System, text};
-use crate::target::plain;
 use crate::undo::Undo;
+use nearfar_lease::StateDir;
 
 /// A plan being carried out.
 pub(super) struct Carrying<'a> {
@@ -251,7 +251,7 @@ impl<'a> Carrying<'a> {
             }
             Attempt::NotJournalled(error) => {
                 self.stop(&error);
-                let because = plain(&error);
+                let because = error_text(&error);
                 Applied::Failed {
                     error: format!("not written, because the journal cannot be: {because}"),
                 }
@@ -296,7 +296,7 @@ impl<'a> Carrying<'a> {
             .map_or_else(|| self.state.place.clone(), |journal| journal.place.clone());
         self.stopped_because = Some(format!(
             "cannot write the journal {place}: {}",
-            plain(error)
+            error_text(error)
         ));
     }
 
@@ -357,7 +357,7 @@ fn interrupt_refused(change: &Change, error: &io::Error) -> Applied {
     if is(error, Errno::IO) || is(error, Errno::PERM) {
         let because = format!(
             "the kernel manages this interrupt itself ({})",
-            plain(error)
+            error_text(error)
         );
         return Applied::LeftAlone { because };
     }
@@ -378,7 +378,7 @@ fn explain_read(change: &Change, error: &io::Error) -> String {
     };
     match error.kind() {
         io::ErrorKind::NotFound => gone.to_owned(),
-        _ => format!("cannot be read: {}", plain(error)),
+        _ => format!("cannot be read: {}", error_text(error)),
     }
 }
 
@@ -402,7 +402,7 @@ fn explain_write(change: &Change, error: &io::Error) -> String {
         }
         _ => "",
     };
-    format!("{}{why}", plain(error))
+    format!("{}{why}", error_text(error))
 }
 
 fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effective> {
@@ -413,7 +413,7 @@ fn effective(system: &dyn System, change: &Change, now: &str) -> Option<Effectiv
     let unknown = |because: String| Some(Effective::NotKnown { because });
     let cpus = match text(system, &path) {
         Ok(list) => list.trim().to_owned(),
-        Err(error) => return unknown(format!("{path}: {}", plain(&error))),
+        Err(error) => return unknown(format!("{path}: {}", error_text(&error))),
     };
     match (CpuSet::parse_list(&cpus), CpuSet::parse_list(now)) {
         (Ok(set), _) if set.is_empty() => {

@@ -134,7 +134,7 @@ impl System for Rooted {
     }
 }
 
-pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(
         path,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,

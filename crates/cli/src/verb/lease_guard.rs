@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_apply::lease::{self, Fate, Recovered};
+use nearfar_lease::{self as lease, Fate, Recovered};
 
 use crate::failure::{Failure, Outcome};
 use crate::output;

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::lease::{Lease, LeaseError};
+use nearfar_lease::{Lease, LeaseError};
 use nearfar_machine::CpuSet;
 use serde::Serialize;
 

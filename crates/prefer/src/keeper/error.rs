@@ -1,6 +1,6 @@
 //! What keeps tasks from being kept.
 
-use nearfar_apply::lease::LeaseError;
+use nearfar_lease::LeaseError;
 use nearfar_machine::{CpuSet, NodeId, NodeSet};
 
 use super::kept::plain;

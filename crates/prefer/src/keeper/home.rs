@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_apply::cpuset;
+use nearfar_lease::cpuset;
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
 
@@ -72,7 +72,7 @@ impl Kept {
         }
     }
 
-    fn renew(&mut self, tid: i32, process: i32, group: usize, old: &nearfar_apply::lease::Masks) {
+    fn renew(&mut self, tid: i32, process: i32, group: usize, old: &nearfar_lease::Masks) {
         let Ok(mask) = affinity::get(tid) else { return };
         if !old.is_narrow(tid, &mask, &mut self.cpusets) {
             return self.leave_in_peace(tid, process, mask);

@@ -93,7 +93,7 @@ impl Kept {
 mod tests {
     use std::process::{Child, Command};
 
-    use nearfar_apply::lease::Leases;
+    use nearfar_lease::Leases;
     use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
     use nearfar_proc::affinity;
     use nearfar_sources::{Request, Want};

@@ -5,8 +5,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::cpuset::Cpusets;
-use nearfar_apply::lease::{Lease, Leases, Masks, Member};
+use nearfar_lease::cpuset::Cpusets;
+use nearfar_lease::{Lease, Leases, Masks, Member};
 use nearfar_machine::{CpuSet, Machine, NodeId, NodeSet};
 use nearfar_proc::tasks::{ForkWatch, OpenTask, is_gone};
 use nearfar_proc::{RunTime, Stat};

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::lease::Leases;
+use nearfar_lease::Leases;
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
 use nearfar_proc::affinity;

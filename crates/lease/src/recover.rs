@@ -6,16 +6,17 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::record::{Contents, Header};
-use super::{LeaseError, PATIENCE, Recovered, claim, kin, record};
 use crate::lock::Lock;
+use crate::record::{Contents, Header};
+use crate::state::Location;
 use crate::state::StateDir;
-use crate::target::{Target, plain};
+use crate::{LeaseError, PATIENCE, Recovered, claim, kin, record};
 use nearfar_proc::TaskId;
+use nearfar_proc::error_text;
 
 /// Undoes all whose owner is dead. A journal that cannot be read or undone stays, and keeps no other from being undone.
-pub(super) fn recover(target: &Target) -> Result<Vec<Recovered>, LeaseError> {
-    let Some(state) = StateDir::find(target)? else {
+pub(crate) fn recover(location: &Location) -> Result<Vec<Recovered>, LeaseError> {
+    let Some(state) = StateDir::find(location)? else {
         return Ok(Vec::new());
     };
     if journals(&state)?.is_empty() {
@@ -36,7 +37,7 @@ pub(super) fn recover(target: &Target) -> Result<Vec<Recovered>, LeaseError> {
 
 /// Fails where a living owner's lease, other than the one named, holds the file; undoes it where the owner is dead. The
 /// directory's lock must be held.
-pub(super) fn nobody_else_holds(
+pub(crate) fn nobody_else_holds(
     state: &StateDir,
     mine: &str,
     path: &Path,
@@ -62,7 +63,7 @@ pub(super) fn nobody_else_holds(
 }
 
 /// The owner, alive, of a lease other than the one named that has confined this thread.
-pub(super) fn confined_by(
+pub(crate) fn confined_by(
     state: &StateDir,
     mine: &str,
     task: TaskId,
@@ -82,8 +83,8 @@ pub(super) fn confined_by(
 }
 
 /// Waits until this process has let go of its leases, then undoes what it left.
-pub(super) fn after(target: &Target, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
-    let Some(state) = StateDir::find(target)? else {
+pub(crate) fn after(location: &Location, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
+    let Some(state) = StateDir::find(location)? else {
         return Ok(Vec::new());
     };
     for name in journals(&state)?
@@ -95,7 +96,7 @@ pub(super) fn after(target: &Target, owner: u32) -> Result<Vec<Recovered>, Lease
             let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared);
         }
     }
-    recover(target)
+    recover(location)
 }
 
 fn undo_if_dead(state: &StateDir, name: &str) -> Result<Option<Recovered>, LeaseError> {
@@ -112,13 +113,13 @@ fn undo_if_dead(state: &StateDir, name: &str) -> Result<Option<Recovered>, Lease
     }
     state
         .remove_file(name)
-        .map_err(|error| unreadable(state, name, plain(&error)))?;
+        .map_err(|error| unreadable(state, name, error_text(&error)))?;
     Ok(Some(recovered).filter(|recovered| !recovered.undone.is_empty()))
 }
 
 /// Whether a journal's owner is dead; the journal is then ours until the file is closed.
 fn is_dead(state: &StateDir, name: &str, file: &File) -> Result<bool, LeaseError> {
-    claim(file).map_err(|error| unreadable(state, name, plain(&error)))
+    claim(file).map_err(|error| unreadable(state, name, error_text(&error)))
 }
 
 fn contents(state: &StateDir, name: &str, file: &File) -> Result<Contents<'static>, LeaseError> {
@@ -131,14 +132,14 @@ fn open(state: &StateDir, name: &str) -> Result<Option<File>, LeaseError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened
             .map(Some)
-            .map_err(|error| unreadable(state, name, plain(&error))),
+            .map_err(|error| unreadable(state, name, error_text(&error))),
     }
 }
 
 fn journals(state: &StateDir) -> Result<Vec<String>, LeaseError> {
     let names = state
         .names()
-        .map_err(|error| unreadable(state, "", plain(&error)))?;
+        .map_err(|error| unreadable(state, "", error_text(&error)))?;
     Ok(names
         .into_iter()
         .filter(|name| record::owner(name).is_some())

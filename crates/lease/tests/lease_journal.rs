@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_apply::lease::{Fate, LeaseError, Leases, Recovered};
+use nearfar_lease::{Fate, LeaseError, Leases, Recovered};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;

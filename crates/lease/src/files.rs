@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nearfar_proc::choice;
 
-use super::{Fate, LeaseError, Undone};
-use crate::target::plain;
+use crate::{Fate, LeaseError, Undone};
+use nearfar_proc::error_text;
 
 /// The files that are set for a while. Undoing does what a journal says, with the rights of whoever finds it: what is not
 /// named here is neither read nor written, whatever the journal says.
@@ -35,16 +35,16 @@ const LONGEST: u64 = 1 << 20;
 
 /// A file that a lease holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Held {
-    pub(super) path: PathBuf,
+pub(crate) struct Held {
+    pub(crate) path: PathBuf,
     /// What puts it back.
-    pub(super) old: String,
+    pub(crate) old: String,
     /// All that the lease wrote or made the kernel say, and may find there.
-    pub(super) ours: BTreeSet<String>,
+    pub(crate) ours: BTreeSet<String>,
 }
 
 /// The file by the name the kernel has for it, and the value as text. `leases` is the directory of the leases.
-pub(super) fn checked(
+pub(crate) fn checked(
     path: &Path,
     value: &[u8],
     leases: &Path,
@@ -54,13 +54,13 @@ pub(super) fn checked(
         because,
     };
     let new = std::str::from_utf8(value).map_err(|_| bad("the value is no text".to_owned()))?;
-    let path = fs::canonicalize(path).map_err(|error| bad(plain(&error)))?;
+    let path = fs::canonicalize(path).map_err(|error| bad(error_text(&error)))?;
     may_be_set(&path, leases).map_err(bad)?;
     Ok((path, new.to_owned()))
 }
 
 /// Whether a lease may set this. Who can write a file of the leases' own directory needs no lease for it; tests do.
-pub(super) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
+pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
     let of_group = path.is_absolute() && path.file_name().is_some_and(|name| name == OF_GROUPS);
     let beside = || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
     let may = FILES.iter().any(|file| path.as_os_str() == *file) || of_group || beside();
@@ -74,7 +74,7 @@ pub(super) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
 
 impl Held {
     /// A file as it is now.
-    pub(super) fn before(path: PathBuf) -> Result<Self, LeaseError> {
+    pub(crate) fn before(path: PathBuf) -> Result<Self, LeaseError> {
         match read(&path) {
             Ok(old) => Ok(Self {
                 path,
@@ -83,28 +83,28 @@ impl Held {
             }),
             Err(error) => Err(LeaseError::File {
                 path,
-                because: plain(&error),
+                because: error_text(&error),
             }),
         }
     }
 
     /// Whether the lease can have made it say this.
-    pub(super) fn is_ours(&self, now: &str) -> bool {
+    pub(crate) fn is_ours(&self, now: &str) -> bool {
         self.ours.iter().any(|ours| ours.trim() == now.trim())
     }
 
     /// Writes, and says what it says then.
-    pub(super) fn write(&self, content: &str) -> Result<String, LeaseError> {
+    pub(crate) fn write(&self, content: &str) -> Result<String, LeaseError> {
         tracing::info!(path = %self.path.display(), old = self.old.trim_end(), new = content.trim_end(), "write for a while");
         let now = write(&self.path, content).and_then(|()| read(&self.path));
         now.map_err(|error| LeaseError::File {
             path: self.path.clone(),
-            because: plain(&error),
+            because: error_text(&error),
         })
     }
 
     /// Puts it back, if it is as the lease left it.
-    pub(super) fn undo(&self, same_boot: bool) -> Undone {
+    pub(crate) fn undo(&self, same_boot: bool) -> Undone {
         let (subject, fate) = (self.path.display().to_string(), self.fate(same_boot));
         tracing::info!(path = subject, new = self.old.trim_end(), result = ?fate, "put back");
         Undone { subject, fate }
@@ -120,7 +120,7 @@ impl Held {
             return Fate::Gone;
         }
         let failed = |error: &io::Error| Fate::Failed {
-            because: plain(error),
+            because: error_text(error),
         };
         let now = match read(&self.path) {
             Err(error) if is_gone(&error) => return Fate::Gone,

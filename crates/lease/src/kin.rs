@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use nearfar_machine::CpuSet;
 
-use super::masks::Masks;
-use super::record::Header;
-use super::{Fate, Undone};
 use crate::cpuset::Cpusets;
-use crate::target::plain;
+use crate::masks::Masks;
+use crate::record::Header;
+use crate::{Fate, Undone};
 use nearfar_proc::affinity;
+use nearfar_proc::error_text;
 use nearfar_proc::{Stat, TaskId, tasks};
 
 /// Passes over /proc at most. Each finds threads made by one whose mask had not been put back yet.
@@ -37,7 +37,7 @@ const SETTLING: [Duration; 3] = [
 ];
 
 /// Puts all masks back. One line for each kind of result.
-pub(super) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
+pub(crate) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
     let mut outcome = Outcome::default();
     if groups.is_empty() {
         return Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
 }
 
 /// Whether a lease with these records confines a thread of this process, on record or by descent.
-pub(super) fn confines(groups: &[Masks], lease: &Header, task: TaskId, process: i32) -> bool {
+pub(crate) fn confines(groups: &[Masks], lease: &Header, task: TaskId, process: i32) -> bool {
     let records = Records::of(groups, lease);
     match records.of_thread(task) {
         Some(noted) => records.groups[noted.newest()].confines(),
@@ -358,7 +358,7 @@ impl<'a> Kin<'a> {
         match group.give_back(tid) {
             Ok(()) => drop(outcome.put_back.insert(stat.id)),
             Err(error) if tasks::is_gone(&error) => {}
-            Err(error) => outcome.failed = Some(plain(&error)),
+            Err(error) => outcome.failed = Some(error_text(&error)),
         }
     }
 

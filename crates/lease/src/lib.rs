@@ -15,13 +15,23 @@
 //!
 //! What is **not** defined here: leases of different users do not see each other, and neither user can undo the other's.
 
+#![allow(
+    missing_docs,
+    reason = "a comment that would repeat the name is left out"
+)]
+
+pub mod cpuset;
 mod error;
 mod files;
 mod guard;
 mod kin;
+pub mod lines;
+mod lock;
 mod masks;
 mod record;
 mod recover;
+mod state;
+pub mod trusted;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -30,24 +40,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nearfar_proc::{TaskId, affinity, error_text};
 use rustix::fs::{Access, FlockOperation, flock};
 use serde::Serialize;
 
-pub use error::LeaseError;
+pub use error::{LeaseError, StateError};
 pub use guard::{GUARD, guard, guard_with};
 pub use kin::whole_sessions;
+pub use lock::Lock;
 pub use masks::{Masks, Member};
+pub use state::{Location, STATE_DIR, StateDir};
 
+use cpuset::Cpusets;
 use files::Held;
 use guard::Guard;
 use record::{Contents, Header, Record};
-
-use crate::cpuset::Cpusets;
-use crate::lock::Lock;
-use crate::state::StateDir;
-use crate::target::{STATE_DIR, Target, plain};
-use nearfar_proc::TaskId;
-use nearfar_proc::affinity;
 
 /// Others hold the directory's lock while they set or undo a few files.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -156,8 +163,8 @@ impl Leases {
         Self { directory }
     }
 
-    fn target(&self) -> Target {
-        Target::live(Some(self.directory.clone()))
+    fn location(&self) -> Location {
+        Location::Directory(self.directory.clone())
     }
 
     /// Begins a lease, and its guard where [`guard_with`] was called before. `what` is for those who read about it later.
@@ -165,7 +172,7 @@ impl Leases {
     /// # Errors
     /// When the directory cannot be used.
     pub fn take(&self, what: &str) -> Result<Lease, LeaseError> {
-        let state = StateDir::make(&self.target())?;
+        let state = StateDir::make(&self.location())?;
         let guard = Guard::of_this_process(&self.directory);
         let header = Header::new(what);
         let lock = Lock::take(&state, Some(PATIENCE), None)?;
@@ -193,7 +200,7 @@ impl Leases {
     /// # Errors
     /// As [`recover()`].
     pub fn recover(&self) -> Result<Vec<Recovered>, LeaseError> {
-        recover::recover(&self.target())
+        recover::recover(&self.location())
     }
 }
 
@@ -364,7 +371,7 @@ impl Lease {
     ) -> Result<(), LeaseError> {
         let failed = |error: io::Error| LeaseError::Affinity {
             tid: task.tid,
-            because: plain(&error),
+            because: error_text(&error),
         };
         let mut member = Member::find(task.tid).map_err(failed)?;
         if member.task != task {
@@ -465,7 +472,7 @@ impl Lease {
         let file = self.leases.directory.join(&self.name);
         LeaseError::Journal {
             file,
-            because: plain(error),
+            because: error_text(error),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use super::{LeaseError, Recovered, recover};
-use crate::target::Target;
+use crate::state::Location;
+use crate::{LeaseError, Recovered, recover};
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 static RUNNING: Mutex<Vec<(PathBuf, Weak<Guard>)>> = Mutex::new(Vec::new());
@@ -30,7 +30,7 @@ pub fn guard_with(program: PathBuf) {
 /// that it needs no guard.
 ///
 /// # Errors
-/// As [`super::recover()`].
+/// As [`crate::recover()`].
 pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError> {
     // Ctrl-C and a service manager's SIGTERM are for the owner. In a session of its own the terminal does not reach it.
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
@@ -44,7 +44,7 @@ pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError>
     let _ = out.write_all(b"!").and_then(|()| out.flush());
     let mut word = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut word);
-    let target = Target::live(Some(directory.to_owned()));
+    let target = Location::Directory(directory.to_owned());
     // What the owner could not put back is nobody's now.
     if word == GO_HOME {
         recover::recover(&target)
@@ -54,11 +54,11 @@ pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError>
 }
 
 /// A guard that stands by; goes home when dropped.
-pub(super) struct Guard(Child);
+pub(crate) struct Guard(Child);
 
 impl Guard {
     /// The one of this process, started where there is none yet. None where it cannot be had.
-    pub(super) fn of_this_process(directory: &Path) -> Option<Arc<Self>> {
+    pub(crate) fn of_this_process(directory: &Path) -> Option<Arc<Self>> {
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|(_, guard)| guard.strong_count() > 0);
         let known = running

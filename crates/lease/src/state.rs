@@ -1,15 +1,16 @@
-//! The state directory: the lock, and one journal for each run.
+//! The state directory: the lock, and a journal for each change set or lease.
 //!
 //! ```text
 //! /var/lib/nearfar/        0755
-//!   lock                   0600, held by the one that changes something; says who
-//!   run-1.journal          0644, see crate::journal
-//!   run-2.journal
-//!   lease-4711-0.journal   0600, see crate::lease
+//!   lock                   0600, held by the process that changes something; holds its number
+//!   run-1.journal          0644, of a change set, readable by every user
+//!   leases/
+//!     lock
+//!     lease-4711-0.journal 0600, of a lease
 //! ```
 //!
-//! Every user can read the history. What is locked only its owner can open: who can open a file can lock it.
-//! A journal for each run, so that a damaged one costs one run and not the history.
+//! What is locked only its owner can open: a process that can open a file can lock it. Each change set has its own journal,
+//! so a damaged one costs one change set and not the history.
 
 use std::fs::File;
 use std::io;
@@ -19,24 +20,49 @@ use std::path::PathBuf;
 use rustix::fs::{Dir, Mode, OFlags, fstat, fsync, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 
-use crate::error::ApplyError;
-use crate::run_id::RunId;
-use crate::target::{STATE_DIR, Target, plain};
+use nearfar_proc::error_text;
+
+use crate::error::StateError;
 use crate::trusted::{
     PRIVATE_FILE, READABLE_DIR, READABLE_FILE, TrustError, TrustedDir, is_private, own_regular_file,
 };
 
+/// Where the state of the running system is kept.
+pub const STATE_DIR: &str = "/var/lib/nearfar";
+
+/// Which state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// This one.
+    Directory(PathBuf),
+    /// [`STATE_DIR`] below the root of a tree, which no link may lead out of.
+    InTree(PathBuf),
+}
+
+impl Location {
+    /// Its path, for messages.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::Directory(directory) => directory.clone(),
+            Self::InTree(root) => root.join(&STATE_DIR[1..]),
+        }
+    }
+}
+
 /// The open state directory.
-pub(crate) struct StateDir {
+pub struct StateDir {
     dir: OwnedFd,
     /// For messages.
-    pub(crate) place: String,
+    pub place: String,
 }
 
 impl StateDir {
     /// Opens it, or makes it with its parents. What is made is on disk when this returns.
-    pub(crate) fn make(target: &Target) -> Result<Self, ApplyError> {
-        let way = Way::of(target)?;
+    ///
+    /// # Errors
+    /// When it cannot be made, or other users can write to it or to a directory above it.
+    pub fn make(location: &Location) -> Result<Self, StateError> {
+        let way = Way::of(location)?;
         let dir = way.make().map_err(|error| way.refused(&error))?;
         Ok(Self {
             dir,
@@ -45,8 +71,11 @@ impl StateDir {
     }
 
     /// Opens it where it exists.
-    pub(crate) fn find(target: &Target) -> Result<Option<Self>, ApplyError> {
-        let way = Way::of(target)?;
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub fn find(location: &Location) -> Result<Option<Self>, StateError> {
+        let way = Way::of(location)?;
         match way.open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(way.refused(&error)),
@@ -57,20 +86,11 @@ impl StateDir {
         }
     }
 
-    /// The numbers of all runs, oldest first.
-    pub(crate) fn runs(&self) -> Result<Vec<RunId>, ApplyError> {
-        let names = self.names();
-        let names = names.map_err(|error| ApplyError::Unreadable {
-            file: self.place.clone(),
-            because: plain(&error),
-        })?;
-        let mut runs: Vec<RunId> = names.iter().filter_map(|name| run_of(name)).collect();
-        runs.sort_unstable();
-        Ok(runs)
-    }
-
     /// The names in the directory that are text.
-    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.dir)? {
             names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
@@ -78,37 +98,20 @@ impl StateDir {
         Ok(names)
     }
 
-    /// The path of a run's journal, for messages.
-    pub(crate) fn journal_place(&self, run: RunId) -> String {
-        format!("{}/{}", self.place, file_of(run))
-    }
-
-    /// Creates the journal of a new run. Not on disk until [`Self::sync`].
-    pub(crate) fn create(&self, run: RunId) -> io::Result<File> {
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
-        self.open_with(&file_of(run), flags, READABLE_FILE)
-    }
-
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    /// Returns when the names in the directory are on disk.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn sync(&self) -> io::Result<()> {
         Ok(fsync(&self.dir)?)
     }
 
-    /// Takes back a journal that could not be begun.
-    pub(crate) fn remove(&self, run: RunId) -> io::Result<()> {
-        self.remove_file(&file_of(run))
-    }
-
-    pub(crate) fn remove_file(&self, name: &str) -> io::Result<()> {
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn remove_file(&self, name: &str) -> io::Result<()> {
         Ok(unlinkat(&self.dir, name, rustix::fs::AtFlags::empty())?)
-    }
-
-    pub(crate) fn open_journal(&self, run: RunId, to_append: bool) -> io::Result<File> {
-        let flags = if to_append {
-            OFlags::RDWR | OFlags::APPEND
-        } else {
-            OFlags::RDONLY
-        };
-        self.open_file(&file_of(run), flags)
     }
 
     pub(crate) fn open_lock(&self) -> io::Result<File> {
@@ -117,8 +120,19 @@ impl StateDir {
 
     /// A regular file in the directory, never through a link, and not of another user: what they wrote is not to be
     /// acted on.
-    pub(crate) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+    ///
+    /// # Errors
+    /// The system's answer; also for a file of another user.
+    pub fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         self.open_with(name, flags, PRIVATE_FILE)
+    }
+
+    /// As [`Self::open_file`]; every user can read a file that is created.
+    ///
+    /// # Errors
+    /// As [`Self::open_file`].
+    pub fn open_readable_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        self.open_with(name, flags, READABLE_FILE)
     }
 
     fn open_with(&self, name: &str, flags: OFlags, mode: Mode) -> io::Result<File> {
@@ -131,16 +145,6 @@ impl StateDir {
     }
 }
 
-fn file_of(run: RunId) -> String {
-    format!("run-{run}.journal")
-}
-
-fn run_of(name: &str) -> Option<RunId> {
-    let digits = name.strip_prefix("run-")?.strip_suffix(".journal")?;
-    let run = RunId(digits.parse().ok()?);
-    (file_of(run) == name).then_some(run)
-}
-
 /// The way down to the state directory.
 enum Way {
     /// A directory that the user named, or the system's: walked and checked name by name.
@@ -150,18 +154,18 @@ enum Way {
 }
 
 impl Way {
-    fn of(target: &Target) -> Result<Self, ApplyError> {
-        let tree = match (&target.state_dir, &target.root) {
-            (Some(dir), _) => return Ok(Self::Trusted(dir.clone())),
-            (None, None) => return Ok(Self::Trusted(STATE_DIR.into())),
-            (None, Some(root)) => root,
+    fn of(location: &Location) -> Result<Self, StateError> {
+        let tree = match location {
+            Location::Directory(directory) => return Ok(Self::Trusted(directory.clone())),
+            Location::InTree(root) => root,
         };
         let place = tree.join(&STATE_DIR[1..]).display().to_string();
-        match crate::system::open_directory(tree) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match rustix::fs::open(tree, flags, Mode::empty()) {
             Ok(root) => Ok(Self::Tree { root, place }),
-            Err(error) => Err(ApplyError::StateDir {
+            Err(error) => Err(StateError::Directory {
                 place: tree.display().to_string(),
-                because: plain(&error),
+                because: error_text(&error.into()),
             }),
         }
     }
@@ -196,12 +200,12 @@ impl Way {
         }
     }
 
-    fn refused(&self, error: &TrustError) -> ApplyError {
+    fn refused(&self, error: &TrustError) -> StateError {
         let next = match error.kind() {
             io::ErrorKind::PermissionDenied => ": run as root, or give another directory",
             _ => "",
         };
-        ApplyError::StateDir {
+        StateError::Directory {
             place: self.place(),
             because: format!("{error}{next}"),
         }

@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_apply::lease::{Fate, LeaseError, Leases};
+use nearfar_lease::{Fate, LeaseError, Leases};
 use nearfar_machine::CpuSet;
 use nearfar_proc::{affinity, tasks};
-use support::child::example;
+use support::example;
 use tempfile::TempDir;
 
 /// A directory for leases, and a file that is changed for a while.

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_apply::lease::{self, Leases};
+use nearfar_lease::{self as lease, Leases};
 use nearfar_proc::tasks;
 
 fn main() -> Result<(), Box<dyn Error>> {

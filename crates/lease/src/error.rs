@@ -2,14 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::error::ApplyError;
-
 /// Why a temporary change was not made or not undone.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// The directory cannot be used, or stays locked.
     #[error(transparent)]
-    Directory(#[from] ApplyError),
+    Directory(#[from] StateError),
     /// Nowhere to keep a journal.
     #[error(
         "there is neither XDG_STATE_HOME nor a HOME to be entered: set one of them, so that a change can be undone after a crash"
@@ -77,4 +75,30 @@ pub enum LeaseError {
         /// The system's answer.
         because: String,
     },
+}
+
+/// Why a state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// It cannot be opened or made, or other users can write to it.
+    #[error("cannot use the state directory {place}: {because}")]
+    Directory {
+        /// The directory.
+        place: String,
+        /// Why not, and what to do.
+        because: String,
+    },
+    /// Another nearfar is changing this system.
+    #[error(
+        "{holder} is changing this system now ({lock} is locked): wait for it, or say how long to wait"
+    )]
+    Locked {
+        /// "process 4711", where the lock tells.
+        holder: String,
+        /// The lock file.
+        lock: String,
+    },
+    /// Interrupted while waiting for the lock.
+    #[error("interrupted before anything was changed")]
+    Cancelled,
 }

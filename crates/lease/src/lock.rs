@@ -6,45 +6,48 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nearfar_proc::error_text;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::error::ApplyError;
+use crate::error::StateError;
 use crate::state::StateDir;
-use crate::target::plain;
 
 const POLL: Duration = Duration::from_millis(20);
 
 /// Held until dropped.
-pub(crate) struct Lock(File);
+pub struct Lock(File);
 
 impl Lock {
     /// Takes the lock, waiting for it at most this long.
-    pub(crate) fn take(
+    ///
+    /// # Errors
+    /// When another process holds it for that long, or `cancel` is set meanwhile.
+    pub fn take(
         state: &StateDir,
         wait: Option<Duration>,
         cancel: Option<&AtomicBool>,
-    ) -> Result<Self, ApplyError> {
-        let refused = |because: String| ApplyError::StateDir {
+    ) -> Result<Self, StateError> {
+        let refused = |because: String| StateError::Directory {
             place: state.place.clone(),
             because,
         };
         let mut file = state
             .open_lock()
-            .map_err(|error| refused(format!("lock: {}", plain(&error))))?;
+            .map_err(|error| refused(format!("lock: {}", error_text(&error))))?;
         let begun = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-                Err(error) => return Err(refused(format!("lock: {}", plain(&error.into())))),
+                Err(error) => return Err(refused(format!("lock: {}", error_text(&error.into())))),
             }
             if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
-                return Err(ApplyError::Cancelled);
+                return Err(StateError::Cancelled);
             }
             if wait.is_none_or(|wait| begun.elapsed() >= wait) {
                 tracing::warn!(path = %format_args!("{}/lock", state.place), "lock refused: another process holds it");
-                return Err(ApplyError::Locked {
+                return Err(StateError::Locked {
                     holder: holder(&mut file),
                     lock: format!("{}/lock", state.place),
                 });

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::Path;
 
-use nearfar_apply::trusted::{TrustError, TrustedDir, open_to_read};
+use nearfar_lease::trusted::{TrustError, TrustedDir, open_to_read};
 use rustix::fs::OFlags;
 
 const NOBODY: u32 = 65534;

@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{Held, may_be_set};
-use super::kin;
-use super::masks::Masks;
-use super::{LeaseError, Recovered, claim};
-use crate::journal::{Line, lines, now_s, render};
+use crate::files::{Held, may_be_set};
+use crate::kin;
+use crate::lines::{self, Line, now_s, render};
+use crate::masks::Masks;
 use crate::state::StateDir;
-use crate::target::{Target, plain};
+use crate::{LeaseError, Recovered, claim};
+use nearfar_proc::error_text;
 
-pub(super) const LEASE_FORMAT: u32 = 1;
+pub(crate) const LEASE_FORMAT: u32 = 1;
 const LONGEST: u64 = 64 << 20;
 
 /// What happened, or is about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Record {
+pub(crate) enum Record {
     /// The first line.
     Lease(Header),
     /// What a file holds before its first change.
@@ -41,18 +41,18 @@ pub(super) enum Record {
 
 /// Whose lease, and for what.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Header {
-    pub(super) lease_format: u32,
-    pub(super) pid: u32,
-    pub(super) what: String,
-    pub(super) boot: Option<String>,
+pub(crate) struct Header {
+    pub(crate) lease_format: u32,
+    pub(crate) pid: u32,
+    pub(crate) what: String,
+    pub(crate) boot: Option<String>,
     /// Clock ticks from boot to the begin of the lease.
-    pub(super) since: u64,
-    pub(super) tool_version: String,
+    pub(crate) since: u64,
+    pub(crate) tool_version: String,
 }
 
 impl Header {
-    pub(super) fn new(what: &str) -> Self {
+    pub(crate) fn new(what: &str) -> Self {
         Self {
             lease_format: LEASE_FORMAT,
             pid: std::process::id(),
@@ -65,26 +65,27 @@ impl Header {
 }
 
 fn boot() -> Option<String> {
-    let live = Target::live(None);
-    live.boot(&live.system().ok()?)
+    nearfar_proc::system::boot_id()
+        .ok()
+        .filter(|id| !id.is_empty())
 }
 
 /// A journal that is being written; its owner is who holds this.
-pub(super) struct Journal {
+pub(crate) struct Journal {
     file: File,
     next: u64,
 }
 
 impl Journal {
     /// Begins one, under the first name that is free. The directory's lock must be held.
-    pub(super) fn begin(state: &StateDir, header: &Header) -> Result<(String, Self), LeaseError> {
+    pub(crate) fn begin(state: &StateDir, header: &Header) -> Result<(String, Self), LeaseError> {
         use rustix::fs::OFlags;
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL;
         for number in 0_u32.. {
             let name = name(header.pid, number);
             let failed = |error: &io::Error| LeaseError::Journal {
                 file: name.clone().into(),
-                because: plain(error),
+                because: error_text(error),
             };
             let file = match state.open_file(&name, flags) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -103,7 +104,7 @@ impl Journal {
     }
 
     /// Appends a record; on disk after [`Self::sync`]. After a failure the journal ends where it ended before.
-    pub(super) fn append(&mut self, record: Record) -> io::Result<()> {
+    pub(crate) fn append(&mut self, record: Record) -> io::Result<()> {
         let line = render(&Line {
             n: self.next,
             at_s: now_s(),
@@ -118,7 +119,7 @@ impl Journal {
         Ok(())
     }
 
-    pub(super) fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fdatasync(&self.file)?)
     }
 }
@@ -128,7 +129,7 @@ fn name(pid: u32, number: u32) -> String {
 }
 
 /// The owner's number in the name of a journal.
-pub(super) fn owner(file: &str) -> Option<u32> {
+pub(crate) fn owner(file: &str) -> Option<u32> {
     let (pid, number) = file
         .strip_prefix("lease-")?
         .strip_suffix(".journal")?
@@ -138,16 +139,16 @@ pub(super) fn owner(file: &str) -> Option<u32> {
 }
 
 /// What a lease holds.
-pub(super) struct Contents<'a> {
+pub(crate) struct Contents<'a> {
     /// None where the owner died before it had written anything.
-    pub(super) header: Option<Header>,
-    pub(super) files: Cow<'a, [Held]>,
-    pub(super) masks: Cow<'a, [Masks]>,
+    pub(crate) header: Option<Header>,
+    pub(crate) files: Cow<'a, [Held]>,
+    pub(crate) masks: Cow<'a, [Masks]>,
 }
 
 impl Contents<'_> {
     /// Undoes everything, newest first.
-    pub(super) fn undo(&self) -> Recovered {
+    pub(crate) fn undo(&self) -> Recovered {
         let Some(header) = &self.header else {
             return Recovered {
                 what: String::new(),
@@ -170,11 +171,11 @@ impl Contents<'_> {
 }
 
 /// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error.
-pub(super) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, String> {
+pub(crate) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, String> {
     let mut bytes = Vec::new();
     file.take(LONGEST + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| plain(&error))?;
+        .map_err(|error| error_text(&error))?;
     if bytes.len() as u64 > LONGEST {
         return Err("it has more than 64 MiB".to_owned());
     }
@@ -185,7 +186,7 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
     let mut header = None;
     let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
     let mut places: HashMap<PathBuf, usize> = HashMap::new();
-    let read = lines(bytes, &mut |line: Line<Record>| {
+    let read = lines::read(bytes, &mut |line: Line<Record>| {
         match (line.record, line.n) {
             (Record::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => header = Some(lease),
             (Record::Lease(lease), 0) => {

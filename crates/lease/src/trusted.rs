@@ -23,7 +23,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, fsync, mkdirat, open, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::target::plain;
+use nearfar_proc::error_text;
 
 /// As many as the kernel follows in one path (`MAXSYMLINKS`, include/linux/namei.h).
 const MAX_LINKS: u32 = 40;
@@ -46,7 +46,7 @@ pub(crate) const READABLE_FILE: Mode = PRIVATE_FILE.union(READABLE);
 #[non_exhaustive]
 pub enum TrustError {
     /// The system's answer.
-    #[error("{}", plain(.0))]
+    #[error("{}", error_text(.0))]
     System(#[from] io::Error),
     /// Another user's directory, link or file.
     #[error(

@@ -1,0 +1,109 @@
+//! The lines of a journal: what is in it must be whole before it is acted on.
+//!
+//! A record is a line: eight hex digits (CRC-32 of the rest of the line), a space, a JSON object. Records are numbered, so a
+//! line that is missing in the middle is noticed too. The last line may be torn by a crash; any other line that is damaged
+//! is an error that names it, because what it held may have been the only copy of an old value.
+
+use std::io;
+use std::time::SystemTime;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// A line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Line<R> {
+    /// Counted from 0.
+    pub n: u64,
+    /// Seconds since 1970.
+    pub at_s: u64,
+    #[serde(flatten)]
+    pub record: R,
+}
+
+/// The line's text, with its checksum and end.
+///
+/// # Errors
+/// When the record cannot be written as JSON.
+pub fn render<R: Serialize>(line: &Line<R>) -> io::Result<String> {
+    let json = serde_json::to_string(line)?;
+    Ok(format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes())))
+}
+
+/// Now, in seconds since 1970.
+pub fn now_s() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// A line that does not hold.
+#[derive(Debug)]
+pub struct BadLine {
+    /// Counted from 1.
+    pub line: usize,
+    pub why: String,
+}
+
+/// How far the whole records of a journal go.
+#[derive(Default, Debug)]
+pub struct Extent {
+    /// Their bytes.
+    pub length: u64,
+    /// How many.
+    pub records: u64,
+    /// Whether a torn record follows them.
+    pub torn: bool,
+}
+
+/// Hands each whole record to `take`, which says what is wrong with it. Any bytes may come.
+pub fn read<R: DeserializeOwned>(
+    bytes: &[u8],
+    take: &mut dyn FnMut(Line<R>) -> Result<(), String>,
+) -> Result<Extent, BadLine> {
+    let mut extent = Extent::default();
+    let mut rest = bytes;
+    for line in 1.. {
+        if rest.is_empty() {
+            break;
+        }
+        let (text, after) = match rest.iter().position(|&byte| byte == b'\n') {
+            Some(end) => (&rest[..end], Some(&rest[end + 1..])),
+            None => (rest, None),
+        };
+        // A record counts only with its line end: what it announces was not done before that was on disk.
+        let parsed = after
+            .ok_or_else(|| "it has no end".to_owned())
+            .and_then(|_| parse_line(text));
+        let parsed = match parsed {
+            Err(_) if after.is_none_or(<[u8]>::is_empty) => {
+                extent.torn = true;
+                break;
+            }
+            parsed => parsed.map_err(|why| BadLine { line, why })?,
+        };
+        let in_turn = match parsed.n == extent.records {
+            true => take(parsed),
+            false => Err(format!(
+                "record {} where {} was due",
+                parsed.n, extent.records
+            )),
+        };
+        in_turn.map_err(|why| BadLine { line, why })?;
+        extent.records += 1;
+        extent.length += text.len() as u64 + 1;
+        rest = after.unwrap_or_default();
+    }
+    Ok(extent)
+}
+
+fn parse_line<R: DeserializeOwned>(text: &[u8]) -> Result<Line<R>, String> {
+    let (sum, json) = text
+        .split_at_checked(9)
+        .ok_or("it is too short for a record")?;
+    let json = std::str::from_utf8(json).map_err(|_| "it is no text")?;
+    if format!("{:08x} ", crc32fast::hash(json.as_bytes())).as_bytes() != sum {
+        return Err("its checksum does not fit".to_owned());
+    }
+    serde_json::from_str(json).map_err(|error| format!("it is no record: {error}"))
+}

@@ -1,0 +1,38 @@
+//! The example as a process that can be killed.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Builds an example.
+pub fn example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let binary = test
+        .parent()
+        .and_then(Path::parent)
+        .unwrap()
+        .join("examples")
+        .join(name);
+    // `nearfar-suite` built them together with the tests. Cargo alone would build the dependencies a second time, with the
+    // features that this package alone asks for.
+    if std::env::var_os("NEARFAR_EXAMPLES_ARE_BUILT").is_some() {
+        return binary;
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let build = [
+        "build",
+        "--quiet",
+        "--package",
+        "nearfar-lease",
+        "--example",
+        name,
+    ];
+    let built = Command::new(cargo).args(build).output();
+    // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
+    let good = built.is_ok_and(|it| it.status.success()) || binary.exists();
+    assert!(
+        good,
+        "cargo build --example {name} does not make {}",
+        binary.display()
+    );
+    binary
+}
