@@ -116,7 +116,7 @@ fn files_with_a_second_name_and_what_is_no_file_are_refused() {
     for (tried, said) in outcome
         .changes
         .iter()
-        .zip(["second name", "no regular file", "text"])
+        .zip(["second name", "not a regular file", "text"])
     {
         let Applied::Failed { error } = &tried.result else {
             panic!("{tried:?}")

@@ -179,7 +179,7 @@ fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let of_group = path.file_name().is_some_and(|name| name == OF_GROUPS);
     if of_group && rustix::fs::fstatfs(&file)?.f_type != GROUPS_MAGIC {
