@@ -35,9 +35,10 @@ fn main() -> std::io::Result<()> {
         let checkup = samples::checkup(machine, if name == "large" { 500 } else { 8 });
         fs::write(
             directory.join(format!("{name}.html")),
-            checkup::page(&checkup),
+            checkup::page(&checkup).to_html(),
         )?;
-        let text = checkup::screen(&checkup, &style) + &audit::table(&checkup.audit, &style);
+        let text = checkup::screen(&checkup, style.width).to_text(&style)
+            + &audit::table(&checkup.audit, &style);
         fs::write(directory.join(format!("{name}-checkup.txt")), text)?;
     }
     // The largest machine there can be, as a page alone.
@@ -46,6 +47,6 @@ fn main() -> std::io::Result<()> {
         probe: Known::no("the sample has none"),
         ..samples::checkup(huge, 64)
     };
-    fs::write(directory.join("huge.html"), checkup::page(&huge))?;
+    fs::write(directory.join("huge.html"), checkup::page(&huge).to_html())?;
     fs::write(directory.join("huge.svg"), topo::svg(&huge.machine))
 }

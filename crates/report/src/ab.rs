@@ -18,7 +18,7 @@ use serde::Serialize;
 
 pub use lines::{Line, LineDiff};
 pub use significance::Verdict;
-pub use table::table;
+pub use table::document;
 pub use values::{Change, Selection, Value};
 
 /// One run of the command.

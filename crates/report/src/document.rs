@@ -21,7 +21,9 @@ mod table;
 mod text;
 mod write;
 
-pub use block::{Block, Details, Head, Heading, Paragraph, Picture, Tile};
+use maud::Markup;
+
+pub use block::{Block, Card, Details, Head, Heading, Paragraph, Picture, Tile};
 pub use chart::{Axis, Bars, Chart, Dot, Dots, DotsRow, Line, Plot};
 pub use heat_map::{HeatCell, HeatMap};
 pub(crate) use scale::HOTTEST;
@@ -66,21 +68,22 @@ impl Document {
     /// Starts a section.
     pub fn heading(&mut self, title: impl Into<Text>, remark: impl Into<Text>) {
         self.push(Block::Heading(Heading {
-            id: None,
-            level: 2,
-            title: title.into(),
             remark: remark.into(),
+            ..Heading::new(2, title)
         }));
     }
 
-    /// Starts a part of a section.
-    pub fn subheading(&mut self, title: impl Into<Text>, remark: impl Into<Text>) {
+    /// Starts a section with the name it has in links of a page.
+    pub fn section(&mut self, id: &'static str, title: impl Into<Text>) {
         self.push(Block::Heading(Heading {
-            id: None,
-            level: 3,
-            title: title.into(),
-            remark: remark.into(),
+            id: Some(id),
+            ..Heading::new(2, title)
         }));
+    }
+
+    /// Starts a part of a section, of level 3 or 4.
+    pub fn subheading(&mut self, level: u8, title: impl Into<Text>) {
+        self.push(Block::Heading(Heading::new(level, title)));
     }
 
     /// Adds a paragraph.
@@ -96,6 +99,15 @@ impl Document {
     /// Adds a paragraph below a label: `not measured: ...`. The label ends with its own space.
     pub fn labelled(&mut self, label: impl Into<Text>, text: impl Into<Text>) {
         self.push(Block::Paragraph(Paragraph {
+            label: label.into(),
+            ..Paragraph::new(text)
+        }));
+    }
+
+    /// Adds a paragraph so many columns from the edge of a terminal.
+    pub fn indented(&mut self, indent: usize, label: impl Into<Text>, text: impl Into<Text>) {
+        self.push(Block::Paragraph(Paragraph {
+            indent,
             label: label.into(),
             ..Paragraph::new(text)
         }));
@@ -144,9 +156,35 @@ impl Document {
         self.push(Block::Details(Details {
             summary: summary.into(),
             is_open,
-            class: "fold",
             blocks: content.blocks,
         }));
+    }
+
+    /// Adds blocks in a frame of a class of severity.
+    pub fn card(&mut self, class: impl Into<String>, content: Document) {
+        let blocks = content.blocks;
+        self.push(Block::Card(Card {
+            class: class.into(),
+            blocks,
+        }));
+    }
+
+    /// Adds an empty line in a terminal, where no heading makes one.
+    pub fn gap(&mut self) {
+        self.push(Block::Gap);
+    }
+
+    /// Adds a paragraph that a page sets off in a box.
+    pub fn boxed(&mut self, text: impl Into<Text>) {
+        self.push(Block::Paragraph(Paragraph {
+            is_boxed: true,
+            ..Paragraph::new(text)
+        }));
+    }
+
+    /// Adds a drawing that only a page shows.
+    pub(crate) fn picture(&mut self, markup: Markup) {
+        self.push(Block::Picture(Picture(markup)));
     }
 
     /// The document for a terminal: lines of at most `style.width` columns, coloured if `style.colour`.

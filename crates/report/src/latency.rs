@@ -12,7 +12,7 @@ use crate::document::Scale;
 pub use survey::survey;
 
 /// Which pair was not measured, and why.
-fn skipped_pair(skipped: &SkippedPair) -> String {
+pub(crate) fn skipped_pair(skipped: &SkippedPair) -> String {
     let node = |what: &str, node: Option<NodeId>| node.map(|node| format!("{what} of node {node}"));
     let which = [
         node("CPUs", skipped.cpu_node),

@@ -11,68 +11,110 @@
 mod sentences;
 mod tables;
 
-use nearfar_bench::matrix::{Answer, MatrixCell, Parameters, Sample};
+use nearfar_bench::matrix::{Answer, MatrixCell, Parameters, Row, Sample};
 
 use nearfar_bench::probe::Where;
 use nearfar_machine::{Emulation, Known};
 use nearfar_runs::Counted;
 
-use crate::Style;
 use crate::amount::{bytes, count, lead};
-use crate::layout::{heading, paragraph, whole};
-use crate::style::Role;
+use crate::document::{Axis, Bars, Chart, Document, Head, Plot, Text};
 
 /// All of it.
-pub fn matrix(answer: &Answer, style: &Style) -> String {
-    let mut out = heading(
-        style,
-        "Probe matrix",
-        &answer
+pub fn matrix(answer: &Answer) -> Document {
+    let mut out = Document::with_head(Head {
+        tool: "nearfar bench probe".to_owned(),
+        title: "Probe matrix".to_owned(),
+        remark: answer
             .emulation
             .as_ref()
             .map_or_else(String::new, ToString::to_string),
-    );
-    for text in setup(answer) {
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text));
-    }
-    out.push_str(&results(answer, style));
-    whole(out)
+        ..Head::default()
+    });
+    setup(answer).iter().for_each(|text| out.paragraph(text));
+    results(answer, &mut out);
+    out
 }
 
 /// A whole matrix below the header of its stored run ([`crate::runs::header`]), which says how it was made.
-pub fn stored(answer: &Answer, style: &Style) -> String {
-    let plain = |text: String| paragraph(style, 2, (Role::Plain, ""), Role::Plain, &text);
+pub fn stored(answer: &Answer) -> Document {
+    let mut out = Document::new();
     let load = load(answer.parameters.load_percent, &answer.load_percent_had);
-    let settings: String = std::iter::once(load)
-        .chain(settings(answer))
-        .map(plain)
-        .collect();
-    whole(settings + &results(answer, style))
+    let settings = std::iter::once(load).chain(settings(answer));
+    out.heading("Load and settings", "");
+    settings.for_each(|text| out.paragraph(text));
+    results(answer, &mut out);
+    out
 }
 
-fn results(answer: &Answer, style: &Style) -> String {
-    let mut out = heading(
-        style,
-        "Run times",
-        "seconds; PNID: preferred node; F: floating",
-    );
-    out.push_str(&tables::times(&answer.rows, style));
-    out.push_str(&heading(
-        style,
+fn results(answer: &Answer, out: &mut Document) {
+    out.heading("Run times", "seconds; PNID: preferred node; F: floating");
+    out.table(tables::times(&answer.rows));
+    out.heading(
         "Migrations",
         "medians a run; far: accesses to another node; keeper: of a CPU",
-    ));
-    out.push_str(&tables::migrations(&answer.rows, style));
-    out.push_str(&heading(
-        style,
-        "Findings",
-        "with 95 % intervals; ratios within rounds",
-    ));
-    for (role, text) in sentences::of(answer) {
-        out.push_str(&paragraph(style, 2, (Role::Plain, ""), role, &text));
+    );
+    out.table(tables::migrations(&answer.rows));
+    let unknown = answer
+        .rows
+        .iter()
+        .find_map(|row| row.migrations.unknown_reason());
+    if let Some(reason) = unknown {
+        out.warning(format!("migrations: unknown: {reason}"));
     }
-    out.push_str(&remarks(answer, style));
+    findings(answer, out);
+    remarks(answer, out);
+}
+
+/// What the page of a stored run shows beyond its metrics.
+pub fn of_page(answer: &Answer) -> Document {
+    let mut out = Document::new();
+    findings(answer, &mut out);
+    if let Some(chart) = migrations(answer) {
+        out.heading("Migrations", "");
+        out.chart(chart);
+    }
+    remarks(answer, &mut out);
     out
+}
+
+/// Migrations a run by class; `None` where they are unknown.
+fn migrations(answer: &Answer) -> Option<Chart> {
+    let row = |row: &Row| {
+        let moves = row.migrations.get()?;
+        let classes = [
+            moves.same_core,
+            moves.same_cache,
+            moves.same_node,
+            moves.cross_node,
+        ];
+        let names = tables::key(row).iter().map(Text::plain).collect();
+        Some((names, classes.to_vec()))
+    };
+    let rows: Vec<(Vec<String>, Vec<f64>)> = answer.rows.iter().filter_map(row).collect();
+    let totals = rows.iter().map(|(_, classes)| classes.iter().sum());
+    let axis = Axis::from_zero("migrations a run", totals);
+    (!rows.is_empty()).then(|| Chart {
+        title: "Migrations by class".to_owned(),
+        about: "Medians a run. The wider apart the CPUs, the darker the part of the bar."
+            .to_owned(),
+        plot: Plot::Bars(Bars {
+            row_heads: tables::KEY.map(str::to_owned).to_vec(),
+            axis,
+            classes: ["same core", "same cache", "same node", "cross node"]
+                .map(str::to_owned)
+                .to_vec(),
+            rows,
+        }),
+    })
+}
+
+/// What the cells say about the questions of the matrix.
+fn findings(answer: &Answer, out: &mut Document) {
+    out.heading("Findings", "with 95 % intervals; ratios within rounds");
+    for (role, text) in sentences::of(answer) {
+        out.paragraph(Text::new(role, text));
+    }
 }
 
 /// One run of one cell.
@@ -82,31 +124,29 @@ pub fn once(
     sample: &Sample,
     warnings: &[String],
     emulation: Option<&Emulation>,
-    style: &Style,
-) -> String {
-    let mut out = heading(
-        style,
+) -> Document {
+    let mut out = Document::new();
+    out.heading(
         "Probe",
-        &emulation.map_or_else(String::new, ToString::to_string),
+        emulation.map_or_else(String::new, ToString::to_string),
     );
-    let plain = |text: &str| paragraph(style, 2, (Role::Plain, ""), Role::Plain, text);
-    out.push_str(&plain(&what(parameters)));
-    out.push_str(&plain(&load(parameters.load_percent, &sample.load_percent)));
+    out.paragraph(what(parameters));
+    out.paragraph(load(parameters.load_percent, &sample.load_percent));
     let probe = &sample.probe;
     let memory = place("memory", cell.memory);
     let cpus = place("CPUs", cell.cpus);
-    out.push_str(&plain(&format!(
+    out.paragraph(format!(
         "{memory}, {cpus}: {:.3} s, {:.1} ns an access",
         probe.seconds,
         probe.ns_an_access()
-    )));
+    ));
     if let Some(share) = sample.far_share().get() {
-        out.push_str(&plain(&format!(
+        out.paragraph(format!(
             "{:.1} % of the accesses went to another node",
             share * 100.0
-        )));
+        ));
     }
-    out.push_str(&plain(&match &sample.trace {
+    out.paragraph(match &sample.trace {
         Known::Yes(watched) => {
             let moves = &watched.found.migrations;
             format!(
@@ -115,18 +155,12 @@ pub fn once(
                 moves.cross_node
             )
         }
-        Known::No { unknown_reason } => format!("migrations are not known: {unknown_reason}"),
-    }));
+        Known::No { unknown_reason } => format!("migrations: unknown: {unknown_reason}"),
+    });
     for text in warnings.iter().cloned().chain(sample.warnings()) {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Plain, ""),
-            Role::Warning,
-            &text,
-        ));
+        out.warning(text);
     }
-    whole(out)
+    out
 }
 
 fn place(of: &str, place: Where) -> String {
@@ -218,7 +252,7 @@ fn crowded(answer: &Answer) -> String {
 }
 
 /// What was left out and what was wrong.
-fn remarks(answer: &Answer, style: &Style) -> String {
+fn remarks(answer: &Answer, out: &mut Document) {
     let left_out = answer
         .parameters
         .left_out
@@ -240,23 +274,13 @@ fn remarks(answer: &Answer, style: &Style) -> String {
             )
         })
     });
-    let said: Vec<String> = left_out
+    let mut all = left_out
         .chain(failed)
         .chain(warnings)
         .chain(crowded)
-        .collect();
-    if said.is_empty() {
-        return String::new();
+        .peekable();
+    if all.peek().is_some() {
+        out.heading("Remarks", "");
+        all.for_each(|text| out.warning(text));
     }
-    let mut out = heading(style, "Remarks", "");
-    for text in said {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Plain, ""),
-            Role::Warning,
-            &text,
-        ));
-    }
-    out
 }

@@ -1,59 +1,65 @@
 //! Stored runs: a list of them, and one with what its samples say by cell.
 
+mod factors;
+mod page;
+
 use nearfar_machine::Machine;
 use nearfar_runs::export::Imported;
 use nearfar_runs::{Better, CellSummary, Detail, Metric, Removed, Run, RunState, Sample, counted};
 use serde_json::Value;
 
-use crate::amount::{count, lead, moment};
-use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::amount::{count, decimals, lead, moment};
+use crate::document::{Align, Document, Table, Text};
+use crate::style::Role;
 use crate::summary::Summary;
 
-/// Most different warnings that are shown.
-const MOST_DOUBTS: usize = 8;
+pub use page::page;
 
-/// A line a run, newest first.
-///
-/// `because` says why there is none where there is none.
-pub fn list(runs: &[Run], because: &str, style: &Style) -> String {
+/// Instead of a machine whose description cannot be read.
+const UNREADABLE: &str = "unknown: its description in the store is damaged, or a newer nearfar's";
+/// Most different warnings that are shown.
+const MAX_WARNINGS: usize = 8;
+
+/// A line a run, newest first. `reason` says why there is none where there is none.
+pub fn list(runs: &[Run], reason: &str) -> Document {
+    let mut out = Document::new();
     if runs.is_empty() {
-        return whole(heading(style, "No runs", because));
+        out.heading("No runs", reason);
+        return out;
     }
-    let mut grid = Grid::new(&[
-        ("run", Side::Right),
-        ("begun (UTC)", Side::Left),
-        ("experiment", Side::Left),
-        ("label", Side::Left),
-        ("samples", Side::Right),
-        ("state", Side::Left),
-        ("host", Side::Left),
-        ("kernel", Side::Left),
-        ("", Side::Left),
+    let mut table = Table::new(&[
+        ("run", Align::Right),
+        ("begun (UTC)", Align::Left),
+        ("experiment", Align::Left),
+        ("label", Align::Left),
+        ("samples", Align::Right),
+        ("state", Align::Left),
+        ("host", Align::Left),
+        ("kernel", Align::Left),
+        ("", Align::Left),
     ])
+    .caption("Runs")
     .indent(0);
-    for run in runs {
-        grid.row(vec![
-            Cell::new(Role::Subject, run.run.to_string()),
-            // The heading says it once: the column has to leave room for names of kernels.
-            Cell::from(moment(run.started_at_s.max(0.0) as u64).trim_end_matches(" UTC")),
-            Cell::from(&run.experiment),
-            Cell::from(run.label.as_deref().unwrap_or("")),
-            Cell::from(samples_of(run)),
-            Cell::new(role_of(run.state), run.state.to_string()),
-            Cell::new(Role::Dim, &run.host),
-            Cell::new(Role::Dim, &run.kernel),
-            Cell::new(
-                Role::Dim,
-                if run.emulation.is_some() {
-                    "emulated"
-                } else {
-                    ""
-                },
-            ),
-        ]);
-    }
-    grid.render(style)
+    runs.iter().for_each(|run| table.row(line(run)));
+    out.table(table);
+    out
+}
+
+fn line(run: &Run) -> Vec<Text> {
+    let emulated = run.emulation.as_ref().map_or("", |_| "emulated");
+    // The heading says it once: the column has to leave room for names of kernels.
+    let when = moment(run.started_at_s.max(0.0) as u64);
+    vec![
+        Text::new(Role::Subject, run.run.to_string()),
+        when.trim_end_matches(" UTC").into(),
+        Text::from(&run.experiment),
+        run.label.as_deref().unwrap_or("").into(),
+        samples_of(run).into(),
+        Text::new(role_of(run.state), run.state.to_string()),
+        Text::new(Role::Dim, &run.host),
+        Text::new(Role::Dim, &run.kernel),
+        Text::new(Role::Dim, emulated),
+    ]
 }
 
 /// `36 of 2304`, or the number alone when there are as many as were wanted.
@@ -76,18 +82,23 @@ fn role_of(state: RunState) -> Role {
     }
 }
 
-/// One run: where and how it was made, and each cell's samples summed up. `machine` is left out where an older or newer
-/// program's description of it cannot be read.
-pub fn show(
-    run: &Run,
-    detail: &Detail,
-    machine: Option<&Machine>,
-    cells: &[CellSummary],
-    samples: &[Sample],
-    style: &Style,
-) -> String {
-    let mut out = header(run, detail, machine, style);
-    for metric in &detail.metrics {
+/// A stored run as its renderers see it.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    pub run: &'a Run,
+    pub detail: &'a Detail,
+    /// `None` where an older or newer program's description of it cannot be read.
+    pub machine: Option<&'a Machine>,
+    /// In the order of tables.
+    pub cells: &'a [CellSummary],
+    /// In the order they were taken.
+    pub samples: &'a [Sample],
+}
+
+/// One run: where and how it was made, and each cell's samples summed up.
+pub fn show(shown: &Shown<'_>) -> Document {
+    let mut out = header(shown);
+    for metric in &shown.detail.metrics {
         let better = match metric.better {
             Better::Lower => "lower is better",
             Better::Higher => "higher is better",
@@ -96,66 +107,60 @@ pub fn show(
             "" => String::new(),
             unit => format!("{unit}; "),
         };
-        out.push_str(&heading(
-            style,
+        out.heading(
             &metric.name,
-            &format!("{unit}{better}; confidence: 95 % interval of the median"),
-        ));
-        out.push_str(&table_of(detail, metric, cells, style));
+            format!("{unit}{better}; confidence: 95 % interval of the median"),
+        );
+        out.table(table_of(shown, metric));
     }
-    out.push_str(&warnings(samples, style));
-    whole(out)
+    warnings_of(shown, &mut out);
+    out
 }
 
 /// Where and how a run was made.
-pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Style) -> String {
-    let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]);
-    let mut line = |name: &str, role: Role, text: &str| {
-        if !text.is_empty() {
-            grid.row(vec![Cell::new(Role::Dim, name), Cell::new(role, text)]);
-        }
-    };
-    line("label", Role::Subject, run.label.as_deref().unwrap_or(""));
+pub fn header(shown: &Shown<'_>) -> Document {
+    let (run, detail) = (shown.run, shown.detail);
     let state = match &run.failure {
-        Some(because) => format!("{}: {because}", run.state),
+        Some(reason) => format!("{}: {reason}", run.state),
         None => run.state.to_string(),
     };
-    line("state", role_of(run.state), &state);
     let when = |at_s: f64| moment(at_s.max(0.0) as u64);
     let ended = run
         .finished_at_s
         .map(|at_s| format!(" to {}", when(at_s)))
         .unwrap_or_default();
-    line(
-        "made",
-        Role::Plain,
-        &format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar),
-    );
-    line(
-        "host",
-        Role::Plain,
-        &format!("{}, {} {}", run.host, run.kernel, detail.kernel_version),
-    );
-    let unreadable =
-        || "not known: its description in the store is damaged, or a newer nearfar's".to_owned();
-    line(
-        "machine",
-        Role::Plain,
-        &machine.map_or_else(unreadable, |machine| Summary::of(machine).line()),
-    );
-    line(
-        "emulated",
-        Role::Warning,
-        &run.emulation
-            .as_ref()
-            .map_or_else(String::new, ToString::to_string),
-    );
-    let attempts = format!(
-        "{} in {}, seed {}",
-        samples_of(run),
-        count(detail.plan.len(), "cell"),
-        detail.seed
-    );
+    let machine = match shown.machine {
+        Some(machine) => Summary::of(machine).line(),
+        None => UNREADABLE.to_owned(),
+    };
+    let label = run.label.as_deref().unwrap_or("");
+    let emulation = run
+        .emulation
+        .as_ref()
+        .map_or_else(String::new, ToString::to_string);
+    let mut out = Document::new();
+    out.heading(format!("Run {}", run.run), &run.title);
+    out.facts([
+        ("label", Text::new(Role::Subject, label)),
+        ("state", Text::new(role_of(run.state), state)),
+        (
+            "made",
+            format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar).into(),
+        ),
+        (
+            "host",
+            format!("{}, {} {}", run.host, run.kernel, detail.kernel_version).into(),
+        ),
+        ("machine", machine.into()),
+        ("emulated", Text::new(Role::Warning, emulation)),
+        ("samples", attempts(run, detail).into()),
+        ("parameters", parameters(&detail.parameters).into()),
+    ]);
+    detail.warnings.iter().for_each(|it| out.warning(it));
+    out
+}
+
+fn attempts(run: &Run, detail: &Detail) -> String {
     // Warnings about the whole run stand below; a bare "0 with warnings" would deny them.
     let (own, whole) = match detail.warnings.len() {
         0 => ("", String::new()),
@@ -164,24 +169,14 @@ pub fn header(run: &Run, detail: &Detail, machine: Option<&Machine>, style: &Sty
             format!("; {} about the whole run", count(number, "warning")),
         ),
     };
-    let text = format!(
-        "{attempts}, {} with warnings{own}, {} failed{whole}",
-        run.with_warnings, run.failed
-    );
-    line("samples", Role::Plain, &text);
-    line("parameters", Role::Plain, &parameters(&detail.parameters));
-    let mut out = heading(style, &format!("Run {}", run.run), &run.title);
-    out.push_str(&grid.render(style));
-    for warning in &detail.warnings {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Warning, "! "),
-            Role::Plain,
-            warning,
-        ));
-    }
-    out
+    format!(
+        "{} in {}, seed {}, {} with warnings{own}, {} failed{whole}",
+        samples_of(run),
+        count(detail.plan.len(), "cell"),
+        detail.seed,
+        run.with_warnings,
+        run.failed
+    )
 }
 
 /// `bytes=1073741824 load=60`, by name; what is no single value is left to JSON.
@@ -197,7 +192,16 @@ fn parameters(parameters: &Value) -> String {
     members.iter().filter_map(one).collect::<Vec<_>>().join(" ")
 }
 
-fn table_of(detail: &Detail, metric: &Metric, cells: &[CellSummary], style: &Style) -> String {
+/// The name of a metric with its unit.
+fn metric_title(metric: &Metric) -> String {
+    match metric.unit.as_str() {
+        "" => metric.name.clone(),
+        unit => format!("{} ({unit})", metric.name),
+    }
+}
+
+/// Every figure of a metric, a line a cell.
+fn table_of(shown: &Shown<'_>, metric: &Metric) -> Table {
     let figures = [
         "avg",
         "max",
@@ -209,157 +213,117 @@ fn table_of(detail: &Detail, metric: &Metric, cells: &[CellSummary], style: &Sty
         "warnings",
         "failed",
     ];
-    let factors = detail
-        .factors
+    let factors = shown.detail.factors.iter();
+    let factors = factors.map(|factor| (factor.name.as_str(), Align::Left));
+    let figures = figures.map(|name| (name, Align::Right));
+    let columns: Vec<_> = factors.chain(figures).collect();
+    let mut table = Table::new(&columns).caption(metric_title(metric));
+    let moments = shown
+        .cells
         .iter()
-        .map(|factor| (factor.name.as_str(), Side::Left));
-    let columns: Vec<_> = factors
-        .chain(figures.map(|name| (name, Side::Right)))
-        .collect();
-    let mut grid = Grid::new(&columns);
-    let largest = cells
-        .iter()
-        .filter_map(|cell| cell.metric(&metric.name)?.moments)
-        .map(|moments| moments.max.abs())
-        .fold(0.0, f64::max);
-    let decimals = decimals(largest);
-    let number =
-        |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.decimals$}"));
-    let unless_zero = |number: usize| {
-        if number == 0 {
-            String::new()
-        } else {
-            number.to_string()
-        }
-    };
-    for cell in cells {
-        let level = |name: &str| {
-            cell.cell
-                .level(name)
-                .map_or_else(String::new, ToString::to_string)
-        };
-        let mut row: Vec<Cell> = detail
-            .factors
-            .iter()
-            .map(|factor| Cell::new(Role::Subject, level(&factor.name)))
-            .collect();
-        let figures = cell.metric(&metric.name);
-        let moments = figures.and_then(|figures| figures.moments);
-        row.extend([
-            Cell::from(number(moments.map(|moments| moments.mean))),
-            Cell::from(number(moments.map(|moments| moments.max))),
-            Cell::from(number(moments.map(|moments| moments.min))),
-            Cell::from(number(moments.and_then(|moments| moments.stdev))),
-            Cell::from(number(figures.and_then(|figures| figures.median))),
-            Cell::from(
-                figures
-                    .and_then(|figures| figures.confidence)
-                    .map_or_else(String::new, |range| {
-                        format!("{:.decimals$} to {:.decimals$}", range.low, range.high)
-                    }),
-            ),
-            Cell::from(figures.map_or(0, |figures| figures.samples).to_string()),
-            Cell::new(Role::Warning, unless_zero(cell.with_warnings)),
-            Cell::new(Role::Critical, unless_zero(cell.failed)),
-        ]);
-        grid.row(row);
+        .filter_map(|cell| cell.metric(&metric.name)?.moments);
+    let largest = moments.map(|moments| moments.max.abs());
+    let decimals = decimals(largest.fold(0.0, f64::max));
+    for cell in shown.cells {
+        let factors = shown.detail.factors.iter().map(|factor| {
+            let level = cell.cell.level(&factor.name);
+            Text::new(
+                Role::Subject,
+                level.map_or_else(String::new, ToString::to_string),
+            )
+        });
+        let figures = figures_of(cell, metric, decimals);
+        table.row(factors.chain(figures).collect());
     }
-    grid.render(style)
+    table
 }
 
-/// Digits behind the point so that the largest figure of a table has four that mean something.
-fn decimals(largest: f64) -> usize {
-    if largest <= 0.0 {
-        return 3;
-    }
-    (3 - largest.log10().floor() as i32).clamp(0, 9) as usize
+fn figures_of(cell: &CellSummary, metric: &Metric, decimals: usize) -> [Text; 9] {
+    let number = |value: Option<f64>| {
+        Text::from(value.map_or_else(String::new, |value| format!("{value:.decimals$}")))
+    };
+    let unless_zero = |role: Role, number: usize| match number {
+        0 => Text::default(),
+        number => Text::new(role, number.to_string()),
+    };
+    let figures = cell.metric(&metric.name);
+    let moments = figures.and_then(|figures| figures.moments);
+    let interval = figures.and_then(|figures| figures.confidence);
+    let interval =
+        interval.map(|range| format!("{:.decimals$} to {:.decimals$}", range.low, range.high));
+    [
+        number(moments.map(|moments| moments.mean)),
+        number(moments.map(|moments| moments.max)),
+        number(moments.map(|moments| moments.min)),
+        number(moments.and_then(|moments| moments.stdev)),
+        number(figures.and_then(|figures| figures.median)),
+        interval.unwrap_or_default().into(),
+        figures
+            .map_or(0, |figures| figures.samples)
+            .to_string()
+            .into(),
+        unless_zero(Role::Warning, cell.with_warnings),
+        unless_zero(Role::Critical, cell.failed),
+    ]
 }
 
 /// What was wrong with samples, the most frequent first, and why some failed.
-fn warnings(samples: &[Sample], style: &Style) -> String {
-    let failed = counted(samples.iter().filter_map(|sample| sample.failed.as_deref()));
-    let with_warnings = counted(
-        samples
-            .iter()
-            .flat_map(|sample| &sample.warnings)
-            .map(String::as_str),
-    );
-    if failed.is_empty() && with_warnings.is_empty() {
-        return String::new();
-    }
-    let mut out = heading(style, "Warnings", "");
-    let failed = failed
+fn warnings_of(shown: &Shown<'_>, out: &mut Document) {
+    let samples = shown.samples.iter();
+    let failed = counted(samples.clone().filter_map(|it| it.failed.as_deref()));
+    let warnings = counted(samples.flat_map(|it| &it.warnings).map(String::as_str));
+    let failed = failed.iter().map(|it| (Role::Critical, " failed", it));
+    let warnings = warnings
         .iter()
-        .map(|counted| (Role::Critical, " failed", counted));
-    let said: Vec<_> = failed
-        .chain(
-            with_warnings
-                .iter()
-                .map(|counted| (Role::Warning, " with warnings", counted)),
-        )
-        .collect();
-    for (role, how, counted) in said.iter().take(MOST_DOUBTS) {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (*role, &lead(counted, "sample", how)),
-            Role::Plain,
-            &counted.what,
+        .map(|it| (Role::Warning, " with warnings", it));
+    let all: Vec<_> = failed.chain(warnings).collect();
+    if all.is_empty() {
+        return;
+    }
+    out.heading("Warnings", "");
+    for (role, how, counted) in all.iter().take(MAX_WARNINGS) {
+        let label = Text::new(*role, lead(counted, "sample", how));
+        out.labelled(label, &counted.what);
+    }
+    if let Some(more) = all.len().checked_sub(MAX_WARNINGS).filter(|&more| more > 0) {
+        out.remark(format!(
+            "and {more} more; `nearfar runs export` has all of them"
         ));
     }
-    if let Some(more) = said.len().checked_sub(MOST_DOUBTS).filter(|&more| more > 0) {
-        let text = format!("and {more} more; `nearfar runs export` has all of them");
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &text));
-    }
-    out
 }
 
 /// What was removed.
-pub fn removed(removed: &Removed, style: &Style) -> String {
-    let mut out = String::new();
+pub fn removed(removed: &Removed) -> Document {
+    let mut out = Document::new();
     for run in &removed.runs {
-        let label = run
-            .label
-            .as_ref()
-            .map(|label| format!(" \"{label}\""))
-            .unwrap_or_default();
+        let label = run.label.as_ref();
+        let label = label.map(|label| format!(" \"{label}\""));
         let text = format!(
-            "removed run {}: {}{label} of {}, {}",
+            "removed run {}: {}{} of {}, {}",
             run.run,
             run.experiment,
+            label.unwrap_or_default(),
             moment(run.started_at_s.max(0.0) as u64),
             count(usize::try_from(run.samples).unwrap_or(usize::MAX), "sample")
         );
-        out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &text));
+        out.indented(0, "", text);
     }
     out
 }
 
 /// What an import added.
-pub fn imported(imported: &Imported, style: &Style) -> String {
-    let mut out = String::new();
-    let mut line =
-        |text: String| out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &text));
-    imported
+pub fn imported(imported: &Imported) -> Document {
+    let mut out = Document::new();
+    let added = imported
         .runs
         .iter()
-        .for_each(|run| line(format!("imported as run {run}")));
-    imported
+        .map(|run| format!("imported as run {run}"));
+    let already = imported
         .already
         .iter()
-        .for_each(|run| line(format!("already here as run {run}")));
+        .map(|run| format!("already here as run {run}"));
+    added
+        .chain(already)
+        .for_each(|line| out.indented(0, "", line));
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_have_four_digits_that_mean_something() {
-        assert_eq!(
-            [21.41, 0.002, 1234.0, 5e-7, 0.0].map(decimals),
-            [2, 6, 0, 9, 3]
-        );
-    }
 }

@@ -29,8 +29,10 @@ pub enum Role {
     Plain,
     Heading,
     Dim,
-    /// A file, a command, a value as the system writes it.
+    /// A file or a command.
     Code,
+    /// A value as the system writes it.
+    Value,
     /// What the line is about.
     Subject,
     Local,
@@ -62,7 +64,7 @@ impl Role {
     fn ansi(self) -> anstyle::Style {
         let colour = |colour: AnsiColor| anstyle::Style::new().fg_color(Some(colour.into()));
         match self {
-            Self::Plain | Self::Code => anstyle::Style::new(),
+            Self::Plain | Self::Code | Self::Value => anstyle::Style::new(),
             Self::Heading => anstyle::Style::new().bold(),
             Self::Dim => anstyle::Style::new().effects(Effects::DIMMED),
             Self::Subject => colour(AnsiColor::Cyan),

@@ -12,6 +12,7 @@ pub(crate) mod unknown;
 
 use nearfar_machine::Machine;
 
+use crate::document::{Document, Text};
 use crate::layout::{heading, paragraph};
 use crate::style::{Role, Style};
 use crate::summary::{self, Summary};
@@ -27,7 +28,7 @@ const MOST_DIAGNOSTICS: usize = 30;
 /// The whole machine in sections: nodes, distances, CPUs and caches, devices by node, network queues, NVMe paths,
 /// what is not known and why, and what was wrong with the input.
 pub fn table(machine: &Machine, style: &Style) -> String {
-    let mut out = head(machine, style);
+    let mut out = head(machine).to_text(style);
     out.push_str(&nodes::section(machine, style));
     out.push_str(&distances::section(machine, style));
     out.push_str(&cpus::section(machine, style));
@@ -39,31 +40,15 @@ pub fn table(machine: &Machine, style: &Style) -> String {
 }
 
 /// The lines that every page starts with: whose machine, what it is made of, where the description comes from.
-pub(crate) fn head(machine: &Machine, style: &Style) -> String {
-    let mut out = paragraph(
-        style,
-        0,
-        (Role::Heading, ""),
-        Role::Heading,
-        &summary::name(machine),
-    );
-    let line = Summary::of(machine).line();
-    out.push_str(&paragraph(style, 0, (Role::Plain, ""), Role::Plain, &line));
-    out.push_str(&paragraph(
-        style,
-        0,
-        (Role::Dim, ""),
-        Role::Dim,
-        &summary::circumstances(machine).join(", "),
-    ));
+pub(crate) fn head(machine: &Machine) -> Document {
+    let mut out = Document::new();
+    out.indented(0, "", Text::new(Role::Heading, summary::name(machine)));
+    out.indented(0, "", Summary::of(machine).line());
+    let circumstances = summary::circumstances(machine).join(", ");
+    out.indented(0, "", Text::new(Role::Dim, circumstances));
     if let Some(emulation) = &machine.origin.emulation {
-        out.push_str(&paragraph(
-            style,
-            0,
-            (Role::Notice, "emulated: "),
-            Role::Notice,
-            &emulation.to_string(),
-        ));
+        let emulated = Text::new(Role::Notice, "emulated: ");
+        out.indented(0, emulated, Text::new(Role::Notice, emulation.to_string()));
     }
     out
 }

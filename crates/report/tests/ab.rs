@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use nearfar_machine::Emulation;
 use nearfar_report::Style;
-use nearfar_report::ab::{Comparison, Run, Selection, Side, Verdict, table};
+use nearfar_report::ab::{Comparison, Run, Selection, Side, Verdict, document};
 
 fn side(kernel: &str, answers: &[(&str, f64)]) -> Side {
     Side {
@@ -48,7 +48,7 @@ fn text_is_compared_line_by_line_with_its_spacing_kept() {
         side("6.12", &[(after, 1.0), (after, 1.2)]),
         &[],
     );
-    insta::assert_snapshot!(table(&comparison, &Style::default()));
+    insta::assert_snapshot!(document(&comparison).to_text(&Style::default()));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn json_is_compared_by_path_and_equal_values_are_counted() {
     };
     let comparison = compared("fio job", borrowed(&a, "6.1"), borrowed(&b, "6.12"), &[]);
     assert_eq!(comparison.equal_values, 2);
-    insta::assert_snapshot!(table(&comparison, &Style::default()));
+    insta::assert_snapshot!(document(&comparison).to_text(&Style::default()));
     let selected = compared(
         "fio job",
         borrowed(&a, "6.1"),
@@ -93,10 +93,8 @@ fn a_failed_run_is_named_with_its_last_error() {
     let mut b = side("6.12", &[("", 0.1)]);
     b.runs[0].exit_code = 127;
     b.runs[0].stderr = "sh: fioo: not found\n".to_owned();
-    let text = table(
-        &compared("fioo", side("6.1", &[("", 0.1)]), b, &[]),
-        &Style::default(),
-    );
+    let comparison = compared("fioo", side("6.1", &[("", 0.1)]), b, &[]);
+    let text = document(&comparison).to_text(&Style::default());
     assert!(
         text.contains("B ended with 127: sh: fioo: not found"),
         "{text}"
@@ -193,7 +191,7 @@ fn two_runs_say_nothing_and_enough_runs_find_a_difference() {
         (1, 4),
         "the time is the same in every run and does not count"
     );
-    let text = table(&two, &Style::default());
+    let text = document(&two).to_text(&Style::default());
     assert!(
         text.contains("too few runs to tell") && text.contains("--runs 4"),
         "{text}"
@@ -202,5 +200,9 @@ fn two_runs_say_nothing_and_enough_runs_find_a_difference() {
         found(4).values[0].change.unwrap().verdict,
         Verdict::Significant
     );
-    assert!(!table(&found(4), &Style::default()).contains("--runs"));
+    assert!(
+        !document(&found(4))
+            .to_text(&Style::default())
+            .contains("--runs")
+    );
 }

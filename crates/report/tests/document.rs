@@ -55,7 +55,7 @@ fn heat_map() -> HeatMap {
         ],
         scale: Scale::relative([90.0, 170.0, 91.0]),
         scale_of: "",
-        legend: |heat| format!("{heat:.0} ns"),
+        legend: Scale::relative([90.0]).legend(|heat| format!("{heat:.0} ns")),
     }
 }
 
@@ -124,7 +124,7 @@ fn everything(foreign: &str) -> Document {
             figure: "4".to_owned(),
             what: "nodes".to_owned(),
             remark: foreign.to_owned(),
-            badges: vec![("warning", "2 warnings".to_owned())],
+            badges: vec![("warning".to_owned(), "2 warnings".to_owned())],
         }],
     });
     document.paragraph(
@@ -138,7 +138,10 @@ fn everything(foreign: &str) -> Document {
     document.warning(foreign);
     document.warning("the CPU frequency changed");
     document.table(table(foreign));
-    document.subheading("Maps", "");
+    document.subheading(3, "Maps");
+    let mut framed = Document::new();
+    framed.boxed(foreign);
+    document.card("warning", framed);
     document.heat_map(heat_map());
     charts().into_iter().for_each(|chart| document.chart(chart));
     document.heading("Figures", "");

@@ -12,7 +12,7 @@ use nearfar_report::checkup::{self, Checkup};
 use nearfar_report::topo;
 
 fn elements(checkup: &Checkup) -> Vec<Element> {
-    html::page(&checkup::page(checkup)).unwrap()
+    html::page(&checkup::page(checkup).to_html()).unwrap()
 }
 
 fn all_pages() -> Vec<(&'static str, Vec<Element>)> {
@@ -277,7 +277,7 @@ fn the_commands_are_for_the_machine_of_the_page() {
             "{whole} is missing in {commands:?}"
         );
     }
-    let screen = checkup::screen(&checkup, &Default::default());
+    let screen = checkup::screen(&checkup, 100).to_text(&Default::default());
     assert!(
         screen.contains("nearfar audit --source 'it is <b>.toml'"),
         "{screen}"
@@ -297,7 +297,7 @@ fn size_of(machine: Machine, range: Range<usize>) -> Vec<Element> {
         probe: Known::no("the sample has none"),
         ..samples::checkup(machine, 64)
     };
-    let page = checkup::page(&checkup);
+    let page = checkup::page(&checkup).to_html();
     println!("{} bytes", page.len());
     assert!(range.contains(&page.len()), "{} bytes", page.len());
     html::page(&page).unwrap()

@@ -44,7 +44,7 @@ fn pictures_of_all_samples_are_well_formed_and_run_nothing() {
 #[test]
 fn pages_of_all_samples_are_well_formed_load_nothing_and_run_nothing() {
     for (name, machine) in samples::all() {
-        let page = checkup::page(&samples::checkup(machine, 8));
+        let page = checkup::page(&samples::checkup(machine, 8)).to_html();
         let names = elements(&as_xml(&page)).unwrap_or_else(|error| panic!("{name}: {error}"));
         for forbidden in ["script", "link", "img", "iframe", "object"] {
             assert!(
@@ -63,7 +63,10 @@ fn pages_of_all_samples_are_well_formed_load_nothing_and_run_nothing() {
 #[test]
 fn markup_in_names_is_shown_and_not_obeyed() {
     let checkup = samples::checkup(samples::hostile(), 2);
-    for text in [checkup::page(&checkup), topo::svg(&checkup.machine)] {
+    for text in [
+        checkup::page(&checkup).to_html(),
+        topo::svg(&checkup.machine),
+    ] {
         assert!(!text.contains("<script"), "a script got through");
         assert!(text.contains("&lt;script&gt;alert"), "the name is missing");
         assert!(!text.contains(['\u{1b}', '\u{202e}', '\u{0}']));
@@ -84,7 +87,7 @@ fn markup_in_names_is_shown_and_not_obeyed() {
 fn a_page_says_what_was_not_measured_and_why() {
     let mut checkup = samples::checkup(samples::two_sockets(), 1);
     checkup.probe = Known::no("--no-probe was given");
-    let page = checkup::page(&checkup);
+    let page = checkup::page(&checkup).to_html();
     assert!(page.contains("--no-probe was given"));
     for part in [
         "task-memory-far",
@@ -100,7 +103,7 @@ fn a_page_says_what_was_not_measured_and_why() {
 #[test]
 fn a_page_says_what_floating_costs_with_its_interval_and_under_which_load() {
     let mut checkup = samples::checkup(samples::two_sockets(), 1);
-    let page = checkup::page(&checkup);
+    let page = checkup::page(&checkup).to_html();
     for part in [
         "<b>CPUs float</b>: 9.0 % slower (4.0 to 13 %) than bound; 31 cross-node migrations in 12 s",
         "<b>all floats</b>: no difference that this could show (-3.0 to 2.0 %)",
@@ -118,19 +121,23 @@ fn a_page_says_what_floating_costs_with_its_interval_and_under_which_load() {
         .unwrap();
     assert_eq!(rows.matches("<tr>").count(), 1 + 5);
     assert!(
-        rows.contains("<td>node 0</td><td>floating</td><td>9</td>"),
+        rows.contains("<td>node 0</td><td>floating</td><td class=\"right\">9</td>"),
         "{rows}"
     );
     checkup.floating = Known::no("only <one> node");
-    assert!(checkup::page(&checkup).contains("Not probed: only &lt;one&gt; node"));
+    assert!(
+        checkup::page(&checkup)
+            .to_html()
+            .contains("Not probed: only &lt;one&gt; node")
+    );
     // What was not measured for the same reason as everything else is said once.
     checkup.probe = Known::no("only <one> node");
-    assert!(!checkup::page(&checkup).contains("Floating tasks"));
+    assert!(!checkup::page(&checkup).to_html().contains("Floating tasks"));
 }
 
 #[test]
 fn one_node_is_said_plainly() {
-    let page = checkup::page(&samples::checkup(samples::laptop(), 0));
+    let page = checkup::page(&samples::checkup(samples::laptop(), 0)).to_html();
     assert!(page.contains("one node") && page.contains("nearfar lab"));
 }
 
@@ -138,7 +145,7 @@ fn one_node_is_said_plainly() {
 fn a_page_of_the_largest_machine_is_small_and_quick() {
     let checkup = samples::checkup(samples::large(), 500);
     let start = Instant::now();
-    let page = checkup::page(&checkup);
+    let page = checkup::page(&checkup).to_html();
     let took = start.elapsed();
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
     // 200 ms is the aim of a release build on an idle machine; this one is neither.
@@ -176,7 +183,7 @@ proptest! {
         let ends = topo::dot(&machine).trim_end().ends_with('}');
         prop_assert!(ends);
         elements(&topo::svg(&machine)).map_err(TestCaseError::fail)?;
-        let page = checkup::page(&samples::checkup(machine, 3));
+        let page = checkup::page(&samples::checkup(machine, 3)).to_html();
         elements(&as_xml(&page)).map_err(TestCaseError::fail)?;
     }
 }

@@ -21,7 +21,7 @@ fn all_texts(machine: &Machine, style: &Style) -> Vec<String> {
         topo::table(machine, style),
         latency::survey(&samples::surveys::survey(machine), machine, false).to_text(style),
         audit::table(&checkup.audit, style),
-        checkup::screen(&checkup, style),
+        checkup::screen(&checkup, style.width).to_text(style),
     ]
 }
 
@@ -42,7 +42,10 @@ fn topology_of_machines_of_several_shapes() {
 fn checkups_of_machines_of_several_shapes() {
     for (name, machine) in samples::all() {
         let checkup = samples::checkup(machine, 8);
-        insta::assert_snapshot!(format!("checkup-{name}"), checkup::screen(&checkup, &PLAIN));
+        insta::assert_snapshot!(
+            format!("checkup-{name}"),
+            checkup::screen(&checkup, 100).to_text(&PLAIN)
+        );
     }
 }
 
@@ -111,7 +114,7 @@ fn paths_from_both_nodes_of_case_1() {
 #[test]
 fn a_checkup_fits_one_screen() {
     for (name, machine) in samples::all() {
-        let screen = checkup::screen(&samples::checkup(machine, 300), &PLAIN);
+        let screen = checkup::screen(&samples::checkup(machine, 300), 100).to_text(&PLAIN);
         assert!(
             screen.lines().count() <= 48,
             "{name} has {} lines",

@@ -79,7 +79,9 @@ impl Ab {
         let comparison = Comparison::of(self.command, a, b, &Selection::new(self.value));
         output::print(&match self.format.format {
             Format::Json => output::json("ab/1", None, &comparison)?,
-            Format::Table => nearfar_report::ab::table(&comparison, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::ab::document(&comparison).to_text(&output::style(colour))
+            }
         })
     }
 

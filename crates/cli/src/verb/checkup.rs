@@ -91,7 +91,10 @@ impl Checkup {
         // Each is given also where the other cannot be: what was measured took half a minute.
         let printed = output::print(&match self.format.format {
             Format::Json => output::json("checkup/1", None, &checkup)?,
-            Format::Table => nearfar_report::checkup::screen(&checkup, &output::style(colour)),
+            Format::Table => {
+                let style = output::style(colour);
+                nearfar_report::checkup::screen(&checkup, style.width).to_text(&style)
+            }
         });
         let written = page.write(&checkup)?;
         printed?;
@@ -131,7 +134,7 @@ enum Page {
 impl Page {
     /// Writes it, and says under which name.
     fn write(self, checkup: &nearfar_report::checkup::Checkup) -> Result<Option<PathBuf>, Failure> {
-        let content = || nearfar_report::checkup::page(checkup);
+        let content = || nearfar_report::checkup::page(checkup).to_html();
         match self {
             Self::None => Ok(None),
             Self::Unnamed => match output::write_unused(PAGE, "html", content().as_bytes()) {

@@ -5,45 +5,39 @@ use serde_json::Value as Json;
 use super::significance::Verdict;
 use super::values::{Change, Value, range};
 use super::{Comparison, Line, LineDiff, Side};
-use crate::layout::{Cell, Grid, Side as Align, heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::document::{Align, Document, Table, Text};
+use crate::style::Role;
+use crate::wrapping::cut;
+
+/// Longest title, in columns.
+const MAX_TITLE_COLUMNS: usize = 96;
 
 /// Both sides, their run times, and what differs in their answers.
-pub fn table(comparison: &Comparison, style: &Style) -> String {
-    let mut out = heading(style, &title(&comparison.command, style), "");
-    out.push_str(&sides(comparison, style));
-    out.push_str(&times(&comparison.elapsed, style));
+pub fn document(comparison: &Comparison) -> Document {
+    let mut out = Document::new();
+    out.heading(title(&comparison.command), "");
+    sides(comparison, &mut out);
+    times(&comparison.elapsed, &mut out);
     match &comparison.lines {
-        Some(lines) => out.push_str(&lines_table(lines, comparison, style)),
-        None => out.push_str(&values_table(comparison, style)),
+        Some(lines) => lines_of(lines, comparison, &mut out),
+        None => values(comparison, &mut out),
     }
-    out.push_str(&runs_needed(comparison, style));
+    runs_needed(comparison, &mut out);
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        out.push_str(&failures(name, side, style));
+        failures(name, side, &mut out);
     }
     for (name, label) in labels(comparison) {
-        out.push_str(&paragraph(
-            style,
-            0,
-            (Role::Notice, &format!("{name}: ")),
-            Role::Notice,
-            &label,
-        ));
+        let name = Text::new(Role::Notice, format!("{name}: "));
+        out.indented(0, name, Text::new(Role::Notice, label));
     }
-    whole(out)
+    out
 }
 
 /// The command on one line: a script's line breaks become spaces, and what is too long for a title is cut.
-fn title(command: &[String], style: &Style) -> String {
-    let line = command
-        .join(" ")
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
-    match line.char_indices().nth(style.columns().saturating_sub(4)) {
-        Some((end, _)) => format!("{} ...", &line[..end]),
-        None => line,
-    }
+fn title(command: &[String]) -> String {
+    let line = command.join(" ");
+    let line: Vec<&str> = line.split_whitespace().collect();
+    cut(&line.join(" "), MAX_TITLE_COLUMNS)
 }
 
 /// The label of the emulated machine, once where both sides have the same.
@@ -59,13 +53,14 @@ fn labels(comparison: &Comparison) -> Vec<(&'static str, String)> {
     }
 }
 
-fn sides(comparison: &Comparison, style: &Style) -> String {
-    let mut grid = Grid::new(&[
+fn sides(comparison: &Comparison, out: &mut Document) {
+    let mut table = Table::new(&[
         ("", Align::Left),
         ("side", Align::Left),
         ("runs", Align::Right),
         ("exit", Align::Left),
-    ]);
+    ])
+    .caption("Sides");
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
         let mut codes: Vec<i32> = side.runs.iter().map(|run| run.exit_code).collect();
         codes.sort_unstable();
@@ -76,19 +71,19 @@ fn sides(comparison: &Comparison, style: &Style) -> String {
             Role::Warning
         };
         let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
-        grid.row(vec![
-            Cell::new(Role::Subject, name),
+        table.row(vec![
+            Text::new(Role::Subject, name),
             side.name().into(),
             side.runs.len().to_string().into(),
-            Cell::new(role, codes.join(", ")),
+            Text::new(role, codes.join(", ")),
         ]);
     }
-    grid.render(style)
+    out.table(table);
 }
 
-fn times(elapsed: &Value, style: &Style) -> String {
+fn times(elapsed: &Value, out: &mut Document) {
     let Some(change) = &elapsed.change else {
-        return String::new();
+        return;
     };
     let text = format!(
         "A {:.2} s, B {:.2} s{} (medians, boot not counted)",
@@ -96,7 +91,7 @@ fn times(elapsed: &Value, style: &Style) -> String {
         change.b_median,
         ratio_text(change)
     );
-    paragraph(style, 2, (Role::Dim, "time: "), Role::Plain, &text)
+    out.labelled(Text::new(Role::Dim, "time: "), text);
 }
 
 fn ratio_text(change: &Change) -> String {
@@ -116,49 +111,53 @@ fn words(verdict: Verdict) -> &'static str {
     }
 }
 
-fn values_table(comparison: &Comparison, style: &Style) -> String {
+fn values(comparison: &Comparison, out: &mut Document) {
     let remark = match comparison.equal_values {
         0 => String::new(),
         1 => "1 value is equal".to_owned(),
         equal => format!("{equal} values are equal"),
     };
-    if comparison.values.is_empty() {
-        return heading(style, "no value differs", &remark);
-    }
-    let mut out = heading(style, "values", &remark);
-    let mut grid = Grid::new(&[
+    let title = match comparison.values.is_empty() {
+        true => "no value differs",
+        false => "values",
+    };
+    out.heading(title, remark);
+    let mut table = Table::new(&[
         ("value", Align::Left),
         ("A", Align::Right),
         ("B", Align::Right),
         ("B/A", Align::Right),
         ("", Align::Left),
-    ]);
-    for value in &comparison.values {
-        let role = if value.differs() {
-            Role::Middling
-        } else {
-            Role::Plain
-        };
-        let (ratio, verdict) = match &value.change {
-            Some(change) if change.verdict != Verdict::Equal => (
-                change
-                    .ratio
-                    .map(|ratio| format!("{ratio:.3}"))
-                    .unwrap_or_default(),
-                words(change.verdict),
-            ),
-            _ => (String::new(), ""),
-        };
-        grid.row(vec![
-            Cell::new(Role::Subject, &value.path),
-            Cell::new(role, shown(&value.a)),
-            Cell::new(role, shown(&value.b)),
-            ratio.into(),
-            Cell::new(Role::Dim, verdict),
-        ]);
-    }
-    out.push_str(&grid.render(style));
-    out
+    ])
+    .caption("Values");
+    comparison
+        .values
+        .iter()
+        .for_each(|value| table.row(value_row(value)));
+    out.table(table);
+}
+
+fn value_row(value: &Value) -> Vec<Text> {
+    let role = if value.differs() {
+        Role::Middling
+    } else {
+        Role::Plain
+    };
+    let differs = value
+        .change
+        .as_ref()
+        .filter(|change| change.verdict != Verdict::Equal);
+    let ratio = differs.and_then(|change| Some(format!("{:.3}", change.ratio?)));
+    vec![
+        Text::new(Role::Subject, &value.path),
+        Text::new(role, shown(&value.a)),
+        Text::new(role, shown(&value.b)),
+        ratio.unwrap_or_default().into(),
+        Text::new(
+            Role::Dim,
+            differs.map_or("", |change| words(change.verdict)),
+        ),
+    ]
 }
 
 /// The values of a side's runs: one where all agree, a median with its range for numbers, otherwise each once.
@@ -198,53 +197,35 @@ fn number(value: f64) -> String {
     }
 }
 
-fn lines_table(diff: &LineDiff, comparison: &Comparison, style: &Style) -> String {
-    let different = diff.lines.len() - diff.equal();
-    if different == 0 {
-        let mut out = heading(style, "the answers are equal", "");
-        for line in &diff.lines {
-            if let Line::Both(text) = line {
-                out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, text));
-            }
+fn lines_of(diff: &LineDiff, comparison: &Comparison, out: &mut Document) {
+    let is_equal = diff.lines.len() == diff.equal();
+    match is_equal {
+        true => out.heading("the answers are equal", ""),
+        false => {
+            let names = format!("A: {}, B: {}", comparison.a.name(), comparison.b.name());
+            out.heading("answers", names);
         }
-        return out + &unstable(diff, style);
     }
-    let mut out = heading(
-        style,
-        "answers",
-        &format!("A: {}, B: {}", comparison.a.name(), comparison.b.name()),
-    );
     for line in &diff.lines {
         let (mark, role, text) = match line {
+            Line::Both(text) if is_equal => ("", Role::Plain, text),
             Line::Both(text) => ("   ", Role::Dim, text),
             Line::A(text) => ("A  ", Role::Far, text),
             Line::B(text) => ("B  ", Role::Local, text),
         };
-        out.push_str(&paragraph(style, 2, (role, mark), role, text));
+        out.labelled(Text::new(role, mark), Text::new(role, text));
     }
-    out + &unstable(diff, style)
-}
-
-fn unstable(diff: &LineDiff, style: &Style) -> String {
-    let mut out = String::new();
     for (name, count) in [("A", diff.a_unstable), ("B", diff.b_unstable)] {
         if count > 0 {
             let text =
                 format!("{count} of {name}'s lines above are not the same in each of its runs");
-            out.push_str(&paragraph(
-                style,
-                2,
-                (Role::Warning, "varies: "),
-                Role::Plain,
-                &text,
-            ));
+            out.labelled(Text::new(Role::Warning, "varies: "), text);
         }
     }
-    out
 }
 
 /// How many runs it takes, where there are too few.
-fn runs_needed(comparison: &Comparison, style: &Style) -> String {
+fn runs_needed(comparison: &Comparison, out: &mut Document) {
     let verdicts = comparison
         .values
         .iter()
@@ -254,26 +235,26 @@ fn runs_needed(comparison: &Comparison, style: &Style) -> String {
         .into_iter()
         .any(|change| change.verdict == Verdict::TooFewRuns)
     {
-        return String::new();
+        return;
     }
     let numbers = crate::amount::count(comparison.compared_numbers, "number");
     let text = format!(
         "{numbers} compared: a significant difference takes --runs {} or more",
         comparison.runs_needed
     );
-    paragraph(style, 2, (Role::Dim, "runs: "), Role::Dim, &text)
+    out.labelled(Text::new(Role::Dim, "runs: "), Text::new(Role::Dim, text));
 }
 
 /// What a failed run said.
-fn failures(name: &str, side: &Side, style: &Style) -> String {
+fn failures(name: &str, side: &Side, out: &mut Document) {
     let Some(failed) = side.runs.iter().find(|run| run.exit_code != 0) else {
-        return String::new();
+        return;
     };
     let last = failed
         .stderr
         .lines()
         .last()
         .unwrap_or("it printed no error");
-    let first = format!("{name} ended with {}: ", failed.exit_code);
-    paragraph(style, 2, (Role::Warning, &first), Role::Plain, last)
+    let label = format!("{name} ended with {}: ", failed.exit_code);
+    out.labelled(Text::new(Role::Warning, label), last);
 }

@@ -5,99 +5,50 @@ mod floating;
 mod map;
 mod matrices;
 mod method;
-mod next;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
 use nearfar_machine::Machine;
 use nearfar_placement::audit::Severity;
 
-use super::Checkup;
+use super::{Checkup, next};
 use crate::amount::{bytes, count, moment, nanoseconds};
 use crate::audit;
+use crate::document::{Document, Head, Text, Tile};
 use crate::latency;
+use crate::style::Role;
 use crate::summary::{self, Summary};
-use crate::topo;
-use crate::wrapping::clean;
 
-/// Type and layout of the page.
-const STYLE: &str = include_str!("../document/write/page.css");
-/// Most warnings shown.
-const MOST_DIAGNOSTICS: usize = 200;
+/// Most warnings about the input that are shown.
+const MAX_WARNINGS: usize = 200;
+/// More warnings about the input than this are folded.
+const MAX_OPEN_WARNINGS: usize = 10;
 
-/// The checkup as a whole HTML document. All foreign text is escaped; the page loads nothing and runs nothing.
-pub fn page(checkup: &Checkup) -> String {
-    let name = clean(&summary::name(&checkup.machine));
-    let sections = [
-        map::section(checkup),
-        findings::section(checkup),
-        next::section(checkup),
-        matrices::section(checkup),
-        floating::section(checkup),
-        findings::not_checked(&checkup.audit, &checkup.machine),
-        warnings(&checkup.machine),
-        method::section(checkup),
-    ];
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
-                title { "nearfar checkup: " (name) }
-                style { (PreEscaped(topo::SVG_THEME)) (PreEscaped(STYLE)) }
-            }
-            body class="nearfar-map" {
-                (header(checkup, &name))
-                main { @for section in &sections { (section) } }
-            }
-        }
-    };
-    page.into_string()
-}
-
-fn header(checkup: &Checkup, name: &str) -> Markup {
+/// The checkup as a whole page.
+pub fn page(checkup: &Checkup) -> Document {
     let machine = &checkup.machine;
-    html! {
-        header {
-            p.tool { "nearfar checkup" }
-            h1 { (name) }
-            p.about { (clean(&summary::circumstances(machine).join(" · "))) }
-            @if let Some(emulation) = &machine.origin.emulation { p.emulated { (clean(&emulation.to_string())) } }
-            (tiles(checkup))
-        }
-        (contents(checkup))
+    let mut out = Document::with_head(Head {
+        tool: "nearfar checkup".to_owned(),
+        title: summary::name(machine),
+        remark: summary::circumstances(machine).join(" · "),
+        emulated: machine.origin.emulation.as_ref().map(ToString::to_string),
+        tiles: tiles(checkup),
+    });
+    map::section(checkup, &mut out);
+    findings::section(checkup, &mut out);
+    out.section("next", "Next");
+    for step in next::steps(checkup) {
+        out.paragraph(format!("{}:", step.does));
+        out.command(&step.command);
     }
-}
-
-/// The parts of the page that every page has.
-fn contents(checkup: &Checkup) -> Markup {
-    let number = checkup.audit.findings.len();
-    html! {
-        nav aria-label="Contents" {
-            ul {
-                li { a href="#machine" { "The machine" } }
-                li { a href="#findings" { "What is far (" (number) ")" } }
-                li { a href="#next" { "Next" } }
-                li { a href="#distances" { "Distances and latencies" } }
-                li { a href="#method" { "How each number was made" } }
-            }
-        }
-    }
-}
-
-/// A section with its heading, as a part of the page that can be jumped to.
-fn titled(id: &str, title: &str, content: &Markup) -> Markup {
-    html! {
-        section id=(id) aria-labelledby={ (id) "-title" } {
-            h2 id={ (id) "-title" } { (title) }
-            (content)
-        }
-    }
+    matrices::section(checkup, &mut out);
+    floating::section(checkup, &mut out);
+    findings::not_checked(&checkup.audit, machine, &mut out);
+    warnings(machine, &mut out);
+    method::section(checkup, &mut out);
+    out
 }
 
 /// The figures that sum the machine up.
-fn tiles(checkup: &Checkup) -> Markup {
+fn tiles(checkup: &Checkup) -> Vec<Tile> {
     let summary = Summary::of(&checkup.machine);
     let cpus = match (summary.cores, summary.packages) {
         (Some(cores), Some(packages)) => {
@@ -107,30 +58,29 @@ fn tiles(checkup: &Checkup) -> Markup {
         _ => String::new(),
     };
     let memory = summary.memory_bytes.map_or_else(|| "?".to_owned(), bytes);
-    let offline = checkup.machine.nodes.len() - summary.nodes_online;
-    let offline = if offline > 0 {
-        format!("{offline} more not online")
-    } else {
-        "online".to_owned()
+    let offline = match checkup.machine.nodes.len() - summary.nodes_online {
+        0 => "online".to_owned(),
+        offline => format!("{offline} more not online"),
     };
-    html! {
-        ul.tiles {
-            (tile(&summary.nodes_online.to_string(), if summary.nodes_online == 1 { "node" } else { "nodes" }, &offline))
-            (tile(&summary.cpus_online.to_string(), "CPUs", &cpus))
-            (tile(&memory, "memory", ""))
-            @if let Some((figure, remark)) = measured(checkup) { (tile(&figure, "ns a load", &remark)) }
-            li.verdict {
-                @let groups = severities(checkup);
-                @if groups.is_empty() { strong { "0" } span { "findings" } }
-                @for (severity, number) in groups { span class={ "badge " (severity) } { (audit::number(severity, number)) } }
-                small { (audit::rules(&checkup.audit)) }
-            }
-        }
-    }
-}
-
-fn tile(figure: &str, what: &str, remark: &str) -> Markup {
-    html! { li { strong { (figure) } span { (what) } @if !remark.is_empty() { small { (remark) } } } }
+    let nodes = summary.nodes_online;
+    let node = if nodes == 1 { "node" } else { "nodes" };
+    let mut tiles = vec![
+        Tile::new(nodes.to_string(), node, offline),
+        Tile::new(summary.cpus_online.to_string(), "CPUs", cpus),
+        Tile::new(memory, "memory", ""),
+    ];
+    let measured = measured(checkup);
+    tiles.extend(measured.map(|(figure, remark)| Tile::new(figure, "ns a load", remark)));
+    let groups = severities(checkup).into_iter();
+    let badges: Vec<_> = groups
+        .map(|(severity, number)| (severity.to_string(), audit::number(severity, number)))
+        .collect();
+    let verdict = match badges.is_empty() {
+        true => Tile::new("0", "findings", audit::rules(&checkup.audit)),
+        false => Tile::new("", "", audit::rules(&checkup.audit)),
+    };
+    tiles.push(Tile { badges, ..verdict });
+    tiles
 }
 
 /// Findings by severity, gravest first.
@@ -167,27 +117,23 @@ fn measured(checkup: &Checkup) -> Option<(String, String)> {
     Some((nanoseconds(local), remark))
 }
 
-fn warnings(machine: &Machine) -> Markup {
+fn warnings(machine: &Machine, out: &mut Document) {
     let all = &machine.warnings;
     if all.is_empty() {
-        return html! {};
+        return;
     }
-    titled(
-        "input",
-        "Warnings about the input",
-        &html! {
-            details open[all.len() <= 10] {
-                summary { (count(all.len(), "remark")) " on what contradicts itself or is odd; it was read as far as it goes" }
-                dl.facts {
-                    @for warning in all.iter().take(MOST_DIAGNOSTICS) {
-                        dt { code { (clean(&warning.place)) } }
-                        dd { (clean(&warning.message)) }
-                    }
-                }
-                @if all.len() > MOST_DIAGNOSTICS { p.more { "and " (all.len() - MOST_DIAGNOSTICS) " more" } }
-            }
-        },
-    )
+    let mut folded = Document::new();
+    let shown = all.iter().take(MAX_WARNINGS);
+    folded.facts(shown.map(|it| (Text::new(Role::Code, &it.place), &it.message)));
+    if all.len() > MAX_WARNINGS {
+        folded.remark(format!("and {} more", all.len() - MAX_WARNINGS));
+    }
+    out.section("input", "Warnings about the input");
+    let summary = format!(
+        "{} on what contradicts itself or is odd; it was read as far as it goes",
+        count(all.len(), "remark")
+    );
+    out.details(summary, all.len() <= MAX_OPEN_WARNINGS, folded);
 }
 
 /// When the checkup was made, as text.

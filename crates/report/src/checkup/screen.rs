@@ -7,34 +7,33 @@ use super::Checkup;
 use super::next::steps;
 use crate::amount::{count, nanoseconds};
 use crate::audit;
-use crate::document::Scale;
+use crate::document::{Align, Document, Scale, Table, Text};
 use crate::floating;
 use crate::kinds::kinds;
 use crate::latency;
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
-use crate::style::{Role, Style};
+use crate::style::Role;
 use crate::topo;
 use crate::wrapping::{clean, cut};
 
 /// Most nodes that have a line or a column of their own.
-const MOST_NODES: usize = 8;
+const MAX_NODES: usize = 8;
 /// Most rules of which findings are named.
-const MOST_RULES: usize = 9;
+const MAX_RULES: usize = 9;
 /// Most reasons for which something was not checked.
-const MOST_REASONS: usize = 3;
+const MAX_REASONS: usize = 3;
 /// Most warnings shown, about the input and about the measurement each; one where the screen is full.
-const MOST_DOUBTS: usize = 2;
+const MAX_WARNINGS: usize = 2;
 
-/// The checkup on one screen.
-pub fn screen(checkup: &Checkup, style: &Style) -> String {
-    let mut out = topo::head(&checkup.machine, style);
-    out.push_str(&nodes(&checkup.machine, style));
-    out.push_str(&distances(checkup, style));
-    out.push_str(&floating(checkup, style));
-    out.push_str(&findings(checkup, style));
-    out.push_str(&not_checked(checkup, style));
-    out.push_str(&warnings(checkup, style));
-    out.push_str(&next(checkup, style));
+/// The checkup on one screen of so many columns.
+pub fn screen(checkup: &Checkup, columns: usize) -> Document {
+    let mut out = topo::head(&checkup.machine);
+    nodes(&checkup.machine, &mut out);
+    distances(checkup, &mut out);
+    floating(checkup, &mut out);
+    findings(checkup, columns, &mut out);
+    not_checked(checkup, columns, &mut out);
+    warnings(checkup, columns, &mut out);
+    next(checkup, &mut out);
     out
 }
 
@@ -44,85 +43,74 @@ fn is_tall(checkup: &Checkup) -> bool {
 }
 
 /// A line a node, or a line a kind of node where there are many.
-fn nodes(machine: &Machine, style: &Style) -> String {
-    let kinds = kinds(machine.nodes.iter(), machine.nodes.len() <= MOST_NODES);
-    let shown = kinds.len().min(MOST_NODES);
+fn nodes(machine: &Machine, out: &mut Document) {
+    let kinds = kinds(machine.nodes.iter(), machine.nodes.len() <= MAX_NODES);
+    let shown = kinds.len().min(MAX_NODES);
     let columns = [
-        ("node", Side::Left),
-        ("state", Side::Left),
-        ("CPUs", Side::Right),
-        ("", Side::Left),
-        ("memory", Side::Right),
+        ("node", Align::Left),
+        ("state", Align::Left),
+        ("CPUs", Align::Right),
+        ("", Align::Left),
+        ("memory", Align::Right),
     ];
-    let mut grid = Grid::new(&columns);
+    let mut table = Table::new(&columns);
     for (kind, ids) in kinds.iter().take(shown) {
         let cpus = ids
             .first()
             .filter(|_| ids.len() == 1)
             .and_then(|id| machine.node(id));
         let cpus = match kind.cpus {
-            0 => Cell::new(Role::Dim, "none"),
-            _ => Cell::new(
+            0 => Text::new(Role::Dim, "none"),
+            _ => Text::new(
                 Role::Subject,
                 cpus.map_or_else(|| "each".to_owned(), |node| node.cpus.to_string()),
             ),
         };
         let state = if kind.online {
-            Cell::new(Role::Local, "online")
+            Text::new(Role::Local, "online")
         } else {
-            Cell::new(Role::Far, "offline")
+            Text::new(Role::Far, "offline")
         };
         let (ids, count) = (
-            Cell::new(Role::Heading, ids.to_string()),
-            Cell::from(kind.cpus.to_string()),
+            Text::new(Role::Heading, ids.to_string()),
+            Text::from(kind.cpus.to_string()),
         );
-        grid.row(vec![ids, state, count, cpus, Cell::from(&kind.memory)]);
+        table.row(vec![ids, state, count, cpus, Text::from(&kind.memory)]);
     }
-    let mut out = String::from("\n") + &grid.render(style);
+    out.gap();
+    out.table(table);
     if kinds.len() > shown {
         let more = format!(
             "and {} more kinds of nodes; nearfar topo has them",
             kinds.len() - shown
         );
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &more));
+        out.remark(more);
     }
-    out
 }
 
 /// Distances and latencies: one matrix with both for few nodes, the extremes for many.
-fn distances(checkup: &Checkup, style: &Style) -> String {
+fn distances(checkup: &Checkup, out: &mut Document) {
     let machine = &checkup.machine;
     let probe = checkup.probe.get();
     if checkup.is_one_node() {
-        return one_node(checkup, style);
+        return one_node(checkup, out);
     }
-    let mut out = match (probe, checkup.probe.unknown_reason()) {
-        (Some(matrix), _) => heading(
-            style,
-            "Distances",
-            &format!("then ns a load, {}", latency::label(matrix)),
-        ),
-        (None, unknown_reason) => heading(
-            style,
-            "Distances",
-            &format!(
-                "not measured: {}",
-                unknown_reason.unwrap_or("no reason given")
-            ),
-        ),
+    let remark = match (probe, checkup.probe.unknown_reason()) {
+        (Some(matrix), _) => format!("then ns a load, {}", latency::label(matrix)),
+        (None, reason) => format!("not measured: {}", reason.unwrap_or("no reason given")),
     };
-    match machine.online_nodes().count() <= MOST_NODES {
-        true => out.push_str(&matrix(machine, probe, style)),
-        false => out.push_str(&extremes(machine, probe, style)),
+    out.heading("Distances", remark);
+    match machine.online_nodes().count() <= MAX_NODES {
+        true => matrix(machine, probe, out),
+        false => extremes(machine, probe, out),
     }
-    out
 }
 
-fn one_node(checkup: &Checkup, style: &Style) -> String {
-    let mut out = heading(style, "One node", "");
+fn one_node(checkup: &Checkup, out: &mut Document) {
+    out.heading("One node", "");
     let text = "Every CPU has the same distance to all of the memory: nothing can be far here. `nearfar lab` boots \
                 machines with far memory as guests.";
-    out.push_str(&paragraph(style, 2, (Role::Plain, ""), Role::Plain, text));
+    out.paragraph(text);
     let measured = match (&checkup.probe.get(), checkup.probe.unknown_reason()) {
         (Some(matrix), _) => match matrix.pairs.first() {
             Some(pair) => {
@@ -136,29 +124,22 @@ fn one_node(checkup: &Checkup, style: &Style) -> String {
         },
         (None, because) => format!("not measured: {}", because.unwrap_or("no reason given")),
     };
-    out.push_str(&paragraph(
-        style,
-        2,
-        (Role::Plain, ""),
-        Role::Plain,
-        &measured,
-    ));
-    out
+    out.paragraph(measured);
 }
 
-fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>, style: &Style) -> String {
+fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>, out: &mut Document) {
     let ids: Vec<NodeId> = machine.online_nodes().map(|node| node.id).collect();
     let headings: Vec<String> = ids.iter().map(ToString::to_string).collect();
-    let mut columns = vec![("node", Side::Right)];
+    let mut columns = vec![("node", Align::Right)];
     columns.extend(
         headings
             .iter()
-            .map(|heading| (heading.as_str(), Side::Right)),
+            .map(|heading| (heading.as_str(), Align::Right)),
     );
-    let mut grid = Grid::new(&columns);
+    let mut table = Table::new(&columns);
     let with_spread = ids.len() <= 4;
     for &from in &ids {
-        let mut row = vec![Cell::new(Role::Heading, from.to_string())];
+        let mut row = vec![Text::new(Role::Heading, from.to_string())];
         row.extend(ids.iter().map(|&to| {
             let distance = machine.distance(from, to);
             let measured = probe.and_then(|matrix| matrix.pair(from, to));
@@ -170,15 +151,15 @@ fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>, style: &Style) -> St
                 Scale::DISTANCES.role(distance.0.into())
             });
             let distance = distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string());
-            Cell::new(role, format!("{distance}{}", figure.unwrap_or_default()))
+            Text::new(role, format!("{distance}{}", figure.unwrap_or_default()))
         }));
-        grid.row(row);
+        table.row(row);
     }
-    grid.render(style)
+    out.table(table);
 }
 
 /// The nearest and the farthest pair of different nodes, by distance and by measurement.
-fn extremes(machine: &Machine, probe: Option<&LatencyMatrix>, style: &Style) -> String {
+fn extremes(machine: &Machine, probe: Option<&LatencyMatrix>, out: &mut Document) {
     let table = machine.distances.get();
     let apart = table
         .into_iter()
@@ -187,7 +168,7 @@ fn extremes(machine: &Machine, probe: Option<&LatencyMatrix>, style: &Style) -> 
     let known: Vec<_> = apart
         .filter_map(|(from, to, distance)| Some((distance?.0.into(), from, to)))
         .collect();
-    let mut out = extreme_line("distance", &known, "", style);
+    extreme_line("distance", &known, "", out);
     if let Some(matrix) = probe {
         let apart = matrix
             .pairs
@@ -196,25 +177,19 @@ fn extremes(machine: &Machine, probe: Option<&LatencyMatrix>, style: &Style) -> 
         let known: Vec<_> = apart
             .map(|pair| (pair.median_ns, pair.cpu_node, pair.memory_node))
             .collect();
-        out.push_str(&extreme_line("latency", &known, " ns", style));
+        extreme_line("latency", &known, " ns", out);
     }
-    out + &paragraph(
-        style,
-        2,
-        (Role::Dim, ""),
-        Role::Dim,
-        "the whole matrix: nearfar topo",
-    )
+    out.remark("the whole matrix: nearfar topo");
 }
 
-fn extreme_line(label: &str, pairs: &[(f64, NodeId, NodeId)], unit: &str, style: &Style) -> String {
+fn extreme_line(label: &str, pairs: &[(f64, NodeId, NodeId)], unit: &str, out: &mut Document) {
     let by_figure = |a: &&(f64, NodeId, NodeId), b: &&(f64, NodeId, NodeId)| a.0.total_cmp(&b.0);
     let Some((nearest, farthest)) = pairs
         .iter()
         .min_by(by_figure)
         .zip(pairs.iter().max_by(by_figure))
     else {
-        return String::new();
+        return;
     };
     let pair = |(figure, from, to): &(f64, NodeId, NodeId)| {
         format!("{figure:.0}{unit} from node {from} to node {to}")
@@ -224,53 +199,43 @@ fn extreme_line(label: &str, pairs: &[(f64, NodeId, NodeId)], unit: &str, style:
         pair(nearest),
         pair(farthest)
     );
-    paragraph(
-        style,
-        2,
-        (Role::Dim, &format!("{label:<9} ")),
-        Role::Plain,
-        &text,
-    )
+    out.labelled(Text::new(Role::Dim, format!("{label:<9} ")), text);
 }
 
 /// Whether the scheduler hurts floating tasks.
-fn floating(checkup: &Checkup, style: &Style) -> String {
+fn floating(checkup: &Checkup, out: &mut Document) {
     let title = "Floating tasks";
     match (checkup.floating.get(), checkup.not_floated()) {
         (Some(found), _) => {
-            let mut out = heading(style, title, &floating::remark(found));
+            out.heading(title, floating::remark(found));
             for verdict in floating::verdicts(found) {
                 let first = format!("{:<12}", verdict.what);
-                out.push_str(&paragraph(
-                    style,
-                    2,
-                    (Role::Dim, &first),
-                    verdict.role,
-                    &verdict.text,
-                ));
+                out.labelled(
+                    Text::new(Role::Dim, first),
+                    Text::new(verdict.role, verdict.text),
+                );
             }
-            out
         }
-        (None, Some(because)) => {
-            heading(style, title, "not probed")
-                + &paragraph(style, 2, (Role::Dim, ""), Role::Dim, because)
+        (None, Some(reason)) => {
+            out.heading(title, "not probed");
+            out.remark(reason);
         }
-        (None, None) => String::new(),
+        (None, None) => {}
     }
 }
 
-fn findings(checkup: &Checkup, style: &Style) -> String {
-    let mut out = heading(style, "Findings", &audit::counts(&checkup.audit));
+fn findings(checkup: &Checkup, columns: usize, out: &mut Document) {
+    out.heading("Findings", audit::counts(&checkup.audit));
     let groups = audit::groups(&checkup.audit);
-    let mut grid = Grid::new(&[
-        ("", Side::Left),
-        ("", Side::Right),
-        ("", Side::Left),
-        ("", Side::Left),
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("", Align::Right),
+        ("", Align::Left),
+        ("", Align::Left),
     ]);
     let widest = groups
         .iter()
-        .take(MOST_RULES)
+        .take(MAX_RULES)
         .map(|group| group.rule.len())
         .max()
         .unwrap_or(0);
@@ -280,31 +245,30 @@ fn findings(checkup: &Checkup, style: &Style) -> String {
     } else {
         1
     };
-    let room = style.columns().saturating_sub(widest + 22) * lines;
-    for group in groups.iter().take(MOST_RULES) {
+    let room = columns.saturating_sub(widest + 22) * lines;
+    for group in groups.iter().take(MAX_RULES) {
         let first = group.findings.first();
         let text = first.map_or_else(String::new, |finding| {
             format!("{}: {}", finding.subject, finding.message)
         });
-        grid.row(vec![
-            Cell::new(audit::role(group.severity), group.severity.to_string()),
-            Cell::from(group.findings.len().to_string()),
-            Cell::new(Role::Heading, group.rule),
-            Cell::from(cut(&clean(&text), room.max(20))),
+        table.row(vec![
+            Text::new(audit::role(group.severity), group.severity.to_string()),
+            Text::from(group.findings.len().to_string()),
+            Text::new(Role::Heading, group.rule),
+            Text::from(cut(&clean(&text), room.max(20))),
         ]);
     }
-    out.push_str(&grid.render(style));
-    if groups.len() > MOST_RULES {
-        let more = format!("and {} more rules with findings", groups.len() - MOST_RULES);
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &more));
+    out.table(table);
+    if groups.len() > MAX_RULES {
+        let more = format!("and {} more rules with findings", groups.len() - MAX_RULES);
+        out.remark(more);
     }
-    out
 }
 
-fn not_checked(checkup: &Checkup, style: &Style) -> String {
+fn not_checked(checkup: &Checkup, columns: usize, out: &mut Document) {
     let reasons = audit::reasons(&checkup.audit);
     if reasons.is_empty() {
-        return String::new();
+        return;
     }
     let (not_at_all, in_part) = (
         checkup
@@ -317,12 +281,8 @@ fn not_checked(checkup: &Checkup, style: &Style) -> String {
     } else {
         format!(", {in_part} in part")
     };
-    let mut out = heading(
-        style,
-        "Not checked",
-        &(count(not_at_all, "rule") + &in_part),
-    );
-    for (because, rules) in reasons.iter().take(MOST_REASONS) {
+    out.heading("Not checked", count(not_at_all, "rule") + &in_part);
+    for (because, rules) in reasons.iter().take(MAX_REASONS) {
         let others = rules.len() - 1;
         let rule = rules.first().copied().unwrap_or("");
         let rules = if others == 0 {
@@ -330,20 +290,19 @@ fn not_checked(checkup: &Checkup, style: &Style) -> String {
         } else {
             format!("{rule} and {others} more")
         };
-        let line = cut(&clean(&format!("{rules}: {because}")), style.columns() - 2);
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &line));
+        let line = cut(&clean(&format!("{rules}: {because}")), columns - 2);
+        out.remark(line);
     }
-    if reasons.len() > MOST_REASONS {
+    if reasons.len() > MAX_REASONS {
         let more = format!(
             "and {} more reasons; nearfar audit has them",
-            reasons.len() - MOST_REASONS
+            reasons.len() - MAX_REASONS
         );
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &more));
+        out.remark(more);
     }
-    out
 }
 
-fn warnings(checkup: &Checkup, style: &Style) -> String {
+fn warnings(checkup: &Checkup, columns: usize, out: &mut Document) {
     let of_input: Vec<String> = checkup
         .machine
         .warnings
@@ -365,43 +324,35 @@ fn warnings(checkup: &Checkup, style: &Style) -> String {
         )
         .collect();
     if of_input.is_empty() && of_probe.is_empty() {
-        return String::new();
+        return;
     }
-    let mut out = heading(style, "Warnings", "");
-    let room = style.columns() - 4;
+    out.heading("Warnings", "");
+    let room = columns - 4;
     let (most, room) = if is_tall(checkup) {
         (1, room)
     } else {
-        (MOST_DOUBTS, room * 2 - 12)
+        (MAX_WARNINGS, room * 2 - 12)
     };
     for all in [of_probe, of_input] {
         for text in all.iter().take(most) {
             let line = cut(&clean(text), room);
-            out.push_str(&paragraph(
-                style,
-                2,
-                (Role::Warning, "! "),
-                Role::Plain,
-                &line,
-            ));
+            out.warning(line);
         }
         if all.len() > most {
             let more = format!("and {} more; the page has them", all.len() - most);
-            out.push_str(&paragraph(style, 4, (Role::Dim, ""), Role::Dim, &more));
+            out.indented(4, "", Text::new(Role::Dim, more));
         }
     }
-    out
 }
 
-fn next(checkup: &Checkup, style: &Style) -> String {
-    let mut out = heading(style, "Next", "");
-    let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]);
+fn next(checkup: &Checkup, out: &mut Document) {
+    out.heading("Next", "");
+    let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
     for step in steps(checkup) {
-        grid.row(vec![
-            Cell::new(Role::Subject, clean(&step.command)),
-            Cell::new(Role::Dim, step.does),
+        table.row(vec![
+            Text::new(Role::Subject, clean(&step.command)),
+            Text::new(Role::Dim, step.does),
         ]);
     }
-    out.push_str(&grid.render(style));
-    out
+    out.table(table);
 }

@@ -25,7 +25,23 @@ pub struct Tile {
     pub what: String,
     pub remark: String,
     /// Short labels with a class of severity each (`critical`, `warning`, `notice`, `fact`), below the figure.
-    pub badges: Vec<(&'static str, String)>,
+    pub badges: Vec<(String, String)>,
+}
+
+impl Tile {
+    /// A figure without labels.
+    pub fn new(
+        figure: impl Into<String>,
+        what: impl Into<String>,
+        remark: impl Into<String>,
+    ) -> Self {
+        Self {
+            figure: figure.into(),
+            what: what.into(),
+            remark: remark.into(),
+            badges: Vec::new(),
+        }
+    }
 }
 
 /// One part of a document.
@@ -43,7 +59,10 @@ pub enum Block {
     /// A command to be pasted.
     Command(String),
     Details(Details),
+    Card(Card),
     Picture(Picture),
+    /// An empty line in a terminal, where no heading makes one.
+    Gap,
 }
 
 /// The title of a section.
@@ -51,10 +70,25 @@ pub enum Block {
 pub struct Heading {
     /// The name of the section in links of a page; made of the title where there is none.
     pub id: Option<&'static str>,
-    /// 2 for a section, 3 for a part of one.
+    /// 2 for a section, 3 and 4 for parts of one.
     pub level: u8,
+    /// A label with its class of severity, on a page before the title.
+    pub badge: Option<(String, String)>,
     pub title: Text,
     pub remark: Text,
+}
+
+impl Heading {
+    /// The title of a section without a remark.
+    pub fn new(level: u8, title: impl Into<Text>) -> Self {
+        Self {
+            id: None,
+            level,
+            badge: None,
+            title: title.into(),
+            remark: Text::default(),
+        }
+    }
 }
 
 /// Text that is wrapped as a whole.
@@ -86,8 +120,14 @@ impl Paragraph {
 pub struct Details {
     pub summary: Text,
     pub is_open: bool,
-    /// The class of the element on a page.
-    pub class: &'static str,
+    pub blocks: Vec<Block>,
+}
+
+/// Blocks that a page puts into one frame.
+#[derive(Clone, Debug)]
+pub struct Card {
+    /// The class of severity that colours the frame.
+    pub class: String,
     pub blocks: Vec<Block>,
 }
 

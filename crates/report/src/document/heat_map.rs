@@ -19,8 +19,8 @@ pub struct HeatMap {
     pub scale: Scale,
     /// What the scale is over where it is not the figures themselves; written behind `linear scale`.
     pub scale_of: &'static str,
-    /// A heat as the legend writes it, with its unit.
-    pub legend: fn(f64) -> String,
+    /// The figure of each step as the legend writes it, with its unit: [`Scale::legend`].
+    pub legend: Vec<String>,
 }
 
 /// One figure of a matrix.

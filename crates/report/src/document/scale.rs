@@ -127,6 +127,11 @@ impl Scale {
         }
     }
 
+    /// What a legend writes below each step.
+    pub fn legend(&self, text: impl Fn(f64) -> String) -> Vec<String> {
+        (0..=HOTTEST).map(|step| text(self.figure(step))).collect()
+    }
+
     /// What equal steps mean; `None` where all figures are the same and there is but one step.
     pub(crate) fn spacing(&self) -> Option<Spacing> {
         self.is_hot().then_some(self.spacing)

@@ -100,6 +100,7 @@ fn latency(matrix: &LatencyMatrix) -> HeatMap {
             ..HeatCell::default()
         })
     });
+    let scale = super::scale(matrix);
     HeatMap {
         title: "Latency".to_owned(),
         remark: "ns a load; row: node of the CPU, column: node of the memory".to_owned(),
@@ -108,9 +109,9 @@ fn latency(matrix: &LatencyMatrix) -> HeatMap {
         rows,
         columns,
         cells,
-        scale: super::scale(matrix),
+        scale,
         scale_of: "",
-        legend: in_nanoseconds,
+        legend: scale.legend(in_nanoseconds),
     }
 }
 
@@ -161,7 +162,7 @@ fn relative(matrix: &LatencyMatrix) -> Option<HeatMap> {
         cells,
         scale,
         scale_of: "",
-        legend: |heat| format!("{heat:.1}"),
+        legend: scale.legend(|heat| format!("{heat:.1}")),
     };
     (panel.columns.len() > 1).then_some(panel)
 }
@@ -223,6 +224,7 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> HeatMap {
         Traffic::Write => "plain stores",
         Traffic::Copy => "loads and stores, both counted",
     };
+    let scale = Scale::over(of_traffic().map(|pair| 1e9 / pair.bytes_per_s.median.max(1.0)));
     HeatMap {
         title: format!("Bandwidth, {traffic}"),
         remark: format!("GB/s (10^9 bytes), {what}; {threads} a node"),
@@ -233,8 +235,8 @@ fn bandwidth(matrix: &BandwidthMatrix, traffic: Traffic) -> HeatMap {
         cells,
         // Little bandwidth is hot, and half of it twice as bad.
         scale_of: " of the time a byte takes",
-        scale: Scale::over(of_traffic().map(|pair| 1e9 / pair.bytes_per_s.median.max(1.0))),
-        legend: |heat| format!("{} GB/s", gigabytes(1e9 / heat)),
+        scale,
+        legend: scale.legend(|heat| format!("{} GB/s", gigabytes(1e9 / heat))),
     }
 }
 
@@ -255,7 +257,7 @@ fn transfer(matrix: &TransferMatrix) -> HeatMap {
         cells,
         scale,
         scale_of: "",
-        legend: in_nanoseconds,
+        legend: scale.legend(in_nanoseconds),
     }
 }
 

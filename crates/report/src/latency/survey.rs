@@ -9,7 +9,7 @@ use nearfar_statistics::Interval;
 
 use super::{panels, skipped_pair};
 use crate::amount::{bytes, count};
-use crate::document::{Block, Document, Head, HeatMap, Paragraph, Text};
+use crate::document::{Document, Head, HeatMap, Text};
 use crate::style::Role;
 use crate::summary;
 
@@ -58,10 +58,7 @@ fn label(survey: &Survey) -> String {
 fn every_pair(map: &HeatMap) -> Document {
     let mut out = Document::new();
     for cell in map.cells.iter().flatten().flatten() {
-        out.push(Block::Paragraph(Paragraph {
-            indent: 4,
-            ..Paragraph::new(Text::new(Role::Dim, &cell.about))
-        }));
+        out.indented(4, "", Text::new(Role::Dim, &cell.about));
     }
     out
 }

@@ -3,48 +3,50 @@
 use nearfar_bench::matrix::Row;
 use nearfar_machine::Known;
 
-use crate::Style;
-use crate::layout::{Cell, Grid, Side};
+use crate::document::{Align, Table, Text};
 use crate::style::Role;
 
+/// The published heads of the columns that name a cell.
+pub(super) const KEY: [&str; 5] = ["row", "PNID", "NB", "Mem", "CPU"];
+
 /// The published table's columns, then the median, its interval and the number of samples something was wrong with.
-pub(super) fn times(rows: &[Row], style: &Style) -> String {
+pub(super) fn times(rows: &[Row]) -> Table {
     let columns = [
-        ("row", Side::Right),
-        ("PNID", Side::Right),
-        ("NB", Side::Right),
-        ("Mem", Side::Right),
-        ("CPU", Side::Right),
-        ("avg", Side::Right),
-        ("max", Side::Right),
-        ("min", Side::Right),
-        ("stdev", Side::Right),
-        ("median", Side::Right),
-        ("95 % interval", Side::Left),
-        ("n", Side::Right),
-        ("warnings", Side::Right),
-        ("failed", Side::Right),
+        ("row", Align::Right),
+        ("PNID", Align::Right),
+        ("NB", Align::Right),
+        ("Mem", Align::Right),
+        ("CPU", Align::Right),
+        ("avg", Align::Right),
+        ("max", Align::Right),
+        ("min", Align::Right),
+        ("stdev", Align::Right),
+        ("median", Align::Right),
+        ("95 % interval", Align::Left),
+        ("n", Align::Right),
+        ("warnings", Align::Right),
+        ("failed", Align::Right),
     ];
-    let mut grid = Grid::new(&columns);
+    let mut table = Table::new(&columns).caption("Run times");
     let digits = digits(rows);
     let seconds = |value: f64| format!("{value:.digits$}");
     for row in rows {
         let mut cells = key(row);
         let Some((moments, figures)) = row.moments.as_ref().zip(row.seconds.as_ref()) else {
-            cells.push(Cell::new(Role::Warning, "none"));
-            cells.extend(vec![Cell::default(); 7]);
+            cells.push(Text::new(Role::Warning, "none"));
+            cells.extend(vec![Text::default(); 7]);
             cells.push(some(failures(row)));
-            grid.row(cells);
+            table.row(cells);
             continue;
         };
         let interval = figures
             .confidence
             .map(|c| format!("{} to {}", seconds(c.low), seconds(c.high)));
         cells.extend(
-            [moments.mean, moments.max, moments.min].map(|value| Cell::from(seconds(value))),
+            [moments.mean, moments.max, moments.min].map(|value| Text::from(seconds(value))),
         );
         cells.push(moments.stdev.map_or_else(String::new, seconds).into());
-        cells.push(Cell::new(Role::Subject, seconds(figures.median)));
+        cells.push(Text::new(Role::Subject, seconds(figures.median)));
         cells.push(
             interval
                 .unwrap_or_else(|| "from 6 samples on".to_owned())
@@ -53,35 +55,35 @@ pub(super) fn times(rows: &[Row], style: &Style) -> String {
         cells.push(figures.samples.len().to_string().into());
         cells.push(some(row.with_warnings));
         cells.push(some(failures(row)));
-        grid.row(cells);
+        table.row(cells);
     }
-    grid.render(style)
+    table
 }
 
 /// Medians of the migrations a run, and what goes with them.
-pub(super) fn migrations(rows: &[Row], style: &Style) -> String {
+pub(super) fn migrations(rows: &[Row]) -> Table {
     let columns = [
-        ("row", Side::Right),
-        ("PNID", Side::Right),
-        ("NB", Side::Right),
-        ("Mem", Side::Right),
-        ("CPU", Side::Right),
-        ("core", Side::Right),
-        ("cache", Side::Right),
-        ("node", Side::Right),
-        ("cross node", Side::Right),
-        ("far %", Side::Right),
-        ("NB pages", Side::Right),
-        ("keeper %", Side::Right),
+        ("row", Align::Right),
+        ("PNID", Align::Right),
+        ("NB", Align::Right),
+        ("Mem", Align::Right),
+        ("CPU", Align::Right),
+        ("core", Align::Right),
+        ("cache", Align::Right),
+        ("node", Align::Right),
+        ("cross node", Align::Right),
+        ("far %", Align::Right),
+        ("NB pages", Align::Right),
+        ("keeper %", Align::Right),
     ];
-    let mut grid = Grid::new(&columns);
-    let unknown = || Cell::new(Role::Dim, "?");
+    let mut table = Table::new(&columns).caption("Migrations");
+    let unknown = || Text::new(Role::Dim, "?");
     for row in rows {
         let mut cells = key(row);
         match &row.migrations {
             Known::Yes(m) => {
                 let all = [m.same_core, m.same_cache, m.same_node, m.cross_node];
-                cells.extend(all.map(|number| Cell::from(number.to_string())));
+                cells.extend(all.map(|number| Text::from(number.to_string())));
             }
             Known::No { .. } => cells.extend([unknown(), unknown(), unknown(), unknown()]),
         }
@@ -93,35 +95,24 @@ pub(super) fn migrations(rows: &[Row], style: &Style) -> String {
         cells.push(
             row.pages_migrated
                 .get()
-                .map_or_else(Cell::default, |pages| {
+                .map_or_else(Text::default, |pages| {
                     if *pages > 0.0 {
                         pages.to_string().into()
                     } else {
-                        Cell::default()
+                        Text::default()
                     }
                 }),
         );
-        cells.push(row.keeper_cpu_share.map_or_else(Cell::default, |share| {
+        cells.push(row.keeper_cpu_share.map_or_else(Text::default, |share| {
             format!("{:.2}", share * 100.0).into()
         }));
-        grid.row(cells);
+        table.row(cells);
     }
-    let mut out = grid.render(style);
-    if let Some(because) = rows.iter().find_map(|row| row.migrations.unknown_reason()) {
-        let text = format!("migrations are not known: {because}");
-        out.push_str(&crate::layout::paragraph(
-            style,
-            2,
-            (Role::Plain, ""),
-            Role::Warning,
-            &text,
-        ));
-    }
-    out
+    table
 }
 
 /// The columns that name the cell.
-fn key(row: &Row) -> Vec<Cell> {
+pub(super) fn key(row: &Row) -> Vec<Text> {
     let cell = &row.cell;
     let nb = u8::from(cell.policy.numa_balancing);
     let texts = [
@@ -131,7 +122,7 @@ fn key(row: &Row) -> Vec<Cell> {
         cell.memory.to_string(),
         cell.cpus.to_string(),
     ];
-    texts.map(Cell::from).to_vec()
+    texts.map(Text::from).to_vec()
 }
 
 fn failures(row: &Row) -> usize {
@@ -139,11 +130,11 @@ fn failures(row: &Row) -> usize {
 }
 
 /// A number, or nothing for none, so that a column without any is left out.
-fn some(number: usize) -> Cell {
+fn some(number: usize) -> Text {
     if number == 0 {
-        Cell::default()
+        Text::default()
     } else {
-        Cell::new(Role::Warning, number.to_string())
+        Text::new(Role::Warning, number.to_string())
     }
 }
 

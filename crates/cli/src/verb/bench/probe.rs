@@ -351,7 +351,7 @@ impl Probe {
 
     fn print(&self, answer: &Answer, machine: &Machine, colour: Colour) -> Outcome {
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::probe::matrix(answer, &output::style(colour)),
+            Format::Table => nearfar_report::probe::matrix(answer).to_text(&output::style(colour)),
             Format::Json => output::json("bench-probe/1", Some(&machine.origin), answer)?,
         })
     }

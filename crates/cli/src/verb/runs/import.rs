@@ -55,7 +55,9 @@ impl Import {
         // Also before a failure: the files before that one are in.
         if added.is_ok() || all != Imported::default() {
             output::print(&match self.format.format {
-                Format::Table => nearfar_report::runs::imported(&all, &output::style(colour)),
+                Format::Table => {
+                    nearfar_report::runs::imported(&all).to_text(&output::style(colour))
+                }
                 Format::Json => output::json("runs-import/1", None, &all)?,
             })?;
         }

@@ -79,7 +79,9 @@ impl List {
             Err(error) => return Err(of_store(error)),
         };
         output::print(&match format.format {
-            Format::Table => nearfar_report::runs::list(&runs, &because, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::runs::list(&runs, &because).to_text(&output::style(colour))
+            }
             Format::Json => output::json("runs-list/1", None, &Listed { store: path, runs })?,
         })
     }

@@ -31,7 +31,9 @@ impl Rm {
             .collect::<Result<Vec<_>, _>>()?;
         let removed = store.remove(&runs).map_err(of_store)?;
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::runs::removed(&removed, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::runs::removed(&removed).to_text(&output::style(colour))
+            }
             Format::Json => output::json("runs-rm/1", None, &removed)?,
         })
     }

@@ -1,7 +1,10 @@
 //! `nearfar runs show`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use nearfar_bench::matrix;
+use nearfar_report::{probe, runs};
 use nearfar_runs::{CellSummary, Detail, Run, summarise};
 use serde::Serialize;
 
@@ -13,7 +16,7 @@ use crate::output;
 /// Show a stored run: where and how it was made, and what its samples say cell by cell
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --format json"
+    after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --html run-12.html\n  nearfar runs show 12 --format json"
 )]
 pub struct Show {
     /// Its number, or "last"
@@ -21,6 +24,9 @@ pub struct Show {
     run: Which,
     #[command(flatten)]
     store: StoreArgs,
+    /// Write the run also as a page: heat maps of its metrics, every sample, run times against time
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
 }
@@ -45,32 +51,47 @@ impl Show {
             store.samples(id).map_err(of_store)?,
         );
         let summary = summarise(&detail.plan, &detail.metrics, &samples);
+        let machine = store.machine(id).ok();
+        let shown = runs::Shown {
+            run: &run,
+            detail: &detail,
+            machine: machine.as_ref(),
+            cells: &summary,
+            samples: &samples,
+        };
+        let answer = of_matrix(&shown);
+        if let Some(file) = &self.html {
+            let own = answer.as_ref().map(probe::of_page);
+            let page = runs::page(&shown, own.unwrap_or_default());
+            output::write_file(file, page.to_html().as_bytes())?;
+        }
         if self.format.format == Format::Json {
-            let shown = Shown {
+            let json = Shown {
                 run: &run,
                 detail: &detail,
                 summary: &summary,
             };
-            return output::print(&output::json("runs-show/2", None, &shown)?);
+            return output::print(&output::json("runs-show/2", None, &json)?);
         }
-        let style = output::style(colour);
-        let machine = store.machine(id).ok();
-        if run.experiment == matrix::EXPERIMENT {
-            match matrix::stored::answer(&run, &detail, &samples) {
-                Ok(answer) => {
-                    let header =
-                        nearfar_report::runs::header(&run, &detail, machine.as_ref(), &style);
-                    return output::print(&format!(
-                        "{header}\n{}",
-                        nearfar_report::probe::stored(&answer, &style)
-                    ));
-                }
-                // Of a newer nearfar, say: what the runs of all experiments have can be shown all the same.
-                Err(error) => output::say!("nearfar: {error}; shown as a run of any experiment"),
+        let document = match &answer {
+            Some(answer) => {
+                let mut document = runs::header(&shown);
+                document.append(probe::stored(answer));
+                document
             }
-        }
-        let shown =
-            nearfar_report::runs::show(&run, &detail, machine.as_ref(), &summary, &samples, &style);
-        output::print(&shown)
+            None => runs::show(&shown),
+        };
+        output::print(&document.to_text(&output::style(colour)))
     }
+}
+
+/// What a run of the probe's matrix says; `None` for runs of other experiments.
+fn of_matrix(shown: &runs::Shown<'_>) -> Option<matrix::Answer> {
+    if shown.run.experiment != matrix::EXPERIMENT {
+        return None;
+    }
+    // What the runs of all experiments have can be shown also where a newer nearfar wrote the rest.
+    matrix::stored::answer(shown.run, shown.detail, shown.samples)
+        .inspect_err(|error| output::say!("nearfar: {error}; shown as a run of any experiment"))
+        .ok()
 }

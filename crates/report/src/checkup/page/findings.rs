@@ -1,132 +1,141 @@
 //! Findings on the page: by rule, those that say the same of many queues as one line to unfold.
 
-use maud::{Markup, html};
 use nearfar_machine::Machine;
 use nearfar_placement::audit::{self, Audit, Finding, Severity};
 
-use super::{Checkup, next, titled};
+use super::Checkup;
 use crate::amount::count;
 use crate::audit::{Group, groups, reasons, rules};
 use crate::change;
 use crate::checkup::next::on_this_machine;
+use crate::document::{Block, Document, Heading, Text};
 use crate::fold::{Fold, Folder};
+use crate::style::Role;
 use crate::topo;
-use crate::wrapping::clean;
 
 /// Most lines of one rule on the page.
-const MOST_LINES: usize = 100;
+const MAX_LINES: usize = 100;
 /// Most findings below one line.
-const MOST_OF_A_LINE: usize = 100;
+const MAX_OF_A_LINE: usize = 100;
 /// Lines of a rule with more findings than this are folded.
-const MOST_OPEN: usize = 3;
+const MAX_OPEN: usize = 3;
 
 /// The section on findings.
-pub(super) fn section(checkup: &Checkup) -> Markup {
+pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     let audit = &checkup.audit;
     let (groups, folder) = (groups(audit), Folder::of(&checkup.machine));
-    titled(
+    out.section(
         "findings",
-        "What is far",
-        &html! {
-            @if groups.is_empty() {
-                p.note { "No findings. " (rules(audit)) "." }
-            }
-            @for group in &groups { (rule(checkup, group, &folder)) }
-        },
-    )
+        format!("What is far ({})", audit.findings.len()),
+    );
+    if groups.is_empty() {
+        out.boxed(format!("No findings. {}.", rules(audit)));
+    }
+    for group in &groups {
+        out.card(group.severity.to_string(), rule(checkup, group, &folder));
+    }
 }
 
-fn rule(checkup: &Checkup, group: &Group<'_>, folder: &Folder<'_>) -> Markup {
+fn rule(checkup: &Checkup, group: &Group<'_>, folder: &Folder<'_>) -> Document {
     let number = group.findings.len();
-    let title = audit::rule(group.rule).map_or(group.rule, |rule| rule.title);
-    let docs = group
-        .findings
-        .first()
-        .map_or("", |finding| finding.docs.as_str());
-    let open = number <= MOST_OPEN && group.severity > Severity::Fact;
+    let rule = audit::rule(group.rule);
+    let title = Text::from(rule.map_or(group.rule, |rule| rule.title)).then(Role::Plain, " ");
+    let mut out = Document::new();
+    out.push(Block::Heading(Heading {
+        badge: Some((group.severity.to_string(), group.severity.to_string())),
+        remark: count(number, "finding").into(),
+        ..Heading::new(3, title.then(Role::Code, group.rule))
+    }));
+    let is_open = number <= MAX_OPEN && group.severity > Severity::Fact;
     let folds = folder.fold(&group.findings);
-    let fixable = group.findings.iter().any(|finding| finding.fix.is_some());
-    html! {
-        div class={ "rule " (group.severity) } {
-            h3 {
-                span class={ "badge " (group.severity) } { (group.severity) } " " (title) " "
-                code.id { (group.rule) } " " span.number { (count(number, "finding")) }
-            }
-            @for fold in folds.iter().take(MOST_LINES) { (one_line(fold, open)) }
-            @if folds.len() > MOST_LINES {
-                @let more: usize = folds.iter().skip(MOST_LINES).map(|fold| fold.findings.len()).sum();
-                p.more { "and " (more) " more of this rule; " code { "nearfar audit --format json" } " has all of them" }
-            }
-            p.docs {
-                @if let Some(rule) = audit::rule(group.rule) { (rule.explanation) " " }
-                code { (clean(docs)) }
-            }
-            @if fixable {
-                div.docs { "The changes: " (next::command(&on_this_machine(checkup, &format!("nearfar plan --rule {}", group.rule)))) }
-            }
-        }
+    for fold in folds.iter().take(MAX_LINES) {
+        out.details(line(fold), is_open, below(fold));
+    }
+    if folds.len() > MAX_LINES {
+        let left_out = folds.iter().skip(MAX_LINES);
+        more(left_out.map(|fold| fold.findings.len()).sum(), &mut out);
+    }
+    let docs = group.findings.first().map_or("", |finding| &finding.docs);
+    let explanation = rule.map_or("", |rule| rule.explanation);
+    out.remark(format!("{explanation} {docs}").trim());
+    if group.findings.iter().any(|finding| finding.fix.is_some()) {
+        out.remark("The changes:");
+        let plan = format!("nearfar plan --rule {}", group.rule);
+        out.command(on_this_machine(checkup, &plan));
+    }
+    out
+}
+
+/// The line of findings that say the same.
+fn line(fold: &Fold<'_>) -> Text {
+    let line = Text::new(Role::Heading, &fold.line);
+    match change::distance(fold.cost).replace("->", "→").as_str() {
+        "" => line,
+        distance => line
+            .then(Role::Plain, " ")
+            .then(Role::Dim, format!("distance {distance}")),
     }
 }
 
-/// A line that unfolds to its findings.
-fn one_line(fold: &Fold<'_>, open: bool) -> Markup {
-    let distance = change::distance(fold.cost);
+/// The findings below a line.
+fn below(fold: &Fold<'_>) -> Document {
+    let mut out = Document::new();
     let number = fold.findings.len();
-    html! {
-        details open[open] {
-            summary {
-                b { (clean(&fold.line)) }
-                @if !distance.is_empty() { " " span.distance { "distance " (distance.replace("->", "→")) } }
-            }
-            @for finding in fold.findings.iter().take(MOST_OF_A_LINE) { (one(finding, number > 1)) }
-            @if number > MOST_OF_A_LINE {
-                p.more { "and " (number - MOST_OF_A_LINE) " more; " code { "nearfar audit --format json" } " has all of them" }
-            }
+    for finding in fold.findings.iter().take(MAX_OF_A_LINE) {
+        if number > 1 {
+            out.subheading(4, &finding.subject);
         }
+        one(finding, &mut out);
+    }
+    if number > MAX_OF_A_LINE {
+        more(number - MAX_OF_A_LINE, &mut out);
+    }
+    out
+}
+
+fn more(number: usize, out: &mut Document) {
+    let text = Text::new(Role::Dim, format!("and {number} more; "));
+    let text = text.then(Role::Code, "nearfar audit --format json");
+    out.paragraph(text.then(Role::Dim, " has all of them"));
+}
+
+fn one(finding: &Finding, out: &mut Document) {
+    out.paragraph(&finding.message);
+    let evidence = finding.evidence.iter();
+    out.facts(evidence.map(|it| {
+        (
+            Text::new(Role::Code, &it.file),
+            Text::new(Role::Value, &it.value),
+        )
+    }));
+    if let Some(fix) = &finding.fix {
+        let text = Text::from(format!("{} = ", change::subject(fix)));
+        let text = text.then(Role::Value, change::value(fix));
+        out.labelled(Text::new(Role::Heading, "fix: "), text);
+        if let Some(caution) = change::caution(fix) {
+            out.paragraph(Text::new(Role::Warning, caution));
+        }
+    }
+    if let Some(advice) = &finding.advice {
+        out.remark(advice);
     }
 }
 
-fn one(finding: &Finding, named: bool) -> Markup {
-    html! {
-        article {
-            @if named { h4 { (clean(&finding.subject)) } }
-            p { (clean(&finding.message)) }
-            @if !finding.evidence.is_empty() {
-                ul.evidence {
-                    @for evidence in &finding.evidence {
-                        li { code { (clean(&evidence.file)) } " = " code.value { (clean(&evidence.value)) } }
-                    }
-                }
-            }
-            @if let Some(fix) = &finding.fix {
-                p.fix { span { "fix" } " " (clean(&change::subject(fix))) " = " code.value { (clean(&change::value(fix))) } }
-                @if let Some(caution) = change::caution(fix) { p.caution { (caution) } }
-            }
-            @if let Some(advice) = &finding.advice { p.advice { (clean(advice)) } }
-        }
-    }
-}
-
-/// The section on what was not checked and what is not known.
-pub(super) fn not_checked(audit: &Audit, machine: &Machine) -> Markup {
+/// The section on what was not checked and what is unknown.
+pub(super) fn not_checked(audit: &Audit, machine: &Machine, out: &mut Document) {
     let (rules, parts) = (reasons(audit), topo::unknown::reasons(machine));
     if rules.is_empty() && parts.is_empty() {
-        return html! {};
+        return;
     }
-    titled(
-        "unknown",
-        "Not checked, unknown",
-        &html! {
-            dl.facts {
-                @for (because, rules) in &rules {
-                    dt { @for rule in rules { code { (clean(rule)) } " " } }
-                    dd { "not checked: " (clean(because)) }
-                }
-                @for (because, parts) in &parts {
-                    dt { (parts.join(", ")) }
-                    dd { "unknown: " (clean(because)) }
-                }
-            }
-        },
-    )
+    out.section("unknown", "Not checked, unknown");
+    let rules = rules.iter().map(|(reason, rules)| {
+        let names = rules.iter().fold(Text::default(), |text, rule| {
+            text.then(Role::Code, rule).then(Role::Plain, " ")
+        });
+        (names, format!("not checked: {reason}"))
+    });
+    let parts = parts
+        .iter()
+        .map(|(reason, parts)| (parts.join(", ").into(), format!("unknown: {reason}")));
+    out.facts(rules.chain(parts));
 }

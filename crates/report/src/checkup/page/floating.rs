@@ -1,71 +1,65 @@
 //! Whether the scheduler hurts floating tasks: the verdicts, and the runs below them.
 
-use maud::{Markup, html};
-use nearfar_bench::floating::Floating;
 use nearfar_bench::matrix::Row;
 use nearfar_bench::probe::Where;
 
-use super::{Checkup, titled};
+use super::Checkup;
+use crate::document::{Align, Document, Table, Text};
 use crate::floating;
-use crate::wrapping::clean;
+use crate::style::Role;
 
 /// The section; none where nothing was measured at all, which another section says.
-pub(super) fn section(checkup: &Checkup) -> Markup {
-    html! {
-        @match (checkup.floating.get(), checkup.not_floated()) {
-            (Some(found), _) => { (titled("floating", "Floating tasks", &answer(found))) }
-            (None, Some(because)) => {
-                (titled("floating", "Floating tasks", &html! { p.note { "Not probed: " (clean(because)) } }))
-            }
-            (None, None) => {}
-        }
+pub(super) fn section(checkup: &Checkup, out: &mut Document) {
+    let (found, reason) = (checkup.floating.get(), checkup.not_floated());
+    if found.is_some() || reason.is_some() {
+        out.section("floating", "Floating tasks");
     }
+    let Some(found) = found else {
+        if let Some(reason) = reason {
+            out.boxed(format!("Not probed: {reason}"));
+        }
+        return;
+    };
+    out.remark(floating::remark(found));
+    for verdict in floating::verdicts(found) {
+        let what = Text::new(Role::Heading, verdict.what);
+        out.boxed(what.then(Role::Plain, format!(": {}", verdict.text)));
+    }
+    let mut table = Table::new(&[
+        ("memory", Align::Left),
+        ("CPUs", Align::Left),
+        ("runs", Align::Right),
+        ("median", Align::Right),
+        ("95 % interval", Align::Right),
+        ("cross-node migrations a run", Align::Right),
+    ])
+    .caption("Runs by where memory and CPUs were bound");
+    found.rows.iter().for_each(|row| table.row(run(row)));
+    out.table(table);
+    floating::warnings(found)
+        .into_iter()
+        .for_each(|warning| out.warning(warning));
 }
 
-fn answer(found: &Floating) -> Markup {
-    let warnings = floating::warnings(found);
-    html! {
-        p.legend { (clean(&floating::remark(found))) }
-        div.note { @for verdict in floating::verdicts(found) { p { b { (verdict.what) } ": " (clean(&verdict.text)) } } }
-        div.scroll tabindex="0" role="region" aria-labelledby="floating-runs" {
-            table.runs {
-                caption id="floating-runs" { "Runs by where memory and CPUs were bound" }
-                thead { tr { @for title in ["memory", "CPUs", "runs", "median", "95 % interval", "cross-node migrations a run"] { th scope="col" { (title) } } } }
-                tbody { @for row in &found.rows { (run(row)) } }
-            }
-        }
-        @if !warnings.is_empty() { ul.warnings { @for warning in warnings { li { (clean(&warning)) } } } }
-    }
-}
-
-fn run(row: &Row) -> Markup {
+fn run(row: &Row) -> Vec<Text> {
     let place = |place: Where| {
         place
             .node()
             .map_or_else(|| "floating".to_owned(), |node| format!("node {node}"))
     };
     let figures = row.seconds.as_ref();
-    let median = figures.map_or_else(
-        || "-".to_owned(),
-        |figures| format!("{:.3} s", figures.median),
-    );
+    let or_none = |text: Option<String>| Text::from(text.unwrap_or_else(|| "-".to_owned()));
     let interval = figures.and_then(|figures| figures.confidence);
-    let interval = interval.map_or_else(
-        || "-".to_owned(),
-        |it| format!("{:.3} to {:.3} s", it.low, it.high),
-    );
-    let moves = row.migrations.get().map_or_else(
-        || "-".to_owned(),
-        |migrated| format!("{:.0}", migrated.cross_node),
-    );
-    html! {
-        tr {
-            td { (place(row.cell.memory)) }
-            td { (place(row.cell.cpus)) }
-            td { (figures.map_or(0, |figures| figures.samples.len())) }
-            td { (median) }
-            td { (interval) }
-            td { (moves) }
-        }
-    }
+    let moves = row.migrations.get();
+    vec![
+        place(row.cell.memory).into(),
+        place(row.cell.cpus).into(),
+        figures
+            .map_or(0, |figures| figures.samples.len())
+            .to_string()
+            .into(),
+        or_none(figures.map(|figures| format!("{:.3} s", figures.median))),
+        or_none(interval.map(|it| format!("{:.3} to {:.3} s", it.low, it.high))),
+        or_none(moves.map(|moves| format!("{:.0}", moves.cross_node))),
+    ]
 }

@@ -2,20 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use maud::{Markup, html};
+use maud::html;
 use nearfar_machine::{Machine, Node, NodeId, NodeSet};
 
-use super::{Checkup, titled};
+use super::Checkup;
 use crate::amount::count;
+use crate::document::{Align, Document, Table, Text};
 use crate::kinds::kinds;
+use crate::style::Role;
 use crate::topo::marks::Marks;
 use crate::topo::{cards, legend, notable};
 
+/// More kinds of other nodes than this are folded.
+const MAX_OPEN_KINDS: usize = 12;
 /// Most nodes with a picture each. Beyond, those that are like others are lines of a table.
-const MOST_PICTURES: usize = 64;
+const MAX_PICTURES: usize = 64;
 
 /// The section with the map, its legend and how to read it.
-pub(super) fn section(checkup: &Checkup) -> Markup {
+pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     let machine = &checkup.machine;
     let marks = Marks::of(machine, Some(&checkup.audit));
     let drawn = drawn(machine, &marks);
@@ -24,28 +28,27 @@ pub(super) fn section(checkup: &Checkup) -> Markup {
     } else {
         "rooms"
     };
-    titled(
-        "machine",
-        "The machine",
-        &html! {
-            @if checkup.is_one_node() {
-                p.note {
-                    "This machine has one node: every CPU has the same distance to all of the memory, so nothing can be far. "
-                    code { "nearfar lab" } " boots machines with far memory as guests."
-                }
-            }
-            @let flagged = machine.pci.get().into_iter().flatten().any(|device| marks.findings(device.address).is_some());
-            @if flagged { p.hint { "!3 before a device: there are 3 " a href="#findings" { "findings" } " about it." } }
-            ul class=(size) { @for card in cards(machine, &marks, drawn.iter().copied()) { li { (card) } } }
-            (legend::list(machine, &marks))
-            @if drawn.len() < machine.nodes.len() { (alike(machine, &drawn)) }
-        },
-    )
+    out.section("machine", "The machine");
+    if checkup.is_one_node() {
+        let text = "This machine has one node: every CPU has the same distance to all of the memory, so nothing can be far. ";
+        let text = Text::from(text).then(Role::Code, "nearfar lab");
+        out.boxed(text.then(Role::Plain, " boots machines with far memory as guests."));
+    }
+    let mut devices = machine.pci.get().into_iter().flatten();
+    if devices.any(|device| marks.findings(device.address).is_some()) {
+        out.remark("!3 before a device: there are 3 findings about it.");
+    }
+    let cards = cards(machine, &marks, drawn.iter().copied());
+    out.picture(html! { ul class=(size) { @for card in cards { li { (card) } } } });
+    out.picture(legend::list(machine, &marks));
+    if drawn.len() < machine.nodes.len() {
+        alike(machine, &drawn, out);
+    }
 }
 
 /// The nodes with a picture: all where they are few, otherwise those that have devices or serve those of other nodes.
 fn drawn<'a>(machine: &'a Machine, marks: &Marks) -> Vec<&'a Node> {
-    if machine.nodes.len() <= MOST_PICTURES {
+    if machine.nodes.len() <= MAX_PICTURES {
         return machine.nodes.iter().collect();
     }
     let devices = machine
@@ -62,38 +65,35 @@ fn drawn<'a>(machine: &'a Machine, marks: &Marks) -> Vec<&'a Node> {
         .nodes
         .iter()
         .filter(has)
-        .take(MOST_PICTURES)
+        .take(MAX_PICTURES)
         .collect()
 }
 
 /// The other nodes, by kind.
-fn alike(machine: &Machine, drawn: &[&Node]) -> Markup {
+fn alike(machine: &Machine, drawn: &[&Node], out: &mut Document) {
     let drawn: NodeSet = drawn.iter().map(|node| node.id).collect();
-    let kinds = kinds(
-        machine.nodes.iter().filter(|node| !drawn.contains(node.id)),
-        false,
-    );
-    let others = machine.nodes.len() - drawn.len();
-    html! {
-        details.alike open[kinds.len() <= 12] {
-            summary { (count(others, "other node")) ", by kind" }
-            div.scroll tabindex="0" role="region" aria-label="Other nodes" {
-                table.runs {
-                    caption { "Nodes that are alike" }
-                    thead { tr { @for title in ["nodes", "number", "state", "CPUs each", "memory each"] { th scope="col" { (title) } } } }
-                    tbody {
-                        @for (kind, nodes) in &kinds {
-                            tr {
-                                th.list scope="row" { (nodes) }
-                                td { (nodes.len()) }
-                                td { (if kind.online { "online" } else { "not online" }) }
-                                td { (kind.cpus) }
-                                td { (kind.memory) }
-                            }
-                        }
-                    }
-                }
-            }
-        }
+    let others = machine.nodes.iter().filter(|node| !drawn.contains(node.id));
+    let kinds = kinds(others, false);
+    let mut table = Table::new(&[
+        ("nodes", Align::Left),
+        ("number", Align::Right),
+        ("state", Align::Left),
+        ("CPUs each", Align::Right),
+        ("memory each", Align::Right),
+    ])
+    .caption("Nodes that are alike");
+    for (kind, nodes) in &kinds {
+        table.row(vec![
+            nodes.to_string().into(),
+            nodes.len().to_string().into(),
+            if kind.online { "online" } else { "not online" }.into(),
+            kind.cpus.to_string().into(),
+            Text::from(&kind.memory),
+        ]);
     }
+    let mut folded = Document::new();
+    folded.table(table);
+    let others = machine.nodes.len() - drawn.len();
+    let summary = format!("{}, by kind", count(others, "other node"));
+    out.details(summary, kinds.len() <= MAX_OPEN_KINDS, folded);
 }

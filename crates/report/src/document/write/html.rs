@@ -162,9 +162,7 @@ fn parts(blocks: &[&Block], ids: &mut Ids) -> Markup {
 
 fn block_of(block: &Block, ids: &mut Ids) -> Markup {
     match block {
-        Block::Heading(heading) => html! {
-            h3 { (inline(&heading.title)) @if !heading.remark.is_empty() { " " small { (inline(&heading.remark)) } } }
-        },
+        Block::Heading(heading) => subheading(heading),
         Block::Paragraph(paragraph) => paragraph_of(paragraph),
         Block::Warning(text) => inline(text),
         Block::Facts(facts) => html! {
@@ -177,7 +175,24 @@ fn block_of(block: &Block, ids: &mut Ids) -> Markup {
             html! { pre tabindex="0" aria-label="command" role="group" { code.command { (line) } } }
         }
         Block::Details(details) => details_of(details, ids),
+        Block::Card(card) => {
+            let blocks: Vec<&Block> = card.blocks.iter().collect();
+            html! { div class={ "card " (card.class) } { (parts(&blocks, ids)) } }
+        }
         Block::Picture(picture) => picture.0.clone(),
+        Block::Gap => html! {},
+    }
+}
+
+fn subheading(heading: &Heading) -> Markup {
+    let title = html! {
+        @if let Some((class, text)) = &heading.badge { span class={ "badge " (class) } { (text) } " " }
+        (inline(&heading.title))
+        @if !heading.remark.is_empty() { " " small { (inline(&heading.remark)) } }
+    };
+    match heading.level {
+        ..=3 => html! { h3 { (title) } },
+        _ => html! { h4 { (title) } },
     }
 }
 
@@ -194,7 +209,7 @@ fn paragraph_of(paragraph: &Paragraph) -> Markup {
 fn details_of(details: &Details, ids: &mut Ids) -> Markup {
     let blocks: Vec<&Block> = details.blocks.iter().collect();
     html! {
-        details class=(details.class) open[details.is_open] {
+        details open[details.is_open] {
             summary { (inline(&details.summary)) }
             div.folded { (parts(&blocks, ids)) }
         }
@@ -209,6 +224,7 @@ fn inline(text: &Text) -> Markup {
                 Role::Heading => b { (span.text) },
                 Role::Code => code { (span.text) },
                 Role::Dim => span.dim { (span.text) },
+                Role::Value => code.value { (span.text) },
                 Role::Warning | Role::Critical | Role::Far => span.warn { (span.text) },
                 _ => { (span.text) }
             }
@@ -317,7 +333,7 @@ fn legend(map: &HeatMap) -> Markup {
     else {
         return html! {};
     };
-    let figure = |step| (map.legend)(map.scale.figure(step));
+    let figure = |step: u8| map.legend.get(usize::from(step)).map_or("", String::as_str);
     html! {
         p.legend {
             span.scale {

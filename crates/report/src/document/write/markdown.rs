@@ -38,7 +38,8 @@ fn write(out: &mut String, blocks: &[Block]) {
                 line(out, &inline(&details.summary));
                 write(out, &details.blocks);
             }
-            Block::Picture(_) => {}
+            Block::Card(card) => write(out, &card.blocks),
+            Block::Picture(_) | Block::Gap => {}
         }
     }
 }

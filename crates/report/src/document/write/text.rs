@@ -42,6 +42,8 @@ fn write(out: &mut String, blocks: &[Block], style: &Style) {
                 out.push_str(&paragraph(style, 2, &Text::default(), &details.summary));
                 write(out, &details.blocks, style);
             }
+            Block::Card(card) => write(out, &card.blocks, style),
+            Block::Gap => out.push('\n'),
             Block::Picture(_) => {}
         }
     }

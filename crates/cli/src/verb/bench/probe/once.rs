@@ -72,8 +72,8 @@ impl Probe {
                     &sample,
                     &warnings,
                     emulation,
-                    &style,
                 )
+                .to_text(&style)
             }
             Format::Json => output::json(
                 "bench-probe-once/1",

@@ -1,0 +1,412 @@
+//! A stored run as a page: of any experiment, by its declared factors and metrics.
+//!
+//! ```text
+//!  head         label, state, samples, least and largest median of the primary metric
+//!  metrics      a heat map each (median, interval), every sample of the primary one
+//!  experiment   what its own renderer adds
+//!  over time    samples as a share of their cell's median: drift of the machine
+//!  all figures, warnings, parameters, machine, method
+//! ```
+
+use std::collections::BTreeMap;
+
+use nearfar_runs::{Better, Metric, Sample};
+use nearfar_statistics::Summary as Figures;
+
+use super::factors::Layout;
+use super::{Shown, metric_title, warnings_of};
+use crate::amount::{count, decimals, moment};
+use crate::document::{
+    Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Line, Plot, Scale, Text,
+    Tile,
+};
+use crate::style::Role;
+use crate::summary::{self, Summary};
+
+/// Most cells of which every sample is drawn.
+const MAX_DOT_ROWS: usize = 200;
+
+/// The page; `of_experiment` is what the renderer of its experiment has to say of it.
+pub fn page(shown: &Shown<'_>, of_experiment: Document) -> Document {
+    let run = shown.run;
+    let title = match &run.label {
+        Some(label) => format!("Run {}: {label}", run.run),
+        None => format!("Run {}: {}", run.run, run.experiment),
+    };
+    let mut out = Document::with_head(Head {
+        tool: "nearfar run".to_owned(),
+        title,
+        remark: run.title.clone(),
+        emulated: run.emulation.as_ref().map(ToString::to_string),
+        tiles: tiles(shown),
+    });
+    let layout = Layout::of(&shown.detail.factors, shown.cells);
+    metrics(shown, &layout, &mut out);
+    out.append(of_experiment);
+    over_time(shown, &mut out);
+    all_figures(shown, &mut out);
+    warnings_of(shown, &mut out);
+    parameters(shown, &mut out);
+    machine(shown, &mut out);
+    method(shown, &mut out);
+    out
+}
+
+/// The metric that stands first.
+fn primary<'a>(shown: &Shown<'a>) -> Option<&'a Metric> {
+    shown.detail.metrics.iter().find(|metric| metric.primary)
+}
+
+fn tiles(shown: &Shown<'_>) -> Vec<Tile> {
+    let run = shown.run;
+    let good = run.samples.saturating_sub(run.failed);
+    let mut tiles = vec![Tile::new(
+        good.to_string(),
+        "samples",
+        format!("in {}", count(shown.cells.len(), "cell")),
+    )];
+    tiles.extend(primary(shown).and_then(|metric| {
+        let medians = || {
+            shown
+                .cells
+                .iter()
+                .filter_map(|cell| cell.metric(&metric.name)?.median)
+        };
+        let (least, most) = (medians().reduce(f64::min)?, medians().reduce(f64::max)?);
+        let decimals = decimals(most.abs());
+        let range = format!("{least:.decimals$} to {most:.decimals$}");
+        Some(Tile::new(
+            range,
+            metric.unit.clone(),
+            format!("{}: medians of cells", metric.name),
+        ))
+    }));
+    let (warned, failed) = (run.with_warnings, run.failed);
+    tiles.push(Tile::new(
+        warned.to_string(),
+        "with warnings",
+        format!("{failed} failed"),
+    ));
+    let when = moment(run.started_at_s.max(0.0) as u64);
+    let took = run
+        .finished_at_s
+        .map(|end| duration(end - run.started_at_s));
+    tiles.push(Tile::new(
+        took.unwrap_or_default(),
+        run.state.to_string(),
+        when,
+    ));
+    tiles
+}
+
+/// Seconds in the largest unit of which there are two at least.
+fn duration(seconds: f64) -> String {
+    match seconds.max(0.0) {
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
+/// A heat map of each metric, and every sample of the primary one.
+fn metrics(shown: &Shown<'_>, layout: &Layout, out: &mut Document) {
+    let (first, others): (Vec<&Metric>, Vec<&Metric>) = shown
+        .detail
+        .metrics
+        .iter()
+        .partition(|metric| metric.primary);
+    for metric in first {
+        out.heading(metric_title(metric), direction(metric));
+        out.heat_map(heat_map(shown, layout, metric));
+        if shown.cells.len() <= MAX_DOT_ROWS {
+            out.chart(dots(shown, layout, metric));
+        }
+    }
+    if !others.is_empty() {
+        out.heading("Other metrics", layout.remark());
+    }
+    for metric in others {
+        out.heat_map(heat_map(shown, layout, metric));
+    }
+}
+
+fn direction(metric: &Metric) -> &'static str {
+    match metric.better {
+        Better::Lower => "Lower is better.",
+        Better::Higher => "Higher is better.",
+    }
+}
+
+/// More heat is worse: where a metric is better when higher, heat is its negative.
+fn heat(metric: &Metric, figure: f64) -> f64 {
+    match metric.better {
+        Better::Lower => figure,
+        Better::Higher => -figure,
+    }
+}
+
+fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
+    let figures = || {
+        shown
+            .cells
+            .iter()
+            .filter_map(|cell| cell.metric(&metric.name))
+    };
+    let medians = || figures().filter_map(|figures| figures.median);
+    let decimals = decimals(medians().map(f64::abs).fold(0.0, f64::max));
+    let scale = Scale::over(medians().map(|median| heat(metric, median)));
+    let cells = layout.rows().iter().map(|row| {
+        let cell = |index: &Option<usize>| {
+            let figures = shown.cells[(*index)?].metric(&metric.name)?;
+            let median = figures.median?;
+            let sure = figures.confidence.map(|it| {
+                (
+                    format!("{:.decimals$}", it.low),
+                    format!("{:.decimals$}", it.high),
+                )
+            });
+            let interval = match &sure {
+                Some((low, high)) => format!("95 % interval {low} to {high}"),
+                None => "too few samples for an interval".to_owned(),
+            };
+            let samples = count(figures.samples, "sample");
+            Some(HeatCell {
+                heat: heat(metric, median),
+                value: format!("{median:.decimals$}"),
+                spread: String::new(),
+                interval: sure,
+                about: format!("median of {samples}, {interval}"),
+            })
+        };
+        row.cells.iter().map(cell).collect()
+    });
+    HeatMap {
+        title: format!("{}, medians", metric_title(metric)),
+        remark: format!(
+            "small: the 95 % interval of the median. {}",
+            layout.remark()
+        ),
+        row_heads: layout.row_heads().to_vec(),
+        column_head: layout.column_head().to_owned(),
+        rows: layout.rows().iter().map(|row| row.names.clone()).collect(),
+        columns: layout.columns().to_vec(),
+        cells: cells.collect(),
+        legend: scale.legend(|figure| {
+            let figure = heat(metric, figure);
+            format!("{figure:.decimals$} {}", metric.unit)
+                .trim_end()
+                .to_owned()
+        }),
+        scale,
+        scale_of: "",
+    }
+}
+
+/// The value of a metric in a sample, as one number.
+fn value(sample: &Sample, metric: &Metric) -> Option<f64> {
+    sample.values.get(&metric.name).map(|value| value.number())
+}
+
+fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
+    let mut by_cell: BTreeMap<_, Vec<Dot>> = BTreeMap::new();
+    for sample in shown.samples {
+        by_cell
+            .entry(&sample.cell)
+            .or_default()
+            .extend(value(sample, metric).map(|x| Dot {
+                x,
+                y: 0.0,
+                has_warning: !sample.warnings.is_empty(),
+            }));
+    }
+    let largest = by_cell
+        .values()
+        .flatten()
+        .map(|dot| dot.x.abs())
+        .fold(0.0, f64::max);
+    let decimals = decimals(largest);
+    let rows = shown.cells.iter().map(|cell| {
+        let figures = cell.metric(&metric.name);
+        let median = figures.and_then(|figures| figures.median);
+        let interval = figures
+            .and_then(|figures| figures.confidence)
+            .map(|it| (it.low, it.high));
+        let median_text = median.map_or("no sample".to_owned(), |it| {
+            format!("median {it:.decimals$}")
+        });
+        let sure = interval.map(|(low, high)| format!(" ({low:.decimals$} to {high:.decimals$})"));
+        let samples = count(figures.map_or(0, |figures| figures.samples), "sample");
+        DotsRow {
+            names: layout.names_of(&cell.cell),
+            dots: by_cell.remove(&cell.cell).unwrap_or_default(),
+            median,
+            interval,
+            about: format!("{median_text}{}, {samples}", sure.unwrap_or_default()),
+        }
+    });
+    let rows: Vec<DotsRow> = rows.collect();
+    let axis = Axis::over(
+        metric_title(metric),
+        rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x),
+    );
+    Chart {
+        title: "Every sample".to_owned(),
+        about: "A dot is a sample, in another colour where there is a warning about it; the band is the 95 % interval of the \
+                median, the line the median."
+            .to_owned(),
+        plot: Plot::Dots(Dots {
+            row_heads: layout.all_heads().to_vec(),
+            axis,
+            rows,
+        }),
+    }
+}
+
+/// Samples in the order they were taken, as a share of the median of their cell, and the median of each round.
+fn over_time(shown: &Shown<'_>, out: &mut Document) {
+    let Some(metric) = primary(shown) else { return };
+    let medians: BTreeMap<_, f64> = shown
+        .cells
+        .iter()
+        .filter_map(|cell| Some((&cell.cell, cell.metric(&metric.name)?.median?)))
+        .filter(|(_, median)| *median != 0.0)
+        .collect();
+    let share = |sample: &Sample| Some(value(sample, metric)? / medians.get(&sample.cell)? * 100.0);
+    let end = shown
+        .samples
+        .iter()
+        .map(|sample| sample.started_at_s - shown.run.started_at_s);
+    let (unit, seconds) = match end.fold(0.0, f64::max) {
+        longest if longest < 180.0 => ("s", 1.0),
+        longest if longest < 3.0 * 3600.0 => ("min", 60.0),
+        _ => ("h", 3600.0),
+    };
+    let at = |sample: &Sample| (sample.started_at_s - shown.run.started_at_s) / seconds;
+    let dot = |sample: &Sample| {
+        Some(Dot {
+            x: at(sample),
+            y: share(sample)?,
+            has_warning: !sample.warnings.is_empty(),
+        })
+    };
+    let dots: Vec<Dot> = shown.samples.iter().filter_map(dot).collect();
+    if dots.len() < 2 {
+        return;
+    }
+    let mut rounds: BTreeMap<u32, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for sample in shown.samples {
+        if let Some(share) = share(sample) {
+            let (times, shares) = rounds.entry(sample.round).or_default();
+            times.push(at(sample));
+            shares.push(share);
+        }
+    }
+    let median = |figures: &[f64]| Figures::of(figures).map(|summary| summary.median);
+    let points = rounds
+        .values()
+        .filter_map(|(times, shares)| Some((median(times)?, median(shares)?)));
+    let points: Vec<(f64, f64)> = points.collect();
+    let third = points.len().div_ceil(3);
+    let ends = [&points[..third], &points[points.len() - third..]].map(|points| {
+        let shares: Vec<f64> = points.iter().map(|point| point.1).collect();
+        median(&shares).unwrap_or(100.0)
+    });
+    out.heading("Over time", "");
+    let mut about = "Each sample as a share of the median of its cell.".to_owned();
+    if points.len() >= 3 {
+        about += &format!(
+            " Medians of rounds: {:.1} % in the first third of the run, {:.1} % in the last.",
+            ends[0], ends[1]
+        );
+    }
+    out.chart(Chart {
+        title: format!("{} in the order of samples", metric.name),
+        about,
+        plot: Plot::Lines {
+            x: Axis::over(
+                format!("time since the start of the run ({unit})"),
+                dots.iter().map(|dot| dot.x),
+            ),
+            y: Axis::over(
+                "share of the median of the cell (%)",
+                dots.iter().map(|dot| dot.y),
+            ),
+            lines: vec![Line {
+                name: "median of a round".to_owned(),
+                points,
+            }],
+            dots,
+        },
+    });
+}
+
+fn all_figures(shown: &Shown<'_>, out: &mut Document) {
+    out.heading("All figures", "confidence: 95 % interval of the median");
+    for metric in &shown.detail.metrics {
+        let mut folded = Document::new();
+        folded.table(super::table_of(shown, metric));
+        out.details(metric_title(metric), false, folded);
+    }
+}
+
+fn parameters(shown: &Shown<'_>, out: &mut Document) {
+    out.heading("Parameters", "");
+    let serde_json::Value::Object(members) = &shown.detail.parameters else {
+        out.paragraph(shown.detail.parameters.to_string());
+        return;
+    };
+    let value = |value: &serde_json::Value| match value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    out.facts(
+        members
+            .iter()
+            .map(|(name, it)| (Text::new(Role::Code, name), value(it))),
+    );
+}
+
+fn machine(shown: &Shown<'_>, out: &mut Document) {
+    let (run, detail) = (shown.run, shown.detail);
+    out.heading("Machine", "");
+    let kernel = format!("{} {}", run.kernel, detail.kernel_version);
+    let mut facts: Vec<(&str, Text)> = vec![
+        ("host", run.host.as_str().into()),
+        ("kernel", kernel.trim().into()),
+        (
+            "kernel command line",
+            Text::new(Role::Code, &detail.kernel_command_line),
+        ),
+    ];
+    match shown.machine {
+        Some(machine) => {
+            facts.push(("machine", Summary::of(machine).line().into()));
+            facts.push((
+                "description",
+                summary::circumstances(machine).join(", ").into(),
+            ));
+        }
+        None => facts.push(("machine", Text::new(Role::Warning, super::UNREADABLE))),
+    }
+    out.facts(facts);
+}
+
+fn method(shown: &Shown<'_>, out: &mut Document) {
+    let (run, detail) = (shown.run, shown.detail);
+    let order = format!(
+        "{} of each of {}, every cell once a round, in a new random order in each round (seed {})",
+        count(run.samples_per_cell as usize, "sample"),
+        count(detail.plan.len(), "cell"),
+        detail.seed
+    );
+    let intervals = "distribution-free 95 % interval of the median, from order statistics; none below six samples";
+    out.heading("How the figures were made", "");
+    out.facts([
+        ("program", format!("nearfar {}", run.nearfar)),
+        ("experiment", format!("{}: {}", run.experiment, run.title)),
+        ("order", order),
+        ("intervals", intervals.to_owned()),
+        ("run", format!("{}, uid {}", run.run, run.uid)),
+        ("every sample", format!("nearfar runs export {}", run.run)),
+    ]);
+}
