@@ -91,7 +91,7 @@ fn nearfar(machine: &Machine, mebibytes: u64) -> Result<f64, Problem> {
     let options = ProbeOptions {
         budget: Duration::from_secs(20),
         buffer_bytes: Some(mebibytes << 20),
-        most_samples: SAMPLES,
+        max_samples: SAMPLES,
         // The program in C knows no pool.
         huge_pages: HugePages::Transparent,
         ..ProbeOptions::default()

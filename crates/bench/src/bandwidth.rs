@@ -11,15 +11,15 @@
 //! What is counted is what the program asked for: a plain store also makes the processor read the line first, so the
 //! memory moves more than a `write` shows. Figures are sums over threads; 1 GB is 10^9 bytes.
 
-mod crew;
 pub(crate) mod kernels;
 mod run;
+mod workers;
 
 use nearfar_machine::{CpuSet, Distance, Emulation, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::mapping::PageKind;
-use crate::subjects::SkippedPair;
+use crate::node_selection::SkippedPair;
 use crate::warning::Warning;
 use nearfar_statistics::Figures;
 pub(crate) use run::{Streams, measure_on};

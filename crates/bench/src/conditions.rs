@@ -84,7 +84,7 @@ impl Ticks {
     }
 
     /// Everything that happened since `before` and makes figures of these CPUs worth less.
-    pub(crate) fn doubts_since(
+    pub(crate) fn warnings_since(
         &self,
         before: &Self,
         cpus: impl IntoIterator<Item = CpuId>,

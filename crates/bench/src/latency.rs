@@ -21,14 +21,14 @@ use nearfar_statistics::Interval;
 use serde::{Deserialize, Serialize};
 
 pub use crate::mapping::PageKind;
+pub use crate::node_selection::SkippedPair;
 pub use crate::options::{ProbeError, ProbeOptions as LatencyOptions};
-pub use crate::subjects::SkippedPair;
 pub use crate::warning::Warning;
 pub(crate) use run::{Chases, measure_on};
 
+use crate::buffer_size::{self, Use};
 use crate::options::{check_live, on_own_thread};
-use crate::room::{self, Use};
-use crate::{placed, subjects};
+use crate::{node_buffers, node_selection};
 use nearfar_proc::affinity;
 
 /// What was measured, and what is to be said about it.
@@ -103,30 +103,30 @@ pub fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMat
     let start = Instant::now();
     on_own_thread(|| {
         let allowed = affinity::get(0).map_err(ProbeError::Thread)?;
-        let subjects = subjects::pick(machine, &allowed, options)?;
-        let room = room::decide(
+        let selection = node_selection::select(machine, &allowed, options)?;
+        let size = buffer_size::decide(
             machine,
-            &subjects.memory,
+            &selection.memory,
             options,
             Use::OneCpu,
-            room::spare_memory(),
+            buffer_size::spare_memory(),
         )?;
-        let placed = placed::place(
+        let buffers = node_buffers::allocate(
             machine,
-            &subjects.memory,
-            &subjects.sources,
-            room.buffer_bytes,
+            &selection.memory,
+            &selection.sources,
+            size.buffer_bytes,
             options,
         )?;
         let mut matrix = measure_on(Chases {
             machine,
             options,
-            sources: &subjects.sources,
-            room: &room,
-            placed: &mut { placed },
+            sources: &selection.sources,
+            size: &size,
+            buffers: &mut { buffers },
             deadline: start + options.budget,
         })?;
-        matrix.skipped.splice(0..0, subjects.skipped);
+        matrix.skipped.splice(0..0, selection.skipped);
         matrix.elapsed_s = start.elapsed().as_secs_f64();
         Ok(matrix)
     })

@@ -9,12 +9,13 @@
 //! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
 //! ```
 //!
-//! Below them: [`options`] says what can be asked for, `subjects` which CPUs and nodes there are, `room` how large
-//! buffers should be, `placed` and `mapping` put them where they belong,
-//! `child` talks to the processes of probe and load, `conditions` watches what else the machine did, [`warning`] holds
-//! the warnings; `nearfar_statistics` sums samples up.
+//! Below them: [`options`] says what can be asked for, `node_selection` which CPUs and nodes there are, `buffer_size` how
+//! large buffers are, `node_buffers` and `mapping` bind them to their nodes, `sampling`
+//! takes samples with the sampler of `nearfar_experiment`, `child` talks to the processes of probe and load, `conditions`
+//! measures what else the machine did, [`warning`] says what makes figures worth less; `nearfar_statistics` sums samples up.
 
 pub mod bandwidth;
+mod buffer_size;
 mod child;
 mod conditions;
 pub mod floating;
@@ -22,12 +23,11 @@ pub mod latency;
 pub mod load;
 mod mapping;
 pub mod matrix;
+mod node_buffers;
+mod node_selection;
 pub mod options;
-mod placed;
 pub mod probe;
-mod random;
-mod room;
-mod subjects;
+mod sampling;
 pub mod survey;
 pub mod transfer;
 pub mod warning;

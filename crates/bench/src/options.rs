@@ -15,7 +15,7 @@ pub struct ProbeOptions {
     /// Size of the buffer on each node, in bytes; `None` for what the caches ask for and the memory allows.
     pub buffer_bytes: Option<u64>,
     /// The most samples a pair gets.
-    pub most_samples: usize,
+    pub max_samples: usize,
     /// Measure from the CPUs of these nodes only; `None` for all.
     pub from: Option<NodeSet>,
     /// Measure the memory of these nodes only; `None` for all.
@@ -31,7 +31,7 @@ impl Default for ProbeOptions {
         Self {
             budget: Duration::from_secs(10),
             buffer_bytes: None,
-            most_samples: 41,
+            max_samples: 41,
             from: None,
             to: None,
             huge_pages: HugePages::Auto,

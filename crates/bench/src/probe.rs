@@ -25,8 +25,8 @@ mod warning;
 
 use nearfar_machine::{Machine, NodeId};
 
+use crate::buffer_size::{self, Use};
 use crate::options::ProbeOptions;
-use crate::room::{self, Use};
 use crate::warning::Warning;
 
 pub use crate::child::{ChildError, ServeError};
@@ -47,6 +47,12 @@ pub fn default_buffer_bytes(machine: &Machine, nodes: &[NodeId]) -> (u64, Vec<Wa
         budget: std::time::Duration::from_secs(3600),
         ..ProbeOptions::default()
     };
-    let room = room::size_of(machine, nodes, &options, Use::OneCpu, room::spare_memory());
-    (room.one_cpu_bytes, room.warnings)
+    let size = buffer_size::size_of(
+        machine,
+        nodes,
+        &options,
+        Use::OneCpu,
+        buffer_size::spare_memory(),
+    );
+    (size.one_cpu_bytes, size.warnings)
 }

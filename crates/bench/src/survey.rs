@@ -13,12 +13,12 @@ use nearfar_machine::{CpuSet, Emulation, Machine};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::{self, BandwidthMatrix, Streams};
+use crate::buffer_size::{self, Use};
 use crate::latency::{self, Chases, LatencyMatrix};
+use crate::node_selection;
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
-use crate::placed;
-use crate::room::{self, Use};
-use crate::subjects;
 use crate::transfer::{self, HandOvers, TransferMatrix};
+use crate::node_buffers;
 use nearfar_proc::affinity;
 
 /// What can be measured.
@@ -184,41 +184,48 @@ impl Measuring<'_> {
 
     fn measure_memory(&self, survey: &mut Survey) -> Result<(), ProbeError> {
         let (machine, options) = (self.machine, &self.options.probe);
-        let subjects::Subjects {
+        let node_selection::NodeSelection {
             sources,
             memory,
             skipped,
-        } = subjects::pick(machine, &self.allowed, options)?;
+        } = node_selection::select(machine, &self.allowed, options)?;
         let used_by = if self.wants(Part::Bandwidth) {
             Use::AllCpus
         } else {
             Use::OneCpu
         };
-        let room = room::decide(machine, &memory, options, used_by, room::spare_memory())?;
-        let mut placed = placed::place(machine, &memory, &sources, room.buffer_bytes, options)?;
-        placed.skipped.splice(0..0, skipped);
+        let size = buffer_size::decide(
+            machine,
+            &memory,
+            options,
+            used_by,
+            buffer_size::spare_memory(),
+        )?;
+        let mut buffers =
+            node_buffers::allocate(machine, &memory, &sources, size.buffer_bytes, options)?;
+        buffers.skipped.splice(0..0, skipped);
         if self.wants(Part::Latency) {
             let deadline = self.deadline(Part::Latency);
-            let (sources, placed) = (&sources, &mut placed);
+            let (sources, buffers) = (&sources, &mut buffers);
             let chases = Chases {
                 machine,
                 options,
                 sources,
-                room: &room,
-                placed,
+                size: &size,
+                buffers,
                 deadline,
             };
             survey.latency = Some(latency::measure_on(chases)?);
         }
         if self.wants(Part::Bandwidth) {
             let (deadline, threads) = (self.deadline(Part::Bandwidth), self.options.threads);
-            let (sources, placed) = (&sources, &mut placed);
+            let (sources, buffers) = (&sources, &mut buffers);
             let streams = Streams {
                 machine,
                 options,
                 sources,
-                room: &room,
-                placed,
+                size: &size,
+                buffers,
                 threads,
                 deadline,
             };
@@ -231,7 +238,7 @@ impl Measuring<'_> {
         let (machine, options, all_cpus) =
             (self.machine, &self.options.probe, self.options.all_cpus);
         for nodes in [&options.from, &options.to].into_iter().flatten() {
-            subjects::check_cpus(machine, nodes)?;
+            node_selection::check_cpus(machine, nodes)?;
         }
         let deadline = self.deadline(Part::Transfer);
         transfer::measure_on(HandOvers {

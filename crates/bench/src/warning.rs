@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use nearfar_experiment::sampler;
 use nearfar_machine::{CpuId, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -69,13 +70,6 @@ pub enum Warning {
         /// How much they used, in percent of one CPU.
         percent: f64,
     },
-    /// Some samples lie far from the others of their pair.
-    Outliers {
-        /// How many.
-        outliers: usize,
-        /// Of how many.
-        samples: usize,
-    },
     /// The scheduler took the CPU away within timed parts.
     Interrupted {
         /// Involuntary context switches in timed parts.
@@ -83,19 +77,9 @@ pub enum Warning {
         /// Samples taken, the dropped ones included.
         samples: u64,
     },
-    /// The budget ran out before every pair had the samples it should have.
-    CutShort {
-        /// Samples the pair with fewest has.
-        samples: usize,
-        /// Samples it should have.
-        wanted: usize,
-    },
-}
-
-/// A warning when more than one in twenty samples stands apart; from the outliers and samples of each pair.
-pub(crate) fn outliers(pairs: impl Iterator<Item = (usize, usize)>) -> Option<Warning> {
-    let (outliers, samples) = pairs.fold((0, 0), |all, pair| (all.0 + pair.0, all.1 + pair.1));
-    (outliers > samples / 20).then_some(Warning::Outliers { outliers, samples })
+    /// What the samples themselves show.
+    #[serde(untagged)]
+    Sampling(sampler::Warning),
 }
 
 impl fmt::Display for Warning {
@@ -148,20 +132,12 @@ impl fmt::Display for Warning {
                 "other processes kept {percent:.0} % of a CPU busy: they share caches, memory and CPUs with the \
                  measurement; repeat on an idle machine"
             ),
-            Self::Outliers { outliers, samples } => write!(
-                f,
-                "{outliers} of {samples} samples lie far from the others of their pair; medians do not feel them, but \
-                 something disturbed the machine"
-            ),
             Self::Interrupted { switches, samples } => write!(
                 f,
                 "{switches} context switches fell into the {samples} samples: other tasks wanted the same CPUs and \
                  caches; repeat on an idle machine"
             ),
-            Self::CutShort { samples, wanted } => write!(
-                f,
-                "the time budget ended after {samples} of {wanted} samples a pair; give more time for a better spread"
-            ),
+            Self::Sampling(warning) => warning.fmt(f),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nearfar_bench::latency::{LatencyMatrix, LatencyOptions, ProbeError, Warning, measure};
+use nearfar_experiment::sampler::Warning::CutShort;
 use nearfar_machine::{CpuId, CpuSet, Emulation, Machine, Node, NodeId, Origin, SourceKind};
 
 use here::this_system;
@@ -14,7 +15,7 @@ fn small() -> LatencyOptions {
     LatencyOptions {
         budget: Duration::from_secs(2),
         buffer_bytes: Some(8 << 20),
-        most_samples: 7,
+        max_samples: 7,
         ..LatencyOptions::default()
     }
 }
@@ -140,7 +141,7 @@ fn a_budget_of_nothing_still_yields_a_sample_and_says_that_it_is_thin() {
         matrix
             .warnings
             .iter()
-            .any(|warning| matches!(warning, Warning::CutShort { samples: 1, .. }))
+            .any(|warning| matches!(warning, Warning::Sampling(CutShort { samples: 1, .. })))
     );
 }
 

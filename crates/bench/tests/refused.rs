@@ -57,7 +57,7 @@ fn memory_that_may_not_be_bound_is_touched_first_from_its_node_and_that_is_said(
         let options = LatencyOptions {
             budget: Duration::from_secs(2),
             buffer_bytes: Some(8 << 20),
-            most_samples: 7,
+            max_samples: 7,
             ..LatencyOptions::default()
         };
         let matrix = measure(&machine, &options).unwrap();

@@ -19,7 +19,7 @@ fn small(parts: &[Part]) -> SurveyOptions {
     let probe = ProbeOptions {
         budget: Duration::from_secs(3),
         buffer_bytes: Some(8 << 20),
-        most_samples: 7,
+        max_samples: 7,
         ..ProbeOptions::default()
     };
     SurveyOptions {
@@ -216,7 +216,7 @@ fn a_survey_can_be_cancelled_while_it_runs() {
         // Far more than fits into the test's patience: it ends because it is told to.
         options.probe = ProbeOptions {
             budget: Duration::from_secs(600),
-            most_samples: 1_000_000,
+            max_samples: 1_000_000,
             cancel: cancel.clone(),
             ..options.probe
         };

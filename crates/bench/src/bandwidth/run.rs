@@ -1,212 +1,165 @@
 //! One run: pairs visited in random order, all kinds of traffic at each visit, samples summed up.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use nearfar_machine::{CpuId, Machine, NodeId};
-
-use super::crew::{self, Task};
-use super::{BandwidthMatrix, BandwidthPair, Traffic};
-use crate::conditions::{self, Ticks};
-use crate::options::{ProbeError, ProbeOptions};
-use crate::placed::Placed;
-use crate::random::{Random, SEED};
-use crate::room::Room;
-use crate::subjects::{SkippedPair, Source};
-use crate::warning::{Warning, outliers};
+use fastrand::Rng;
+use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
+use nearfar_machine::{CpuId, Machine};
 use nearfar_statistics::Figures;
 
-/// More samples than this only cost time: threads and ramps make a sample far dearer than one of latency.
-const MOST_SAMPLES: usize = 15;
+use super::workers::{self, Task, WorkerError};
+use super::{BandwidthMatrix, BandwidthPair, Traffic};
+use crate::buffer_size::BufferSize;
+use crate::conditions::{self, Ticks};
+use crate::node_buffers::NodeBuffers;
+use crate::node_selection::{SkippedPair, Source};
+use crate::options::{ProbeError, ProbeOptions};
+use crate::sampling::{self, Amount, SEED};
+
+/// Most samples of a pair: threads and ramps make one far more expensive than a sample of latency.
+const MAX_SAMPLES: usize = 15;
 /// The shortest time to count: some blocks even where a block takes a millisecond.
-const LEAST_WINDOW: Duration = Duration::from_millis(2);
+const MIN_WINDOW: Duration = Duration::from_millis(2);
 /// The longest.
-const MOST_WINDOW: Duration = Duration::from_millis(50);
+const MAX_WINDOW: Duration = Duration::from_millis(50);
 
 /// What the streams need.
 pub(crate) struct Streams<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) options: &'a ProbeOptions,
     pub(crate) sources: &'a [Source],
-    pub(crate) room: &'a Room,
-    pub(crate) placed: &'a mut Placed,
+    pub(crate) size: &'a BufferSize,
+    pub(crate) buffers: &'a mut NodeBuffers,
     /// The most threads of a node; `None` for one on each of its CPUs.
     pub(crate) threads: Option<usize>,
     pub(crate) deadline: Instant,
 }
 
-/// A pair to measure: which source, which buffer.
-type Pair = (usize, usize);
-
-/// What one pair has so far.
-#[derive(Default)]
-struct Taken {
-    samples: BTreeMap<Traffic, Vec<f64>>,
-    /// How far each thread is in its part.
-    stood: Vec<usize>,
+/// A pair to measure.
+struct Pair<'a> {
+    source: &'a Source,
+    buffer: usize,
+    /// How far each thread is in its part of the buffer, in words.
+    positions: Vec<usize>,
 }
+
+/// Bytes a second of each kind of traffic, in the order of [`Traffic::ALL`].
+type Rates = [f64; Traffic::ALL.len()];
 
 /// Measures on threads of its own.
 pub(crate) fn measure_on(streams: Streams<'_>) -> Result<BandwidthMatrix, ProbeError> {
     let start = Instant::now();
     let ticks = Ticks::now();
-    let mut run = Run {
-        taken: BTreeMap::new(),
-        skipped: streams.placed.skipped.clone(),
-        streams,
+    let mut run = Run::new(streams);
+    let (machine, options) = (run.streams.machine, run.streams.options);
+    let amount = Amount {
+        items: run.pairs.len(),
+        max_samples: max_samples(options),
+        deadline: run.streams.deadline,
     };
-    let window = run.sample()?;
-    let pairs = run.sum_up();
-    let Run {
-        skipped, streams, ..
-    } = run;
-    let mut warnings: Vec<Warning> = streams
-        .room
-        .warnings
-        .iter()
-        .chain(&streams.placed.warnings)
-        .cloned()
-        .collect();
-    warnings.extend(conditions::governor(streams.machine));
-    warnings.extend(Ticks::now().doubts_since(
-        &ticks,
-        streams.sources.iter().flat_map(|source| source.all.clone()),
+    let outcome = sampling::sample(&amount, &options.cancel, &mut run)?;
+    let pairs = run.summaries(&outcome);
+    let Streams {
+        sources,
+        size,
+        buffers,
+        ..
+    } = &run.streams;
+    let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
+    warnings.extend(conditions::governor(machine));
+    let cpus = sources.iter().flat_map(|source| source.all.clone());
+    warnings.extend(Ticks::now().warnings_since(&ticks, cpus));
+    warnings.extend(sampling::warnings(
+        &outcome,
+        pairs.iter().map(|pair| pair.bytes_per_s.samples.as_slice()),
     ));
-    warnings.extend(outliers(pairs.iter().map(|pair| {
-        (pair.bytes_per_s.outliers, pair.bytes_per_s.samples.len())
-    })));
-    let wanted = most_samples(streams.options);
-    let fewest = pairs
-        .iter()
-        .map(|pair| pair.bytes_per_s.samples.len())
-        .min()
-        .unwrap_or(0);
-    if fewest < wanted.min(5) {
-        warnings.push(Warning::CutShort {
-            samples: fewest,
-            wanted,
-        });
-    }
     Ok(BandwidthMatrix {
         pairs,
-        skipped,
-        buffer_bytes: streams.room.buffer_bytes,
-        page_kind: streams.placed.page_kind,
-        window_s: window.as_secs_f64(),
+        skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
+        buffer_bytes: size.buffer_bytes,
+        page_kind: buffers.page_kind,
+        window_s: run.window.as_secs_f64(),
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings,
-        emulation: streams.machine.origin.emulation.clone(),
+        emulation: machine.origin.emulation.clone(),
     })
 }
 
-fn most_samples(options: &ProbeOptions) -> usize {
-    options.most_samples.clamp(1, MOST_SAMPLES)
+fn max_samples(options: &ProbeOptions) -> usize {
+    options.max_samples.clamp(1, MAX_SAMPLES)
 }
 
+/// The source of samples: streams of the threads of one node through one buffer, of all kinds of traffic.
 struct Run<'a> {
     streams: Streams<'a>,
-    taken: BTreeMap<Pair, Taken>,
+    pairs: Vec<Pair<'a>>,
+    /// How long bytes are counted.
+    window: Duration,
+    /// Decides the order of the kinds of traffic.
+    random: Rng,
     skipped: Vec<SkippedPair>,
 }
 
-impl Run<'_> {
-    /// Takes rounds until every pair has enough samples or the time is over; gives how long was counted.
-    fn sample(&mut self) -> Result<Duration, ProbeError> {
-        let (sources, buffers) = (
-            self.streams.sources.len(),
-            self.streams.placed.buffers.len(),
-        );
-        let mut pairs: Vec<Pair> = (0..sources)
-            .flat_map(|s| (0..buffers).map(move |b| (s, b)))
-            .collect();
-        let wanted = most_samples(self.streams.options);
-        let mut random = Random::new(SEED);
-        let mut window = LEAST_WINDOW;
-        // Round 0 warms up, tells how long a visit takes, and is dropped.
-        for round in 0..=wanted {
-            random.shuffle(&mut pairs);
-            let began = Instant::now();
-            for pair in pairs.clone() {
-                self.streams.options.check_cancelled()?;
-                if round > 1 && Instant::now() >= self.streams.deadline {
-                    return Ok(window);
-                }
-                let mut traffics = Traffic::ALL;
-                random.shuffle(&mut traffics);
-                match self.visit(pair, &traffics, window) {
-                    Ok(rates) if round > 0 => {
-                        self.taken.entry(pair).or_default().keep(&traffics, rates)
-                    }
-                    Ok(_) => {}
-                    Err(because) => {
-                        pairs.retain(|&other| other != pair);
-                        self.skip(pair, because);
-                    }
-                }
-            }
-            if round == 0 {
-                let left = self
-                    .streams
-                    .deadline
-                    .saturating_duration_since(Instant::now());
-                window = fitting_window(began.elapsed(), pairs.len(), left, wanted);
-            }
+impl<'a> Run<'a> {
+    fn new(streams: Streams<'a>) -> Self {
+        let buffers = streams.buffers.buffers.len();
+        let of_source = |source: &'a Source| {
+            (0..buffers).map(move |buffer| Pair {
+                source,
+                buffer,
+                positions: Vec::new(),
+            })
+        };
+        Self {
+            pairs: streams.sources.iter().flat_map(of_source).collect(),
+            streams,
+            window: MIN_WINDOW,
+            random: Rng::with_seed(SEED),
+            skipped: Vec::new(),
         }
-        Ok(window)
     }
 
-    fn visit(
-        &mut self,
-        pair: Pair,
-        traffics: &[Traffic],
-        window: Duration,
-    ) -> Result<Vec<f64>, String> {
-        let cpus = cpus_of(&self.streams.sources[pair.0], self.streams.threads);
+    fn visit(&mut self, item: usize) -> Result<Rates, WorkerError> {
+        let mut order = [0, 1, 2];
+        self.random.shuffle(&mut order);
+        let pair = &mut self.pairs[item];
         let task = Task {
-            cpus,
-            traffics,
-            window,
+            cpus: cpus_of(pair.source, self.streams.threads),
+            traffics: &order.map(|index| Traffic::ALL[index]),
+            window: self.window,
             cancel: &self.streams.options.cancel,
         };
-        let stood = &mut self.taken.entry(pair).or_default().stood;
-        crew::work(
-            &task,
-            self.streams.placed.buffers[pair.1].memory.words_mut(),
-            stood,
-        )
+        let words = self.streams.buffers.buffers[pair.buffer].memory.words_mut();
+        let in_order = workers::work(&task, words, &mut pair.positions)?;
+        let mut rates = Rates::default();
+        for (index, rate) in order.into_iter().zip(in_order) {
+            rates[index] = rate;
+        }
+        Ok(rates)
     }
 
-    fn skip(&mut self, (source, buffer): Pair, because: String) {
-        let cpu_node: Option<NodeId> = Some(self.streams.sources[source].node);
-        let memory_node = Some(self.streams.placed.buffers[buffer].node);
-        self.skipped.push(SkippedPair {
-            cpu_node,
-            memory_node,
-            because,
-        });
-    }
-
-    fn sum_up(&mut self) -> Vec<BandwidthPair> {
+    fn summaries(&self, outcome: &Outcome<Rates>) -> Vec<BandwidthPair> {
+        let Streams {
+            machine,
+            buffers,
+            threads,
+            ..
+        } = &self.streams;
         let mut pairs = Vec::new();
-        for (&(source, buffer), taken) in &mut self.taken {
-            let (source, memory_node) = (
-                &self.streams.sources[source],
-                self.streams.placed.buffers[buffer].node,
-            );
-            for (traffic, samples) in std::mem::take(&mut taken.samples) {
-                let Some(bytes_per_s) = Figures::of(samples) else {
+        for (pair, samples) in self.pairs.iter().zip(outcome.by_item()) {
+            let (cpu_node, memory_node) = (pair.source.node, buffers.buffers[pair.buffer].node);
+            for (index, traffic) in Traffic::ALL.into_iter().enumerate() {
+                let rates = samples.iter().map(|rates| rates[index]).collect();
+                let Some(bytes_per_s) = Figures::of(rates) else {
                     continue;
                 };
                 pairs.push(BandwidthPair {
                     traffic,
-                    cpu_node: source.node,
+                    cpu_node,
                     memory_node,
-                    cpus: cpus_of(source, self.streams.threads)
-                        .iter()
-                        .copied()
-                        .collect(),
+                    cpus: cpus_of(pair.source, *threads).iter().copied().collect(),
                     bytes_per_s,
-                    distance: self.streams.machine.distance(source.node, memory_node),
+                    distance: machine.distance(cpu_node, memory_node),
                 });
             }
         }
@@ -214,11 +167,29 @@ impl Run<'_> {
     }
 }
 
-impl Taken {
-    fn keep(&mut self, traffics: &[Traffic], rates: Vec<f64>) {
-        for (&traffic, rate) in traffics.iter().zip(rates) {
-            self.samples.entry(traffic).or_default().push(rate);
+impl sampler::Source for Run<'_> {
+    type Value = Rates;
+    type Error = ProbeError;
+
+    fn take(&mut self, turn: Turn) -> Result<Attempt<Rates>, ProbeError> {
+        let item = turn.slot.item;
+        match self.visit(item) {
+            Ok(rates) => Ok(Attempt::Value(rates)),
+            Err(error) => {
+                let pair = &self.pairs[item];
+                self.skipped.push(SkippedPair {
+                    cpu_node: Some(pair.source.node),
+                    memory_node: Some(self.streams.buffers.buffers[pair.buffer].node),
+                    because: error.to_string(),
+                });
+                Ok(Attempt::Exclude(vec![item]))
+            }
         }
+    }
+
+    fn warmed_up(&mut self, took: Duration, items: usize, left: Option<Duration>) {
+        let wanted = max_samples(self.streams.options);
+        self.window = fitting_window(took, items, left.unwrap_or_default(), wanted);
     }
 }
 
@@ -236,9 +207,9 @@ fn fitting_window(round: Duration, pairs: usize, left: Duration, wanted: usize) 
     };
     // Threads run for the counted time and a quarter of it more.
     let counting = 1.25 * traffics;
-    let besides = (a_visit(round, 1) - counting * LEAST_WINDOW.as_secs_f64()).max(0.0);
+    let besides = (a_visit(round, 1) - counting * MIN_WINDOW.as_secs_f64()).max(0.0);
     let window = (a_visit(left, wanted) * 0.95 - besides) / counting;
-    Duration::from_secs_f64(window.clamp(LEAST_WINDOW.as_secs_f64(), MOST_WINDOW.as_secs_f64()))
+    Duration::from_secs_f64(window.clamp(MIN_WINDOW.as_secs_f64(), MAX_WINDOW.as_secs_f64()))
 }
 
 #[cfg(test)]
@@ -259,14 +230,14 @@ mod tests {
             )),
             4.0
         );
-        assert_eq!(fitting_window(second, 16, second, 10), LEAST_WINDOW);
+        assert_eq!(fitting_window(second, 16, second, 10), MIN_WINDOW);
         assert_eq!(
             fitting_window(second / 100, 1, second * 100, 10),
-            MOST_WINDOW
+            MAX_WINDOW
         );
         assert_eq!(
             fitting_window(Duration::ZERO, 0, Duration::ZERO, 0),
-            LEAST_WINDOW
+            MIN_WINDOW
         );
     }
 }

@@ -3,17 +3,17 @@
 use super::FloatingError;
 
 /// Below this many rounds a median has no confidence interval of 95 %.
-const FEWEST_ROUNDS: u32 = 6;
+const MIN_ROUNDS: u32 = 6;
 /// Rounds that make the interval narrow; longer runs come before more rounds.
 const GOOD_ROUNDS: f64 = 10.0;
 /// A shorter run sees no load balancing: the scheduler looks across nodes every few dozen to hundred milliseconds.
-const SHORTEST_RUN_S: f64 = 0.3;
-/// A longer one is only longer.
-const LONGEST_RUN_S: f64 = 3.0;
-/// Most rounds: what one day's budget would ask for is no check-up any more.
-pub(super) const MOST_ROUNDS: u32 = 60;
+const MIN_RUN_S: f64 = 0.3;
+/// A longer one gives no narrower interval than more rounds do.
+const MAX_RUN_S: f64 = 3.0;
+/// Most rounds, whatever the budget: a check-up has to end.
+pub(super) const MAX_ROUNDS: u32 = 60;
 
-/// Seconds that one run's timed part should take, when it takes `overhead_s` beside that and a round has `cells` runs.
+/// Seconds that one run's timed part should take, when it takes `overhead_s` besides and a round has `cells` runs.
 ///
 /// # Errors
 /// When not even the fewest rounds of the shortest runs fit.
@@ -23,16 +23,16 @@ pub(super) fn run_seconds(
     overhead_s: f64,
 ) -> Result<f64, FloatingError> {
     let runs = cells.max(1) as f64;
-    let needed_s = f64::from(FEWEST_ROUNDS) * runs * (SHORTEST_RUN_S + overhead_s);
+    let needed_s = f64::from(MIN_ROUNDS) * runs * (MIN_RUN_S + overhead_s);
     if needed_s > left_s {
         return Err(FloatingError::TooLittleTime {
-            rounds: FEWEST_ROUNDS,
+            rounds: MIN_ROUNDS,
             cells,
             needed_s,
             left_s,
         });
     }
-    Ok((left_s / (GOOD_ROUNDS * runs) - overhead_s).clamp(SHORTEST_RUN_S, LONGEST_RUN_S))
+    Ok((left_s / (GOOD_ROUNDS * runs) - overhead_s).clamp(MIN_RUN_S, MAX_RUN_S))
 }
 
 #[cfg(test)]
@@ -61,7 +61,7 @@ mod tests {
         fn what_is_planned_fits(left_s in 0.0..200.0, cells in 1usize..9, overhead_s in 0.0..3.0) {
             if let Ok(run_s) = run_seconds(left_s, cells, overhead_s) {
                 let rounds = left_s / (cells as f64 * (run_s + overhead_s));
-                prop_assert!(rounds >= f64::from(FEWEST_ROUNDS) - 1e-6, "{rounds}");
+                prop_assert!(rounds >= f64::from(MIN_ROUNDS) - 1e-6, "{rounds}");
             }
         }
     }

@@ -1,22 +1,25 @@
 //! Taking the runs: calibration, then rounds until the budget is spent.
 
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use nearfar_experiment::sampler::{
+    self, Attempt, Budget, Clock as _, End, Monotonic, Plan, Source, Turn,
+};
 use nearfar_machine::{Machine, NodeId};
 
 use super::answer::{Floated, Floating};
-use super::budget::{self, MOST_ROUNDS};
+use super::budget::{self, MAX_ROUNDS};
 use super::{FloatingError, FloatingOptions};
-use crate::matrix::{self, Matrix, MatrixCell, Parameters, Policy, Taken, calibrate};
+use crate::matrix::{self, Matrix, MatrixCell, Parameters, Policy, Sample, Taken, calibrate};
 use crate::probe::{self, Pattern, Where};
-use crate::random::{Random, SEED};
+use crate::sampling::SEED;
 
 /// Largest buffer: a checkup takes no more of a busy machine's memory than this.
-const MOST_BYTES: u64 = 512 << 20;
+const MAX_BYTES: u64 = 512 << 20;
 /// Rounds of accesses in one run of the probe.
 const COUNTS: u32 = 100;
-/// What a run is first calibrated to; what such runs take beside that decides how long runs are.
+/// What a run is first calibrated to; what such runs take besides decides how long runs are.
 const FIRST_RUN_S: f64 = 0.3;
 
 /// Runs the probe bound to these nodes and floating in turn under a little load until the budget is spent. Sets nothing, and
@@ -29,13 +32,8 @@ pub fn measure(
     homes: &[NodeId],
     options: &FloatingOptions,
 ) -> Result<Floating, FloatingError> {
-    let started = Instant::now();
-    let left_s = || {
-        options
-            .budget
-            .saturating_sub(started.elapsed())
-            .as_secs_f64()
-    };
+    let clock = Monotonic::start();
+    let left_s = || options.budget.saturating_sub(clock.now()).as_secs_f64();
     let numa_balancing = matrix::is_balancing(machine);
     let mut parameters = parameters(machine, homes, options, numa_balancing.get() == Some(&true));
     parameters.steps = calibrate(
@@ -47,14 +45,14 @@ pub fn measure(
     )?
     .steps;
     let mut matrix = Matrix::new(machine, options.program.clone(), parameters.clone());
-    // What does not fit even if nothing is lost beside the runs need not be tried.
+    // What does not fit even if nothing is lost besides the runs need not be tried.
     budget::run_seconds(left_s(), parameters.cells.len(), 0.0)?;
-    let overhead_s = overhead(&mut matrix, options)?;
+    let overhead_s = overhead(&mut matrix, options, &clock)?;
     let run_s = budget::run_seconds(left_s(), parameters.cells.len(), overhead_s)?;
     parameters.steps = ((parameters.steps as f64 * run_s / FIRST_RUN_S) as u64).max(1);
     parameters.calibrated_to_s = Some(run_s);
     matrix.set_steps(parameters.steps);
-    let taken = rounds(&mut matrix, options, &left_s)?;
+    let taken = rounds(&mut matrix, options, &clock)?;
     Ok(Floating {
         contrasts: Floated::of(&parameters.cells, &taken),
         rows: matrix::rows(&parameters.cells, &taken),
@@ -62,24 +60,69 @@ pub fn measure(
         parameters,
         load_cpus: matrix::load_cpus(machine),
         numa_balancing,
-        elapsed_s: started.elapsed().as_secs_f64(),
+        elapsed_s: clock.now().as_secs_f64(),
         emulation: machine.origin.emulation.clone(),
     })
 }
 
-/// Seconds that a run takes beside its timed part: preparing, tracing, ending. The lesser of two: the first starts the load.
-fn overhead(matrix: &mut Matrix<'_>, options: &FloatingOptions) -> Result<f64, FloatingError> {
-    let mut least_s = f64::INFINITY;
-    for cell in matrix.parameters().cells.clone().into_iter().take(2) {
-        let before = Instant::now();
-        let run = matrix.once(&cell, &options.cancel);
-        match run {
-            _ if options.cancel.load(Ordering::Relaxed) => return Err(FloatingError::Cancelled),
-            Ok(sample) => {
-                least_s = least_s.min(before.elapsed().as_secs_f64() - sample.probe.seconds)
-            }
-            Err(error) => return Err(FloatingError::Run(error.to_string())),
+/// Runs of the probe in some cells, as the sampler asks for them.
+struct Runs<'a, 'b> {
+    matrix: &'a mut Matrix<'b>,
+    cells: &'a [MatrixCell],
+    cancel: &'a AtomicBool,
+}
+
+impl Source for Runs<'_, '_> {
+    /// A run, or why there is none.
+    type Value = Result<Sample, String>;
+    type Error = Infallible;
+
+    fn take(&mut self, turn: Turn) -> Result<Attempt<Self::Value>, Infallible> {
+        let run = self.matrix.once(&self.cells[turn.slot.item], self.cancel);
+        Ok(match run {
+            Err(_) if self.cancel.load(Ordering::Relaxed) => Attempt::Lost,
+            run => Attempt::Value(run.map_err(|error| error.to_string())),
+        })
+    }
+}
+
+impl Runs<'_, '_> {
+    fn sample(
+        &mut self,
+        rounds: u32,
+        budget: Budget,
+        clock: &Monotonic,
+    ) -> Result<Vec<sampler::Taken<Result<Sample, String>>>, FloatingError> {
+        let plan = Plan {
+            budget,
+            ..Plan::rounds(self.cells.len(), rounds, SEED)
+        };
+        let cancel = self.cancel;
+        let Ok(outcome) = sampler::sample(&plan, clock, cancel, self);
+        match outcome.end {
+            End::Cancelled => Err(FloatingError::Cancelled),
+            End::Complete | End::BudgetSpent => Ok(outcome.samples),
         }
+    }
+}
+
+/// Seconds that a run takes besides its timed part: preparing, tracing, ending. The lesser of two: the first starts the
+/// load.
+fn overhead(
+    matrix: &mut Matrix<'_>,
+    options: &FloatingOptions,
+    clock: &Monotonic,
+) -> Result<f64, FloatingError> {
+    let cells = matrix.parameters().cells.clone();
+    let mut runs = Runs {
+        matrix,
+        cells: &cells[..cells.len().min(2)],
+        cancel: &options.cancel,
+    };
+    let mut least_s = f64::INFINITY;
+    for taken in runs.sample(1, Budget::Rounds, clock)? {
+        let run = taken.value.map_err(FloatingError::Run)?;
+        least_s = least_s.min(taken.took.as_secs_f64() - run.probe.seconds);
     }
     Ok(least_s)
 }
@@ -88,32 +131,24 @@ fn overhead(matrix: &mut Matrix<'_>, options: &FloatingOptions) -> Result<f64, F
 fn rounds(
     matrix: &mut Matrix<'_>,
     options: &FloatingOptions,
-    left_s: &dyn Fn() -> f64,
+    clock: &Monotonic,
 ) -> Result<Vec<Taken>, FloatingError> {
-    let (mut random, mut taken, mut longest_s) = (Random::new(SEED), Vec::new(), 0.0_f64);
-    let mut order = matrix.parameters().cells.clone();
-    for round in 0..MOST_ROUNDS {
-        if round > 0 && left_s() < longest_s {
-            break;
-        }
-        let before = Instant::now();
-        random.shuffle(&mut order);
-        for &cell in &order {
-            let sample = matrix
-                .once(&cell, &options.cancel)
-                .map_err(|error| error.to_string());
-            if options.cancel.load(Ordering::Relaxed) {
-                return Err(FloatingError::Cancelled);
-            }
-            taken.push(Taken {
-                cell,
-                round,
-                sample,
-            });
-        }
-        longest_s = longest_s.max(before.elapsed().as_secs_f64());
-    }
-    Ok(taken)
+    let cells = matrix.parameters().cells.clone();
+    let mut runs = Runs {
+        matrix,
+        cells: &cells,
+        cancel: &options.cancel,
+    };
+    let budget = Budget::WholeRounds {
+        until: options.budget,
+    };
+    let samples = runs.sample(MAX_ROUNDS, budget, clock)?;
+    let taken = samples.into_iter().map(|taken| Taken {
+        cell: cells[taken.slot.item],
+        round: taken.slot.round,
+        sample: taken.value,
+    });
+    Ok(taken.collect())
 }
 
 fn parameters(
@@ -125,7 +160,7 @@ fn parameters(
     let (bytes, _) = probe::default_buffer_bytes(machine, homes);
     Parameters {
         pattern: Pattern::RandomReadWrite,
-        bytes: bytes.min(MOST_BYTES),
+        bytes: bytes.min(MAX_BYTES),
         counts: COUNTS,
         steps: 1,
         calibrated_to_s: None,

@@ -11,23 +11,23 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::random::Random;
+use fastrand::Rng;
 
 /// Bytes of a block on an emulated machine. QEMU finds addresses in a table per vCPU, of 64 entries of 4 KiB at least
 /// (`CPU_TLB_DYN_MIN_BITS` of its accel/tcg), that grows and shrinks with what ran there: 32 pages always fit.
 pub(super) const BLOCK_BYTES: u64 = 128 << 10;
-/// Lines between two looks at the flag that cancels.
-const LINES_A_LOOK: usize = 1 << 16;
+/// Lines between two checks of the cancel flag.
+const LINES_PER_CANCEL_CHECK: usize = 1 << 16;
 
 /// The successor of each of `lines` lines, such that following it from any line visits all of them (Sattolo's
 /// algorithm: like a shuffle, but no item may stay where it is, which leaves exactly one cycle). `None` when cancelled.
-pub(crate) fn cycle(lines: u32, random: &mut Random, cancel: &AtomicBool) -> Option<Vec<u32>> {
+pub(crate) fn cycle(lines: u32, random: &mut Rng, cancel: &AtomicBool) -> Option<Vec<u32>> {
     let mut next: Vec<u32> = (0..lines).collect();
     for last in (1..next.len()).rev() {
-        if last.is_multiple_of(LINES_A_LOOK) && cancel.load(Ordering::Relaxed) {
+        if last.is_multiple_of(LINES_PER_CANCEL_CHECK) && cancel.load(Ordering::Relaxed) {
             return None;
         }
-        next.swap(last, random.below(last));
+        next.swap(last, random.usize(..last));
     }
     Some(next)
 }
@@ -37,7 +37,7 @@ pub(crate) fn cycle(lines: u32, random: &mut Random, cancel: &AtomicBool) -> Opt
 pub(super) fn cycle_in_blocks(
     lines: u32,
     block: u32,
-    random: &mut Random,
+    random: &mut Rng,
     cancel: &AtomicBool,
 ) -> Option<Vec<u32>> {
     let mut order: Vec<u32> = (0..lines).collect();
@@ -58,8 +58,8 @@ pub(super) fn cycle_in_blocks(
 /// costs its bandwidth and not a cache miss a line. Stops early when cancelled.
 pub(crate) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &AtomicBool) {
     for (words, next) in words
-        .chunks_mut(stride * LINES_A_LOOK)
-        .zip(next.chunks(LINES_A_LOOK))
+        .chunks_mut(stride * LINES_PER_CANCEL_CHECK)
+        .zip(next.chunks(LINES_PER_CANCEL_CHECK))
     {
         for (line, &next) in words.chunks_exact_mut(stride).zip(next) {
             line[0] = u64::from(next) * stride as u64;
@@ -119,14 +119,14 @@ fn own_time() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use proptest::prelude::{prop_assert, prop_assert_eq, prop_assert_ne, proptest};
 
     use super::*;
 
     static GO_ON: AtomicBool = AtomicBool::new(false);
 
     fn whole_cycle(lines: u32, seed: u64) -> Vec<u32> {
-        cycle(lines, &mut Random::new(seed), &GO_ON).unwrap()
+        cycle(lines, &mut Rng::with_seed(seed), &GO_ON).unwrap()
     }
 
     #[test]
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn a_long_cycle_can_be_cancelled() {
-        let lines = 2 * LINES_A_LOOK as u32 + 1;
+        let lines = 2 * LINES_PER_CANCEL_CHECK as u32 + 1;
         assert_eq!(
-            cycle(lines, &mut Random::new(1), &AtomicBool::new(true)),
+            cycle(lines, &mut Rng::with_seed(1), &AtomicBool::new(true)),
             None
         );
     }
@@ -159,7 +159,7 @@ mod tests {
 
         #[test]
         fn blocks_are_visited_one_after_the_other(lines in 1u32..2000, block in 1u32..100, seed: u64) {
-            let next = cycle_in_blocks(lines, block, &mut Random::new(seed), &GO_ON).unwrap();
+            let next = cycle_in_blocks(lines, block, &mut Rng::with_seed(seed), &GO_ON).unwrap();
             let mut at = 0;
             let mut seen = vec![false; lines as usize];
             for step in 0..lines {

@@ -1,30 +1,31 @@
 //! One run of the probe: buffers linked, pairs measured in rounds, samples summed up.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
 use nearfar_machine::{CpuId, Machine, NodeId};
+use nearfar_statistics::Summary;
 
 use super::chase::{self, Took};
 use super::{LatencyMatrix, LatencyPair};
+use crate::buffer_size::BufferSize;
 use crate::conditions::{self, Ticks};
+use crate::node_buffers::{Buffer, NodeBuffers};
+use crate::node_selection::{SkippedPair, Source};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::placed::Placed;
-use crate::random::{Random, SEED};
-use crate::room::Room;
-use crate::subjects::{SkippedPair, Source};
-use crate::warning::{Warning, outliers};
 use nearfar_proc::affinity;
-use nearfar_statistics::Summary;
+use crate::sampling::{self, Amount, SEED};
+use crate::warning::Warning;
 
 /// Loads before the clock starts, after the thread moved to another CPU.
 const WARM_UP_STEPS: u64 = 256;
 /// Loads in the sample that tells how long a load takes here.
 const TRIAL_STEPS: u64 = 2_000;
 /// Fewest loads in a sample: enough for the clock's own time not to show.
-const LEAST_STEPS: u64 = 1_000;
+const MIN_STEPS: u64 = 1_000;
 /// Most loads in a sample: a few milliseconds, so that on a busy machine most samples end before the scheduler comes.
-const MOST_STEPS: u64 = 20_000;
+const MAX_STEPS: u64 = 20_000;
 /// On an emulated machine chains are as short as the clock allows: the host takes its CPUs away for milliseconds at a
 /// time, and most samples should not notice.
 const EMULATED_STEPS: u64 = 100;
@@ -35,19 +36,19 @@ const SETTLING_STEPS: u64 = 4_096;
 /// The share of the time left that emptying caches may take.
 const SETTLING_SHARE: f64 = 0.1;
 /// A last-level cache where its size is not known.
-const ASSUMED_CACHE: u64 = 8 << 20;
+const DEFAULT_CACHE_BYTES: u64 = 8 << 20;
 
 /// What the chases need.
 pub(crate) struct Chases<'a> {
     pub(crate) machine: &'a Machine,
     pub(crate) options: &'a ProbeOptions,
     pub(crate) sources: &'a [Source],
-    pub(crate) room: &'a Room,
-    pub(crate) placed: &'a mut Placed,
+    pub(crate) size: &'a BufferSize,
+    pub(crate) buffers: &'a mut NodeBuffers,
     pub(crate) deadline: Instant,
 }
 
-/// A pair to measure: who, and which buffer.
+/// A pair to measure: which CPU, and which buffer.
 #[derive(Clone, Copy)]
 struct Pair {
     cpu_node: NodeId,
@@ -93,100 +94,72 @@ impl Shape {
     }
 }
 
-/// The samples of each pair: CPU node, index of the buffer.
-type Samples = BTreeMap<(NodeId, usize), (CpuId, Vec<f64>)>;
-
-struct Run<'a> {
-    machine: &'a Machine,
-    options: &'a ProbeOptions,
-    deadline: Instant,
-    skipped: Vec<SkippedPair>,
-    warnings: Vec<Warning>,
-}
-
 /// Measures on the calling thread, whose affinity it leaves changed.
 pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError> {
     let Chases {
         machine,
         options,
         sources,
-        room,
-        placed,
+        size,
+        buffers,
         deadline,
     } = chases;
     let start = Instant::now();
-    let shape = Shape::of(machine, room.line_bytes);
-    link(placed, room, shape, options)?;
-    let stride = (room.one_cpu_bytes / 8) as usize;
-    let nodes: Vec<NodeId> = placed.buffers.iter().map(|buffer| buffer.node).collect();
-    let chase = |words| Chase {
-        words,
-        at: 0,
-        shape,
-        loads: 0,
-    };
-    let mut buffers: Vec<Chase<'_>> = placed
-        .buffers
-        .iter()
-        .map(|buffer| chase(&buffer.memory.words()[..stride]))
-        .collect();
-    let warnings = room
-        .warnings
-        .iter()
-        .chain(&placed.warnings)
-        .cloned()
-        .collect();
-    let mut run = Run {
-        machine,
-        options,
+    let shape = Shape::of(machine, size.line_bytes);
+    link(buffers, size, shape, options)?;
+    let mut run = Run::new(machine, options, sources, shape, buffers, size);
+    let cache_bytes = size.last_level_cache_bytes.unwrap_or(DEFAULT_CACHE_BYTES);
+    run.settle(sources, cache_bytes / size.line_bytes, deadline)?;
+    let amount = Amount {
+        items: run.pairs.len(),
+        max_samples: options.max_samples,
         deadline,
-        skipped: placed.skipped.clone(),
-        warnings,
     };
-    let cache = room.last_level_cache_bytes.unwrap_or(ASSUMED_CACHE);
-    run.settle(sources, &mut buffers, cache / room.line_bytes)?;
-    let (steps, samples) = run.sample(sources, &mut buffers, shape)?;
-    let pairs = run.sum_up(&samples, &nodes);
-    run.warnings.extend(conditions::governor(machine));
-    run.warnings.extend(outliers(
-        pairs
-            .iter()
-            .map(|pair| (pair.outliers, pair.samples_ns.len())),
+    let ticks = Ticks::now();
+    let outcome = sampling::sample(&amount, &options.cancel, &mut run)?;
+    let pairs = run.summaries(&outcome, buffers);
+    let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
+    warnings.extend(run.interrupted(outcome.samples.len() as u64));
+    warnings.extend(Ticks::now().warnings_since(&ticks, sources.iter().map(|source| source.cpu)));
+    warnings.extend(conditions::governor(machine));
+    warnings.extend(sampling::warnings(
+        &outcome,
+        pairs.iter().map(|pair| pair.samples_ns.as_slice()),
     ));
     Ok(LatencyMatrix {
         pairs,
-        skipped: run.skipped,
-        buffer_bytes: room.one_cpu_bytes,
-        line_bytes: room.line_bytes,
-        last_level_cache_bytes: room.last_level_cache_bytes,
-        page_kind: placed.page_kind,
-        steps,
+        skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
+        buffer_bytes: size.one_cpu_bytes,
+        line_bytes: size.line_bytes,
+        last_level_cache_bytes: size.last_level_cache_bytes,
+        page_kind: buffers.page_kind,
+        steps: run.steps,
         elapsed_s: start.elapsed().as_secs_f64(),
-        warnings: run.warnings,
+        warnings,
         emulation: machine.origin.emulation.clone(),
     })
 }
 
 /// Writes the chain into each buffer.
 fn link(
-    placed: &mut Placed,
-    room: &Room,
+    buffers: &mut NodeBuffers,
+    size: &BufferSize,
     shape: Shape,
     options: &ProbeOptions,
 ) -> Result<(), ProbeError> {
     // The line count fits: a buffer has at most 16 GiB and a line at least 64 bytes.
-    let lines = (room.one_cpu_bytes / room.line_bytes) as u32;
-    let (mut random, cancel) = (Random::new(SEED), &options.cancel);
+    let lines = (size.one_cpu_bytes / size.line_bytes) as u32;
+    let (mut random, cancel) = (Rng::with_seed(SEED), &options.cancel);
     let cycle = match shape.block {
         Some(block) => chase::cycle_in_blocks(lines, block as u32, &mut random, cancel),
         None => chase::cycle(lines, &mut random, cancel),
     };
     let cycle = cycle.ok_or(ProbeError::Cancelled)?;
-    for buffer in &mut placed.buffers {
+    for buffer in &mut buffers.buffers {
         chase::link(
             buffer.memory.words_mut(),
             &cycle,
-            (room.line_bytes / 8) as usize,
+            (size.line_bytes / 8) as usize,
             &options.cancel,
         );
         options.check_cancelled()?;
@@ -194,16 +167,67 @@ fn link(
     Ok(())
 }
 
-impl Run<'_> {
+/// The source of samples: chases through the buffers, from one CPU of each node.
+struct Run<'a> {
+    machine: &'a Machine,
+    options: &'a ProbeOptions,
+    pairs: Vec<Pair>,
+    chases: Vec<Chase<'a>>,
+    /// Loads of a sample.
+    steps: u64,
+    /// Whether `steps` follows from how long the warm-up takes.
+    fits_steps: bool,
+    /// Involuntary context switches in timed parts.
+    switches: u64,
+    skipped: Vec<SkippedPair>,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        machine: &'a Machine,
+        options: &'a ProbeOptions,
+        sources: &[Source],
+        shape: Shape,
+        buffers: &'a NodeBuffers,
+        size: &BufferSize,
+    ) -> Self {
+        let words = (size.one_cpu_bytes / 8) as usize;
+        let chase = |buffer: &'a Buffer| Chase {
+            words: &buffer.memory.words()[..words],
+            at: 0,
+            shape,
+            loads: 0,
+        };
+        let chases: Vec<Chase<'a>> = buffers.buffers.iter().map(chase).collect();
+        let of_source = |source: &Source| {
+            let (cpu_node, cpu) = (source.node, source.cpu);
+            (0..chases.len()).map(move |buffer| Pair {
+                cpu_node,
+                cpu,
+                buffer,
+            })
+        };
+        Self {
+            machine,
+            options,
+            pairs: sources.iter().flat_map(of_source).collect(),
+            chases,
+            steps: shape.steps.unwrap_or(TRIAL_STEPS),
+            fits_steps: shape.steps.is_none(),
+            switches: 0,
+            skipped: Vec::new(),
+        }
+    }
+
     /// Linking leaves the end of the last buffer in some node's cache, which would make that pair look near. From each
     /// node as many lines are loaded as its cache has, and half as many again.
     fn settle(
-        &self,
+        &mut self,
         sources: &[Source],
-        buffers: &mut [Chase<'_>],
         cache_lines: u64,
+        deadline: Instant,
     ) -> Result<(), ProbeError> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         let share = left.mul_f64(SETTLING_SHARE) / sources.len().max(1) as u32;
         for source in sources {
             if affinity::pin(source.cpu).is_err() {
@@ -213,142 +237,73 @@ impl Run<'_> {
             let (mut loaded, mut turn) = (0, 0);
             while loaded < cache_lines + cache_lines / 2 && Instant::now() < end {
                 self.options.check_cancelled()?;
-                let chase = &mut buffers[turn];
-                chase.follow(SETTLING_STEPS);
-                (loaded, turn) = (loaded + SETTLING_STEPS, (turn + 1) % buffers.len());
+                self.chases[turn].follow(SETTLING_STEPS);
+                (loaded, turn) = (loaded + SETTLING_STEPS, (turn + 1) % self.chases.len());
             }
         }
         Ok(())
     }
 
-    /// Takes rounds of samples until every pair has enough or the time is over.
-    fn sample(
-        &mut self,
-        sources: &[Source],
-        buffers: &mut [Chase<'_>],
-        shape: Shape,
-    ) -> Result<(u64, Samples), ProbeError> {
-        let of_source = |source: &Source| {
-            let (cpu_node, cpu) = (source.node, source.cpu);
-            (0..buffers.len()).map(move |buffer| Pair {
-                cpu_node,
-                cpu,
-                buffer,
+    /// No pair of this node is measured any more.
+    fn exclude(&mut self, node: NodeId, because: String) -> Attempt<f64> {
+        self.skipped.push(SkippedPair {
+            cpu_node: Some(node),
+            memory_node: None,
+            because,
+        });
+        let of_node = |&item: &usize| self.pairs[item].cpu_node == node;
+        Attempt::Exclude((0..self.pairs.len()).filter(of_node).collect())
+    }
+
+    /// A warning when the scheduler interfered with more than one sample in a hundred, which the median would show.
+    fn interrupted(&self, samples: u64) -> Option<Warning> {
+        let switches = self.switches;
+        (switches > samples / 100 + 1).then_some(Warning::Interrupted { switches, samples })
+    }
+
+    fn summaries(&self, outcome: &Outcome<f64>, buffers: &NodeBuffers) -> Vec<LatencyPair> {
+        let pairs = self.pairs.iter().zip(outcome.by_item());
+        let summary = |(pair, samples): (&Pair, Vec<&f64>)| {
+            let samples_ns: Vec<f64> = samples.into_iter().copied().collect();
+            let summary = Summary::of(&samples_ns)?;
+            let memory_node = buffers.buffers[pair.buffer].node;
+            Some(LatencyPair {
+                cpu_node: pair.cpu_node,
+                memory_node,
+                cpu: pair.cpu,
+                samples_ns,
+                median_ns: summary.median,
+                low_ns: summary.low,
+                high_ns: summary.high,
+                confidence_ns: summary.confidence,
+                outliers: summary.outliers,
+                distance: self.machine.distance(pair.cpu_node, memory_node),
             })
         };
-        let mut pairs: Vec<Pair> = sources.iter().flat_map(of_source).collect();
-        let wanted = self.options.most_samples.max(1);
-        let mut random = Random::new(SEED);
-        let mut samples = Samples::new();
-        let (ticks, mut switches) = (Ticks::now(), 0);
-        let mut steps = shape.steps.unwrap_or(TRIAL_STEPS);
-        // Round 0 warms up, tells how long a load takes, and is dropped.
-        for round in 0..=wanted {
-            random.shuffle(&mut pairs);
-            let began = Instant::now();
-            let mut unusable = Vec::new();
-            for pair in &pairs {
-                self.options.check_cancelled()?;
-                if round > 1 && Instant::now() >= self.deadline {
-                    break;
-                }
-                if let Err(error) = affinity::pin(pair.cpu) {
-                    unusable.push((
-                        pair.cpu_node,
-                        format!("cannot run on CPU {}: {error}", pair.cpu),
-                    ));
-                    continue;
-                }
-                let (nanoseconds, switched) = buffers[pair.buffer].sample(steps);
-                switches += switched;
-                if round > 0 {
-                    let entry = samples
-                        .entry((pair.cpu_node, pair.buffer))
-                        .or_insert_with(|| (pair.cpu, Vec::new()));
-                    entry.1.push(nanoseconds);
-                }
-            }
-            self.drop_unusable(&mut pairs, unusable);
-            if round == 0 {
-                let left = self.deadline.saturating_duration_since(Instant::now());
-                steps = shape
-                    .steps
-                    .unwrap_or_else(|| fitting_steps(began.elapsed(), left, wanted));
-            } else if Instant::now() >= self.deadline {
-                break;
-            }
+        pairs.filter_map(summary).collect()
+    }
+}
+
+impl sampler::Source for Run<'_> {
+    /// Nanoseconds a load.
+    type Value = f64;
+    type Error = ProbeError;
+
+    fn take(&mut self, turn: Turn) -> Result<Attempt<f64>, ProbeError> {
+        let pair = self.pairs[turn.slot.item];
+        if let Err(error) = affinity::pin(pair.cpu) {
+            let because = format!("cannot run on CPU {}: {error}", pair.cpu);
+            return Ok(self.exclude(pair.cpu_node, because));
         }
-        self.judge(&samples, wanted, switches, &ticks, sources);
-        Ok((steps, samples))
+        let (nanoseconds, switches) = self.chases[pair.buffer].sample(self.steps);
+        self.switches += switches;
+        Ok(Attempt::Value(nanoseconds))
     }
 
-    fn drop_unusable(&mut self, pairs: &mut Vec<Pair>, mut unusable: Vec<(NodeId, String)>) {
-        unusable.sort();
-        unusable.dedup_by_key(|(node, _)| *node);
-        for (node, because) in unusable {
-            pairs.retain(|pair| pair.cpu_node != node);
-            self.skipped.push(SkippedPair {
-                cpu_node: Some(node),
-                memory_node: None,
-                because,
-            });
+    fn warmed_up(&mut self, took: Duration, _: usize, left: Option<Duration>) {
+        if let (true, Some(left)) = (self.fits_steps, left) {
+            self.steps = fitting_steps(took, left, self.options.max_samples.max(1));
         }
-    }
-
-    /// Says what went on besides.
-    fn judge(
-        &mut self,
-        samples: &Samples,
-        wanted: usize,
-        switches: u64,
-        ticks: &Ticks,
-        sources: &[Source],
-    ) {
-        let taken = samples
-            .values()
-            .map(|(_, samples)| samples.len() as u64)
-            .sum::<u64>();
-        // A switch in a hundred samples is the machine breathing; the median does not feel it.
-        if switches > taken / 100 + 1 {
-            self.warnings.push(Warning::Interrupted {
-                switches,
-                samples: taken,
-            });
-        }
-        self.warnings
-            .extend(Ticks::now().doubts_since(ticks, sources.iter().map(|source| source.cpu)));
-        let fewest = samples
-            .values()
-            .map(|(_, samples)| samples.len())
-            .min()
-            .unwrap_or(0);
-        if fewest < wanted.min(5) {
-            self.warnings.push(Warning::CutShort {
-                samples: fewest,
-                wanted,
-            });
-        }
-    }
-
-    fn sum_up(&self, samples: &Samples, nodes: &[NodeId]) -> Vec<LatencyPair> {
-        let pairs = samples
-            .iter()
-            .filter_map(|(&(cpu_node, buffer), (cpu, samples))| {
-                let (memory_node, summary) = (nodes[buffer], Summary::of(samples)?);
-                Some(LatencyPair {
-                    cpu_node,
-                    memory_node,
-                    cpu: *cpu,
-                    samples_ns: samples.clone(),
-                    median_ns: summary.median,
-                    low_ns: summary.low,
-                    high_ns: summary.high,
-                    confidence_ns: summary.confidence,
-                    outliers: summary.outliers,
-                    distance: self.machine.distance(cpu_node, memory_node),
-                })
-            });
-        pairs.collect()
     }
 }
 
@@ -395,7 +350,7 @@ fn clock_of(took: Took, switches: u64) -> Duration {
 fn fitting_steps(round: Duration, left: Duration, wanted: usize) -> u64 {
     let rounds = wanted as f64 * round.as_secs_f64().max(1e-9);
     let steps = TRIAL_STEPS as f64 * left.as_secs_f64() * 0.9 / rounds;
-    (steps as u64).clamp(LEAST_STEPS, MOST_STEPS)
+    (steps as u64).clamp(MIN_STEPS, MAX_STEPS)
 }
 
 #[cfg(test)]
@@ -435,8 +390,8 @@ mod tests {
     fn steps_fill_the_time_and_stay_within_bounds() {
         let second = Duration::from_secs(1);
         assert_eq!(fitting_steps(second / 100, second * 2, 20), 18_000);
-        assert_eq!(fitting_steps(second, second / 10, 20), LEAST_STEPS);
-        assert_eq!(fitting_steps(Duration::ZERO, second * 1000, 1), MOST_STEPS);
-        assert_eq!(fitting_steps(second, Duration::ZERO, 20), LEAST_STEPS);
+        assert_eq!(fitting_steps(second, second / 10, 20), MIN_STEPS);
+        assert_eq!(fitting_steps(Duration::ZERO, second * 1000, 1), MAX_STEPS);
+        assert_eq!(fitting_steps(second, Duration::ZERO, 20), MIN_STEPS);
     }
 }

@@ -11,8 +11,8 @@ use rustix::time::{Timespec, clock_gettime};
 use super::report::{LoadOnCpu, LoadSpec};
 use super::steering::{Period, Seconds, Steering};
 use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
-use crate::random::{Random, SEED};
 use nearfar_proc::affinity;
+use crate::sampling::SEED;
 
 /// Burning stops this close to what is owed: the clock itself takes about as long.
 const CLOSE_ENOUGH_S: f64 = 1e-6;
@@ -49,10 +49,10 @@ fn pin(cpu: CpuId) -> Result<(), ServeError> {
 
 fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCpu {
     let share = spec.percent / 100.0;
-    let mut random = Random::new(SEED ^ spec.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let mut random = fastrand::Rng::with_seed(SEED ^ spec.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let (mut steering, mut seconds) = (Steering::new(share), Seconds::new(share));
     // The first period is of any length: a random phase.
-    let mut length = spec.period_s * random.fraction();
+    let mut length = spec.period_s * random.f64();
     loop {
         let (now, used) = (clocks.wall(), clocks.own());
         seconds.look(now, used);
@@ -67,7 +67,7 @@ fn burn(spec: &LoadSpec, caller: &Conversation, clocks: &mut Clocks) -> LoadOnCp
         if caller.called(patience) {
             break;
         }
-        length = spec.period_s * (0.9 + 0.2 * random.fraction());
+        length = spec.period_s * (0.9 + 0.2 * random.f64());
     }
     let (wall, used) = (clocks.wall(), clocks.own());
     let (whole_seconds, worst_off) = seconds.worst();

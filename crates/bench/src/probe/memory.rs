@@ -10,12 +10,12 @@ use nearfar_proc::meminfo;
 use super::result::{NodePages, PagesByNode};
 use super::spec::{Pattern, ProbeSpec, Where};
 use super::warning::SampleWarning;
+use crate::buffer_size;
 use crate::child::ServeError;
 use crate::latency::chase;
 use crate::mapping::{self, Backing, Mapping};
 use crate::options::HugePages;
-use crate::random::{Random, SEED};
-use crate::room;
+use crate::sampling::SEED;
 
 const NODES: &str = "/sys/devices/system/node";
 /// Most pages that are asked for their node: all of 64 MiB of base pages.
@@ -123,7 +123,7 @@ impl Buffer {
             ))
         })?;
         let go_on = AtomicBool::new(false);
-        if let Some(next) = chase::cycle(lines, &mut Random::new(SEED), &go_on) {
+        if let Some(next) = chase::cycle(lines, &mut fastrand::Rng::with_seed(SEED), &go_on) {
             chase::link(self.memory.words_mut(), &next, LINE_WORDS, &go_on);
         }
         Ok(())
@@ -168,7 +168,7 @@ fn check_room(spec: &ProbeSpec) -> Result<(), ServeError> {
             has >> 20
         ))
     };
-    if let Some(spare) = room::spare_memory().filter(|&spare| spare < spec.bytes) {
+    if let Some(spare) = buffer_size::spare_memory().filter(|&spare| spare < spec.bytes) {
         return Err(too_much(spare, "this process"));
     }
     let Where::Node(node) = spec.memory else {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
 
 use super::Nearness;
+use crate::buffer_size::last_level_caches;
 use crate::options::ProbeOptions;
-use crate::room::last_level_caches;
 
 /// Two CPUs, the lower first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -5,7 +5,9 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_statistics::Figures;
 
 use super::hand_over::{self, Trouble};
 use super::pairs::{self, Pair};
@@ -13,17 +15,16 @@ use super::{SkippedTransfer, TransferMatrix, TransferPair};
 use crate::conditions::{self, Ticks};
 use crate::mapping::{Backing, Mapping};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::random::{Random, SEED};
-use crate::warning::{Warning, outliers};
 use nearfar_proc::affinity;
-use nearfar_statistics::Figures;
+use crate::sampling::{self, Amount};
+use crate::warning::Warning;
 
 /// Round trips of a trial: few, so that it fits into a moment in which both CPUs run.
 const TRIAL_TRIPS: u64 = 200;
 /// How long a trial may take.
 const TRIAL_LIMIT: Duration = Duration::from_millis(20);
-/// How often a pair is tried: on a busy host the CPUs of a guest run side by side now and then.
-const TRIALS: usize = 5;
+/// How often a pair is tried at most: on a busy host the CPUs of a guest run side by side now and then.
+const MAX_TRIALS: u32 = 5;
 /// A round trip that takes this long waited for the scheduler: the two did not run side by side.
 const SIDE_BY_SIDE_NS: f64 = 50_000.0;
 /// Fewest and most round trips in a sample.
@@ -48,13 +49,6 @@ struct Lines {
     by_node: BTreeMap<Option<NodeId>, Mapping>,
 }
 
-/// What one pair has so far.
-struct Taken {
-    pair: Pair,
-    trips: u64,
-    samples: Vec<f64>,
-}
-
 /// Measures on the calling thread and one more, whose affinity it leaves changed.
 pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, ProbeError> {
     let HandOvers {
@@ -62,7 +56,7 @@ pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, Pr
         options,
         allowed,
         all_cpus,
-        ..
+        deadline,
     } = hand_overs;
     let start = Instant::now();
     let usable = allowed.intersection(&machine.cpu_states.online);
@@ -73,41 +67,25 @@ pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, Pr
         );
         return Err(ProbeError::NothingToMeasure { because });
     }
-    let cpus: CpuSet = pairs
-        .iter()
-        .flat_map(|pair| [pair.first, pair.second])
-        .collect();
+    let both = |pair: &Pair| [pair.first, pair.second];
+    let cpus: CpuSet = pairs.iter().flat_map(both).collect();
     let ticks = Ticks::now();
-    let mut run = Run {
-        hand_overs,
-        lines: Lines {
-            by_node: BTreeMap::new(),
-        },
-        skipped: Vec::new(),
+    let mut run = Run::new(hand_overs, pairs);
+    let amount = Amount {
+        items: run.pairs.len(),
+        max_samples: options.max_samples,
+        deadline,
     };
-    let mut taken = run.try_out(pairs)?;
-    run.sample(&mut taken)?;
-    let pairs = run.sum_up(taken);
+    let outcome = sampling::sample(&amount, &options.cancel, &mut run)?;
+    let pairs = run.summaries(&outcome);
     let mut warnings: Vec<Warning> = conditions::governor(machine).into_iter().collect();
-    warnings.extend(Ticks::now().doubts_since(&ticks, cpus.iter()));
-    warnings.extend(outliers(pairs.iter().map(|pair| {
-        (
-            pair.round_trip_ns.outliers,
-            pair.round_trip_ns.samples.len(),
-        )
-    })));
-    let wanted = options.most_samples.max(1);
-    let fewest = pairs
-        .iter()
-        .map(|pair| pair.round_trip_ns.samples.len())
-        .min()
-        .unwrap_or(wanted);
-    if fewest < wanted.min(5) {
-        warnings.push(Warning::CutShort {
-            samples: fewest,
-            wanted,
-        });
-    }
+    warnings.extend(Ticks::now().warnings_since(&ticks, cpus.iter()));
+    warnings.extend(sampling::warnings(
+        &outcome,
+        pairs
+            .iter()
+            .map(|pair| pair.round_trip_ns.samples.as_slice()),
+    ));
     run.skipped
         .sort_by_key(|skipped| (skipped.first, skipped.second));
     Ok(TransferMatrix {
@@ -120,124 +98,97 @@ pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, Pr
     })
 }
 
+/// The source of samples: round trips of a line between two CPUs.
 struct Run<'a> {
     hand_overs: HandOvers<'a>,
     lines: Lines,
+    pairs: Vec<Pair>,
+    /// Round trips in a sample of each pair, found by its trial.
+    trips: Vec<u64>,
+    /// The shortest time of the pair's trials so far, in nanoseconds a round trip.
+    best_trial_ns: f64,
     skipped: Vec<SkippedTransfer>,
 }
 
-impl Run<'_> {
-    fn is_over(&self) -> bool {
-        Instant::now() >= self.hand_overs.deadline
+impl<'a> Run<'a> {
+    fn new(hand_overs: HandOvers<'a>, pairs: Vec<Pair>) -> Self {
+        Self {
+            hand_overs,
+            lines: Lines {
+                by_node: BTreeMap::new(),
+            },
+            trips: vec![0; pairs.len()],
+            pairs,
+            best_trial_ns: f64::INFINITY,
+            skipped: Vec::new(),
+        }
     }
 
-    /// Each pair once, to see whether its CPUs run side by side and how many round trips fit into a sample.
-    fn try_out(&mut self, mut pairs: Vec<Pair>) -> Result<Vec<Taken>, ProbeError> {
-        Random::new(SEED).shuffle(&mut pairs);
-        let mut taken = Vec::new();
-        for pair in pairs {
-            if self.is_over() && !taken.is_empty() {
-                self.skip(pair, "the time budget was over".to_owned());
-                continue;
-            }
-            match self.try_pair(pair)? {
-                Ok(time) => {
-                    let trips = (SAMPLE_TIME.as_nanos() as f64 / time.max(1.0)) as u64;
-                    let trips = trips.clamp(*TRIPS.start(), *TRIPS.end());
-                    taken.push(Taken {
-                        pair,
-                        trips,
-                        samples: Vec::new(),
-                    });
-                }
-                Err(because) => self.skip(pair, because),
+    /// A sample of the warm-up: whether the two CPUs run side by side, and how many round trips fit into a sample.
+    fn trial(&mut self, turn: Turn) -> Result<Attempt<f64>, ProbeError> {
+        let item = turn.slot.item;
+        if turn.attempt == 1 {
+            self.best_trial_ns = f64::INFINITY;
+            // All pairs of a large machine may take longer than the budget; one is always measured.
+            if turn.left == Some(Duration::ZERO) && self.trips.iter().any(|&trips| trips > 0) {
+                return Ok(self.exclude(item, "the time budget was spent".to_owned()));
             }
         }
-        Ok(taken)
-    }
-
-    /// The time of a round trip as far as a trial tells, or why there is none.
-    fn try_pair(&mut self, pair: Pair) -> Result<Result<f64, String>, ProbeError> {
-        let mut best = f64::INFINITY;
-        for _ in 0..TRIALS {
-            match self.hand_over(pair, TRIAL_TRIPS, TRIAL_LIMIT) {
-                Ok(time) => best = best.min(time),
-                Err(Trouble::TooSlow(trips)) => {
-                    best = best.min(TRIAL_LIMIT.as_nanos() as f64 / (trips + 1) as f64)
-                }
-                Err(Trouble::Cannot(because)) => return Ok(Err(because)),
-                Err(Trouble::Cancelled) => return Err(ProbeError::Cancelled),
-            }
-            if best < SIDE_BY_SIDE_NS {
-                return Ok(Ok(best));
-            }
+        let time = match self.hand_over(item, TRIAL_TRIPS, TRIAL_LIMIT) {
+            Ok(time) => time,
+            Err(Trouble::TooSlow(trips)) => TRIAL_LIMIT.as_nanos() as f64 / (trips + 1) as f64,
+            Err(Trouble::Cannot(because)) => return Ok(self.exclude(item, because)),
+            Err(Trouble::Cancelled) => return Err(ProbeError::Cancelled),
+        };
+        self.best_trial_ns = self.best_trial_ns.min(time);
+        if self.best_trial_ns < SIDE_BY_SIDE_NS {
+            let trips = (SAMPLE_TIME.as_nanos() as f64 / self.best_trial_ns.max(1.0)) as u64;
+            self.trips[item] = trips.clamp(*TRIPS.start(), *TRIPS.end());
+            return Ok(Attempt::Value(self.best_trial_ns));
         }
-        Ok(Err(not_side_by_side(best)))
+        Ok(match turn.attempt {
+            ..MAX_TRIALS => Attempt::Retry,
+            _ => self.exclude(item, not_side_by_side(self.best_trial_ns)),
+        })
     }
 
-    /// Rounds until every pair has enough samples or the time is over.
-    fn sample(&mut self, taken: &mut [Taken]) -> Result<(), ProbeError> {
-        let mut random = Random::new(SEED);
-        for round in 0..self.hand_overs.options.most_samples.max(1) {
-            random.shuffle(taken);
-            for taken in &mut *taken {
-                if round > 0 && self.is_over() {
-                    return Ok(());
-                }
-                // A sample that takes far longer than it should is lost, and says nothing of the pair.
-                match self.hand_over(taken.pair, taken.trips, SAMPLE_LIMIT) {
-                    Ok(time) => taken.samples.push(time),
-                    Err(Trouble::Cancelled) => return Err(ProbeError::Cancelled),
-                    Err(Trouble::TooSlow(_) | Trouble::Cannot(_)) => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn hand_over(&mut self, pair: Pair, trips: u64, limit: Duration) -> Result<f64, Trouble> {
+    fn hand_over(&mut self, item: usize, trips: u64, limit: Duration) -> Result<f64, Trouble> {
         let HandOvers {
             machine, options, ..
         } = self.hand_overs;
+        let pair = self.pairs[item];
         let several = machine.online_nodes().count() > 1;
         let line = self
             .lines
             .on(machine.node_of(pair.first), pair.first, several)?;
-        hand_over::round_trips(
-            line,
-            (pair.first, pair.second),
-            trips,
-            limit,
-            &options.cancel,
-        )
+        let cpus = (pair.first, pair.second);
+        hand_over::round_trips(line, cpus, trips, limit, &options.cancel)
     }
 
-    fn skip(&mut self, pair: Pair, because: String) {
+    fn exclude(&mut self, item: usize, because: String) -> Attempt<f64> {
+        let Pair { first, second, .. } = self.pairs[item];
         self.skipped.push(SkippedTransfer {
-            first: pair.first,
-            second: pair.second,
+            first,
+            second,
             because,
         });
+        Attempt::Exclude(vec![item])
     }
 
-    fn sum_up(&mut self, mut taken: Vec<Taken>) -> Vec<TransferPair> {
-        taken.sort_by_key(|taken| taken.pair);
+    fn summaries(&mut self, outcome: &Outcome<f64>) -> Vec<TransferPair> {
         let machine = self.hand_overs.machine;
         let mut pairs = Vec::new();
-        for Taken {
-            pair,
-            trips,
-            samples,
-        } in taken
-        {
-            let Some(round_trip_ns) = Figures::of(samples) else {
-                self.skip(
-                    pair,
-                    "no sample ended in time: the two CPUs did not run side by side for long"
-                        .to_owned(),
-                );
+        for (item, samples) in outcome.by_item().into_iter().enumerate() {
+            if outcome.excluded.contains(&item) {
+                continue;
+            }
+            let Some(round_trip_ns) = Figures::of(samples.into_iter().copied().collect()) else {
+                let because =
+                    "no sample ended in time: the two CPUs did not run side by side for long";
+                self.exclude(item, because.to_owned());
                 continue;
             };
+            let pair = self.pairs[item];
             let (first_node, second_node) =
                 (machine.node_of(pair.first), machine.node_of(pair.second));
             pairs.push(TransferPair {
@@ -247,13 +198,32 @@ impl Run<'_> {
                 second_node,
                 nearness: pair.nearness,
                 round_trip_ns,
-                round_trips: trips,
+                round_trips: self.trips[item],
                 distance: first_node
                     .zip(second_node)
                     .and_then(|(first, second)| machine.distance(first, second)),
             });
         }
         pairs
+    }
+}
+
+impl sampler::Source for Run<'_> {
+    /// Nanoseconds a round trip.
+    type Value = f64;
+    type Error = ProbeError;
+
+    fn take(&mut self, turn: Turn) -> Result<Attempt<f64>, ProbeError> {
+        if turn.slot.is_warm_up() {
+            return self.trial(turn);
+        }
+        let item = turn.slot.item;
+        match self.hand_over(item, self.trips[item], SAMPLE_LIMIT) {
+            Ok(time) => Ok(Attempt::Value(time)),
+            Err(Trouble::Cancelled) => Err(ProbeError::Cancelled),
+            // It waited for the scheduler, which says nothing of the pair.
+            Err(Trouble::TooSlow(_) | Trouble::Cannot(_)) => Ok(Attempt::Lost),
+        }
     }
 }
 

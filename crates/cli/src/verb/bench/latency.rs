@@ -141,7 +141,7 @@ impl Latency {
         let probe = ProbeOptions {
             budget,
             buffer_bytes: self.buffer,
-            most_samples: self.samples as usize,
+            max_samples: self.samples as usize,
             from: self.from.clone(),
             to: self.to.clone(),
             huge_pages: match self.huge {

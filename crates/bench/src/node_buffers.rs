@@ -10,13 +10,13 @@ use std::io;
 use nearfar_machine::{Machine, NodeId};
 
 use crate::mapping::{Backing, Mapping, PageKind};
+use crate::node_selection::{SkippedPair, Source};
 use crate::options::{HugePages, ProbeError, ProbeOptions};
-use crate::subjects::{SkippedPair, Source};
 use crate::warning::Warning;
 use nearfar_proc::affinity;
 
 /// Bytes touched between two looks at the flag that cancels.
-const TOUCHED_A_LOOK: usize = 16 << 20;
+const BYTES_PER_CANCEL_CHECK: usize = 16 << 20;
 
 /// A buffer on a node.
 pub(crate) struct Buffer {
@@ -25,7 +25,7 @@ pub(crate) struct Buffer {
 }
 
 /// The buffers of a measurement and what is to be said about them.
-pub(crate) struct Placed {
+pub(crate) struct NodeBuffers {
     pub(crate) buffers: Vec<Buffer>,
     pub(crate) page_kind: PageKind,
     pub(crate) skipped: Vec<SkippedPair>,
@@ -37,14 +37,14 @@ pub(crate) struct Placed {
 ///
 /// # Errors
 /// When memory lacks, no buffer is where it should be, or the probe was cancelled.
-pub(crate) fn place(
+pub(crate) fn allocate(
     machine: &Machine,
     nodes: &[NodeId],
     sources: &[Source],
     bytes: u64,
     options: &ProbeOptions,
-) -> Result<Placed, ProbeError> {
-    let placed = Placed {
+) -> Result<NodeBuffers, ProbeError> {
+    let buffers = NodeBuffers {
         buffers: Vec::new(),
         page_kind: PageKind::Unknown,
         skipped: vec![],
@@ -52,37 +52,37 @@ pub(crate) fn place(
     };
     // On a machine with one node memory can be nowhere else: asking would only meet refusals of sandboxes.
     let several = machine.online_nodes().count() > 1;
-    let mut placing = Placing {
+    let mut allocation = Allocation {
         machine,
         sources,
         options,
         bytes: bytes as usize,
         several,
-        placed,
+        buffers,
     };
     for &node in nodes {
         options.check_cancelled()?;
-        placing.place(node)?;
+        allocation.place(node)?;
     }
-    let mut placed = placing.placed;
-    if placed.buffers.is_empty() {
-        let first = placed
+    let mut buffers = allocation.buffers;
+    if buffers.buffers.is_empty() {
+        let first = buffers
             .skipped
             .first()
             .map_or("no reason given", |skipped| &skipped.because);
         let because = format!("no node's memory could be bound or reached: {first}");
         return Err(ProbeError::NothingToMeasure { because });
     }
-    placed.page_kind = kind_of_all(&placed.buffers);
-    if placed.page_kind == PageKind::Base {
+    buffers.page_kind = kind_of_all(&buffers.buffers);
+    if buffers.page_kind == PageKind::Base {
         let asked = options.huge_pages == HugePages::Off;
-        placed.warnings.push(if asked {
+        buffers.warnings.push(if asked {
             Warning::BasePagesAsked
         } else {
             Warning::BasePages
         });
     }
-    Ok(placed)
+    Ok(buffers)
 }
 
 fn kind_of_all(buffers: &[Buffer]) -> PageKind {
@@ -97,16 +97,16 @@ fn kind_of_all(buffers: &[Buffer]) -> PageKind {
     })
 }
 
-struct Placing<'a> {
+struct Allocation<'a> {
     machine: &'a Machine,
     sources: &'a [Source],
     options: &'a ProbeOptions,
     bytes: usize,
     several: bool,
-    placed: Placed,
+    buffers: NodeBuffers,
 }
 
-impl Placing<'_> {
+impl Allocation<'_> {
     fn place(&mut self, node: NodeId) -> Result<(), ProbeError> {
         let mut memory = match self.pool(node) {
             Some(memory) => memory,
@@ -115,12 +115,12 @@ impl Placing<'_> {
                 None => return Ok(()),
             },
         };
-        for start in (0..memory.bytes()).step_by(TOUCHED_A_LOOK) {
+        for start in (0..memory.bytes()).step_by(BYTES_PER_CANCEL_CHECK) {
             self.options.check_cancelled()?;
-            memory.touch(start..start + TOUCHED_A_LOOK);
+            memory.touch(start..start + BYTES_PER_CANCEL_CHECK);
         }
         if !self.several || self.is_in_place(node, &memory) {
-            self.placed.buffers.push(Buffer { node, memory });
+            self.buffers.buffers.push(Buffer { node, memory });
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Placing<'_> {
             Ok(memory)
         });
         if let (Err(because), HugePages::Pool) = (&result, self.options.huge_pages) {
-            self.placed.warnings.push(Warning::NoPool {
+            self.buffers.warnings.push(Warning::NoPool {
                 node,
                 because: because.clone(),
             });
@@ -192,25 +192,25 @@ impl Placing<'_> {
         })?;
         // Touching from the node itself is quickest, too.
         let source = self.sources.iter().find(|source| source.node == node);
-        let at_home = source.is_some_and(|source| affinity::pin(source.cpu).is_ok());
+        let is_on_node = source.is_some_and(|source| affinity::pin(source.cpu).is_ok());
         let refused: Option<io::Error> = if self.several {
             memory.bind(node).err()
         } else {
             None
         };
         match refused {
-            Some(error) if !at_home => {
+            Some(error) if !is_on_node => {
                 let because = format!(
                     "its memory cannot be bound ({error}) nor touched first by a CPU of its own"
                 );
-                self.placed.skipped.push(SkippedPair {
+                self.buffers.skipped.push(SkippedPair {
                     cpu_node: None,
                     memory_node: Some(node),
                     because,
                 });
                 return Ok(None);
             }
-            Some(error) => self.placed.warnings.push(Warning::BindRefused {
+            Some(error) => self.buffers.warnings.push(Warning::BindRefused {
                 node,
                 error: error.to_string(),
             }),
@@ -227,7 +227,7 @@ impl Placing<'_> {
                     "{:.0} % of the pages meant for it are on another node",
                     share * 100.0
                 );
-                self.placed.skipped.push(SkippedPair {
+                self.buffers.skipped.push(SkippedPair {
                     cpu_node: None,
                     memory_node: Some(node),
                     because,
@@ -235,11 +235,11 @@ impl Placing<'_> {
                 return false;
             }
             Ok(0.0) => {}
-            Ok(share) => self.placed.warnings.push(Warning::PagesElsewhere {
+            Ok(share) => self.buffers.warnings.push(Warning::PagesElsewhere {
                 node,
                 percent: share * 100.0,
             }),
-            Err(error) => self.placed.warnings.push(Warning::Unverified {
+            Err(error) => self.buffers.warnings.push(Warning::Unverified {
                 node,
                 error: error.to_string(),
             }),

@@ -1,5 +1,6 @@
 //! Threads that move memory together: one a CPU, pinned there, started by a barrier.
 
+use std::io;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +14,16 @@ use nearfar_proc::affinity;
 /// The time before and after counting in which all threads run, as a share of the counted time.
 const RAMP_SHARE: f64 = 0.125;
 
-/// What a crew is to do.
+/// Why threads could not move memory.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkerError {
+    #[error("a buffer of {} KiB is too small for {threads} threads", bytes >> 10)]
+    SmallBuffer { bytes: usize, threads: usize },
+    #[error("cannot run on CPU {cpu}: {source}")]
+    Pin { cpu: CpuId, source: io::Error },
+}
+
+/// What the threads are to do.
 pub(super) struct Task<'a> {
     pub(super) cpus: &'a [CpuId],
     /// In this order, one after the other.
@@ -33,44 +43,42 @@ pub(super) fn part_words(words: usize, threads: usize) -> usize {
     }
 }
 
-/// Has all CPUs work on their parts of `words`; gives bytes a second of all together, for each kind of traffic. `stood`
-/// says how far each thread was, and afterwards how far it is.
+/// Has all CPUs work on their parts of `words`; gives bytes a second of all together, for each kind of traffic.
+/// `positions` says how far each thread was, and afterwards how far it is.
 ///
 /// # Errors
-/// When a thread cannot be started or cannot run on its CPU, in words.
+/// When the buffer is too small or a thread cannot run on its CPU.
 pub(super) fn work(
     task: &Task<'_>,
     words: &mut [u64],
-    stood: &mut Vec<usize>,
-) -> Result<Vec<f64>, String> {
+    positions: &mut Vec<usize>,
+) -> Result<Vec<f64>, WorkerError> {
     let threads = task.cpus.len();
     let part = part_words(words.len(), threads);
     if part == 0 {
-        return Err(format!(
-            "a buffer of {} KiB is too small for {threads} threads",
-            words.len() / 128
-        ));
+        let bytes = size_of_val(words);
+        return Err(WorkerError::SmallBuffer { bytes, threads });
     }
-    stood.resize(threads, 0);
+    positions.resize(threads, 0);
     let barrier = Barrier::new(threads);
     let (barrier, failed) = (&barrier, &AtomicBool::new(false));
-    let results: Vec<Result<Vec<f64>, String>> = std::thread::scope(|scope| {
-        let places = task
+    let results: Vec<Result<Vec<f64>, WorkerError>> = std::thread::scope(|scope| {
+        let parts = task
             .cpus
             .iter()
             .zip(words.chunks_exact_mut(part))
-            .zip(stood.iter_mut());
-        let members: Vec<_> = places
+            .zip(positions.iter_mut());
+        let workers: Vec<_> = parts
             .map(|((&cpu, words), at)| {
-                scope.spawn(move || member(task, cpu, words, at, barrier, failed))
+                scope.spawn(move || worker(task, cpu, words, at, barrier, failed))
             })
             .collect();
-        let join = |member: std::thread::ScopedJoinHandle<'_, _>| {
-            member
+        let join = |worker: std::thread::ScopedJoinHandle<'_, _>| {
+            worker
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        members.into_iter().map(join).collect()
+        workers.into_iter().map(join).collect()
     });
     let mut sums = vec![0.0; task.traffics.len()];
     for rates in results {
@@ -82,15 +90,15 @@ pub(super) fn work(
 }
 
 /// One thread's part in it. All reach every barrier, whatever happens to them.
-fn member(
+fn worker(
     task: &Task<'_>,
     cpu: CpuId,
     words: &mut [u64],
     at: &mut usize,
     barrier: &Barrier,
     failed: &AtomicBool,
-) -> Result<Vec<f64>, String> {
-    let pinned = affinity::pin(cpu).map_err(|error| format!("cannot run on CPU {cpu}: {error}"));
+) -> Result<Vec<f64>, WorkerError> {
+    let pinned = affinity::pin(cpu).map_err(|source| WorkerError::Pin { cpu, source });
     if pinned.is_err() {
         failed.store(true, Ordering::Relaxed);
     }
@@ -146,18 +154,18 @@ mod tests {
     }
 
     #[test]
-    fn every_cpu_moves_memory_and_goes_on_where_it_stood() {
+    fn every_cpu_moves_memory_and_goes_on_where_it_was() {
         let cpus: Vec<CpuId> = affinity::get(0).unwrap().iter().collect();
         let mut words = vec![1; 1 << 18];
-        let mut stood = Vec::new();
+        let mut positions = Vec::new();
         let cancel = AtomicBool::new(false);
-        let rates = work(&task(&cpus, &cancel), &mut words, &mut stood).unwrap();
+        let rates = work(&task(&cpus, &cancel), &mut words, &mut positions).unwrap();
         assert!(
             rates.iter().all(|&rate| rate > 1e6 && rate < 1e13),
             "{rates:?}"
         );
-        assert_eq!(stood.len(), cpus.len());
-        assert!(stood.iter().all(|&at| at > 0), "{stood:?}");
+        assert_eq!(positions.len(), cpus.len());
+        assert!(positions.iter().all(|&at| at > 0), "{positions:?}");
     }
 
     #[test]
@@ -170,7 +178,7 @@ mod tests {
             &mut Vec::new(),
         )
         .unwrap_err();
-        assert!(error.contains("CPU 60000"), "{error}");
+        assert!(error.to_string().contains("CPU 60000"), "{error}");
     }
 
     #[test]
@@ -182,7 +190,7 @@ mod tests {
             &mut Vec::new(),
         )
         .unwrap_err();
-        assert!(error.contains("64 threads"), "{error}");
+        assert!(error.to_string().contains("64 threads"), "{error}");
     }
 
     proptest! {

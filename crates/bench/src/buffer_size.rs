@@ -1,4 +1,4 @@
-//! How large the buffers should be, and how large they may be: caches ask, memory and time allow.
+//! How large the buffers should be, and how large they may be: the caches decide, memory and time limit.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use crate::options::{ProbeError, ProbeOptions};
 use crate::warning::Warning;
 
 /// Buffers are at least this large, whatever the caches say.
-const LEAST_WANTED: u64 = 64 << 20;
+const DEFAULT_MIN_BYTES: u64 = 64 << 20;
 /// The same on an emulated machine, whose caches are small and whose time is dear.
-const LEAST_WANTED_EMULATED: u64 = 32 << 20;
+const DEFAULT_MIN_BYTES_EMULATED: u64 = 32 << 20;
 /// Below this a chase would measure caches and nothing else on any machine of today.
-const LEAST_TAKEN: u64 = 4 << 20;
+const MIN_BYTES: u64 = 4 << 20;
 /// How many times the last-level cache a buffer should be.
-const TIMES_CACHE: u64 = 4;
+const CACHE_MULTIPLE: u64 = 4;
 /// How many times all last-level caches of a node together, when all its CPUs work on the buffer.
-const TIMES_ALL_CACHES: u64 = 2;
+const ALL_CACHES_MULTIPLE: u64 = 2;
 /// A line number fits 32 bits, and no cache asks for more.
-const MOST_TAKEN: u64 = 16 << 30;
+const MAX_BYTES: u64 = 16 << 30;
 /// Bytes a second that mapping, clearing and linking go at when huge pages lack: a cautious guess.
-const PREPARED_PER_SECOND: f64 = 1.0e9;
+const PREPARED_BYTES_PER_S: f64 = 1.0e9;
 /// The same under emulation with delays.
-const PREPARED_PER_SECOND_EMULATED: f64 = 80.0e6;
+const PREPARED_BYTES_PER_S_EMULATED: f64 = 80.0e6;
 /// The share of the budget that preparation may take.
-const PREPARING_SHARE: f64 = 0.4;
+const MAX_PREPARATION_SHARE: f64 = 0.4;
 
 /// What a buffer is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +39,7 @@ pub(crate) enum Use {
 
 /// The size decided on.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Room {
+pub(crate) struct BufferSize {
     pub(crate) buffer_bytes: u64,
     /// As much of the buffer as one CPU needs.
     pub(crate) one_cpu_bytes: u64,
@@ -64,7 +64,7 @@ pub(crate) fn decide(
     options: &ProbeOptions,
     used_by: Use,
     spare: Option<u64>,
-) -> Result<Room, ProbeError> {
+) -> Result<BufferSize, ProbeError> {
     if let Some(bytes) = options.buffer_bytes {
         check_asked(machine, nodes, bytes, spare)?;
     }
@@ -77,10 +77,10 @@ fn check_asked(
     bytes: u64,
     spare: Option<u64>,
 ) -> Result<(), ProbeError> {
-    if bytes < LEAST_TAKEN {
+    if bytes < MIN_BYTES {
         return Err(ProbeError::BufferTooSmall {
             bytes,
-            least: LEAST_TAKEN,
+            least: MIN_BYTES,
         });
     }
     let mebibytes = |bytes: u64| format!("{} MiB", bytes >> 20);
@@ -102,7 +102,7 @@ fn check_asked(
             ),
         )
     });
-    let most = (MOST_TAKEN, format!("the most is {}", mebibytes(MOST_TAKEN)));
+    let most = (MAX_BYTES, format!("the most is {}", mebibytes(MAX_BYTES)));
     let least = of_nodes
         .chain(of_process)
         .chain([most])
@@ -121,7 +121,7 @@ pub(crate) fn size_of(
     options: &ProbeOptions,
     used_by: Use,
     spare: Option<u64>,
-) -> Room {
+) -> BufferSize {
     let modelled = machine.origin.emulation.as_ref().and_then(modelled_cache);
     let last_level_cache_bytes =
         modelled.or_else(|| last_level_caches(machine).filter_map(size).max());
@@ -134,21 +134,21 @@ pub(crate) fn size_of(
     // A line of 512 bytes is the largest there is; a wrong file must not make the stride absurd.
     let line_bytes = u64::from(line_bytes).clamp(64, 512).next_power_of_two();
     let least = if machine.origin.emulation.is_some() {
-        LEAST_WANTED_EMULATED
+        DEFAULT_MIN_BYTES_EMULATED
     } else {
-        LEAST_WANTED
+        DEFAULT_MIN_BYTES
     };
-    let for_one = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(TIMES_CACHE));
+    let for_one = last_level_cache_bytes.map_or(0, |bytes| bytes.saturating_mul(CACHE_MULTIPLE));
     let by_cache = match used_by {
         Use::OneCpu => for_one,
         Use::AllCpus => {
-            for_one.max(largest_sum_of_a_node(machine).saturating_mul(TIMES_ALL_CACHES))
+            for_one.max(largest_sum_of_a_node(machine).saturating_mul(ALL_CACHES_MULTIPLE))
         }
     };
     let wanted = options
         .buffer_bytes
         .unwrap_or(by_cache.max(least))
-        .clamp(LEAST_TAKEN, MOST_TAKEN);
+        .clamp(MIN_BYTES, MAX_BYTES);
     let limit = limits(machine, nodes, options.budget, spare)
         .into_iter()
         .min_by_key(|limit| limit.bytes);
@@ -158,7 +158,7 @@ pub(crate) fn size_of(
     }
     let mut buffer_bytes = wanted;
     if let Some(limit) = limit.filter(|limit| limit.bytes < wanted) {
-        buffer_bytes = limit.bytes.max(LEAST_TAKEN);
+        buffer_bytes = limit.bytes.max(MIN_BYTES);
         let because = limit.because;
         warnings.push(Warning::SmallBuffer {
             wanted_bytes: wanted,
@@ -180,7 +180,7 @@ pub(crate) fn size_of(
         Some(_) => buffer_bytes,
         None => whole(for_one.max(least)).min(buffer_bytes),
     };
-    Room {
+    BufferSize {
         buffer_bytes,
         one_cpu_bytes,
         line_bytes,
@@ -192,10 +192,10 @@ pub(crate) fn size_of(
 fn limits(machine: &Machine, nodes: &[NodeId], budget: Duration, spare: Option<u64>) -> Vec<Limit> {
     let count = nodes.len().max(1) as u64;
     let speed = match machine.origin.emulation {
-        Some(_) => PREPARED_PER_SECOND_EMULATED,
-        None => PREPARED_PER_SECOND,
+        Some(_) => PREPARED_BYTES_PER_S_EMULATED,
+        None => PREPARED_BYTES_PER_S,
     };
-    let by_time = budget.as_secs_f64() * PREPARING_SHARE * speed / count as f64;
+    let by_time = budget.as_secs_f64() * MAX_PREPARATION_SHARE * speed / count as f64;
     let by_time = Limit {
         bytes: by_time as u64,
         because: "a larger one could not be prepared in the time".into(),
@@ -306,7 +306,7 @@ mod tests {
         machine
     }
 
-    fn room(machine: &Machine, spare: Option<u64>) -> Room {
+    fn buffer_size(machine: &Machine, spare: Option<u64>) -> BufferSize {
         decide(
             machine,
             &[NodeId(0)],
@@ -353,14 +353,14 @@ mod tests {
     #[test]
     fn a_buffer_is_four_times_the_cache_and_at_least_64_mib() {
         assert_eq!(
-            room(&machine(Some(32 << 20), 1 << 40), None).buffer_bytes,
+            buffer_size(&machine(Some(32 << 20), 1 << 40), None).buffer_bytes,
             128 << 20
         );
         assert_eq!(
-            room(&machine(Some(1 << 20), 1 << 40), None).buffer_bytes,
+            buffer_size(&machine(Some(1 << 20), 1 << 40), None).buffer_bytes,
             64 << 20
         );
-        let unknown = room(&machine(None, 1 << 40), None);
+        let unknown = buffer_size(&machine(None, 1 << 40), None);
         assert_eq!(
             (unknown.buffer_bytes, unknown.warnings),
             (64 << 20, vec![Warning::UnknownCache])
@@ -370,10 +370,10 @@ mod tests {
     #[test]
     fn a_buffer_shrinks_to_half_of_what_is_free_and_says_so() {
         for (free, spare) in [(80 << 20, None), (1 << 40, Some(80 << 20))] {
-            let room = room(&machine(Some(32 << 20), free), spare);
-            assert_eq!(room.buffer_bytes, 40 << 20);
+            let size = buffer_size(&machine(Some(32 << 20), free), spare);
+            assert_eq!(size.buffer_bytes, 40 << 20);
             assert!(
-                matches!(room.warnings[..], [Warning::SmallBuffer { wanted_bytes, .. }] if wanted_bytes == 128 << 20)
+                matches!(size.warnings[..], [Warning::SmallBuffer { wanted_bytes, .. }] if wanted_bytes == 128 << 20)
             );
         }
     }
@@ -390,67 +390,56 @@ mod tests {
             });
         }
         let options = ProbeOptions::default();
-        let room = decide(&machine, &[NodeId(0)], &options, Use::AllCpus, None).unwrap();
+        let size = decide(&machine, &[NodeId(0)], &options, Use::AllCpus, None).unwrap();
         assert_eq!(
-            (room.one_cpu_bytes, room.buffer_bytes),
+            (size.one_cpu_bytes, size.buffer_bytes),
             (128 << 20, 192 << 20)
         );
         let asked = ProbeOptions {
             buffer_bytes: Some(16 << 20),
             ..options
         };
-        let room = decide(&machine, &[NodeId(0)], &asked, Use::AllCpus, None).unwrap();
+        let size = decide(&machine, &[NodeId(0)], &asked, Use::AllCpus, None).unwrap();
         assert_eq!(
-            (room.one_cpu_bytes, room.buffer_bytes),
+            (size.one_cpu_bytes, size.buffer_bytes),
             (16 << 20, 16 << 20)
         );
-        assert!(matches!(room.warnings[..], [Warning::SmallBuffer { .. }]));
+        assert!(matches!(size.warnings[..], [Warning::SmallBuffer { .. }]));
     }
 
     #[test]
     fn an_emulated_machine_is_content_with_less() {
         let mut machine = machine(Some(2 << 20), 1 << 40);
-        machine.origin.emulation = Some(Emulation::Label("emulated machine".to_owned()));
-        assert_eq!(room(&machine, None).buffer_bytes, 32 << 20);
+        machine.origin.emulation = Some("emulated machine".to_owned());
+        assert_eq!(buffer_size(&machine, None).buffer_bytes, 32 << 20);
     }
 
     #[test]
     fn the_cache_of_delays_counts_and_not_that_of_the_imitated_processor() {
         let mut machine = machine(Some(16 << 20), 1 << 40);
-        let delays = Delays {
-            pairs: Vec::new(),
-            cache: CacheModel {
-                bytes: 12 << 20,
-                ways: 16,
-            },
-            transfer: TransferDelay {
-                same_node_ns: 5,
-                other_node_ns: 9,
-            },
-        };
-        let mut guest = EmulatedGuest {
-            machine: "x".to_owned(),
-            node_limits: NodeLimits::default(),
-            kernel: "6.12".to_owned(),
-            kernel_arguments: Vec::new(),
-            architecture: "x86_64".to_owned(),
-            acceleration: Acceleration::Tcg,
-            qemu: None,
-            delays: Some(delays),
-        };
-        machine.origin.emulation = Some(guest.clone().into());
-        assert_eq!(room(&machine, None).buffer_bytes, 48 << 20);
-        guest.delays = None;
-        machine.origin.emulation = Some(guest.into());
-        assert_eq!(room(&machine, None).buffer_bytes, 64 << 20);
+        machine.origin.emulation =
+            Some("machine x, delays 10: 400 ns; cache 12M/16 ways a node; transfer 5/9 ns".into());
+        assert_eq!(buffer_size(&machine, None).buffer_bytes, 48 << 20);
+        assert_eq!(
+            modelled_cache("x; cache 512K/8 ways a node"),
+            Some(512 << 10)
+        );
+        for label in [
+            "no delays: all memory equally fast",
+            "x; cache ",
+            "x; cache M/",
+            "x; cache 99999999999999999G/1",
+        ] {
+            assert_eq!(modelled_cache(label), None, "{label}");
+        }
     }
 
     #[test]
     fn absurd_caches_and_no_memory_leave_a_buffer_that_can_be_had() {
-        assert!(room(&machine(Some(u64::MAX), 1 << 60), None).buffer_bytes <= MOST_TAKEN);
+        assert!(buffer_size(&machine(Some(u64::MAX), 1 << 60), None).buffer_bytes <= MAX_BYTES);
         assert_eq!(
-            room(&machine(Some(32 << 20), 0), Some(0)).buffer_bytes,
-            LEAST_TAKEN
+            buffer_size(&machine(Some(32 << 20), 0), Some(0)).buffer_bytes,
+            MIN_BYTES
         );
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::options::{ProbeError, ProbeOptions};
 
 /// Who measures, what is measured, and what cannot be.
-pub(crate) struct Subjects {
+pub(crate) struct NodeSelection {
     /// Nodes that measure.
     pub(crate) sources: Vec<Source>,
     /// Nodes with memory.
@@ -38,11 +38,11 @@ pub struct SkippedPair {
 ///
 /// # Errors
 /// When a node that was asked for by name is not there or lacks what it was asked for, or nothing is left.
-pub(crate) fn pick(
+pub(crate) fn select(
     machine: &Machine,
     allowed: &CpuSet,
     options: &ProbeOptions,
-) -> Result<Subjects, ProbeError> {
+) -> Result<NodeSelection, ProbeError> {
     options
         .from
         .iter()
@@ -51,14 +51,14 @@ pub(crate) fn pick(
         .to
         .iter()
         .try_for_each(|nodes| check_memory(machine, nodes))?;
-    let mut subjects = Subjects {
+    let mut selection = NodeSelection {
         sources: Vec::new(),
         memory: Vec::new(),
         skipped: Vec::new(),
     };
     for node in machine.online_nodes() {
         if may_have_memory(node) && options.to.as_ref().is_none_or(|to| to.contains(node.id)) {
-            subjects.memory.push(node.id);
+            selection.memory.push(node.id);
         }
         let online = online_cpus(machine, node);
         if online.is_empty()
@@ -71,12 +71,12 @@ pub(crate) fn pick(
         }
         let all = in_order(machine, &online.intersection(allowed));
         match best_cpu(machine, &all) {
-            Some(cpu) => subjects.sources.push(Source {
+            Some(cpu) => selection.sources.push(Source {
                 node: node.id,
                 cpu,
                 all,
             }),
-            None => subjects.skipped.push(SkippedPair {
+            None => selection.skipped.push(SkippedPair {
                 cpu_node: Some(node.id),
                 memory_node: None,
                 because: format!(
@@ -85,12 +85,12 @@ pub(crate) fn pick(
             }),
         }
     }
-    let because = match (subjects.memory.is_empty(), subjects.sources.is_empty()) {
+    let because = match (selection.memory.is_empty(), selection.sources.is_empty()) {
         (true, _) => "no online node has memory".to_owned(),
         (_, true) => format!(
             "this process may run on CPUs {allowed}, none of which is on a node to measure from"
         ),
-        _ => return Ok(subjects),
+        _ => return Ok(selection),
     };
     Err(ProbeError::NothingToMeasure { because })
 }
@@ -211,12 +211,12 @@ mod tests {
         machine
     }
 
-    fn all_of(machine: &Machine, allowed: &CpuSet) -> Subjects {
-        pick(machine, allowed, &ProbeOptions::default()).unwrap()
+    fn all_of(machine: &Machine, allowed: &CpuSet) -> NodeSelection {
+        select(machine, allowed, &ProbeOptions::default()).unwrap()
     }
 
-    fn measuring(subjects: &Subjects) -> Vec<(NodeId, CpuId)> {
-        subjects
+    fn measuring(selection: &NodeSelection) -> Vec<(NodeId, CpuId)> {
+        selection
             .sources
             .iter()
             .map(|source| (source.node, source.cpu))
@@ -229,13 +229,13 @@ mod tests {
 
     #[test]
     fn the_highest_core_leader_measures() {
-        let subjects = all_of(&machine(), &CpuSet::range(CpuId(0), CpuId(7)));
+        let selection = all_of(&machine(), &CpuSet::range(CpuId(0), CpuId(7)));
         assert_eq!(
-            measuring(&subjects),
+            measuring(&selection),
             [(NodeId(0), CpuId(2)), (NodeId(1), CpuId(6))]
         );
         assert_eq!(
-            subjects.memory,
+            selection.memory,
             [NodeId(0), NodeId(2)],
             "node 1 has no memory, node 2's is unknown"
         );
@@ -245,29 +245,29 @@ mod tests {
     fn isolated_cpus_measure_only_when_there_is_no_other() {
         let mut machine = machine();
         machine.cpu_states.isolated = Known::Yes(CpuSet::parse_list("2-7").unwrap());
-        let subjects = all_of(&machine, &CpuSet::range(CpuId(0), CpuId(7)));
+        let selection = all_of(&machine, &CpuSet::range(CpuId(0), CpuId(7)));
         assert_eq!(
-            measuring(&subjects),
+            measuring(&selection),
             [(NodeId(0), CpuId(0)), (NodeId(1), CpuId(6))]
         );
     }
 
     #[test]
     fn a_node_outside_the_cpuset_is_skipped_with_the_reason() {
-        let subjects = all_of(&machine(), &CpuSet::single(CpuId(1)));
-        assert_eq!(measuring(&subjects), [(NodeId(0), CpuId(1))]);
-        assert_eq!(subjects.skipped.len(), 1);
+        let selection = all_of(&machine(), &CpuSet::single(CpuId(1)));
+        assert_eq!(measuring(&selection), [(NodeId(0), CpuId(1))]);
+        assert_eq!(selection.skipped.len(), 1);
         assert!(
-            subjects.skipped[0].because.contains("4-7"),
+            selection.skipped[0].because.contains("4-7"),
             "{}",
-            subjects.skipped[0].because
+            selection.skipped[0].because
         );
     }
 
     #[test]
     fn each_core_gives_a_cpu_before_its_sibling_does() {
-        let subjects = all_of(&machine(), &CpuSet::range(CpuId(0), CpuId(7)));
-        assert_eq!(subjects.sources[0].all, [0, 2, 1, 3].map(CpuId));
+        let selection = all_of(&machine(), &CpuSet::range(CpuId(0), CpuId(7)));
+        assert_eq!(selection.sources[0].all, [0, 2, 1, 3].map(CpuId));
     }
 
     #[test]
@@ -277,14 +277,14 @@ mod tests {
             to: nodes("0"),
             ..ProbeOptions::default()
         };
-        let subjects = pick(&machine(), &CpuSet::range(CpuId(0), CpuId(7)), &options).unwrap();
-        assert_eq!(measuring(&subjects), [(NodeId(1), CpuId(6))]);
-        assert_eq!(subjects.memory, [NodeId(0)]);
+        let selection = select(&machine(), &CpuSet::range(CpuId(0), CpuId(7)), &options).unwrap();
+        assert_eq!(measuring(&selection), [(NodeId(1), CpuId(6))]);
+        assert_eq!(selection.memory, [NodeId(0)]);
     }
 
     #[test]
     fn a_node_that_lacks_what_it_was_asked_for_is_named() {
-        let refusal = |options: ProbeOptions| match pick(
+        let refusal = |options: ProbeOptions| match select(
             &machine(),
             &CpuSet::range(CpuId(0), CpuId(7)),
             &options,
