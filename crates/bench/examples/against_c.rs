@@ -97,6 +97,7 @@ fn nearfar(machine: &Machine, mebibytes: u64) -> Result<f64, Problem> {
         ..ProbeOptions::default()
     };
     Ok(measure(machine, &options)?
+        .answer
         .pairs
         .first()
         .ok_or("nothing was measured")?

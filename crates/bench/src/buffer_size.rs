@@ -410,28 +410,39 @@ mod tests {
     #[test]
     fn an_emulated_machine_is_content_with_less() {
         let mut machine = machine(Some(2 << 20), 1 << 40);
-        machine.origin.emulation = Some("emulated machine".to_owned());
+        machine.origin.emulation = Some(Emulation::Label("emulated machine".to_owned()));
         assert_eq!(buffer_size(&machine, None).buffer_bytes, 32 << 20);
     }
 
     #[test]
     fn the_cache_of_delays_counts_and_not_that_of_the_imitated_processor() {
         let mut machine = machine(Some(16 << 20), 1 << 40);
-        machine.origin.emulation =
-            Some("machine x, delays 10: 400 ns; cache 12M/16 ways a node; transfer 5/9 ns".into());
+        let delays = Delays {
+            pairs: Vec::new(),
+            cache: CacheModel {
+                bytes: 12 << 20,
+                ways: 16,
+            },
+            transfer: TransferDelay {
+                same_node_ns: 5,
+                other_node_ns: 9,
+            },
+        };
+        let mut guest = EmulatedGuest {
+            machine: "x".to_owned(),
+            node_limits: NodeLimits::default(),
+            kernel: "6.12".to_owned(),
+            kernel_arguments: Vec::new(),
+            architecture: "x86_64".to_owned(),
+            acceleration: Acceleration::Tcg,
+            qemu: None,
+            delays: Some(delays),
+        };
+        machine.origin.emulation = Some(guest.clone().into());
         assert_eq!(buffer_size(&machine, None).buffer_bytes, 48 << 20);
-        assert_eq!(
-            modelled_cache("x; cache 512K/8 ways a node"),
-            Some(512 << 10)
-        );
-        for label in [
-            "no delays: all memory equally fast",
-            "x; cache ",
-            "x; cache M/",
-            "x; cache 99999999999999999G/1",
-        ] {
-            assert_eq!(modelled_cache(label), None, "{label}");
-        }
+        guest.delays = None;
+        machine.origin.emulation = Some(guest.into());
+        assert_eq!(buffer_size(&machine, None).buffer_bytes, 64 << 20);
     }
 
     #[test]

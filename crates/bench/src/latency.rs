@@ -17,12 +17,14 @@ mod run;
 use std::time::Instant;
 
 use nearfar_machine::{CpuId, Distance, Emulation, Machine, NodeId};
+use nearfar_runs::Cell;
 use nearfar_statistics::Interval;
 use serde::{Deserialize, Serialize};
 
 pub use crate::mapping::PageKind;
 pub use crate::node_selection::SkippedPair;
 pub use crate::options::{ProbeError, ProbeOptions as LatencyOptions};
+pub use crate::sampling::Measured;
 pub use crate::warning::Warning;
 pub(crate) use run::{Chases, measure_on};
 
@@ -93,12 +95,22 @@ pub struct LatencyPair {
     pub distance: Option<Distance>,
 }
 
+/// The cell of a pair of nodes in stored runs.
+pub(crate) fn cell(cpu_node: NodeId, memory_node: NodeId) -> Cell {
+    Cell::new()
+        .with("cpu_node", cpu_node.0)
+        .with("memory_node", memory_node.0)
+}
+
 /// Measures every pair of online nodes of the live system, as far as CPUs and memory allow.
 ///
 /// # Errors
 /// When the machine is not the live system, nothing can be measured, memory lacks, or the probe was cancelled. What
 /// concerns single pairs only is in [`LatencyMatrix::skipped`] and [`LatencyMatrix::warnings`] instead.
-pub fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMatrix, ProbeError> {
+pub fn measure(
+    machine: &Machine,
+    options: &LatencyOptions,
+) -> Result<Measured<LatencyMatrix>, ProbeError> {
     check_live(machine)?;
     let start = Instant::now();
     on_own_thread(|| {
@@ -118,7 +130,7 @@ pub fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMat
             size.buffer_bytes,
             options,
         )?;
-        let mut matrix = measure_on(Chases {
+        let mut measured = measure_on(Chases {
             machine,
             options,
             sources: &selection.sources,
@@ -126,8 +138,9 @@ pub fn measure(machine: &Machine, options: &LatencyOptions) -> Result<LatencyMat
             buffers: &mut { buffers },
             deadline: start + options.budget,
         })?;
+        let matrix = &mut measured.answer;
         matrix.skipped.splice(0..0, selection.skipped);
         matrix.elapsed_s = start.elapsed().as_secs_f64();
-        Ok(matrix)
+        Ok(measured)
     })
 }

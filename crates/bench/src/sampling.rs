@@ -3,9 +3,15 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use nearfar_experiment::sampler::{self, Budget, End, Monotonic, Order, Outcome, Plan, Source};
+use nearfar_experiment::Recording;
+use nearfar_experiment::sampler::{
+    self, Budget, End, Monotonic, Order, Outcome, Plan, Source, Taken,
+};
+use nearfar_runs::{Cell, Factor, Metric, NewSample, SampleResult, Values, now_s};
+use serde_json::json;
 
-use crate::options::ProbeError;
+use crate::mapping::PageKind;
+use crate::options::{ProbeError, ProbeOptions};
 use crate::warning::Warning;
 
 /// Seed of every order in a measurement; any constant would do.
@@ -38,6 +44,14 @@ impl Amount {
     }
 }
 
+/// Samples that were taken, with what it takes to store them.
+pub(crate) struct Samples<V> {
+    pub(crate) outcome: Outcome<V>,
+    /// When the sampling began, in seconds since 1970.
+    began_at_s: f64,
+    rounds: u32,
+}
+
 /// Takes the samples.
 ///
 /// # Errors
@@ -46,21 +60,111 @@ pub(crate) fn sample<S: Source<Error = ProbeError>>(
     amount: &Amount,
     cancel: &AtomicBool,
     source: &mut S,
-) -> Result<Outcome<S::Value>, ProbeError> {
-    let clock = Monotonic::start();
+) -> Result<Samples<S::Value>, ProbeError> {
+    let (clock, began_at_s) = (Monotonic::start(), now_s());
     let outcome = sampler::sample(&amount.plan(&clock), &clock, cancel, source)?;
     match outcome.end {
         End::Cancelled => Err(ProbeError::Cancelled),
-        End::Complete | End::BudgetSpent => Ok(outcome),
+        End::Complete | End::BudgetSpent => Ok(Samples {
+            outcome,
+            began_at_s,
+            rounds: amount.rounds(),
+        }),
     }
 }
 
-/// What is to be said of the samples: of the sampling as a whole, and of outliers among those of a pair.
-pub(crate) fn warnings<'a, V>(
-    outcome: &Outcome<V>,
-    pairs: impl IntoIterator<Item = &'a [f64]>,
-) -> Vec<Warning> {
-    let outliers = sampler::outliers(pairs);
-    let warnings = outliers.into_iter().chain(outcome.warnings());
-    warnings.map(Warning::Sampling).collect()
+/// What is measured, as runs in the store declare it.
+pub(crate) struct Declared {
+    pub(crate) experiment: &'static str,
+    pub(crate) title: String,
+    pub(crate) parameters: serde_json::Value,
+    pub(crate) metrics: Vec<Metric>,
+    /// The cell of each item.
+    pub(crate) cells: Vec<Cell>,
+}
+
+impl<V> Samples<V> {
+    /// What is to be said of the samples: of the sampling as a whole, and of outliers among those of a pair.
+    pub(crate) fn warnings<'a>(&self, pairs: impl IntoIterator<Item = &'a [f64]>) -> Vec<Warning> {
+        let outliers = sampler::outliers(pairs);
+        let warnings = outliers.into_iter().chain(self.outcome.warnings());
+        warnings.map(Warning::Sampling).collect()
+    }
+
+    /// The samples as a run for the store. `values` gives the values of a sample, and how it was taken.
+    pub(crate) fn recording(
+        &self,
+        declared: Declared,
+        warnings: &[Warning],
+        values: impl Fn(usize, &V) -> (Values, serde_json::Value),
+    ) -> Recording {
+        let measured = self.outcome.samples.iter().map(|taken| {
+            let (values, detail) = values(taken.slot.item, &taken.value);
+            let result = SampleResult::Measured {
+                values,
+                warnings: Vec::new(),
+                detail,
+            };
+            self.new_sample(&declared.cells, taken, result)
+        });
+        let lost = self.outcome.lost.iter().map(|taken| {
+            let reason = "the attempt took too long".to_owned();
+            self.new_sample(&declared.cells, taken, SampleResult::Failed(reason))
+        });
+        let mut samples: Vec<NewSample> = measured.chain(lost).collect();
+        samples.sort_by(|a, b| a.started_at_s.total_cmp(&b.started_at_s));
+        Recording {
+            experiment: declared.experiment.to_owned(),
+            title: declared.title,
+            parameters: declared.parameters,
+            factors: Factor::of_cells(&declared.cells),
+            cells: declared.cells,
+            metrics: declared.metrics,
+            samples_per_cell: self.rounds,
+            seed: SEED,
+            warnings: warnings.iter().map(ToString::to_string).collect(),
+            samples,
+        }
+    }
+
+    fn new_sample<T>(&self, cells: &[Cell], taken: &Taken<T>, result: SampleResult) -> NewSample {
+        NewSample {
+            round: taken.slot.round,
+            cell: cells[taken.slot.item].clone(),
+            started_at_s: self.began_at_s + taken.started.as_secs_f64(),
+            took_s: taken.took.as_secs_f64(),
+            result,
+        }
+    }
+}
+
+/// What was measured, and the same as runs for the store.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measured<T> {
+    /// What was measured.
+    pub answer: T,
+    /// Its samples, one recording for each experiment.
+    pub recordings: Vec<Recording>,
+}
+
+/// What decides what a sample is, of measurements through buffers on nodes.
+pub(crate) fn buffer_parameters(
+    buffer_bytes: u64,
+    page_kind: PageKind,
+    options: &ProbeOptions,
+) -> serde_json::Value {
+    json!({
+        "buffer_bytes": buffer_bytes,
+        "page_kind": page_kind,
+        "max_samples": options.max_samples,
+        "budget_s": options.budget.as_secs_f64(),
+    })
+}
+
+/// "2 pairs of nodes".
+pub(crate) fn count(number: usize, what: &str, plural: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {plural}"),
+    }
 }

@@ -9,16 +9,18 @@
 
 use std::time::{Duration, Instant};
 
+use nearfar_experiment::Recording;
 use nearfar_machine::{CpuSet, Emulation, Machine};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::{self, BandwidthMatrix, Streams};
 use crate::buffer_size::{self, Use};
 use crate::latency::{self, Chases, LatencyMatrix};
+use crate::node_buffers;
 use crate::node_selection;
 use crate::options::{ProbeError, ProbeOptions, check_live, on_own_thread};
+pub use crate::sampling::Measured;
 use crate::transfer::{self, HandOvers, TransferMatrix};
-use crate::node_buffers;
 use nearfar_proc::affinity;
 
 /// What can be measured.
@@ -113,7 +115,7 @@ pub struct NotMeasured {
 /// # Errors
 /// When the machine is not the live system, a node that was asked for lacks what it takes, there is nothing to measure at
 /// all, memory lacks, or the measurement was cancelled.
-pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Survey, ProbeError> {
+pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Measured<Survey>, ProbeError> {
     check_live(machine)?;
     on_own_thread(|| {
         // Asked before the thread is pinned for the first time.
@@ -123,6 +125,7 @@ pub fn measure(machine: &Machine, options: &SurveyOptions) -> Result<Survey, Pro
             options,
             allowed,
             start: Instant::now(),
+            recordings: Vec::new(),
         }
         .measure()
     })
@@ -134,6 +137,7 @@ struct Measuring<'a> {
     /// Where this process may run.
     allowed: CpuSet,
     start: Instant,
+    recordings: Vec<Recording>,
 }
 
 impl Measuring<'_> {
@@ -153,7 +157,7 @@ impl Measuring<'_> {
         Instant::now() + left.mul_f64((part.weight() / all.max(part.weight())).min(1.0))
     }
 
-    fn measure(&self) -> Result<Survey, ProbeError> {
+    fn measure(mut self) -> Result<Measured<Survey>, ProbeError> {
         let mut survey = Survey {
             latency: None,
             bandwidth: None,
@@ -167,7 +171,7 @@ impl Measuring<'_> {
         }
         if self.wants(Part::Transfer) {
             match self.transfers() {
-                Ok(transfer) => survey.transfer = Some(transfer),
+                Ok(transfer) => survey.transfer = Some(self.keep(transfer)),
                 // On a machine with one CPU the rest is still worth having.
                 Err(ProbeError::NothingToMeasure { because }) if self.options.parts.len() > 1 => {
                     survey.not_measured.push(NotMeasured {
@@ -179,10 +183,19 @@ impl Measuring<'_> {
             }
         }
         survey.elapsed_s = self.start.elapsed().as_secs_f64();
-        Ok(survey)
+        Ok(Measured {
+            answer: survey,
+            recordings: self.recordings,
+        })
     }
 
-    fn measure_memory(&self, survey: &mut Survey) -> Result<(), ProbeError> {
+    /// The answer of a part, whose recordings are kept.
+    fn keep<T>(&mut self, measured: Measured<T>) -> T {
+        self.recordings.extend(measured.recordings);
+        measured.answer
+    }
+
+    fn measure_memory(&mut self, survey: &mut Survey) -> Result<(), ProbeError> {
         let (machine, options) = (self.machine, &self.options.probe);
         let node_selection::NodeSelection {
             sources,
@@ -215,7 +228,7 @@ impl Measuring<'_> {
                 buffers,
                 deadline,
             };
-            survey.latency = Some(latency::measure_on(chases)?);
+            survey.latency = Some(self.keep(latency::measure_on(chases)?));
         }
         if self.wants(Part::Bandwidth) {
             let (deadline, threads) = (self.deadline(Part::Bandwidth), self.options.threads);
@@ -229,12 +242,12 @@ impl Measuring<'_> {
                 threads,
                 deadline,
             };
-            survey.bandwidth = Some(bandwidth::measure_on(streams)?);
+            survey.bandwidth = Some(self.keep(bandwidth::measure_on(streams)?));
         }
         Ok(())
     }
 
-    fn transfers(&self) -> Result<TransferMatrix, ProbeError> {
+    fn transfers(&self) -> Result<Measured<TransferMatrix>, ProbeError> {
         let (machine, options, all_cpus) =
             (self.machine, &self.options.probe, self.options.all_cpus);
         for nodes in [&options.from, &options.to].into_iter().flatten() {

@@ -5,7 +5,9 @@ mod here;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nearfar_bench::latency::{LatencyMatrix, LatencyOptions, ProbeError, Warning, measure};
+use nearfar_bench::latency::{
+    LatencyMatrix, LatencyOptions, Measured, ProbeError, Warning, measure,
+};
 use nearfar_experiment::sampler::Warning::CutShort;
 use nearfar_machine::{CpuId, CpuSet, Emulation, Machine, Node, NodeId, Origin, SourceKind};
 
@@ -27,7 +29,7 @@ fn a_tiny_measurement_of_one_node_gives_plausible_samples() {
         "emulated machine, delays 90/140 ns".to_owned(),
     ));
     let before = rustix::thread::sched_getaffinity(None).unwrap();
-    let matrix = measure(&machine, &small()).unwrap();
+    let matrix = measure(&machine, &small()).unwrap().answer;
     assert_eq!(
         rustix::thread::sched_getaffinity(None).unwrap(),
         before,
@@ -60,7 +62,7 @@ fn a_node_that_does_not_exist_is_skipped_with_a_reason() {
     let mut machine = this_system();
     machine.nodes.push(Node::new(NodeId(900), CpuSet::new()));
     match measure(&machine, &small()) {
-        Ok(matrix) => {
+        Ok(Measured { answer: matrix, .. }) => {
             assert!(
                 matrix
                     .pairs
@@ -135,7 +137,7 @@ fn a_budget_of_nothing_still_yields_a_sample_and_says_that_it_is_thin() {
         budget: Duration::ZERO,
         ..small()
     };
-    let matrix = measure(&this_system(), &options).unwrap();
+    let matrix = measure(&this_system(), &options).unwrap().answer;
     assert_eq!(matrix.pairs[0].samples_ns.len(), 1);
     assert!(
         matrix
@@ -147,7 +149,7 @@ fn a_budget_of_nothing_still_yields_a_sample_and_says_that_it_is_thin() {
 
 #[test]
 fn a_result_can_be_stored_and_read_back() {
-    let matrix = measure(&this_system(), &small()).unwrap();
+    let matrix = measure(&this_system(), &small()).unwrap().answer;
     let stored = serde_json::to_string(&matrix).unwrap();
     assert_eq!(
         serde_json::from_str::<LatencyMatrix>(&stored).unwrap(),

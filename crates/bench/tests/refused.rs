@@ -60,7 +60,7 @@ fn memory_that_may_not_be_bound_is_touched_first_from_its_node_and_that_is_said(
             max_samples: 7,
             ..LatencyOptions::default()
         };
-        let matrix = measure(&machine, &options).unwrap();
+        let matrix = measure(&machine, &options).unwrap().answer;
         assert!(
             matrix
                 .pairs

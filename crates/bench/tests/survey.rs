@@ -39,7 +39,7 @@ fn a_tiny_survey_gives_plausible_figures_of_all_three_parts() {
     machine.origin.emulation = Some(Emulation::Label(
         "emulated machine, delays 90/140 ns".to_owned(),
     ));
-    let survey = measure(&machine, &small(&Part::ALL)).unwrap();
+    let survey = measure(&machine, &small(&Part::ALL)).unwrap().answer;
     assert_eq!(survey.emulation, machine.origin.emulation);
     let latency = survey.latency.as_ref().unwrap();
     assert!(
@@ -97,7 +97,7 @@ fn threads_can_be_fewer_than_cpus() {
         threads: Some(1),
         ..small(&[Part::Bandwidth])
     };
-    let survey = measure(&this_system(), &options).unwrap();
+    let survey = measure(&this_system(), &options).unwrap().answer;
     assert!(survey.latency.is_none() && survey.transfer.is_none());
     assert!(
         survey
@@ -114,7 +114,9 @@ fn pages_are_bound_and_verified_where_there_are_nodes_to_mix_up() {
     let mut machine = this_system();
     // The kernel has no such node: its memory has to be found missing, and node 0's found in place.
     machine.nodes.push(Node::new(NodeId(900), CpuSet::new()));
-    let survey = measure(&machine, &small(&[Part::Latency, Part::Bandwidth])).unwrap();
+    let survey = measure(&machine, &small(&[Part::Latency, Part::Bandwidth]))
+        .unwrap()
+        .answer;
     let (latency, bandwidth) = (survey.latency.unwrap(), survey.bandwidth.unwrap());
     for skipped in [&latency.skipped, &bandwidth.skipped] {
         assert!(
@@ -145,7 +147,11 @@ fn pages_are_bound_and_verified_where_there_are_nodes_to_mix_up() {
 fn base_pages_can_be_had_and_are_named() {
     let mut options = small(&[Part::Latency]);
     options.probe.huge_pages = HugePages::Off;
-    let latency = measure(&this_system(), &options).unwrap().latency.unwrap();
+    let latency = measure(&this_system(), &options)
+        .unwrap()
+        .answer
+        .latency
+        .unwrap();
     assert_eq!(latency.page_kind, nearfar_bench::latency::PageKind::Base);
     assert!(
         latency.warnings.contains(&Warning::BasePagesAsked),
@@ -158,7 +164,11 @@ fn base_pages_can_be_had_and_are_named() {
 fn a_pool_that_is_empty_is_said_to_be_and_replaced() {
     let mut options = small(&[Part::Latency]);
     options.probe.huge_pages = HugePages::Pool;
-    let latency = measure(&this_system(), &options).unwrap().latency.unwrap();
+    let latency = measure(&this_system(), &options)
+        .unwrap()
+        .answer
+        .latency
+        .unwrap();
     assert!(
         latency
             .warnings
@@ -200,7 +210,9 @@ fn one_cpu_has_nobody_to_hand_a_line_to() {
         matches!(&error, ProbeError::NothingToMeasure { because } if because.contains("two CPUs")),
         "{error}"
     );
-    let survey = measure(&machine, &small(&[Part::Latency, Part::Transfer])).unwrap();
+    let survey = measure(&machine, &small(&[Part::Latency, Part::Transfer]))
+        .unwrap()
+        .answer;
     assert!(survey.latency.is_some() && survey.transfer.is_none());
     assert_eq!(survey.not_measured[0].part, Part::Transfer);
 }
@@ -223,7 +235,7 @@ fn a_survey_can_be_cancelled_while_it_runs() {
         let (machine, (sender, ended)) = (this_system(), std::sync::mpsc::channel());
         std::thread::spawn(move || {
             // The receiver is only gone when the test has failed already.
-            let _ = sender.send(measure(&machine, &options));
+            let _ = sender.send(measure(&machine, &options).map(|measured| measured.answer));
         });
         match ended.recv_timeout(Duration::from_millis(300)) {
             Err(_) => {}

@@ -148,6 +148,11 @@ impl StoreArgs {
         }
     }
 
+    /// Whether the user said which file.
+    pub fn is_named(&self) -> bool {
+        self.store.is_some() || std::env::var_os("NEARFAR_STORE").is_some()
+    }
+
     /// The store, made where there is none; says on standard error where it cannot be kept the usual way.
     pub fn open(&self) -> Result<Store, Failure> {
         let store = Store::open(&self.path()?).map_err(of_store)?;

@@ -21,6 +21,7 @@ mod experiment;
 mod fingerprint;
 mod outcome;
 pub mod progress;
+mod recording;
 mod resume;
 pub mod sampler;
 mod settings;
@@ -34,4 +35,5 @@ pub use nearfar_runs::{
     Values,
 };
 pub use outcome::{Ended, Outcome, Sampled};
+pub use recording::{Recording, stored_result};
 pub use settings::{Leased, Setting, Settings};

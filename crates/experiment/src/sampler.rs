@@ -181,7 +181,7 @@ impl<C: Clock, V> Sampling<'_, C, V> {
                 Attempt::Value(value) => self.keep(slot, started, value),
                 // The source may have given up because of the flag; then the slot is as open as before.
                 _ if self.is_cancelled() => return Ok(Some(End::Cancelled)),
-                Attempt::Lost => self.lose(slot),
+                Attempt::Lost => self.lose(slot, started),
                 Attempt::Retry => continue,
                 Attempt::Exclude(items) => self.exclude(&items),
             }
@@ -199,19 +199,24 @@ impl<C: Clock, V> Sampling<'_, C, V> {
             return;
         }
         self.missing[slot.item] -= 1;
-        let took = self.clock.now().saturating_sub(started);
-        self.outcome.samples.push(Taken {
-            slot,
-            started,
-            took,
-            value,
-        });
+        let taken = self.taken(slot, started, value);
+        self.outcome.samples.push(taken);
     }
 
-    fn lose(&mut self, slot: Slot) {
+    fn lose(&mut self, slot: Slot, started: Duration) {
         if !slot.is_warm_up() {
             self.missing[slot.item] -= 1;
-            self.outcome.lost.push(slot);
+            let taken = self.taken(slot, started, ());
+            self.outcome.lost.push(taken);
+        }
+    }
+
+    fn taken<T>(&self, slot: Slot, started: Duration, value: T) -> Taken<T> {
+        Taken {
+            slot,
+            started,
+            took: self.clock.now().saturating_sub(started),
+            value,
         }
     }
 

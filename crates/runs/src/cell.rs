@@ -1,6 +1,6 @@
 //! What is varied: factors, their levels, and a cell, which is one level of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,21 @@ impl Factor {
             name: name.into(),
             levels: levels.into_iter().map(Into::into).collect(),
         }
+    }
+}
+
+impl Factor {
+    /// The factors of these cells, each with the levels that occur, in ascending order.
+    pub fn of_cells(cells: &[Cell]) -> Vec<Self> {
+        let mut levels: BTreeMap<&str, BTreeSet<&Level>> = BTreeMap::new();
+        for (factor, level) in cells.iter().flat_map(Cell::levels) {
+            levels.entry(factor).or_default().insert(level);
+        }
+        let factor = |(name, levels): (&str, BTreeSet<&Level>)| Self {
+            name: name.to_owned(),
+            levels: levels.into_iter().cloned().collect(),
+        };
+        levels.into_iter().map(factor).collect()
     }
 }
 

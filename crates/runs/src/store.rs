@@ -8,6 +8,7 @@
 //! Every sample is a transaction of its own and on disk when [`Store::add_sample`] returns (`synchronous=FULL`), so a
 //! kill loses nothing that was stored, and neither does a power cut on a disk that keeps its word.
 
+mod draft;
 mod machines;
 mod open;
 mod read;

@@ -3,18 +3,23 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
 use nearfar_machine::{CpuId, Machine};
+use nearfar_runs::{Better, Metric};
 use nearfar_statistics::Figures;
+use serde_json::json;
 
 use super::workers::{self, Task, WorkerError};
 use super::{BandwidthMatrix, BandwidthPair, Traffic};
 use crate::buffer_size::BufferSize;
 use crate::conditions::{self, Ticks};
+use crate::latency;
 use crate::node_buffers::NodeBuffers;
 use crate::node_selection::{SkippedPair, Source};
 use crate::options::{ProbeError, ProbeOptions};
-use crate::sampling::{self, Amount, SEED};
+use crate::sampling::{self, Amount, Declared, Measured, SEED, Samples};
+use crate::warning::Warning;
 
 /// Most samples of a pair: threads and ramps make one far more expensive than a sample of latency.
 const MAX_SAMPLES: usize = 15;
@@ -47,7 +52,7 @@ struct Pair<'a> {
 type Rates = [f64; Traffic::ALL.len()];
 
 /// Measures on threads of its own.
-pub(crate) fn measure_on(streams: Streams<'_>) -> Result<BandwidthMatrix, ProbeError> {
+pub(crate) fn measure_on(streams: Streams<'_>) -> Result<Measured<BandwidthMatrix>, ProbeError> {
     let start = Instant::now();
     let ticks = Ticks::now();
     let mut run = Run::new(streams);
@@ -57,8 +62,8 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<BandwidthMatrix, ProbeE
         max_samples: max_samples(options),
         deadline: run.streams.deadline,
     };
-    let outcome = sampling::sample(&amount, &options.cancel, &mut run)?;
-    let pairs = run.summaries(&outcome);
+    let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
+    let pairs = run.summaries(&samples.outcome);
     let Streams {
         sources,
         size,
@@ -69,11 +74,10 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<BandwidthMatrix, ProbeE
     warnings.extend(conditions::governor(machine));
     let cpus = sources.iter().flat_map(|source| source.all.clone());
     warnings.extend(Ticks::now().warnings_since(&ticks, cpus));
-    warnings.extend(sampling::warnings(
-        &outcome,
-        pairs.iter().map(|pair| pair.bytes_per_s.samples.as_slice()),
-    ));
-    Ok(BandwidthMatrix {
+    let rates = pairs.iter().map(|pair| pair.bytes_per_s.samples.as_slice());
+    warnings.extend(samples.warnings(rates));
+    let recording = run.recording(&samples, &warnings);
+    let answer = BandwidthMatrix {
         pairs,
         skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
         buffer_bytes: size.buffer_bytes,
@@ -82,7 +86,16 @@ pub(crate) fn measure_on(streams: Streams<'_>) -> Result<BandwidthMatrix, ProbeE
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings,
         emulation: machine.origin.emulation.clone(),
+    };
+    Ok(Measured {
+        answer,
+        recordings: vec![recording],
     })
+}
+
+/// The metric of a kind of traffic in stored runs.
+fn metric(traffic: Traffic) -> String {
+    format!("{traffic}_bytes_per_s")
 }
 
 fn max_samples(options: &ProbeOptions) -> usize {
@@ -136,6 +149,39 @@ impl<'a> Run<'a> {
             rates[index] = rate;
         }
         Ok(rates)
+    }
+
+    fn recording(&self, samples: &Samples<Rates>, warnings: &[Warning]) -> Recording {
+        let Streams {
+            options,
+            size,
+            buffers,
+            threads,
+            ..
+        } = &self.streams;
+        let mut parameters =
+            sampling::buffer_parameters(size.buffer_bytes, buffers.page_kind, options);
+        parameters["threads"] = json!(threads);
+        let mut metrics =
+            Traffic::ALL.map(|kind| Metric::real(metric(kind), "B/s", Better::Higher));
+        metrics[0].primary = true;
+        let pairs = sampling::count(self.pairs.len(), "pair of nodes", "pairs of nodes");
+        let cell =
+            |pair: &Pair<'_>| latency::cell(pair.source.node, buffers.buffers[pair.buffer].node);
+        let declared = Declared {
+            experiment: "bandwidth",
+            title: format!("memory bandwidth, {pairs}"),
+            parameters,
+            metrics: metrics.into(),
+            cells: self.pairs.iter().map(cell).collect(),
+        };
+        samples.recording(declared, warnings, |item, rates| {
+            let values = Traffic::ALL.into_iter().zip(rates);
+            let values = values.map(|(kind, &rate)| (metric(kind), rate.into()));
+            let threads = cpus_of(self.pairs[item].source, *threads).len();
+            let detail = json!({"threads": threads, "window_s": self.window.as_secs_f64()});
+            (values.collect(), detail)
+        })
     }
 
     fn summaries(&self, outcome: &Outcome<Rates>) -> Vec<BandwidthPair> {

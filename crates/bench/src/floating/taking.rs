@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nearfar_experiment::sampler::{
     self, Attempt, Budget, Clock as _, End, Monotonic, Plan, Source, Turn,
 };
+use nearfar_experiment::{Recording, stored_result};
 use nearfar_machine::{Machine, NodeId};
+use nearfar_runs::{NewSample, SampleResult, now_s};
 
 use super::answer::{Floated, Floating};
 use super::budget::{self, MAX_ROUNDS};
 use super::{FloatingError, FloatingOptions};
 use crate::matrix::{self, Matrix, MatrixCell, Parameters, Policy, Sample, Taken, calibrate};
 use crate::probe::{self, Pattern, Where};
-use crate::sampling::SEED;
+use crate::sampling::{Measured, SEED};
 
 /// Largest buffer: a checkup takes no more of a busy machine's memory than this.
 const MAX_BYTES: u64 = 512 << 20;
@@ -31,7 +33,7 @@ pub fn measure(
     machine: &Machine,
     homes: &[NodeId],
     options: &FloatingOptions,
-) -> Result<Floating, FloatingError> {
+) -> Result<Measured<Floating>, FloatingError> {
     let clock = Monotonic::start();
     let left_s = || options.budget.saturating_sub(clock.now()).as_secs_f64();
     let numa_balancing = matrix::is_balancing(machine);
@@ -52,8 +54,18 @@ pub fn measure(
     parameters.steps = ((parameters.steps as f64 * run_s / FIRST_RUN_S) as u64).max(1);
     parameters.calibrated_to_s = Some(run_s);
     matrix.set_steps(parameters.steps);
-    let taken = rounds(&mut matrix, options, &clock)?;
-    Ok(Floating {
+    let began_at_s = now_s() - clock.now().as_secs_f64();
+    let samples = rounds(&mut matrix, options, &clock)?;
+    let recording = recording(&matrix, &samples, began_at_s);
+    let taken: Vec<Taken> = samples
+        .into_iter()
+        .map(|taken| Taken {
+            cell: parameters.cells[taken.slot.item],
+            round: taken.slot.round,
+            sample: taken.value,
+        })
+        .collect();
+    let answer = Floating {
         contrasts: Floated::of(&parameters.cells, &taken),
         rows: matrix::rows(&parameters.cells, &taken),
         warnings: matrix::warnings(&taken),
@@ -62,8 +74,38 @@ pub fn measure(
         numa_balancing,
         elapsed_s: clock.now().as_secs_f64(),
         emulation: machine.origin.emulation.clone(),
+    };
+    Ok(Measured {
+        answer,
+        recordings: vec![recording],
     })
 }
+
+/// The runs as a run of the probe's experiment in the store.
+fn recording(matrix: &Matrix<'_>, samples: &[RunTaken], began_at_s: f64) -> Recording {
+    let rounds = samples.iter().map(|taken| taken.slot.round).max();
+    let mut recording = Recording::of(matrix, rounds.unwrap_or(0), SEED);
+    recording.warnings = matrix
+        .not_traced_because()
+        .map(|reason| format!("migrations are not traced: {reason}"))
+        .into_iter()
+        .collect();
+    let stored = samples.iter().map(|taken| {
+        let result = stored_result::<Matrix<'_>>(taken.value.as_ref().map_err(String::clone));
+        NewSample {
+            round: taken.slot.round,
+            cell: recording.cells[taken.slot.item].clone(),
+            started_at_s: began_at_s + taken.started.as_secs_f64(),
+            took_s: taken.took.as_secs_f64(),
+            result: result.unwrap_or_else(|error| SampleResult::Failed(error.to_string())),
+        }
+    });
+    recording.samples = stored.collect();
+    recording
+}
+
+/// A run of the probe, or why there is none, with its place and time.
+type RunTaken = sampler::Taken<Result<Sample, String>>;
 
 /// Runs of the probe in some cells, as the sampler asks for them.
 struct Runs<'a, 'b> {
@@ -92,7 +134,7 @@ impl Runs<'_, '_> {
         rounds: u32,
         budget: Budget,
         clock: &Monotonic,
-    ) -> Result<Vec<sampler::Taken<Result<Sample, String>>>, FloatingError> {
+    ) -> Result<Vec<RunTaken>, FloatingError> {
         let plan = Plan {
             budget,
             ..Plan::rounds(self.cells.len(), rounds, SEED)
@@ -132,23 +174,15 @@ fn rounds(
     matrix: &mut Matrix<'_>,
     options: &FloatingOptions,
     clock: &Monotonic,
-) -> Result<Vec<Taken>, FloatingError> {
+) -> Result<Vec<RunTaken>, FloatingError> {
     let cells = matrix.parameters().cells.clone();
     let mut runs = Runs {
         matrix,
         cells: &cells,
         cancel: &options.cancel,
     };
-    let budget = Budget::WholeRounds {
-        until: options.budget,
-    };
-    let samples = runs.sample(MAX_ROUNDS, budget, clock)?;
-    let taken = samples.into_iter().map(|taken| Taken {
-        cell: cells[taken.slot.item],
-        round: taken.slot.round,
-        sample: taken.value,
-    });
-    Ok(taken.collect())
+    let until = options.budget;
+    runs.sample(MAX_ROUNDS, Budget::WholeRounds { until }, clock)
 }
 
 fn parameters(

@@ -3,9 +3,12 @@
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
 use nearfar_machine::{CpuId, Machine, NodeId};
+use nearfar_runs::{Better, Metric};
 use nearfar_statistics::Summary;
+use serde_json::json;
 
 use super::chase::{self, Took};
 use super::{LatencyMatrix, LatencyPair};
@@ -14,10 +17,12 @@ use crate::conditions::{self, Ticks};
 use crate::node_buffers::{Buffer, NodeBuffers};
 use crate::node_selection::{SkippedPair, Source};
 use crate::options::{ProbeError, ProbeOptions};
-use nearfar_proc::affinity;
-use crate::sampling::{self, Amount, SEED};
+use crate::sampling::{self, Amount, Declared, Measured, SEED, Samples};
 use crate::warning::Warning;
+use nearfar_proc::affinity;
 
+/// The metric of stored runs: nanoseconds a load.
+const METRIC: &str = "latency_ns";
 /// Loads before the clock starts, after the thread moved to another CPU.
 const WARM_UP_STEPS: u64 = 256;
 /// Loads in the sample that tells how long a load takes here.
@@ -95,7 +100,7 @@ impl Shape {
 }
 
 /// Measures on the calling thread, whose affinity it leaves changed.
-pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError> {
+pub(crate) fn measure_on(chases: Chases<'_>) -> Result<Measured<LatencyMatrix>, ProbeError> {
     let Chases {
         machine,
         options,
@@ -116,17 +121,15 @@ pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError
         deadline,
     };
     let ticks = Ticks::now();
-    let outcome = sampling::sample(&amount, &options.cancel, &mut run)?;
-    let pairs = run.summaries(&outcome, buffers);
+    let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
+    let pairs = run.summaries(&samples.outcome, buffers);
     let mut warnings = [size.warnings.as_slice(), &buffers.warnings].concat();
-    warnings.extend(run.interrupted(outcome.samples.len() as u64));
+    warnings.extend(run.interrupted(samples.outcome.samples.len() as u64));
     warnings.extend(Ticks::now().warnings_since(&ticks, sources.iter().map(|source| source.cpu)));
     warnings.extend(conditions::governor(machine));
-    warnings.extend(sampling::warnings(
-        &outcome,
-        pairs.iter().map(|pair| pair.samples_ns.as_slice()),
-    ));
-    Ok(LatencyMatrix {
+    warnings.extend(samples.warnings(pairs.iter().map(|pair| pair.samples_ns.as_slice())));
+    let recording = run.recording(&samples, size, buffers, &warnings);
+    let answer = LatencyMatrix {
         pairs,
         skipped: [buffers.skipped.as_slice(), &run.skipped].concat(),
         buffer_bytes: size.one_cpu_bytes,
@@ -137,6 +140,10 @@ pub(crate) fn measure_on(chases: Chases<'_>) -> Result<LatencyMatrix, ProbeError
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings,
         emulation: machine.origin.emulation.clone(),
+    };
+    Ok(Measured {
+        answer,
+        recordings: vec![recording],
     })
 }
 
@@ -259,6 +266,31 @@ impl<'a> Run<'a> {
     fn interrupted(&self, samples: u64) -> Option<Warning> {
         let switches = self.switches;
         (switches > samples / 100 + 1).then_some(Warning::Interrupted { switches, samples })
+    }
+
+    fn recording(
+        &self,
+        samples: &Samples<f64>,
+        size: &BufferSize,
+        buffers: &NodeBuffers,
+        warnings: &[Warning],
+    ) -> Recording {
+        let pairs = sampling::count(self.pairs.len(), "pair of nodes", "pairs of nodes");
+        let mut parameters =
+            sampling::buffer_parameters(size.one_cpu_bytes, buffers.page_kind, self.options);
+        parameters["line_bytes"] = size.line_bytes.into();
+        let cell = |pair: &Pair| super::cell(pair.cpu_node, buffers.buffers[pair.buffer].node);
+        let declared = Declared {
+            experiment: "latency",
+            title: format!("memory latency, {pairs}"),
+            parameters,
+            metrics: vec![Metric::real(METRIC, "ns", Better::Lower).primary()],
+            cells: self.pairs.iter().map(cell).collect(),
+        };
+        samples.recording(declared, warnings, |item, &nanoseconds| {
+            let detail = json!({"cpu": self.pairs[item].cpu, "loads": self.steps});
+            ([(METRIC.to_owned(), nanoseconds.into())].into(), detail)
+        })
     }
 
     fn summaries(&self, outcome: &Outcome<f64>, buffers: &NodeBuffers) -> Vec<LatencyPair> {

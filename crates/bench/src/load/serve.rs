@@ -11,8 +11,8 @@ use rustix::time::{Timespec, clock_gettime};
 use super::report::{LoadOnCpu, LoadSpec};
 use super::steering::{Period, Seconds, Steering};
 use crate::child::{Conversation, DoneLine, ReadyLine, ServeError};
-use nearfar_proc::affinity;
 use crate::sampling::SEED;
+use nearfar_proc::affinity;
 
 /// Burning stops this close to what is owed: the clock itself takes about as long.
 const CLOSE_ENOUGH_S: f64 = 1e-6;

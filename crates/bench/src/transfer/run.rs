@@ -5,9 +5,12 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use nearfar_experiment::Recording;
 use nearfar_experiment::sampler::{self, Attempt, Outcome, Turn};
 use nearfar_machine::{CpuId, CpuSet, Machine, NodeId};
+use nearfar_runs::{Better, Cell, Metric};
 use nearfar_statistics::Figures;
+use serde_json::json;
 
 use super::hand_over::{self, Trouble};
 use super::pairs::{self, Pair};
@@ -15,10 +18,12 @@ use super::{SkippedTransfer, TransferMatrix, TransferPair};
 use crate::conditions::{self, Ticks};
 use crate::mapping::{Backing, Mapping};
 use crate::options::{ProbeError, ProbeOptions};
-use nearfar_proc::affinity;
-use crate::sampling::{self, Amount};
+use crate::sampling::{self, Amount, Declared, Measured, Samples};
 use crate::warning::Warning;
+use nearfar_proc::affinity;
 
+/// The metric of stored runs: nanoseconds of a round trip.
+const METRIC: &str = "round_trip_ns";
 /// Round trips of a trial: few, so that it fits into a moment in which both CPUs run.
 const TRIAL_TRIPS: u64 = 200;
 /// How long a trial may take.
@@ -50,7 +55,9 @@ struct Lines {
 }
 
 /// Measures on the calling thread and one more, whose affinity it leaves changed.
-pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, ProbeError> {
+pub(crate) fn measure_on(
+    hand_overs: HandOvers<'_>,
+) -> Result<Measured<TransferMatrix>, ProbeError> {
     let HandOvers {
         machine,
         options,
@@ -76,25 +83,28 @@ pub(crate) fn measure_on(hand_overs: HandOvers<'_>) -> Result<TransferMatrix, Pr
         max_samples: options.max_samples,
         deadline,
     };
-    let outcome = sampling::sample(&amount, &options.cancel, &mut run)?;
-    let pairs = run.summaries(&outcome);
+    let samples = sampling::sample(&amount, &options.cancel, &mut run)?;
+    let pairs = run.summaries(&samples.outcome);
     let mut warnings: Vec<Warning> = conditions::governor(machine).into_iter().collect();
     warnings.extend(Ticks::now().warnings_since(&ticks, cpus.iter()));
-    warnings.extend(sampling::warnings(
-        &outcome,
-        pairs
-            .iter()
-            .map(|pair| pair.round_trip_ns.samples.as_slice()),
-    ));
+    let times = pairs
+        .iter()
+        .map(|pair| pair.round_trip_ns.samples.as_slice());
+    warnings.extend(samples.warnings(times));
+    let recording = run.recording(&samples, &warnings);
     run.skipped
         .sort_by_key(|skipped| (skipped.first, skipped.second));
-    Ok(TransferMatrix {
+    let answer = TransferMatrix {
         pairs,
         skipped: run.skipped,
         all_cpus,
         elapsed_s: start.elapsed().as_secs_f64(),
         warnings,
         emulation: machine.origin.emulation.clone(),
+    };
+    Ok(Measured {
+        answer,
+        recordings: vec![recording],
     })
 }
 
@@ -173,6 +183,34 @@ impl<'a> Run<'a> {
             because,
         });
         Attempt::Exclude(vec![item])
+    }
+
+    fn recording(&self, samples: &Samples<f64>, warnings: &[Warning]) -> Recording {
+        let HandOvers {
+            options, all_cpus, ..
+        } = self.hand_overs;
+        let pairs = sampling::count(self.pairs.len(), "pair of CPUs", "pairs of CPUs");
+        let cell = |pair: &Pair| {
+            Cell::new()
+                .with("first_cpu", pair.first.0)
+                .with("second_cpu", pair.second.0)
+        };
+        let declared = Declared {
+            experiment: "transfer",
+            title: format!("cache line transfer, {pairs}"),
+            parameters: json!({
+                "all_cpus": all_cpus,
+                "max_samples": options.max_samples,
+                "budget_s": options.budget.as_secs_f64(),
+            }),
+            metrics: vec![Metric::real(METRIC, "ns", Better::Lower).primary()],
+            cells: self.pairs.iter().map(cell).collect(),
+        };
+        samples.recording(declared, warnings, |item, &nanoseconds| {
+            let nearness = self.pairs[item].nearness;
+            let detail = json!({"nearness": nearness, "round_trips": self.trips[item]});
+            ([(METRIC.to_owned(), nanoseconds.into())].into(), detail)
+        })
     }
 
     fn summaries(&mut self, outcome: &Outcome<f64>) -> Vec<TransferPair> {

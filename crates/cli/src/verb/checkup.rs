@@ -17,6 +17,7 @@ use nearfar_sources::Want;
 use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::recorded::{RecordArgs, Recorder};
 use crate::shell;
 use crate::signals;
 
@@ -24,6 +25,9 @@ use crate::signals;
 const PAGE: &str = "nearfar-checkup";
 /// Room that has to be free for the page, in bytes: that of 1024 nodes takes less.
 const PAGE_BYTES: u64 = 4 << 20;
+
+/// What stored runs of a checkup are called.
+const LABEL: &str = "checkup";
 
 /// The most that latencies get of the time.
 const LATENCY_BUDGET: Duration = Duration::from_secs(5);
@@ -62,6 +66,8 @@ pub struct Checkup {
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     probe: f64,
     #[command(flatten)]
+    record: RecordArgs,
+    #[command(flatten)]
     format: FormatArgs,
 }
 
@@ -79,7 +85,7 @@ impl Checkup {
             ..Want::all()
         })?;
         let page = self.page()?;
-        let (probe, floating) = measured(&machine, budget)?;
+        let (probe, floating) = self.measured(&machine, budget)?;
         let audit = audit::audit(&machine, &AuditOptions::default());
         let checkup = nearfar_report::checkup::Checkup {
             made: made(&self.source),
@@ -107,6 +113,51 @@ impl Checkup {
                 Ok(())
             }
             (None, _) => Ok(()),
+        }
+    }
+
+    /// Measures where that makes sense, and says why where it does not.
+    fn measured(
+        &self,
+        machine: &Machine,
+        budget: Duration,
+    ) -> Result<(Known<LatencyMatrix>, Known<Floating>), Failure> {
+        if budget.is_zero() {
+            const BECAUSE: &str = "--probe 0 asked for no measurement";
+            return Ok((Known::no(BECAUSE), Known::no(BECAUSE)));
+        }
+        let mut recorder = self.record.open()?;
+        let started = Instant::now();
+        let cancel = signals::cancel_flag();
+        let homes = floating::homes(machine);
+        announce(machine, budget, homes.is_ok());
+        let probe = latencies(
+            machine,
+            budget.min(LATENCY_BUDGET),
+            Arc::clone(&cancel),
+            &mut recorder,
+        )?;
+        let left = budget.saturating_sub(started.elapsed());
+        let floating = homes.and_then(|homes| {
+            let program = PathBuf::from("/proc/self/exe");
+            floating::measure(
+                machine,
+                &homes,
+                &FloatingOptions {
+                    program,
+                    budget: left,
+                    load_percent: LOAD_PERCENT,
+                    cancel,
+                },
+            )
+        });
+        match floating {
+            Ok(measured) => {
+                recorder.keep(&measured, machine, Some(LABEL));
+                Ok((probe, Known::Yes(measured.answer)))
+            }
+            Err(error @ FloatingError::Cancelled) => Err(Failure::refused(error)),
+            Err(error) => Ok((probe, Known::no(error.to_string()))),
         }
     }
 
@@ -170,41 +221,6 @@ fn made(source: &SourceArgs) -> Made {
     }
 }
 
-/// Measures where that makes sense, and says why where it does not.
-fn measured(
-    machine: &Machine,
-    budget: Duration,
-) -> Result<(Known<LatencyMatrix>, Known<Floating>), Failure> {
-    if budget.is_zero() {
-        const BECAUSE: &str = "--probe 0 asked for no measurement";
-        return Ok((Known::no(BECAUSE), Known::no(BECAUSE)));
-    }
-    let started = Instant::now();
-    let cancel = signals::cancel_flag();
-    let homes = floating::homes(machine);
-    announce(machine, budget, homes.is_ok());
-    let probe = latencies(machine, budget.min(LATENCY_BUDGET), Arc::clone(&cancel))?;
-    let left = budget.saturating_sub(started.elapsed());
-    let floating = homes.and_then(|homes| {
-        let program = PathBuf::from("/proc/self/exe");
-        floating::measure(
-            machine,
-            &homes,
-            &FloatingOptions {
-                program,
-                budget: left,
-                load_percent: LOAD_PERCENT,
-                cancel,
-            },
-        )
-    });
-    match floating {
-        Ok(floating) => Ok((probe, Known::Yes(floating))),
-        Err(error @ FloatingError::Cancelled) => Err(Failure::refused(error)),
-        Err(error) => Ok((probe, Known::no(error.to_string()))),
-    }
-}
-
 /// Tells who waits what for, on a terminal.
 fn announce(machine: &Machine, budget: Duration, floats: bool) {
     if machine.origin.kind != SourceKind::Live || !std::io::stderr().is_terminal() {
@@ -227,6 +243,7 @@ fn latencies(
     machine: &Machine,
     budget: Duration,
     cancel: Arc<AtomicBool>,
+    recorder: &mut Recorder,
 ) -> Result<Known<LatencyMatrix>, Failure> {
     match latency::measure(
         machine,
@@ -236,7 +253,10 @@ fn latencies(
             ..LatencyOptions::default()
         },
     ) {
-        Ok(matrix) => Ok(Known::Yes(matrix)),
+        Ok(measured) => {
+            recorder.keep(&measured, machine, Some(LABEL));
+            Ok(Known::Yes(measured.answer))
+        }
         Err(error @ latency::ProbeError::Cancelled) => Err(Failure::refused(error)),
         Err(error) => Ok(Known::no(error.to_string())),
     }

@@ -270,6 +270,16 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent.toml"],
     ),
     target(
+        ["bench latency", "store"],
+        "bench latency --store /nonexistent/runs.db",
+        &["/nonexistent"],
+    ),
+    target(
+        ["checkup", "store"],
+        "checkup --no-html --store /nonexistent/runs.db",
+        &["/nonexistent"],
+    ),
+    target(
         ["bench latency", "from"],
         "bench latency --from 999",
         &["node 999", "online are 0"],

@@ -35,8 +35,8 @@ pub struct Taken<V> {
 pub struct Outcome<V> {
     /// The samples, in the order they were taken.
     pub samples: Vec<Taken<V>>,
-    /// Slots of kept rounds whose attempt gave no sample.
-    pub lost: Vec<Slot>,
+    /// Attempts in kept rounds that gave no sample.
+    pub lost: Vec<Taken<()>>,
     /// Items that the source excluded, in ascending order.
     pub excluded: Vec<usize>,
     /// How it ended.

@@ -2,14 +2,11 @@
 
 use rusqlite::{OptionalExtension as _, Transaction, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::{Store, machines};
 use crate::error::StoreError;
-use crate::metric::{Values, check_metrics, check_values};
-use crate::run::{
-    Detail, Ending, NewRun, NewSample, Run, RunId, RunState, Sample, SampleResult, now_s,
-};
+use crate::metric::Metric;
+use crate::run::{Detail, Ending, NewRun, NewSample, Run, RunId, RunState, Sample, now_s};
 
 impl Store {
     /// Begins a run, which this process owns.
@@ -17,44 +14,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Metrics`]; SQLite's answer.
     pub fn begin(&mut self, new: &NewRun<'_>) -> Result<RunId, StoreError> {
-        check_metrics(new.metrics).map_err(|error| StoreError::Metrics {
-            experiment: new.experiment.to_owned(),
-            error,
-        })?;
-        let machine =
-            serde_json::to_vec(new.machine).map_err(|error| self.damaged("the machine", error))?;
-        let run = Run {
-            run: RunId(0),
-            uid: random_uid(),
-            experiment: new.experiment.to_owned(),
-            title: new.title.to_owned(),
-            label: new.label.map(str::to_owned),
-            state: RunState::Running,
-            failure: None,
-            started_at_s: now_s(),
-            finished_at_s: None,
-            samples: 0,
-            with_warnings: 0,
-            failed: 0,
-            cells: new.cells.len() as u64,
-            samples_per_cell: new.samples_per_cell,
-            host: new.host.name.clone(),
-            kernel: new.host.kernel.clone(),
-            emulation: new.machine.origin.emulation.clone(),
-            nearfar: env!("CARGO_PKG_VERSION").to_owned(),
-            fingerprint: new.fingerprint.to_owned(),
-            owner: self.us.clone(),
-        };
-        let detail = Detail {
-            parameters: new.parameters.clone(),
-            factors: new.factors.to_vec(),
-            plan: new.cells.to_vec(),
-            metrics: new.metrics.to_vec(),
-            seed: new.seed,
-            warnings: new.warnings.to_vec(),
-            kernel_version: new.host.kernel_version.clone(),
-            kernel_command_line: new.host.kernel_command_line.clone(),
-        };
+        let (run, detail, machine) = self.draft(new)?;
         self.write(|transaction| insert(transaction, &run, &detail, &machine, &[]))
     }
 
@@ -105,36 +65,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotOurs`] when the run has ended or another process took it over; SQLite's answer.
     pub fn add_sample(&mut self, run: RunId, new: &NewSample) -> Result<u64, StoreError> {
-        let (values, failed, warnings, detail) = match new.result.clone() {
-            SampleResult::Measured {
-                values,
-                warnings,
-                detail,
-            } => match check_values(&self.metrics(run)?, &values) {
-                Ok(()) => (values, None, warnings, detail),
-                // NaN, for example, has no JSON.
-                Err(error) => (
-                    Values::new(),
-                    Some(error.to_string()),
-                    Vec::new(),
-                    Value::Null,
-                ),
-            },
-            SampleResult::Failed(reason) => (Values::new(), Some(reason), Vec::new(), Value::Null),
-        };
-        let (has_warnings, is_failed) = (!warnings.is_empty(), failed.is_some());
-        let row = Row::try_from(Sample {
-            number: 0,
-            round: new.round,
-            cell: new.cell.clone(),
-            started_at_s: new.started_at_s,
-            took_s: new.took_s,
-            values,
-            failed,
-            warnings,
-            detail,
-        });
-        let mut row = row.map_err(|error| self.damaged("the sample", error))?;
+        let metrics = self.metrics(run)?;
+        let mut row = self.row(&metrics, new)?;
+        let (has_warnings, is_failed) = (row.has_warnings, row.failed.is_some());
         let owner = self.us.clone();
         let sql = "UPDATE run SET samples = samples + 1, with_warnings = with_warnings + ?2, failed = failed + ?3
                    WHERE id = ?1 AND state = 'running' AND pid = ?4 AND started_ticks = ?5 AND boot = ?6
@@ -312,7 +245,7 @@ pub(crate) struct Row {
     cell: String,
     started_at_s: f64,
     took_s: f64,
-    /// JSON of [`Values`].
+    /// JSON of [`crate::Values`].
     pub(crate) values: String,
     pub(crate) failed: Option<String>,
     warnings: String,
@@ -337,6 +270,18 @@ impl TryFrom<Sample> for Row {
             detail: serde_json::to_string(&sample.detail)?,
         })
     }
+}
+
+/// Sets what the samples of a run have.
+pub(super) fn replace_metrics(
+    transaction: &Transaction<'_>,
+    run: RunId,
+    metrics: &[Metric],
+) -> rusqlite::Result<()> {
+    let sql = "UPDATE detail SET metrics = ?2 WHERE run = ?1";
+    transaction
+        .execute(sql, params![run.0, text(&metrics)?])
+        .map(|_| ())
 }
 
 fn insert_samples(transaction: &Transaction<'_>, run: RunId, rows: &[Row]) -> rusqlite::Result<()> {
@@ -367,7 +312,7 @@ fn text<T: Serialize>(value: &T) -> rusqlite::Result<String> {
 }
 
 /// A name that no other run has in any store: 128 random bits.
-fn random_uid() -> String {
+pub(super) fn random_uid() -> String {
     let mut bytes = [0u8; 16];
     // Fails only where the kernel has no such call, which is older than any that nearfar runs on (3.17).
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

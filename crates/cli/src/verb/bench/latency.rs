@@ -11,6 +11,7 @@ use nearfar_sources::{Request, Want};
 use crate::args::{Colour, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::recorded::RecordArgs;
 use crate::signals;
 
 /// Measure memory latency and bandwidth from node to node, and cache line transfers from CPU to CPU
@@ -55,6 +56,11 @@ pub struct Latency {
     /// Add a line a pair to the tables: quartiles, confidence interval, number of samples
     #[arg(long)]
     details: bool,
+    /// What to call the runs in the store
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    #[command(flatten)]
+    record: RecordArgs,
     /// How the answer is printed
     #[arg(long, value_enum, default_value_t = LatencyFormat::Table, value_name = "FORMAT")]
     format: LatencyFormat,
@@ -110,7 +116,8 @@ impl Latency {
         let machine =
             nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
         let options = self.options(machine.origin.emulation.is_some())?;
-        let survey = survey::measure(&machine, &options).map_err(|error| match error {
+        let mut recorder = self.record.open()?;
+        let measured = survey::measure(&machine, &options).map_err(|error| match error {
             ProbeError::NoSuchNode { .. }
             | ProbeError::NoCpus { .. }
             | ProbeError::NoMemory { .. }
@@ -118,6 +125,8 @@ impl Latency {
             | ProbeError::BufferTooSmall { .. } => Failure::input(error),
             _ => Failure::refused(error),
         })?;
+        recorder.keep(&measured, &machine, self.label.as_deref());
+        let survey = measured.answer;
         output::print(&match self.format {
             LatencyFormat::Table => {
                 nearfar_report::latency::survey(&survey, &machine, self.details)

@@ -1,0 +1,77 @@
+//! Keeping what a command measured in the store.
+
+use clap::Args;
+use nearfar_bench::survey::Measured;
+use nearfar_machine::Machine;
+use nearfar_runs::{RunId, Store};
+
+use crate::args::{StoreArgs, of_store};
+use crate::failure::Failure;
+use crate::output;
+
+/// Whether and where a measurement is stored.
+#[derive(Args, Clone)]
+pub struct RecordArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Do not store what is measured
+    #[arg(long, conflicts_with = "store")]
+    no_store: bool,
+}
+
+/// A store that is open, or none.
+pub struct Recorder(Option<Store>);
+
+impl RecordArgs {
+    /// Opens the store, before anything is measured. One that was not named and cannot be had is no failure: the
+    /// measurement is printed in any case.
+    pub fn open(&self) -> Result<Recorder, Failure> {
+        if self.no_store {
+            return Ok(Recorder(None));
+        }
+        match self.store.open() {
+            Ok(store) => Ok(Recorder(Some(store))),
+            Err(failure) if self.store.is_named() => Err(failure),
+            Err(failure) => {
+                not_stored(&failure);
+                Ok(Recorder(None))
+            }
+        }
+    }
+}
+
+impl Recorder {
+    /// Stores what was measured and says under which numbers. A refusal of the store is no failure: it does not make
+    /// what was measured worth less.
+    pub fn keep<T>(&mut self, measured: &Measured<T>, machine: &Machine, label: Option<&str>) {
+        match self.store(measured, machine, label) {
+            Ok(runs) if runs.is_empty() => {}
+            Ok(runs) => {
+                let numbers: Vec<String> = runs.iter().map(ToString::to_string).collect();
+                let plural = if runs.len() == 1 { "run" } else { "runs" };
+                output::say!("stored as {plural} {}", numbers.join(", "));
+            }
+            Err(failure) => not_stored(&failure),
+        }
+    }
+
+    fn store<T>(
+        &mut self,
+        measured: &Measured<T>,
+        machine: &Machine,
+        label: Option<&str>,
+    ) -> Result<Vec<RunId>, Failure> {
+        let Some(store) = &mut self.0 else {
+            return Ok(Vec::new());
+        };
+        let recordings = measured.recordings.iter();
+        let ids = recordings.map(|recording| recording.store(store, machine, label));
+        ids.collect::<Result<_, _>>().map_err(of_store)
+    }
+}
+
+fn not_stored(failure: &Failure) {
+    if let Failure::Input(error) | Failure::Refused(error) = failure {
+        output::say!("nearfar: not stored: {error:#}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Runs that are measured first and stored afterwards.
+//!
+//! The frame writes each sample to disk before it takes the next. A quick measurement cannot: a write costs more than a
+//! sample. It records its samples and hands the recording over when it is done.
+
+use nearfar_machine::Machine;
+use nearfar_runs::{Cell, Factor, Host, Metric, NewRun, NewSample, RunId, Store, StoreError};
+use serde_json::Value;
+
+use crate::experiment::Experiment;
+use crate::fingerprint::fingerprint;
+
+/// A run that is measured and not stored yet.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Recording {
+    /// The experiment's name in lists of runs.
+    pub experiment: String,
+    /// A line that says what it is about.
+    pub title: String,
+    /// Everything that decides what a sample is, and is the same in all cells.
+    pub parameters: Value,
+    /// What is varied.
+    pub factors: Vec<Factor>,
+    /// In the order of tables.
+    pub cells: Vec<Cell>,
+    /// Exactly one is primary.
+    pub metrics: Vec<Metric>,
+    /// How many samples each cell was to get.
+    pub samples_per_cell: u32,
+    /// Of the order.
+    pub seed: u64,
+    /// What may be wrong with the whole run, in sentences.
+    pub warnings: Vec<String>,
+    /// In the order they were taken.
+    pub samples: Vec<NewSample>,
+}
+
+impl Recording {
+    /// An empty recording of an experiment that declares itself.
+    pub fn of(experiment: &impl Experiment, samples_per_cell: u32, seed: u64) -> Self {
+        Self {
+            experiment: experiment.name().to_owned(),
+            title: experiment.title(),
+            parameters: experiment.parameters(),
+            factors: experiment.factors(),
+            cells: experiment.cells(),
+            metrics: experiment.metrics(),
+            samples_per_cell,
+            seed,
+            warnings: Vec::new(),
+            samples: Vec::new(),
+        }
+    }
+
+    /// Stores it as a complete run that was made on `machine`, on this system.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn store(
+        &self,
+        store: &mut Store,
+        machine: &Machine,
+        label: Option<&str>,
+    ) -> Result<RunId, StoreError> {
+        let host = Host::here();
+        let new = NewRun {
+            experiment: &self.experiment,
+            title: &self.title,
+            label,
+            parameters: &self.parameters,
+            factors: &self.factors,
+            cells: &self.cells,
+            samples_per_cell: self.samples_per_cell,
+            seed: self.seed,
+            metrics: &self.metrics,
+            warnings: &self.warnings,
+            machine,
+            fingerprint: &fingerprint(machine, &host),
+            host: &host,
+        };
+        store.add_complete(&new, &self.samples)
+    }
+}
+
+/// The result of one attempt of an experiment, as it is stored.
+///
+/// # Errors
+/// A sample that cannot be written as JSON.
+pub fn stored_result<E: Experiment>(
+    result: Result<&E::Sample, String>,
+) -> Result<nearfar_runs::SampleResult, serde_json::Error> {
+    Ok(match result {
+        Ok(sample) => nearfar_runs::SampleResult::Measured {
+            values: E::values(sample),
+            warnings: E::warnings(sample),
+            detail: serde_json::to_value(sample)?,
+        },
+        Err(reason) => nearfar_runs::SampleResult::Failed(reason),
+    })
+}
