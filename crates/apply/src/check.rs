@@ -159,6 +159,7 @@ pub(crate) fn check_planned(planned: &Planned) -> Result<(), String> {
             rebind: Some(name), ..
         } => driver(name),
         Change::Sysctl { value, .. } => word(value, "sysctl value", b"_-"),
+        Change::SchedulerDebug { value, .. } => word(value, "scheduler value", b"_-"),
         _ => Ok(()),
     }
 }

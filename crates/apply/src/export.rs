@@ -106,7 +106,8 @@ fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a>
         }
         Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
         Change::DeviceNode { node, .. } => node.to_string(),
-        Change::Sysctl { value, .. } => value.clone(),
+        Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
+        Change::Cpuset { cpus, .. } => cpus.to_string(),
     };
     Ok(Writing {
         planned,

@@ -41,5 +41,5 @@ pub use history::{Run, RunChange, RunChangeState, RunState, history, history_wit
 pub use outcome::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Tried, UndoResult};
 pub use rollback::{RollbackOptions, rollback, rollback_with};
 pub use run_id::RunId;
-pub use setting::Setting;
+pub use setting::{Setting, wanted};
 pub use target::Target;

@@ -89,7 +89,9 @@ pub(crate) fn observe(
             },
             has_no_device: false,
         },
-        Setting::Sysctl { .. } => Seen::default(),
+        Setting::Sysctl { .. } | Setting::SchedulerDebug { .. } | Setting::Cpuset { .. } => {
+            Seen::default()
+        }
     };
     let pci_id = seen.owner.device.and_then(|device| pci_id(system, device));
     Seen {

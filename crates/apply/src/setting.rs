@@ -12,6 +12,19 @@ pub(crate) const SYSCTLS: &[&str] = &[
     "kernel.numa_balancing_promote_rate_limit_MBps",
     "net.core.rps_sock_flow_entries",
     "vm.zone_reclaim_mode",
+    // Linux before 5.13; later kernels have them in debugfs (SCHEDULER_DEBUG).
+    "kernel.numa_balancing_scan_delay_ms",
+    "kernel.numa_balancing_scan_period_max_ms",
+    "kernel.numa_balancing_scan_period_min_ms",
+    "kernel.sched_migration_cost_ns",
+];
+
+/// The scheduler's settings in debugfs that nearfar writes.
+const SCHEDULER_DEBUG: &[&str] = &[
+    "migration_cost_ns",
+    "numa_balancing/scan_delay_ms",
+    "numa_balancing/scan_period_max_ms",
+    "numa_balancing/scan_period_min_ms",
 ];
 
 /// One file of the system that a change writes.
@@ -46,6 +59,16 @@ pub enum Setting {
     DeviceNode {
         /// The device.
         device: PciAddress,
+    },
+    /// `/sys/kernel/debug/sched/...`, words.
+    SchedulerDebug {
+        /// Below that directory.
+        name: String,
+    },
+    /// `/sys/fs/cgroup/GROUP/cpuset.cpus`, a CPU list.
+    Cpuset {
+        /// The control group.
+        group: String,
     },
     /// `/proc/sys/...`, words.
     Sysctl {
@@ -83,6 +106,10 @@ impl Setting {
                 subsystem: subsystem.clone(),
             },
             Change::DeviceNode { device, .. } => Self::DeviceNode { device: *device },
+            Change::SchedulerDebug { name, .. } => Self::SchedulerDebug { name: name.clone() },
+            Change::Cpuset { group, .. } => Self::Cpuset {
+                group: group.clone(),
+            },
             Change::Sysctl { name, .. } => Self::Sysctl { name: name.clone() },
         }
     }
@@ -103,6 +130,16 @@ impl Setting {
                     format!("{subsystem:.64?} is no NVMe subsystem such as nvme-subsys0")
                 })
             }
+            Self::SchedulerDebug { name } => SCHEDULER_DEBUG
+                .contains(&name.as_str())
+                .then_some(())
+                .ok_or_else(|| {
+                    format!(
+                        "scheduler setting {name:.64?} is none of those nearfar writes ({})",
+                        SCHEDULER_DEBUG.join(", ")
+                    )
+                }),
+            Self::Cpuset { group } => check_group(group),
             Self::Sysctl { name } => {
                 SYSCTLS
                     .contains(&name.as_str())
@@ -131,6 +168,8 @@ impl Setting {
                 format!("/sys/class/nvme-subsystem/{subsystem}/iopolicy")
             }
             Self::DeviceNode { device } => format!("/sys/bus/pci/devices/{device}/numa_node"),
+            Self::SchedulerDebug { name } => format!("/sys/kernel/debug/sched/{name}"),
+            Self::Cpuset { group } => format!("/sys/fs/cgroup/{group}/cpuset.cpus"),
             Self::Sysctl { name } => format!("/proc/sys/{}", name.replace('.', "/")),
         }
     }
@@ -162,35 +201,46 @@ impl Setting {
             return None;
         }
         match self {
-            Self::InterruptAffinity { .. } => CpuSet::parse_list(text).ok().map(Meaning::Cpus),
+            Self::InterruptAffinity { .. } | Self::Cpuset { .. } => {
+                CpuSet::parse_list(text).ok().map(Meaning::Cpus)
+            }
             Self::Xps { .. } | Self::Rps { .. } => CpuSet::parse_mask(text).ok().map(Meaning::Cpus),
             Self::DeviceNode { .. } => text.parse().ok().map(Meaning::Number),
-            Self::NvmeIoPolicy { .. } | Self::Sysctl { .. } => Some(Meaning::Words(
-                text.split_whitespace().map(str::to_owned).collect(),
-            )),
+            Self::NvmeIoPolicy { .. } | Self::Sysctl { .. } | Self::SchedulerDebug { .. } => Some(
+                Meaning::Words(text.split_whitespace().map(str::to_owned).collect()),
+            ),
         }
     }
 }
 
-/// The kernel's `dev_valid_name` (net/core/dev.c) lets more through; nearfar takes the names people and udev give.
+/// A group below the mount: plain names, none of which is `.` or `..`.
+fn check_group(group: &str) -> Result<(), String> {
+    let plain = |name: &str| {
+        let known = |b: u8| b.is_ascii_alphanumeric() || b"._-@:\\".contains(&b);
+        (1..=255).contains(&name.len()) && name.bytes().all(known) && name != "." && name != ".."
+    };
+    let good = group.len() <= 1024 && group.split('/').all(plain);
+    good.then_some(()).ok_or_else(|| {
+        format!("{group:.64?} is not a control group such as system.slice/db.service")
+    })
+}
+
 pub(crate) fn check_interface(name: &str) -> Result<(), String> {
-    let plain = name
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    let good = plain && (1..=15).contains(&name.len()) && name != "." && name != "..";
-    good.then_some(())
+    nearfar_lease::is_interface_name(name)
+        .then_some(())
         .ok_or_else(|| format!("{name:.64?} is no name of a network interface"))
 }
 
 /// What to write for a change, in the form the file has now: masks as wide as the kernel's, and a line end where there
 /// is one.
-pub(crate) fn wanted(change: &Change, current: &str) -> String {
+pub fn wanted(change: &Change, current: &str) -> String {
     let text = match change {
         Change::InterruptAffinity { cpus, .. } => cpus.to_string(),
         Change::Xps { cpus, .. } | Change::Rps { cpus, .. } => cpus.to_mask(mask_width(current)),
         Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
         Change::DeviceNode { node, .. } => node.to_string(),
-        Change::Sysctl { value, .. } => value.clone(),
+        Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
+        Change::Cpuset { cpus, .. } => cpus.to_string(),
     };
     with_line_end(text, current)
 }

@@ -41,6 +41,14 @@ pub enum LeaseError {
         /// What it says.
         reads: String,
     },
+    /// A resource could not be made.
+    #[error("cannot {doing} {}: {error}", path.display())]
+    Make {
+        doing: &'static str,
+        path: PathBuf,
+        #[source]
+        error: std::io::Error,
+    },
     /// A thread's mask could not be set.
     #[error("cannot confine thread {tid}: {because}")]
     Affinity {

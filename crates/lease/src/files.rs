@@ -6,10 +6,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_proc::choice;
+use nearfar_machine::CpuSet;
+use nearfar_proc::{choice, error_text};
 
 use crate::{Fate, LeaseError, Undone};
-use nearfar_proc::error_text;
 
 /// The files that are set for a while. Undoing does what a journal says, with the rights of whoever finds it: what is not
 /// named here is neither read nor written, whatever the journal says.
@@ -24,6 +24,9 @@ const FILES: &[&str] = &[
     "/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms",
     "/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms",
     "/sys/kernel/debug/sched/migration_cost_ns",
+    "/proc/sys/kernel/numa_balancing_promote_rate_limit_MBps",
+    "/proc/sys/net/core/rps_sock_flow_entries",
+    "/proc/sys/vm/zone_reclaim_mode",
 ];
 /// And this one of any control group, wherever the groups are mounted.
 const OF_GROUPS: &str = "cpuset.cpus";
@@ -54,7 +57,11 @@ pub(crate) fn checked(
         because,
     };
     let new = std::str::from_utf8(value).map_err(|_| bad("the value is no text".to_owned()))?;
-    let path = fs::canonicalize(path).map_err(|error| bad(error_text(&error)))?;
+    // The class directories are links to where a device is today; the journal keeps the name that was checked.
+    let path = match is_of_device(path) {
+        true => path.to_owned(),
+        false => fs::canonicalize(path).map_err(|error| bad(error_text(&error)))?,
+    };
     may_be_set(&path, leases).map_err(bad)?;
     Ok((path, new.to_owned()))
 }
@@ -63,13 +70,77 @@ pub(crate) fn checked(
 pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
     let of_group = path.is_absolute() && path.file_name().is_some_and(|name| name == OF_GROUPS);
     let beside = || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
-    let may = FILES.iter().any(|file| path.as_os_str() == *file) || of_group || beside();
+    let may = FILES.iter().any(|file| path.as_os_str() == *file)
+        || of_group
+        || is_of_device(path)
+        || beside();
     may.then_some(()).ok_or_else(|| {
         format!(
             "{} is none of the files that nearfar sets for a while",
             path.display()
         )
     })
+}
+
+/// Whether it is the setting of an interrupt, a network queue or an NVMe subsystem, whose numbers and names differ
+/// from machine to machine.
+fn is_of_device(path: &Path) -> bool {
+    let Some(path) = path.to_str() else {
+        return false;
+    };
+    let parts: Vec<&str> = path.split('/').collect();
+    let number = |text: &str| {
+        (1..=10).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let numbered = |text: &str, prefix: &str| text.strip_prefix(prefix).is_some_and(number);
+    match parts[..] {
+        ["", "proc", "irq", irq, "smp_affinity_list"] => number(irq),
+        [
+            "",
+            "sys",
+            "class",
+            "net",
+            interface,
+            "queues",
+            queue,
+            "xps_cpus",
+        ] => is_interface_name(interface) && numbered(queue, "tx-"),
+        [
+            "",
+            "sys",
+            "class",
+            "net",
+            interface,
+            "queues",
+            queue,
+            "rps_cpus",
+        ] => is_interface_name(interface) && numbered(queue, "rx-"),
+        ["", "sys", "class", "nvme-subsystem", subsystem, "iopolicy"] => {
+            numbered(subsystem, "nvme-subsys")
+        }
+        _ => false,
+    }
+}
+
+/// Whether a network interface may have this name. The kernel's `dev_valid_name` (net/core/dev.c) lets more through;
+/// nearfar takes the names people and udev give.
+pub fn is_interface_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    (1..=15).contains(&name.len()) && name.bytes().all(plain) && name != "." && name != ".."
+}
+
+/// Whether two contents of a file mean the same: "0-3" and "0,1,2,3" in a list, "f" and "0000000f" in a mask.
+fn same(path: &Path, one: &str, other: &str) -> bool {
+    if one.trim() == other.trim() {
+        return true;
+    }
+    let name = path.file_name().and_then(|name| name.to_str());
+    let cpus = |text: &str| match name? {
+        "smp_affinity_list" => CpuSet::parse_list(text.trim()).ok(),
+        "xps_cpus" | "rps_cpus" => CpuSet::parse_mask(text.trim()).ok(),
+        _ => None,
+    };
+    cpus(one).is_some_and(|one| Some(one) == cpus(other))
 }
 
 impl Held {
@@ -90,7 +161,7 @@ impl Held {
 
     /// Whether the lease can have made it say this.
     pub(crate) fn is_ours(&self, now: &str) -> bool {
-        self.ours.iter().any(|ours| ours.trim() == now.trim())
+        self.ours.iter().any(|ours| same(&self.path, ours, now))
     }
 
     /// Writes, and says what it says then.
@@ -127,14 +198,14 @@ impl Held {
             Err(error) => return failed(&error),
             Ok(now) => now,
         };
-        if now.trim() == self.old.trim() {
+        if same(&self.path, &now, &self.old) {
             return Fate::AsBefore;
         }
         if !self.is_ours(&now) {
             return Fate::NotOurs { now };
         }
         match write(&self.path, &self.old).and_then(|()| read(&self.path)) {
-            Ok(back) if back.trim() == self.old.trim() => Fate::PutBack,
+            Ok(back) if same(&self.path, &back, &self.old) => Fate::PutBack,
             Ok(back) => Fate::Failed {
                 because: format!("it says {:?} after {:?} was written", back, self.old),
             },

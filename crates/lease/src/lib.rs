@@ -30,6 +30,7 @@ mod lock;
 mod masks;
 mod record;
 mod recover;
+mod resource;
 mod state;
 pub mod trusted;
 
@@ -45,16 +46,19 @@ use rustix::fs::{Access, FlockOperation, flock};
 use serde::Serialize;
 
 pub use error::{LeaseError, StateError};
+pub use files::is_interface_name;
 pub use guard::{GUARD, guard, guard_with};
 pub use kin::whole_sessions;
 pub use lock::Lock;
 pub use masks::{Masks, Member};
+pub use resource::Process;
 pub use state::{Location, STATE_DIR, StateDir};
 
 use cpuset::Cpusets;
 use files::Held;
 use guard::Guard;
 use record::{Contents, Header, Record};
+use resource::Resource;
 
 /// Others hold the directory's lock while they set or undo a few files.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,6 +78,7 @@ pub struct Lease {
     journal: record::Journal,
     files: Vec<Held>,
     masks: Vec<Masks>,
+    resources: Vec<Resource>,
     /// Whether the journal's name is on disk.
     named: bool,
     released: bool,
@@ -108,8 +113,10 @@ pub enum Fate {
     PutBack,
     /// It was as before already: the change was never made, or was undone earlier.
     AsBefore,
-    /// There is no such file or thread any more.
+    /// There is no such file, thread or resource any more.
     Gone,
+    /// A resource that the lease made was removed.
+    Removed,
     /// Somebody else has changed it since; it was left alone.
     NotOurs {
         /// What it says now.
@@ -189,6 +196,7 @@ impl Leases {
             journal,
             files,
             masks,
+            resources: Vec::new(),
             named: false,
             released: false,
             guard,
@@ -413,6 +421,7 @@ impl Lease {
             header: Some(self.header.clone()),
             files: (&self.files).into(),
             masks: (&self.masks).into(),
+            resources: (&self.resources).into(),
         };
         let recovered = contents.undo();
         if let Some(failed) = recovered.failed() {
@@ -460,6 +469,9 @@ impl Lease {
                     false,
                 )?;
             }
+        }
+        for resource in self.resources.clone() {
+            self.note(Record::Resource(resource), false)?;
         }
         self.masks
             .clone()

@@ -18,6 +18,12 @@ use crate::files::{Held, may_be_set};
 use crate::kin;
 use crate::lines::{self, Line, now_s, render};
 use crate::masks::Masks;
+use super::files::{Held, may_be_set};
+use super::kin;
+use super::masks::Masks;
+use super::resource::Resource;
+use super::{LeaseError, Recovered, claim};
+use crate::journal::{Line, lines, now_s, render};
 use crate::state::StateDir;
 use crate::{LeaseError, Recovered, claim};
 use nearfar_proc::error_text;
@@ -37,6 +43,8 @@ pub(crate) enum Record {
     New { path: PathBuf, new: String },
     /// Threads that are about to be confined.
     Masks(Masks),
+    /// What is about to be made, or a process that was started.
+    Resource(Resource),
 }
 
 /// Whose lease, and for what.
@@ -144,6 +152,10 @@ pub(crate) struct Contents<'a> {
     pub(crate) header: Option<Header>,
     pub(crate) files: Cow<'a, [Held]>,
     pub(crate) masks: Cow<'a, [Masks]>,
+    pub(super) header: Option<Header>,
+    pub(super) files: Cow<'a, [Held]>,
+    pub(super) masks: Cow<'a, [Masks]>,
+    pub(super) resources: Cow<'a, [Resource]>,
 }
 
 impl Contents<'_> {
@@ -157,7 +169,11 @@ impl Contents<'_> {
             };
         };
         let same_boot = header.boot == boot();
-        let mut undone = Vec::new();
+        // First what uses the settings.
+        let resources = self.resources.iter().rev();
+        let mut undone: Vec<_> = resources
+            .map(|resource| resource.remove(same_boot))
+            .collect();
         if same_boot {
             undone.extend(kin::undo(&self.masks, header));
         }
@@ -185,6 +201,7 @@ pub(crate) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, Stri
 fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
     let mut header = None;
     let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
+    let mut resources = Vec::new();
     let mut places: HashMap<PathBuf, usize> = HashMap::new();
     let read = lines::read(bytes, &mut |line: Line<Record>| {
         match (line.record, line.n) {
@@ -213,6 +230,10 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
                 None => return Err(format!("{} has no old content", path.display())),
             },
             (Record::Masks(group), _) => masks.push(group),
+            (Record::Resource(resource), _) => {
+                resource.check()?;
+                resources.push(resource);
+            }
         }
         Ok(())
     });
@@ -221,5 +242,6 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
         header,
         files: files.into(),
         masks: masks.into(),
+        resources: resources.into(),
     })
 }

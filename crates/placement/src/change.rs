@@ -148,6 +148,20 @@ pub enum Change {
         /// The driver to unbind and bind again; `None` to leave that to the operator.
         rebind: Option<String>,
     },
+    /// `/sys/kernel/debug/sched/...`, of the running kernel only: gone with the next boot.
+    SchedulerDebug {
+        /// Below `/sys/kernel/debug/sched`: `migration_cost_ns`.
+        name: String,
+        /// The value as written.
+        value: String,
+    },
+    /// `/sys/fs/cgroup/GROUP/cpuset.cpus`.
+    Cpuset {
+        /// The control group, below the mount of the version 2 hierarchy: `system.slice/db.service`.
+        group: String,
+        /// The CPUs its tasks may use; empty for those of the parent.
+        cpus: CpuSet,
+    },
     /// `/proc/sys/...`.
     Sysctl {
         /// With dots: `kernel.numa_balancing`.

@@ -162,6 +162,8 @@ fn rank(change: &Change) -> (u8, Irq, &str, u32) {
         } => (3, Irq(0), interface, *queue),
         Change::NvmeIoPolicy { subsystem, .. } => (4, Irq(0), subsystem, 0),
         Change::Sysctl { name, .. } => (5, Irq(0), name, 0),
+        Change::SchedulerDebug { name, .. } => (6, Irq(0), name, 0),
+        Change::Cpuset { group, .. } => (7, Irq(0), group, 0),
     }
 }
 
@@ -279,6 +281,8 @@ fn target(change: &Change) -> String {
         Change::NvmeIoPolicy { subsystem, .. } => format!("iopolicy {subsystem}"),
         Change::DeviceNode { device, .. } => format!("numa_node {device}"),
         Change::Sysctl { name, .. } => format!("sysctl {name}"),
+        Change::SchedulerDebug { name, .. } => format!("scheduler {name}"),
+        Change::Cpuset { group, .. } => format!("cpuset {group}"),
     }
 }
 
@@ -336,6 +340,8 @@ fn before(machine: &Machine, change: &Change) -> Option<String> {
             let node = machine.pci_device(*device)?.node.get()?;
             Some(node.map_or_else(|| "-1".to_owned(), |node| node.to_string()))
         }
+        // A machine has neither: what the file holds is read when it is changed.
+        Change::SchedulerDebug { .. } | Change::Cpuset { .. } => None,
         Change::Sysctl { name, .. } => {
             let balancing = name == "kernel.numa_balancing";
             machine

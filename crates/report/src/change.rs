@@ -22,6 +22,8 @@ pub(crate) fn subject(change: &Change) -> String {
         Change::NvmeIoPolicy { subsystem, .. } => format!("{subsystem} iopolicy"),
         Change::DeviceNode { device, .. } => format!("{device} numa_node"),
         Change::Sysctl { name, .. } => name.clone(),
+        Change::SchedulerDebug { name, .. } => format!("scheduler {name}"),
+        Change::Cpuset { group, .. } => format!("{group} cpuset"),
     }
 }
 
@@ -30,7 +32,8 @@ pub(crate) fn value(change: &Change) -> String {
     match change {
         Change::InterruptAffinity { cpus, .. }
         | Change::Xps { cpus, .. }
-        | Change::Rps { cpus, .. } => {
+        | Change::Rps { cpus, .. }
+        | Change::Cpuset { cpus, .. } => {
             if cpus.is_empty() {
                 "none".to_owned()
             } else {
@@ -39,7 +42,7 @@ pub(crate) fn value(change: &Change) -> String {
         }
         Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
         Change::DeviceNode { node, .. } => node.to_string(),
-        Change::Sysctl { value, .. } => value.clone(),
+        Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
     }
 }
 

@@ -375,6 +375,10 @@ fn explain_read(change: &Change, error: &io::Error) -> String {
         Change::NvmeIoPolicy { .. } => "there is no such subsystem, or native multipath is off",
         Change::DeviceNode { .. } => "there is no such device",
         Change::Sysctl { .. } => "this kernel has no such setting",
+        Change::SchedulerDebug { .. } => {
+            "this kernel has no such setting, or debugfs is not mounted"
+        }
+        Change::Cpuset { .. } => "there is no such control group, or it has no cpuset controller",
     };
     match error.kind() {
         io::ErrorKind::NotFound => gone.to_owned(),

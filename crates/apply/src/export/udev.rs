@@ -59,6 +59,10 @@ fn act(writing: &Writing<'_>) -> String {
                 "ACTION==\"add\", SUBSYSTEM==\"pci\", KERNEL==\"{device}\", ATTR{{numa_node}}=\"{value}\"\n"
             )
         }
+        Change::SchedulerDebug { .. } | Change::Cpuset { .. } => format!(
+            "# left out: no event of udev is about it: {} = {value}\n",
+            writing.file
+        ),
         Change::Sysctl { name, .. } => {
             format!("# left out: for /etc/sysctl.d/99-nearfar.conf: {name} = {value}\n")
         }

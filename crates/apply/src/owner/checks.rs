@@ -74,7 +74,7 @@ fn is_identified(change: &Change, expected: &Owner, seen: &Owner) -> bool {
         }
         Change::NvmeIoPolicy { .. } => both(expected.nqn.is_some(), seen.nqn.is_some()),
         Change::DeviceNode { .. } => both(expected.pci_id.is_some(), seen.pci_id.is_some()),
-        Change::Sysctl { .. } => true,
+        Change::Sysctl { .. } | Change::SchedulerDebug { .. } | Change::Cpuset { .. } => true,
     }
 }
 

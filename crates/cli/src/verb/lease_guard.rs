@@ -58,6 +58,7 @@ fn say(recovered: &Recovered) {
     for undone in undone {
         let fate = match &undone.fate {
             Fate::PutBack => "put back".to_owned(),
+            Fate::Removed => "removed".to_owned(),
             Fate::AsBefore | Fate::Gone => continue,
             Fate::NotOurs { now } => {
                 format!(

@@ -43,7 +43,9 @@ pub(super) fn of(machine: &Machine, change: &Change) -> Option<Owner> {
             ..Owner::default()
         },
         Change::DeviceNode { device, .. } => function(machine, *device),
-        Change::Sysctl { .. } => return None,
+        Change::Sysctl { .. } | Change::SchedulerDebug { .. } | Change::Cpuset { .. } => {
+            return None;
+        }
     };
     (owner != Owner::default()).then_some(owner)
 }

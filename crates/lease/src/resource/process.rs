@@ -1,0 +1,136 @@
+//! Processes that end with a lease.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use nearfar_proc::{TaskId, tasks};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::Fate;
+
+/// The variable that holds the token.
+const VARIABLE: &str = "NEARFAR_RESOURCE";
+/// How long a killed process may take to end: one in an uninterruptible wait does not.
+const END_WITHIN: Duration = Duration::from_secs(5);
+/// Passes over /proc: between two of them what is left can start more.
+const MAX_PASSES: u32 = 20;
+
+/// A process of a lease. Dropping this leaves it running.
+#[derive(Debug)]
+pub struct Process {
+    pub child: Child,
+    task: Option<TaskId>,
+}
+
+impl Process {
+    /// Its number and start time; `None` where it had ended before that could be read.
+    pub(super) fn task(&self) -> Option<TaskId> {
+        self.task
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+pub(super) fn start(mut command: Command, token: &str) -> io::Result<Process> {
+    command.env(VARIABLE, token);
+    let owner = rustix::process::getpid();
+    // SAFETY: between fork and exec only system calls are made that are async-signal-safe (signal-safety(7)).
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            // It may have ended before that call, and then there is no signal.
+            match rustix::process::getppid() == Some(owner) {
+                true => Ok(()),
+                false => Err(io::ErrorKind::Interrupted.into()),
+            }
+        });
+    }
+    let child = command.spawn()?;
+    let task = tasks::stat(child.id() as i32).ok().map(|stat| stat.id);
+    Ok(Process { child, task })
+}
+
+/// Ends the process that was started then, and all that have the token.
+pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<Fate> {
+    let variable = format!("{VARIABLE}={token}");
+    let mut fate = Fate::Gone;
+    for _ in 0..MAX_PASSES {
+        let mut found = Vec::new();
+        for pid in tasks::processes()? {
+            let is_it = || is_started(pid, started) || has(pid, variable.as_bytes());
+            if !is_it() {
+                continue;
+            }
+            let Some(process) = open(pid)? else { continue };
+            // Once more, now that the number cannot be given to another process unnoticed.
+            if is_it() {
+                found.push(process);
+            }
+        }
+        if found.is_empty() {
+            return Ok(fate);
+        }
+        fate = Fate::Removed;
+        for process in &found {
+            match pidfd_send_signal(process, Signal::KILL) {
+                Err(error) if error != rustix::io::Errno::SRCH => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let until = Instant::now() + END_WITHIN;
+        for process in &found {
+            wait(process, until)?;
+        }
+    }
+    Err(io::Error::other(
+        "it starts new processes faster than they can be ended",
+    ))
+}
+
+fn is_started(pid: i32, started: Option<TaskId>) -> bool {
+    let alive = |task: TaskId| {
+        tasks::stat(pid).is_ok_and(|stat| stat.id == task && !stat.is_ended())
+    };
+    started.is_some_and(|task| task.tid == pid && alive(task))
+}
+
+/// Whether a process has this in its environment; no where that cannot be read, and of one that has ended.
+fn has(pid: i32, variable: &[u8]) -> bool {
+    fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
+        environment
+            .split(|&byte| byte == 0)
+            .any(|one| one == variable)
+    })
+}
+
+fn open(pid: i32) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = Pid::from_raw(pid) else {
+        return Ok(None);
+    };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => Ok(Some(process)),
+        Err(rustix::io::Errno::SRCH) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn wait(process: &OwnedFd, until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    let mut poll = libc::pollfd {
+        fd: process.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which outlives the call.
+    match unsafe { libc::poll(&mut poll, 1, left.as_millis() as libc::c_int) } {
+        0 => Err(io::Error::other("it was killed and has not ended")),
+        _ => Ok(()),
+    }
+}
