@@ -40,7 +40,10 @@ fn hostile(text: &str) -> Plan {
             }
             Change::NvmeIoPolicy { policy, .. } => *policy = IoPolicy::Other(text.into()),
             Change::DeviceNode { rebind, .. } => *rebind = Some(text.into()),
-            Change::Sysctl { value, .. } => *value = text.into(),
+            Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => {
+                *value = text.into();
+            }
+            Change::Cpuset { group, .. } => *group = text.into(),
         }
     }
     plan

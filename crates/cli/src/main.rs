@@ -14,6 +14,7 @@ mod complete;
 mod failure;
 mod log;
 mod output;
+mod progress;
 mod recorded;
 mod shell;
 mod signals;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nearfar_machine::Machine;
+use nearfar_placement::change::Change;
 use nearfar_runs::{
     Cell, Ending, Host, Metric, NewRun, NewSample, RunId, Sample, SampleResult, Store,
     check_values, now_s, summarise,
@@ -12,13 +13,14 @@ use nearfar_runs::{
 
 use crate::error::ExperimentError;
 use crate::estimate::Estimate;
-use crate::experiment::Experiment;
+use crate::experiment::{BoxError, Experiment};
 use crate::fingerprint::fingerprint;
 use crate::outcome::{Ended, Outcome, Sampled};
 use crate::progress::{Begun, Progress, Silent, Step};
+use crate::resources::Resources;
 use crate::resume;
 use crate::sampler::{self, Attempt, End, Monotonic, Plan, Slot, Source, Turn};
-use crate::settings::{Cells, Leased, Setting, Settings};
+use crate::settings::{Cells, Leased, Settings};
 
 /// Which run is gone on with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,11 +78,15 @@ pub fn carry_out<E: Experiment>(
     machine: &Machine,
     cancel: &AtomicBool,
 ) -> Result<Outcome<E::Sample>, ExperimentError> {
-    let mut settings = Leased::new(format!("experiment {}", experiment.name()));
-    carry_out_with(experiment, options, store, machine, cancel, &mut settings)
+    let what = format!("experiment {}", experiment.name());
+    let (mut settings, mut resources) = (Leased::new(&what), Resources::new(&what));
+    let (settings, resources) = (&mut settings, &mut resources);
+    carry_out_with(
+        experiment, options, store, machine, cancel, settings, resources,
+    )
 }
 
-/// The same with settings made elsewhere.
+/// The same with settings and resources made elsewhere.
 ///
 /// # Errors
 /// As [`carry_out`].
@@ -91,6 +97,7 @@ pub fn carry_out_with<E: Experiment>(
     machine: &Machine,
     cancel: &AtomicBool,
     settings: &mut dyn Settings,
+    resources: &mut Resources,
 ) -> Result<Outcome<E::Sample>, ExperimentError> {
     let begun = begin(experiment, &options, store, machine)?;
     let run = begun.run;
@@ -109,13 +116,14 @@ pub fn carry_out_with<E: Experiment>(
         store,
         cancel,
         settings: Cells::new(settings),
+        resources,
         estimate: begun.estimate(),
         failed: 0,
         in_a_row: 0,
         begun,
     };
-    let ended = work.rounds();
-    let restored = work.settings.restore();
+    let ended = work.set_up().and_then(|()| work.rounds());
+    let restored = work.tear_down();
     work.options.progress.end();
     let ended = match ended {
         Ok(ended) => {
@@ -259,6 +267,7 @@ struct Work<'a, E: Experiment> {
     store: &'a mut Store,
     cancel: &'a AtomicBool,
     settings: Cells<'a>,
+    resources: &'a mut Resources,
     estimate: Estimate,
     begun: BegunRun<E::Sample>,
     /// Attempts of this process that failed, and how many since the last one that did not.
@@ -281,13 +290,39 @@ impl<E: Experiment> Work<'_, E> {
         })
     }
 
+    fn set_up(&mut self) -> Result<(), ExperimentError> {
+        let run = self.begun.run;
+        self.experiment
+            .setup(self.resources)
+            .map_err(|error| ExperimentError::Setup { run, error })
+    }
+
+    /// Undoes everything, whatever of it fails; the first failure is the answer.
+    fn tear_down(&mut self) -> Result<(), BoxError> {
+        let own = self.experiment.teardown();
+        let resources = self.resources.remove_all().map_err(BoxError::from);
+        let settings = self.settings.restore();
+        own.and(resources).and(settings)
+    }
+
+    /// One sample with what has to be made before and removed after it. What could not be removed is a warning.
+    fn prepared(&mut self, cell: &Cell) -> (Result<E::Sample, BoxError>, Vec<String>) {
+        let mark = self.resources.mark();
+        let ready = self.experiment.setup_cell(cell, self.resources);
+        let answer = ready.and_then(|()| self.experiment.run(cell, self.cancel));
+        let own = self.experiment.teardown_cell(cell);
+        let resources = self.resources.remove_since(mark).map_err(BoxError::from);
+        let left = [own, resources].into_iter().filter_map(Result::err);
+        (answer, left.map(|error| whole(&*error)).collect())
+    }
+
     /// One attempt, stored whatever it gave.
     fn attempt(&mut self, slot: Slot) -> Result<Attempt<()>, ExperimentError> {
         let cell = self.begun.plan[slot.item].clone();
         let wanted = self.experiment.settings(&cell);
         self.set(&wanted)?;
         let (started_at_s, started) = (now_s(), Instant::now());
-        let answer = self.experiment.run(&cell, self.cancel);
+        let (answer, left) = self.prepared(&cell);
         let took_s = started.elapsed().as_secs_f64();
         let new = |result| NewSample {
             round: slot.round,
@@ -306,7 +341,7 @@ impl<E: Experiment> Work<'_, E> {
         if let Err(error) = check_values(&self.begun.metrics, &values) {
             return self.failure(&new(SampleResult::Failed(error.to_string())));
         }
-        let warnings = [E::warnings(&sample), self.settings.changed(&wanted)].concat();
+        let warnings = [E::warnings(&sample), self.settings.changed(&wanted), left].concat();
         let unwritable = |error| ExperimentError::Sample {
             experiment: self.experiment.name().to_owned(),
             error,
@@ -331,7 +366,7 @@ impl<E: Experiment> Work<'_, E> {
         Ok(Attempt::Value(()))
     }
 
-    fn set(&mut self, wanted: &[Setting]) -> Result<(), ExperimentError> {
+    fn set(&mut self, wanted: &[Change]) -> Result<(), ExperimentError> {
         let run = self.begun.run;
         self.settings
             .make(wanted)

@@ -50,6 +50,15 @@ pub enum ExperimentError {
         #[source]
         error: serde_json::Error,
     },
+    /// The experiment could not prepare the run.
+    #[error("run {run} stopped: cannot prepare it: {error}; it can be continued")]
+    Setup {
+        /// The run.
+        run: RunId,
+        /// The experiment's reason.
+        #[source]
+        error: BoxError,
+    },
     /// A setting could not be made.
     #[error("run {run} stopped: cannot set {}: {error}; its samples are kept, and it can be continued", path.display())]
     Setting {

@@ -3,12 +3,13 @@
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
+use nearfar_placement::change::Change;
 use nearfar_runs::{Cell, Factor, Metric, Values};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::settings::Setting;
+use crate::resources::Resources;
 
 /// Why a sample could not be taken.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -40,9 +41,48 @@ pub trait Experiment {
 
     /// What has to be set in the system for a cell. What another cell sets and this one does not name is put back to
     /// what it was before the run.
-    fn settings(&self, cell: &Cell) -> Vec<Setting> {
+    fn settings(&self, cell: &Cell) -> Vec<Change> {
         let _ = cell;
         Vec::new()
+    }
+
+    /// Prepares a run, before its first sample. What it makes of `resources` is removed after the last one, by the guard
+    /// when this process is killed, or by the next nearfar. A continued run is prepared again.
+    ///
+    /// # Errors
+    /// Why the run cannot be carried out.
+    fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
+        let _ = resources;
+        Ok(())
+    }
+
+    /// Ends what [`Self::setup`] began and the removal of resources does not. Called after every run that was set up,
+    /// also where that or the run failed; not after a kill.
+    ///
+    /// # Errors
+    /// What is left.
+    fn teardown(&mut self) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    /// Prepares one sample of a cell, after its settings are made. What it makes of `resources` is removed after the
+    /// sample.
+    ///
+    /// # Errors
+    /// Why there is no sample; it counts as one that failed.
+    fn setup_cell(&mut self, cell: &Cell, resources: &mut Resources) -> Result<(), BoxError> {
+        let _ = (cell, resources);
+        Ok(())
+    }
+
+    /// Ends what [`Self::setup_cell`] began and the removal of resources does not. Called after every sample, also
+    /// where that or its preparation failed; not after a kill.
+    ///
+    /// # Errors
+    /// What is left; a warning of the sample.
+    fn teardown_cell(&mut self, cell: &Cell) -> Result<(), BoxError> {
+        let _ = cell;
+        Ok(())
     }
 
     /// Takes one sample. Looks at `cancel` now and then; once it is set, an error means that the sample was abandoned.

@@ -6,13 +6,14 @@
 //!  cells A B C    B  A  C       C  B  A  ...           what disturbs the machine for a while disturbs all cells
 //!                 │
 //!                 ├─ settings of the cell, where they are not so already (a lease: undone whatever happens)
+//!                 ├─ Experiment::setup_cell: servers, files, devices, in a lease as well
 //!                 ├─ Experiment::run ─► sample, or why there is none
 //!                 ├─ Store::add_sample: on disk before the next one begins
 //!                 └─ progress, with an estimate from what samples took so far
 //! ```
 //!
 //! An interrupted run is found again by its experiment, parameters and machine, and continued with what is missing.
-//! Knows nothing of what is measured, and draws nothing but its progress.
+//! Knows nothing of what is measured, and draws nothing.
 
 mod carry_out;
 mod error;
@@ -22,6 +23,7 @@ mod fingerprint;
 mod outcome;
 pub mod progress;
 mod recording;
+mod resources;
 mod resume;
 pub mod sampler;
 mod settings;
@@ -30,10 +32,12 @@ pub use carry_out::{Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
 pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;
+pub use nearfar_placement::change::Change;
 pub use nearfar_runs::{
     Better, Cell, CellSummary, Factor, Histogram, Level, Metric, MetricKind, MetricValue, RunId,
     Values,
 };
 pub use outcome::{Ended, Outcome, Sampled};
 pub use recording::{Recording, stored_result};
-pub use settings::{Leased, Setting, Settings};
+pub use resources::Resources;
+pub use settings::{Leased, Settings};

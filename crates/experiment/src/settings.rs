@@ -4,29 +4,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nearfar_apply::Setting;
 use nearfar_lease::Lease;
-use nearfar_proc::choice::written;
+use nearfar_placement::change::Change;
+use nearfar_proc::choice;
 
 use crate::experiment::BoxError;
-
-/// A file of the kernel and what it is to hold, such as `/proc/sys/kernel/numa_balancing` and `0`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Setting {
-    /// The file.
-    pub path: PathBuf,
-    /// Its content, without a line end.
-    pub value: Vec<u8>,
-}
-
-impl Setting {
-    /// This file with this content.
-    pub fn new(path: impl Into<PathBuf>, value: impl Into<Vec<u8>>) -> Self {
-        Self {
-            path: path.into(),
-            value: value.into(),
-        }
-    }
-}
 
 /// Where settings are made. A trait so that tests need no kernel and no privileges.
 pub trait Settings {
@@ -92,7 +75,7 @@ impl Settings for Leased {
 pub(crate) struct Cells<'a> {
     settings: &'a mut dyn Settings,
     /// What the files that were set held before the run.
-    before: BTreeMap<PathBuf, Vec<u8>>,
+    before: BTreeMap<PathBuf, String>,
 }
 
 impl<'a> Cells<'a> {
@@ -105,41 +88,65 @@ impl<'a> Cells<'a> {
 
     /// Makes the settings of a cell; what only other cells set is as before the run. The path of the one that could
     /// not be made comes with the error.
-    pub(crate) fn make(&mut self, wanted: &[Setting]) -> Result<(), (PathBuf, BoxError)> {
-        let others = self
+    pub(crate) fn make(&mut self, wanted: &[Change]) -> Result<(), (PathBuf, BoxError)> {
+        let files: Vec<PathBuf> = wanted.iter().map(file).collect();
+        let others: Vec<(PathBuf, String)> = self
             .before
             .iter()
-            .filter(|(path, _)| !wanted.iter().any(|setting| setting.path == **path));
-        let others: Vec<Setting> = others
-            .map(|(path, value)| Setting::new(path, value.clone()))
+            .filter(|(path, _)| !files.contains(path))
+            .map(|(path, value)| (path.clone(), value.clone()))
             .collect();
-        for Setting { path, value } in others.iter().chain(wanted) {
+        for (path, value) in others {
+            self.set(&path, |now| content(now) == value, |_| value.clone())
+                .map_err(|error| (path, error))?;
+        }
+        for (change, path) in wanted.iter().zip(files) {
+            let setting = Setting::of(change);
             let failed = |error: BoxError| (path.clone(), error);
-            let now = self
-                .settings
-                .current(path)
-                .map_err(|error| failed(error.into()))?;
-            if !same(&now, value) {
-                self.before
-                    .entry(path.clone())
-                    .or_insert_with(|| written(&now).to_vec());
-                self.settings.set(path, value).map_err(failed)?;
-            }
+            setting.check().map_err(|reason| failed(reason.into()))?;
+            self.set(
+                &path,
+                |now| setting.same(content(now), &value_of(change, now)),
+                |now| value_of(change, now),
+            )
+            .map_err(failed)?;
         }
         Ok(())
     }
 
-    /// What is no longer as it was set, in sentences: warnings of the sample in between.
-    pub(crate) fn changed(&mut self, wanted: &[Setting]) -> Vec<String> {
+    /// Sets a file unless it is so already.
+    fn set(
+        &mut self,
+        path: &Path,
+        is_so: impl Fn(&str) -> bool,
+        value: impl Fn(&str) -> String,
+    ) -> Result<(), BoxError> {
+        let now = self.text(path)?;
+        if is_so(&now) {
+            return Ok(());
+        }
+        self.before
+            .entry(path.to_owned())
+            .or_insert_with(|| content(&now).to_owned());
+        self.settings.set(path, value(&now).as_bytes())
+    }
+
+    fn text(&mut self, path: &Path) -> Result<String, BoxError> {
+        Ok(String::from_utf8(self.settings.current(path)?)?)
+    }
+
+    /// What is no longer as it was set, in sentences: warnings about the sample in between.
+    pub(crate) fn changed(&mut self, wanted: &[Change]) -> Vec<String> {
         let mut changed = Vec::new();
-        for Setting { path, value } in wanted {
-            if let Ok(now) = self.settings.current(path)
-                && !same(&now, value)
-            {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(written(bytes)).into_owned();
-                let (path, now, value) = (path.display(), text(&now), text(value));
+        for change in wanted {
+            let (setting, path) = (Setting::of(change), file(change));
+            let Ok(now) = self.text(&path) else { continue };
+            let value = value_of(change, &now);
+            if !setting.same(content(&now), &value) {
+                let (path, now) = (path.display(), setting.shown(content(&now)));
+                let value = setting.shown(&value);
                 changed.push(format!(
-                    "{path} was changed to \"{now}\" meanwhile, by somebody else: the cell needs \"{value}\""
+                    "another process set {path} to \"{now}\" during the sample; the cell needs \"{value}\""
                 ));
             }
         }
@@ -151,20 +158,17 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Whether a file says what is wanted.
-fn same(now: &[u8], wanted: &[u8]) -> bool {
-    written(now) == wanted.trim_ascii()
+/// The file of a change.
+fn file(change: &Change) -> PathBuf {
+    Setting::of(change).path().into()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What a change writes, in the form that the file has now, without a line end.
+fn value_of(change: &Change, now: &str) -> String {
+    nearfar_apply::wanted(change, now).trim_end().to_owned()
+}
 
-    #[test]
-    fn a_choice_is_what_stands_in_brackets() {
-        assert!(same(b"1\n", b"1"));
-        assert!(same(b"always [madvise] never\n", b"madvise"));
-        assert!(!same(b"always [madvise] never\n", b"always"));
-        assert!(!same(b"10\n", b"1"));
-    }
+/// What would have to be written for a file to have this content.
+fn content(said: &str) -> &str {
+    choice::chosen(said).unwrap_or(said.trim())
 }

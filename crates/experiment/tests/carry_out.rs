@@ -8,13 +8,16 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Metric, Options, Outcome, Resume,
-    Setting, Settings, Values, carry_out_with,
+    BoxError, Cell, Change, Ended, Experiment, ExperimentError, Factor, Metric, Options, Outcome,
+    Resources, Resume, Settings, Values, carry_out_with,
 };
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Filter, RunState, Store};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+const BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+const RECLAIM: &str = "/proc/sys/vm/zone_reclaim_mode";
 
 /// A kernel with two files.
 #[derive(Clone, Default)]
@@ -27,10 +30,7 @@ struct Kernel {
 
 impl Kernel {
     fn new() -> Self {
-        let files = [
-            ("/balancing", "1\n"),
-            ("/pages", "always [madvise] never\n"),
-        ];
+        let files = [(BALANCING, "1\n"), (RECLAIM, "always [madvise] never\n")];
         let files = files.map(|(path, content)| (PathBuf::from(path), content.as_bytes().to_vec()));
         Self {
             files: Rc::new(RefCell::new(files.into())),
@@ -120,15 +120,19 @@ impl Experiment for Fake {
         ]
     }
 
-    fn settings(&self, cell: &Cell) -> Vec<Setting> {
+    fn settings(&self, cell: &Cell) -> Vec<Change> {
         let balancing = if cell.level("balancing") == Some(&true.into()) {
             "1"
         } else {
             "0"
         };
-        let mut settings = vec![Setting::new("/balancing", balancing)];
+        let sysctl = |name: &str, value: &str| Change::Sysctl {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
+        let mut settings = vec![sysctl("kernel.numa_balancing", balancing)];
         if cell.level("memory") == Some(&1u32.into()) {
-            settings.push(Setting::new("/pages", "never"));
+            settings.push(sysctl("vm.zone_reclaim_mode", "never"));
         }
         settings
     }
@@ -181,6 +185,7 @@ impl Place {
             &machine,
             &self.cancel,
             kernel,
+            &mut Resources::new("test"),
         )
     }
 
@@ -202,9 +207,9 @@ fn each_cell_gets_its_samples_in_rounds_and_settings_are_put_back() {
     let kernel = place.kernel.clone();
     let mut fake = Fake::new(2, move |attempt, cell, _| {
         let on = cell.level("balancing") == Some(&true.into());
-        assert_eq!(kernel.says("/balancing").trim(), if on { "1" } else { "0" });
+        assert_eq!(kernel.says(BALANCING).trim(), if on { "1" } else { "0" });
         let never = cell.level("memory") == Some(&1u32.into());
-        let pages = kernel.says("/pages");
+        let pages = kernel.says(RECLAIM);
         assert!(
             if never {
                 pages == "never\n"
@@ -221,8 +226,8 @@ fn each_cell_gets_its_samples_in_rounds_and_settings_are_put_back() {
         (Ended::Complete, 20, 0)
     );
     assert!(outcome.cells.iter().all(|cell| cell.samples == 5));
-    assert_eq!(place.kernel.says("/balancing"), "1\n");
-    assert_eq!(place.kernel.says("/pages"), "always [madvise] never\n");
+    assert_eq!(place.kernel.says(BALANCING), "1\n");
+    assert_eq!(place.kernel.says(RECLAIM), "always [madvise] never\n");
     assert_eq!(
         place.store.run(outcome.run).unwrap().state,
         RunState::Complete
@@ -243,7 +248,7 @@ fn what_was_changed_by_others_meanwhile_is_a_warning() {
             kernel
                 .files
                 .borrow_mut()
-                .insert("/balancing".into(), b"7\n".to_vec());
+                .insert(BALANCING.into(), b"7\n".to_vec());
         }
         Ok(1.0)
     });
@@ -255,7 +260,7 @@ fn what_was_changed_by_others_meanwhile_is_a_warning() {
         .collect();
     assert_eq!(with_warnings.len(), 1);
     assert!(
-        with_warnings[0].warnings[0].contains("/balancing was changed to \"7\""),
+        with_warnings[0].warnings[0].contains("numa_balancing to \"7\""),
         "{:?}",
         with_warnings[0].warnings
     );
@@ -300,11 +305,7 @@ fn failures_one_after_the_other_stop_the_run_and_are_tried_again_when_it_is_cont
         (run.state, run.samples, run.failed),
         (RunState::Failed, 5, 3)
     );
-    assert_eq!(
-        place.kernel.says("/balancing"),
-        "1\n",
-        "settings are put back"
-    );
+    assert_eq!(place.kernel.says(BALANCING), "1\n", "settings are put back");
     let outcome = place
         .carry_out(&mut Fake::easy(2), Options::new(3))
         .unwrap();
@@ -328,7 +329,7 @@ fn a_setting_that_is_refused_stops_the_run_and_names_the_file() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("/balancing") || error.contains("/pages"),
+        error.contains(BALANCING) || error.contains(RECLAIM),
         "{error}"
     );
     assert!(error.contains("permission denied"), "{error}");
@@ -473,7 +474,7 @@ fn a_sample_abandoned_for_an_interruption_is_no_failure() {
         (outcome.ended, outcome.samples.len(), outcome.failed),
         (Ended::Interrupted, 0, 0)
     );
-    assert_eq!(place.kernel.says("/balancing"), "1\n");
+    assert_eq!(place.kernel.says(BALANCING), "1\n");
 }
 
 #[test]
@@ -550,7 +551,7 @@ proptest! {
         prop_assert_eq!(sorted, expected);
         let stored = place.store.samples(outcome.run).unwrap();
         prop_assert!(stored.iter().map(|sample| sample.number).eq(1..=stored.len() as u64));
-        prop_assert_eq!(place.kernel.says("/balancing"), "1\n");
+        prop_assert_eq!(place.kernel.says(BALANCING), "1\n");
     }
 
     /// Interruptions change nothing about the order: it is that of a run without any.

@@ -44,8 +44,11 @@ pub enum LeaseError {
     /// A resource could not be made.
     #[error("cannot {doing} {}: {error}", path.display())]
     Make {
+        /// What was tried: "make the directory".
         doing: &'static str,
+        /// What it is, or what it is made of.
         path: PathBuf,
+        /// The system's answer.
         #[source]
         error: std::io::Error,
     },

@@ -18,12 +18,7 @@ use crate::files::{Held, may_be_set};
 use crate::kin;
 use crate::lines::{self, Line, now_s, render};
 use crate::masks::Masks;
-use super::files::{Held, may_be_set};
-use super::kin;
-use super::masks::Masks;
-use super::resource::Resource;
-use super::{LeaseError, Recovered, claim};
-use crate::journal::{Line, lines, now_s, render};
+use crate::resource::Resource;
 use crate::state::StateDir;
 use crate::{LeaseError, Recovered, claim};
 use nearfar_proc::error_text;
@@ -152,9 +147,6 @@ pub(crate) struct Contents<'a> {
     pub(crate) header: Option<Header>,
     pub(crate) files: Cow<'a, [Held]>,
     pub(crate) masks: Cow<'a, [Masks]>,
-    pub(super) header: Option<Header>,
-    pub(super) files: Cow<'a, [Held]>,
-    pub(super) masks: Cow<'a, [Masks]>,
     pub(super) resources: Cow<'a, [Resource]>,
 }
 

@@ -166,8 +166,11 @@ impl Lease {
         self.register(resource(None))?;
         let program = PathBuf::from(command.get_program());
         let process = process::start(command, &token).map_err(cannot("start", &program))?;
-        self.resources.pop();
-        self.register(resource(process.task()))?;
+        let started = resource(process.task());
+        self.note(Record::Resource(started.clone()), true)?;
+        if let Some(registered) = self.resources.last_mut() {
+            *registered = started;
+        }
         Ok(process)
     }
 

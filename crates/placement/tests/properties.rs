@@ -36,7 +36,8 @@ fn file(change: &Change) -> String {
         } => format!("rps {interface} {queue}"),
         Change::NvmeIoPolicy { subsystem, .. } => subsystem.clone(),
         Change::DeviceNode { device, .. } => device.to_string(),
-        Change::Sysctl { name, .. } => name.clone(),
+        Change::Sysctl { name, .. } | Change::SchedulerDebug { name, .. } => name.clone(),
+        Change::Cpuset { group, .. } => group.clone(),
     }
 }
 
@@ -98,6 +99,7 @@ proptest! {
                 Change::Xps { cpus, .. } => prop_assert!(cpus.is_subset(&machine.cpu_states.online)),
                 Change::DeviceNode { node, .. } => prop_assert!(machine.node(*node).unwrap().online),
                 Change::NvmeIoPolicy { .. } | Change::Sysctl { .. } => {}
+                Change::SchedulerDebug { .. } | Change::Cpuset { .. } => prop_assert!(false, "no rule is about it"),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The answer of a run: a pure function of its parameters and of the samples that were kept.
 
+use nearfar_experiment::Change;
 use nearfar_machine::{Emulation, Known, NodeId};
 use nearfar_runs::Counted;
 use nearfar_statistics::Summary;
@@ -54,6 +55,23 @@ pub struct KernelSetting {
     pub path: String,
     /// What is written to it.
     pub value: String,
+}
+
+impl KernelSetting {
+    /// The change that makes it. One of a file that nearfar does not set is refused when it is made.
+    pub(super) fn change(&self) -> Change {
+        let value = self.value.clone();
+        match self.path.strip_prefix("/sys/kernel/debug/sched/") {
+            Some(name) => Change::SchedulerDebug {
+                name: name.to_owned(),
+                value,
+            },
+            None => Change::Sysctl {
+                name: self.path.trim_start_matches("/proc/sys/").replace('/', "."),
+                value,
+            },
+        }
+    }
 }
 
 /// The answer.

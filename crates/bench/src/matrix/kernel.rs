@@ -1,8 +1,9 @@
 //! What the kernel lets be set: NUMA balancing, how often it scans, how soon a task counts as cache-hot.
 
 use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use nearfar_experiment::Change;
 use nearfar_machine::{Known, Machine};
 
 use super::answer::KernelSetting;
@@ -16,9 +17,12 @@ const SYSCTL: &str = "/proc/sys/kernel";
 /// The kernel's own proportion of the longest scan period to the shortest: 60 s to 1 s (kernel/sched/fair.c).
 const LONGEST_PERIODS: u32 = 60;
 
-/// Where NUMA balancing is switched.
-pub(super) fn balancing_file() -> PathBuf {
-    NUMA_BALANCING.into()
+/// The change that switches NUMA balancing.
+pub(super) fn set_balancing(on: bool) -> Change {
+    Change::Sysctl {
+        name: "kernel.numa_balancing".to_owned(),
+        value: u8::from(on).to_string(),
+    }
 }
 
 /// Whether NUMA balancing moves pages between nodes: bit 0 of `kernel.numa_balancing` (bit 1 is for memory tiers).

@@ -13,11 +13,11 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use nearfar_experiment::{BoxError, Cell, Experiment, Factor, Metric, Setting, Values};
+use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Values};
 use nearfar_machine::{CpuSet, Known, Machine};
 use nearfar_trace::watch::{Watch, Watched};
 
-use super::answer::Parameters;
+use super::answer::{KernelSetting, Parameters};
 use super::cell::MatrixCell;
 use super::choose::{Balancing, Places};
 use super::frame::{self, EXPERIMENT, from_stored};
@@ -204,20 +204,11 @@ impl Experiment for Matrix<'_> {
         self.parameters.cells.iter().map(Cell::from).collect()
     }
 
-    fn settings(&self, cell: &Cell) -> Vec<Setting> {
-        let of_run = self
-            .parameters
-            .settings
-            .iter()
-            .map(|setting| Setting::new(&setting.path, setting.value.as_str()));
+    fn settings(&self, cell: &Cell) -> Vec<Change> {
+        let of_run = self.parameters.settings.iter().map(KernelSetting::change);
         let balancing = from_stored(cell)
             .filter(|_| self.sets_balancing)
-            .map(|cell| {
-                Setting::new(
-                    kernel::balancing_file(),
-                    if cell.policy.numa_balancing { "1" } else { "0" },
-                )
-            });
+            .map(|cell| kernel::set_balancing(cell.policy.numa_balancing));
         of_run.chain(balancing).collect()
     }
 

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-use crate::Fate;
 use super::removed;
+use crate::Fate;
 
 /// Where null_blk has its devices, once it is loaded and configfs is mounted.
 pub(super) const NULL: &str = "/sys/kernel/config/nullb";

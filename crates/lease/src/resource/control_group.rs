@@ -6,8 +6,8 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::Fate;
 use super::removed;
+use crate::Fate;
 
 /// CGROUP2_SUPER_MAGIC (include/uapi/linux/magic.h).
 const GROUPS_MAGIC: i64 = 0x6367_7270;

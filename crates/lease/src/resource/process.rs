@@ -22,6 +22,7 @@ const MAX_PASSES: u32 = 20;
 /// A process of a lease. Dropping this leaves it running.
 #[derive(Debug)]
 pub struct Process {
+    /// Its pipes.
     pub child: Child,
     task: Option<TaskId>,
 }
@@ -95,9 +96,8 @@ pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<Fate> {
 }
 
 fn is_started(pid: i32, started: Option<TaskId>) -> bool {
-    let alive = |task: TaskId| {
-        tasks::stat(pid).is_ok_and(|stat| stat.id == task && !stat.is_ended())
-    };
+    let alive =
+        |task: TaskId| tasks::stat(pid).is_ok_and(|stat| stat.id == task && !stat.is_ended());
     started.is_some_and(|task| task.tid == pid && alive(task))
 }
 

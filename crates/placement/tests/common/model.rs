@@ -57,6 +57,8 @@ fn change(machine: &mut Machine, change: &Change) {
                 .unwrap()
                 .rps = Known::Yes(cpus.clone());
         }
+        // No audit rule is about them, so no plan has them.
+        Change::SchedulerDebug { .. } | Change::Cpuset { .. } => unreachable!("{change:?}"),
         Change::NvmeIoPolicy { subsystem, policy } => {
             let found = list(&mut machine.nvme)
                 .iter_mut()

@@ -12,7 +12,7 @@ use nearfar_bench::matrix::{
     Selection, Tuning, stored,
 };
 use nearfar_bench::probe::{ChildError, Pattern, Where, default_buffer_bytes};
-use nearfar_experiment::{Ended, Options, Resume, carry_out, fingerprint, progress};
+use nearfar_experiment::{Ended, Options, Resume, carry_out, fingerprint};
 use nearfar_machine::Machine;
 use nearfar_report::count;
 use nearfar_runs::{Detail, Filter, Host, Run, RunState, Store};
@@ -21,6 +21,7 @@ use nearfar_sources::{Request, Want};
 use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::progress;
 use crate::signals;
 
 /// The program that children are started from: this one, also when its file was replaced meanwhile.

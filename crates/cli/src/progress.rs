@@ -1,0 +1,192 @@
+//! How far a run of an experiment is, on standard error: a bar on a terminal, a line every tenth of the way otherwise.
+
+use std::io::{IsTerminal as _, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nearfar_experiment::progress::{Begun, Progress, Step};
+
+/// What suits standard error: a bar where it is a terminal, else lines.
+pub fn on_standard_error() -> Box<dyn Progress> {
+    let error = std::io::stderr();
+    if error.is_terminal() {
+        Box::new(Bar::default())
+    } else {
+        Box::new(Lines::new(error))
+    }
+}
+
+/// A bar on standard error.
+#[derive(Debug, Default)]
+pub struct Bar(Option<ProgressBar>);
+
+impl Progress for Bar {
+    fn begin(&mut self, begun: &Begun) {
+        let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len}  {msg}");
+        let bar = ProgressBar::with_draw_target(Some(begun.total), ProgressDrawTarget::stderr());
+        bar.set_style(
+            style
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .progress_chars("=> "),
+        );
+        bar.set_prefix(format!("run {}", begun.run));
+        bar.set_position(begun.already);
+        self.0 = Some(bar);
+    }
+
+    fn step(&mut self, step: &Step<'_>) {
+        let Some(bar) = &self.0 else { return };
+        let mut message = step
+            .left
+            .map_or_else(String::new, |left| format!("{}  ", remaining(left)));
+        if step.failed > 0 {
+            message += &format!("{} failed  ", step.failed);
+        }
+        message += &step.next.map_or_else(String::new, ToString::to_string);
+        bar.set_message(message);
+        bar.set_position(step.done);
+    }
+
+    fn end(&mut self) {
+        if let Some(bar) = self.0.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A line at the beginning and at every tenth of the way.
+#[derive(Debug)]
+pub struct Lines<W> {
+    out: W,
+    run: Option<Begun>,
+    tenths: u64,
+}
+
+impl<W: Write> Lines<W> {
+    /// Lines to this.
+    pub fn new(out: W) -> Self {
+        Self {
+            out,
+            run: None,
+            tenths: 0,
+        }
+    }
+
+    /// Progress is not worth a failure: who has closed standard error does not want to know.
+    fn line(&mut self, text: &str) {
+        let _ = writeln!(self.out, "{text}");
+    }
+}
+
+impl<W: Write> Progress for Lines<W> {
+    fn begin(&mut self, begun: &Begun) {
+        let already = match begun.already {
+            0 => String::new(),
+            already => format!(", {already} of them taken before it was interrupted"),
+        };
+        let samples = if begun.total == 1 {
+            "sample"
+        } else {
+            "samples"
+        };
+        self.line(&format!(
+            "run {}: {}: {} {samples}{already}",
+            begun.run, begun.title, begun.total
+        ));
+        self.tenths = tenths(begun.already, begun.total);
+        self.run = Some(begun.clone());
+    }
+
+    fn step(&mut self, step: &Step<'_>) {
+        let Some(begun) = &self.run else { return };
+        let reached = tenths(step.done, begun.total);
+        if reached <= self.tenths {
+            return;
+        }
+        self.tenths = reached;
+        let failed = if step.failed > 0 {
+            format!(", {} failed", step.failed)
+        } else {
+            String::new()
+        };
+        let left = step
+            .left
+            .filter(|_| step.next.is_some())
+            .map(|left| format!(", {}", remaining(left)));
+        let text = format!(
+            "run {}: {} of {} samples ({} %){failed}{}",
+            begun.run,
+            step.done,
+            begun.total,
+            100 * step.done / begun.total.max(1),
+            left.unwrap_or_default()
+        );
+        self.line(&text);
+    }
+
+    fn end(&mut self) {
+        self.run = None;
+    }
+}
+
+fn tenths(done: u64, total: u64) -> u64 {
+    10 * done / total.max(1)
+}
+
+/// A time that is only an estimate, with as many digits as it deserves.
+fn remaining(left: Duration) -> String {
+    let seconds = left.as_secs_f64().ceil() as u64;
+    match seconds {
+        0..100 => format!("about {seconds} s left"),
+        100..6000 => format!("about {} min left", seconds.div_ceil(60)),
+        _ => format!(
+            "about {} h {} min left",
+            seconds / 3600,
+            seconds % 3600 / 60
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_experiment::{Cell, RunId};
+
+    use super::*;
+
+    #[test]
+    fn lines_come_every_tenth_of_the_way_with_the_rest_once_it_can_be_told() {
+        let mut lines = Lines::new(Vec::new());
+        lines.begin(&Begun {
+            run: RunId(7),
+            title: "probe".into(),
+            total: 40,
+            already: 0,
+        });
+        let cell = Cell::new();
+        for done in 0..=40 {
+            let left = (done >= 2).then(|| Duration::from_secs(60 * (40 - done)));
+            lines.step(&Step {
+                done,
+                failed: u64::from(done > 30),
+                left,
+                next: (done < 40).then_some(&cell),
+            });
+        }
+        lines.end();
+        let text = String::from_utf8(lines.out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 11, "{text}");
+        assert_eq!(lines[0], "run 7: probe: 40 samples");
+        assert_eq!(lines[1], "run 7: 4 of 40 samples (10 %), about 36 min left");
+        assert_eq!(lines[10], "run 7: 40 of 40 samples (100 %), 1 failed");
+    }
+
+    #[test]
+    fn estimates_have_few_digits() {
+        let of = |seconds: f64| remaining(Duration::from_secs_f64(seconds));
+        assert_eq!(of(0.2), "about 1 s left");
+        assert_eq!(of(99.0), "about 99 s left");
+        assert_eq!(of(100.0), "about 2 min left");
+        assert_eq!(of(7260.0), "about 2 h 1 min left");
+    }
+}
