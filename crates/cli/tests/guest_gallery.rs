@@ -57,6 +57,8 @@ fn request(name: &str, machine: &Machine, scale: &str) -> Result<PreparedGuest, 
 /// What nearfar sees in the guest; `--cold` in one that boots, nothing in one that starts from a saved guest where it can.
 fn inside(name: &str, arch: Arch, scale: &str, start: &[&str]) -> Value {
     let mut words = vec!["lab", "run", "--machine", name, "--scale", scale];
+    let status = guests::status_option();
+    words.extend(status.iter().map(String::as_str));
     words.extend(start);
     words.extend(guests::IN_TIME.iter().chain(&["--"]));
     if arch != Arch::X86_64 {

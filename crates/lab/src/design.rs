@@ -32,6 +32,7 @@ use crate::arch::Arch;
 use crate::error::LabError;
 use crate::kernels::Series;
 use crate::qemu::Qemu;
+use crate::start::Start;
 use devices::Devices;
 use hardware::{GuestNode, Hardware};
 use numbers::Numbers;
@@ -191,57 +192,42 @@ impl Design {
 
     /// The same with a given multi-queue network card.
     pub fn arguments_with(&self, card: &str, acceleration: Acceleration) -> Vec<String> {
-        self.render(card, acceleration, render::Form::Whole)
+        self.render(card, acceleration, Start::Boot, &|_| String::new())
     }
 
-    /// The same for a guest that boots and is saved: without [`Self::late_devices`], and with each node's memory in a file.
-    /// `file` gives the options of `memory-backend-file` that name the file of a node.
-    pub fn saved_arguments(
+    /// The same for a guest that starts in this way. One that is saved is without [`Self::late_devices`], one that starts from
+    /// a saved guest has [`Self::placeholders`] besides, to be unplugged before the state is loaded. Both have each node's
+    /// memory in a file; `memory_file` gives the options of `memory-backend-file` that name the file of a node.
+    pub fn start_arguments(
         &self,
         qemu: &Qemu,
         acceleration: Acceleration,
-        file: &dyn Fn(usize) -> String,
+        start: Start,
+        memory_file: &dyn Fn(usize) -> String,
     ) -> Vec<String> {
-        self.render(
-            multi_queue_card(qemu),
-            acceleration,
-            render::Form::Saved(file),
-        )
-    }
-
-    /// The same for a guest that starts from a saved one: with [`Self::placeholders`] besides, to be unplugged before the
-    /// state is loaded.
-    pub fn loaded_arguments(
-        &self,
-        qemu: &Qemu,
-        acceleration: Acceleration,
-        file: &dyn Fn(usize) -> String,
-    ) -> Vec<String> {
-        self.render(
-            multi_queue_card(qemu),
-            acceleration,
-            render::Form::Loaded(file),
-        )
+        self.render(multi_queue_card(qemu), acceleration, start, memory_file)
     }
 
     fn render(
         &self,
         card: &str,
         acceleration: Acceleration,
-        form: render::Form<'_>,
+        start: Start,
+        memory_file: &dyn Fn(usize) -> String,
     ) -> Vec<String> {
         let board = board::of(self.arch, self.firmware.is_some());
+        let started = render::Started { start, memory_file };
         render::arguments(
             board,
             &self.hardware,
             self.firmware.as_deref(),
             card,
             acceleration,
-            form,
+            started,
         )
     }
 
-    /// The ids of the controllers that [`Self::loaded_arguments`] has besides the design's own devices.
+    /// The ids of the controllers that [`Self::start_arguments`] has besides the design's own devices.
     pub fn placeholders(&self) -> Vec<String> {
         late::placeholders(&self.hardware)
     }
@@ -249,8 +235,8 @@ impl Design {
     /// The devices that QEMU cannot save, in the order of their addresses; they are plugged in after the start.
     ///
     /// # Errors
-    /// In words, when there are some and this board's guests do not take devices at run time.
-    pub fn late_devices(&self) -> Result<Vec<late::LateDevice>, String> {
+    /// When there are some and this board's guests do not take devices at run time.
+    pub fn late_devices(&self) -> Result<Vec<late::LateDevice>, late::NoHotPlug> {
         late::devices(
             board::of(self.arch, self.firmware.is_some()),
             self.arch,

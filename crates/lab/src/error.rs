@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::arch::Arch;
 use crate::delay::DelayError;
+use crate::guest::{BootFailure, Crash, HangSign};
 
-/// Why there is no guest, or no answer from one. Programs that start a guest again tell the causes by the words in brackets, which
-/// do not change: `guest-hung`, `guest-broken`, `command-timeout`.
+/// Why there is no guest, or no answer from one. Programs use [`LabError::code`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -40,30 +40,30 @@ pub enum LabError {
     #[error("the guest did not come up: {problem}\n{console}")]
     Boot {
         /// What was seen.
-        problem: String,
+        problem: BootProblem,
         /// The end of the console.
         console: String,
     },
     /// The guest went away while a command ran in it.
-    #[error("the guest died{}: {problem}\n{console}", if *is_emulators_fault { " [guest-broken]" } else { "" })]
+    #[error("the guest died: {problem}\n{console}")]
     Died {
         /// What was seen.
         problem: String,
-        /// Whether its kernel died of a known fault of QEMU's software emulation; the same guest may go well again.
-        is_emulators_fault: bool,
+        /// How its kernel crashed, if it did.
+        crash: Option<Crash>,
         /// The end of the console.
         console: String,
     },
     /// The guest was found to hang while a command ran in it, and was ended.
-    #[error("the guest hangs [guest-hung]: {problem}\n{console}")]
+    #[error("the guest hangs: {sign}\n{console}")]
     Hung {
-        /// What was seen.
-        problem: String,
+        /// Why it counts as hanging.
+        sign: HangSign,
         /// Its vCPUs and the end of the console.
         console: String,
     },
     /// A command was given its time.
-    #[error("the command did not end within {} s [command-timeout], and the guest was ended\n{console}", limit.as_secs_f64())]
+    #[error("the command did not end within {} s, and the guest was ended\n{console}", limit.as_secs_f64())]
     OutOfTime {
         /// How long it might take.
         limit: Duration,
@@ -99,7 +99,61 @@ pub enum LabError {
     },
 }
 
+/// Why a guest did not come up.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BootProblem {
+    /// The boot timeout is over.
+    #[error(
+        "it was not up after {} s (--boot-timeout changes that); its console had printed {console_bytes} bytes by then",
+        limit.as_secs()
+    )]
+    TimedOut {
+        /// The timeout.
+        limit: Duration,
+        /// How much the console had printed.
+        console_bytes: u64,
+    },
+    /// QEMU ended, after the kernel had printed something.
+    #[error("it ended while it booted")]
+    Ended,
+    /// Failures by chance, too many in a row.
+    #[error("{failure}, the last of {attempts} times")]
+    Repeated {
+        /// The last one.
+        failure: BootFailure,
+        /// How often it was tried.
+        attempts: usize,
+    },
+}
+
 impl LabError {
+    /// A word for programs. It does not change.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Design(_) => "design",
+            Self::Delay(_) => "delay",
+            Self::Missing { .. } => "missing",
+            Self::Kernel { .. } => "kernel",
+            Self::Boot { .. } => "boot",
+            Self::Died {
+                crash: Some(Crash::LeftBreakpoint),
+                ..
+            } => "guest-broken",
+            Self::Died { .. } => "guest-died",
+            Self::Hung { .. } => "guest-hung",
+            Self::OutOfTime { .. } => "command-timeout",
+            Self::HotPlug { .. } => "hot-plug",
+            Self::Interrupted => "interrupted",
+            Self::System { .. } => "system",
+            Self::Content { .. } => "content",
+        }
+    }
+
+    /// Whether the same guest may do better next time.
+    pub fn is_by_chance(&self) -> bool {
+        matches!(self.code(), "guest-broken" | "guest-hung")
+    }
+
     /// Wraps a refusal of the operating system.
     pub fn system(doing: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System {

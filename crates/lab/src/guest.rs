@@ -48,10 +48,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use archive::Archive;
-pub use plug::{HotPlug, PlugDevice};
+pub use boot::BootFailure;
+pub use crash::Crash;
+pub use health::{HangSign, StuckVcpu, Unhealthy};
+pub use plug::{HotPlug, PlugDevice, PlugError};
 pub use pump::{Input, Streams};
+pub use qmp::MonitorError;
 pub use script::{Exec, quoted};
 pub use signals::Signals;
+pub use state::UnsavedReason;
 
 use nearfar_machine::{Acceleration, EmulatedGuest, Emulation};
 
@@ -63,6 +68,7 @@ use crate::foreign::Foreign;
 use crate::kernels::Kernel;
 use crate::qemu::Qemu;
 use crate::request::GuestRequest;
+use crate::start::Start;
 use console::Console;
 use link::Link;
 use process::Running;
@@ -102,8 +108,12 @@ pub struct PreparedGuest {
 impl PreparedGuest {
     /// The description that every figure made in this guest carries.
     pub fn emulation(&self) -> Emulation {
+        Emulation::from(self.emulated_guest())
+    }
+
+    fn emulated_guest(&self) -> EmulatedGuest {
         let request = &self.request;
-        Emulation::from(EmulatedGuest {
+        EmulatedGuest {
             machine: request.name.clone(),
             node_limits: request.limits,
             kernel: self.kernel.release.clone(),
@@ -112,7 +122,7 @@ impl PreparedGuest {
             acceleration: self.acceleration,
             qemu: Some(self.qemu.version_text()),
             delays: self.delay.as_ref().map(|delay| delay.delays.clone()),
-        })
+        }
     }
 
     /// Whether it boots, and is not saved, where it could start from a saved guest.
@@ -127,7 +137,7 @@ pub fn command_line(prepared: &PreparedGuest) -> Vec<String> {
     let mut line = vec![prepared.qemu.program.display().to_string()];
     line.extend(arguments::arguments(
         prepared,
-        arguments::Purpose::Boot,
+        Start::Boot,
         &kernel,
         &launch::shown,
     ));
@@ -175,17 +185,6 @@ impl Ports {
     }
 }
 
-/// How a guest came up.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StartKind {
-    /// It booted and was not saved. Some: why, where the request did not ask for it.
-    Booted(Option<String>),
-    /// It booted, was saved, and started from that.
-    Saved,
-    /// It started from a guest that was saved before.
-    Warm,
-}
-
 /// A guest that is up. Dropping it ends it.
 #[derive(Debug)]
 pub struct Guest {
@@ -204,8 +203,9 @@ pub struct Guest {
     commands: u64,
     command_timeout: Option<Duration>,
     boot_seconds: f64,
-    failed_boots: Vec<String>,
-    start: StartKind,
+    failed_boots: Vec<BootFailure>,
+    start: Start,
+    unsaved_reason: Option<UnsavedReason>,
     /// The thread that copies what this guest started from into the cache.
     keeping: Option<JoinHandle<()>>,
 }
@@ -236,12 +236,17 @@ impl Guest {
     }
 
     /// How it came up.
-    pub fn start_kind(&self) -> &StartKind {
-        &self.start
+    pub fn start(&self) -> Start {
+        self.start
     }
 
-    /// Boots that failed by chance before this one, each with what was seen.
-    pub fn failed_boots(&self) -> &[String] {
+    /// Why it booted and was not saved, where the request did not ask for that.
+    pub fn unsaved_reason(&self) -> Option<&UnsavedReason> {
+        self.unsaved_reason.as_ref()
+    }
+
+    /// The starts that failed by chance before this one.
+    pub fn failed_boots(&self) -> &[BootFailure] {
         &self.failed_boots
     }
 
@@ -274,13 +279,11 @@ impl Guest {
 
     /// The error of a guest that is gone, with what it said last.
     fn died(&self, problem: &str) -> LabError {
-        let crash = crash::Crash::shown(&self.console);
+        let crash = Crash::shown(&self.console);
         LabError::Died {
-            problem: crash.map_or_else(
-                || problem.to_owned(),
-                |crash| format!("{problem}: {}", crash.words()),
-            ),
-            is_emulators_fault: crash == Some(crash::Crash::LeftBreakpoint),
+            problem: crash
+                .map_or_else(|| problem.to_owned(), |crash| format!("{problem}: {crash}")),
+            crash,
             console: boot::last_words(&self.console, &self.qemu_said),
         }
     }

@@ -24,6 +24,8 @@ mod programs;
 pub mod qemu;
 pub mod request;
 pub mod scale;
+mod start;
 
 pub use arch::Arch;
 pub use error::LabError;
+pub use start::Start;

@@ -201,7 +201,7 @@ fn results_reach_the_host(guest: &mut Guest, folder: &std::path::Path) {
 
 fn the_nodes_are_those_of_the_machine(guest: &mut Guest) {
     assert_eq!(said(guest, "cat /sys/devices/system/node/online"), "0-1");
-    assert!(said(guest, "cat /proc/cmdline").contains("nearfar.lab={\"label\":\"two-node"));
+    assert!(said(guest, "cat /proc/cmdline").contains("nearfar.lab={\"machine\":\"two-node"));
 }
 
 fn devices_can_be_plugged_in(guest: &mut Guest) {

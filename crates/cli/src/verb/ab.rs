@@ -119,7 +119,7 @@ impl Ab {
 
     /// Boots a guest and runs the command in it once.
     fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Run, Failure> {
-        let mut guest = booted(prepared, cancel)?;
+        let mut guest = booted(prepared, cancel).map_err(failure)?;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let streams = Streams {
             input: Input::Nothing,

@@ -7,6 +7,7 @@ pub mod guest_args;
 mod kernels;
 mod machines;
 mod run;
+mod status;
 
 use clap::{Args, Subcommand};
 

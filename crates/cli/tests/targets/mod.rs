@@ -505,6 +505,7 @@ pub const NO_TARGETS: &[&str] = &[
     "command",
     "command_timeout",
     "counts",
+    "status",
     "delay",
     "directory",
     "fail_on",

@@ -21,6 +21,10 @@ use super::board::Board;
 use super::hardware::{Device, Hardware, StandIn};
 use crate::arch::Arch;
 
+/// There are such devices, and Linux on Power takes no PCI device at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoHotPlug;
+
 /// A device that is plugged in after the start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LateDevice {
@@ -79,7 +83,7 @@ pub(super) fn devices(
     board: &dyn Board,
     arch: Arch,
     hardware: &Hardware,
-) -> Result<Vec<LateDevice>, String> {
+) -> Result<Vec<LateDevice>, NoHotPlug> {
     let mut late = Vec::new();
     for bridge in &hardware.bridges {
         for (position, device) in bridge
@@ -120,11 +124,7 @@ pub(super) fn devices(
     }
     if arch == Arch::Powerpc64le && !late.is_empty() {
         // The kernel leaves this to drmgr of powerpc-utils, which sets the slot's state through RTAS.
-        return Err(
-            "QEMU cannot save its NVMe disks and test devices, and Linux on Power takes PCI devices at run time only \
-                    with the tools of its firmware"
-                .to_owned(),
-        );
+        return Err(NoHotPlug);
     }
     late.sort_by_key(|device| device.address);
     Ok(late)

@@ -2,25 +2,21 @@
 
 use std::path::Path;
 
-use nearfar_machine::CpuSet;
+use nearfar_machine::{Acceleration, CpuSet};
 
 use super::board::Board;
 use super::hardware::{Device, Hardware, Measured, Performance, Topology};
 use super::{late, performance};
-use nearfar_machine::Acceleration;
+use crate::start::Start;
 
-/// The hardware as one QEMU process gets it.
+/// The start that arguments are for. A guest that is saved has no device of [`late`]. One that starts from a saved guest has
+/// what holds the namespaces of NVMe subsystems until their controllers are plugged in. The guest that was saved must not have
+/// had that: it leaves "presence detect" set in its slot, and the kernel would look for a device there.
 #[derive(Clone, Copy)]
-pub(super) enum Form<'a> {
-    /// All devices, and memory of the process's own.
-    Whole,
-    /// Of a guest that boots and is saved: without the devices of [`late`], and with memory in files. The function gives the
-    /// options that name the file of a node.
-    Saved(&'a dyn Fn(usize) -> String),
-    /// Of a guest that starts from a saved one: the same, and with what holds the namespaces of NVMe subsystems until their
-    /// controllers are plugged in. The guest that was saved must not have had that: it leaves "presence detect" set in its slot,
-    /// and the kernel would look for a device there.
-    Loaded(&'a dyn Fn(usize) -> String),
+pub(super) struct Started<'a> {
+    pub start: Start,
+    /// The options that name the file of a node's memory; for a guest that is saved or loaded.
+    pub memory_file: &'a dyn Fn(usize) -> String,
 }
 
 /// All arguments of a design's hardware; `card` is the multi-queue network card.
@@ -30,7 +26,7 @@ pub(super) fn arguments(
     firmware: Option<&Path>,
     card: &str,
     acceleration: Acceleration,
-    form: Form<'_>,
+    started: Started<'_>,
 ) -> Vec<String> {
     let mut all = Vec::new();
     push(&mut all, "-machine", machine(board, hardware, acceleration));
@@ -40,13 +36,13 @@ pub(super) fn arguments(
     push(&mut all, "-accel", accelerator(acceleration));
     push(&mut all, "-cpu", board.cpu(acceleration));
     push(&mut all, "-smp", processors(board, hardware.topology));
-    nodes(hardware, form, &mut all);
+    nodes(hardware, started, &mut all);
     distances(hardware, &mut all);
     hardware
         .performance
         .iter()
         .for_each(|figure| push(&mut all, "-numa", latency_or_bandwidth(*figure)));
-    bridges(board, hardware, card, form, &mut all);
+    bridges(board, hardware, card, started, &mut all);
     all
 }
 
@@ -84,7 +80,7 @@ fn processors(board: &dyn Board, topology: Topology) -> String {
     format!("{cpus},sockets={sockets}{dies},cores={cores},threads={threads}")
 }
 
-fn nodes(hardware: &Hardware, form: Form<'_>, all: &mut Vec<String>) {
+fn nodes(hardware: &Hardware, started: Started<'_>, all: &mut Vec<String>) {
     let total: u64 = hardware.nodes.iter().map(|node| node.bytes).sum();
     push(all, "-m", format!("{}M", total >> 20));
     let initiators = match hardware.performance.is_empty() {
@@ -97,9 +93,11 @@ fn nodes(hardware: &Hardware, form: Form<'_>, all: &mut Vec<String>) {
         let mut words = format!("node,nodeid={number}{}", cpu_ranges(&node.cpus));
         if node.bytes > 0 {
             // Not reserved: a guest that is larger than its host may boot as long as it does not use it all.
-            let (backend, file) = match form {
-                Form::Whole => ("ram", String::new()),
-                Form::Saved(file) | Form::Loaded(file) => ("file", format!(",{}", file(number))),
+            let (backend, file) = match started.start {
+                Start::Boot => ("ram", String::new()),
+                Start::Save | Start::Load => {
+                    ("file", format!(",{}", (started.memory_file)(number)))
+                }
             };
             let size = node.bytes >> 20;
             push(
@@ -167,7 +165,7 @@ fn bridges(
     board: &dyn Board,
     hardware: &Hardware,
     card: &str,
-    form: Form<'_>,
+    started: Started<'_>,
     all: &mut Vec<String>,
 ) {
     for number in 0..hardware.subsystems.len() {
@@ -183,9 +181,9 @@ fn bridges(
         all.extend(board.bridge(bridge, index));
         for (position, device) in bridge.devices.iter().enumerate() {
             let seat = board.seat(bridge, position);
-            let is_late = !matches!(form, Form::Whole) && late::is_late(device);
+            let is_late = started.start != Start::Boot && late::is_late(device);
             match device {
-                Device::Nvme { .. } if matches!(form, Form::Saved(_)) => {}
+                Device::Nvme { .. } if started.start == Start::Save => {}
                 Device::Nvme {
                     id,
                     subsystem,

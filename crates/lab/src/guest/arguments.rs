@@ -12,6 +12,7 @@ use super::{PreparedGuest, Root};
 use crate::arch::Arch;
 use crate::design::Design;
 use crate::design::late::LateDevice;
+use crate::start::Start;
 use nearfar_machine::Acceleration;
 
 /// Something that QEMU inherits.
@@ -35,17 +36,6 @@ pub enum Part {
     Memory(usize),
     /// Where a guest's state is saved to, or loaded from. Not on the command line: a command of the monitor names it.
     State,
-}
-
-/// What a QEMU process is started for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
-    /// A guest that boots and is not saved.
-    Boot,
-    /// A guest that boots, is saved and ends.
-    Save,
-    /// A guest that starts from a saved one. It waits for the monitor's `migrate-incoming`.
-    Load,
 }
 
 /// The ports between the guest's agent and us.
@@ -77,7 +67,7 @@ pub fn disks(design: &Design) -> Vec<(String, u64)> {
 /// All of QEMU's arguments. `kernel` is the image that is loaded, `number` names what is inherited.
 pub fn arguments(
     prepared: &PreparedGuest,
-    purpose: Purpose,
+    start: Start,
     kernel: &Path,
     number: &dyn Fn(&Part) -> String,
 ) -> Vec<String> {
@@ -88,23 +78,18 @@ pub fn arguments(
         format!("{access},mem-path=/dev/fd/{}", number(&Part::Memory(node)))
     };
     let (qemu, acceleration) = (&prepared.qemu, prepared.acceleration);
-    match purpose {
-        Purpose::Boot => all.0.extend(prepared.design.arguments(qemu, acceleration)),
-        Purpose::Save => {
-            let shared = |node| memory("share=on", node);
-            all.0
-                .extend(prepared.design.saved_arguments(qemu, acceleration, &shared));
-        }
-        Purpose::Load => {
-            // The guest writes to copies of the pages, whoever may write to the file.
-            let private = |node| memory("share=off,readonly=on,rom=off", node);
-            all.0.extend(
-                prepared
-                    .design
-                    .loaded_arguments(qemu, acceleration, &private),
-            );
-            all.option("-incoming", "defer");
-        }
+    let memory_file = |node: usize| match start {
+        // The guest writes to copies of the pages: the file may belong to several guests.
+        Start::Load => memory("share=off,readonly=on,rom=off", node),
+        Start::Boot | Start::Save => memory("share=on", node),
+    };
+    all.0.extend(
+        prepared
+            .design
+            .start_arguments(qemu, acceleration, start, &memory_file),
+    );
+    if start == Start::Load {
+        all.option("-incoming", "defer");
     }
     all.option("-kernel", kernel.display());
     all.option("-initrd", format!("/dev/fd/{}", number(&Part::Initramfs)));
@@ -278,7 +263,7 @@ pub fn settings_of_guest(
 /// The guest's description as one word of a kernel's command line: JSON without spaces. Compact JSON has some in strings only,
 /// where they can be escaped.
 fn emulation_word(prepared: &PreparedGuest) -> String {
-    let json = serde_json::to_string(&prepared.emulation()).unwrap_or_default();
+    let json = serde_json::to_string(&prepared.emulated_guest()).unwrap_or_default();
     json.replace(' ', "\\u0020")
 }
 

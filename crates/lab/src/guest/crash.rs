@@ -19,11 +19,15 @@ const BREAKPOINT: &str = "int3: 0000 [#";
 const END_OF_REPORT: &str = "---[ end trace ";
 
 /// How a guest's kernel died.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Crash {
     /// Of a breakpoint that QEMU kept from the kernel's patching of its own code.
+    #[error(
+        "its kernel met a breakpoint left by its own patching, a rare fault of QEMU's software emulation"
+    )]
     LeftBreakpoint,
     /// Of another exception.
+    #[error("its kernel crashed")]
     Exception,
 }
 
@@ -37,16 +41,6 @@ impl Crash {
             (true, _) => Some(Self::LeftBreakpoint),
             (false, true) => Some(Self::Exception),
             (false, false) => None,
-        }
-    }
-
-    /// Half a sentence for the reader of an error.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::LeftBreakpoint => {
-                "its kernel met a breakpoint left by its own patching, a rare fault of QEMU's software emulation"
-            }
-            Self::Exception => "its kernel crashed",
         }
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::console::Console;
 use super::progress::STALLS;
-use super::qmp::Monitor;
+use super::qmp::{Monitor, MonitorError};
 use crate::arch::Arch;
 
 /// A vCPU that waits for an interrupt while its local APIC has one in service.
@@ -40,6 +40,37 @@ impl fmt::Display for StuckVcpu {
     }
 }
 
+/// A part of a guest that is up does not work.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unhealthy {
+    /// CPUs without timer interrupts.
+    #[error("CPU {cpus} had no timer interrupt")]
+    NoTimer {
+        /// Their numbers, with commas.
+        cpus: String,
+    },
+    /// A line of its console that a healthy kernel does not print.
+    #[error("its kernel complained: {0}")]
+    Complaint(String),
+    /// A vCPU that lost the end of an interrupt.
+    #[error("{0}")]
+    Stuck(StuckVcpu),
+}
+
+/// Why a guest counts as hanging.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HangSign {
+    /// A vCPU stayed in an interrupt.
+    #[error("{0}")]
+    Stuck(StuckVcpu),
+    /// Its agent is silent.
+    #[error("it does not answer for {silent_s} s while QEMU uses hardly any CPU time")]
+    Silent {
+        /// For how long.
+        silent_s: u64,
+    },
+}
+
 /// The vCPUs that are stuck at this moment. While the guest runs, one look proves nothing: the two registers are not read at
 /// the same moment. Only x86-64 has what is looked at; other guests give an empty list.
 ///
@@ -49,7 +80,7 @@ pub fn stuck_vcpus(
     monitor: &mut Monitor,
     arch: Arch,
     vcpus: usize,
-) -> Result<Vec<StuckVcpu>, String> {
+) -> Result<Vec<StuckVcpu>, MonitorError> {
     let mut stuck = Vec::new();
     for number in 0..if arch == Arch::X86_64 { vcpus } else { 0 } {
         let apic = LocalApic::read(monitor, number)?;
@@ -69,7 +100,7 @@ pub fn stuck_vcpus(
 
 /// A line for each vCPU, for the message about a guest that hangs; as far as the monitor answers.
 pub fn described(monitor: &mut Monitor, arch: Arch, vcpus: usize) -> String {
-    let line = |number| -> Result<String, String> {
+    let line = |number| -> Result<String, MonitorError> {
         let apic = LocalApic::read(monitor, number)?;
         let state = if is_halted(monitor, number)? {
             "halted"
@@ -97,7 +128,7 @@ struct LocalApic {
 }
 
 impl LocalApic {
-    fn read(monitor: &mut Monitor, vcpu: usize) -> Result<Self, String> {
+    fn read(monitor: &mut Monitor, vcpu: usize) -> Result<Self, MonitorError> {
         let text = ask(monitor, vcpu, "info lapic")?;
         let timer = text
             .lines()
@@ -116,7 +147,7 @@ impl LocalApic {
     }
 }
 
-fn is_halted(monitor: &mut Monitor, vcpu: usize) -> Result<bool, String> {
+fn is_halted(monitor: &mut Monitor, vcpu: usize) -> Result<bool, MonitorError> {
     Ok(ask(monitor, vcpu, "info registers")?.contains("HLT=1"))
 }
 
@@ -136,7 +167,7 @@ pub fn complaint(console: &Console) -> Option<String> {
     line.map(str::to_owned)
 }
 
-fn ask(monitor: &mut Monitor, vcpu: usize, command: &str) -> Result<String, String> {
+fn ask(monitor: &mut Monitor, vcpu: usize, command: &str) -> Result<String, MonitorError> {
     let answer = monitor.execute(
         "human-monitor-command",
         json!({ "command-line": command, "cpu-index": vcpu }),

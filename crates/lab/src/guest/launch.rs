@@ -9,15 +9,16 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::arguments::{self, PORTS, Part, Purpose};
+use super::arguments::{self, PORTS, Part};
 use super::console::Console;
 use super::link::Link;
-use super::process::{self, Running, Start};
+use super::process::{self, QemuCommand, Running};
 use super::qmp::Monitor;
 use super::saved::SavedGuest;
 use super::{Guest, Ports, PreparedGuest};
 use crate::delay::DelayRegion;
 use crate::error::LabError;
+use crate::start::Start;
 
 /// A guest whose QEMU runs and whose agent has not answered yet.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Channels {
 /// When the system refuses a channel, memory or the process.
 pub fn launch(
     prepared: &PreparedGuest,
-    purpose: Purpose,
+    start: Start,
     kernel: &Path,
     archive: &[u8],
     files: Option<&SavedGuest>,
@@ -89,9 +90,9 @@ pub fn launch(
         channels.theirs.insert(Part::State, file);
     }
     let delays = delays(prepared, &mut channels)?;
-    let words = arguments::arguments(prepared, purpose, kernel, &|part| channels.number(part));
+    let words = arguments::arguments(prepared, start, kernel, &|part| channels.number(part));
     let started = Instant::now();
-    let mut child = process::start(Start {
+    let mut child = process::start(QemuCommand {
         program: prepared.qemu.program.clone(),
         arguments: words.into_iter().map(OsString::from).collect(),
         inherited: channels.theirs.into_values().collect(),
@@ -125,7 +126,8 @@ pub fn launch(
         command_timeout: prepared.request.command_timeout,
         boot_seconds: 0.0,
         failed_boots: Vec::new(),
-        start: super::StartKind::Booted(None),
+        start,
+        unsaved_reason: None,
         keeping: None,
     };
     Ok(Launched {

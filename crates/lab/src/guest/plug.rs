@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use nearfar_machine::NodeId;
 use serde_json::{Value, json};
 
+use super::qmp::MonitorError;
 use super::{Guest, Input, Signals, Streams, arguments};
 use crate::arch::Arch;
 use crate::error::LabError;
@@ -64,8 +65,31 @@ impl fmt::Display for HotPlug {
     }
 }
 
+/// A device that is not plugged in. The guest gets the text.
+#[derive(Debug, thiserror::Error)]
+pub enum PlugError {
+    /// An unknown device.
+    #[error("{0}: not one of nvme, virtio-blk, virtio-net, bridge")]
+    Device(String),
+    /// A word after the device.
+    #[error("{0}: expected node=NUMBER")]
+    Node(String),
+    /// A question that is not `plug` or `plugged`.
+    #[error("{0}: not something that can be asked for")]
+    Question(String),
+    /// A guest of Power.
+    #[error("Linux on Power takes PCI devices at run time only with the tools of its firmware")]
+    Power,
+    /// All spare ports are in use.
+    #[error("no port is free{}", .0.map_or_else(String::new, |node| format!(" on a host bridge of node {node}")))]
+    NoPort(Option<NodeId>),
+    /// QEMU refused.
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
+}
+
 impl FromStr for HotPlug {
-    type Err = String;
+    type Err = PlugError;
 
     /// `nvme`, `virtio-net node=1`
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -78,15 +102,14 @@ impl FromStr for HotPlug {
             PlugDevice::Bridge,
         ];
         let device = all.into_iter().find(|device| device.word() == word);
-        let device = device
-            .ok_or_else(|| format!("{word}: not one of nvme, virtio-blk, virtio-net, bridge"))?;
+        let device = device.ok_or_else(|| PlugError::Device(word.to_owned()))?;
         let mut plug = Self { device, node: None };
         for word in words {
             let number = word
                 .strip_prefix("node=")
                 .and_then(|number| number.parse().ok());
             plug.node = Some(NodeId(
-                number.ok_or_else(|| format!("{word}: expected node=NUMBER"))?,
+                number.ok_or_else(|| PlugError::Node(word.to_owned()))?,
             ));
         }
         Ok(plug)
@@ -134,28 +157,22 @@ impl Guest {
                 self.resume_delays();
                 Ok(())
             }
-            _ => Err(format!("{words}: not something that can be asked for")),
+            _ => Err(PlugError::Question(words.to_owned())),
         };
-        plugged.map_or_else(|problem| problem, |()| "ok".to_owned())
+        plugged.map_or_else(|problem| problem.to_string(), |()| "ok".to_owned())
     }
 
     /// Adds the device; the guest hears of it by itself.
-    fn plug(&mut self, plug: HotPlug) -> Result<(), String> {
+    fn plug(&mut self, plug: HotPlug) -> Result<(), PlugError> {
         if self.arch == Arch::Powerpc64le {
             // The kernel leaves this to drmgr of powerpc-utils, which sets the slot's state through RTAS.
-            return Err(
-                "Linux on Power takes PCI devices at run time only with the tools of its firmware"
-                    .to_owned(),
-            );
+            return Err(PlugError::Power);
         }
         let free = self
             .spare_ports
             .iter()
             .position(|port| plug.node.is_none() || port.node == plug.node);
-        let place = free.ok_or_else(|| match plug.node {
-            Some(node) => format!("no port is free on a host bridge of node {node}"),
-            None => "no port is free".to_owned(),
-        })?;
+        let place = free.ok_or(PlugError::NoPort(plug.node))?;
         let port = self.spare_ports[place].id.clone();
         self.suspend_delays();
         for (command, arguments) in steps(plug.device, &port) {
@@ -237,10 +254,7 @@ mod tests {
             "virtio-net node=0",
             "bridge node=1",
         ] {
-            assert_eq!(
-                plug.parse::<HotPlug>().map(|read| read.to_string()),
-                Ok(plug.to_owned())
-            );
+            assert_eq!(plug.parse::<HotPlug>().unwrap().to_string(), plug);
         }
         for text in ["", "gpu", "nvme node=", "nvme 2", "nvme node=x"] {
             assert!(text.parse::<HotPlug>().is_err(), "{text}");

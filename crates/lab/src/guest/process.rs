@@ -26,7 +26,7 @@ use crate::error::LabError;
 
 /// A program to start.
 #[derive(Debug)]
-pub struct Start {
+pub struct QemuCommand {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
@@ -72,18 +72,18 @@ impl Drop for Running {
     }
 }
 
-type Order = (Start, Sender<io::Result<Child>>);
+type Job = (QemuCommand, Sender<io::Result<Child>>);
 
 /// Starts a program whose standard input is empty, whose standard error is a pipe, and which dies with this process.
 ///
 /// # Errors
 /// When the program cannot be started.
-pub fn start(start: Start) -> Result<Child, LabError> {
-    static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
+pub fn start(start: QemuCommand) -> Result<Child, LabError> {
+    static SPAWNER: OnceLock<Sender<Job>> = OnceLock::new();
     let program = start.program.clone();
     tracing::debug!(path = %program.display(), arguments = ?start.arguments, "start program");
     let spawner = SPAWNER.get_or_init(|| {
-        let (orders, received) = channel::<Order>();
+        let (orders, received) = channel::<Job>();
         thread::spawn(move || {
             for (start, answer) in received {
                 // Whoever asked and did not wait gets a child that nobody kills: so it is killed here.
@@ -110,7 +110,7 @@ pub fn start(start: Start) -> Result<Child, LabError> {
         .map_err(|error| LabError::system(format!("starting {}", program.display()), error))
 }
 
-fn spawn(start: Start) -> io::Result<Child> {
+fn spawn(start: QemuCommand) -> io::Result<Child> {
     let parent = rustix::process::getpid();
     let inherited: Vec<RawFd> = start.inherited.iter().map(AsRawFd::as_raw_fd).collect();
     let mut command = Command::new(&start.program);

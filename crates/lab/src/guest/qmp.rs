@@ -14,6 +14,26 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+/// A command that QEMU's monitor did not carry out.
+#[derive(Debug, thiserror::Error)]
+pub enum MonitorError {
+    /// The socket failed.
+    #[error("QEMU's monitor: {0}")]
+    Io(io::Error),
+    /// QEMU closed the socket.
+    #[error("QEMU's monitor is gone")]
+    Gone,
+    /// A line is not JSON.
+    #[error("QEMU's monitor: {0}")]
+    Json(serde_json::Error),
+    /// QEMU's refusal, in its words.
+    #[error("{0}")]
+    Refused(String),
+    /// A migration that did not finish.
+    #[error("the state was not written or read after {} s", .0.as_secs())]
+    SlowMigration(Duration),
+}
+
 /// QEMU answers at once or hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -47,7 +67,7 @@ impl Monitor {
     ///
     /// # Errors
     /// QEMU's refusal in its words; a line that is no JSON; a monitor that is gone or silent.
-    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, String> {
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, MonitorError> {
         if !self.greeted {
             self.answer()?;
             self.greeted = true;
@@ -60,7 +80,7 @@ impl Monitor {
         self.reader
             .get_mut()
             .write_all(line.as_bytes())
-            .map_err(|error| format!("QEMU's monitor: {error}"))?;
+            .map_err(MonitorError::Io)?;
         self.answer()
     }
 
@@ -76,24 +96,23 @@ impl Monitor {
     }
 
     /// The next line that is neither an event nor the answer to an earlier command.
-    fn answer(&mut self) -> Result<Value, String> {
+    fn answer(&mut self) -> Result<Value, MonitorError> {
         loop {
             match self.reader.read_line(&mut self.line) {
-                Ok(0) => return Err("QEMU's monitor is gone".to_owned()),
+                Ok(0) => return Err(MonitorError::Gone),
                 Ok(_) => {}
-                Err(error) => return Err(format!("QEMU's monitor: {error}")),
+                Err(error) => return Err(MonitorError::Io(error)),
             }
             let line = std::mem::take(&mut self.line);
-            let said: Value =
-                serde_json::from_str(&line).map_err(|error| format!("QEMU's monitor: {error}"))?;
+            let said: Value = serde_json::from_str(&line).map_err(MonitorError::Json)?;
             if said["id"].as_u64().is_some_and(|id| id != self.command) {
                 continue;
             }
             if let Some(refusal) = said.get("error") {
-                return Err(refusal["desc"]
-                    .as_str()
-                    .unwrap_or("refused without a reason")
-                    .to_owned());
+                let reason = refusal["desc"].as_str();
+                return Err(MonitorError::Refused(
+                    reason.unwrap_or("refused without a reason").to_owned(),
+                ));
             }
             if let Some(result) = said.get("return").or_else(|| said.get("QMP")) {
                 return Ok(result.clone());
@@ -125,7 +144,7 @@ mod tests {
             event,
             r#"{"return": 7}"#,
         ]);
-        assert_eq!(monitor.execute("device_add", json!({})), Ok(json!(7)));
+        assert_eq!(monitor.execute("device_add", json!({})).unwrap(), json!(7));
     }
 
     #[test]
@@ -137,7 +156,10 @@ mod tests {
             late,
             r#"{"return": 7, "id": 2}"#,
         ]);
-        assert_eq!(monitor.execute("query-status", json!({})), Ok(json!(7)));
+        assert_eq!(
+            monitor.execute("query-status", json!({})).unwrap(),
+            json!(7)
+        );
     }
 
     #[test]
@@ -147,10 +169,8 @@ mod tests {
             r#"{"return": {}}"#,
             r#"{"error": {"class": "x", "desc": "Bus full"}}"#,
         ]);
-        assert_eq!(
-            monitor.execute("device_add", json!({})),
-            Err("Bus full".to_owned())
-        );
+        let refused = monitor.execute("device_add", json!({}));
+        assert!(matches!(refused, Err(MonitorError::Refused(reason)) if reason == "Bus full"));
     }
 
     #[test]

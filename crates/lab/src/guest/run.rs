@@ -186,11 +186,11 @@ impl Guest {
             }
             if !link {
                 let watched = watch.look(&mut self.monitor, &mut self.link);
-                if let Some(problem) = watched
+                if let Some(sign) = watched
                     .map_err(|error| self.died(&format!("it takes no messages ({error})")))?
                 {
                     return Err(LabError::Hung {
-                        problem,
+                        sign,
                         console: self.last_state(),
                     });
                 }

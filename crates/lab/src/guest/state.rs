@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::PreparedGuest;
-use super::qmp::Monitor;
+use super::boot::BootFailure;
+use super::qmp::{Monitor, MonitorError};
 use crate::design::Design;
 use crate::design::late::LateDevice;
 
@@ -23,30 +24,48 @@ const MAX_MIGRATION_TIME: Duration = Duration::from_secs(20);
 /// Time between two questions how far it is.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Why a guest boots and is not saved, although it could have been asked for.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UnsavedReason {
+    /// This version of QEMU has no `file:` migration.
+    #[error("QEMU {0} does not save guests to files, 8.2 does")]
+    Qemu(String),
+    /// Power guests with devices that QEMU cannot save.
+    #[error(
+        "QEMU cannot save its NVMe disks and test devices, and Linux on Power takes PCI devices at run time only with \
+         the tools of its firmware"
+    )]
+    Devices,
+    /// QEMU's refusal.
+    #[error("QEMU does not save it: {0}")]
+    Refused(String),
+    /// Earlier attempts to save it or to start it from a saved one failed.
+    #[error("{0}")]
+    Failed(BootFailure),
+}
+
 /// The devices to be plugged in late, for a guest that can be saved.
 ///
 /// # Errors
 /// Why it boots instead; `None` where the user asked for that.
-pub fn saveable(prepared: &PreparedGuest) -> Result<Vec<LateDevice>, Option<String>> {
+pub fn saveable(prepared: &PreparedGuest) -> Result<Vec<LateDevice>, Option<UnsavedReason>> {
     if prepared.is_cold() {
         return Err(None);
     }
     if prepared.qemu.version < SAVES_SINCE {
-        return Err(Some(format!(
-            "QEMU {} does not save guests to files, 8.2 does",
-            prepared.qemu.version_text()
-        )));
+        return Err(Some(UnsavedReason::Qemu(prepared.qemu.version_text())));
     }
-    prepared.design.late_devices().map_err(Some)
+    let late = prepared.design.late_devices();
+    late.map_err(|_| Some(UnsavedReason::Devices))
 }
 
 /// Stops a guest's vCPUs.
-pub fn stop(monitor: &mut Monitor) -> Result<(), String> {
+pub fn stop(monitor: &mut Monitor) -> Result<(), MonitorError> {
     monitor.execute("stop", json!({})).map(drop)
 }
 
 /// Saves the state of a guest that is stopped.
-pub fn save(monitor: &mut Monitor, uri: &str) -> Result<(), String> {
+pub fn save(monitor: &mut Monitor, uri: &str) -> Result<(), MonitorError> {
     ignore_memory(monitor)?;
     monitor.execute("migrate", json!({ "uri": uri }))?;
     finished(monitor)
@@ -58,7 +77,7 @@ pub fn load(
     uri: &str,
     design: &Design,
     late: &[LateDevice],
-) -> Result<(), String> {
+) -> Result<(), MonitorError> {
     for id in design.placeholders() {
         monitor.execute("device_del", json!({ "id": id }))?;
     }
@@ -71,7 +90,7 @@ pub fn load(
     monitor.execute("cont", json!({})).map(drop)
 }
 
-fn ignore_memory(monitor: &mut Monitor) -> Result<(), String> {
+fn ignore_memory(monitor: &mut Monitor) -> Result<(), MonitorError> {
     let capability = json!([{ "capability": "x-ignore-shared", "state": true }]);
     monitor
         .execute(
@@ -82,7 +101,7 @@ fn ignore_memory(monitor: &mut Monitor) -> Result<(), String> {
 }
 
 /// Waits for the end of a migration.
-fn finished(monitor: &mut Monitor) -> Result<(), String> {
+fn finished(monitor: &mut Monitor) -> Result<(), MonitorError> {
     let started = Instant::now();
     while started.elapsed() < MAX_MIGRATION_TIME {
         let seen = monitor.execute("query-migrate", json!({}))?;
@@ -90,13 +109,12 @@ fn finished(monitor: &mut Monitor) -> Result<(), String> {
             Some("completed") => return Ok(()),
             Some("failed" | "cancelled") => {
                 let problem = seen.get("error-desc").and_then(Value::as_str);
-                return Err(problem.unwrap_or("QEMU says no reason").to_owned());
+                return Err(MonitorError::Refused(
+                    problem.unwrap_or("QEMU says no reason").to_owned(),
+                ));
             }
             _ => std::thread::sleep(POLL_INTERVAL),
         }
     }
-    Err(format!(
-        "the state was not written or read after {} s",
-        MAX_MIGRATION_TIME.as_secs()
-    ))
+    Err(MonitorError::SlowMigration(MAX_MIGRATION_TIME))
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::health::{self, StuckVcpu};
+use super::health::{self, HangSign, StuckVcpu};
 use super::link::Link;
 use super::progress::{MAX_IDLE_CPU_SECONDS, cpu_seconds};
 use super::qmp::Monitor;
@@ -78,7 +78,7 @@ impl Watch {
     ///
     /// # Errors
     /// When the link to the guest fails.
-    pub fn look(&mut self, monitor: &mut Monitor, link: &mut Link) -> io::Result<Option<String>> {
+    pub fn look(&mut self, monitor: &mut Monitor, link: &mut Link) -> io::Result<Option<HangSign>> {
         if !self.until_next_look().is_zero() {
             return Ok(None);
         }
@@ -115,7 +115,7 @@ impl Watch {
         ))
     }
 
-    fn note_stuck(&mut self, seen: Vec<StuckVcpu>) -> Option<String> {
+    fn note_stuck(&mut self, seen: Vec<StuckVcpu>) -> Option<HangSign> {
         let before = std::mem::take(&mut self.stuck);
         let mut problem = None;
         for vcpu in seen {
@@ -124,14 +124,14 @@ impl Watch {
                 _ => 1,
             };
             if looks >= MIN_STUCK_LOOKS {
-                problem = Some(vcpu.to_string());
+                problem = Some(HangSign::Stuck(vcpu.clone()));
             }
             self.stuck.insert(vcpu.number, (vcpu.in_service, looks));
         }
         problem
     }
 
-    fn silence(&mut self, silent: Duration, used: f64) -> Option<String> {
+    fn silence(&mut self, silent: Duration, used: f64) -> Option<HangSign> {
         if silent < MAX_SILENCE {
             return None;
         }
@@ -141,10 +141,9 @@ impl Watch {
                 (Instant::now(), self.cpu_seconds_then + used);
             return None;
         }
-        Some(format!(
-            "it does not answer for {} s while QEMU uses hardly any CPU time",
-            silent.as_secs()
-        ))
+        Some(HangSign::Silent {
+            silent_s: silent.as_secs(),
+        })
     }
 }
 
@@ -172,7 +171,7 @@ mod tests {
         assert!(
             watch
                 .note_stuck(stuck(&[2, 3]))
-                .is_some_and(|problem| problem.contains("vCPU 3"))
+                .is_some_and(|sign| matches!(sign, HangSign::Stuck(vcpu) if vcpu.number == 3))
         );
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nearfar_lab::delay::DelaySpec;
-use nearfar_lab::guest::{Guest, PreparedGuest, Root, StartKind};
+use nearfar_lab::guest::{Guest, PreparedGuest, Root};
 use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::{Acceleration, NodeLimits};
@@ -131,12 +131,12 @@ impl GuestArgs {
 }
 
 /// Starts a guest; says on standard error which boots failed by chance before, and why it is one that cannot be saved.
-pub fn booted(request: &PreparedGuest, cancel: &AtomicBool) -> Result<Guest, Failure> {
-    let guest = Guest::boot(request, cancel).map_err(failure)?;
+pub fn booted(prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Guest, LabError> {
+    let guest = Guest::boot(prepared, cancel)?;
     for why in guest.failed_boots() {
         output::say!("note: the guest was booted again: {why}");
     }
-    if let StartKind::Booted(Some(why)) = guest.start_kind() {
+    if let Some(why) = guest.unsaved_reason() {
         output::say!("note: this guest cannot be saved, so each start boots it: {why}");
     }
     Ok(guest)

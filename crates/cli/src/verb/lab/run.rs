@@ -5,11 +5,13 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, PreparedGuest, Signals, Streams, command_line};
+use nearfar_lab::guest::{Exec, Guest, PreparedGuest, Signals, Streams, command_line};
 
 use super::counts;
 use super::guest_args::{GuestArgs, booted, failure};
+use super::status::Status;
 use crate::failure::{Failure, Outcome};
 use crate::{output, shell, signals};
 
@@ -31,6 +33,9 @@ pub struct Run {
     /// Write what the delay plugin counted to this file, each second and at the end
     #[arg(long, value_name = "FILE", requires = "delay")]
     counts: Option<PathBuf>,
+    /// Write how the guest started and ended to this file, as JSON for programs
+    #[arg(long, value_name = "FILE")]
+    status: Option<PathBuf>,
     /// Print QEMU's command line for a guest that boots (as with --cold) instead of running it
     #[arg(long)]
     show_command: bool,
@@ -58,7 +63,9 @@ pub struct Shell {
 impl Run {
     /// Boots, runs, powers off.
     pub fn run(self) -> Outcome {
-        self.counts.as_deref().map(output::can_write).transpose()?;
+        for file in self.counts.iter().chain(&self.status) {
+            output::can_write(file)?;
+        }
         let request = prepare(&self.guest)?;
         if self.show_command {
             return output::print(&quoted(&command_line(&request)));
@@ -67,7 +74,11 @@ impl Run {
             command: self.command,
             ..Exec::default()
         };
-        inside(&request, &exec, self.counts)
+        let files = Files {
+            counts: self.counts,
+            status: self.status,
+        };
+        inside(&request, &exec, files)
     }
 }
 
@@ -82,8 +93,15 @@ impl Shell {
             terminal: std::io::stdin().is_terminal(),
             ..Exec::default()
         };
-        inside(&request, &exec, None)
+        inside(&request, &exec, Files::default())
     }
+}
+
+/// The files that are written besides the command's output.
+#[derive(Default)]
+struct Files {
+    counts: Option<PathBuf>,
+    status: Option<PathBuf>,
 }
 
 /// What the guest is made of; says on standard error what it could not reproduce.
@@ -99,24 +117,57 @@ fn prepare(guest: &GuestArgs) -> Result<PreparedGuest, Failure> {
 }
 
 /// Runs a command in a guest with this process's streams.
-fn inside(request: &PreparedGuest, exec: &Exec, counts: Option<PathBuf>) -> Outcome {
-    let cancel = signals::cancel_flag();
-    let mut guest = booted(request, &cancel)?;
-    let streams = Streams::inherited().map_err(Failure::refused)?;
-    let signals = Signals::of_process().map_err(failure)?;
-    let watch = counts
-        .zip(guest.delay_region())
-        .map(|(file, region)| counts::Watch::start(region, file, request.emulation()));
-    let exit = guest.exec(exec, streams, &signals).map_err(failure)?;
+fn inside(prepared: &PreparedGuest, exec: &Exec, files: Files) -> Outcome {
+    let mut status = files.status.map(|file| Status::new(file, prepared));
+    let ended = carry_out(prepared, exec, files.counts, &mut status);
+    if let Some(status) = status {
+        let code = ended.as_ref().map(|ended| ended.code);
+        status.finish(code)?;
+    }
+    let Ended { code, watch, guest } = ended.map_err(failure)?;
     if let Some(watch) = watch {
         watch.finish()?;
     }
     guest.power_off();
-    match u8::try_from(exit.code) {
+    match u8::try_from(code) {
         Ok(0) => Ok(()),
         Ok(code) => Err(Failure::CommandEnded(code)),
         Err(_) => Err(Failure::CommandEnded(u8::MAX)),
     }
+}
+
+/// A command that has ended, in a guest that is still up.
+struct Ended {
+    code: i32,
+    /// The thread that writes the counts.
+    watch: Option<counts::Watch>,
+    guest: Guest,
+}
+
+/// Starts the guest and runs the command.
+fn carry_out(
+    prepared: &PreparedGuest,
+    exec: &Exec,
+    counts: Option<PathBuf>,
+    status: &mut Option<Status>,
+) -> Result<Ended, LabError> {
+    let cancel = signals::cancel_flag();
+    let mut guest = booted(prepared, &cancel)?;
+    if let Some(status) = status {
+        status.up(&guest);
+    }
+    let streams = Streams::inherited()
+        .map_err(|error| LabError::system("cannot share the standard streams", error))?;
+    let signals = Signals::of_process()?;
+    let watch = counts
+        .zip(guest.delay_region())
+        .map(|(file, region)| counts::Watch::start(region, file, prepared.emulation()));
+    let exit = guest.exec(exec, streams, &signals)?;
+    Ok(Ended {
+        code: exit.code,
+        watch,
+        guest,
+    })
 }
 
 /// Words as a shell takes them, one option a line.

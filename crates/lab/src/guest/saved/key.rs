@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use crate::cache::RECORD_FORMAT;
 use crate::error::LabError;
-use crate::guest::arguments::{self, Purpose};
+use crate::guest::arguments;
 use crate::guest::{PreparedGuest, launch};
 use crate::packages::sha256;
+use crate::start::Start;
 use nearfar_machine::Acceleration;
 
 /// The name of a saved guest.
@@ -34,7 +35,7 @@ impl Key {
         same.request.results = None;
         same.delay = None;
         same.kernel.modules = same.kernel.modules.map(|_| PathBuf::from("/"));
-        let words = arguments::arguments(&same, Purpose::Load, kernel, &launch::shown);
+        let words = arguments::arguments(&same, Start::Load, kernel, &launch::shown);
         let mut text = format!("format {RECORD_FORMAT}\n");
         // The kernel as the user has it: the file that is loaded may be one of the cache, whose times are those of its last use.
         for file in [&prepared.qemu.program, &prepared.kernel.image]
