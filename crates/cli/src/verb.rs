@@ -5,6 +5,7 @@ pub mod apply;
 pub mod audit;
 pub mod bench;
 pub mod checkup;
+pub mod compare;
 pub mod completions;
 pub mod explain;
 pub mod history;

@@ -17,6 +17,7 @@ pub mod audit;
 pub mod cache;
 mod change;
 pub mod checkup;
+pub mod compare;
 pub mod doctor;
 pub mod document;
 pub mod explain;

@@ -15,6 +15,6 @@ mod whole;
 
 pub use csv::write as write_csv;
 pub use import::{ImportError, Imported, SCHEMA};
-pub use parquet::write as write_parquet;
+pub use parquet::{DEFINITIONS, write as write_parquet};
 pub use table::{Column, Table, TooWide, Values};
 pub use whole::Whole;

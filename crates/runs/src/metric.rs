@@ -14,14 +14,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use histogram::{Histogram, Quantiles};
-
-/// Which direction of a metric is an improvement.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Better {
-    Lower,
-    Higher,
-}
+pub use nearfar_statistics::compare::Better;
 
 /// How the values of a metric are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

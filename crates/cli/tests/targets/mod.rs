@@ -380,6 +380,26 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent.json"],
     ),
     target(
+        ["compare", "sides"],
+        "compare --store {store} 98 99",
+        &["run 98", "nearfar runs list"],
+    ),
+    target(
+        ["compare", "sides"],
+        "compare --store {store} before after",
+        &["\"before\"", "nearfar runs list"],
+    ),
+    target(
+        ["compare", "sides"],
+        "compare --store {store} /nonexistent.csv x.csv",
+        &["/nonexistent.csv", "no such file"],
+    ),
+    target(
+        ["compare", "store"],
+        "compare --store /nonexistent/runs.db 1 2",
+        &["/nonexistent/runs.db"],
+    ),
+    target(
         ["runs rm", "runs"],
         "runs rm --store {store} 99",
         &["run 99", "nearfar runs list"],
@@ -496,6 +516,7 @@ pub const TARGETS: &[Target] = &[
 /// themselves, or with their verb.
 pub const NO_TARGETS: &[&str] = &[
     "accel",
+    "across",
     "append",
     "boot_timeout",
     "budget",
@@ -517,6 +538,7 @@ pub const NO_TARGETS: &[&str] = &[
     "label",
     "limit",
     "load",
+    "margin",
     "migration_cost_ns",
     "output",
     "pattern",
@@ -540,6 +562,11 @@ pub const NO_TARGETS: &[&str] = &[
     "ab runs",
     "apply state",
     "bench probe store",
+    // Names of what a run has; tests/compare.rs has runs.
+    "compare baseline",
+    "compare by",
+    "compare factor",
+    "compare metric",
     "prefer memory",
     "runs import store",
 ];

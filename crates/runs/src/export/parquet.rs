@@ -11,9 +11,12 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{Type, TypePtr};
+use serde_json::json;
 
 use super::{Table, Values};
 
+/// The key of the file's metadata that says which columns are metrics, with units and directions, and which are factors.
+pub const DEFINITIONS: &str = "nearfar_definitions";
 /// Rows that are written together. A run has a few thousand; more row groups than needed make files slow to read.
 const ROWS_A_GROUP: usize = 1 << 18;
 
@@ -22,12 +25,13 @@ const ROWS_A_GROUP: usize = 1 << 18;
 /// # Errors
 /// What writing answers.
 pub fn write<W: Write + Send>(table: &Table, out: W) -> Result<(), ParquetError> {
+    let definitions = json!({"metrics": table.metrics, "factors": table.factors});
     let properties = WriterProperties::builder()
         .set_created_by(concat!("nearfar version ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_key_value_metadata(Some(vec![KeyValue::new(
-            "nearfar_schema".to_owned(),
-            "runs-table/2".to_owned(),
-        )]))
+        .set_key_value_metadata(Some(vec![
+            KeyValue::new("nearfar_schema".to_owned(), "runs-table/2".to_owned()),
+            KeyValue::new(DEFINITIONS.to_owned(), definitions.to_string()),
+        ]))
         .build();
     let mut file = SerializedFileWriter::new(out, schema(table)?, Arc::new(properties))?;
     let mut from = 0;

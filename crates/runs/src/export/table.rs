@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{Whole, flat};
 use crate::cell::Level;
-use crate::metric::MetricValue;
+use crate::metric::{Metric, MetricValue};
 
 /// The most columns a table may have: more is a mistake in what the samples hold, and would take all memory.
 const MOST_COLUMNS: usize = 4096;
@@ -64,6 +64,10 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// How many values each has.
     pub rows: usize,
+    /// The columns that are metrics, as the runs declare them; one of histograms is several columns.
+    pub metrics: Vec<Metric>,
+    /// The columns that are factors.
+    pub factors: Vec<String>,
 }
 
 /// What a column is of, which decides its place: columns of all runs, then factors, then metrics, then what
@@ -110,6 +114,14 @@ impl Table {
             let metrics = whole.detail.metrics.iter();
             metrics.map(|metric| metric.name.as_str())
         }));
+        let declared = |name: &&str| {
+            let mut all = runs.iter().flat_map(|whole| &whole.detail.metrics);
+            all.find(|metric| metric.name == *name).cloned()
+        };
+        let declared = in_place_order(&metrics)
+            .iter()
+            .filter_map(declared)
+            .collect();
         for whole in runs {
             for sample in &whole.taken {
                 for (index, value) in of_run(whole, sample).into_iter().enumerate() {
@@ -148,6 +160,11 @@ impl Table {
         Ok(Self {
             columns: columns.collect(),
             rows: row,
+            metrics: declared,
+            factors: in_place_order(&factors)
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
         })
     }
 
@@ -193,6 +210,13 @@ fn places<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, usize> 
         places.entry(name).or_insert(next);
     }
     places
+}
+
+/// The names in the order of their places.
+fn in_place_order<'a>(places: &BTreeMap<&'a str, usize>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = places.keys().copied().collect();
+    names.sort_by_key(|name| places[name]);
+    names
 }
 
 /// What a histogram is written as.

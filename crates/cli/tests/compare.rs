@@ -1,0 +1,371 @@
+//! `nearfar compare` as it is typed, over runs that nothing measured.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use fastrand::Rng;
+use nearfar_machine::{Machine, Origin, SourceKind};
+use nearfar_runs::{
+    Better, Cell, Ending, Factor, Histogram, Host, Metric, NewRun, NewSample, SampleResult, Store,
+};
+use serde_json::{Value, json};
+
+/// How a run is made, and how its samples lie.
+#[derive(Clone)]
+struct Made {
+    label: &'static str,
+    kernel: &'static str,
+    load: u32,
+    /// How many times as long it takes on each of two nodes.
+    slowness: [f64; 2],
+    memory: &'static [&'static str],
+    seed: u64,
+}
+
+const BEFORE: Made = Made {
+    label: "before",
+    kernel: "6.1.0",
+    load: 60,
+    slowness: [1.0, 1.0],
+    memory: &["0", "1"],
+    seed: 1,
+};
+
+struct Place {
+    directory: tempfile::TempDir,
+    store: PathBuf,
+}
+
+impl Place {
+    fn new(runs: &[Made]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = directory.path().join("runs.db");
+        let mut open = Store::open(&store).unwrap();
+        runs.iter().for_each(|made| fill(&mut open, made));
+        Self { directory, store }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    fn nearfar(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+        command
+            .args(arguments)
+            .current_dir(&self.directory)
+            .env("NEARFAR_STORE", &self.store)
+            .env("NO_COLOR", "1")
+            .env_remove("COLUMNS");
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    #[track_caller]
+    fn ends(&self, arguments: &[&str], code: i32) -> (String, String) {
+        let output = self.nearfar(arguments);
+        let [out, errors] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {out}{errors}"
+        );
+        (out, errors)
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        let (out, _) = self.ends(
+            &[&["compare"], arguments, &["--format", "json"]].concat(),
+            0,
+        );
+        serde_json::from_str(&out).unwrap()
+    }
+}
+
+/// The verdict of a metric in a cell.
+fn verdict<'a>(answer: &'a Value, metric: &str, cell: &Value) -> &'a str {
+    let rows = answer["rows"].as_array().unwrap();
+    let mut rows = rows.iter();
+    let row = rows.find(|row| row["metric"] == metric && row["cell"] == *cell);
+    row.unwrap_or_else(|| panic!("{metric} {cell}: {answer:#}"))["verdict"]
+        .as_str()
+        .unwrap()
+}
+
+fn fill(store: &mut Store, made: &Made) {
+    let sides = [Factor::new("side", ["a", "b"])];
+    let factors = [
+        Factor::new("memory", made.memory.iter().copied()),
+        sides[0].clone(),
+    ];
+    let machine = Machine::empty(Origin::new(SourceKind::Synthetic, "none"), "not asked");
+    let host = Host {
+        name: "here".to_owned(),
+        kernel: made.kernel.to_owned(),
+        kernel_version: "#1".to_owned(),
+        kernel_command_line: "quiet".to_owned(),
+    };
+    let begun = NewRun {
+        experiment: "fake",
+        title: "nothing is measured",
+        label: Some(made.label),
+        parameters: &json!({"load": made.load, "buffer": {"bytes": 4096}}),
+        factors: &factors,
+        cells: &Cell::all(&factors),
+        samples_per_cell: 16,
+        metrics: &[
+            Metric::elapsed().primary(),
+            Metric::real("operations_per_s", "1/s", Better::Higher),
+            Metric::histogram("latency_ns", "ns", Better::Lower),
+        ],
+        seed: 7,
+        warnings: &[],
+        machine: &machine,
+        fingerprint: "f",
+        host: &host,
+    };
+    let run = store.begin(&begun).unwrap();
+    let mut random = Rng::with_seed(made.seed);
+    for round in 1..=16 {
+        let level = 1.0 + random.f64();
+        for cell in Cell::all(&factors) {
+            let slow = match cell.level("memory").unwrap().to_string().as_str() {
+                "1" => made.slowness[1],
+                _ => made.slowness[0],
+            };
+            let is_b = cell.level("side").unwrap().to_string() == "b";
+            let side = if is_b { 1.03 * level } else { level };
+            let elapsed = slow * (1.0 + 0.02 * random.f64());
+            let mut latency = Histogram::new();
+            (1..=100).for_each(|it| latency.record((it as f64 * slow * 100.0) as u64));
+            let values = [
+                ("elapsed_s".to_owned(), (elapsed * side).into()),
+                ("operations_per_s".to_owned(), (1e5 / elapsed).into()),
+                ("latency_ns".to_owned(), latency.into()),
+            ];
+            let sample = NewSample {
+                round,
+                cell,
+                started_at_s: 1.75e9,
+                took_s: 2.0,
+                result: SampleResult::Measured {
+                    values: values.into(),
+                    warnings: Vec::new(),
+                    detail: json!({}),
+                },
+            };
+            store.add_sample(run, &sample).unwrap();
+        }
+    }
+    store.finish(run, &Ending::Complete).unwrap();
+}
+
+fn after() -> Made {
+    Made {
+        label: "after",
+        slowness: [1.0, 1.05],
+        seed: 2,
+        ..BEFORE
+    }
+}
+
+#[test]
+fn a_regression_is_found_and_fails_when_asked_to() {
+    let place = Place::new(&[BEFORE, after()]);
+    let answer = place.json(&["before", "after", "--metric", "operations_per_s"]);
+    let cell = |memory: &str, side: &str| json!({"memory": memory, "side": side});
+    for side in ["a", "b"] {
+        let found = |memory| verdict(&answer, "operations_per_s", &cell(memory, side));
+        assert_eq!(found("1"), "worse");
+        assert_ne!(found("0"), "worse");
+        assert_ne!(found("0"), "better");
+    }
+    assert_eq!(answer["schema"], "compare/1");
+    let fails = |on: &str, code| {
+        let metric = "operations_per_s";
+        place.ends(
+            &["compare", "1", "2", "--metric", metric, "--fail-on", on],
+            code,
+        )
+    };
+    fails("regression", 1);
+    fails("regression=3%", 1);
+    fails("regression=8%", 0);
+    let (text, _) = fails("regression=2%", 1);
+    let longest = text.lines().map(|line| line.chars().count()).max();
+    assert!(longest <= Some(75), "{longest:?}\n{text}");
+    insta::assert_snapshot!(text);
+    let (markdown, _) = place.ends(&["compare", "1", "2", "--format", "markdown"], 0);
+    assert!(markdown.contains("| worse |"), "{markdown}");
+}
+
+#[test]
+fn what_differs_is_refused_unless_it_is_the_point() {
+    let other = Made {
+        kernel: "6.12.0",
+        load: 80,
+        ..after()
+    };
+    let place = Place::new(&[BEFORE, other]);
+    let (_, message) = place.ends(&["compare", "1", "2"], 2);
+    for part in [
+        "kernel release: \"6.1.0\" in the baseline, \"6.12.0\" in run 2",
+        "parameters load: 60 in the baseline, 80 in run 2",
+        "--across kernel --across parameters",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    let (_, message) = place.ends(&["compare", "1", "2", "--across", "kernel"], 2);
+    assert!(
+        message.contains("load") && !message.contains("kernel release"),
+        "{message}"
+    );
+    let answer = place.json(&["1", "2", "--across", "kernel,parameters"]);
+    let differences = answer["differences"].as_array().unwrap();
+    assert_eq!(differences.len(), 2, "{differences:#?}");
+    assert_eq!(
+        differences[1],
+        json!({"side": "run 2", "kind": "parameters", "name": "load", "a": 60, "b": 80})
+    );
+}
+
+#[test]
+fn exported_files_say_the_same_as_the_stored_runs() {
+    let place = Place::new(&[BEFORE, after()]);
+    let stored = place.json(&["1", "2"]);
+    for format in ["json", "parquet", "csv"] {
+        let files = ["1", "2"].map(|run| {
+            let file = place.file(&format!("{run}.{format}"));
+            place.ends(&["runs", "export", run, "--format", format, "-o", &file], 0);
+            file
+        });
+        let [a, b] = files.each_ref().map(String::as_str);
+        let mut arguments = vec![a, b];
+        if format == "csv" {
+            let (_, message) = place.ends(&["compare", a, b], 2);
+            assert!(
+                message.contains("--metric NAME=lower") && message.contains("1.csv"),
+                "{message}"
+            );
+            arguments.extend(["--factor", "memory,side"]);
+            for metric in [
+                "elapsed_s=lower",
+                "operations_per_s=higher",
+                "latency_ns_p50=lower",
+                "latency_ns_p99=lower",
+            ] {
+                arguments.extend(["--metric", metric]);
+            }
+        }
+        let answer = place.json(&arguments);
+        let figures = |answer: &Value| -> Vec<Value> {
+            let rows = answer["rows"].as_array().unwrap().iter();
+            let figure = |row: &Value| json!([row["metric"], row["cell"], row["p"], row["shift"]]);
+            rows.map(figure).collect()
+        };
+        assert_eq!(figures(&answer), figures(&stored), "{format}");
+        let is_known = format == "json";
+        let not_checked = &answer["sides"][1]["not_checked"];
+        assert_eq!(
+            not_checked == &json!([]),
+            is_known,
+            "{format}: {not_checked}"
+        );
+    }
+    // A table takes the meaning of its columns from a side that says it.
+    let mixed = place.json(&["1", &place.file("2.csv")]);
+    let mut expected = stored["rows"].clone();
+    let rows = expected.as_array_mut().unwrap();
+    rows.iter_mut()
+        .for_each(|row| row["side"] = json!(place.file("2.csv")));
+    assert_eq!(mixed["rows"], expected);
+    let named = place.json(&[&place.file("runs.db:1"), &place.file("runs.db:after")]);
+    assert_eq!(named["rows"].as_array().unwrap().len(), 16);
+}
+
+#[test]
+fn levels_of_one_run_are_compared_round_by_round() {
+    let place = Place::new(&[BEFORE]);
+    let answer = place.json(&["1", "--by", "side", "--metric", "elapsed_s"]);
+    // Rounds differ by a factor of up to two, the sides by 3 %.
+    for memory in ["0", "1"] {
+        assert_eq!(
+            verdict(&answer, "elapsed_s", &json!({"memory": memory})),
+            "worse"
+        );
+    }
+    assert_eq!(answer["rows"][0]["design"], "paired");
+    let reversed = [
+        "1",
+        "--by",
+        "side",
+        "--baseline",
+        "b",
+        "--metric",
+        "elapsed_s",
+    ];
+    let reversed = place.json(&reversed);
+    assert_eq!(
+        verdict(&reversed, "elapsed_s", &json!({"memory": "0"})),
+        "better"
+    );
+    for (arguments, part) in [
+        (&["--by", "node"][..], "\"node\"; it has memory, side"),
+        (
+            &["--by", "side", "--baseline", "c"],
+            "\"c\" is none of them",
+        ),
+        (&["--by", "side", "--metric", "iops"], "\"iops\""),
+    ] {
+        let (_, message) = place.ends(&[&["compare", "1"], arguments].concat(), 2);
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn cells_of_one_side_are_listed() {
+    let fewer = Made {
+        memory: &["0", "9"],
+        ..after()
+    };
+    let place = Place::new(&[BEFORE, fewer]);
+    let answer = place.json(&["1", "2"]);
+    let alone = answer["one_sided"].as_array().unwrap();
+    let of = |it: &Value| (it["only_in"].clone(), it["cell"]["memory"].clone());
+    let alone: Vec<(Value, Value)> = alone.iter().map(of).collect();
+    assert!(
+        alone.contains(&(json!("run 1"), json!("1")))
+            && alone.contains(&(json!("run 2"), json!("9"))),
+        "{alone:?}"
+    );
+    let (text, _) = place.ends(&["compare", "1", "2"], 0);
+    assert!(text.contains("on one side only"), "{text}");
+}
+
+#[test]
+fn a_wrong_file_is_named_with_what_is_wrong_in_it() {
+    let place = Place::new(&[BEFORE]);
+    let bad = place.file("bad.csv");
+    std::fs::write(&bad, "memory,seconds\n0,1.5\n1,fast\n").unwrap();
+    let given = ["--metric", "seconds=lower", "--factor", "memory"];
+    let (_, message) = place.ends(&[&["compare", &bad, &bad], &given[..]].concat(), 2);
+    assert!(
+        message.contains("bad.csv") && message.contains("row 2: column \"seconds\""),
+        "{message}"
+    );
+    let given = ["--metric", "seconds=lower", "--factor", "node"];
+    let (_, message) = place.ends(&[&["compare", &bad, &bad], &given[..]].concat(), 2);
+    assert!(message.contains("no column \"node\""), "{message}");
+    for content in [
+        &b"PAR1 but no more"[..],
+        b"{\"runs\": 3}",
+        b"\xff\xfe,\n1\n",
+    ] {
+        std::fs::write(&bad, content).unwrap();
+        let (_, message) = place.ends(&["compare", "1", &bad], 2);
+        assert!(message.contains("bad.csv"), "{message}");
+    }
+    let (_, message) = place.ends(&["compare", "1"], 2);
+    assert!(message.contains("two sides or more"), "{message}");
+}

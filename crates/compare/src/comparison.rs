@@ -1,0 +1,395 @@
+//! Every cell and metric that the baseline shares with another side.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_machine::Emulation;
+use nearfar_runs::{Cell, Metric};
+use nearfar_statistics::compare::{Compared, Design, Question, Verdict};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::difference::{Difference, Kind, leaves};
+use crate::error::CompareError;
+use crate::side::{Sample, Side};
+
+/// What is asked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Options {
+    /// A change up to this share is equivalent; above 0 and below 1.
+    pub margin: f64,
+    /// Only these metrics; all where there is none.
+    pub metrics: Vec<String>,
+    /// Differences that are the point of the comparison.
+    pub across: BTreeSet<Kind>,
+}
+
+/// A side as an answer shows it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SideSummary {
+    /// What it is called.
+    pub name: String,
+    /// The number of its run in its store; `null` where the file does not say.
+    pub run: Option<i64>,
+    /// What the user calls the run.
+    pub label: Option<String>,
+    /// The kernel's release; `null` where the file does not say.
+    pub kernel: Option<String>,
+    /// The emulated machine; `null` for a real one. Of a table only its label.
+    pub emulation: Option<Emulation>,
+    /// Whether every sample was taken; `null` where the file does not say.
+    pub is_complete: Option<bool>,
+    /// Samples with values.
+    pub samples: usize,
+    /// Attempts that failed.
+    pub failed: usize,
+    /// Samples with warnings.
+    pub with_warnings: usize,
+    /// Kinds of differences that its file does not let one see.
+    pub not_checked: Vec<Kind>,
+}
+
+/// One metric of one cell of one side, against the baseline.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The side, which is B; the baseline is A.
+    pub side: String,
+    /// The metric.
+    pub metric: String,
+    /// The cell.
+    pub cell: Cell,
+    /// What the samples say.
+    #[serde(flatten)]
+    pub compared: Compared,
+}
+
+impl Row {
+    /// By how much it is significantly worse, as a share of the baseline: 0.05 is 5 % worse. `None` where it is not.
+    /// Infinite where the baseline is 0.
+    pub fn regression(&self) -> Option<f64> {
+        let change = self.compared.change.map(|change| change.value.abs());
+        (self.compared.verdict == Verdict::Worse).then(|| change.unwrap_or(f64::INFINITY))
+    }
+}
+
+/// A cell, or a metric of it, that only one of two sides has.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OneSided {
+    /// The side that was compared with the baseline.
+    pub side: String,
+    /// The side that has it.
+    pub only_in: String,
+    /// The cell.
+    pub cell: Cell,
+    /// The metrics that only this side has there.
+    pub metrics: Vec<String>,
+}
+
+/// The answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The experiment; `null` where no file says.
+    pub experiment: Option<String>,
+    /// The sides, the baseline first.
+    pub sides: Vec<SideSummary>,
+    /// A change up to this share is equivalent.
+    pub margin: f64,
+    /// Differences in how the sides were made, all of them allowed.
+    pub differences: Vec<Difference>,
+    /// The metrics that were compared, the primary one first.
+    pub metrics: Vec<Metric>,
+    /// Every cell and metric that a side shares with the baseline.
+    pub rows: Vec<Row>,
+    /// What only one side has.
+    pub one_sided: Vec<OneSided>,
+}
+
+/// Compares each other side with the first.
+///
+/// # Errors
+/// Experiments or anything that is not allowed to differ do; a metric that no side has; nothing in common.
+pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareError> {
+    let (baseline, others) = sides.split_first().expect("a comparison has a baseline");
+    let mut differences = Vec::new();
+    for side in others {
+        check_experiments(baseline, side)?;
+        differences.extend(setup_differences(baseline, side));
+        differences.extend(metric_differences(baseline, side));
+    }
+    let (allowed, refused): (Vec<_>, Vec<_>) = differences
+        .into_iter()
+        .partition(|difference| options.across.contains(&difference.kind));
+    if !refused.is_empty() {
+        return Err(CompareError::Differ(refused));
+    }
+    let metrics = metrics(sides, &allowed, &options.metrics)?;
+    let (mut questions, mut asked, mut one_sided) = (Vec::new(), Vec::new(), Vec::new());
+    for side in others {
+        let before = asked.len();
+        let join = Join::new(baseline, side);
+        for metric in &metrics {
+            for cell in &join.cells {
+                if let Some(question) = join.question(cell, metric) {
+                    questions.push(question);
+                    asked.push((side.name.clone(), metric.name.clone(), (*cell).clone()));
+                }
+            }
+        }
+        if asked.len() == before {
+            return Err(CompareError::NothingInCommon {
+                a: baseline.name.clone(),
+                b: side.name.clone(),
+            });
+        }
+        one_sided.extend(join.one_sided(&metrics));
+    }
+    let answers = nearfar_statistics::compare::compare(&questions, options.margin);
+    let rows = asked.into_iter().zip(answers);
+    let rows = rows.filter_map(|((side, metric, cell), compared)| {
+        compared.map(|compared| Row {
+            side,
+            metric,
+            cell,
+            compared,
+        })
+    });
+    Ok(Comparison {
+        experiment: sides.iter().find_map(|side| side.experiment.clone()),
+        sides: sides.iter().map(|side| summary(baseline, side)).collect(),
+        margin: options.margin,
+        differences: allowed,
+        metrics,
+        rows: rows.collect(),
+        one_sided,
+    })
+}
+
+fn summary(baseline: &Side, side: &Side) -> SideSummary {
+    let is_held = |kind: &Kind| side.setup.contains_key(kind) && baseline.setup.contains_key(kind);
+    let not_checked = match std::ptr::eq(baseline, side) {
+        true => Vec::new(),
+        false => Kind::OF_SETUP
+            .into_iter()
+            .filter(|kind| !is_held(kind))
+            .collect(),
+    };
+    SideSummary {
+        name: side.name.clone(),
+        run: side.run,
+        label: side.label.clone(),
+        kernel: side.kernel.clone(),
+        emulation: side.emulation.clone(),
+        is_complete: side.is_complete,
+        samples: side.samples.len(),
+        failed: side.failed,
+        with_warnings: side.with_warnings,
+        not_checked,
+    }
+}
+
+fn check_experiments(a: &Side, b: &Side) -> Result<(), CompareError> {
+    match (&a.experiment, &b.experiment) {
+        (Some(of_a), Some(of_b)) if of_a != of_b => Err(CompareError::Experiments {
+            a: a.name.clone(),
+            a_experiment: of_a.clone(),
+            b: b.name.clone(),
+            b_experiment: of_b.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What differs in how both were made. Of a table only the kernel and the label of the emulated machine are known.
+fn setup_differences(a: &Side, b: &Side) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let difference = |kind, (name, of_a, of_b): (String, Value, Value)| Difference {
+        side: b.name.clone(),
+        kind,
+        name,
+        a: of_a,
+        b: of_b,
+    };
+    for kind in Kind::OF_SETUP {
+        let mut of_kind = Vec::new();
+        match (a.setup.get(&kind), b.setup.get(&kind)) {
+            (Some(of_a), Some(of_b)) => leaves("", of_a, of_b, &mut of_kind),
+            _ if kind == Kind::Kernel => {
+                if let (Some(of_a), Some(of_b)) = (&a.kernel, &b.kernel) {
+                    leaves("release", &json!(of_a), &json!(of_b), &mut of_kind);
+                }
+            }
+            _ if kind == Kind::Emulation => {
+                let label = |side: &Side| json!(side.emulation.as_ref().map(ToString::to_string));
+                leaves("", &label(a), &label(b), &mut of_kind);
+            }
+            _ => {}
+        }
+        found.extend(of_kind.into_iter().map(|it| difference(kind, it)));
+    }
+    found
+}
+
+/// Metrics of one name whose unit or direction differ. A table that names only directions has no units.
+fn metric_differences(a: &Side, b: &Side) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for of_a in &a.definitions.metrics {
+        let metrics = b.definitions.metrics.iter();
+        for of_b in metrics.filter(|it| it.name == of_a.name) {
+            let has_units = !of_a.unit.is_empty() && !of_b.unit.is_empty();
+            if of_a.better != of_b.better || (has_units && of_a.unit != of_b.unit) {
+                let of = |it: &Metric| json!({"unit": it.unit, "better": it.better});
+                found.push(Difference {
+                    side: b.name.clone(),
+                    kind: Kind::Metrics,
+                    name: of_a.name.clone(),
+                    a: of(of_a),
+                    b: of(of_b),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The metrics that are compared, the primary one first: those that were asked for, of those that mean the same on all sides.
+fn metrics(
+    sides: &[Side],
+    differences: &[Difference],
+    wanted: &[String],
+) -> Result<Vec<Metric>, CompareError> {
+    let mut metrics: Vec<Metric> = Vec::new();
+    for metric in sides.iter().flat_map(|side| &side.definitions.metrics) {
+        if metrics.iter().all(|known| known.name != metric.name) {
+            metrics.push(metric.clone());
+        }
+    }
+    let names: Vec<String> = metrics.iter().map(|metric| metric.name.clone()).collect();
+    // A histogram is asked for by its own name or by that of a quantile.
+    let is_of = |wanted: &String, name: &String| {
+        wanted == name
+            || ["_p50", "_p99"]
+                .iter()
+                .any(|it| name.strip_suffix(it) == Some(wanted))
+    };
+    if let Some(missing) = wanted
+        .iter()
+        .find(|wanted| !names.iter().any(|name| is_of(wanted, name)))
+    {
+        return Err(CompareError::NoMetric {
+            metric: missing.clone(),
+            metrics: names,
+        });
+    }
+    metrics.retain(|metric| wanted.is_empty() || wanted.iter().any(|it| is_of(it, &metric.name)));
+    let differs = |metric: &Metric| {
+        let mut of_metrics = differences.iter().filter(|it| it.kind == Kind::Metrics);
+        of_metrics.any(|it| it.name == metric.name)
+    };
+    metrics.retain(|metric| !differs(metric));
+    metrics.sort_by_key(|metric| !metric.primary);
+    Ok(metrics)
+}
+
+/// The samples of two sides by cell.
+struct Join<'a> {
+    baseline: &'a Side,
+    side: &'a Side,
+    /// Cells of the baseline, then those of the other side alone.
+    cells: Vec<&'a Cell>,
+    samples: [BTreeMap<String, Vec<&'a Sample>>; 2],
+}
+
+impl<'a> Join<'a> {
+    fn new(baseline: &'a Side, side: &'a Side) -> Self {
+        let samples = [baseline, side].map(|side| {
+            let mut by_cell: BTreeMap<String, Vec<&Sample>> = BTreeMap::new();
+            for sample in &side.samples {
+                by_cell
+                    .entry(sample.cell.to_string())
+                    .or_default()
+                    .push(sample);
+            }
+            by_cell
+        });
+        let mut cells = baseline.cells();
+        let is_new = |cell: &&Cell| !samples[0].contains_key(&cell.to_string());
+        cells.extend(side.cells().into_iter().filter(is_new));
+        // Samples come in random order; cells in that of their levels.
+        cells.sort();
+        Self {
+            baseline,
+            side,
+            cells,
+            samples,
+        }
+    }
+
+    /// The values of a metric on one side, with their rounds.
+    fn values(&self, side: usize, cell: &Cell, metric: &str) -> Vec<(Option<u32>, f64)> {
+        let samples = self.samples[side].get(&cell.to_string());
+        let samples = samples.into_iter().flatten();
+        samples
+            .filter_map(|sample| Some((sample.round, *sample.values.get(metric)?)))
+            .collect()
+    }
+
+    fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
+        let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
+        // Sides of one run were measured round by round, so that what drifts is common to both.
+        let is_one_run = self.baseline.uid.is_some() && self.baseline.uid == self.side.uid;
+        let (design, a, b) = match is_one_run {
+            true => {
+                let (a, b) = paired(&a, &b);
+                (Design::Paired, a, b)
+            }
+            false => {
+                let values = |side: Vec<(Option<u32>, f64)>| {
+                    side.into_iter().map(|(_, value)| value).collect::<Vec<_>>()
+                };
+                (Design::Independent, values(a), values(b))
+            }
+        };
+        (!a.is_empty() && !b.is_empty()).then_some(Question {
+            a,
+            b,
+            design,
+            better: Some(metric.better),
+        })
+    }
+
+    /// Cells and metrics that only one of both has.
+    fn one_sided(&self, metrics: &[Metric]) -> Vec<OneSided> {
+        let mut found = Vec::new();
+        for cell in &self.cells {
+            let has = |side, metric: &Metric| !self.values(side, cell, &metric.name).is_empty();
+            for (side, name) in [(0, &self.baseline.name), (1, &self.side.name)] {
+                let alone = metrics
+                    .iter()
+                    .filter(|it| has(side, it) && !has(1 - side, it));
+                let alone: Vec<String> = alone.map(|metric| metric.name.clone()).collect();
+                if !alone.is_empty() {
+                    found.push(OneSided {
+                        side: self.side.name.clone(),
+                        only_in: name.clone(),
+                        cell: (*cell).clone(),
+                        metrics: alone,
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The values of the rounds that both sides have, in the order of the rounds.
+fn paired(a: &[(Option<u32>, f64)], b: &[(Option<u32>, f64)]) -> (Vec<f64>, Vec<f64>) {
+    let of = |side: &[(Option<u32>, f64)]| -> BTreeMap<u32, f64> {
+        let rounds = side.iter();
+        rounds
+            .filter_map(|(round, value)| Some(((*round)?, *value)))
+            .collect()
+    };
+    let (a, b) = (of(a), of(b));
+    let both = a.iter();
+    both.filter_map(|(round, a)| Some((*a, *b.get(round)?)))
+        .unzip()
+}

@@ -1,0 +1,21 @@
+//! Runs side by side: what differs in how they were made, and in what they measured.
+//!
+//! ```text
+//!  stored run, exported JSON ──► Side::of_run ─┐           ┌─► differences   machine, kernel, parameters, emulation, metrics
+//!  CSV, Parquet ─► Columns ────► Side::of_rows ├─► compare ┤
+//!  levels of a factor ─────────► Side::by ─────┘           └─► rows          a verdict a cell and metric (nearfar-statistics)
+//! ```
+//!
+//! Pure but for the parsers of files. Draws nothing; decides nothing about statistics.
+
+mod columns;
+mod comparison;
+mod difference;
+mod error;
+mod side;
+
+pub use columns::Columns;
+pub use comparison::{Comparison, OneSided, Options, Row, SideSummary, compare};
+pub use difference::{Difference, Kind};
+pub use error::CompareError;
+pub use side::{Definitions, Side};

@@ -1,0 +1,357 @@
+//! One side of a comparison: its samples, and how they were made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_machine::Emulation;
+use nearfar_runs::export::Whole;
+use nearfar_runs::{Better, Cell, Level, Metric, MetricKind, MetricValue};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::columns::Columns;
+use crate::difference::Kind;
+use crate::error::CompareError;
+
+/// Which columns of a table are what. Parquet files of nearfar hold it, CSV cannot.
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+pub struct Definitions {
+    /// Its metrics; histograms as their quantiles.
+    pub metrics: Vec<Metric>,
+    /// Its factors.
+    pub factors: Vec<String>,
+}
+
+impl Definitions {
+    /// A metric that only a direction is known of.
+    pub fn metric(name: &str, better: Better) -> Metric {
+        Metric::real(name, "", better)
+    }
+}
+
+/// One side of a comparison.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// What it is called: "run 7", "new.parquet", "side=b".
+    pub name: String,
+    pub(crate) run: Option<i64>,
+    /// The run's name in every store; sides of one run share it.
+    pub(crate) uid: Option<String>,
+    pub(crate) label: Option<String>,
+    pub(crate) experiment: Option<String>,
+    pub(crate) kernel: Option<String>,
+    pub(crate) emulation: Option<Emulation>,
+    pub(crate) is_complete: Option<bool>,
+    /// How it was made, by kind; what a file does not hold is missing.
+    pub(crate) setup: BTreeMap<Kind, Value>,
+    pub(crate) definitions: Definitions,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) failed: usize,
+    pub(crate) with_warnings: usize,
+}
+
+/// The values of one sample.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub cell: Cell,
+    pub round: Option<u32>,
+    pub values: BTreeMap<String, f64>,
+}
+
+impl Side {
+    /// A whole run, stored or exported as JSON.
+    pub fn of_run(name: impl Into<String>, whole: &Whole) -> Self {
+        let (run, detail) = (&whole.run, &whole.detail);
+        let taken = whole.taken.iter();
+        let good = taken.filter(|sample| sample.failed.is_none());
+        let samples = good.map(|sample| Sample {
+            cell: sample.cell.clone(),
+            round: Some(sample.round),
+            values: sample.values.iter().flat_map(numbers).collect(),
+        });
+        let factors = detail.factors.iter().map(|factor| factor.name.clone());
+        Self {
+            name: name.into(),
+            run: Some(run.run.0),
+            uid: Some(run.uid.clone()),
+            label: run.label.clone(),
+            experiment: Some(run.experiment.clone()),
+            kernel: Some(run.kernel.clone()),
+            emulation: run.emulation.clone(),
+            is_complete: Some(run.state == nearfar_runs::RunState::Complete),
+            setup: setup(whole),
+            definitions: Definitions {
+                metrics: detail.metrics.iter().flat_map(expanded).collect(),
+                factors: factors.collect(),
+            },
+            samples: samples.collect(),
+            failed: run.failed as usize,
+            with_warnings: run.with_warnings as usize,
+        }
+    }
+
+    /// The rows of a table.
+    ///
+    /// # Errors
+    /// A column that the definitions name is missing, or a metric's holds text.
+    pub fn of_rows(
+        name: impl Into<String>,
+        columns: &Columns,
+        definitions: &Definitions,
+    ) -> Result<Self, CompareError> {
+        let definitions = &Definitions {
+            metrics: definitions.metrics.iter().flat_map(expanded).collect(),
+            factors: definitions.factors.clone(),
+        };
+        if definitions.metrics.is_empty() {
+            return Err(CompareError::NoMetrics);
+        }
+        let mut side = Self {
+            name: name.into(),
+            run: None,
+            uid: None,
+            label: columns.single("label"),
+            experiment: columns.single("experiment"),
+            kernel: columns.single("kernel"),
+            emulation: columns.single("emulated").map(Emulation::Label),
+            is_complete: None,
+            setup: BTreeMap::new(),
+            definitions: definitions.clone(),
+            samples: Vec::new(),
+            failed: 0,
+            with_warnings: 0,
+        };
+        // A metric that this file has not is unknown in each of its samples; a factor it has not makes other cells.
+        let known = |name: &String| columns.find(name).is_some();
+        side.definitions
+            .metrics
+            .retain(|metric| known(&metric.name));
+        if side.definitions.metrics.is_empty() {
+            return Err(columns.missing(&definitions.metrics[0].name));
+        }
+        if let Some(factor) = definitions.factors.iter().find(|factor| !known(factor)) {
+            return Err(columns.missing(factor));
+        }
+        for row in 0..columns.rows() {
+            side.add_row(columns, row)?;
+        }
+        Ok(side)
+    }
+
+    fn add_row(&mut self, columns: &Columns, row: usize) -> Result<(), CompareError> {
+        let text = |name: &str| columns.text(name, row).filter(|text| !text.is_empty());
+        self.with_warnings += usize::from(text("warnings").is_some());
+        if text("failed").is_some() {
+            self.failed += 1;
+            return Ok(());
+        }
+        let factors = self.definitions.factors.iter();
+        let cell = factors.fold(Cell::new(), |cell, factor| match text(factor) {
+            Some(level) => cell.with(factor, level_of(level)),
+            None => cell,
+        });
+        let mut values = BTreeMap::new();
+        for metric in &self.definitions.metrics {
+            if let Some(text) = text(&metric.name) {
+                let number = text.trim().parse().map_err(|_| CompareError::NotANumber {
+                    column: metric.name.clone(),
+                    row: row + 1,
+                    text: text.to_owned(),
+                })?;
+                values.insert(metric.name.clone(), number);
+            }
+        }
+        let round = text("round").and_then(|text| text.parse().ok());
+        self.samples.push(Sample {
+            cell,
+            round,
+            values,
+        });
+        Ok(())
+    }
+
+    /// The levels of one factor as sides, the baseline first: their samples are compared round by round.
+    ///
+    /// # Errors
+    /// There is no such factor or level, or only one level.
+    pub fn by(&self, factor: &str, baseline: Option<&str>) -> Result<Vec<Self>, CompareError> {
+        if !self.definitions.factors.iter().any(|it| it == factor) {
+            return Err(CompareError::NoFactor {
+                factor: factor.to_owned(),
+                factors: self.definitions.factors.clone(),
+            });
+        }
+        let mut levels: Vec<&Level> = Vec::new();
+        for sample in &self.samples {
+            if let Some(level) = sample.cell.level(factor) {
+                if !levels.contains(&level) {
+                    levels.push(level);
+                }
+            }
+        }
+        // Samples come in random order; levels in that of their names.
+        levels.sort();
+        let names: Vec<String> = levels.iter().map(ToString::to_string).collect();
+        let wrong = |needed: String| CompareError::Levels {
+            factor: factor.to_owned(),
+            levels: names.clone(),
+            needed,
+        };
+        if levels.len() < 2 {
+            return Err(wrong("two or more are needed".to_owned()));
+        }
+        if let Some(baseline) = baseline {
+            let place = names.iter().position(|name| name == baseline);
+            let place = place.ok_or_else(|| wrong(format!("{baseline:?} is none of them")))?;
+            levels[..=place].rotate_right(1);
+        }
+        Ok(levels
+            .into_iter()
+            .map(|level| self.at(factor, level))
+            .collect())
+    }
+
+    /// The samples of one level, in cells without that factor.
+    fn at(&self, factor: &str, level: &Level) -> Self {
+        let without = |cell: &Cell| {
+            let rest = cell.levels().filter(|(name, _)| *name != factor);
+            rest.fold(Cell::new(), |cell, (name, level)| {
+                cell.with(name, level.clone())
+            })
+        };
+        let samples = self.samples.iter();
+        let samples = samples.filter(|sample| sample.cell.level(factor) == Some(level));
+        let mut side = Self {
+            name: format!("{factor}={level}"),
+            samples: samples
+                .map(|sample| Sample {
+                    cell: without(&sample.cell),
+                    ..sample.clone()
+                })
+                .collect(),
+            ..self.clone()
+        };
+        side.definitions.factors.retain(|name| name != factor);
+        side
+    }
+
+    /// What it says of its metrics and factors, for tables that do not.
+    pub fn definitions(&self) -> &Definitions {
+        &self.definitions
+    }
+
+    /// How many samples have values.
+    pub fn samples(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Its cells, in the order of their first samples.
+    pub(crate) fn cells(&self) -> Vec<&Cell> {
+        let mut known = BTreeSet::new();
+        let cells = self.samples.iter().map(|sample| &sample.cell);
+        cells
+            .filter(|cell| known.insert(cell.to_string()))
+            .collect()
+    }
+}
+
+/// A metric as it is compared: a histogram by its median and its 99th percentile, named as exports name them.
+fn expanded(metric: &Metric) -> Vec<Metric> {
+    match metric.kind {
+        MetricKind::Integer | MetricKind::Real => vec![metric.clone()],
+        MetricKind::Histogram => ["p50", "p99"]
+            .into_iter()
+            .map(|quantile| Metric {
+                name: format!("{}_{quantile}", metric.name),
+                primary: metric.primary && quantile == "p50",
+                kind: MetricKind::Real,
+                ..metric.clone()
+            })
+            .collect(),
+    }
+}
+
+fn numbers((name, value): (&String, &MetricValue)) -> Vec<(String, f64)> {
+    match value {
+        MetricValue::Histogram(histogram) => {
+            let quantiles = histogram.quantiles().into_iter();
+            let named = |(quantile, value)| (format!("{name}_{quantile}"), value as f64);
+            quantiles
+                .flat_map(|it| [("p50", it.p50), ("p99", it.p99)])
+                .map(named)
+                .collect()
+        }
+        other => vec![(name.clone(), other.number())],
+    }
+}
+
+/// A level as a table writes it.
+fn level_of(text: &str) -> Level {
+    match text {
+        "true" => Level::Switch(true),
+        "false" => Level::Switch(false),
+        text => Level::Name(text.to_owned()),
+    }
+}
+
+/// How a run was made, by kind.
+fn setup(whole: &Whole) -> BTreeMap<Kind, Value> {
+    let (run, detail) = (&whole.run, &whole.detail);
+    let of_machine = |key: &str| whole.machine.get(key).cloned().unwrap_or_default();
+    let origin = of_machine("origin");
+    let machine = json!({
+        "host": run.host,
+        "architecture": origin.get("architecture"),
+        "product": origin.get("product"),
+        "overlays": origin.get("overlays"),
+        "nodes": nodes(&of_machine("nodes")),
+        "distances": of_machine("distances"),
+        "cpus": of_machine("cpus"),
+        "caches": of_machine("caches"),
+    });
+    let kernel = json!({
+        "release": run.kernel,
+        "build": detail.kernel_version,
+        "command_line": command_line(&detail.kernel_command_line),
+    });
+    let emulation = without_kernel(serde_json::to_value(&run.emulation).unwrap_or_default());
+    [
+        (Kind::Machine, machine),
+        (Kind::Kernel, kernel),
+        (Kind::Emulation, emulation),
+        (Kind::Parameters, detail.parameters.clone()),
+    ]
+    .into()
+}
+
+/// Nodes without what changes as they are used.
+fn nodes(nodes: &Value) -> Value {
+    let one = |node: &Value| {
+        let of = |key: &str| node.get(key).cloned().unwrap_or_default();
+        json!({"id": of("id"), "online": of("online"), "cpus": of("cpus")})
+    };
+    match nodes {
+        Value::Array(nodes) => nodes.iter().map(one).collect(),
+        other => other.clone(),
+    }
+}
+
+/// The words that the kernel obeys: those of the lab describe the emulation, which is a kind of its own, and the image is named
+/// by its release.
+fn command_line(text: &str) -> String {
+    let words = text.split_whitespace();
+    let words = words.filter(|word| {
+        !["nearfar.", "BOOT_IMAGE="]
+            .iter()
+            .any(|it| word.starts_with(it))
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// An emulation without its kernel, which is a kind of its own.
+fn without_kernel(mut emulation: Value) -> Value {
+    if let Value::Object(fields) = &mut emulation {
+        fields.remove("kernel");
+        fields.remove("kernel_arguments");
+    }
+    emulation
+}

@@ -1,0 +1,363 @@
+//! Runs side by side: a table for each metric, with what may be wrong with the comparison.
+
+mod figures;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_compare::{Comparison, Row, SideSummary};
+use nearfar_runs::{Cell, Metric};
+use nearfar_statistics::compare::{Better, Design, Verdict};
+
+use crate::amount::count;
+use crate::document::{Align, Document, Head, Table, Text};
+use crate::style::Role;
+use figures::{change, significant};
+
+/// At most so many differences of one side are listed; JSON has all of them.
+const MAX_DIFFERENCES: usize = 12;
+/// At most so many cells that one side lacks are listed.
+const MAX_ONE_SIDED: usize = 12;
+
+/// The comparison for people.
+pub fn document(comparison: &Comparison) -> Document {
+    let mut document = Document::with_head(Head {
+        tool: "nearfar compare".to_owned(),
+        title: "compare".to_owned(),
+        remark: comparison.experiment.clone().unwrap_or_default(),
+        ..Head::default()
+    });
+    document.table(sides(&comparison.sides));
+    emulated(&mut document, &comparison.sides);
+    differences(&mut document, comparison);
+    warnings(&mut document, comparison);
+    document.labelled(
+        Text::new(Role::Heading, "verdicts: "),
+        counts(&comparison.rows),
+    );
+    let (baseline, others) = comparison.sides.split_at(1);
+    for side in others {
+        for metric in &comparison.metrics {
+            let of = |row: &&Row| row.side == side.name && row.metric == metric.name;
+            let rows: Vec<&Row> = comparison.rows.iter().filter(of).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            let names = format!(
+                "{}, B {} with A {}",
+                unit(metric),
+                side.name,
+                baseline[0].name
+            );
+            document.heading(metric.name.as_str(), names);
+            cells(&mut document, &rows);
+        }
+    }
+    one_sided(&mut document, comparison);
+    document.remark(method(comparison));
+    document
+}
+
+/// `s, lower is better`.
+fn unit(metric: &Metric) -> String {
+    let direction = match metric.better {
+        Better::Lower => "lower is better",
+        Better::Higher => "higher is better",
+    };
+    match metric.unit.as_str() {
+        "" => direction.to_owned(),
+        unit => format!("{unit}, {direction}"),
+    }
+}
+
+fn sides(sides: &[SideSummary]) -> Table {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("side", Align::Left),
+        ("label", Align::Left),
+        ("samples", Align::Right),
+        ("kernel", Align::Left),
+    ]);
+    for (index, side) in sides.iter().enumerate() {
+        let label = side.label.as_ref().filter(|label| **label != side.name);
+        table.row(vec![
+            Text::new(Role::Subject, if index == 0 { "A" } else { "B" }),
+            side.name.as_str().into(),
+            label.cloned().unwrap_or_default().into(),
+            side.samples.to_string().into(),
+            side.kernel.clone().unwrap_or_default().into(),
+        ]);
+    }
+    table
+}
+
+/// The label of the emulated machine, once where all sides have the same.
+fn emulated(document: &mut Document, sides: &[SideSummary]) {
+    let of = |side: &SideSummary| side.emulation.as_ref().map(ToString::to_string);
+    let labels: BTreeSet<Option<String>> = sides.iter().map(of).collect();
+    for side in sides {
+        let Some(label) = of(side) else {
+            continue;
+        };
+        let name = match labels.len() {
+            1 => "emulated: ".to_owned(),
+            _ => format!("{} emulated: ", side.name),
+        };
+        document.labelled(
+            Text::new(Role::Notice, name),
+            Text::new(Role::Notice, label),
+        );
+        if labels.len() == 1 {
+            break;
+        }
+    }
+}
+
+fn differences(document: &mut Document, comparison: &Comparison) {
+    let differences = comparison.differences.iter();
+    for difference in differences.take(MAX_DIFFERENCES) {
+        document.labelled(
+            Text::new(Role::Warning, "differs: "),
+            difference.to_string(),
+        );
+    }
+    if let more @ 1.. = comparison.differences.len().saturating_sub(MAX_DIFFERENCES) {
+        let more = format!("{} more; --format json has all", count(more, "difference"));
+        document.labelled(Text::new(Role::Warning, "differs: "), more);
+    }
+    for side in &comparison.sides {
+        let kinds: Vec<String> = side.not_checked.iter().map(ToString::to_string).collect();
+        if !kinds.is_empty() {
+            let reason = format!(
+                "{} of {}: a table of samples does not hold them",
+                kinds.join(", "),
+                side.name
+            );
+            document.labelled(Text::new(Role::Warning, "not checked: "), reason);
+        }
+    }
+}
+
+fn warnings(document: &mut Document, comparison: &Comparison) {
+    for side in &comparison.sides {
+        let name = &side.name;
+        if side.is_complete == Some(false) {
+            document.warning(format!("{name} is not complete"));
+        }
+        if side.failed > 0 {
+            let failed = count(side.failed, "sample");
+            document.warning(format!("{name}: {failed} failed"));
+        }
+        if side.with_warnings > 0 {
+            let of = format!(
+                "{} of {}",
+                side.with_warnings,
+                count(side.samples, "sample")
+            );
+            document.warning(format!("{name}: {of} with warnings"));
+        }
+    }
+    let rows = &comparison.rows;
+    let following = rows.iter();
+    let following = following.filter(|row| row.compared.variance_inflation > 1.0);
+    if let number @ 1.. = following.count() {
+        document.warning(format!(
+            "samples follow their predecessors in {number} of {}: intervals and tests there count fewer \
+             samples than were taken",
+            count(rows.len(), "comparison")
+        ));
+    }
+    if let number @ 1.. = rows.iter().filter(|row| is_of_means_only(row)).count() {
+        document.warning(format!(
+            "the means differ in {} whose ranks do not: a few samples are far from the others",
+            count(number, "comparison")
+        ));
+    }
+}
+
+/// Whether the interval of the means' change leaves out none, and the verdict sees no difference.
+fn is_of_means_only(row: &Row) -> bool {
+    use nearfar_statistics::compare::Scale;
+    let compared = &row.compared;
+    let none = match compared.scale {
+        Scale::Ratio => 1.0,
+        Scale::Difference => 0.0,
+    };
+    !compared.verdict.is_significant()
+        && compared
+            .mean
+            .confidence
+            .is_some_and(|it| it.low > none || it.high < none)
+}
+
+/// How many cells and metrics have which verdict: `2 worse, 34 not significant`.
+fn counts(rows: &[Row]) -> String {
+    const ORDER: [Verdict; 7] = [
+        Verdict::Worse,
+        Verdict::Better,
+        Verdict::Different,
+        Verdict::Equivalent,
+        Verdict::Equal,
+        Verdict::NotSignificant,
+        Verdict::TooFewSamples,
+    ];
+    let of = |verdict: Verdict| {
+        rows.iter()
+            .filter(|it| it.compared.verdict == verdict)
+            .count()
+    };
+    let counted = ORDER.into_iter().map(|verdict| (verdict, of(verdict)));
+    let counted = counted.filter(|(_, number)| *number > 0);
+    let parts: Vec<String> = counted
+        .map(|(verdict, number)| format!("{number} {}", words(verdict)))
+        .collect();
+    parts.join(", ")
+}
+
+/// A verdict in words.
+fn words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::Different => "different",
+        Verdict::Equivalent => "equivalent",
+        Verdict::Equal => "equal",
+        Verdict::NotSignificant => "not significant",
+        Verdict::TooFewSamples => "too few samples",
+    }
+}
+
+fn role(verdict: Verdict) -> Role {
+    match verdict {
+        Verdict::Better => Role::Near,
+        Verdict::Worse => Role::Far,
+        Verdict::Different => Role::Middling,
+        Verdict::Equivalent | Verdict::Equal => Role::Plain,
+        Verdict::NotSignificant | Verdict::TooFewSamples => Role::Dim,
+    }
+}
+
+/// The rows of one metric. A cell is named by the levels that vary; what is the same in all of them stands above.
+fn cells(document: &mut Document, rows: &[&Row]) {
+    let names = CellNames::of(rows.iter().map(|row| &row.cell));
+    if !names.constant.is_empty() {
+        document.remark(format!("in all cells: {}", names.constant));
+    }
+    let mut table = Table::new(&[
+        (names.head.as_str(), Align::Left),
+        ("A", Align::Right),
+        ("B", Align::Right),
+        ("change (95 %)", Align::Right),
+        ("verdict", Align::Left),
+        ("needs", Align::Right),
+    ]);
+    for row in rows {
+        let compared = &row.compared;
+        let needs = compared.samples_needed.map(|needed| needed.to_string());
+        table.row(vec![
+            Text::new(Role::Subject, names.name(&row.cell)),
+            significant(compared.a.median).into(),
+            significant(compared.b.median).into(),
+            change(compared).into(),
+            Text::new(role(compared.verdict), words(compared.verdict)),
+            Text::new(Role::Dim, needs.unwrap_or_default()),
+        ]);
+    }
+    document.table(table);
+}
+
+/// Short names of cells.
+struct CellNames {
+    /// The factors that vary.
+    factors: Vec<String>,
+    head: String,
+    constant: String,
+}
+
+impl CellNames {
+    fn of<'a>(cells: impl Iterator<Item = &'a Cell>) -> Self {
+        let mut levels: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        for (factor, level) in cells.flat_map(Cell::levels) {
+            levels.entry(factor).or_default().insert(level.to_string());
+        }
+        let (varied, constant): (Vec<_>, Vec<_>) =
+            levels.into_iter().partition(|(_, levels)| levels.len() > 1);
+        let constant: Vec<String> = constant
+            .into_iter()
+            .map(|(factor, levels)| {
+                let level = levels.into_iter().next().unwrap_or_default();
+                format!("{factor}={level}")
+            })
+            .collect();
+        let factors: Vec<String> = varied.iter().map(|(name, _)| (*name).to_owned()).collect();
+        Self {
+            head: factors.join(" / "),
+            constant: constant.join(", "),
+            factors,
+        }
+    }
+
+    /// `0/1/off`; `all` where nothing varies.
+    fn name(&self, cell: &Cell) -> String {
+        if self.factors.is_empty() {
+            return "all".to_owned();
+        }
+        let level = |factor: &String| {
+            cell.level(factor)
+                .map_or("-".to_owned(), |it| it.to_string())
+        };
+        let levels: Vec<String> = self.factors.iter().map(level).collect();
+        levels.join(" / ")
+    }
+}
+
+fn one_sided(document: &mut Document, comparison: &Comparison) {
+    let alone = &comparison.one_sided;
+    if alone.is_empty() {
+        return;
+    }
+    document.heading("on one side only", count(alone.len(), "cell"));
+    let mut table = Table::new(&[
+        ("only in", Align::Left),
+        ("cell", Align::Left),
+        ("metrics", Align::Left),
+    ]);
+    for it in alone.iter().take(MAX_ONE_SIDED) {
+        let cell = it.cell.to_string();
+        table.row(vec![
+            it.only_in.as_str().into(),
+            if cell.is_empty() { "all" } else { &cell }.into(),
+            it.metrics.join(", ").into(),
+        ]);
+    }
+    document.table(table);
+    if let more @ 1.. = alone.len().saturating_sub(MAX_ONE_SIDED) {
+        document.remark(format!("and {more} more; --format json has all"));
+    }
+}
+
+/// How the figures were made.
+fn method(comparison: &Comparison) -> String {
+    let is_paired = |row: &Row| row.compared.design == Design::Paired;
+    let (test, samples) = match comparison.rows.iter().any(is_paired) {
+        true => (
+            "Wilcoxon's signed ranks over the rounds of both sides",
+            "rounds",
+        ),
+        false => ("Mann and Whitney's rank test", "samples a side"),
+    };
+    let margin = figures::percent(comparison.margin);
+    let mut text = format!(
+        "Medians; change and interval are those of {test}. The chance of any false alarm among all {} is 5 % (Holm); \
+         equivalent: within {margin}.",
+        count(comparison.rows.len(), "comparison")
+    );
+    if comparison
+        .rows
+        .iter()
+        .any(|it| it.compared.samples_needed.is_some())
+    {
+        text +=
+            &format!(" needs: {samples} that find a change of {margin} in 9 of 10 experiments.");
+    }
+    text
+}
