@@ -57,7 +57,7 @@ pub(crate) fn caution(change: &Change) -> Option<&'static str> {
     }
 }
 
-/// `21 -> 10`; empty where neither is known.
+/// `21 -> 10`; empty where both are unknown.
 pub(crate) fn distance(change: Option<DistanceChange>) -> String {
     let Some(DistanceChange { now, after }) = change else {
         return String::new();

@@ -22,9 +22,9 @@ pub struct Checkup {
     pub machine: Machine,
     /// What is far on it.
     pub audit: Audit,
-    /// How long loads take; not known where nothing could or should be measured, with the reason.
+    /// How long loads take; unknown where nothing could or should be measured, with the reason.
     pub probe: Known<LatencyMatrix>,
-    /// Whether the scheduler hurts floating tasks; not known where that could or should not be probed, with the reason.
+    /// Whether the scheduler hurts floating tasks; unknown where that could or should not be probed, with the reason.
     pub floating: Known<Floating>,
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn verdicts(floating: &Floating) -> Vec<Verdict> {
     floating.contrasts.iter().map(verdict).collect()
 }
 
-/// Whether floating is told to cost something, in either way.
+/// Whether floating costs something significant, in either way.
 pub(crate) fn hurts(floating: &Floating) -> bool {
     floating.contrasts.iter().any(|floated| {
         floated
@@ -37,10 +37,7 @@ fn verdict(floated: &Floated) -> Verdict {
     };
     let (role, text) = match &floated.ratio {
         Known::Yes(ratio) => compared(ratio),
-        Known::No { unknown_reason } => (
-            Role::Dim,
-            format!("cannot be told, because {unknown_reason}"),
-        ),
+        Known::No { unknown_reason } => (Role::Dim, format!("unknown: {unknown_reason}")),
     };
     let moves = floated.cross_node.get().map_or_else(String::new, |&moves| {
         format!(
@@ -62,7 +59,7 @@ fn compared(ratio: &Ratio) -> (Role, String) {
         let rounds = count(ratio.rounds, "round");
         return (
             Role::Dim,
-            format!("{by} % slower than bound in the median of {rounds}: too few to tell"),
+            format!("{by} % slower than bound in the median of {rounds}: too few for an interval"),
         );
     };
     let (low, high) = (percent(interval.low), percent(interval.high));
@@ -81,7 +78,7 @@ fn compared(ratio: &Ratio) -> (Role, String) {
         }
         (false, _) => (
             Role::Local,
-            format!("no difference that this could show ({low} to {high} %)"),
+            format!("no significant difference ({low} to {high} %)"),
         ),
     }
 }
@@ -215,15 +212,15 @@ mod tests {
         );
         assert_eq!(
             said(1.05, Some((0.99, 1.2)), uncounted()),
-            "no difference that this could show (-1.0 to 20 %)"
+            "no significant difference (-1.0 to 20 %)"
         );
         assert_eq!(
             said(1.5, None, uncounted()),
-            "50 % slower than bound in the median of 3 rounds: too few to tell"
+            "50 % slower than bound in the median of 3 rounds: too few for an interval"
         );
         assert_eq!(
             said(0.99999, Some((0.9999, 1.0001)), uncounted()),
-            "no difference that this could show (0 to 0 %)"
+            "no significant difference (0 to 0 %)"
         );
     }
 }

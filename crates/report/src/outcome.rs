@@ -86,7 +86,7 @@ fn applied(setting: &Setting, result: &Applied) -> (Role, &'static str, String, 
                     format!("still on {cpus} until the next interrupt")
                 }
                 Effective::NotKnown { because } => {
-                    format!("whether in effect is not known: {because}")
+                    format!("whether it is in effect is unknown: {because}")
                 }
             });
             let notes = note
@@ -169,7 +169,7 @@ fn undone(setting: &Setting, result: &UndoResult) -> (Role, &'static str, String
             "a reboot has reset it".to_owned(),
         ),
         UndoResult::ChangedSince { now, by_run } => {
-            let by = by_run.map_or("somebody changed it since".to_owned(), |run| {
+            let by = by_run.map_or("changed since by another program".to_owned(), |run| {
                 format!("run {run} changed it since: undo that first")
             });
             (Role::Warning, "let be", setting.shown(now), by)

@@ -13,7 +13,7 @@ pub fn table(answer: &PathAnswer, style: &Style) -> String {
         .map_or_else(|| "on no node".to_owned(), |node| format!("node {node}"));
     let policy = match &answer.policy {
         Known::Yes(policy) => format!("iopolicy {policy}"),
-        Known::No { unknown_reason } => format!("iopolicy not known: {unknown_reason}"),
+        Known::No { unknown_reason } => format!("iopolicy unknown: {unknown_reason}"),
     };
     let mut out = heading(
         style,

@@ -4,7 +4,7 @@
 //! Answer ──► head        what was run, on what machine
 //!        ──► run times   the published table's columns, median and its interval
 //!        ──► migrations  medians a run by class, far share, what NUMA balancing moved
-//!        ──► findings    a sentence a question, with its interval or why the data cannot tell
+//!        ──► findings    a sentence a question, with its interval or the reason why it is unknown
 //!        ──► remarks     what was left out, what was wrong with samples
 //! ```
 
@@ -191,7 +191,7 @@ fn what(parameters: &Parameters) -> String {
     )
 }
 
-/// What load was asked for, and what it had: beside the probe less than was asked for, and beside others still less.
+/// What load was asked for, and what it had: the probe and other tasks take their share of it.
 fn load(percent: f64, had: &Known<f64>) -> String {
     let had = had
         .get()

@@ -11,12 +11,12 @@ pub(crate) struct Summary {
     pub(crate) nodes_online: usize,
     pub(crate) cpus_online: usize,
     pub(crate) cpus_offline: usize,
-    /// `None` where the source cannot tell which CPUs share a core.
+    /// `None` where the source does not say which CPUs share a core.
     pub(crate) cores: Option<usize>,
     /// Threads of the core that has most.
     pub(crate) threads: Option<usize>,
     pub(crate) packages: Option<usize>,
-    /// `None` where no node's size is known.
+    /// `None` where the size of every node is unknown.
     pub(crate) memory_bytes: Option<u64>,
 }
 

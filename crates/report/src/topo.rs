@@ -26,7 +26,7 @@ pub(crate) use svg::{THEME as SVG_THEME, at, blocks, cards, ink, legend, text, t
 const MOST_DIAGNOSTICS: usize = 30;
 
 /// The whole machine in sections: nodes, distances, CPUs and caches, devices by node, network queues, NVMe paths,
-/// what is not known and why, and what was wrong with the input.
+/// what is unknown and why, and what was wrong with the input.
 pub fn table(machine: &Machine, style: &Style) -> String {
     let mut out = head(machine).to_text(style);
     out.push_str(&nodes::section(machine, style));

@@ -71,7 +71,7 @@ pub fn nvme(traced: &Traced<NvmeAnswer>, style: &Style) -> String {
 fn of_namespace(namespace: &Namespace, style: &Style) -> String {
     let policy = match &namespace.policy {
         Known::Yes(policy) => format!("iopolicy {policy}"),
-        Known::No { unknown_reason } => format!("iopolicy not known: {unknown_reason}"),
+        Known::No { unknown_reason } => format!("iopolicy unknown: {unknown_reason}"),
     };
     let mut out = heading(
         style,
@@ -195,7 +195,7 @@ fn share(share: &Known<f64>, commands: u64) -> (Role, String) {
         Known::No { unknown_reason } => (
             Role::Warning,
             format!(
-                "the share of {commands} that took the nearest path is not known: {unknown_reason}"
+                "the share of {commands} that took the nearest path is unknown: {unknown_reason}"
             ),
         ),
     }
@@ -287,7 +287,7 @@ fn balancing(found: &NumaBalancing, cross_node: u64, style: &Style) -> String {
                 pages(balanced.pages_migrated)
             ),
         ),
-        Known::No { unknown_reason } => (Role::Warning, format!("not known: {unknown_reason}")),
+        Known::No { unknown_reason } => (Role::Warning, format!("unknown: {unknown_reason}")),
     };
     let machine = match &found.machine {
         Known::Yes(counts) => (
@@ -300,7 +300,7 @@ fn balancing(found: &NumaBalancing, cross_node: u64, style: &Style) -> String {
                 pages(counts.pte_updates)
             ),
         ),
-        Known::No { unknown_reason } => (Role::Warning, format!("not known: {unknown_reason}")),
+        Known::No { unknown_reason } => (Role::Warning, format!("unknown: {unknown_reason}")),
     };
     item(style, "these tasks", tasks.0, &tasks.1)
         + &item(style, "the whole machine", machine.0, &machine.1)
@@ -329,18 +329,13 @@ fn classes(counts: &ClassCounts, caches_known: bool, style: &Style) -> String {
             Role::Dim,
             "same last-level cache",
             same_cache,
-            "not known here; counted as same node",
+            "unknown here; counted as same node",
         ),
     }
     row(Role::Middling, "same node", same_node, "");
     row(Role::Far, "cross node", cross_node, "");
     if unknown > 0 {
-        row(
-            Role::Warning,
-            "not known",
-            unknown,
-            "a CPU's node is not known",
-        );
+        row(Role::Warning, "unknown", unknown, "a CPU's node is unknown");
     }
     row(Role::Heading, "all", counts.total(), "");
     grid.render(style)
@@ -353,7 +348,7 @@ fn matrix(found: &Migrations, style: &Style) -> String {
         .flat_map(|cell| [cell.from, cell.to])
         .collect();
     if nodes.is_empty() {
-        return line(style, Role::Plain, "nobody was moved");
+        return line(style, Role::Plain, "no task was moved");
     }
     let at = |from, to| {
         found
@@ -492,7 +487,7 @@ fn ended(command: &Ended) -> String {
     let how = match (command.exit_code, command.signal) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(signal)) => format!("ended by signal {signal}"),
-        (None, None) => "end not known".to_owned(),
+        (None, None) => "end unknown".to_owned(),
     };
     format!("{how} of: {}", command.command.join(" "))
 }

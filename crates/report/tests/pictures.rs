@@ -106,7 +106,7 @@ fn a_page_says_what_floating_costs_with_its_interval_and_under_which_load() {
     let page = checkup::page(&checkup).to_html();
     for part in [
         "<b>CPUs float</b>: 9.0 % slower (4.0 to 13 %) than bound; 31 cross-node migrations in 12 s",
-        "<b>all floats</b>: no difference that this could show (-3.0 to 2.0 %)",
+        "<b>all floats</b>: no significant difference (-3.0 to 2.0 %)",
         "7 cross-node migrations in 12 s",
         "each had a load of 5 %",
         "Nothing was set: NUMA balancing was off",

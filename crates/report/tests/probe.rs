@@ -125,7 +125,7 @@ fn nothing_is_claimed_from_a_few_samples() {
     assert!(said.contains("180 of 2304 samples are there"), "{said}");
     let said = flowing(&text(&cells, &[], 64, None));
     assert!(
-        said.contains("cannot tell, because no round has a sample of every cell it takes"),
+        said.contains("unknown: no round has a sample of every cell it takes"),
         "{said}"
     );
     assert!(!said.contains("NaN"), "{said}");

@@ -184,7 +184,7 @@ fn a_share_that_is_not_known_says_why() {
     let text = trace::nvme(&traced(answer), &PLAIN);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        text.contains("not known: nothing tells where nvme1 is"),
+        text.contains("unknown: nothing tells where nvme1 is"),
         "{text}"
     );
 }

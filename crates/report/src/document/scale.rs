@@ -51,7 +51,7 @@ impl Scale {
     /// A scale over these figures; what is not finite is left out.
     ///
     /// A table whose figures all are the same is cold. The hottest step stands for twice the nearest figure at least:
-    /// 12 beside 10 is no disaster because nothing is farther.
+    /// 12 next to 10 stays green although nothing is farther.
     pub fn over(figures: impl IntoIterator<Item = f64>) -> Self {
         let figures: Vec<f64> = figures
             .into_iter()

@@ -123,7 +123,7 @@ fn relative(matrix: &LatencyMatrix) -> Option<HeatMap> {
     };
     let distance =
         |pair: &LatencyPair| reachable(pair).map_or(f64::NAN, |distance| f64::from(distance.0));
-    // The least of each row, measured and said; f64::min leaves out what is not known.
+    // The least of each row, measured and said; f64::min leaves out what is unknown.
     let mut nearest = BTreeMap::new();
     for pair in &matrix.pairs {
         let least = nearest.entry(pair.cpu_node).or_insert((f64::NAN, f64::NAN));

@@ -1,4 +1,4 @@
-//! The findings in words. Each says its interval; what the data cannot tell is said with the reason.
+//! The findings in words. Each says its interval; what is unknown has its reason.
 
 use nearfar_bench::matrix::{Answer, Contrast, Estimate, Question, Ratio};
 use nearfar_machine::Known;
@@ -44,7 +44,7 @@ fn contrast(contrast: &Contrast) -> (Role, String) {
         Known::No { unknown_reason } => {
             return (
                 Role::Dim,
-                format!("{subject}, against {object}: cannot tell, because {unknown_reason}"),
+                format!("{subject}, against {object}: unknown: {unknown_reason}"),
             );
         }
     };
@@ -77,7 +77,7 @@ fn compared(subject: &str, object: &str, ratio: &Ratio) -> (Role, String) {
         }
         false => {
             let text = format!(
-                "{subject}: no difference from {object} can be told, {median:.3} times {interval}"
+                "{subject}: no significant difference from {object}, {median:.3} times {interval}"
             );
             (Role::Plain, text)
         }
@@ -110,7 +110,7 @@ fn migration(cost: &Known<Estimate>) -> (Role, String) {
     let cannot = |because: &str| {
         (
             Role::Dim,
-            format!("what a cross-node migration cost: cannot tell, because {because}"),
+            format!("what a cross-node migration cost: unknown: {because}"),
         )
     };
     match cost {
@@ -138,7 +138,7 @@ fn far(cost: &Known<Estimate>) -> (Role, String) {
     let cannot = |because: &str| {
         (
             Role::Dim,
-            format!("what running far cost: cannot tell, because {because}"),
+            format!("what running far cost: unknown: {because}"),
         )
     };
     match cost {

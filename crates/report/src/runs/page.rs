@@ -137,10 +137,12 @@ fn direction(metric: &Metric) -> &'static str {
     }
 }
 
-/// More heat is worse: where a metric is better when higher, heat is its negative.
-fn heat(metric: &Metric, figure: f64) -> f64 {
+/// More heat is worse: where a metric is better when higher, half of it is twice as hot. Figures below zero have no such
+/// ratio; there heat is the negative. Heat of heat is the figure again.
+fn heat(metric: &Metric, has_ratios: bool, figure: f64) -> f64 {
     match metric.better {
         Better::Lower => figure,
+        Better::Higher if has_ratios => 1.0 / figure,
         Better::Higher => -figure,
     }
 }
@@ -154,7 +156,9 @@ fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
     };
     let medians = || figures().filter_map(|figures| figures.median);
     let decimals = decimals(medians().map(f64::abs).fold(0.0, f64::max));
-    let scale = Scale::over(medians().map(|median| heat(metric, median)));
+    let has_ratios = medians().all(|median| median > 0.0);
+    let heat = |figure: f64| heat(metric, has_ratios, figure);
+    let scale = Scale::over(medians().map(heat));
     let cells = layout.rows().iter().map(|row| {
         let cell = |index: &Option<usize>| {
             let figures = shown.cells[(*index)?].metric(&metric.name)?;
@@ -171,7 +175,7 @@ fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
             };
             let samples = count(figures.samples, "sample");
             Some(HeatCell {
-                heat: heat(metric, median),
+                heat: heat(median),
                 value: format!("{median:.decimals$}"),
                 spread: String::new(),
                 interval: sure,
@@ -192,7 +196,7 @@ fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
         columns: layout.columns().to_vec(),
         cells: cells.collect(),
         legend: scale.legend(|figure| {
-            let figure = heat(metric, figure);
+            let figure = heat(figure);
             format!("{figure:.decimals$} {}", metric.unit)
                 .trim_end()
                 .to_owned()

@@ -109,7 +109,7 @@ fn by_distance(table: &Distances, style: &Style) -> String {
         for (to, distance) in table.row(from) {
             groups.entry(distance).or_default().insert(to);
         }
-        // Holes last: they are what nobody knows.
+        // Unknown distances last.
         let (holes, known): (Vec<_>, Vec<_>) = groups
             .into_iter()
             .partition(|(distance, _)| distance.is_none());

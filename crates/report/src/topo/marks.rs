@@ -36,11 +36,11 @@ pub(crate) struct Served {
     pub(crate) device: PciAddress,
     /// The nodes of the CPUs that serve it.
     pub(crate) nodes: NodeSet,
-    /// The device's node, where that can be told.
+    /// The device's node, where it is known.
     pub(crate) home: Option<NodeId>,
 }
 
-/// Where an interrupt of a PCI device is served; `None` for others and where it is not known.
+/// Where an interrupt of a PCI device is served; `None` for others and where it is unknown.
 pub(crate) fn served(
     machine: &Machine,
     localities: &Localities<'_>,

@@ -102,7 +102,7 @@ fn subsystems(machine: &Machine, style: &Style) -> String {
         let policy = subsystem
             .iopolicy
             .get()
-            .map_or("not known", |policy| policy.as_str());
+            .map_or("unknown", |policy| policy.as_str());
         let model = subsystem.model.as_deref().unwrap_or("").trim();
         let name = format!("{}  ", subsystem.name);
         out.push_str(&paragraph(

@@ -7,13 +7,13 @@ use nearfar_machine::Machine;
 use crate::layout::{heading, paragraph};
 use crate::style::{Role, Style};
 
-/// The section on what is not known; nothing when everything is.
+/// The section on what is unknown; nothing when everything is known.
 pub(super) fn section(machine: &Machine, style: &Style) -> String {
     let reasons = reasons(machine);
     if reasons.is_empty() {
         return String::new();
     }
-    let mut out = heading(style, "Not known", "");
+    let mut out = heading(style, "Unknown", "");
     for (because, what) in reasons {
         let what = format!("{}: ", what.join(", "));
         out.push_str(&paragraph(
@@ -27,7 +27,7 @@ pub(super) fn section(machine: &Machine, style: &Style) -> String {
     out
 }
 
-/// Parts of the machine by the reason why they are not known.
+/// Parts of the machine by the reason why they are unknown.
 pub(crate) fn reasons(machine: &Machine) -> BTreeMap<String, Vec<&'static str>> {
     let parts = [
         ("distances", machine.distances.unknown_reason()),

@@ -21,7 +21,7 @@ fn figures(median: f64) -> Figures {
 fn distance(machine: &Machine, from: NodeId, to: NodeId) -> f64 {
     machine
         .distance(from, to)
-        .map_or(20.0, |distance| f64::from(distance.0.min(60)))
+        .map_or(20.0, |distance| f64::from(distance.0.clamp(1, 60)))
 }
 
 fn bandwidth(machine: &Machine) -> BandwidthMatrix {

@@ -339,7 +339,7 @@ fn legend(map: &HeatMap) -> Markup {
             span.scale {
                 (figure(0))
                 @for step in 0..=HOTTEST { i class={ "h" (step) } title=(figure(step)) {} }
-                (figure(HOTTEST)) " and more"
+                (figure(HOTTEST)) " or worse"
             }
             span { (spacing.to_string()) " scale" (map.scale_of) }
         }

@@ -20,7 +20,7 @@ use crate::document::{HOTTEST, Scale};
 pub(crate) const MOST_CELLS: usize = 64;
 /// Most rectangles of a map: some 15 bytes each.
 const MOST_RECTANGLES: usize = 20_000;
-/// The "step" of a pair of which nothing is known.
+/// The "step" of an unknown pair.
 const HOLE: u8 = HOTTEST + 1;
 
 /// The class of a cell: its step, or that it has none.
@@ -31,7 +31,7 @@ pub(crate) fn class(step: Option<u8>) -> String {
     )
 }
 
-/// The step of a distance; none where it is not known or the node cannot be reached.
+/// The step of a distance; none where it is unknown or the node cannot be reached.
 pub(crate) fn step(distance: Option<Distance>) -> Option<u8> {
     let distance = distance.filter(|&distance| distance != Distance::UNREACHABLE)?;
     Some(Scale::DISTANCES.step(distance.0.into()))
@@ -52,7 +52,7 @@ pub(crate) struct Merged {
 }
 
 impl Blocks {
-    /// A matrix of `side` rows of steps; missing cells are not known, surplus ones are ignored.
+    /// A matrix of `side` rows of steps; missing cells are unknown, surplus ones are ignored.
     pub(crate) fn new(side: usize, cells: impl Iterator<Item = Option<u8>>) -> Self {
         let mut steps: Vec<u8> = cells
             .take(side * side)

@@ -101,7 +101,7 @@ fn marks_can_be_seen_on_the_cells_they_are_on() {
     );
 }
 
-/// Whoever sees no hue, and whoever prints in grey, still sees which of two is farther.
+/// Without hue, on a grey printer or for the colour-blind, the darker of two is the farther.
 #[test]
 fn what_is_farther_is_darker_and_looks_the_same_in_both_schemes() {
     let steps = |dark| {

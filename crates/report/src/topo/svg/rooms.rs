@@ -288,7 +288,7 @@ impl Inside<'_> {
         }
     }
 
-    /// A bar as long as the node's memory is large, beside that of the largest node; the filled part is in use.
+    /// A bar as long as the node's memory is large, as a share of the largest node; the filled part is in use.
     fn memory(&self, width: i32) -> Drawn {
         let small = self.detail == Detail::Small;
         let (size, height) = if small { (9, 5) } else { (11, 8) };
@@ -299,7 +299,7 @@ impl Inside<'_> {
                     height: 0,
                 };
             }
-            None => "memory not known".to_owned(),
+            None => "memory unknown".to_owned(),
             Some(memory) if memory.total_bytes == 0 => "no memory".to_owned(),
             Some(memory) => match memory.free_bytes {
                 Some(free) if !small => {
@@ -413,7 +413,7 @@ impl Inside<'_> {
             format!("CPUs {}", node.cpus)
         };
         let memory = node.total_bytes().map_or_else(
-            || "memory not known".to_owned(),
+            || "memory unknown".to_owned(),
             |size| format!("{} of memory", bytes(size)),
         );
         let remark = Some(self.remark()).filter(|remark| !remark.is_empty());
