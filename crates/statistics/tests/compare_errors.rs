@@ -329,3 +329,46 @@ fn rounds_that_drift_raise_no_alarm_where_they_pair_the_samples() {
         }
     }
 }
+
+/// The seconds of each cell of the matrix that docs/case-2 keeps, in the order of its 16 rounds.
+fn measured() -> Vec<Vec<f64>> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/case-2/samples.csv");
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let mut cells = std::collections::BTreeMap::<Vec<&str>, Vec<(u32, f64)>>::new();
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        let of = |name: &str| fields[names.iter().position(|it| *it == name).unwrap()];
+        let cell = ["pnid", "nb", "mem", "cpu"].map(of).to_vec();
+        let run = (of("round").parse().unwrap(), of("seconds").parse().unwrap());
+        cells.entry(cell).or_default().push(run);
+    }
+    let in_rounds = |mut runs: Vec<(u32, f64)>| {
+        runs.sort_by_key(|(round, _)| *round);
+        runs.into_iter().map(|(_, seconds)| seconds).collect()
+    };
+    cells.into_values().map(in_rounds).collect()
+}
+
+#[test]
+fn runs_of_one_measured_cell_differ_from_each_other_as_rarely_as_stated() {
+    let cells = measured();
+    assert_eq!((cells.len(), cells[0].len()), (36, 16));
+    let trials = trials(1000);
+    let mut random = Random(8);
+    for design in [Design::Independent, Design::Paired] {
+        let alarms = share(trials, |trial| {
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            // Of two runs after each other one goes to each side, by chance.
+            for two in cells[trial as usize % cells.len()].chunks(2) {
+                let first = usize::from(random.unit() < 0.5);
+                a.push(two[first]);
+                b.push(two[1 - first]);
+            }
+            is_alarm(&answer(question(a, b, design)))
+        });
+        println!("case 2, {design:?}: {}", percent(alarms));
+        assert!(alarms <= highest(0.05, trials), "{design:?}: {alarms}");
+    }
+}
