@@ -10,7 +10,7 @@
 //!
 //! The child has one thread, so that tracing its pid traces all of it. Between the two clocks it does nothing but its
 //! loads and stores: no system call, no lock, no page fault, which its own counters of faults and context switches
-//! bear witness to ([`ProbeResult::warnings`]). Floating memory is touched before the CPUs are bound: it lies where the
+//! verify ([`ProbeResult::warnings`]). Floating memory is touched before the CPUs are bound: it lies where the
 //! scheduler happened to have the process, as that of any program that starts and only then is confined.
 
 mod counters;

@@ -1,12 +1,14 @@
 //! The command as a whole: what it prints, how it fails, what it leaves behind.
 
+mod harness;
 mod keys;
 #[path = "../../sources/tests/machines/mod.rs"]
 mod machines;
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use harness::Answer;
 use machines::Laid;
 use serde_json::Value;
 
@@ -18,26 +20,14 @@ const KUNPENG: &str = concat!(
 /// The recorded guest whose four-node machine has its network cards, disks and NVMe controller on node 2.
 const QUEUES: &str = "x86-queues-on-node-2";
 
-fn nearfar(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null());
-    command.output().unwrap()
+fn nearfar(arguments: &[&str]) -> Answer {
+    harness::nearfar(arguments).run()
 }
 
-/// What a command prints that has to work.
+/// Standard output of a command that has to succeed.
 #[track_caller]
 fn answer(arguments: &[&str]) -> String {
-    let output = nearfar(arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{arguments:?} ended with {}: {errors}",
-        output.status
-    );
-    String::from_utf8(output.stdout).unwrap()
+    harness::nearfar(arguments).prints()
 }
 
 #[track_caller]
@@ -53,10 +43,7 @@ fn failure(arguments: &[&str]) -> (String, i32) {
         !output.status.success(),
         "{arguments:?} was expected to fail"
     );
-    (
-        String::from_utf8(output.stderr).unwrap(),
-        output.status.code().unwrap(),
-    )
+    (output.errors(), output.status.code().unwrap())
 }
 
 #[test]
@@ -413,32 +400,32 @@ fn nothing_to_change_needs_no_journal() {
 
 #[test]
 fn a_reader_that_has_enough_is_no_failure() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
     let machine = "node:64 core:64 pu:2";
-    command
-        .args([
-            "spread", "--source", machine, "--count", "100000", "--format", "list",
-        ])
-        .stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let answer = harness::nearfar([
+        "spread", "--source", machine, "--count", "100000", "--format", "list",
+    ])
+    .configure(|command| {
+        command.stdout(writer).stderr(Stdio::piped());
+    })
+    .spawn()
+    .wait()
+    .succeeded();
+    assert_eq!(answer.errors(), "", "{answer}");
 }
 
 #[test]
 fn colour_only_where_it_is_wanted() {
     let escapes = |arguments: &[&str], no_color: Option<&str>| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        command
-            .args(["topo", "--source", "kunpeng"])
+        let command = harness::nearfar(["topo", "--source", "kunpeng"])
             .args(arguments)
             .env_remove("NO_COLOR");
-        if let Some(no_color) = no_color {
-            command.env("NO_COLOR", no_color);
-        }
-        command.output().unwrap().stdout.contains(&0x1b)
+        let command = match no_color {
+            Some(no_color) => command.env("NO_COLOR", no_color),
+            None => command,
+        };
+        command.run().stdout.contains(&0x1b)
     };
     assert!(!escapes(&[], None), "a pipe is no terminal");
     assert!(escapes(&["--color", "always"], None));

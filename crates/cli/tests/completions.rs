@@ -1,29 +1,27 @@
 //! What shells are offered, by asking the command as their scripts do.
 
+mod harness;
+
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use harness::Answer;
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{Cell, Ending, Host, Metric, NewRun, Store};
 
 /// The answer to words typed so far, of which the last is completed, with the caches and stores of that directory.
-fn asked(shell: &str, words: &[&str], home: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(["--", "nearfar"])
+fn asked(shell: &str, words: &[&str], home: &Path) -> Answer {
+    harness::nearfar(["--", "nearfar"])
         .args(words)
         .env("COMPLETE", shell)
-        .stdin(Stdio::null())
-        .current_dir(home);
-    command
         .env("_CLAP_COMPLETE_INDEX", words.len().to_string())
-        .env("_CLAP_IFS", "\n");
-    command
+        .env("_CLAP_IFS", "\n")
         .env("XDG_CACHE_HOME", home)
         .env("XDG_DATA_HOME", home)
-        .env_remove("NEARFAR_STORE");
-    command.output().unwrap()
+        .configure(|command| {
+            command.current_dir(home);
+        })
+        .run()
 }
 
 /// The values that bash is offered.
@@ -34,7 +32,7 @@ fn offered(words: &[&str], home: &Path) -> Vec<String> {
         "{words:?}: {output:?}"
     );
     // Beside an argument without a name of its own there are the verb's options.
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = output.text();
     let values = text
         .lines()
         .map(str::trim)
@@ -190,11 +188,9 @@ fn nothing_that_can_be_read_offers_nothing_and_says_nothing() {
 fn every_shell_gets_a_script_that_asks_and_an_answer() {
     let home = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        let output = command.args(["completions", shell]).output().unwrap();
-        let script = String::from_utf8(output.stdout).unwrap();
+        let script = harness::nearfar(["completions", shell]).prints();
         assert!(
-            output.status.success() && script.contains("COMPLETE") && script.contains("nearfar"),
+            script.contains("COMPLETE") && script.contains("nearfar"),
             "{script}"
         );
         let target = env!("CARGO_MANIFEST_DIR");
@@ -203,7 +199,7 @@ fn every_shell_gets_a_script_that_asks_and_an_answer() {
             "a script names no folder of the build: {script}"
         );
         let output = asked(shell, &["explain", "interrupt-f"], home.path());
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = output.text();
         assert!(
             output.status.success() && text.contains("interrupt-far"),
             "{shell}: {text}"

@@ -6,12 +6,14 @@
 //! --test documents` rewrites the outputs that have no `...`. Blocks marked ```text are not run. A command that needs a tool of
 //! [`FOREIGN`] is left out where that is not installed, and counted as skipped.
 
+mod harness;
 #[path = "../../sources/tests/machines/mod.rs"]
 mod machines;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use harness::{NEARFAR, Sandbox};
 
 /// Programs of others that commands in the documentation use.
 const FOREIGN: [&str; 8] = [
@@ -30,14 +32,18 @@ fn the_pipe_in_the_help_of_topo_works_with_the_installed_lstopo() {
     if let Some(missing) = missing_tool("lstopo") {
         return println!("skipped: tools: {missing} is not installed");
     }
-    let help = run("nearfar topo --help", Path::new("."));
+    let help = run(&Sandbox::new(), "nearfar topo --help", Path::new("."));
     let pipe = help
         .lines()
         .map(str::trim)
         .find(|line| line.contains("| lstopo"))
         .expect("the help names no pipe");
     // On a terminal lstopo opens a window where there is a display.
-    let output = run(&format!("{pipe} --of console"), Path::new("."));
+    let output = run(
+        &Sandbox::new(),
+        &format!("{pipe} --of console"),
+        Path::new("."),
+    );
     assert!(output.starts_with("Machine "), "{pipe}\n{output}");
 }
 
@@ -114,6 +120,7 @@ fn run_page(text: &str, directory: &Path, commands: &mut usize) -> String {
     let mut page = String::new();
     let mut lines = text.lines().peekable();
     let mut inside = false;
+    let sandbox = Sandbox::new();
     while let Some(line) = lines.next() {
         writeln!(page, "{line}").unwrap();
         match line {
@@ -140,7 +147,7 @@ fn run_page(text: &str, directory: &Path, commands: &mut usize) -> String {
             page += &expected;
             continue;
         }
-        let actual = run(&command, directory);
+        let actual = run(&sandbox, &command, directory);
         page += if matches(&expected, &actual) {
             &expected
         } else {
@@ -150,22 +157,18 @@ fn run_page(text: &str, directory: &Path, commands: &mut usize) -> String {
     page
 }
 
-fn run(command: &str, directory: &Path) -> String {
-    let binary = Path::new(env!("CARGO_BIN_EXE_nearfar"));
-    let path = format!(
-        "{}:{}",
-        binary.parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
-    let output = Command::new("sh")
+fn run(sandbox: &Sandbox, command: &str, directory: &Path) -> String {
+    let binary = Path::new(NEARFAR).parent().unwrap().display();
+    let path = format!("{binary}:{}", std::env::var("PATH").unwrap());
+    sandbox
+        .program("sh")
         .args(["-c", &format!("{{ {command}\n}} 2>&1")])
-        .current_dir(directory)
         .env("PATH", path)
-        .env("NO_COLOR", "1")
-        .env_remove("COLUMNS")
-        .output()
-        .unwrap();
-    String::from_utf8(output.stdout).unwrap()
+        .configure(|command| {
+            command.current_dir(directory);
+        })
+        .run()
+        .text()
 }
 
 /// Whether the output is the expected one, in which a line `...` stands for any lines.

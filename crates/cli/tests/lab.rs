@@ -1,31 +1,19 @@
 //! What `lab` and `ab` say to wrong usage, before any guest is made. None of this needs QEMU.
 
+mod harness;
 mod keys;
 
-use std::process::{Command, Output};
+use harness::{Answer, Sandbox};
 
-fn nearfar(words: &[&str]) -> Output {
-    // A cache of nobody's: what is not fetched here cannot be found.
-    let cache = std::env::temp_dir().join("nearfar-tests-have-no-cache");
-    Command::new(env!("CARGO_BIN_EXE_nearfar"))
-        .args(words)
-        .env("XDG_CACHE_HOME", cache)
-        .output()
-        .unwrap()
+/// The cache is empty, so no kernel and no guest can be found.
+fn nearfar(words: &[&str]) -> Answer {
+    harness::nearfar(words).run()
 }
 
-/// The command must be refused as wrong usage with a message that holds all of `says`.
+/// The command must be refused as wrong usage with a message that contains all of `says`.
+#[track_caller]
 fn refused(words: &[&str], says: &[&str]) {
-    let output = nearfar(words);
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{words:?}: {message}");
-    for text in says {
-        assert!(
-            message.contains(text),
-            "{words:?} does not say {text:?}:\n{message}"
-        );
-    }
-    assert!(output.stdout.is_empty(), "{words:?} printed an answer");
+    nearfar(words).refused(says);
 }
 
 #[test]
@@ -163,19 +151,15 @@ fn every_key_of_the_labs_answers_is_documented() {
 }
 
 /// A machine on which nothing of the lab is installed, but apt is.
-fn bare(words: &[&str]) -> Output {
+fn bare(words: &[&str]) -> Answer {
     use std::os::unix::fs::PermissionsExt as _;
-    let place = tempfile::tempdir().unwrap();
-    let apt = place.path().join("apt-get");
-    std::fs::write(&apt, "#!/bin/sh\nexit 1\n").unwrap();
+    let sandbox = Sandbox::new();
+    let apt = sandbox.write("bin/apt-get", "#!/bin/sh\nexit 1\n");
     std::fs::set_permissions(&apt, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(words)
-        .env("PATH", place.path())
-        .env("XDG_CACHE_HOME", place.path())
-        .output()
-        .unwrap()
+    sandbox
+        .nearfar(words)
+        .env("PATH", sandbox.path("bin"))
+        .run()
 }
 
 #[test]
@@ -215,10 +199,7 @@ fn the_doctors_advice_is_that_of_the_errors() {
 #[test]
 fn the_doctor_counts_what_is_there_and_fails_only_when_asked() {
     let output = bare(&["lab", "doctor"]);
-    let (text, json) = (
-        String::from_utf8(output.stdout).unwrap(),
-        bare(&["lab", "doctor", "--format", "json"]),
-    );
+    let (text, json) = (output.text(), bare(&["lab", "doctor", "--format", "json"]));
     assert_eq!(output.status.code(), Some(0));
     let answer: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let items = answer["items"].as_array().unwrap();

@@ -1,12 +1,13 @@
 //! `lab cache` on made-up caches. None of this needs QEMU.
 
+mod harness;
 mod keys;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
+use harness::Answer;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -67,7 +68,7 @@ impl Made {
             "{words:?}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        String::from_utf8(output.stdout).unwrap()
+        output.text()
     }
 
     #[track_caller]
@@ -91,14 +92,11 @@ impl Made {
     }
 }
 
-fn nearfar(home: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(["lab", "cache"])
+fn nearfar(home: &Path, words: &[&str]) -> Answer {
+    harness::nearfar(["lab", "cache"])
         .args(words)
         .env("XDG_CACHE_HOME", home)
-        .output()
-        .unwrap()
+        .run()
 }
 
 #[test]

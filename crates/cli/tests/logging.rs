@@ -1,5 +1,6 @@
 //! `--verbose`, `NEARFAR_LOG` and the journal: what nearfar says of its own work, and that standard output stays as it is.
 
+mod harness;
 mod tasks;
 
 use std::fs;
@@ -9,19 +10,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use harness::{NEARFAR, nearfar};
 use tasks::{Manager, Owned, Waiting, node};
 use tempfile::TempDir;
-
-const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
-
-fn nearfar(arguments: &[&str]) -> Command {
-    let mut command = Command::new(NEARFAR);
-    command
-        .args(arguments)
-        .env_remove("NEARFAR_LOG")
-        .stdin(Stdio::null());
-    command
-}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
@@ -56,10 +47,9 @@ fn tree() -> (TempDir, String) {
 fn apply_says_each_write_with_path_old_and_new_and_each_refusal() {
     let run = |more: &[&str], variable: Option<&str>| {
         let (dir, plan) = tree();
-        let mut command = nearfar(&["apply", &plan, "--root", dir.path().to_str().unwrap()]);
-        command
-            .args(more)
-            .envs(variable.map(|text| ("NEARFAR_LOG", text)));
+        let mut command =
+            nearfar(["apply", &plan, "--root", dir.path().to_str().unwrap()]).args(more);
+        command.envs(variable.map(|text| ("NEARFAR_LOG", text)));
         let mut output = command.output().unwrap();
         // The command that undoes the run names the directory, which each run has its own.
         output.stdout = text(&output.stdout)
@@ -108,7 +98,7 @@ fn apply_says_each_write_with_path_old_and_new_and_each_refusal() {
 
 #[test]
 fn sources_say_what_they_read_and_what_they_cannot() {
-    let output = nearfar(&["topo", "-vvv"]).output().unwrap();
+    let output = nearfar(["topo", "-vvv"]).run();
     assert!(
         said(&output).contains("TRACE nearfar_sources::tree"),
         "{}",
@@ -131,8 +121,7 @@ fn a_bad_filter_is_wrong_usage() {
     ] {
         let output = nearfar(&["topo", "--source", "node:2"])
             .env("NEARFAR_LOG", filter)
-            .output()
-            .unwrap();
+            .run();
         assert_eq!(
             (output.status.code(), output.stdout.len()),
             (Some(2), 0),
@@ -146,27 +135,18 @@ fn a_bad_filter_is_wrong_usage() {
     }
     let output = nearfar(&["topo", "--source", "node:2"])
         .env("NEARFAR_LOG", "")
-        .output()
-        .unwrap();
+        .run();
     assert!(output.status.success(), "{}", said(&output));
 }
 
 #[test]
 fn prefer_says_whom_it_keeps() {
     let state = tempfile::tempdir().unwrap();
-    let mut command = nearfar(&[
-        "prefer",
-        "--node",
-        &node(),
-        "--",
-        "sh",
-        "-c",
-        "echo mine; sleep 0.2",
-    ]);
-    command
+    let script = "echo mine; sleep 0.2";
+    let output = nearfar(["prefer", "--node", &node(), "--", "sh", "-c", script])
         .env("NEARFAR_LOG", "nearfar_prefer=debug")
-        .env("XDG_STATE_HOME", state.path());
-    let output = command.output().unwrap();
+        .env("XDG_STATE_HOME", state.path())
+        .run();
     assert_eq!(
         (output.status.code(), text(&output.stdout).as_str()),
         (Some(0), "mine\n"),
@@ -214,8 +194,7 @@ fn a_name_with_line_ends_and_escapes_stays_within_its_line() {
     let task = with_a_hostile_name(dir.path());
     let pattern = dir.path().join("a*");
     let config = service(dir.path(), &pattern);
-    let mut command = nearfar(&["prefer", "service", "--config", &config]);
-    command
+    let mut command = nearfar(["prefer", "service", "--config", &config])
         .env("RUNTIME_DIRECTORY", dir.path())
         .env("XDG_STATE_HOME", dir.path().join("state"));
     let mut child = Owned(command.stderr(Stdio::piped()).spawn().unwrap());

@@ -1,22 +1,19 @@
 //! The man pages are ones that man renders without a warning.
 
+mod harness;
+
 use std::process::{Command, Stdio};
+
+use harness::Sandbox;
 
 #[test]
 fn man_pages_render_without_warnings() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    let made = command
-        .args(["man", "--directory"])
-        .arg(directory.path())
-        .output()
-        .unwrap();
-    assert!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
-    let mut pages: Vec<_> = std::fs::read_dir(directory.path())
+    let sandbox = Sandbox::new();
+    sandbox
+        .nearfar(["man", "--directory", "."])
+        .run()
+        .succeeded();
+    let mut pages: Vec<_> = std::fs::read_dir(sandbox.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();

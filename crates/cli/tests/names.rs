@@ -1,24 +1,16 @@
 //! Names people use: packages of nodes, caches that several nodes share, disks and interfaces by their Linux names.
 
+mod harness;
 #[path = "../../sources/tests/machines/mod.rs"]
 mod machines;
-
-use std::process::Command;
 
 use nearfar_machine::Machine;
 use nearfar_report::Style;
 use nearfar_sources::{Request, Want, gallery, read, snapshot};
 
 fn nearfar(arguments: &[&str]) -> (String, Option<i32>) {
-    let output = Command::new(env!("CARGO_BIN_EXE_nearfar"))
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .output()
-        .unwrap();
-    (
-        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
-        output.status.code(),
-    )
+    let answer = harness::nearfar(arguments).run();
+    (answer.text() + &answer.errors(), answer.status.code())
 }
 
 fn table(machine: &Machine) -> String {

@@ -1,9 +1,11 @@
 //! `nearfar runs` as it is typed.
 
+mod harness;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
+use harness::Answer;
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::{
     Better, Cell, Ending, Factor, Histogram, Host, Metric, NewRun, NewSample, SampleResult, Store,
@@ -31,14 +33,11 @@ impl Place {
         self.directory.path().join(name).display().to_string()
     }
 
-    fn nearfar(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        command
-            .arg("runs")
+    fn nearfar(&self, arguments: &[&str]) -> Answer {
+        harness::nearfar(["runs"])
             .args(arguments)
             .env("NEARFAR_STORE", &self.store)
-            .env("NO_COLOR", "1");
-        command.stdin(Stdio::null()).output().unwrap()
+            .run()
     }
 
     #[track_caller]
@@ -49,7 +48,7 @@ impl Place {
             "{arguments:?}: {}",
             String::from_utf8_lossy(&output.stderr)
         );
-        String::from_utf8(output.stdout).unwrap()
+        output.text()
     }
 
     #[track_caller]
@@ -60,7 +59,7 @@ impl Place {
     #[track_caller]
     fn refused(&self, arguments: &[&str], code: i32) -> String {
         let output = self.nearfar(arguments);
-        let message = String::from_utf8(output.stderr).unwrap();
+        let message = output.errors();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
         message
     }
@@ -223,7 +222,8 @@ fn what_is_exported_can_be_imported_elsewhere() {
     );
     let parquet = place
         .nearfar(&["export", "1", "--format", "parquet"])
-        .stdout;
+        .stdout
+        .clone();
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
     assert!(
         place
@@ -261,7 +261,7 @@ fn what_is_exported_can_be_imported_elsewhere() {
     ]);
     assert_eq!(third.status.code(), Some(2));
     assert_eq!(
-        String::from_utf8(third.stdout).unwrap(),
+        third.text(),
         "imported as run 1\nimported as run 2\n",
         "what is in is said"
     );
@@ -278,13 +278,13 @@ fn a_matrix_that_this_version_does_not_understand_is_shown_as_any_run() {
     std::fs::write(&json, exported).unwrap();
     place.answer(&["import", &json, "--store", &other]);
     let shown = place.nearfar(&["show", "1", "--store", &other]);
-    let errors = String::from_utf8(shown.stderr).unwrap();
+    let errors = shown.errors();
     assert!(
         errors.contains("parameters of run 1")
             && errors.contains("shown as a run of any experiment"),
         "{errors}"
     );
-    assert!(String::from_utf8(shown.stdout).unwrap().contains("median"));
+    assert!(shown.text().contains("median"));
 }
 
 #[test]
@@ -369,7 +369,14 @@ fn every_key_of_the_json_forms_is_documented() {
     }
     let page = include_str!("../../../docs/json.md");
     // What the experiment itself decides on.
-    let own = ["load", "faults", "minor", "memory"];
+    let own = [
+        "load",
+        "faults",
+        "minor",
+        "memory",
+        "latency_ns",
+        "operations",
+    ];
     let missing: Vec<_> = keys
         .iter()
         .filter(|key| !own.contains(&key.as_str()) && !page.contains(&format!("`{key}`")))

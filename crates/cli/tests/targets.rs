@@ -1,13 +1,13 @@
 //! What does not exist is wrong usage in every verb: exit code 2, with a message that names it and what there is.
 
+mod harness;
 #[path = "../../sources/tests/machines/mod.rs"]
 mod machines;
 #[path = "targets/mod.rs"]
 #[allow(dead_code, reason = "a unit test of the command reads the other items")]
 mod table;
 
-use std::process::{Command, Stdio};
-
+use harness::Sandbox;
 use machines::Laid;
 use nearfar_runs::Store;
 use table::TARGETS;
@@ -15,8 +15,8 @@ use table::TARGETS;
 #[test]
 fn a_target_that_does_not_exist_is_wrong_usage_in_every_verb() {
     let tree = Laid::out("x86-queues-on-node-2");
-    let own = tempfile::tempdir().unwrap();
-    let store = own.path().join("runs.db");
+    let own = Sandbox::new();
+    let store = own.path("runs.db");
     drop(Store::open(&store).unwrap());
     let filled = |word: &str| {
         let word = word.replace("{tree}", &tree.path("").display().to_string());
@@ -24,17 +24,7 @@ fn a_target_that_does_not_exist_is_wrong_usage_in_every_verb() {
     };
     let mut wrong = Vec::new();
     for target in TARGETS {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-        command
-            .args(target.words.split(' ').map(filled))
-            .stdin(Stdio::null())
-            .env("NO_COLOR", "1");
-        // Nothing is cached or stored there, so no guest can start and no file of this user is touched.
-        command
-            .current_dir(own.path())
-            .env("XDG_CACHE_HOME", own.path())
-            .env("XDG_DATA_HOME", own.path());
-        let output = command.env_remove("NEARFAR_STORE").output().unwrap();
+        let output = own.nearfar(target.words.split(' ').map(filled)).run();
         let message = String::from_utf8_lossy(&output.stderr);
         let named = target.says.iter().all(|text| message.contains(text));
         if output.status.code() != Some(2)
@@ -58,7 +48,7 @@ fn a_target_that_does_not_exist_is_wrong_usage_in_every_verb() {
         TARGETS.len(),
         wrong.join("\n")
     );
-    let left: Vec<_> = std::fs::read_dir(own.path())
+    let left: Vec<_> = std::fs::read_dir(own.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();

@@ -1,30 +1,26 @@
 //! `nearfar trace` as a command: what it says when it cannot trace, and, where this kernel and user permit it, what it
 //! traces.
 
+mod harness;
 mod keys;
 mod tasks;
 
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::LazyLock;
 
+use harness::Answer;
 use nearfar_machine::CpuSet;
 use nearfar_trace::migrations::{Formats, in_first_pid_namespace};
 use nearfar_trace::{Plan, Session, TraceError, Tracefs};
 use serde_json::Value;
 use tasks::{Waiting, control_group};
 
-fn nearfar(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+fn nearfar(arguments: &[&str]) -> Answer {
+    harness::nearfar(arguments).run()
 }
 
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+fn errors(answer: &Answer) -> String {
+    answer.errors()
 }
 
 /// Whether the system lets this process trace, which the test tries itself; says so where it does not. That the command says why is all
@@ -60,7 +56,7 @@ fn is_permitted() -> bool {
 }
 
 /// The answer of a trace, or `None` where the system does not let this process trace.
-fn traced(arguments: &[&str]) -> Option<(Output, Value)> {
+fn traced(arguments: &[&str]) -> Option<(Answer, Value)> {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     let split = arguments

@@ -3,27 +3,23 @@
 //! there is in guest_prefer_service.rs.
 
 mod guests;
+mod harness;
 mod tasks;
 
 use std::fs;
 use std::io::Read as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
+use harness::Nearfar;
 use tasks::{Manager, Owned, Waiting, node};
 use tempfile::TempDir;
 
 /// A directory of its own for whatever nearfar keeps.
-fn nearfar(dir: &TempDir, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(arguments)
-        .env("NO_COLOR", "1")
+fn nearfar(dir: &TempDir, arguments: &[&str]) -> Nearfar {
+    harness::nearfar(arguments)
         .env("XDG_STATE_HOME", dir.path())
-        .env("RUNTIME_DIRECTORY", dir.path());
-    command
+        .env("RUNTIME_DIRECTORY", dir.path())
         .env("NEARFAR_STORE", dir.path().join("runs.db"))
-        .stdin(Stdio::null());
-    command
 }
 
 /// A pipe's writing end, of which there is no reading end.
@@ -159,8 +155,9 @@ fn a_matrix_is_measured_when_nobody_reads_its_progress() {
         "F",
     ];
     let arguments = [&["bench", "probe"][..], &tiny, &few].concat();
+    let mut command = nearfar(&dir, &arguments);
     let mut child = Owned(
-        nearfar(&dir, &arguments)
+        command
             .stdout(Stdio::piped())
             .stderr(unread())
             .spawn()

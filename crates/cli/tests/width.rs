@@ -1,24 +1,14 @@
 //! How wide tables are: as the terminal, as COLUMNS says, or 100 columns where there is neither.
 
+mod harness;
 #[path = "../../sources/tests/machines/mod.rs"]
 mod machines;
 
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::FromRawFd as _;
-use std::process::{Command, Stdio};
 
 use machines::Laid;
-
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(words)
-        .env("NO_COLOR", "1")
-        .env_remove("COLUMNS")
-        .stdin(Stdio::null());
-    command
-}
 
 /// The longest line, in characters.
 fn longest(text: &str) -> usize {
@@ -60,15 +50,11 @@ fn every_table_keeps_to_the_columns_there_are() {
     for verb in verbs(&tree.path("").display().to_string()) {
         let words: Vec<&str> = verb.iter().map(String::as_str).collect();
         let text = |columns: Option<&str>| {
-            let mut command = command(&words);
-            columns.map(|columns| command.env("COLUMNS", columns));
-            let output = command.output().unwrap();
-            assert!(
-                output.status.success(),
-                "{words:?}: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-            String::from_utf8(output.stdout).unwrap()
+            let command = harness::nearfar(&words);
+            match columns {
+                Some(columns) => command.env("COLUMNS", columns).prints(),
+                None => command.prints(),
+            }
         };
         let letters = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).count();
         for columns in ["80", "120", "200"] {
@@ -120,13 +106,15 @@ fn a_wider_terminal_has_wider_tables() {
         assert_eq!(made, 0, "no terminal: {}", std::io::Error::last_os_error());
         // SAFETY: openpty has just made them, and nobody else knows them.
         let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
-        let mut command = command(&["explain", "nvme-far-path"]);
-        let mut child = command.stdout(theirs).spawn().unwrap();
-        drop(command);
+        let child = harness::nearfar(["explain", "nvme-far-path"])
+            .configure(|command| {
+                command.stdout(theirs);
+            })
+            .spawn();
         let mut text = Vec::new();
         // The kernel answers EIO when the last writer has gone.
         let _ = ours.read_to_end(&mut text);
-        assert!(child.wait().unwrap().success());
+        child.wait().succeeded();
         String::from_utf8(text).unwrap().replace('\r', "")
     };
     let longest: Vec<usize> = [80, 120, 200, 400]
