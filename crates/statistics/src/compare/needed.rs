@@ -14,7 +14,7 @@ use super::null::Null;
 
 /// How often the change is to be found.
 const POWER: f64 = 0.9;
-/// More samples than this nobody takes.
+/// A larger number of samples is not reported.
 const MAX_NEEDED: f64 = 1e6;
 /// Values from which pairs are made; of more some are left out.
 const MAX_VALUES: usize = 300;

@@ -42,7 +42,7 @@ impl Ranked {
         }
     }
 
-    /// Of samples of which each one of B was taken beside the one of A at its index.
+    /// Of samples of which each one of B was taken in the round of the one of A at its index.
     pub fn paired(a: &[f64], b: &[f64]) -> Self {
         let mut differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
         differences.sort_by(f64::total_cmp);
