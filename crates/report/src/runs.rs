@@ -217,7 +217,7 @@ fn table_of(shown: &Shown<'_>, metric: &Metric) -> Table {
     let factors = factors.map(|factor| (factor.name.as_str(), Align::Left));
     let figures = figures.map(|name| (name, Align::Right));
     let columns: Vec<_> = factors.chain(figures).collect();
-    let mut table = Table::new(&columns).caption(metric_title(metric));
+    let mut table = Table::new(&columns).caption(format!("{}, by cell", metric_title(metric)));
     let moments = shown
         .cells
         .iter()
