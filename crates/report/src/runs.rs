@@ -1,6 +1,7 @@
 //! Stored runs: a list of them, and one with what its samples say by cell.
 
 mod factors;
+mod over_time;
 mod page;
 
 use nearfar_machine::Machine;

@@ -11,14 +11,12 @@
 use std::collections::BTreeMap;
 
 use nearfar_runs::{Better, Metric, Sample};
-use nearfar_statistics::Summary as Figures;
 
 use super::factors::Layout;
 use super::{Shown, metric_title, warnings_of};
 use crate::amount::{count, decimals, moment};
 use crate::document::{
-    Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Line, Plot, Scale, Text,
-    Tile,
+    Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Plot, Scale, Text, Tile,
 };
 use crate::style::Role;
 use crate::summary::{self, Summary};
@@ -43,7 +41,7 @@ pub fn page(shown: &Shown<'_>, of_experiment: Document) -> Document {
     let layout = Layout::of(&shown.detail.factors, shown.cells);
     metrics(shown, &layout, &mut out);
     out.append(of_experiment);
-    over_time(shown, &mut out);
+    super::over_time::section(shown, &mut out);
     all_figures(shown, &mut out);
     warnings_of(shown, &mut out);
     parameters(shown, &mut out);
@@ -53,7 +51,7 @@ pub fn page(shown: &Shown<'_>, of_experiment: Document) -> Document {
 }
 
 /// The metric that stands first.
-fn primary<'a>(shown: &Shown<'a>) -> Option<&'a Metric> {
+pub(super) fn primary<'a>(shown: &Shown<'a>) -> Option<&'a Metric> {
     shown.detail.metrics.iter().find(|metric| metric.primary)
 }
 
@@ -207,7 +205,7 @@ fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
 }
 
 /// The value of a metric in a sample, as one number.
-fn value(sample: &Sample, metric: &Metric) -> Option<f64> {
+pub(super) fn value(sample: &Sample, metric: &Metric) -> Option<f64> {
     sample.values.get(&metric.name).map(|value| value.number())
 }
 
@@ -264,84 +262,6 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
             rows,
         }),
     }
-}
-
-/// Samples in the order they were taken, as a share of the median of their cell, and the median of each round.
-fn over_time(shown: &Shown<'_>, out: &mut Document) {
-    let Some(metric) = primary(shown) else { return };
-    let medians: BTreeMap<_, f64> = shown
-        .cells
-        .iter()
-        .filter_map(|cell| Some((&cell.cell, cell.metric(&metric.name)?.median?)))
-        .filter(|(_, median)| *median != 0.0)
-        .collect();
-    let share = |sample: &Sample| Some(value(sample, metric)? / medians.get(&sample.cell)? * 100.0);
-    let end = shown
-        .samples
-        .iter()
-        .map(|sample| sample.started_at_s - shown.run.started_at_s);
-    let (unit, seconds) = match end.fold(0.0, f64::max) {
-        longest if longest < 180.0 => ("s", 1.0),
-        longest if longest < 3.0 * 3600.0 => ("min", 60.0),
-        _ => ("h", 3600.0),
-    };
-    let at = |sample: &Sample| (sample.started_at_s - shown.run.started_at_s) / seconds;
-    let dot = |sample: &Sample| {
-        Some(Dot {
-            x: at(sample),
-            y: share(sample)?,
-            has_warning: !sample.warnings.is_empty(),
-        })
-    };
-    let dots: Vec<Dot> = shown.samples.iter().filter_map(dot).collect();
-    if dots.len() < 2 {
-        return;
-    }
-    let mut rounds: BTreeMap<u32, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-    for sample in shown.samples {
-        if let Some(share) = share(sample) {
-            let (times, shares) = rounds.entry(sample.round).or_default();
-            times.push(at(sample));
-            shares.push(share);
-        }
-    }
-    let median = |figures: &[f64]| Figures::of(figures).map(|summary| summary.median);
-    let points = rounds
-        .values()
-        .filter_map(|(times, shares)| Some((median(times)?, median(shares)?)));
-    let points: Vec<(f64, f64)> = points.collect();
-    let third = points.len().div_ceil(3);
-    let ends = [&points[..third], &points[points.len() - third..]].map(|points| {
-        let shares: Vec<f64> = points.iter().map(|point| point.1).collect();
-        median(&shares).unwrap_or(100.0)
-    });
-    out.heading("Over time", "");
-    let mut about = "Each sample as a share of the median of its cell.".to_owned();
-    if points.len() >= 3 {
-        about += &format!(
-            " Medians of rounds: {:.1} % in the first third of the run, {:.1} % in the last.",
-            ends[0], ends[1]
-        );
-    }
-    out.chart(Chart {
-        title: format!("{} in the order of samples", metric.name),
-        about,
-        plot: Plot::Lines {
-            x: Axis::over(
-                format!("time since the start of the run ({unit})"),
-                dots.iter().map(|dot| dot.x),
-            ),
-            y: Axis::over(
-                "share of the median of the cell (%)",
-                dots.iter().map(|dot| dot.y),
-            ),
-            lines: vec![Line {
-                name: "median of a round".to_owned(),
-                points,
-            }],
-            dots,
-        },
-    });
 }
 
 fn all_figures(shown: &Shown<'_>, out: &mut Document) {
