@@ -27,6 +27,7 @@ mod resources;
 mod resume;
 pub mod sampler;
 mod settings;
+mod target;
 
 pub use carry_out::{Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
@@ -41,3 +42,4 @@ pub use outcome::{Ended, Outcome, Sampled};
 pub use recording::{Recording, stored_result};
 pub use resources::Resources;
 pub use settings::{Leased, Settings};
+pub use target::{Target, TargetError, TargetOutput, Targets};
