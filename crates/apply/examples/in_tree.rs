@@ -1,4 +1,4 @@
-//! Applies a plan to a directory tree, or undoes the last run: what the command does, in one screen.
+//! Applies a plan to a directory tree, or undoes the last change set: what the command does, in one screen.
 //!
 //! ```text
 //! in_tree apply DIR PLAN.json [--wait]     in_tree rollback DIR

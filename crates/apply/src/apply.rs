@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use nearfar_placement::change::Plan;
 
+use crate::change_set_files::ChangeSetFiles as _;
+use crate::change_set_id::ChangeSetId;
 use crate::check::{PlanError, check};
 use crate::error::ApplyError;
-use crate::history::{RunState, state_of};
+use crate::history::{ChangeSetState, state_of};
 use crate::journal::{self, Header, JOURNAL_FORMAT};
 use crate::outcome::Outcome;
 use crate::owner;
-use crate::run_files::RunFiles as _;
-use crate::run_id::RunId;
 use crate::system::System;
 use crate::target::Target;
 use nearfar_lease::Lock;
@@ -29,11 +29,11 @@ use run::Carrying;
 pub struct ApplyOptions {
     /// All or nothing: a change that cannot be made undoes those made before it.
     pub atomic: bool,
-    /// Overwrites values that have changed since the plan was made, and goes on top of an interrupted run.
+    /// Overwrites values that have changed since the plan was made, and goes on top of an interrupted change set.
     pub force: bool,
     /// How long to wait for another nearfar to end; `None` refuses at once.
     pub wait: Option<Duration>,
-    /// Looked at between changes: when true, what was made is undone and the run ends. For signal handlers.
+    /// Looked at between changes: when true, what was made is undone and the change set ends. For signal handlers.
     pub cancel: Option<Arc<AtomicBool>>,
 }
 
@@ -130,21 +130,21 @@ fn next_run(
     state: &StateDir,
     boot: Option<&str>,
     force: bool,
-) -> Result<(RunId, Vec<String>), ApplyError> {
+) -> Result<(ChangeSetId, Vec<String>), ApplyError> {
     let runs = state.runs()?;
     let mut notes = Vec::new();
     for &run in &runs {
         match journal::read(state, run) {
             Err(_) if force => notes.push(format!(
-                "the journal of run {run} does not hold; it cannot be rolled back"
+                "the journal of change set {run} does not hold; it cannot be rolled back"
             )),
             Err(error) => return Err(error),
-            Ok(contents) if state_of(&contents, boot) == RunState::Interrupted => {
+            Ok(contents) if state_of(&contents, boot) == ChangeSetState::Interrupted => {
                 if !force {
                     return Err(ApplyError::Unfinished { run });
                 }
                 notes.push(format!(
-                    "run {run} was interrupted and not rolled back; this run goes on top of it"
+                    "change set {run} was interrupted and not rolled back; this change set goes on top of it"
                 ));
             }
             Ok(_) => {}
@@ -155,7 +155,7 @@ fn next_run(
         place: state.place.clone(),
         because: format!("run {last} is the highest number there is: move its journal away"),
     })?;
-    Ok((RunId(next), notes))
+    Ok((ChangeSetId(next), notes))
 }
 
 fn digest(plan: &Plan) -> String {

@@ -1,4 +1,4 @@
-//! What keeps a whole run from starting or ending; what goes wrong with one change is an
+//! What keeps a whole change set from starting or ending; what goes wrong with one change is an
 //! [`Outcome`](crate::Outcome) instead.
 
 use std::io;
@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use nearfar_lease::StateError;
 use nearfar_proc::error_text;
 
+use crate::change_set_id::ChangeSetId;
 use crate::check::PlanError;
-use crate::run_id::RunId;
 
 /// Why a verb did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum ApplyError {
     /// The journal could not be written; nothing was changed.
     #[error("cannot write the journal {file}: {because}; nothing was changed")]
     Journal {
-        /// The journal of the run.
+        /// The journal of the change set.
         file: String,
         /// The system's answer.
         because: String,
@@ -54,35 +54,35 @@ pub enum ApplyError {
     /// The journal cannot be read.
     #[error("cannot read the journal {file}: {because}")]
     Unreadable {
-        /// The journal of the run.
+        /// The journal of the change set.
         file: String,
         /// The system's answer.
         because: String,
     },
     /// A journal holds a line that nearfar did not write, or that was changed since.
-    #[error("journal {file}, line {line}: {because}; rollback cannot trust this run")]
+    #[error("journal {file}, line {line}: {because}; rollback cannot trust this change set")]
     Corrupt {
-        /// The journal of the run.
+        /// The journal of the change set.
         file: String,
         /// Counted from 1.
         line: usize,
         /// What is wrong with the line.
         because: String,
     },
-    /// An earlier run was killed and has not been rolled back.
+    /// An earlier change set was killed and has not been rolled back.
     #[error(
-        "run {run} was interrupted before it ended: undo it with `nearfar rollback` first, or go on top of it with \
-         --force (its old values are kept, and a later rollback undoes both runs in turn)"
+        "change set {run} was interrupted before it ended: undo it with `nearfar rollback` first, or go on top of it with \
+         --force (its old values are kept, and a later rollback undoes both change sets in turn)"
     )]
     Unfinished {
-        /// The interrupted run.
-        run: RunId,
+        /// The interrupted change set.
+        run: ChangeSetId,
     },
     /// There is no such run.
-    #[error("there is no run {run} in {place}: `nearfar history` lists them")]
-    NoSuchRun {
-        /// The run asked for.
-        run: RunId,
+    #[error("there is no change set {run} in {place}: `nearfar history` lists them")]
+    NoSuchChangeSet {
+        /// The change set asked for.
+        run: ChangeSetId,
         /// The state directory.
         place: String,
     },

@@ -1,27 +1,27 @@
-//! The runs that were made here, from their journals.
+//! The change sets that were made here, from their journals.
 
 use nearfar_proc::error_text;
 use std::io;
 
 use serde::Serialize;
 
+use crate::change_set_files::ChangeSetFiles as _;
+use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
 use crate::journal::{self, Contents, Header, Progress, Written};
 use crate::owner::Mismatch;
 use crate::rollback::writer;
-use crate::run_files::RunFiles as _;
-use crate::run_id::RunId;
 use crate::setting::Setting;
 use crate::system::{System, text};
 use crate::target::Target;
 use crate::undo::{Found, found, other_owner};
 use nearfar_lease::StateDir;
 
-/// A run of apply that wrote something, or was about to.
+/// A change set of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Run {
+pub struct ChangeSet {
     /// Its number.
-    pub run: RunId,
+    pub change_set: ChangeSetId,
     /// When it began, in seconds since 1970; 0 where the journal cannot be read.
     pub at_s: u64,
     /// Host name, where the target told.
@@ -31,17 +31,17 @@ pub struct Run {
     /// The process that made it.
     pub pid: Option<u32>,
     /// What has become of it.
-    pub state: RunState,
+    pub state: ChangeSetState,
     /// How many of its writes are in force: not undone, and the file says now what was written.
     pub in_force: usize,
     /// Its writes, in order.
-    pub changes: Vec<RunChange>,
+    pub changes: Vec<ChangeSetWrite>,
 }
 
-/// What has become of a run.
+/// What has become of a change set.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
-pub enum RunState {
+pub enum ChangeSetState {
     /// It ended, and at least one of its writes was not undone; [`Run::in_force`] says how many hold.
     Made,
     /// It did not end: killed, or still running. `rollback` undoes it.
@@ -59,9 +59,9 @@ pub enum RunState {
     },
 }
 
-/// A write of a run.
+/// A write of a change set.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct RunChange {
+pub struct ChangeSetWrite {
     /// What was written.
     pub setting: Setting,
     /// Its file.
@@ -71,21 +71,21 @@ pub struct RunChange {
     /// The value written, without its line end.
     pub new: String,
     /// What has become of it.
-    pub state: RunChangeState,
+    pub state: WriteState,
 }
 
 /// What has become of a write.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
-pub enum RunChangeState {
+pub enum WriteState {
     /// In force: the file says what was written.
     Made,
     /// Not undone, and somebody changed the value since.
     ChangedSince {
         /// The value now, without the line end.
         now: String,
-        /// The later run that wrote it, where it was nearfar.
-        by_run: Option<RunId>,
+        /// The later change set that wrote it, where it was nearfar.
+        by_change_set: Option<ChangeSetId>,
     },
     /// Not undone, and the number or name is another device's now.
     OtherOwner {
@@ -114,12 +114,12 @@ pub enum RunChangeState {
     Undone,
 }
 
-/// All runs, oldest first, with what the files say of their writes now. Takes no lock: a run that is being made shows
+/// All change sets, oldest first, with what the files say of their writes now. Takes no lock: a change set that is being made shows
 /// as interrupted. Writes nothing, and needs no right but to read.
 ///
 /// # Errors
-/// When the state directory cannot be read. A journal that does not hold is a run that says so.
-pub fn history(target: &Target) -> Result<Vec<Run>, ApplyError> {
+/// When the state directory cannot be read. A journal that does not hold is a change set that says so.
+pub fn history(target: &Target) -> Result<Vec<ChangeSet>, ApplyError> {
     history_with(target, &target.system()?)
 }
 
@@ -127,7 +127,7 @@ pub fn history(target: &Target) -> Result<Vec<Run>, ApplyError> {
 ///
 /// # Errors
 /// As [`history`].
-pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<Run>, ApplyError> {
+pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<ChangeSet>, ApplyError> {
     let Some(state) = StateDir::find(&target.location())? else {
         return Ok(Vec::new());
     };
@@ -155,22 +155,22 @@ struct View<'a> {
     tree: bool,
     boot: Option<&'a str>,
     /// Oldest first.
-    runs: &'a [(RunId, Result<Contents, ApplyError>)],
+    runs: &'a [(ChangeSetId, Result<Contents, ApplyError>)],
 }
 
 impl View<'_> {
-    fn describe(&self, run: RunId, read: &Result<Contents, ApplyError>) -> Option<Run> {
+    fn describe(&self, run: ChangeSetId, read: &Result<Contents, ApplyError>) -> Option<ChangeSet> {
         let contents = match read {
             Ok(contents) => contents,
             Err(error) => {
                 let (state, changes) = (
-                    RunState::Unreadable {
+                    ChangeSetState::Unreadable {
                         because: error.to_string(),
                     },
                     Vec::new(),
                 );
-                return Some(Run {
-                    run,
+                return Some(ChangeSet {
+                    change_set: run,
                     at_s: 0,
                     host: None,
                     plan: None,
@@ -182,28 +182,28 @@ impl View<'_> {
             }
         };
         let state = state_of(contents, self.boot);
-        // A crash during the first record: the run never was.
+        // A crash during the first record: the change set never was.
         let header = contents.header.clone()?;
         let describe = |written: &Written| {
             let Written { intent, now, .. } = written;
-            RunChange {
+            ChangeSetWrite {
                 file: intent.setting.path(),
                 setting: intent.setting.clone(),
                 old: intent.old.trim_end().to_owned(),
                 new: now.as_ref().unwrap_or(&intent.new).trim_end().to_owned(),
-                state: self.state(run, written, state == RunState::GoneWithReboot),
+                state: self.state(run, written, state == ChangeSetState::GoneWithReboot),
             }
         };
-        let changes: Vec<RunChange> = contents.writes.iter().map(describe).collect();
+        let changes: Vec<ChangeSetWrite> = contents.writes.iter().map(describe).collect();
         let in_force = changes
             .iter()
-            .filter(|change| change.state == RunChangeState::Made)
+            .filter(|change| change.state == WriteState::Made)
             .count();
         let Header {
             host, plan, pid, ..
         } = header;
-        Some(Run {
-            run,
+        Some(ChangeSet {
+            change_set: run,
             at_s: contents.at_s,
             host,
             plan: Some(plan),
@@ -214,25 +214,25 @@ impl View<'_> {
         })
     }
 
-    fn state(&self, run: RunId, written: &Written, before_reboot: bool) -> RunChangeState {
+    fn state(&self, run: ChangeSetId, written: &Written, before_reboot: bool) -> WriteState {
         match &written.progress {
-            Progress::Failed { error } => RunChangeState::Failed {
+            Progress::Failed { error } => WriteState::Failed {
                 error: error.clone(),
             },
-            Progress::Undone => RunChangeState::Undone,
-            _ if before_reboot => RunChangeState::GoneWithReboot,
-            Progress::Intended | Progress::Undoing => RunChangeState::InDoubt,
+            Progress::Undone => WriteState::Undone,
+            _ if before_reboot => WriteState::GoneWithReboot,
+            Progress::Intended | Progress::Undoing => WriteState::InDoubt,
             Progress::Done => self.state_now(run, written),
         }
     }
 
     /// What the file says of a write that was made and not undone.
-    fn state_now(&self, run: RunId, written: &Written) -> RunChangeState {
+    fn state_now(&self, run: ChangeSetId, written: &Written) -> WriteState {
         let now = match text(self.system, &written.intent.setting.path()) {
             Ok(now) => now,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return RunChangeState::Gone,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return WriteState::Gone,
             Err(error) => {
-                return RunChangeState::NotRead {
+                return WriteState::NotRead {
                     because: error_text(&error),
                 };
             }
@@ -240,26 +240,26 @@ impl View<'_> {
         if let Some(Mismatch { was, now, .. }) =
             other_owner(self.system, &written.intent, self.tree)
         {
-            return RunChangeState::OtherOwner { was, now };
+            return WriteState::OtherOwner { was, now };
         }
         if found(written, &now, self.tree) == Found::Ours {
-            return RunChangeState::Made;
+            return WriteState::Made;
         }
         let later = self.runs.iter().rev().take_while(|(later, _)| *later > run);
-        let by_run = writer(
+        let by_change_set = writer(
             &now,
             written,
             later.filter_map(|(run, read)| Some((*run, read.as_ref().ok()?))),
         );
-        RunChangeState::ChangedSince {
+        WriteState::ChangedSince {
             now: now.trim_end().to_owned(),
-            by_run,
+            by_change_set,
         }
     }
 }
 
-/// What has become of a run, seen from a boot.
-pub(crate) fn state_of(contents: &Contents, boot: Option<&str>) -> RunState {
+/// What has become of a change set, seen from a boot.
+pub(crate) fn state_of(contents: &Contents, boot: Option<&str>) -> ChangeSetState {
     let any = |test: fn(&Written) -> bool| contents.writes.iter().any(test);
     let made_in = contents
         .header
@@ -267,13 +267,13 @@ pub(crate) fn state_of(contents: &Contents, boot: Option<&str>) -> RunState {
         .and_then(|header| header.boot.as_deref());
     if any(Written::is_open) {
         match (made_in, boot) {
-            (Some(then), Some(now)) if then != now => RunState::GoneWithReboot,
-            _ if contents.finished => RunState::Made,
-            _ => RunState::Interrupted,
+            (Some(then), Some(now)) if then != now => ChangeSetState::GoneWithReboot,
+            _ if contents.finished => ChangeSetState::Made,
+            _ => ChangeSetState::Interrupted,
         }
     } else if any(|written| written.progress == Progress::Undone) {
-        RunState::Undone
+        ChangeSetState::Undone
     } else {
-        RunState::NothingMade
+        ChangeSetState::NothingMade
     }
 }

@@ -1,4 +1,4 @@
-//! The journal of a run: what was there before, on disk before it is overwritten.
+//! The journal of a change set: what was there before, on disk before it is overwritten.
 //!
 //! A record is a line: eight hex digits (CRC-32 of the rest of the line), a space, a JSON object. Records are numbered,
 //! so a line that is missing in the middle is noticed too.
@@ -24,9 +24,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) use read::{Contents, read};
 pub(crate) use writes::{Progress, Written};
 
+use crate::change_set_files::ChangeSetFiles as _;
+use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
-use crate::run_files::RunFiles as _;
-use crate::run_id::RunId;
 use crate::setting::Setting;
 use crate::system::System;
 
@@ -51,7 +51,7 @@ pub(crate) enum Record {
     Undoing { write: u64 },
     /// The file is as before the write, or gone with its device.
     Undone { write: u64 },
-    /// The run came to its end, or a rollback of it did.
+    /// The change set came to its end, or a rollback of it did.
     Finished {},
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Record {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Header {
     pub(crate) journal_format: u32,
-    pub(crate) id: RunId,
+    pub(crate) id: ChangeSetId,
     /// The boot of the live system; none for a tree.
     pub(crate) boot: Option<String>,
     pub(crate) host: Option<String>,
@@ -72,7 +72,7 @@ pub(crate) struct Header {
 /// A write to one file.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Intent {
-    /// Counted from 0 within the run.
+    /// Counted from 0 within the change set.
     pub(crate) write: u64,
     /// The change of the plan it belongs to, counted from 0; one change may need several attempts.
     pub(crate) change: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Journal {
     file: File,
     /// For messages.
     pub(crate) place: String,
-    pub(crate) run: RunId,
+    pub(crate) run: ChangeSetId,
     /// Bytes that are known to be whole records.
     length: u64,
     next: u64,
@@ -101,7 +101,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Begins the journal of a new run; on disk, with its name, when this returns. Leaves nothing behind on failure.
+    /// Begins the journal of a new change set; on disk, with its name, when this returns. Leaves nothing behind on failure.
     pub(crate) fn begin(
         state: &StateDir,
         system: &dyn System,
@@ -132,10 +132,10 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Goes on with the journal of an earlier run, behind its last whole record.
+    /// Goes on with the journal of an earlier change set, behind its last whole record.
     pub(crate) fn resume(
         state: &StateDir,
-        run: RunId,
+        run: ChangeSetId,
         contents: &Contents,
     ) -> Result<Self, ApplyError> {
         let place = state.journal_place(run);

@@ -14,10 +14,12 @@
 //! point can be undone. And nothing is overwritten that is neither what was there before nor what this program wrote,
 //! so undoing never destroys somebody else's decision.
 //!
-//! What is **not** defined here: two runs against one system with different state directories do not see each other's
+//! What is **not** defined here: two change sets against one system with different state directories do not see each other's
 //! lock. Changes to sysfs and procfs do not survive a reboot; [`export`] writes what does.
 
 mod apply;
+mod change_set_files;
+mod change_set_id;
 mod check;
 mod error;
 pub mod export;
@@ -27,19 +29,17 @@ mod outcome;
 mod owner;
 mod rebind;
 mod rollback;
-mod run_files;
-mod run_id;
 mod setting;
 pub mod system;
 mod target;
 mod undo;
 
 pub use apply::{ApplyOptions, apply, apply_with, check_plan};
+pub use change_set_id::ChangeSetId;
 pub use check::{PlanError, check};
 pub use error::ApplyError;
-pub use history::{Run, RunChange, RunChangeState, RunState, history, history_with};
+pub use history::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState, history, history_with};
 pub use outcome::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Tried, UndoResult};
 pub use rollback::{RollbackOptions, rollback, rollback_with};
-pub use run_id::RunId;
 pub use setting::{Setting, wanted};
 pub use target::Target;

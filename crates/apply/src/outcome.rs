@@ -3,19 +3,19 @@
 use nearfar_placement::change::Change;
 use serde::Serialize;
 
-use crate::run_id::RunId;
+use crate::change_set_id::ChangeSetId;
 use crate::setting::Setting;
 
 /// What came of carrying out a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Outcome {
-    /// The run that rollback undoes; `None` where nothing had to be written.
-    pub run: Option<RunId>,
+    /// The change set that rollback undoes; `None` where nothing had to be written.
+    pub change_set: Option<ChangeSetId>,
     /// Every change of the plan, in its order.
     pub changes: Vec<Tried>,
-    /// Why everything this run had made was undone again, where it was.
+    /// Why everything this change set had made was undone again, where it was.
     pub undone_because: Option<String>,
-    /// Why the run ended early, where it did: the journal could not be written. What was made stays recorded.
+    /// Why the change set ended early, where it did: the journal could not be written. What was made stays recorded.
     pub stopped_because: Option<String>,
     /// What the reader should know beyond the changes.
     pub notes: Vec<String>,
@@ -110,11 +110,11 @@ pub enum Effective {
     },
 }
 
-/// What came of undoing a run.
+/// What came of undoing a change set.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct RollbackOutcome {
-    /// The run; `None` where there was nothing to undo.
-    pub run: Option<RunId>,
+    /// The change set; `None` where there was nothing to undo.
+    pub change_set: Option<ChangeSetId>,
     /// What was put back, in the order it was: newest write first.
     pub changes: Vec<Reverted>,
     /// What the reader should know beyond the changes.
@@ -122,7 +122,7 @@ pub struct RollbackOutcome {
 }
 
 impl RollbackOutcome {
-    /// Whether everything of the run is as before it.
+    /// Whether everything of the change set is as before it.
     pub fn is_complete(&self) -> bool {
         let refused = |result: &UndoResult| matches!(result, UndoResult::OtherOwner { .. });
         self.changes
@@ -165,8 +165,8 @@ pub enum UndoResult {
     ChangedSince {
         /// The value found.
         now: String,
-        /// The later run that wrote it, where it was nearfar: undo that one first.
-        by_run: Option<RunId>,
+        /// The later change set that wrote it, where it was nearfar: undo that one first.
+        by_change_set: Option<ChangeSetId>,
     },
     /// The interrupt, interface, subsystem or PCI address is another device's now. Nothing was written.
     OtherOwner {

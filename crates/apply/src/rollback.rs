@@ -1,13 +1,13 @@
-//! Undoing a run: its writes, newest first, each put back by [`crate::undo`].
+//! Undoing a change set: its writes, newest first, each put back by [`crate::undo`].
 
 use std::time::Duration;
 
+use crate::change_set_files::ChangeSetFiles as _;
+use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
-use crate::history::{RunState, state_of};
+use crate::history::{ChangeSetState, state_of};
 use crate::journal::{self, Contents, Journal, Record, Written};
 use crate::outcome::{Reverted, RollbackOutcome, UndoResult};
-use crate::run_files::RunFiles as _;
-use crate::run_id::RunId;
 use crate::system::System;
 use crate::target::Target;
 use crate::undo::Undo;
@@ -17,19 +17,19 @@ use nearfar_lease::StateDir;
 /// How to undo.
 #[derive(Clone, Debug, Default)]
 pub struct RollbackOptions {
-    /// The run; otherwise the last one of which a write still stands.
-    pub run: Option<RunId>,
+    /// The change set; otherwise the last one of which a write still stands.
+    pub run: Option<ChangeSetId>,
     /// Writes the old value even where somebody else has changed it since.
     pub force: bool,
     /// How long to wait for another nearfar to end; `None` refuses at once.
     pub wait: Option<Duration>,
 }
 
-/// Undoes a run of apply: every file it wrote gets the bytes it had before. Can be killed and repeated at any point; a
+/// Undoes a change set of apply: every file it wrote gets the bytes it had before. Can be killed and repeated at any point; a
 /// second one finds nothing to do. Runs on top of each other are undone one by one, the newest first.
 ///
 /// # Errors
-/// When the state directory cannot be used, the lock is held, the run does not exist, or its journal does not hold.
+/// When the state directory cannot be used, the lock is held, the change set does not exist, or its journal does not hold.
 /// What goes wrong with one write is in the outcome.
 pub fn rollback(target: &Target, options: &RollbackOptions) -> Result<RollbackOutcome, ApplyError> {
     rollback_with(target, options, &target.system()?)
@@ -45,13 +45,13 @@ pub fn rollback_with(
     system: &dyn System,
 ) -> Result<RollbackOutcome, ApplyError> {
     let nothing = RollbackOutcome {
-        run: None,
+        change_set: None,
         changes: Vec::new(),
         notes: Vec::new(),
     };
     let Some(state) = StateDir::find(&target.location())? else {
         return match options.run {
-            Some(run) => Err(ApplyError::NoSuchRun {
+            Some(run) => Err(ApplyError::NoSuchChangeSet {
                 run,
                 place: target.place(),
             }),
@@ -76,7 +76,7 @@ pub fn rollback_with(
     }
     let mut changes = Vec::new();
     match state_of(&contents, boot.as_deref()) {
-        RunState::GoneWithReboot => {
+        ChangeSetState::GoneWithReboot => {
             let gone = contents
                 .writes
                 .iter()
@@ -84,7 +84,7 @@ pub fn rollback_with(
                 .filter(|written| written.is_open());
             changes.extend(gone.map(|written| reverted(written, UndoResult::GoneWithReboot)));
         }
-        RunState::Made | RunState::Interrupted => {
+        ChangeSetState::Made | ChangeSetState::Interrupted => {
             let mut journal = Journal::resume(&state, run, &contents)?;
             let (tree, force) = (target.is_tree(), options.force);
             let mut undo = Undo {
@@ -99,7 +99,7 @@ pub fn rollback_with(
                 .rev()
                 .filter(|written| written.is_open())
             {
-                let result = name_later_run(undo.undo(written), written, &later);
+                let result = name_later_change_set(undo.undo(written), written, &later);
                 changes.push(reverted(written, result));
             }
             if !contents.finished {
@@ -110,23 +110,23 @@ pub fn rollback_with(
         _ => return Ok(RollbackOutcome { notes, ..nothing }),
     }
     Ok(RollbackOutcome {
-        run: Some(run),
+        change_set: Some(run),
         changes,
         notes,
     })
 }
 
-/// The run to undo, and what was found on the way to it.
+/// The change set to undo, and what was found on the way to it.
 struct Choice {
-    chosen: Option<(RunId, Contents)>,
+    chosen: Option<(ChangeSetId, Contents)>,
     /// Runs after it, newest first.
-    later: Vec<(RunId, Contents)>,
+    later: Vec<(ChangeSetId, Contents)>,
     notes: Vec<String>,
 }
 
 fn choose(
     state: &StateDir,
-    asked: Option<RunId>,
+    asked: Option<ChangeSetId>,
     boot: Option<&str>,
 ) -> Result<Choice, ApplyError> {
     let mut choice = Choice {
@@ -139,7 +139,7 @@ fn choose(
             break;
         }
         let contents = match journal::read(state, run) {
-            // Asked for an older run, a damaged later one does not matter, except that it may have written since.
+            // Asked for an older change set, a damaged later one does not matter, except that it may have written since.
             Err(_) if asked.is_some_and(|asked| asked != run) => continue,
             read => read?,
         };
@@ -148,19 +148,19 @@ fn choose(
             return Ok(choice);
         }
         match state_of(&contents, boot) {
-            RunState::Made | RunState::Interrupted if asked.is_none() => {
+            ChangeSetState::Made | ChangeSetState::Interrupted if asked.is_none() => {
                 choice.chosen = Some((run, contents));
                 return Ok(choice);
             }
-            RunState::GoneWithReboot if asked.is_none() => choice.notes.push(format!(
-                "run {run} was made before the last reboot, which has reset what it wrote"
+            ChangeSetState::GoneWithReboot if asked.is_none() => choice.notes.push(format!(
+                "change set {run} was made before the last reboot, which has reset what it wrote"
             )),
             _ => {}
         }
         choice.later.push((run, contents));
     }
     match asked {
-        Some(run) => Err(ApplyError::NoSuchRun {
+        Some(run) => Err(ApplyError::NoSuchChangeSet {
             run,
             place: state.place.clone(),
         }),
@@ -168,29 +168,29 @@ fn choose(
     }
 }
 
-/// Says of a value that is not ours whose it is, where it was a later run's.
-fn name_later_run(
+/// Says of a value that is not ours whose it is, where it was a later change set's.
+fn name_later_change_set(
     result: UndoResult,
     written: &Written,
-    later: &[(RunId, Contents)],
+    later: &[(ChangeSetId, Contents)],
 ) -> UndoResult {
     let UndoResult::ChangedSince { now, .. } = result else {
         return result;
     };
-    let by_run = writer(
+    let by_change_set = writer(
         &now,
         written,
         later.iter().map(|(run, contents)| (*run, contents)),
     );
-    UndoResult::ChangedSince { now, by_run }
+    UndoResult::ChangedSince { now, by_change_set }
 }
 
 /// The first of these runs whose write to the same file stands and made it say this.
 pub(crate) fn writer<'a>(
     now: &str,
     written: &Written,
-    mut runs: impl Iterator<Item = (RunId, &'a Contents)>,
-) -> Option<RunId> {
+    mut runs: impl Iterator<Item = (ChangeSetId, &'a Contents)>,
+) -> Option<ChangeSetId> {
     let setting = &written.intent.setting;
     let wrote = |contents: &Contents| {
         let mut same = contents

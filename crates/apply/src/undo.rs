@@ -1,9 +1,9 @@
-//! Putting one write back, whatever point it had come to. Serves rollback, and apply when it takes a run back.
+//! Putting one write back, whatever point it had come to. Serves rollback, and apply when it takes a change set back.
 //!
 //! ```text
 //!  the file now            then
 //!  the old bytes           nothing to do
-//!  what this run wrote     old bytes written, read back
+//!  what this change set wrote     old bytes written, read back
 //!  a mix of both           the same (a tree's file, killed between writing and shortening it)
 //!  anything else           somebody changed it since: let be, unless forced
 //!  not there               went with its device: nothing to do
@@ -97,7 +97,7 @@ impl Undo<'_> {
             Found::Foreign if !self.force => {
                 return UndoResult::ChangedSince {
                     now: now.trim_end().to_owned(),
-                    by_run: None,
+                    by_change_set: None,
                 };
             }
             _ => {}

@@ -64,7 +64,7 @@ fn a_second_apply_finds_everything_in_place_and_leaves_no_run() {
         &ApplyOptions::default(),
     )
     .unwrap();
-    assert_eq!(again.run, None);
+    assert_eq!(again.change_set, None);
     assert!(
         again
             .changes
@@ -297,7 +297,7 @@ fn an_interruption_in_the_middle_undoes_what_was_made() {
     assert_eq!(tree.files(), before);
     assert_eq!(
         history(&tree.target()).unwrap()[0].state,
-        nearfar_apply::RunState::Undone
+        nearfar_apply::ChangeSetState::Undone
     );
 }
 

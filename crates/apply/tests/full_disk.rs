@@ -5,8 +5,8 @@ mod support;
 use std::process::Command;
 
 use nearfar_apply::{
-    Applied, ApplyError, ApplyOptions, RollbackOptions, RunState, apply_with, history, rollback,
-    rollback_with,
+    Applied, ApplyError, ApplyOptions, ChangeSetState, RollbackOptions, apply_with, history,
+    rollback, rollback_with,
 };
 use support::child::{in_tree, plan_file};
 use support::kernel::Kernel;
@@ -55,7 +55,7 @@ fn full_at_any_record_what_was_made_stays_recorded_and_can_be_undone() {
             .iter()
             .filter(|it| matches!(it.result, Applied::Made { .. }))
             .count();
-        // Records: the run, two for each change, the end.
+        // Records: the change set, two for each change, the end.
         assert_eq!(made, (from as usize / 2).min(8), "full from record {from}");
         assert_eq!(
             kernel.log().len(),
@@ -87,7 +87,7 @@ fn full_at_any_record_what_was_made_stays_recorded_and_can_be_undone() {
         assert_eq!(tree.files(), before);
         assert_ne!(
             history(&tree.target()).unwrap()[0].state,
-            RunState::Interrupted
+            ChangeSetState::Interrupted
         );
     }
 }
@@ -151,7 +151,7 @@ fn error_of(output: &std::process::Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A limit on file sizes that bites in the middle of the run (EFBIG; the signal is ignored as a daemon would).
+/// A limit on file sizes that bites in the middle of the change set (EFBIG; the signal is ignored as a daemon would).
 #[test]
 fn a_journal_that_may_not_grow_ends_the_run_and_can_be_rolled_back() {
     let beside = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! What history says of runs that are in force only in part.
+//! What history says of change sets that are in force only in part.
 
 mod support;
 
 use std::fs;
 
 use nearfar_apply::{
-    RollbackOptions, RunChangeState, RunId, RunState, Target, apply, history, history_with,
+    ChangeSetId, ChangeSetState, RollbackOptions, Target, WriteState, apply, history, history_with,
     rollback,
 };
 use nearfar_machine::IoPolicy;
@@ -17,7 +17,10 @@ fn a_run_says_how_much_of_it_is_in_force() {
     let tree = Tree::machine();
     let run = |tree: &Tree| history(&tree.target()).unwrap().remove(0);
     apply(&plan_of_all_kinds(), &tree.target(), &Default::default()).unwrap();
-    assert_eq!((run(&tree).state, run(&tree).in_force), (RunState::Made, 8));
+    assert_eq!(
+        (run(&tree).state, run(&tree).in_force),
+        (ChangeSetState::Made, 8)
+    );
     // Somebody writes one in other words, another with the value it had, a third with a value of their own; a device goes.
     tree.put("/proc/irq/12/smp_affinity_list", "6,6\n");
     tree.put("/proc/sys/kernel/numa_balancing", "1\n");
@@ -28,7 +31,7 @@ fn a_run_says_how_much_of_it_is_in_force() {
     fs::remove_dir_all(tree.at("/sys/bus/pci")).unwrap();
     tree.put("/sys/kernel/irq/11/actions", "nvme0q3\n");
     let now = run(&tree);
-    assert_eq!((now.state, now.in_force), (RunState::Made, 4));
+    assert_eq!((now.state, now.in_force), (ChangeSetState::Made, 4));
     let state = |file: &str| {
         now.changes
             .iter()
@@ -37,15 +40,15 @@ fn a_run_says_how_much_of_it_is_in_force() {
             .state
             .clone()
     };
-    let since = |now: &str| RunChangeState::ChangedSince {
+    let since = |now: &str| WriteState::ChangedSince {
         now: now.into(),
-        by_run: None,
+        by_change_set: None,
     };
-    assert_eq!(state("/12/smp_affinity_list"), RunChangeState::Made);
+    assert_eq!(state("/12/smp_affinity_list"), WriteState::Made);
     assert_eq!(state("numa_balancing"), since("1"));
     assert_eq!(state("xps_cpus"), since("00000000,00000001"));
-    assert_eq!(state("numa_node"), RunChangeState::Gone);
-    let other = RunChangeState::OtherOwner {
+    assert_eq!(state("numa_node"), WriteState::Gone);
+    let other = WriteState::OtherOwner {
         was: "eth0-TxRx-11".into(),
         now: "nvme0q3".into(),
     };
@@ -56,14 +59,14 @@ fn a_run_says_how_much_of_it_is_in_force() {
     let now = run(&tree);
     assert_eq!(
         (now.state, now.in_force),
-        (RunState::Made, 0),
+        (ChangeSetState::Made, 0),
         "what is left was changed by others: {:?}",
         now.changes
     );
     let undone = now
         .changes
         .iter()
-        .filter(|change| change.state == RunChangeState::Undone)
+        .filter(|change| change.state == WriteState::Undone)
         .count();
     assert_eq!(undone, 6);
 }
@@ -84,12 +87,12 @@ fn a_later_run_is_named() {
     }
     let runs = history(&tree.target()).unwrap();
     assert_eq!((runs[0].in_force, runs[1].in_force), (1, 1));
-    let by_run = Some(RunId(2));
+    let by_change_set = Some(ChangeSetId(2));
     assert_eq!(
         runs[0].changes[0].state,
-        RunChangeState::ChangedSince {
+        WriteState::ChangedSince {
             now: "5".into(),
-            by_run
+            by_change_set
         }
     );
     rollback(&tree.target(), &RollbackOptions::default()).unwrap();
@@ -114,6 +117,9 @@ fn after_a_reboot_nothing_is_in_force() {
     // By chance the file says the same.
     tree.put("/proc/sys/kernel/random/boot_id", "second-boot\n");
     let run = history_with(&target, &kernel).unwrap().remove(0);
-    assert_eq!((run.state, run.in_force), (RunState::GoneWithReboot, 0));
-    assert_eq!(run.changes[0].state, RunChangeState::GoneWithReboot);
+    assert_eq!(
+        (run.state, run.in_force),
+        (ChangeSetState::GoneWithReboot, 0)
+    );
+    assert_eq!(run.changes[0].state, WriteState::GoneWithReboot);
 }

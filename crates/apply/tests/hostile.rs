@@ -7,7 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use nearfar_apply::system::{Rooted, System};
 use nearfar_apply::{
-    Applied, ApplyError, ApplyOptions, RollbackOptions, RunState, Target, apply, history, rollback,
+    Applied, ApplyError, ApplyOptions, ChangeSetState, RollbackOptions, Target, apply, history,
+    rollback,
 };
 use proptest::prelude::*;
 use support::*;
@@ -149,7 +150,7 @@ fn a_damaged_line_is_named_and_stops_rollback_but_not_history() {
     );
     let runs = history(&tree.target()).unwrap();
     assert!(
-        matches!(&runs[0].state, RunState::Unreadable { because } if because.contains("checksum"))
+        matches!(&runs[0].state, ChangeSetState::Unreadable { because } if because.contains("checksum"))
     );
     // And a line that is missing.
     let mut lines: Vec<&str> = whole.lines().collect();
@@ -195,7 +196,7 @@ fn a_forged_journal_with_good_checksums_cannot_name_other_files() {
     assert!(
         forge(r#""write":0,"now""#, r#""write":9,"now""#).contains("write 9, which was not begun")
     );
-    assert!(forge(r#""id":1"#, r#""id":2"#).contains("it is the journal of run 2"));
+    assert!(forge(r#""id":1"#, r#""id":2"#).contains("it is the journal of change set 2"));
     assert!(forge(r#""journal_format":1"#, r#""journal_format":9"#).contains("journal format 9"));
 }
 

@@ -1,4 +1,4 @@
-//! Writing to a file of a real kernel. Only the name of the thread that runs the test is changed.
+//! Writing to a file of a real kernel. Only the name of the thread that change sets the test is changed.
 
 use nearfar_apply::system::{Rooted, System};
 

@@ -24,7 +24,7 @@ fn roll_back(tree: &Tree) -> RollbackOutcome {
     outcome
 }
 
-/// Two steps a write, four a record; three records a change, and the run's begin and end.
+/// Two steps a write, four a record; three records a change, and the change set's begin and end.
 const STEPS_OF_APPLY: u64 = 8 * (2 + 2 * 4) + 2 * 4;
 
 #[test]
@@ -43,7 +43,7 @@ fn killed_at_any_step_of_apply_rollback_restores_every_byte() {
         roll_back(&tree);
         assert_eq!(tree.files(), before, "killed at step {step}");
         assert_eq!(
-            roll_back(&tree).run,
+            roll_back(&tree).change_set,
             None,
             "a second rollback finds nothing to do, step {step}"
         );
@@ -115,7 +115,7 @@ fn two_runs_killed_on_top_of_each_other_are_undone_in_turn() {
             Some(step),
         );
         let undone = roll_back(&tree);
-        if undone.run == Some(nearfar_apply::RunId(2)) {
+        if undone.change_set == Some(nearfar_apply::ChangeSetId(2)) {
             assert_eq!(tree.files(), between, "killed at step {step}");
             roll_back(&tree);
         }

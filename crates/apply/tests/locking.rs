@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nearfar_apply::{
-    ApplyError, ApplyOptions, RollbackOptions, RunId, RunState, apply, history, rollback,
+    ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, apply, history,
+    rollback,
 };
 use support::child::{in_tree, plan_file, run};
 use support::*;
@@ -111,7 +112,7 @@ fn many_at_once_leave_a_consistent_history() {
     );
     let runs = history(&tree.target()).unwrap();
     assert!(
-        runs.len() == 8 && runs.iter().all(|run| run.state == RunState::Made),
+        runs.len() == 8 && runs.iter().all(|run| run.state == ChangeSetState::Made),
         "{runs:?}"
     );
     for _ in 0..8 {
@@ -133,7 +134,7 @@ fn an_interrupted_run_stands_in_the_way_until_rolled_back_or_forced() {
     run(&[Path::new("apply"), &tree.root(), &file], Some(20));
     assert_eq!(
         history(&tree.target()).unwrap()[0].state,
-        RunState::Interrupted
+        ChangeSetState::Interrupted
     );
     let refused = apply(
         &plan_of_all_kinds(),
@@ -142,7 +143,12 @@ fn an_interrupted_run_stands_in_the_way_until_rolled_back_or_forced() {
     )
     .unwrap_err();
     assert!(
-        matches!(refused, ApplyError::Unfinished { run: RunId(1) }),
+        matches!(
+            refused,
+            ApplyError::Unfinished {
+                run: ChangeSetId(1)
+            }
+        ),
         "{refused}"
     );
     assert!(
@@ -162,8 +168,8 @@ fn an_interrupted_run_stands_in_the_way_until_rolled_back_or_forced() {
         assert_eq!(
             rollback(&tree.target(), &RollbackOptions::default())
                 .unwrap()
-                .run,
-            Some(RunId(run))
+                .change_set,
+            Some(ChangeSetId(run))
         );
     }
     assert_eq!(tree.files(), before);

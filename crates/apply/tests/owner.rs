@@ -327,7 +327,9 @@ fn rollback_does_not_write_to_another_devices_interrupt() {
     );
     assert!(!outcome.is_complete());
     assert_eq!(
-        rollback(&tree.target(), &Default::default()).unwrap().run,
+        rollback(&tree.target(), &Default::default())
+            .unwrap()
+            .change_set,
         None,
         "nothing is left to undo"
     );

@@ -5,8 +5,8 @@ mod support;
 use std::path::PathBuf;
 
 use nearfar_apply::{
-    Applied, ApplyError, ApplyOptions, RollbackOptions, RunId, RunState, Target, UndoResult, apply,
-    apply_with, history, rollback, rollback_with,
+    Applied, ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, Target,
+    UndoResult, apply, apply_with, history, rollback, rollback_with,
 };
 use support::kernel::Kernel;
 use support::*;
@@ -29,7 +29,7 @@ fn undoing_twice_says_there_is_nothing_to_do() {
     assert_eq!(
         rollback(&tree.target(), &RollbackOptions::default())
             .unwrap()
-            .run,
+            .change_set,
         None,
         "nothing was made yet"
     );
@@ -40,15 +40,21 @@ fn undoing_twice_says_there_is_nothing_to_do() {
     )
     .unwrap();
     let first = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
-    assert_eq!((first.run, first.changes.len()), (Some(RunId(1)), 8));
+    assert_eq!(
+        (first.change_set, first.changes.len()),
+        (Some(ChangeSetId(1)), 8)
+    );
     assert!(
         first.changes[0].file.contains("numa_balancing"),
         "newest first"
     );
     assert_eq!(tree.files(), before);
     let second = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
-    assert_eq!((second.run, second.changes.len()), (None, 0));
-    assert_eq!(history(&tree.target()).unwrap()[0].state, RunState::Undone);
+    assert_eq!((second.change_set, second.changes.len()), (None, 0));
+    assert_eq!(
+        history(&tree.target()).unwrap()[0].state,
+        ChangeSetState::Undone
+    );
 }
 
 #[test]
@@ -68,7 +74,7 @@ fn what_somebody_changed_since_is_let_be_unless_forced() {
         outcome.changes[1].result,
         UndoResult::ChangedSince {
             now: "2".into(),
-            by_run: None
+            by_change_set: None
         }
     );
     assert!(
@@ -91,21 +97,21 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
         apply_to(&tree, vec![planned(interrupt(10, cpu), None)]);
     }
     let oldest = RollbackOptions {
-        run: Some(RunId(1)),
+        run: Some(ChangeSetId(1)),
         ..RollbackOptions::default()
     };
     let refused = rollback(&tree.target(), &oldest).unwrap();
-    let by_run = Some(RunId(3));
+    let by_change_set = Some(ChangeSetId(3));
     assert_eq!(
         refused.changes[0].result,
         UndoResult::ChangedSince {
             now: "6".into(),
-            by_run
+            by_change_set
         }
     );
     for (run, value) in [(3, "5\n"), (2, "4\n"), (1, "0-7\n")] {
         let outcome = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
-        assert_eq!(outcome.run, Some(RunId(run)));
+        assert_eq!(outcome.change_set, Some(ChangeSetId(run)));
         assert_eq!(tree.get(IRQ_10), value);
     }
 }
@@ -114,17 +120,23 @@ fn runs_on_top_of_each_other_are_undone_in_reverse() {
 fn a_run_that_does_not_exist_is_named() {
     let tree = Tree::machine();
     let options = RollbackOptions {
-        run: Some(RunId(7)),
+        run: Some(ChangeSetId(7)),
         ..RollbackOptions::default()
     };
     assert!(matches!(
         rollback(&tree.target(), &options),
-        Err(ApplyError::NoSuchRun { run: RunId(7), .. })
+        Err(ApplyError::NoSuchChangeSet {
+            run: ChangeSetId(7),
+            ..
+        })
     ));
     apply_to(&tree, vec![planned(interrupt(10, "4"), None)]);
     assert!(matches!(
         rollback(&tree.target(), &options),
-        Err(ApplyError::NoSuchRun { run: RunId(7), .. })
+        Err(ApplyError::NoSuchChangeSet {
+            run: ChangeSetId(7),
+            ..
+        })
     ));
 }
 
@@ -164,13 +176,13 @@ fn a_reboot_has_undone_what_is_not_written_again() {
     let made = tree.files();
     tree.put("/proc/sys/kernel/random/boot_id", "second-boot\n");
     let outcome = rollback_with(&target, &RollbackOptions::default(), &kernel).unwrap();
-    assert_eq!(outcome.run, None);
+    assert_eq!(outcome.change_set, None);
     assert!(
         outcome.notes[0].contains("before the last reboot"),
         "{outcome:?}"
     );
     let asked = RollbackOptions {
-        run: Some(RunId(1)),
+        run: Some(ChangeSetId(1)),
         ..RollbackOptions::default()
     };
     let outcome = rollback_with(&target, &asked, &kernel).unwrap();

@@ -171,9 +171,9 @@ fn stored_runs() -> Candidates {
 /// The runs of apply on the running system.
 fn made_runs() -> Candidates {
     let runs = nearfar_apply::history(&Target::live(None)).unwrap_or_default();
-    let help = |run: &nearfar_apply::Run| format!("{} changes", run.changes.len());
+    let help = |run: &nearfar_apply::ChangeSet| format!("{} changes", run.changes.len());
     runs.iter()
-        .map(|run| candidate(run.run.to_string(), help(run)))
+        .map(|run| candidate(run.change_set.to_string(), help(run)))
         .collect()
 }
 

@@ -123,7 +123,7 @@ fn every_user_reads_the_history_that_root_made() {
     let before = listing(&tree.path(""));
     let said = reader.answer(&["history", "--root", &root]);
     assert!(
-        said.contains("Run 1") && said.contains("in force"),
+        said.contains("Change set 1") && said.contains("in force"),
         "{said}"
     );
     assert_eq!(listing(&tree.path("")), before);

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use nearfar_experiment::{
     BoxError, Cell, Experiment, Factor, Leased, Metric, Options, Resources, Values, carry_out_with,
 };
-use nearfar_lease::{Fate, Leases};
+use nearfar_lease::{Leases, UndoStatus};
 use nearfar_machine::{Machine, Origin, SourceKind};
 use nearfar_runs::Store;
 use serde_json::{Value, json};
@@ -157,6 +157,6 @@ fn a_process_with_all_that_it_started_ends_with_its_lease() {
     assert!(!nearfar_proc::tasks::is_alive(grandchild));
     assert!(!nearfar_proc::tasks::is_alive(process.pid() as i32));
     assert_eq!(recovered.undone.len(), 1);
-    assert_eq!(recovered.undone[0].fate, Fate::Removed);
+    assert_eq!(recovered.undone[0].status, UndoStatus::Removed);
     process.child.wait().unwrap();
 }

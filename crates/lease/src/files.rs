@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nearfar_machine::CpuSet;
 use nearfar_proc::{choice, error_text};
 
-use crate::{Fate, LeaseError, Undone};
+use crate::{LeaseError, UndoStatus, Undone};
 
 /// The files that are set for a while. Undoing does what a journal says, with the rights of whoever finds it: what is not
 /// named here is neither read nor written, whatever the journal says.
@@ -176,40 +176,40 @@ impl Held {
 
     /// Puts it back, if it is as the lease left it.
     pub(crate) fn undo(&self, same_boot: bool) -> Undone {
-        let (subject, fate) = (self.path.display().to_string(), self.fate(same_boot));
-        tracing::info!(path = subject, new = self.old.trim_end(), result = ?fate, "put back");
-        Undone { subject, fate }
+        let (subject, status) = (self.path.display().to_string(), self.status(same_boot));
+        tracing::info!(path = subject, new = self.old.trim_end(), result = ?status, "put back");
+        Undone { subject, status }
     }
 
-    fn fate(&self, same_boot: bool) -> Fate {
+    fn status(&self, same_boot: bool) -> UndoStatus {
         // A reboot has put it back, and who has set it since then meant it.
         if !same_boot
             && ["/proc", "/sys"]
                 .iter()
                 .any(|kernel| self.path.starts_with(kernel))
         {
-            return Fate::Gone;
+            return UndoStatus::Gone;
         }
-        let failed = |error: &io::Error| Fate::Failed {
+        let failed = |error: &io::Error| UndoStatus::Failed {
             because: error_text(error),
         };
         let now = match read(&self.path) {
-            Err(error) if is_gone(&error) => return Fate::Gone,
+            Err(error) if is_gone(&error) => return UndoStatus::Gone,
             Err(error) => return failed(&error),
             Ok(now) => now,
         };
         if same(&self.path, &now, &self.old) {
-            return Fate::AsBefore;
+            return UndoStatus::AsBefore;
         }
         if !self.is_ours(&now) {
-            return Fate::NotOurs { now };
+            return UndoStatus::NotOurs { now };
         }
         match write(&self.path, &self.old).and_then(|()| read(&self.path)) {
-            Ok(back) if same(&self.path, &back, &self.old) => Fate::PutBack,
-            Ok(back) => Fate::Failed {
+            Ok(back) if same(&self.path, &back, &self.old) => UndoStatus::PutBack,
+            Ok(back) => UndoStatus::Failed {
                 because: format!("it says {:?} after {:?} was written", back, self.old),
             },
-            Err(error) if is_gone(&error) => Fate::Gone,
+            Err(error) if is_gone(&error) => UndoStatus::Gone,
             Err(error) => failed(&error),
         }
     }

@@ -21,10 +21,10 @@
 )]
 
 pub mod cpuset;
+mod descendants;
 mod error;
 mod files;
 mod guard;
-mod kin;
 pub mod lines;
 mod lock;
 mod masks;
@@ -45,10 +45,10 @@ use nearfar_proc::{TaskId, affinity, error_text};
 use rustix::fs::{Access, FlockOperation, flock};
 use serde::Serialize;
 
+pub use descendants::whole_sessions;
 pub use error::{LeaseError, StateError};
 pub use files::is_interface_name;
 pub use guard::{GUARD, guard, guard_with};
-pub use kin::whole_sessions;
 pub use lock::Lock;
 pub use masks::{Masks, Member};
 pub use resource::Process;
@@ -61,7 +61,7 @@ use record::{Contents, Header, Record};
 use resource::Resource;
 
 /// Others hold the directory's lock while they set or undo a few files.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A directory of leases.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,13 +102,13 @@ pub struct Undone {
     /// The file's path, or which threads.
     pub subject: String,
     /// What became of it.
-    pub fate: Fate,
+    pub status: UndoStatus,
 }
 
 /// What undoing came to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum UndoStatus {
     /// It is as it was before.
     PutBack,
     /// It was as before already: the change was never made, or was undone earlier.
@@ -182,7 +182,7 @@ impl Leases {
         let state = StateDir::make(&self.location())?;
         let guard = Guard::of_this_process(&self.directory);
         let header = Header::new(what);
-        let lock = Lock::take(&state, Some(PATIENCE), None)?;
+        let lock = Lock::take(&state, Some(LOCK_TIMEOUT), None)?;
         let (name, journal) = record::Journal::begin(&state, &header)?;
         drop(lock);
         tracing::debug!(path = %self.directory.join(&name).display(), what, "lease begun");
@@ -244,7 +244,7 @@ impl Lease {
         let index = match known {
             Some(index) => index,
             None => {
-                let lock = Lock::take(&self.state, Some(PATIENCE), None)?;
+                let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
                 recover::nobody_else_holds(&self.state, &self.name, &path)?;
                 let held = Held::before(path)?;
                 // On disk with the record of the first write, which follows before that write.
@@ -349,7 +349,7 @@ impl Lease {
     /// # Errors
     /// When the journal cannot be written; the old one then goes on to count.
     pub fn rewrite_masks(&mut self, masks: Vec<Masks>) -> Result<(), LeaseError> {
-        let lock = Lock::take(&self.state, Some(PATIENCE), None)?;
+        let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
         let (name, journal) = record::Journal::begin(&self.state, &self.header)?;
         let (old_name, old_journal) = (
             std::mem::replace(&mut self.name, name),
@@ -499,8 +499,8 @@ impl Drop for Lease {
 
 impl Recovered {
     fn failed(&self) -> Option<LeaseError> {
-        self.undone.iter().find_map(|undone| match &undone.fate {
-            Fate::Failed { because } => Some(LeaseError::Undo {
+        self.undone.iter().find_map(|undone| match &undone.status {
+            UndoStatus::Failed { because } => Some(LeaseError::Undo {
                 subject: undone.subject.clone(),
                 because: because.clone(),
             }),

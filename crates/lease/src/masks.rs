@@ -1,7 +1,7 @@
 //! Threads that are confined for a while, and how the lease describes them.
 //!
 //! A thread is on record by number and start. What it makes from then on inherits its mask and is on record as soon as the
-//! owner of the lease sees it; what the owner has not seen is found by [`crate::kin`].
+//! owner of the lease sees it; what the owner has not seen is found by [`crate::descendants`].
 
 use std::io;
 

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::descendants;
 use crate::files::{Held, may_be_set};
-use crate::kin;
 use crate::lines::{self, Line, now_s, render};
 use crate::masks::Masks;
 use crate::resource::Resource;
@@ -167,7 +167,7 @@ impl Contents<'_> {
             .map(|resource| resource.remove(same_boot))
             .collect();
         if same_boot {
-            undone.extend(kin::undo(&self.masks, header));
+            undone.extend(descendants::undo(&self.masks, header));
         }
         undone.extend(self.files.iter().rev().map(|held| held.undo(same_boot)));
         Recovered {

@@ -10,7 +10,7 @@ use crate::lock::Lock;
 use crate::record::{Contents, Header};
 use crate::state::Location;
 use crate::state::StateDir;
-use crate::{LeaseError, PATIENCE, Recovered, claim, kin, record};
+use crate::{LOCK_TIMEOUT, LeaseError, Recovered, claim, descendants, record};
 use nearfar_proc::TaskId;
 use nearfar_proc::error_text;
 
@@ -22,7 +22,7 @@ pub(crate) fn recover(location: &Location) -> Result<Vec<Recovered>, LeaseError>
     if journals(&state)?.is_empty() {
         return Ok(Vec::new());
     }
-    let lock = Lock::take(&state, Some(PATIENCE), None)?;
+    let lock = Lock::take(&state, Some(LOCK_TIMEOUT), None)?;
     let mut recovered = Vec::new();
     let mut bad = None;
     for name in journals(&state)? {
@@ -74,7 +74,7 @@ pub(crate) fn confined_by(
             continue;
         };
         let contents = contents(state, name, &file)?;
-        let confines = |header| kin::confines(&contents.masks, header, task, process);
+        let confines = |header| descendants::confines(&contents.masks, header, task, process);
         if contents.header.as_ref().is_some_and(confines) && !is_dead(state, name, &file)? {
             return Ok(contents.header);
         }

@@ -25,7 +25,7 @@ use nearfar_proc::{TaskId, error_text};
 use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
-use crate::{Fate, Lease, LeaseError, Undone};
+use crate::{Lease, LeaseError, UndoStatus, Undone};
 
 pub use process::Process;
 
@@ -90,18 +90,18 @@ impl Resource {
             Self::Directory { path } => remove_directory(path),
             Self::File { path } => remove_file(path),
             // The others do not outlive a boot.
-            _ if !same_boot => Ok(Fate::Gone),
+            _ if !same_boot => Ok(UndoStatus::Gone),
             Self::Process { token, started } => process::end(token, *started),
             Self::ControlGroup { path } => control_group::remove(path),
             Self::NullBlock { name } => block::remove_null(name),
             Self::LoopDevice { file } => block::detach(file),
         };
-        let fate = removed.unwrap_or_else(|error| Fate::Failed {
+        let status = removed.unwrap_or_else(|error| UndoStatus::Failed {
             because: error_text(&error),
         });
         let subject = self.to_string();
-        tracing::info!(subject, result = ?fate, "remove");
-        Undone { subject, fate }
+        tracing::info!(subject, result = ?status, "remove");
+        Undone { subject, status }
     }
 }
 
@@ -228,8 +228,8 @@ impl Lease {
             .iter()
             .rev()
         {
-            let Undone { subject, fate } = resource.remove(true);
-            if let Fate::Failed { because } = fate {
+            let Undone { subject, status } = resource.remove(true);
+            if let UndoStatus::Failed { because } = status {
                 self.resources.push(resource.clone());
                 failed = failed.or(Some(LeaseError::Undo { subject, because }));
             }
@@ -285,14 +285,14 @@ fn is_ours(name: &str) -> bool {
     name.strip_prefix(PREFIX).is_some_and(is_token)
 }
 
-fn remove_directory(path: &Path) -> io::Result<Fate> {
+fn remove_directory(path: &Path) -> io::Result<UndoStatus> {
     match fs::symlink_metadata(path) {
         Ok(found) if is_of_this_user(&found) && found.is_dir() => removed(fs::remove_dir_all(path)),
         found => gone_or_foreign(found),
     }
 }
 
-fn remove_file(path: &Path) -> io::Result<Fate> {
+fn remove_file(path: &Path) -> io::Result<UndoStatus> {
     match fs::symlink_metadata(path) {
         Ok(found) if is_of_this_user(&found) && found.is_file() => removed(fs::remove_file(path)),
         found => gone_or_foreign(found),
@@ -303,9 +303,9 @@ fn is_of_this_user(found: &fs::Metadata) -> bool {
     found.uid() == rustix::process::geteuid().as_raw()
 }
 
-fn gone_or_foreign(found: io::Result<fs::Metadata>) -> io::Result<Fate> {
+fn gone_or_foreign(found: io::Result<fs::Metadata>) -> io::Result<UndoStatus> {
     match found {
-        Ok(_) => Ok(Fate::NotOurs {
+        Ok(_) => Ok(UndoStatus::NotOurs {
             now: "of another kind or user".to_owned(),
         }),
         Err(error) => removed(Err(error)),
@@ -313,10 +313,10 @@ fn gone_or_foreign(found: io::Result<fs::Metadata>) -> io::Result<Fate> {
 }
 
 /// Removed, or gone already.
-fn removed(answer: io::Result<()>) -> io::Result<Fate> {
+fn removed(answer: io::Result<()>) -> io::Result<UndoStatus> {
     match answer {
-        Ok(()) => Ok(Fate::Removed),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Fate::Gone),
+        Ok(()) => Ok(UndoStatus::Removed),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UndoStatus::Gone),
         Err(error) => Err(error),
     }
 }
@@ -362,7 +362,10 @@ mod tests {
         let path = place.path().join("nearfar-0123456789abcdef");
         std::os::unix::fs::symlink("/etc", &path).unwrap();
         let undone = Resource::Directory { path: path.clone() }.remove(true);
-        assert!(matches!(undone.fate, Fate::NotOurs { .. }), "{undone:?}");
+        assert!(
+            matches!(undone.status, UndoStatus::NotOurs { .. }),
+            "{undone:?}"
+        );
         assert!(path.symlink_metadata().is_ok());
     }
 }

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nearfar_lease::{Fate, LeaseError, Leases};
+use nearfar_lease::{LeaseError, Leases, UndoStatus};
 use nearfar_machine::CpuSet;
 use nearfar_proc::{affinity, tasks};
 use support::example;
@@ -131,9 +131,9 @@ fn a_released_lease_leaves_everything_as_it_was() {
         recovered
             .undone
             .iter()
-            .map(|undone| &undone.fate)
+            .map(|undone| &undone.status)
             .collect::<Vec<_>>(),
-        [&Fate::PutBack]
+        [&UndoStatus::PutBack]
     );
     assert_eq!((place.content().as_str(), place.journals()), ("1\n", 0));
 }
@@ -276,8 +276,8 @@ fn what_somebody_else_has_set_meanwhile_is_left() {
     owner.kill();
     let recovered = place.leases().recover().unwrap();
     assert_eq!(
-        recovered[0].undone[0].fate,
-        Fate::NotOurs { now: "7\n".into() }
+        recovered[0].undone[0].status,
+        UndoStatus::NotOurs { now: "7\n".into() }
     );
     assert_eq!((place.content().as_str(), place.journals()), ("7\n", 0));
 }

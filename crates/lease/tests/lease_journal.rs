@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use nearfar_lease::{Fate, LeaseError, Leases, Recovered};
+use nearfar_lease::{LeaseError, Leases, Recovered, UndoStatus};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -154,8 +154,11 @@ fn a_journal_of_very_many_files_is_undone() {
     let recovered = place.recover(&journal).unwrap();
     assert_eq!(recovered[0].undone.len(), last + 1);
     assert_eq!(
-        (&recovered[0].undone[0].fate, &recovered[0].undone[1].fate),
-        (&Fate::PutBack, &Fate::Gone)
+        (
+            &recovered[0].undone[0].status,
+            &recovered[0].undone[1].status
+        ),
+        (&UndoStatus::PutBack, &UndoStatus::Gone)
     );
     assert_eq!(fs::read_to_string(path(last)).unwrap(), "a");
 }

@@ -1,4 +1,4 @@
-//! How long CPUs were idle: whether there is room at home.
+//! How long CPUs were idle: whether there is room on the preferred node.
 //!
 //! ```text
 //! /proc/stat    cpu3 4705 356 584 367 12 ...      user nice system idle iowait, in ticks of 10 ms

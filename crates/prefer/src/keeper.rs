@@ -1,15 +1,15 @@
-//! The keeper: keeps tasks on their node while it has room, lets the surplus out while it is full.
+//! The keeper: keeps tasks on their node while it has room, releases the surplus while it is full.
 //!
 //! ```text
 //!  start ─► lease (own masks on record, guard) ─► narrow ─► a thread of its own:
 //!                                                            every 100 ms   how long did each run and wait; who came and went
-//!                                                            rule           who leaves, who comes back
+//!                                                            rule           who leaves, who is confined again
 //!  stop  ─► own masks back ─► report
 //! ```
 //!
 //! A thread's mask is either *narrow* (what its program asked for, on its node's CPUs) or its program's *own*. What a kept
 //! thread makes inherits its mask, so it needs no work to be kept; it is found at the next look. A mask that is neither was
-//! set by the program or its operator, and the thread is left in peace from then on.
+//! set by the program or its operator, and the thread is skipped from then on.
 //!
 //! Looks cost about one part in a hundred and twenty of a CPU's time at most (`pace.rs`): with many threads they become rarer, not
 //! dearer, until they are two seconds apart.
@@ -40,7 +40,7 @@ pub use error::KeeperError;
 pub use identity::OpenProcess;
 pub use memory::MemoryPolicy;
 pub(crate) use report::cpu_time;
-pub use report::{KeeperReport, LeftInPeace, MovedMemory};
+pub use report::{KeeperReport, MovedMemory, SkippedTask};
 
 use kept::Kept;
 use memory::Mover;

@@ -49,7 +49,7 @@ impl Trigger {
         Ok(Self { file })
     }
 
-    /// Waits for the bell, for the other descriptor, or until the time is over (`None`: without end).
+    /// Waits for the PSI trigger, for the other descriptor, or until the time is over (`None`: without end).
     ///
     /// # Errors
     /// When poll(2) fails other than by a signal.

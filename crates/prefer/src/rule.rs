@@ -1,24 +1,24 @@
-//! When a task leaves its node and when it comes back: numbers in, decisions out, no system.
+//! When a task leaves its node and when it is confined again: numbers in, decisions out, no system.
 //!
 //! ```text
 //!             waits for a CPU, and home offers none, twice in a row
-//!   at home ────────────────────────────────────────────────────────► let out
+//!   on the preferred node ────────────────────────────────────────────────────────► released
 //!  (narrow) ◄──────────────────────────────────────────────────────── (its own mask)
 //!             home offers what it needs, twice in a row, and its pause is over
 //! ```
 //!
 //! *Waits* is its own run-queue delay as a share of the time it wanted to run. *Home offers* is the time the node's CPUs
-//! were idle. A task that waits beside an idle CPU is let out by no rule: the kernel's balancing within the node takes
+//! were idle. A task that waits beside an idle CPU is released by no rule: the kernel's balancing within the node takes
 //! milliseconds, and a wait that a rule by wait alone sees (a burst of load under emulation) is no reason to go far.
 //!
-//! Of those that wait only the surplus leaves, the one that suffers most first: [`House`] adds up how many CPUs' worth of
-//! waiting there is, lets out so many, and looks anew when that has had its effect. Who comes back and has to leave
+//! Of those that wait only the surplus leaves, the one that waits_too_long most first: [`NodeController`] adds up how many CPUs' worth of
+//! waiting there is, lets out so many, and looks anew when that has had its effect. Who is confined again and has to leave
 //! again at once pauses for twice as long each time.
 
-mod house;
+mod node_controller;
 mod single;
 
-pub use house::{House, Look, Sample};
+pub use node_controller::{Look, NodeController, Sample};
 pub use single::{Decision, Place, Rule};
 
 use std::time::Duration;
@@ -52,11 +52,11 @@ impl Default for RuleOptions {
 pub fn offer(idle_shares: impl IntoIterator<Item = f64>) -> f64 {
     idle_shares
         .into_iter()
-        .map(|idle| (idle - SLIVER).max(0.0))
+        .map(|idle| (idle - MIN_IDLE_SHARE).max(0.0))
         .sum()
 }
 
-const SLIVER: f64 = 0.1;
+const MIN_IDLE_SHARE: f64 = 0.1;
 
 /// An offer of so many CPUs takes any task that waits.
-pub(crate) const FULL: f64 = 0.5;
+pub(crate) const FULL_OFFER_CPUS: f64 = 0.5;

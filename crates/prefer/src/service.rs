@@ -406,7 +406,7 @@ impl Shift {
                 Ok(report) => {
                     let (processes, out, cpu) = (report.processes, report.widened, report.cpu_s);
                     let did = format!(
-                        "{processes} processes kept, threads let out {out} times, {cpu:.3} s of CPU time"
+                        "{processes} processes kept, threads released {out} times, {cpu:.3} s of CPU time"
                     );
                     tracing::info!(
                         rule = rule.name,

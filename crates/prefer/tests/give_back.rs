@@ -120,7 +120,7 @@ fn who_was_left_in_peace_is_not_given_back_whatever_it_asks_for_later() {
     let keeper = tasks.keeper(plain()).unwrap();
     tasks.tell(1, "pin 1");
     within(20, "it is noticed", || {
-        keeper.report().unwrap().left_in_peace_count == 1
+        keeper.report().unwrap().skipped_count == 1
     });
     tasks.tell(1, "pin 0");
     keeper.stop().unwrap();
@@ -281,7 +281,7 @@ fn a_number_of_another_namespace_is_not_taken_for_a_kept_thread_of_this_one() {
     ));
     let report = keeper.stop().unwrap();
     assert_eq!(
-        (support::mask(kept), report.left_in_peace_count),
+        (support::mask(kept), report.skipped_count),
         (own, 0),
         "{report:?}"
     );

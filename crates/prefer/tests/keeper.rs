@@ -1,4 +1,4 @@
-//! The keeper on this very system, as if each of its first two CPUs were a node: who is narrowed, who is left in peace, and
+//! The keeper on this very system, as if each of its first two CPUs were a node: who is narrowed, who is skipped, and
 //! that every mask is as before when it ends or is killed at any moment.
 
 mod support;
@@ -106,7 +106,7 @@ fn a_process_and_what_it_makes_are_at_home_until_the_keeper_ends() {
     });
     let report = keeper.stop().unwrap();
     assert_eq!(
-        (report.narrowed, report.widened, report.left_in_peace_count),
+        (report.narrowed, report.widened, report.skipped_count),
         (1, 0, 0)
     );
     assert_eq!([mask(family.pid()), mask(made)], [own.clone(), own]);
@@ -120,11 +120,11 @@ fn who_sets_its_own_affinity_is_left_in_peace() {
     let elsewhere = CpuSet::single(CpuId(1));
     affinity::set(family.pid(), &elsewhere).unwrap();
     within(20, "it is noticed", || {
-        keeper.report().unwrap().left_in_peace_count == 1
+        keeper.report().unwrap().skipped_count == 1
     });
     let report = keeper.stop().unwrap();
     assert_eq!(
-        (report.left_in_peace[0].tid, &report.left_in_peace[0].cpus),
+        (report.skipped[0].tid, &report.skipped[0].cpus),
         (family.pid(), &elsewhere)
     );
     assert_eq!((mask(family.pid()), own.len() > 1), (elsewhere, true));
@@ -186,7 +186,7 @@ fn the_surplus_of_a_full_node_is_let_out_and_comes_back() {
     let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
     if keeper.report().unwrap().widened == 0 && load > own.len() as f64 + 2.0 {
         return println!(
-            "skipped: load: this host is busy with other work (load {load}), and nobody was let out in a minute"
+            "skipped: load: this host is busy with other work (load {load}), and nobody was released in a minute"
         );
     }
     let report = keeper.stop().unwrap();
@@ -274,7 +274,7 @@ fn without_a_guard_the_next_one_puts_every_mask_back() {
         sleep(Duration::from_millis(moment));
         family.shell.kill().unwrap();
         family.shell.wait().unwrap();
-        // A child between fork and exec holds its maker's lock for so long, and it is at home, where other tests have their
+        // A child between fork and exec holds its maker's lock for so long, and it is on the preferred node, where other tests have their
         // hogs.
         let leases = Leases::at(state.path().join("leases"));
         // Where the hogs had driven all of them out of the node, there is nothing to put back.
@@ -348,10 +348,10 @@ fn a_thousand_short_lived_threads_a_second_are_at_home() {
     );
     assert_eq!((words[2], own.len() > 1), ("0", true));
     assert!(made > 1000, "{line}");
-    // Where others have CPU 0, a thread may be let out, and what it makes with it.
+    // Where others have CPU 0, a thread may be released, and what it makes with it.
     assert!(elsewhere == 0 || report.widened > 0, "{line}; {report}");
     assert!(
-        report.threads > 1 && report.left_in_peace_count == 0,
+        report.threads > 1 && report.skipped_count == 0,
         "{report:?}"
     );
 }

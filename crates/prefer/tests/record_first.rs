@@ -25,7 +25,7 @@ fn what_cannot_be_put_on_record_is_not_narrowed() {
     let refused = keeper.add(OpenProcess::open(other.tasks[&0].pid).unwrap());
     tasks.tell(1, "pin 1");
     within(20, "its choice is noticed", || {
-        keeper.report().unwrap().left_in_peace_count == 1
+        keeper.report().unwrap().skipped_count == 1
     });
     rustix::process::setrlimit(rustix::process::Resource::Fsize, before).unwrap();
     let error = refused.unwrap_err().to_string();

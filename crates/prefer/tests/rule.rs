@@ -1,9 +1,11 @@
-//! The rule against a node that shares its CPUs fairly: who leaves, how many, and who comes back.
+//! The rule against a node that shares its CPUs fairly: who leaves, how many, and who is confined again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nearfar_prefer::rule::{Decision, House, Look, Place, Rule, RuleOptions, Sample, offer};
+use nearfar_prefer::rule::{
+    Decision, Look, NodeController, Place, Rule, RuleOptions, Sample, offer,
+};
 use proptest::prelude::*;
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -14,20 +16,22 @@ struct Node {
     others: f64,
     /// By thread, what it wants, in CPUs.
     wants: BTreeMap<i32, f64>,
-    house: House,
+    controller: NodeController,
     now: Duration,
 }
 
 impl Node {
     fn new(cpus: u32, wants: &[f64]) -> Self {
-        let mut house = House::new(RuleOptions::default());
+        let mut controller = NodeController::new(RuleOptions::default());
         let wants: BTreeMap<i32, f64> = (1..).zip(wants.iter().copied()).collect();
-        wants.keys().for_each(|&tid| house.put(tid, Place::Home));
+        wants
+            .keys()
+            .for_each(|&tid| controller.put(tid, Place::Home));
         Self {
             cpus,
             others: 0.0,
             wants,
-            house,
+            controller,
             now: Duration::ZERO,
         }
     }
@@ -35,13 +39,13 @@ impl Node {
     fn out(&self) -> usize {
         self.wants
             .keys()
-            .filter(|tid| self.house.place(**tid) == Some(Place::Anywhere))
+            .filter(|tid| self.controller.place(**tid) == Some(Place::Anywhere))
             .count()
     }
 
-    /// What happened in a tenth of a second: those at home share it, those let out find a CPU elsewhere.
+    /// What happened in a tenth of a second: those on the preferred node share it, those released find a CPU elsewhere.
     fn look(&mut self) -> Vec<(i32, Decision)> {
-        let at_home = |tid: &i32| self.house.place(*tid) == Some(Place::Home);
+        let at_home = |tid: &i32| self.controller.place(*tid) == Some(Place::Home);
         let demand: f64 = self.others
             + self
                 .wants
@@ -72,7 +76,7 @@ impl Node {
         let idle = (f64::from(self.cpus) - demand).max(0.0);
         let shares = (0..self.cpus).map(|cpu| (idle - f64::from(cpu)).clamp(0.0, 1.0));
         self.now += LOOK;
-        self.house.step(&Look {
+        self.controller.step(&Look {
             now: self.now,
             offer: Some(offer(shares)),
             samples,
@@ -108,8 +112,8 @@ fn a_hog_drives_one_out_and_its_end_brings_everybody_back() {
 
 #[test]
 fn who_waits_beside_an_idle_cpu_stays() {
-    let mut house = House::new(RuleOptions::default());
-    house.put(1, Place::Home);
+    let mut controller = NodeController::new(RuleOptions::default());
+    controller.put(1, Place::Home);
     for look in 1..100 {
         let samples = BTreeMap::from([(
             1,
@@ -124,14 +128,14 @@ fn who_waits_beside_an_idle_cpu_stays() {
             offer: Some(0.6),
             samples,
         };
-        assert_eq!(house.step(&look), []);
+        assert_eq!(controller.step(&look), []);
     }
 }
 
 #[test]
 fn the_one_that_suffers_most_leaves_first() {
-    let mut house = House::new(RuleOptions::default());
-    (1..=3).for_each(|tid| house.put(tid, Place::Home));
+    let mut controller = NodeController::new(RuleOptions::default());
+    (1..=3).for_each(|tid| controller.put(tid, Place::Home));
     let decisions: Vec<_> = (1..=2)
         .flat_map(|look| {
             let waited = [(1, 0.3), (2, 0.6), (3, 0.3)];
@@ -145,7 +149,7 @@ fn the_one_that_suffers_most_leaves_first() {
                     },
                 )
             });
-            house.step(&Look {
+            controller.step(&Look {
                 now: LOOK * look,
                 offer: Some(0.0),
                 samples: samples.into(),
@@ -198,7 +202,7 @@ proptest! {
         prop_assert_eq!(node.looks(600), 0, "constant inputs, {} out", settled);
         // None is out for whom home had a whole idle CPU all the time.
         let at_home: f64 =
-            node.wants.iter().filter(|(tid, _)| node.house.place(**tid) == Some(Place::Home)).map(|(_, wants)| wants).sum();
+            node.wants.iter().filter(|(tid, _)| node.controller.place(**tid) == Some(Place::Home)).map(|(_, wants)| wants).sum();
         let idle = f64::from(cpus) - at_home - others;
         prop_assert!(settled == 0 || idle < 2.0, "{settled} out beside {idle} idle CPUs");
     }

@@ -1,16 +1,16 @@
-//! The runs that were made on a system.
+//! The change sets that were made on a system.
 
-use nearfar_apply::{Run, RunChange, RunChangeState, RunState};
+use nearfar_apply::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState};
 
 use crate::amount::{count, moment};
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
-/// Most writes of a run that are shown.
+/// Most writes of a change set that are shown.
 const MOST_CHANGES: usize = 12;
 
-/// Each run, newest first, with what it wrote and what has become of it.
-pub fn table(runs: &[Run], style: &Style) -> String {
+/// Each change set, newest first, with what it wrote and what has become of it.
+pub fn table(runs: &[ChangeSet], style: &Style) -> String {
     if runs.is_empty() {
         return whole(heading(
             style,
@@ -21,14 +21,14 @@ pub fn table(runs: &[Run], style: &Style) -> String {
     whole(runs.iter().rev().map(|run| one(run, style)).collect())
 }
 
-fn one(run: &Run, style: &Style) -> String {
+fn one(run: &ChangeSet, style: &Style) -> String {
     let (state, because) = match &run.state {
-        RunState::Made => (in_force(run), None),
-        RunState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
-        RunState::Undone => ("undone".to_owned(), None),
-        RunState::NothingMade => ("nothing made".to_owned(), None),
-        RunState::GoneWithReboot => ("gone with a reboot".to_owned(), None),
-        RunState::Unreadable { because } => {
+        ChangeSetState::Made => (in_force(run), None),
+        ChangeSetState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
+        ChangeSetState::Undone => ("undone".to_owned(), None),
+        ChangeSetState::NothingMade => ("nothing made".to_owned(), None),
+        ChangeSetState::GoneWithReboot => ("gone with a reboot".to_owned(), None),
+        ChangeSetState::Unreadable { because } => {
             ("its journal cannot be read".to_owned(), Some(because))
         }
     };
@@ -40,7 +40,11 @@ fn one(run: &Run, style: &Style) -> String {
     if because.is_none() {
         parts.push(count(run.changes.len(), "write"));
     }
-    let mut out = heading(style, &format!("Run {}", run.run), &parts.join(", "));
+    let mut out = heading(
+        style,
+        &format!("Change set {}", run.change_set),
+        &parts.join(", "),
+    );
     if let Some(because) = because {
         out.push_str(&paragraph(
             style,
@@ -79,45 +83,42 @@ fn one(run: &Run, style: &Style) -> String {
 }
 
 /// "in force"; where not all of it is, how much, and what became of the rest.
-fn in_force(run: &Run) -> String {
+fn in_force(run: &ChangeSet) -> String {
     let tried = run
         .changes
         .iter()
-        .filter(|change| !matches!(change.state, RunChangeState::Failed { .. }))
+        .filter(|change| !matches!(change.state, WriteState::Failed { .. }))
         .count();
     if run.in_force == tried {
         return "in force".to_owned();
     }
-    let of = |test: fn(&RunChangeState) -> bool| {
+    let of = |test: fn(&WriteState) -> bool| {
         run.changes
             .iter()
             .filter(|change| test(&change.state))
             .count()
     };
     let rest = [
-        (
-            "undone",
-            of(|state| matches!(state, RunChangeState::Undone)),
-        ),
+        ("undone", of(|state| matches!(state, WriteState::Undone))),
         (
             "changed since",
-            of(|state| matches!(state, RunChangeState::ChangedSince { .. })),
+            of(|state| matches!(state, WriteState::ChangedSince { .. })),
         ),
         (
             "another device's now",
-            of(|state| matches!(state, RunChangeState::OtherOwner { .. })),
+            of(|state| matches!(state, WriteState::OtherOwner { .. })),
         ),
         (
             "gone",
-            of(|state| matches!(state, RunChangeState::Gone | RunChangeState::GoneWithReboot)),
+            of(|state| matches!(state, WriteState::Gone | WriteState::GoneWithReboot)),
         ),
         (
             "in warning",
-            of(|state| matches!(state, RunChangeState::InDoubt)),
+            of(|state| matches!(state, WriteState::InDoubt)),
         ),
         (
             "not read",
-            of(|state| matches!(state, RunChangeState::NotRead { .. })),
+            of(|state| matches!(state, WriteState::NotRead { .. })),
         ),
     ];
     let mut text = format!("{} of {} in force", run.in_force, count(tried, "change"));
@@ -127,32 +128,32 @@ fn in_force(run: &Run) -> String {
     text
 }
 
-fn described(change: &RunChange) -> (Role, &'static str, String) {
+fn described(change: &ChangeSetWrite) -> (Role, &'static str, String) {
     let no_note = String::new();
     match &change.state {
-        RunChangeState::Made => (Role::Local, "made", no_note),
-        RunChangeState::ChangedSince { now, by_run } => {
-            let by = by_run.map_or_else(String::new, |run| format!(" by run {run}"));
+        WriteState::Made => (Role::Local, "made", no_note),
+        WriteState::ChangedSince { now, by_change_set } => {
+            let by = by_change_set.map_or_else(String::new, |run| format!(" by change set {run}"));
             (
                 Role::Middling,
                 "changed",
                 format!("changed{by} since: {}", change.setting.shown(now)),
             )
         }
-        RunChangeState::OtherOwner { was, now } => (
+        WriteState::OtherOwner { was, now } => (
             Role::Warning,
             "another's",
             format!("it was {was}, it is {now} now"),
         ),
-        RunChangeState::Gone => (Role::Dim, "gone", "the file is no longer there".to_owned()),
-        RunChangeState::GoneWithReboot => (Role::Dim, "gone", "a reboot has reset it".to_owned()),
-        RunChangeState::NotRead { because } => (Role::Warning, "not read", because.clone()),
-        RunChangeState::InDoubt => (
+        WriteState::Gone => (Role::Dim, "gone", "the file is no longer there".to_owned()),
+        WriteState::GoneWithReboot => (Role::Dim, "gone", "a reboot has reset it".to_owned()),
+        WriteState::NotRead { because } => (Role::Warning, "not read", because.clone()),
+        WriteState::InDoubt => (
             Role::Warning,
             "in warning",
             "killed around the write".to_owned(),
         ),
-        RunChangeState::Failed { error } => (Role::Critical, "failed", error.clone()),
-        RunChangeState::Undone => (Role::Dim, "undone", no_note),
+        WriteState::Failed { error } => (Role::Critical, "failed", error.clone()),
+        WriteState::Undone => (Role::Dim, "undone", no_note),
     }
 }

@@ -22,8 +22,8 @@ pub fn table(outcome: &Outcome, options: &str, style: &Style) -> String {
         .iter()
         .filter(|tried| matches!(tried.result, Applied::Made { .. }))
         .count();
-    let title = match outcome.run {
-        Some(run) => format!("Run {run}"),
+    let title = match outcome.change_set {
+        Some(run) => format!("Change set {run}"),
         None => "Nothing was written".to_owned(),
     };
     let mut out = heading(
@@ -59,8 +59,8 @@ pub fn table(outcome: &Outcome, options: &str, style: &Style) -> String {
     out.push_str(&notes(&outcome.notes, style));
     if made > 0 && outcome.undone_because.is_none() {
         let run = outcome
-            .run
-            .map_or_else(String::new, |run| format!(" --run {run}"));
+            .change_set
+            .map_or_else(String::new, |run| format!(" --change {run}"));
         out.push_str(&paragraph(
             style,
             2,
@@ -117,8 +117,8 @@ fn applied(setting: &Setting, result: &Applied) -> (Role, &'static str, String, 
 
 /// What came of a rollback: each write, newest first.
 pub fn rollback(outcome: &RollbackOutcome, style: &Style) -> String {
-    let title = match outcome.run {
-        Some(run) => format!("Run {run} undone"),
+    let title = match outcome.change_set {
+        Some(run) => format!("Change set {run} undone"),
         None => "Nothing to undo".to_owned(),
     };
     let title = if outcome.is_complete() {
@@ -168,9 +168,9 @@ fn undone(setting: &Setting, result: &UndoResult) -> (Role, &'static str, String
             String::new(),
             "a reboot has reset it".to_owned(),
         ),
-        UndoResult::ChangedSince { now, by_run } => {
-            let by = by_run.map_or("changed since by another program".to_owned(), |run| {
-                format!("run {run} changed it since: undo that first")
+        UndoResult::ChangedSince { now, by_change_set } => {
+            let by = by_change_set.map_or("changed since by another program".to_owned(), |run| {
+                format!("change set {run} changed it since: undo that first")
             });
             (Role::Warning, "let be", setting.shown(now), by)
         }

@@ -11,7 +11,7 @@ use crate::amount::count;
 use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
 use crate::style::{Role, Style};
 
-/// Who was kept where, how often somebody was let out, who was left in peace, and what it cost.
+/// Who was kept where, how often somebody was released, who was skipped, and what it cost.
 pub fn table(
     report: &KeeperReport,
     near: Option<&str>,
@@ -40,13 +40,16 @@ pub fn table(
         false => format!("kept {threads} of {processes}"),
     };
     say(Role::Plain, &kept);
-    let out_now = match report.out_now {
+    let released_now = match report.out_now {
         0 => String::new(),
         now => format!("; {now} still released at the end"),
     };
     let widened = match report.widened {
         0 => "no thread was released".to_owned(),
-        often => format!("released {} while the node was full{out_now}", times(often)),
+        often => format!(
+            "released {} while the node was full{released_now}",
+            times(often)
+        ),
     };
     say(Role::Plain, &widened);
     say(
@@ -75,7 +78,7 @@ pub fn table(
             "There was no guard: had this been killed, the next nearfar would have put masks back.",
         );
     }
-    out.push_str(&in_peace(report, style));
+    out.push_str(&skipped(report, style));
     if let Some(emulation) = emulation {
         out.push_str(&paragraph(
             style,
@@ -122,19 +125,19 @@ fn memory_moved(memory: &MovedMemory) -> String {
     )
 }
 
-fn in_peace(report: &KeeperReport, style: &Style) -> String {
-    if report.left_in_peace.is_empty() {
+fn skipped(report: &KeeperReport, style: &Style) -> String {
+    if report.skipped.is_empty() {
         return String::new();
     }
     let remark = "set their own affinity, or had it set, while they were kept";
-    let mut out = heading(style, "Left in peace", remark);
+    let mut out = heading(style, "Skipped", remark);
     let mut grid = Grid::new(&[
         ("thread", Side::Right),
         ("process", Side::Right),
         ("name", Side::Left),
         ("CPUs", Side::Left),
     ]);
-    for left in &report.left_in_peace {
+    for left in &report.skipped {
         grid.row(vec![
             left.tid.to_string().into(),
             left.pid.to_string().into(),
@@ -143,7 +146,7 @@ fn in_peace(report: &KeeperReport, style: &Style) -> String {
         ]);
     }
     out.push_str(&grid.render(style));
-    let more = report.left_in_peace_count - report.left_in_peace.len() as u64;
+    let more = report.skipped_count - report.skipped.len() as u64;
     if more > 0 {
         out.push_str(&paragraph(
             style,

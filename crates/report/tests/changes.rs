@@ -3,8 +3,8 @@
 mod samples;
 
 use nearfar_apply::{
-    Applied, Effective, Outcome, Reverted, RollbackOutcome, Run, RunChange, RunChangeState, RunId,
-    RunState, Setting, Tried, UndoResult,
+    Applied, ChangeSet, ChangeSetId, ChangeSetState, ChangeSetWrite, Effective, Outcome, Reverted,
+    RollbackOutcome, Setting, Tried, UndoResult, WriteState,
 };
 use nearfar_machine::{CpuId, CpuSet, Distance, IoPolicy, Irq, NodeId};
 use nearfar_placement::change::{Change, DistanceChange, LeftAlone, PLAN_FORMAT, Plan, Planned};
@@ -134,14 +134,14 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
         ),
     ];
     let outcome = Outcome {
-        run: Some(RunId(7)),
+        change_set: Some(ChangeSetId(7)),
         changes: results,
         undone_because: None,
         stopped_because: None,
         notes: vec!["irqbalance is running and will move interrupts again".to_owned()],
     };
     let text = outcome::table(&outcome, "", &PLAIN);
-    assert!(text.contains("nearfar rollback --run 7"), "{text}");
+    assert!(text.contains("nearfar rollback --change 7"), "{text}");
     insta::assert_snapshot!(text);
 }
 
@@ -156,13 +156,13 @@ fn a_rollback_says_what_it_did_not_touch() {
         }
     };
     let outcome = RollbackOutcome {
-        run: Some(RunId(7)),
+        change_set: Some(ChangeSetId(7)),
         changes: vec![
             reverted(
                 41,
                 UndoResult::ChangedSince {
                     now: "5".to_owned(),
-                    by_run: None,
+                    by_change_set: None,
                 },
             ),
             reverted(
@@ -181,15 +181,15 @@ fn a_rollback_says_what_it_did_not_touch() {
 
 #[test]
 fn a_history_begins_with_the_latest_run() {
-    let change = |irq: u32| RunChange {
+    let change = |irq: u32| ChangeSetWrite {
         setting: Setting::InterruptAffinity { irq: Irq(irq) },
         file: format!("/proc/irq/{irq}/smp_affinity_list"),
         old: "16".to_owned(),
         new: "0".to_owned(),
-        state: RunChangeState::Made,
+        state: WriteState::Made,
     };
-    let run = |number: u64, state, writes: u32| Run {
-        run: RunId(number),
+    let run = |number: u64, state, writes: u32| ChangeSet {
+        change_set: ChangeSetId(number),
         at_s: 1_795_225_560,
         host: Some("db1".to_owned()),
         plan: None,
@@ -198,12 +198,12 @@ fn a_history_begins_with_the_latest_run() {
         in_force: writes as usize,
         changes: (0..writes).map(change).collect(),
     };
-    let unreadable = RunState::Unreadable {
+    let unreadable = ChangeSetState::Unreadable {
         because: "/var/lib/nearfar/3: line 2 is cut off".to_owned(),
     };
     let runs = [
-        run(1, RunState::Undone, 1),
-        run(2, RunState::Made, 14),
+        run(1, ChangeSetState::Undone, 1),
+        run(2, ChangeSetState::Made, 14),
         run(3, unreadable, 0),
     ];
     insta::assert_snapshot!(history::table(&runs, &PLAIN));
@@ -216,7 +216,7 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
         interface: "eth0".to_owned(),
         queue,
     };
-    let change = |queue: u32, state| RunChange {
+    let change = |queue: u32, state| ChangeSetWrite {
         setting: setting(queue),
         file: setting(queue).path(),
         old: "00".to_owned(),
@@ -224,25 +224,25 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
         state,
     };
     let states = [
-        RunChangeState::Made,
-        RunChangeState::Undone,
-        RunChangeState::ChangedSince {
+        WriteState::Made,
+        WriteState::Undone,
+        WriteState::ChangedSince {
             now: "ff".to_owned(),
-            by_run: Some(RunId(9)),
+            by_change_set: Some(ChangeSetId(9)),
         },
-        RunChangeState::Failed {
+        WriteState::Failed {
             error: "no such CPU".to_owned(),
         },
-        RunChangeState::Made,
-        RunChangeState::Gone,
+        WriteState::Made,
+        WriteState::Gone,
     ];
-    let run = Run {
-        run: RunId(8),
+    let run = ChangeSet {
+        change_set: ChangeSetId(8),
         at_s: 0,
         host: None,
         plan: None,
         pid: None,
-        state: RunState::Made,
+        state: ChangeSetState::Made,
         in_force: 2,
         changes: (0..)
             .zip(states)
@@ -288,7 +288,7 @@ fn masks_are_lists_in_every_table() {
         result,
     };
     let outcome = Outcome {
-        run: None,
+        change_set: None,
         changes: vec![
             tried(made),
             tried(Applied::AlreadySo {
@@ -308,7 +308,7 @@ fn masks_are_lists_in_every_table() {
         result,
     };
     let rollback = RollbackOutcome {
-        run: None,
+        change_set: None,
         changes: vec![
             reverted(UndoResult::Restored {
                 from: "21".to_owned(),
@@ -317,7 +317,7 @@ fn masks_are_lists_in_every_table() {
             }),
             reverted(UndoResult::ChangedSince {
                 now: "000000ff".to_owned(),
-                by_run: None,
+                by_change_set: None,
             }),
         ],
         notes: Vec::new(),

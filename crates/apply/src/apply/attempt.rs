@@ -26,7 +26,7 @@ pub(super) enum Attempt {
     NotJournalled(io::Error),
 }
 
-/// Makes the write and adds it to those of the run.
+/// Makes the write and adds it to those of the change set.
 pub(super) fn attempt(
     system: &dyn System,
     journal: &mut Journal,
@@ -132,7 +132,7 @@ fn take_back(
         reason = error,
         "write does not hold, taken back"
     );
-    // The run holds the lock and has just written: whatever the file shows instead is the kernel's answer to that.
+    // The change set holds the lock and has just written: whatever the file shows instead is the kernel's answer to that.
     let mut undo = Undo {
         system,
         journal,

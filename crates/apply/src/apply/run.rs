@@ -1,4 +1,4 @@
-//! A run: the plan's changes in their order, what each came to, and taking all of it back.
+//! A change set: the plan's changes in their order, what each came to, and taking all of it back.
 
 use nearfar_proc::error_text;
 use std::io;
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use super::ApplyOptions;
 use super::attempt::{Attempt, attempt};
 use super::nearest::Nearest;
+use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
 use crate::journal::{Header, Intent, Journal, Record, Written};
 use crate::outcome::{Applied, Effective, Outcome, Tried};
 use crate::owner::{self, Mismatch};
 use crate::rebind::may_rebind;
-use crate::run_id::RunId;
 use crate::setting::{Setting, wanted, with_line_end};
 use crate::system::{System, text};
 use crate::undo::Undo;
@@ -29,7 +29,7 @@ pub(super) struct Carrying<'a> {
     tree: bool,
     state: &'a StateDir,
     header: Header,
-    /// Begun with the first write: a plan that finds everything in place leaves no run behind.
+    /// Begun with the first write: a plan that finds everything in place leaves no change set behind.
     journal: Option<Journal>,
     writes: Vec<Written>,
     nearest: Nearest<'a>,
@@ -72,7 +72,7 @@ impl<'a> Carrying<'a> {
             }
             let result = if undone_because.is_some() || self.stopped_because.is_some() {
                 Applied::LeftAlone {
-                    because: "not tried: the run had ended".to_owned(),
+                    because: "not tried: the change set had ended".to_owned(),
                 }
             } else {
                 self.one(planned, index)?
@@ -104,7 +104,7 @@ impl<'a> Carrying<'a> {
         }
         let run = self.finish();
         Ok(Outcome {
-            run,
+            change_set: run,
             changes,
             undone_because,
             stopped_because: self.stopped_because,
@@ -123,7 +123,7 @@ impl<'a> Carrying<'a> {
                 });
             }
         };
-        // Looked at again, under the lock: binding a driver again, earlier in this run, hands its interrupts out anew.
+        // Looked at again, under the lock: binding a driver again, earlier in this change set, hands its interrupts out anew.
         let expected = owner::expected(planned);
         let seen = owner::observe(self.system, &setting, &expected, self.tree);
         if let Some(Mismatch { was, now, .. }) = owner::mismatch(&expected, &seen) {
@@ -332,7 +332,7 @@ impl<'a> Carrying<'a> {
         }
     }
 
-    fn finish(&mut self) -> Option<RunId> {
+    fn finish(&mut self) -> Option<ChangeSetId> {
         let journal = self.journal.as_mut()?;
         if let Err(error) = journal.append(self.system, Record::Finished {})
             && self.stopped_because.is_none()

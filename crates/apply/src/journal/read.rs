@@ -8,9 +8,9 @@ use super::writes::{Written, take};
 use nearfar_lease::lines::{self, BadLine};
 
 use super::{Header, JOURNAL_FORMAT, Line, Record};
+use crate::change_set_files::ChangeSetFiles as _;
+use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
-use crate::run_files::RunFiles as _;
-use crate::run_id::RunId;
 use nearfar_lease::StateDir;
 
 /// 4096 interrupts take 2 MiB.
@@ -21,11 +21,11 @@ const LONGEST: u64 = 256 << 20;
 pub(crate) struct Contents {
     /// `None` where the crash was during the very first record; nothing was written then.
     pub(crate) header: Option<Header>,
-    /// When the run began, in seconds since 1970.
+    /// When the change set began, in seconds since 1970.
     pub(crate) at_s: u64,
     /// Every write that was begun, in order.
     pub(crate) writes: Vec<Written>,
-    /// Whether the run came to its end.
+    /// Whether the change set came to its end.
     pub(crate) finished: bool,
     /// Bytes of whole records.
     pub(crate) length: u64,
@@ -35,8 +35,8 @@ pub(crate) struct Contents {
     pub(crate) torn: bool,
 }
 
-/// Reads the journal of a run.
-pub(crate) fn read(state: &StateDir, run: RunId) -> Result<Contents, ApplyError> {
+/// Reads the journal of a change set.
+pub(crate) fn read(state: &StateDir, run: ChangeSetId) -> Result<Contents, ApplyError> {
     let file = state.journal_place(run);
     let mut bytes = Vec::new();
     let read = state
@@ -55,7 +55,7 @@ pub(crate) fn read(state: &StateDir, run: RunId) -> Result<Contents, ApplyError>
                 Some(header) if header.id != run => Err(ApplyError::Corrupt {
                     file: state.journal_place(run),
                     line: 1,
-                    because: format!("it is the journal of run {}", header.id),
+                    because: format!("it is the journal of change set {}", header.id),
                 }),
                 _ => Ok(contents),
             };
@@ -64,7 +64,7 @@ pub(crate) fn read(state: &StateDir, run: RunId) -> Result<Contents, ApplyError>
     Err(ApplyError::Unreadable { file, because })
 }
 
-/// Reads the text of a run's journal. Any bytes may come.
+/// Reads the text of a change set's journal. Any bytes may come.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
     let mut contents = Contents {
         header: None,
@@ -96,8 +96,8 @@ fn take_line(contents: &mut Contents, line: Line) -> Result<(), String> {
             contents.header = Some(header);
             Ok(())
         }
-        Record::Run(_) => Err("a second run begins".to_owned()),
-        _ if first => Err("the record that begins the run is missing".to_owned()),
+        Record::Run(_) => Err("a second change set begins".to_owned()),
+        _ if first => Err("the record that begins the change set is missing".to_owned()),
         Record::Finished {} => {
             contents.finished = true;
             Ok(())

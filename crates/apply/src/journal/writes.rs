@@ -1,4 +1,4 @@
-//! How far each write of a run got, from its records.
+//! How far each write of a change set got, from its records.
 //!
 //! ```text
 //!  intent ──► done ──► undoing ──► undone

@@ -84,7 +84,7 @@ impl Tree {
         files
     }
 
-    /// The journal of a run.
+    /// The journal of a change set.
     pub fn journal(&self, run: u64) -> PathBuf {
         self.at(&format!("/var/lib/nearfar/run-{run}.journal"))
     }

@@ -43,7 +43,7 @@ pub struct Apply {
     /// Undo everything when one change cannot be made
     #[arg(long)]
     atomic: bool,
-    /// Overwrite values that changed since the plan was made, and go on top of an interrupted run
+    /// Overwrite values that changed since the plan was made, and go on top of an interrupted change set
     #[arg(long)]
     force: bool,
     /// Show the plan and change nothing
@@ -122,7 +122,7 @@ impl Apply {
 /// A fault of the plan is the caller's to fix; everything else is the system's refusal.
 pub fn by_who_has_to_act(error: ApplyError) -> Failure {
     match error {
-        ApplyError::Plan(_) | ApplyError::NoSuchRun { .. } | ApplyError::Root { .. } => {
+        ApplyError::Plan(_) | ApplyError::NoSuchChangeSet { .. } | ApplyError::Root { .. } => {
             Failure::input(error)
         }
         _ => Failure::refused(error),

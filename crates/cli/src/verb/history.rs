@@ -1,7 +1,7 @@
-//! `nearfar history`: the runs of apply, and what became of them.
+//! `nearfar history`: the change sets of apply, and what became of them.
 
 use clap::Args;
-use nearfar_apply::Run;
+use nearfar_apply::ChangeSet;
 use serde::Serialize;
 
 use super::apply::by_who_has_to_act;
@@ -22,7 +22,7 @@ pub struct History {
 
 #[derive(Serialize)]
 struct Runs {
-    runs: Vec<Run>,
+    runs: Vec<ChangeSet>,
 }
 
 impl History {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use nearfar_lease::{self as lease, Fate, Recovered};
+use nearfar_lease::{self as lease, Recovered, UndoStatus};
 
 use crate::failure::{Failure, Outcome};
 use crate::output;
@@ -56,20 +56,20 @@ pub fn recover() {
 fn say(recovered: &Recovered) {
     let Recovered { what, pid, undone } = recovered;
     for undone in undone {
-        let fate = match &undone.fate {
-            Fate::PutBack => "put back".to_owned(),
-            Fate::Removed => "removed".to_owned(),
-            Fate::AsBefore | Fate::Gone => continue,
-            Fate::NotOurs { now } => {
+        let status = match &undone.status {
+            UndoStatus::PutBack => "put back".to_owned(),
+            UndoStatus::Removed => "removed".to_owned(),
+            UndoStatus::AsBefore | UndoStatus::Gone => continue,
+            UndoStatus::NotOurs { now } => {
                 format!(
                     "not restored: another program has set it since ({})",
                     now.trim()
                 )
             }
-            Fate::Failed { because } => format!("not put back: {because}"),
+            UndoStatus::Failed { because } => format!("not put back: {because}"),
         };
         output::say!(
-            "nearfar: process {pid} ({what}) was killed: {} {fate}",
+            "nearfar: process {pid} ({what}) was killed: {} {status}",
             undone.subject
         );
     }

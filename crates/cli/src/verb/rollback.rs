@@ -1,8 +1,8 @@
-//! `nearfar rollback`: undoes a run of apply.
+//! `nearfar rollback`: undoes a change set of apply.
 
 use anyhow::anyhow;
 use clap::Args;
-use nearfar_apply::{RollbackOptions, RunId};
+use nearfar_apply::{ChangeSetId, RollbackOptions};
 
 use super::apply::by_who_has_to_act;
 use super::plan::TargetArgs;
@@ -15,13 +15,13 @@ use crate::output;
 /// Works after a crash or a kill too, and can be repeated. A value that somebody else changed since is left alone
 /// unless --force is given.
 #[derive(Args)]
-#[command(after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --run 3")]
+#[command(after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --change 3")]
 pub struct Rollback {
     #[command(flatten)]
     target: TargetArgs,
-    /// The run to undo, as `nearfar history` lists them [default: the last one that is not undone]
+    /// The change set to undo, as `nearfar history` lists them [default: the last one that is not undone]
     #[arg(long, value_name = "RUN")]
-    run: Option<u64>,
+    change: Option<u64>,
     /// Also overwrite values that somebody else changed since, and those of interrupts whose handlers have other names
     /// now. What is another device's is never written
     #[arg(long)]
@@ -34,7 +34,7 @@ impl Rollback {
     /// Undoes and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let options = RollbackOptions {
-            run: self.run.map(RunId),
+            run: self.change.map(ChangeSetId),
             force: self.force,
             wait: self.target.wait(),
         };
@@ -47,7 +47,7 @@ impl Rollback {
         match outcome.is_complete() {
             true => Ok(()),
             false => Err(Failure::Refused(anyhow!(
-                "not every value was put back\nvalues that changed since the run are kept; --force puts those back, too"
+                "not every value was put back\nvalues that changed since the change set are kept; --force puts those back, too"
             ))),
         }
     }

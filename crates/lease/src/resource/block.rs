@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use super::removed;
-use crate::Fate;
+use crate::UndoStatus;
 
 /// Where null_blk has its devices, once it is loaded and configfs is mounted.
 pub(super) const NULL: &str = "/sys/kernel/config/nullb";
@@ -38,10 +38,10 @@ pub(super) fn make_null(name: &str, attributes: &[(&str, &str)]) -> io::Result<P
     Ok(format!("/dev/nullb{}", index.trim()).into())
 }
 
-pub(super) fn remove_null(name: &str) -> io::Result<Fate> {
+pub(super) fn remove_null(name: &str) -> io::Result<UndoStatus> {
     let directory = Path::new(NULL).join(name);
     match fs::write(directory.join("power"), "0") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Fate::Gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(UndoStatus::Gone),
         // One that never had power is removed all the same.
         _ => removed(fs::remove_dir(directory)),
     }
@@ -68,10 +68,10 @@ pub(super) fn attach(file: &Path) -> io::Result<PathBuf> {
 }
 
 /// Detaches the loop devices whose backing file this is.
-pub(super) fn detach(file: &Path) -> io::Result<Fate> {
-    let mut fate = Fate::Gone;
+pub(super) fn detach(file: &Path) -> io::Result<UndoStatus> {
+    let mut status = UndoStatus::Gone;
     let Ok(devices) = fs::read_dir("/sys/block") else {
-        return Ok(fate);
+        return Ok(status);
     };
     for device in devices {
         let name = device?.file_name();
@@ -87,10 +87,10 @@ pub(super) fn detach(file: &Path) -> io::Result<Fate> {
         if Path::new(backing) == file {
             let device = File::open(Path::new("/dev").join(&name))?;
             ioctl(&device, LOOP_CLR_FD, 0)?;
-            fate = Fate::Removed;
+            status = UndoStatus::Removed;
         }
     }
-    Ok(fate)
+    Ok(status)
 }
 
 fn ioctl(file: &File, request: libc::Ioctl, argument: i32) -> io::Result<i32> {

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::removed;
-use crate::Fate;
+use crate::UndoStatus;
 
 /// CGROUP2_SUPER_MAGIC (include/uapi/linux/magic.h).
 const GROUPS_MAGIC: i64 = 0x6367_7270;
@@ -24,11 +24,11 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
 }
 
 /// Ends all tasks in a group and the groups below it, and removes them.
-pub(super) fn remove(path: &Path) -> io::Result<Fate> {
+pub(super) fn remove(path: &Path) -> io::Result<UndoStatus> {
     match fs::symlink_metadata(path) {
         Err(error) => return removed(Err(error)),
         Ok(found) if !found.is_dir() || rustix::fs::statfs(path)?.f_type != GROUPS_MAGIC => {
-            return Ok(Fate::NotOurs {
+            return Ok(UndoStatus::NotOurs {
                 now: "not a control group".to_owned(),
             });
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nearfar_proc::{TaskId, tasks};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::Fate;
+use crate::UndoStatus;
 
 /// The variable that holds the token.
 const VARIABLE: &str = "NEARFAR_RESOURCE";
@@ -59,9 +59,9 @@ pub(super) fn start(mut command: Command, token: &str) -> io::Result<Process> {
 }
 
 /// Ends the process that was started then, and all that have the token.
-pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<Fate> {
+pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<UndoStatus> {
     let variable = format!("{VARIABLE}={token}");
-    let mut fate = Fate::Gone;
+    let mut status = UndoStatus::Gone;
     for _ in 0..MAX_PASSES {
         let mut found = Vec::new();
         for pid in tasks::processes()? {
@@ -76,9 +76,9 @@ pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<Fate> {
             }
         }
         if found.is_empty() {
-            return Ok(fate);
+            return Ok(status);
         }
-        fate = Fate::Removed;
+        status = UndoStatus::Removed;
         for process in &found {
             match pidfd_send_signal(process, Signal::KILL) {
                 Err(error) if error != rustix::io::Errno::SRCH => return Err(error.into()),

@@ -1,15 +1,15 @@
 //! Keeps a group on a node through its cpuset.
 //!
 //! ```text
-//!            bell (PSI trigger), or none there: always         waits too long, twice
+//!            PSI trigger, or none there: always         waits too long, twice
 //!   quiet ───────────────────────────────────────► listening ─────────────────────────► wide
 //!   narrow ◄─────────────────────────────────────── narrow                               │
 //!     ▲            half a second without need                                            │
 //!     └──────────────────────────────────────────────────────────────────────────────────┘
-//!                                 room at home for what is away, twice
+//!                                 room on the preferred node for what is away, twice
 //! ```
 //!
-//! The bell only says that some task of the group waited; whether the group as a whole waits too long is what its tasks'
+//! The PSI trigger only says that some task of the group waited; whether the group as a whole waits too long is what its tasks'
 //! own times say, by the same rule as for single threads ([`crate::rule`]). So a quiet group costs nothing at all.
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -26,23 +26,23 @@ use super::{CgroupError, Group};
 use crate::idle::IdleTime;
 use crate::keeper::cpu_time;
 use crate::psi::{Trigger, Woken, wait};
-use crate::rule::{Decision, FULL, Place, Rule, RuleOptions, offer};
+use crate::rule::{Decision, FULL_OFFER_CPUS, Place, Rule, RuleOptions, offer};
 
 /// Between two looks at the group's tasks, while there is something to decide.
-const SAMPLE: Duration = Duration::from_millis(100);
-/// The bell rings when some task of the group waits for this part of the window.
-const STALL: Duration = Duration::from_millis(100);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// The trigger fires when some task of the group waits for this part of the window.
+const TRIGGER_STALL: Duration = Duration::from_millis(100);
 /// The shortest window that the kernel takes.
-const WINDOW: Duration = Duration::from_millis(500);
-/// So many looks after the bell without need to widen, and it is waited for again.
-const LOOKS: u32 = 5;
+const TRIGGER_WINDOW: Duration = Duration::from_millis(500);
+/// So many looks after the PSI trigger without need to widen, and it is waited for again.
+const LOOKS_AFTER_TRIGGER: u32 = 5;
 /// In CPUs, what may lack: a task that always runs finds its place on a CPU that does a little else.
-const SPARE: f64 = 0.2;
+const SPARE_CPUS: f64 = 0.2;
 /// Looks cost at most this part of a CPU: with many tasks they become rarer, not dearer. The first is for the moment after
-/// the bell, in which tasks wait; the second for as long as the group is out, or where there is no bell.
-const DEAREST: (u32, u32) = (30, 120);
-/// Where there is no bell, a look every so often.
-const WITHOUT_BELL: Duration = Duration::from_millis(250);
+/// the PSI trigger, in which tasks wait; the second for as long as the group is out, or where there is no PSI trigger.
+const MIN_PAUSE_TO_COST: (u32, u32) = (30, 120);
+/// Where there is no PSI trigger, a look every so often.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Keeps a group on a node until it is stopped.
 #[derive(Debug)]
@@ -55,17 +55,17 @@ pub struct GroupKeeper {
 /// What a keeper of a group did.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct GroupReport {
-    /// The CPUs at home that it was confined to.
+    /// The CPUs on the preferred node that it was confined to.
     pub cpus: CpuSet,
     /// How long it kept the group, in seconds.
     pub seconds: f64,
     /// CPU time that it took, in seconds.
     pub cpu_s: f64,
-    /// How often the group was let out to other nodes.
+    /// How often the group was released to other nodes.
     pub widened: u64,
-    /// How often it was brought back.
+    /// How often it was confined again.
     pub narrowed: u64,
-    /// How long it was let out, in seconds.
+    /// How long it was released, in seconds.
     pub wide_s: f64,
     /// Why it ended before it was stopped: the group is gone, or somebody else has set its cpuset.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,12 +73,12 @@ pub struct GroupReport {
 }
 
 impl GroupKeeper {
-    /// Narrows the group's cpuset to those of its CPUs that are at home, and keeps it from then on in a thread of this
+    /// Narrows the group's cpuset to those of its CPUs that are on the preferred node, and keeps it from then on in a thread of this
     /// process. The lease puts the cpuset back if the process dies. An empty cpuset is given all `possible` CPUs first, and
     /// has these at the end: it cannot be empty again.
     ///
     /// # Errors
-    /// When none of the group's CPUs is at home, another keeper has the group, or its cpuset cannot be written.
+    /// When none of the group's CPUs is on the preferred node, another keeper has the group, or its cpuset cannot be written.
     pub fn start(
         group: &Group,
         home: &CpuSet,
@@ -108,7 +108,12 @@ impl GroupKeeper {
             group.name()
         ))?;
         lease.set_file(&file, narrow.to_string().as_bytes())?;
-        let trigger = Trigger::arm(&group.directory().join("cpu.pressure"), STALL, WINDOW).ok();
+        let trigger = Trigger::arm(
+            &group.directory().join("cpu.pressure"),
+            TRIGGER_STALL,
+            TRIGGER_WINDOW,
+        )
+        .ok();
         let by_pressure = trigger.is_some();
         let (stopped, stop) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
             .map_err(|error| super::file_error("pipe", &error.into()))?;
@@ -182,22 +187,22 @@ struct Keeping {
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The bell, narrow.
+    /// The PSI trigger, narrow.
     Quiet,
     /// So many more looks, narrow.
     Listening(u32),
-    /// Room at home, since then.
+    /// Room on the preferred node, since then.
     Wide(Instant),
 }
 
 impl Keeping {
     fn run(mut self, stop: &OwnedFd) -> Result<GroupReport, LeaseError> {
         let begun = Instant::now();
-        let (mut state, mut pause) = (State::Quiet, SAMPLE);
+        let (mut state, mut pause) = (State::Quiet, LOOK_INTERVAL);
         let ended = loop {
             let woken = match (state, &self.trigger) {
                 (State::Quiet, Some(trigger)) => trigger.wait(stop.as_fd(), None),
-                (State::Quiet, None) => wait(None, stop.as_fd(), Some(pause.max(WITHOUT_BELL))),
+                (State::Quiet, None) => wait(None, stop.as_fd(), Some(pause.max(POLL_INTERVAL))),
                 _ => wait(None, stop.as_fd(), Some(pause)),
             };
             match woken {
@@ -212,11 +217,11 @@ impl Keeping {
                 Err(because) => break Some(because),
             }
             let dearest = if matches!(state, State::Listening(_)) {
-                DEAREST.0
+                MIN_PAUSE_TO_COST.0
             } else {
-                DEAREST.1
+                MIN_PAUSE_TO_COST.1
             };
-            pause = SAMPLE.max(cpu_time().saturating_sub(before) * dearest);
+            pause = LOOK_INTERVAL.max(cpu_time().saturating_sub(before) * dearest);
         };
         if let State::Wide(since) = state {
             self.report.wide_s += since.elapsed().as_secs_f64();
@@ -240,8 +245,8 @@ impl Keeping {
             .map_err(|error| error.to_string())?;
         let shares = self.idle.since_last(&self.home);
         if state == State::Quiet && self.trigger.is_some() {
-            // What was before the bell says nothing of now.
-            return Ok(State::Listening(LOOKS));
+            // What was before the PSI trigger says nothing of now.
+            return Ok(State::Listening(LOOKS_AFTER_TRIGGER));
         }
         let room = shares.is_some_and(|shares| self.room(state, offer(shares), span.away_ns));
         let decision = self.rule.step(begun.elapsed(), span.share_waiting(), room);
@@ -255,7 +260,7 @@ impl Keeping {
                 self.change(false)?;
                 self.report.narrowed += 1;
                 self.report.wide_s += since.elapsed().as_secs_f64();
-                Ok(State::Listening(LOOKS))
+                Ok(State::Listening(LOOKS_AFTER_TRIGGER))
             }
             (_, State::Listening(0..=1)) => Ok(State::Quiet),
             (_, State::Listening(looks)) => Ok(State::Listening(looks - 1)),
@@ -263,18 +268,18 @@ impl Keeping {
         }
     }
 
-    /// Whether home has room: for more while the group is there, for all of it that is away when it is let out.
+    /// Whether home has room: for more while the group is there, for all of it that is away when it is released.
     fn room(&mut self, state: State, offer: f64, away_ns: u64) -> bool {
         let seconds = self
             .looked
             .replace(Instant::now())
-            .map_or(SAMPLE, |then| then.elapsed())
+            .map_or(LOOK_INTERVAL, |then| then.elapsed())
             .as_secs_f64();
         let away = away_ns as f64 * 1e-9 / seconds.max(1e-3);
         offer
             >= match state {
-                State::Wide(_) => FULL.max(away - SPARE),
-                State::Quiet | State::Listening(_) => FULL,
+                State::Wide(_) => FULL_OFFER_CPUS.max(away - SPARE_CPUS),
+                State::Quiet | State::Listening(_) => FULL_OFFER_CPUS,
             }
     }
 

@@ -28,7 +28,7 @@ struct Newcomer {
 
 /// Where a thread's mask comes from.
 enum Origin {
-    /// It was made by a thread of these masks, at home or not.
+    /// It was made by a thread of these masks, on the preferred node or not.
     Inherited(usize, Place),
     /// It asked for it, and has these masks from now on.
     Own(usize),
@@ -54,14 +54,14 @@ impl Kept {
             pid,
             Process::new(&stat, born.is_some().then_some(stat.id.start)),
         );
-        self.strangers.remove(&pid);
+        self.ignored.remove(&pid);
         if self.options.children && self.cgroup.is_none() && self.orphans_except.is_none() {
             // Whoever is there already was not made by one that is kept; the clock of starts is too coarse to tell.
             let tids = tasks::threads(pid).unwrap_or_default();
             let children = tids
                 .into_iter()
                 .flat_map(|tid| tasks::children(pid, tid).unwrap_or_default());
-            self.strangers
+            self.ignored
                 .extend(children.filter(|child| !self.processes.contains_key(child)));
         }
         self.note_sessions();
@@ -71,12 +71,12 @@ impl Kept {
         if adopted.is_err() || self.processes[&pid].threads.is_empty() {
             self.let_go(pid);
         } else {
-            self.said.processes += 1;
+            self.counts.processes += 1;
             self.follow_home(pid);
-            tracing::info!(pid, node = self.said.node.0, "keep process");
+            tracing::info!(pid, node = self.counts.node.0, "keep process");
         }
         if let Err(error) = &adopted {
-            tracing::warn!(pid, node = self.said.node.0, reason = %error, "process not kept");
+            tracing::warn!(pid, node = self.counts.node.0, reason = %error, "process not kept");
         }
         adopted
     }
@@ -95,7 +95,7 @@ impl Kept {
     /// Until no thread is found that a thread not narrowed yet has made.
     fn adopt_threads(&mut self, pid: i32, born: Option<usize>) -> Result<(), KeeperError> {
         let mut elsewhere = None;
-        let (listed, counted) = (self.said.left_in_peace.len(), self.said.left_in_peace_count);
+        let (listed, counted) = (self.counts.skipped.len(), self.counts.skipped_count);
         loop {
             let tids = tasks::threads(pid).map_err(|error| of_process(pid, &error))?;
             let new: Vec<i32> = tids
@@ -121,8 +121,8 @@ impl Kept {
         match elsewhere {
             Some(own) if !kept => {
                 // Refused as a whole, and perhaps asked for again and again.
-                self.said.left_in_peace.truncate(listed);
-                self.said.left_in_peace_count = counted;
+                self.counts.skipped.truncate(listed);
+                self.counts.skipped_count = counted;
                 let other = tasks::stat(pid)
                     .ok()
                     .and_then(|stat| self.lease.confined_by(stat.id, pid));
@@ -176,7 +176,7 @@ impl Kept {
                 Origin::Chosen {
                     elsewhere: is_elsewhere,
                 } => {
-                    self.leave_in_peace(tid, pid, mask.clone());
+                    self.skip(tid, pid, mask.clone());
                     elsewhere = elsewhere.or(is_elsewhere.then_some(mask));
                 }
                 // It ended before it was put on record.
@@ -195,7 +195,7 @@ impl Kept {
                 set => set.map_err(|error| of_process(pid, &error))?,
             }
             tracing::debug!(tid, pid, new = %self.groups[group].narrow, "confine thread");
-            self.said.narrowed += 1;
+            self.counts.narrowed += 1;
         }
         self.keep(pid, tid, group, Place::Home);
         Ok(())
@@ -269,7 +269,7 @@ impl Kept {
         KeeperError::Elsewhere {
             who,
             own,
-            node: self.said.node,
+            node: self.counts.node,
             home: self.home.clone(),
         }
     }
@@ -367,7 +367,7 @@ impl Kept {
         if self.processes.contains_key(&pid) {
             self.let_go(pid);
         }
-        self.strangers.insert(pid);
+        self.ignored.insert(pid);
     }
 
     /// Keeps a process no longer: its threads get their own masks back.

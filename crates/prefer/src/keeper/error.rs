@@ -3,8 +3,6 @@
 use nearfar_lease::LeaseError;
 use nearfar_machine::{CpuSet, NodeId, NodeSet};
 
-use super::kept::plain;
-
 /// Why somebody is not kept.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
@@ -81,7 +79,7 @@ pub enum KeeperError {
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// The command cannot be started.
-    #[error("cannot start {program}: {}", plain(because))]
+    #[error("cannot start {program}: {}", nearfar_proc::error_text(because))]
     Spawn {
         /// Its name.
         program: String,

@@ -17,11 +17,11 @@ impl Kept {
             .options
             .nodes
             .as_ref()
-            .filter(|_| self.said.looks.is_multiple_of(THOROUGH / 8))
+            .filter(|_| self.counts.looks.is_multiple_of(THOROUGH / 8))
         else {
             return;
         };
-        let file = nodes.join(format!("node{}/cpulist", self.said.node));
+        let file = nodes.join(format!("node{}/cpulist", self.counts.node));
         // A node that has gone, or has no CPU now: its tasks run where the kernel puts them, and it may return.
         let Ok(home) = cpuset::list_in(&file) else {
             return;
@@ -32,10 +32,10 @@ impl Kept {
         }
     }
 
-    /// Those at home run on these CPUs from now on.
+    /// Those on the preferred node run on these CPUs from now on.
     fn move_home(&mut self, home: CpuSet) {
         self.home = home;
-        self.said.cpus = self.home.clone();
+        self.counts.cpus = self.home.clone();
         self.ours.clear();
         for group in 0..self.groups.len() {
             let old = self.groups[group].clone();
@@ -62,7 +62,7 @@ impl Kept {
             };
             for tid in noted {
                 if self
-                    .house
+                    .controller
                     .place(tid)
                     .is_none_or(|place| place == Place::Home)
                 {
@@ -75,7 +75,7 @@ impl Kept {
     fn renew(&mut self, tid: i32, process: i32, group: usize, old: &nearfar_lease::Masks) {
         let Ok(mask) = affinity::get(tid) else { return };
         if !old.is_narrow(tid, &mask, &mut self.cpusets) {
-            return self.leave_in_peace(tid, process, mask);
+            return self.skip(tid, process, mask);
         }
         let masks = &self.groups[group];
         let renewed = if masks.confines() {
@@ -85,9 +85,9 @@ impl Kept {
         };
         // Where its cpuset has none of them, the kernel still has the earlier ones.
         if renewed.is_ok() {
-            self.house.remove(tid);
+            self.controller.remove(tid);
             if self.groups[group].confines() {
-                self.house.put(tid, Place::Home);
+                self.controller.put(tid, Place::Home);
             }
         }
     }

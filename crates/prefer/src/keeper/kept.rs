@@ -14,16 +14,16 @@ use nearfar_proc::{affinity, tasks};
 
 use super::lineage::Lineage;
 use super::observer::Observer;
-use super::report::{KeeperReport, LISTED, LeftInPeace, cpu_time};
+use super::report::{KeeperReport, LISTED, SkippedTask, cpu_time};
 use super::{KeeperError, KeeperOptions, Memory, Mover, OpenProcess, Targets, home_of};
 use crate::cgroup::members;
 use crate::idle::IdleTime;
-use crate::rule::{House, Place};
+use crate::rule::{NodeController, Place};
 
 /// A thread, and what it had done at the last look.
 pub(super) struct Thread {
     pub(super) process: i32,
-    /// Which masks; none for one that is left in peace.
+    /// Which masks; none for one that is skipped.
     pub(super) group: Option<usize>,
     pub(super) before: Option<RunTime>,
     /// Whether it ran between the last two looks.
@@ -31,7 +31,7 @@ pub(super) struct Thread {
     /// How long it had run when its children were read: who has not run since has made none.
     pub(super) children_at: Option<u64>,
     pub(super) files: OpenTask,
-    /// The mask that was found to be ours in its cpuset at the last look, as the kernel gives it, and whether at home.
+    /// The mask that was found to be ours in its cpuset at the last look, as the kernel gives it, and whether on the preferred node.
     pub(super) seen: Option<(bool, Vec<libc::c_ulong>)>,
     /// What its cpuset allowed when it was taken in, where a change of that replaces its mask (before Linux 6.2).
     pub(super) cpuset: Option<CpuSet>,
@@ -62,18 +62,18 @@ pub(super) struct Kept {
     pub(super) threads: BTreeMap<i32, Thread>,
     pub(super) processes: BTreeMap<i32, Process>,
     pub(super) groups: Vec<Masks>,
-    pub(super) house: House,
+    pub(super) controller: NodeController,
     pub(super) idle: IdleTime,
     pub(super) begun: Instant,
     pub(super) last_look: Instant,
-    pub(super) said: KeeperReport,
+    pub(super) counts: KeeperReport,
     pub(super) mover: Option<Mover>,
     pub(super) cgroup: Option<PathBuf>,
     /// Children of this very process that are not kept: there before the keeper, or somebody's business.
     pub(super) orphans_except: Option<BTreeSet<i32>>,
     /// Processes that were looked at and are not kept.
-    pub(super) strangers: BTreeSet<i32>,
-    pub(super) births: ForkWatch,
+    pub(super) ignored: BTreeSet<i32>,
+    pub(super) forks: ForkWatch,
     /// Whether the next look lists processes and threads though nobody was made since this one.
     pub(super) unsettled: bool,
     /// This very process, for the orphans it is given.
@@ -144,8 +144,8 @@ impl Kept {
         let now = Instant::now();
         let me = std::process::id().cast_signed();
         Ok(Self {
-            house: House::new(options.rule),
-            said: nothing_yet(node, &home, lease.is_guarded()),
+            controller: NodeController::new(options.rule),
+            counts: nothing_yet(node, &home, lease.is_guarded()),
             options,
             home,
             threads: BTreeMap::new(),
@@ -157,8 +157,8 @@ impl Kept {
             mover,
             cgroup: None,
             orphans_except: None,
-            strangers: BTreeSet::new(),
-            births: ForkWatch::default(),
+            ignored: BTreeSet::new(),
+            forks: ForkWatch::default(),
             unsettled: true,
             me: OpenTask::new(me, me),
             asker: affinity::Asker::default(),
@@ -208,9 +208,9 @@ impl Kept {
             process.groups.insert(group);
             process.threads.insert(tid);
         }
-        self.said.threads += 1;
+        self.counts.threads += 1;
         if self.groups[group].confines() {
-            self.house.put(tid, place);
+            self.controller.put(tid, place);
         }
         let cpuset = (!self.cpusets.keeps_requests())
             .then(|| self.cpusets.allowed(tid))
@@ -221,18 +221,18 @@ impl Kept {
     }
 
     /// From now on this thread is not.
-    pub(super) fn leave_in_peace(&mut self, tid: i32, pid: i32, cpus: CpuSet) {
+    pub(super) fn skip(&mut self, tid: i32, pid: i32, cpus: CpuSet) {
         tracing::info!(tid, pid, old = %cpus, reason = "it has an affinity of its own", "thread skipped");
-        self.house.remove(tid);
+        self.controller.remove(tid);
         self.note_chosen(pid, tid, &cpus);
         self.threads.insert(tid, Thread::new(pid, tid, None));
         if let Some(process) = self.processes.get_mut(&pid) {
             process.threads.insert(tid);
         }
-        self.said.left_in_peace_count += 1;
-        if self.said.left_in_peace.len() < LISTED {
+        self.counts.skipped_count += 1;
+        if self.counts.skipped.len() < LISTED {
             let name = tasks::name(tid).unwrap_or_default().to_text();
-            self.said.left_in_peace.push(LeftInPeace {
+            self.counts.skipped.push(SkippedTask {
                 tid,
                 pid,
                 name,
@@ -242,13 +242,13 @@ impl Kept {
     }
 
     pub(super) fn paused(&mut self, pause: Duration) {
-        self.said.longest_pause_s = self.said.longest_pause_s.max(pause.as_secs_f64());
+        self.counts.longest_pause_s = self.counts.longest_pause_s.max(pause.as_secs_f64());
     }
 
     /// The CPU time that the calling thread, which does nothing but keep, took since this was asked for last.
     pub(super) fn spent(&mut self) -> Duration {
         let spent = cpu_time();
-        self.said.cpu_s = spent.as_secs_f64();
+        self.counts.cpu_s = spent.as_secs_f64();
         spent.saturating_sub(std::mem::replace(&mut self.spent, spent))
     }
 
@@ -297,7 +297,7 @@ impl Kept {
     }
 
     pub(super) fn report(&self) -> KeeperReport {
-        let mut report = self.said.clone();
+        let mut report = self.counts.clone();
         report.seconds = self.begun.elapsed().as_secs_f64();
         let kept = || {
             self.threads
@@ -306,7 +306,7 @@ impl Kept {
         };
         report.threads_now = kept().count() as u64;
         report.out_now = kept()
-            .filter(|(tid, _)| self.house.place(**tid) == Some(Place::Anywhere))
+            .filter(|(tid, _)| self.controller.place(**tid) == Some(Place::Anywhere))
             .count() as u64;
         report.nothing_to_narrow =
             !self.groups.is_empty() && !self.groups.iter().any(Masks::confines);
@@ -341,8 +341,8 @@ fn nothing_yet(node: NodeId, home: &CpuSet, guarded: bool) -> KeeperReport {
         narrowed: 0,
         widened: 0,
         out_now: 0,
-        left_in_peace: Vec::new(),
-        left_in_peace_count: 0,
+        skipped: Vec::new(),
+        skipped_count: 0,
         guarded,
         memory: None,
     }
@@ -354,23 +354,14 @@ fn counts_waits() -> Result<(), KeeperError> {
     let because = match tasks::own_run_time() {
         Ok(time) if time.starts > 0 => return Ok(()),
         Ok(_) => "it says that this thread never ran".to_owned(),
-        Err(error) => plain(&error),
+        Err(error) => nearfar_proc::error_text(&error),
     };
     Err(KeeperError::NoWaits { because })
 }
 
-/// The system's own words, without Rust's "(os error 3)".
-pub(super) fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
-}
-
 /// What the system said of a process.
 pub(super) fn of_process(pid: i32, error: &io::Error) -> KeeperError {
-    let because = plain(error);
+    let because = nearfar_proc::error_text(error);
     match error.kind() {
         _ if is_gone(error) => KeeperError::NoProcess { pid, ended: false },
         io::ErrorKind::PermissionDenied => KeeperError::Process {

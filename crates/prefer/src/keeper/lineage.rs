@@ -46,7 +46,7 @@ impl Lineage {
         self.made.keys().copied().collect()
     }
 
-    /// From now on, makers that are not known by now are strangers: one may be kept from now on.
+    /// From now on, makers that are not known by now are ignored: one may be kept from now on.
     pub(super) fn close(&mut self) {
         self.open.clear();
     }
@@ -91,7 +91,7 @@ impl Kept {
             }
         }
         self.observe_new_cpus();
-        if self.said.looks.is_multiple_of(THOROUGH) {
+        if self.counts.looks.is_multiple_of(THOROUGH) {
             self.lineage.made.retain(|&tid, _| tasks::stat(tid).is_ok());
         }
     }
@@ -102,7 +102,7 @@ impl Kept {
         let Some(observer) = &self.lineage.observer else {
             return;
         };
-        if self.said.looks.is_multiple_of(THOROUGH / 8)
+        if self.counts.looks.is_multiple_of(THOROUGH / 8)
             && !online.is_empty()
             && !online.is_subset(observer.cpus())
         {
@@ -131,7 +131,7 @@ impl Kept {
             if thread.group.is_some()
                 && let Ok(mask) = affinity::get(tid)
             {
-                self.leave_in_peace(tid, process, mask);
+                self.skip(tid, process, mask);
             }
         } else if let Some(group) = self.lineage.made.get_mut(&tid) {
             *group = None;
@@ -148,7 +148,7 @@ impl Kept {
             }
             return;
         };
-        let (group, place) = (former.group, self.house.place(before));
+        let (group, place) = (former.group, self.controller.place(before));
         self.forget(before);
         self.becomes(now, group, place);
     }
@@ -160,18 +160,18 @@ impl Kept {
         };
         let Ok(mask) = affinity::get(tid) else { return };
         let Some(group) = group else {
-            return self.leave_in_peace(tid, process, mask);
+            return self.skip(tid, process, mask);
         };
         if self.note(group, &[(process, tid)]).is_err() {
             return;
         }
         let place = place.or_else(|| self.place_of(tid, &mask, group));
-        self.house.remove(tid);
+        self.controller.remove(tid);
         if let Some(thread) = self.threads.get_mut(&tid) {
             (thread.group, thread.before, thread.moving) = (Some(group), None, true);
         }
         if let Some(place) = place.filter(|_| self.groups[group].confines()) {
-            self.house.put(tid, place);
+            self.controller.put(tid, place);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One look: who went, who set its own mask, who waits; and what follows from it.
 //!
-//! Of a thread that is at home and runs it costs two system calls, of one that sleeps one.
+//! Of a thread that is on the preferred node and runs it costs two system calls, of one that sleeps one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use nearfar_proc::affinity;
 use nearfar_proc::tasks::is_gone;
 
 use super::kept::{Kept, Thread};
-use super::pace::Mood;
+use super::pace::Load;
 use crate::rule::{Decision, Look, Place, Sample, offer};
 
 /// Every so many looks also what gives no sign of a change is looked at.
@@ -19,25 +19,28 @@ pub(super) const THOROUGH: u64 = 64;
 
 impl Kept {
     /// Looks, decides, does. What cannot be read is gone or will be read the next time.
-    pub(super) fn look(&mut self) -> Mood {
+    pub(super) fn look(&mut self) -> Load {
         let now = Instant::now();
         let passed = now
             .duration_since(self.last_look)
             .max(Duration::from_millis(1));
         self.last_look = now;
         // Before anybody is looked at: who is made later is found by the next look.
-        let births = self.births.any();
+        let forks = self.forks.any();
         self.observe();
         self.rehome();
         let samples = self.samples(passed);
-        let known = self.said.threads;
-        self.newcomers(births);
-        let mood = match (self.house.suffer(&samples), self.house.is_anybody_out()) {
-            (true, _) => Mood::Waiting,
-            (false, true) => Mood::Out,
-            (false, false) => Mood::Calm,
+        let known = self.counts.threads;
+        self.newcomers(forks);
+        let load = match (
+            self.controller.is_contended(&samples),
+            self.controller.has_released(),
+        ) {
+            (true, _) => Load::Contended,
+            (false, true) => Load::Spilled,
+            (false, false) => Load::Idle,
         };
-        let offer = if mood == Mood::Calm && known == self.said.threads {
+        let offer = if load == Load::Idle && known == self.counts.threads {
             // What was idle before now says nothing of the time in which it will matter: when somebody waits, or may at
             // the next look because somebody is new.
             self.idle.begin_anew();
@@ -50,15 +53,15 @@ impl Kept {
             offer,
             samples,
         };
-        for (tid, decision) in self.house.step(&look) {
+        for (tid, decision) in self.controller.step(&look) {
             self.carry_out(tid, decision);
         }
         self.tidy();
-        self.said.looks += 1;
-        mood
+        self.counts.looks += 1;
+        load
     }
 
-    /// What each kept thread did since the last look, as parts of the time. Who set its own mask is left in peace here.
+    /// What each kept thread did since the last look, as parts of the time. Who set its own mask is skipped here.
     fn samples(&mut self, passed: Duration) -> BTreeMap<i32, Sample> {
         let mut samples = BTreeMap::new();
         let tids: Vec<i32> = self.threads.keys().copied().collect();
@@ -90,13 +93,13 @@ impl Kept {
             self.gone(process);
             return Ok(None);
         }
-        let Some(place) = self.house.place(tid) else {
+        let Some(place) = self.controller.place(tid) else {
             return Ok(None);
         };
         // Who sleeps sets nothing; what others set for it is found when it runs, or in some seconds.
-        let check = ran || self.said.looks.is_multiple_of(THOROUGH / 4);
+        let check = ran || self.counts.looks.is_multiple_of(THOROUGH / 4);
         if check && let Some(mask) = self.foreign_mask(tid, group, place)? {
-            self.leave_in_peace(tid, process, mask);
+            self.skip(tid, process, mask);
             return Ok(None);
         }
         let Some(thread) = self.threads.get_mut(&tid) else {
@@ -210,7 +213,7 @@ impl Kept {
             Place::Anywhere
         };
         if let Ok(Some(mask)) = self.foreign_mask(tid, group, before) {
-            return self.leave_in_peace(tid, process, mask);
+            return self.skip(tid, process, mask);
         }
         // What is set by others in this moment is not seen.
         let done = match decision {
@@ -220,22 +223,22 @@ impl Kept {
         match (done, decision) {
             (Ok(()), Decision::Widen) => {
                 tracing::debug!(tid, pid = process, new = %masks.own, reason = "the node is full", "release thread");
-                self.said.widened += 1;
+                self.counts.widened += 1;
             }
             (Ok(()), Decision::Narrow) => {
                 tracing::debug!(tid, pid = process, new = %masks.narrow, "confine thread again");
-                self.said.narrowed += 1;
+                self.counts.narrowed += 1;
                 self.follow_home(process);
             }
             (Err(error), _) if is_gone(&error) => self.ended(tid),
             // Its cpuset allows none of the node's CPUs now. It may do so again.
             (Err(error), Decision::Narrow) if error.raw_os_error() == Some(libc::EINVAL) => {
-                self.house.put(tid, Place::Anywhere);
+                self.controller.put(tid, Place::Anywhere);
             }
             // It belongs to somebody else now.
             (Err(_), _) => {
                 let cpus = affinity::get(tid).unwrap_or_default();
-                self.leave_in_peace(tid, process, cpus);
+                self.skip(tid, process, cpus);
             }
         }
     }

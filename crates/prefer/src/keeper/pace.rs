@@ -10,13 +10,13 @@ use std::time::Duration;
 
 /// What a look found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Mood {
-    /// All at home, nobody waits.
-    Calm,
-    /// Somebody was let out, and may come home.
-    Out,
-    /// Somebody waits, and may have to leave.
-    Waiting,
+pub(super) enum Load {
+    /// All threads are on the node and none waits.
+    Idle,
+    /// Some thread is released and may be confined again.
+    Spilled,
+    /// Some thread waits and may have to be released.
+    Contended,
 }
 
 /// When looks are due.
@@ -31,29 +31,29 @@ pub(super) struct Pace {
 }
 
 /// The part of a CPU that looks may take.
-const PART: f64 = 1.0 / 120.0;
+const MAX_CPU_PART: f64 = 1.0 / 120.0;
 /// The same in the seconds in which it matters most.
-const HURRIED: f64 = 1.0 / 30.0;
+const MAX_CPU_PART_CONTENDED: f64 = 1.0 / 30.0;
 /// Now and then a look is dear by accident (a hypervisor takes the CPU away): in seconds.
-const SPARED: f64 = 0.03;
+const MAX_CREDIT_S: f64 = 0.03;
 /// The first looks are, and they matter: who is too many at the start leaves after the fourth. In an emulated guest of four
 /// busy CPUs on a host of two they took more than 0.2 s together, on hardware a hundredth of that. In seconds.
-const GIVEN: f64 = 0.5;
+const START_CREDIT_S: f64 = 0.5;
 /// So many are the first.
-const FIRST: u32 = 20;
+const START_LOOKS: u32 = 20;
 /// So many calm looks, and they become rarer.
-const CALM: u32 = 10;
+const IDLE_LOOKS: u32 = 10;
 /// After so many looks that found somebody waiting, haste has not helped.
-const HASTE: u32 = 20;
-/// Whoever looks more rarely keeps nobody.
-pub(super) const LONGEST: Duration = Duration::from_secs(2);
+const MAX_HURRIED_LOOKS: u32 = 20;
+/// A keeper that looks more rarely keeps no task in place.
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 impl Pace {
     /// Looks that are cheap are so far apart, and twice as far where all is calm.
     pub(super) fn new(interval: Duration) -> Self {
         Self {
             interval,
-            credit: GIVEN,
+            credit: START_CREDIT_S,
             looks: 0,
             calm: 0,
             waiting: 0,
@@ -61,35 +61,35 @@ impl Pace {
     }
 
     /// How long to wait after a look that took `cost` of CPU time and began `passed` after the one before.
-    pub(super) fn after(&mut self, mood: Mood, passed: Duration, cost: Duration) -> Duration {
-        self.calm = if mood == Mood::Calm {
+    pub(super) fn after(&mut self, load: Load, passed: Duration, cost: Duration) -> Duration {
+        self.calm = if load == Load::Idle {
             self.calm.saturating_add(1)
         } else {
             0
         };
-        self.waiting = if mood == Mood::Waiting {
+        self.waiting = if load == Load::Contended {
             self.waiting.saturating_add(1)
         } else {
             0
         };
-        let part = if (1..=HASTE).contains(&self.waiting) {
-            HURRIED
+        let part = if (1..=MAX_HURRIED_LOOKS).contains(&self.waiting) {
+            MAX_CPU_PART_CONTENDED
         } else {
-            PART
+            MAX_CPU_PART
         };
         self.looks = self.looks.saturating_add(1);
-        if self.looks == FIRST {
-            self.credit = self.credit.min(SPARED);
+        if self.looks == START_LOOKS {
+            self.credit = self.credit.min(MAX_CREDIT_S);
         }
-        let earned = (passed.as_secs_f64() * part).min((SPARED - self.credit).max(0.0));
+        let earned = (passed.as_secs_f64() * part).min((MAX_CREDIT_S - self.credit).max(0.0));
         self.credit += earned - cost.as_secs_f64();
-        let interval = if self.calm > CALM {
+        let interval = if self.calm > IDLE_LOOKS {
             2 * self.interval
         } else {
             self.interval
         };
         let paid = Duration::try_from_secs_f64(-self.credit / part).unwrap_or_default();
-        interval.max(paid.min(LONGEST))
+        interval.max(paid.min(MAX_PAUSE))
     }
 }
 
@@ -104,13 +104,13 @@ mod tests {
     #[test]
     fn cheap_looks_keep_to_the_interval_and_calm_ones_to_twice_as_much() {
         let mut pace = Pace::new(INTERVAL);
-        let look = |pace: &mut Pace, mood| pace.after(mood, INTERVAL, Duration::from_micros(100));
+        let look = |pace: &mut Pace, load| pace.after(load, INTERVAL, Duration::from_micros(100));
         assert_eq!(
-            (0..10).map(|_| look(&mut pace, Mood::Calm)).max(),
+            (0..10).map(|_| look(&mut pace, Load::Idle)).max(),
             Some(INTERVAL)
         );
-        assert_eq!(look(&mut pace, Mood::Calm), 2 * INTERVAL);
-        assert_eq!(look(&mut pace, Mood::Waiting), INTERVAL);
+        assert_eq!(look(&mut pace, Load::Idle), 2 * INTERVAL);
+        assert_eq!(look(&mut pace, Load::Contended), INTERVAL);
     }
 
     #[test]
@@ -118,36 +118,36 @@ mod tests {
         let mut pace = Pace::new(INTERVAL);
         for _ in 0..9 {
             assert_eq!(
-                pace.after(Mood::Waiting, INTERVAL, Duration::from_millis(50)),
+                pace.after(Load::Contended, INTERVAL, Duration::from_millis(50)),
                 INTERVAL
             );
         }
         for _ in 0..1000 {
-            pace.after(Mood::Calm, INTERVAL, Duration::ZERO);
+            pace.after(Load::Idle, INTERVAL, Duration::ZERO);
         }
         assert_eq!(
-            pace.after(Mood::Out, INTERVAL, Duration::from_millis(25)),
+            pace.after(Load::Spilled, INTERVAL, Duration::from_millis(25)),
             INTERVAL
         );
         assert!(
-            pace.after(Mood::Out, INTERVAL, Duration::from_millis(25)) > Duration::from_secs(1)
+            pace.after(Load::Spilled, INTERVAL, Duration::from_millis(25)) > Duration::from_secs(1)
         );
     }
 
     proptest! {
         #[test]
-        fn looks_never_take_more_than_their_part(costs in prop::collection::vec(0_u64..16_000, 100..200), mood in 0..3_u8) {
-            let mood = [Mood::Calm, Mood::Out, Mood::Waiting][usize::from(mood)];
+        fn looks_never_take_more_than_their_part(costs in prop::collection::vec(0_u64..16_000, 100..200), load in 0..3_u8) {
+            let load = [Load::Idle, Load::Spilled, Load::Contended][usize::from(load)];
             let mut pace = Pace::new(INTERVAL);
             let (mut passed, mut all, mut spent) = (INTERVAL, Duration::ZERO, Duration::ZERO);
             for cost in costs.iter().map(|&cost| Duration::from_micros(cost)) {
                 all += passed;
                 spent += cost;
-                passed = pace.after(mood, passed, cost);
-                prop_assert!(passed >= INTERVAL && passed <= LONGEST.max(2 * INTERVAL));
+                passed = pace.after(load, passed, cost);
+                prop_assert!(passed >= INTERVAL && passed <= MAX_PAUSE.max(2 * INTERVAL));
             }
-            let hurried = if mood == Mood::Waiting { f64::from(HASTE) * 0.5 * HURRIED } else { 0.0 };
-            let most = (all + passed).as_secs_f64() * PART + GIVEN + hurried;
+            let hurried = if load == Load::Contended { f64::from(MAX_HURRIED_LOOKS) * 0.5 * MAX_CPU_PART_CONTENDED } else { 0.0 };
+            let most = (all + passed).as_secs_f64() * MAX_CPU_PART + START_CREDIT_S + hurried;
             prop_assert!(spent.as_secs_f64() <= most + 1e-6, "{spent:?} of {all:?}");
         }
     }

@@ -33,14 +33,14 @@ pub struct KeeperReport {
     pub threads_now: u64,
     /// How often a thread was confined to the node, at the begin and when it came back.
     pub narrowed: u64,
-    /// How often a thread was let out.
+    /// How often a thread was released.
     pub widened: u64,
     /// Threads that run anywhere now.
     pub out_now: u64,
-    /// Threads that set their own affinity, or had it set, and were left in peace from then on.
-    pub left_in_peace: Vec<LeftInPeace>,
+    /// Threads that set their own affinity, or had it set, and were skipped from then on.
+    pub skipped: Vec<SkippedTask>,
     /// The same in numbers; the list holds the first hundred.
-    pub left_in_peace_count: u64,
+    pub skipped_count: u64,
     /// Whether a guard stands by that puts the masks back at once if the keeper is killed.
     pub guarded: bool,
     /// Memory that followed, where that was asked for.
@@ -50,7 +50,7 @@ pub struct KeeperReport {
 
 /// A thread that has chosen for itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct LeftInPeace {
+pub struct SkippedTask {
     /// Its number.
     pub tid: i32,
     /// Its process.
@@ -124,18 +124,15 @@ impl fmt::Display for KeeperReport {
             processes,
             seconds,
             widened,
-            left_in_peace_count,
+            skipped_count,
             ..
         } = self;
         write!(
             f,
-            "{threads} threads of {processes} processes in {seconds:.0} s, let out {widened} times"
+            "{threads} threads of {processes} processes in {seconds:.0} s, released {widened} times"
         )?;
-        if *left_in_peace_count > 0 {
-            write!(
-                f,
-                ", {left_in_peace_count} left in peace with a mask of their own"
-            )?;
+        if *skipped_count > 0 {
+            write!(f, ", {skipped_count} skipped with a mask of their own")?;
         }
         write!(f, "; {:.2} % of a CPU for it", 100.0 * self.cpu_share())
     }

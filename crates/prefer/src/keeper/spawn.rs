@@ -1,4 +1,4 @@
-//! A command that is at home from its first instruction on.
+//! A command that is on the preferred node from its first instruction on.
 
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt as _;
@@ -55,7 +55,7 @@ impl Keeper {
         kept.orphans_except
             .get_or_insert_default()
             .insert(child.id().cast_signed());
-        kept.said.narrowed += u64::from(kept.groups[group].confines());
+        kept.counts.narrowed += u64::from(kept.groups[group].confines());
         // Its first system call set the narrow mask, which is no choice of the program.
         kept.observe();
         let adopted = kept.adopt(child.id().cast_signed(), Some(group));

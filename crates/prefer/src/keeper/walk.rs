@@ -11,20 +11,20 @@ use super::look::THOROUGH;
 use crate::cgroup::members;
 
 impl Kept {
-    /// Threads and processes that came and went. `births`: whether anybody was made on this machine since the last look.
-    pub(super) fn newcomers(&mut self, births: bool) {
-        let due = births || self.unsettled || self.said.looks.is_multiple_of(THOROUGH);
+    /// Threads and processes that came and went. `forks`: whether anybody was made on this machine since the last look.
+    pub(super) fn newcomers(&mut self, forks: bool) {
+        let due = forks || self.unsettled || self.counts.looks.is_multiple_of(THOROUGH);
         if let Some(group) = self
             .cgroup
             .clone()
-            .filter(|_| due || self.said.looks.is_multiple_of(THOROUGH / 8))
+            .filter(|_| due || self.counts.looks.is_multiple_of(THOROUGH / 8))
         {
             for pid in members::processes(&group).unwrap_or_default() {
                 if !self.processes.contains_key(&pid)
-                    && !self.strangers.contains(&pid)
+                    && !self.ignored.contains(&pid)
                     && self.adopt(pid, None).is_err()
                 {
-                    self.strangers.insert(pid);
+                    self.ignored.insert(pid);
                 }
             }
         }
@@ -35,7 +35,7 @@ impl Kept {
         self.cpusets.refresh();
         // A maker that runs has perhaps not been charged yet for the time in which it made somebody; and what a newcomer
         // has made is not listed in this round.
-        self.unsettled = births;
+        self.unsettled = forks;
         let mut children = Vec::new();
         for pid in self.processes.keys().copied().collect::<Vec<_>>() {
             match self.threads_of(pid) {
@@ -51,17 +51,17 @@ impl Kept {
         children.sort_unstable_by_key(|&(_, child)| child);
         children.dedup_by_key(|&mut (_, child)| child);
         children.retain(|(_, child)| {
-            !self.processes.contains_key(child) && !self.strangers.contains(child)
+            !self.processes.contains_key(child) && !self.ignored.contains(child)
         });
         for (parent, child) in children {
             self.unsettled = true;
             if !self.inherit(parent, child) {
-                self.strangers.insert(child);
+                self.ignored.insert(child);
             }
         }
         // A number that is free may be given to somebody else.
-        if !self.strangers.is_empty() && self.said.looks.is_multiple_of(THOROUGH) {
-            self.strangers.retain(|&pid| tasks::stat(pid).is_ok());
+        if !self.ignored.is_empty() && self.counts.looks.is_multiple_of(THOROUGH) {
+            self.ignored.retain(|&pid| tasks::stat(pid).is_ok());
         }
     }
 
@@ -139,7 +139,7 @@ impl Kept {
         if let Some(process) = process.and_then(|pid| self.processes.get_mut(&pid)) {
             process.threads.remove(&tid);
         }
-        self.house.remove(tid);
+        self.controller.remove(tid);
     }
 
     /// Takes in new threads of a process and forgets those that have ended; whether the process itself lives.
@@ -203,7 +203,7 @@ impl Kept {
             self.gone(child);
             return false;
         }
-        self.said.processes += 1;
+        self.counts.processes += 1;
         self.follow_home(child);
         true
     }

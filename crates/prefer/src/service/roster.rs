@@ -16,7 +16,7 @@ use nearfar_proc::{cgroup, tasks};
 
 use crate::config::Rule;
 use crate::keeper::OpenProcess;
-use crate::matching::{Looks, matching};
+use crate::matching::{TaskAttributes, matching};
 
 /// Rounds in which a process is looked at every time.
 const YOUNG: u64 = 4;
@@ -76,7 +76,7 @@ pub struct Found {
 /// What one look at a process told.
 struct Seen {
     start: u64,
-    looks: Looks,
+    attributes: TaskAttributes,
 }
 
 impl Roster {
@@ -110,7 +110,7 @@ impl Roster {
             if entry.rule.is_some() {
                 continue;
             }
-            if matching(rules, &seen.looks).is_empty() {
+            if matching(rules, &seen.attributes).is_empty() {
                 continue;
             }
             // It may have been another process by the time its later files were read: what is kept is what was opened, and
@@ -122,13 +122,13 @@ impl Roster {
                 Some(again) if again.start == seen.start => seen = again,
                 _ => continue,
             }
-            let mut matching = matching(rules, &seen.looks).into_iter();
+            let mut matching = matching(rules, &seen.attributes).into_iter();
             if let Some(rule) = matching.next() {
                 entry.rule = Some(rule);
                 found.push(Found {
                     pid,
                     process,
-                    name: seen.looks.name,
+                    name: seen.attributes.name,
                     rule,
                     also: matching.collect(),
                 });
@@ -174,27 +174,27 @@ fn look(pid: i32, rules: &[Rule]) -> Option<Seen> {
     let (stat, name) = tasks::stat_with_name(pid).ok()?;
     let me = std::process::id().cast_signed();
     let passed_over = stat.is_ended() || stat.is_kernel_thread() || pid == me || stat.parent == me;
-    let mut looks = Looks {
+    let mut attributes = TaskAttributes {
         name: name.to_text(),
-        ..Looks::default()
+        ..TaskAttributes::default()
     };
     if !passed_over && rules.iter().any(|rule| rule.tasks.command.is_some()) {
-        looks.executable = tasks::executable(pid).ok().map(|path| executable(&path));
+        attributes.executable = tasks::executable(pid).ok().map(|path| executable(&path));
     }
     if !passed_over
         && rules
             .iter()
             .any(|rule| rule.tasks.cgroup.is_some() || rule.tasks.unit.is_some())
     {
-        looks.groups = groups(&tasks::groups(pid).unwrap_or_default());
+        attributes.groups = groups(&tasks::groups(pid).unwrap_or_default());
     }
     if passed_over {
         // Seen, so that it is not looked at in every round, and like nothing that a rule can match.
-        looks = Looks::default();
+        attributes = TaskAttributes::default();
     }
     Some(Seen {
         start: stat.id.start,
-        looks,
+        attributes,
     })
 }
 

@@ -7,7 +7,7 @@ use super::times;
 use crate::layout::{heading, paragraph, whole};
 use crate::style::{Role, Style};
 
-/// How a group was kept through its cpuset, how often it was let out, what that cost.
+/// How a group was kept through its cpuset, how often it was released, what that cost.
 pub fn table(
     group: &str,
     how: &str,
@@ -27,9 +27,9 @@ pub fn table(
     say(
         Role::Plain,
         &match report.widened {
-            0 => "it never had to be let out".to_owned(),
+            0 => "it never had to be released".to_owned(),
             often => format!(
-                "let out {} while the node was full, for {:.1} s",
+                "released {} while the node was full, for {:.1} s",
                 times(often),
                 report.wide_s
             ),
@@ -77,7 +77,7 @@ mod tests {
             &Style::default(),
         );
         assert!(
-            text.contains("let out 2 times while the node was full, for 4.0 s"),
+            text.contains("released 2 times while the node was full, for 4.0 s"),
             "{text}"
         );
         assert!(text.contains("the keeper took 0.20 % of a CPU"), "{text}");
@@ -95,7 +95,8 @@ mod tests {
             &Style::default(),
         );
         assert!(
-            text.contains("never had to be let out") && text.contains("told to: the group is gone"),
+            text.contains("never had to be released")
+                && text.contains("told to: the group is gone"),
             "{text}"
         );
     }

@@ -20,7 +20,7 @@ use nearfar_machine::CpuSet;
 use crate::cpuset::Cpusets;
 use crate::masks::Masks;
 use crate::record::Header;
-use crate::{Fate, Undone};
+use crate::{UndoStatus, Undone};
 use nearfar_proc::affinity;
 use nearfar_proc::error_text;
 use nearfar_proc::{Stat, TaskId, tasks};
@@ -46,7 +46,7 @@ pub(crate) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
     let records = Records::of(groups, lease);
     let mut settling = SETTLING.iter();
     for _ in 0..MAX_PASSES {
-        let kin = Kin::find(&records);
+        let kin = Descendants::find(&records);
         if kin.put_back(&mut cpusets, &mut outcome) {
             settling = SETTLING.iter();
             continue;
@@ -57,29 +57,29 @@ pub(crate) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
         sleep(wait);
     }
     let mut undone = Vec::new();
-    let mut say = |count: usize, what: &str, fate: Fate| {
+    let mut say = |count: usize, what: &str, status: UndoStatus| {
         if count > 0 {
             let threads = if count == 1 { "thread" } else { "threads" };
             undone.push(Undone {
                 subject: format!("{count} {threads} {what}"),
-                fate,
+                status,
             });
         }
     };
     say(
         outcome.put_back.len(),
         "that had been confined",
-        Fate::PutBack,
+        UndoStatus::PutBack,
     );
     for (mask, count) in outcome.not_ours {
         say(
             count,
             "with a mask of their own",
-            Fate::NotOurs { now: mask },
+            UndoStatus::NotOurs { now: mask },
         );
     }
     if let Some(because) = outcome.failed {
-        say(1, "or more", Fate::Failed { because });
+        say(1, "or more", UndoStatus::Failed { because });
     }
     undone
 }
@@ -89,7 +89,7 @@ pub(crate) fn confines(groups: &[Masks], lease: &Header, task: TaskId, process: 
     let records = Records::of(groups, lease);
     match records.of_thread(task) {
         Some(noted) => records.groups[noted.newest()].confines(),
-        None => Kin::find(&records)
+        None => Descendants::find(&records)
             .processes
             .get(&process)
             .is_some_and(|groups| !groups.is_empty()),
@@ -223,12 +223,12 @@ impl<'a> Records<'a> {
 }
 
 /// The processes that belong to threads on record, each with what its threads can have inherited.
-struct Kin<'a> {
+struct Descendants<'a> {
     records: &'a Records<'a>,
     processes: HashMap<i32, Inherited>,
 }
 
-impl<'a> Kin<'a> {
+impl<'a> Descendants<'a> {
     fn find(records: &'a Records<'a>) -> Self {
         let processes = tasks::processes().unwrap_or_default();
         let mut alive: Vec<Stat> = processes

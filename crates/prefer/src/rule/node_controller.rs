@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Decision, FULL, Place, Rule, RuleOptions};
+use super::{Decision, FULL_OFFER_CPUS, Place, Rule, RuleOptions};
 
 /// What was seen of one thread since the last look.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -29,7 +29,7 @@ pub struct Look {
 
 /// What is remembered of all threads.
 #[derive(Clone, PartialEq, Debug)]
-pub struct House {
+pub struct NodeController {
     options: RuleOptions,
     rules: BTreeMap<i32, Rule>,
 }
@@ -46,7 +46,7 @@ impl Sample {
     }
 }
 
-impl House {
+impl NodeController {
     /// Without threads.
     pub fn new(options: RuleOptions) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl House {
         self.rules.insert(tid, Rule::new(self.options, place));
     }
 
-    /// A thread that has ended, or is left in peace.
+    /// A thread that has ended, or is skipped.
     pub fn remove(&mut self, tid: i32) {
         self.rules.remove(&tid);
     }
@@ -70,27 +70,27 @@ impl House {
         self.rules.get(&tid).map(Rule::place)
     }
 
-    /// Whether somebody at home waits so much that what the node offers matters: it costs something to find out.
-    pub fn suffer(&self, samples: &BTreeMap<i32, Sample>) -> bool {
+    /// Whether somebody on the preferred node waits so much that what the node offers matters: it costs something to find out.
+    pub fn is_contended(&self, samples: &BTreeMap<i32, Sample>) -> bool {
         let at_home = self
             .rules
             .iter()
             .filter(|(_, rule)| rule.place() == Place::Home);
         at_home
             .filter_map(|(tid, _)| samples.get(tid))
-            .any(|sample| self.suffers(sample))
+            .any(|sample| self.waits_too_long(sample))
     }
 
-    /// Whether somebody was let out. What the node offers matters then, too.
-    pub fn is_anybody_out(&self) -> bool {
+    /// Whether somebody was released. What the node offers matters then, too.
+    pub fn has_released(&self) -> bool {
         self.rules
             .values()
             .any(|rule| rule.place() == Place::Anywhere)
     }
 
     /// A wait that matters: a few per cent of a task that hardly runs cost nothing.
-    fn suffers(&self, sample: &Sample) -> bool {
-        sample.waiting() > TOGETHER * self.options.waiting && sample.waited > TRIFLE
+    fn waits_too_long(&self, sample: &Sample) -> bool {
+        sample.waiting() > THRESHOLD_SHARE * self.options.waiting && sample.waited > MIN_WAIT_CPUS
     }
 
     /// Takes a look and decides.
@@ -116,7 +116,7 @@ impl House {
         decisions
     }
 
-    /// Those at home that have to leave, most suffering first, as many as are too many.
+    /// Those on the preferred node that have to leave, most suffering first, as many as are too many.
     fn surplus(&mut self, look: &Look, offer: f64) -> Vec<(i32, Decision)> {
         let mut suffering = Vec::new();
         let at_home = self
@@ -128,15 +128,15 @@ impl House {
             .collect();
         let waited: f64 = at_home.iter().map(|(_, _, sample)| sample.waited).sum();
         // The kernel's balancing will find it: an idle CPU, or less where less is waited for.
-        let room = offer >= waited.clamp(SCRAP, FULL);
+        let room = offer >= waited.clamp(MIN_OFFER_CPUS, FULL_OFFER_CPUS);
         // Where all of them together lack a CPU, a smaller share of each is reason enough.
-        let weight = if waited - offer >= SURPLUS {
-            1.0 / TOGETHER
+        let weight = if waited - offer >= MIN_SURPLUS_CPUS {
+            1.0 / THRESHOLD_SHARE
         } else {
             1.0
         };
         for (tid, rule, sample) in at_home {
-            let waiting = if sample.waited > TRIFLE {
+            let waiting = if sample.waited > MIN_WAIT_CPUS {
                 weight * sample.waiting()
             } else {
                 0.0
@@ -146,7 +146,7 @@ impl House {
             }
         }
         suffering.sort_by(|one, other| other.2.total_cmp(&one.2));
-        // One that suffers is too many, however the sum is rounded.
+        // One that waits_too_long is too many, however the sum is rounded.
         let surplus = (waited - offer).round().max(1.0) as usize;
         suffering
             .into_iter()
@@ -155,7 +155,7 @@ impl House {
             .collect()
     }
 
-    /// Those let out that home can take, one after the other.
+    /// Those released thon the preferred node can take, one after the other.
     fn returning(&mut self, look: &Look, mut offer: f64) -> Vec<(i32, Decision)> {
         let mut coming = Vec::new();
         for (&tid, rule) in self
@@ -169,10 +169,10 @@ impl House {
             let (room, takes) = match sample.away {
                 // One that sleeps takes nothing now; that it finds a place when it wakes up is all that can be asked.
                 true => (
-                    offer >= FULL.max(sample.ran + sample.waited - SPARE),
+                    offer >= FULL_OFFER_CPUS.max(sample.ran + sample.waited - SPARE_CPUS),
                     sample.ran + sample.waited,
                 ),
-                // It runs at home already and would go on as it does.
+                // It runs on the preferred node already and would go on as it does.
                 false => (sample.waiting() <= self.options.waiting / 2.0, 0.0),
             };
             if let Some(decision) = rule.wants(look.now, sample.waiting(), room) {
@@ -185,12 +185,12 @@ impl House {
 }
 
 /// Less than this is no offer, in CPUs.
-const SCRAP: f64 = 0.1;
+const MIN_OFFER_CPUS: f64 = 0.1;
 /// In CPUs, what is waited for beyond what is offered: more than half a task.
-const SURPLUS: f64 = 0.5;
+const MIN_SURPLUS_CPUS: f64 = 0.5;
 /// What part of the threshold counts then.
-const TOGETHER: f64 = 0.5;
-/// In CPUs, see [`House::suffers`].
-const TRIFLE: f64 = 0.02;
+const THRESHOLD_SHARE: f64 = 0.5;
+/// In CPUs, see [`NodeController::waits_too_long`].
+const MIN_WAIT_CPUS: f64 = 0.02;
 /// A task that always runs finds its place on a CPU that does a little else: in CPUs, what may lack.
-const SPARE: f64 = 0.2;
+const SPARE_CPUS: f64 = 0.2;
