@@ -227,7 +227,7 @@ fn begin<E: Experiment>(
             run: run.run,
             seed: detail.seed,
             plan,
-            metrics,
+            metrics: detail.metrics,
             taken,
             samples,
             stored,
@@ -279,6 +279,7 @@ impl<E: Experiment> Work<'_, E> {
     fn rounds(&mut self) -> Result<Ended, ExperimentError> {
         let (cells, seed) = (self.begun.plan.len(), self.begun.seed);
         let plan = Plan {
+            order: self.experiment.order(seed),
             taken: self.begun.taken.clone(),
             ..Plan::rounds(cells, self.options.samples, seed)
         };
@@ -337,6 +338,7 @@ impl<E: Experiment> Work<'_, E> {
             Err(error) => return self.failure(&new(SampleResult::Failed(whole(&*error)))),
             Ok(sample) => sample,
         };
+        self.declare(E::metrics_of(&sample))?;
         let values = E::values(&sample);
         if let Err(error) = check_values(&self.begun.metrics, &values) {
             return self.failure(&new(SampleResult::Failed(error.to_string())));
@@ -364,6 +366,17 @@ impl<E: Experiment> Work<'_, E> {
             sample,
         });
         Ok(Attempt::Value(()))
+    }
+
+    /// Declares the metrics that the run does not have yet.
+    fn declare(&mut self, mut metrics: Vec<Metric>) -> Result<(), ExperimentError> {
+        let known = &mut self.begun.metrics;
+        metrics.retain(|metric| known.iter().all(|known| known.name != metric.name));
+        if !metrics.is_empty() {
+            self.store.add_metrics(self.begun.run, &metrics)?;
+            known.append(&mut metrics);
+        }
+        Ok(())
     }
 
     fn set(&mut self, wanted: &[Change]) -> Result<(), ExperimentError> {

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::resources::Resources;
+use crate::sampler::Order;
 
 /// Why a sample could not be taken.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -37,6 +38,11 @@ pub trait Experiment {
     /// The combinations that are measured, in the order of tables: all of them unless some make no sense.
     fn cells(&self) -> Vec<Cell> {
         Cell::all(&self.factors())
+    }
+
+    /// The order of the cells within a round.
+    fn order(&self, seed: u64) -> Order {
+        Order::Shuffled { seed }
     }
 
     /// What has to be set in the system for a cell. What another cell sets and this one does not name is put back to
@@ -93,6 +99,12 @@ pub trait Experiment {
 
     /// What each sample has. Exactly one metric is primary.
     fn metrics(&self) -> Vec<Metric>;
+
+    /// Further metrics, which only a sample shows. They are declared in the run when the first sample has them.
+    fn metrics_of(sample: &Self::Sample) -> Vec<Metric> {
+        let _ = sample;
+        Vec::new()
+    }
 
     /// The values of a sample by the metric's name. The primary metric always has one; others are left out where they
     /// are unknown.

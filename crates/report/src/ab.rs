@@ -14,15 +14,15 @@ mod values;
 use nearfar_machine::Emulation;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use lines::{Line, LineDiff};
 pub use significance::Verdict;
 pub use table::document;
-pub use values::{Change, Selection, Value};
+pub use values::{Change, Selection, Value, numbers_of};
 
 /// One run of the command.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// How long the command took, in seconds of the host's clock, without the boot.
     pub elapsed_s: f64,

@@ -1,21 +1,26 @@
 //! `nearfar ab`: the same command under A and under B.
 
+mod sides;
+
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
+use nearfar_experiment::{Ended, Options, Resume, carry_out};
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
-use nearfar_lab::guest::{Exec, Input, PreparedGuest, Signals, Streams};
+use nearfar_lab::guest::PreparedGuest;
 use nearfar_lab::request::GuestRequest;
 use nearfar_report::ab::{Comparison, Run, Selection, Side};
+use nearfar_runs::Store;
+use nearfar_sources::{Request, Want};
 
-use crate::args::{Colour, Format, FormatArgs};
+use self::sides::{Sides, Turns};
+use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::signals;
-use crate::verb::lab::guest_args::{GuestArgs, booted, failure};
+use crate::verb::lab::guest_args::{GuestArgs, failure};
 
 /// Run a command in two guests that differ in one thing, in turns, and show the answers side by side
 #[derive(Args)]
@@ -42,6 +47,17 @@ pub struct Ab {
     value: Vec<String>,
     #[command(flatten)]
     guest: GuestArgs,
+    /// Go on with the newest interrupted comparison of the same command and sides
+    #[arg(long, conflicts_with = "no_store")]
+    resume: bool,
+    /// What to call the run in the store
+    #[arg(long, value_name = "TEXT")]
+    label: Option<String>,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Do not store the runs
+    #[arg(long, conflicts_with = "store")]
+    no_store: bool,
     #[command(flatten)]
     format: FormatArgs,
     /// The command and its arguments
@@ -67,15 +83,7 @@ impl Ab {
         {
             output::say!("note: {note}");
         }
-        for (number, side_b) in turns(self.runs).into_iter().enumerate() {
-            let (side, prepared) = if side_b {
-                (&mut b, &prepared_b)
-            } else {
-                (&mut a, &prepared_a)
-            };
-            output::say!("run {} of {}: {}", number + 1, 2 * self.runs, side.name());
-            side.runs.push(self.once(prepared, &cancel)?);
-        }
+        [a.runs, b.runs] = self.carry_out([(&a, prepared_a), (&b, prepared_b)], &cancel)?;
         let comparison = Comparison::of(self.command, a, b, &Selection::new(self.value));
         output::print(&match self.format.format {
             Format::Json => output::json("ab/1", None, &comparison)?,
@@ -117,33 +125,54 @@ impl Ab {
         ))
     }
 
-    /// Boots a guest and runs the command in it once.
-    fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Run, Failure> {
-        let mut guest = booted(prepared, cancel).map_err(failure)?;
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let streams = Streams {
-            input: Input::Nothing,
-            output: Box::new(&mut stdout),
-            errors: Box::new(&mut stderr),
+    /// The runs of both sides, stored; those of an interrupted comparison included where it is resumed.
+    fn carry_out(
+        &self,
+        sides: [(&Side, PreparedGuest); 2],
+        cancel: &AtomicBool,
+    ) -> Result<[Vec<Run>; 2], Failure> {
+        let machine =
+            nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
+        // The frame keeps every sample in a store; with --no-store it goes with its directory.
+        let temporary = tempfile::tempdir().map_err(Failure::refused)?;
+        let mut store = match self.no_store {
+            true => Store::open(&temporary.path().join("runs.db")).map_err(of_store)?,
+            false => self.store.open()?,
         };
-        let signals = Signals::of_process().map_err(failure)?;
-        let start = Instant::now();
-        let exit = guest
-            .exec(&Exec::new(&self.command), streams, &signals)
-            .map_err(failure)?;
-        let elapsed_s = start.elapsed().as_secs_f64();
-        guest.power_off();
-        // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
-        if cancel.load(Ordering::Relaxed) {
+        let mut options = Options::new(self.runs);
+        options.resume = match self.resume {
+            true => Resume::Newest,
+            false => Resume::Nothing,
+        };
+        options.label = self.label.clone();
+        options.failures_in_a_row = 1;
+        options.progress = Box::new(Turns {
+            names: [sides[0].0.name(), sides[1].0.name()],
+            total: 0,
+        });
+        let mut experiment = Sides {
+            command: &self.command,
+            sides,
+            failure: None,
+        };
+        let outcome = carry_out(&mut experiment, options, &mut store, &machine, cancel);
+        let outcome = match (outcome, experiment.failure) {
+            // What happened to the guest says more, and decides the exit code.
+            (Err(_), Some(failure)) => return Err(failure),
+            (outcome, _) => outcome.map_err(Failure::refused)?,
+        };
+        if outcome.ended == Ended::Interrupted {
             return Err(failure(LabError::Interrupted));
         }
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(Run {
-            elapsed_s,
-            exit_code: exit.code,
-            stdout: text(&stdout),
-            stderr: text(&stderr),
-        })
+        if !self.no_store {
+            output::say!("stored as run {}", outcome.run);
+        }
+        let runs = |side| {
+            let cell = sides::cell(side);
+            let of_side = outcome.of(&cell);
+            of_side.map(|sampled| sampled.sample.clone()).collect()
+        };
+        Ok([runs("a"), runs("b")])
     }
 }
 
@@ -154,26 +183,4 @@ fn prepare(side: &mut Side, request: &GuestRequest) -> Result<PreparedGuest, Fai
         .map_err(failure)?;
     side.emulation = Some(prepared.emulation());
     Ok(prepared)
-}
-
-/// Whose turn it is, `true` for B: A B B A A B B A, so that a drift of the host hits both sides alike.
-fn turns(runs: u32) -> Vec<bool> {
-    (0..runs)
-        .flat_map(|round| {
-            if round % 2 == 0 {
-                [false, true]
-            } else {
-                [true, false]
-            }
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn both_sides_get_as_many_runs_and_as_many_first_turns() {
-        let turns = super::turns(4);
-        assert_eq!(turns, [false, true, true, false, false, true, true, false]);
-    }
 }

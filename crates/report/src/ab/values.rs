@@ -181,6 +181,15 @@ impl Flat {
     }
 }
 
+/// The numbers of an answer in JSON by path, in the answer's order; none where it is something else.
+pub fn numbers_of(stdout: &str) -> Vec<(String, f64)> {
+    let order = parse(stdout).map(|answer| answer.order).unwrap_or_default();
+    let numbers = order.into_iter();
+    numbers
+        .filter_map(|(path, value)| Some((path, value.as_f64()?)))
+        .collect()
+}
+
 /// Reads one answer. A bare number or word is text, not an answer in JSON.
 fn parse(stdout: &str) -> Option<Flat> {
     let json: Json = serde_json::from_str(stdout).ok()?;

@@ -1,0 +1,269 @@
+//! Both sides as an experiment: the factor is the side, a sample is one run of the command in a fresh guest.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use nearfar_experiment::progress::{Begun, Progress, Step};
+use nearfar_experiment::sampler::Order;
+use nearfar_experiment::{BoxError, Cell, Experiment, Factor};
+use nearfar_lab::LabError;
+use nearfar_lab::guest::{Exec, Input, PreparedGuest, Signals, Streams};
+use nearfar_report::ab::{Run, Side, numbers_of};
+use nearfar_runs::{Better, Metric, Values};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::verb::lab::guest_args::{booted, failure};
+
+/// The experiment's name in the store.
+const EXPERIMENT: &str = "ab";
+const SIDE: &str = "side";
+const ELAPSED: &str = "elapsed_s";
+const EXIT_CODE: &str = "exit_code";
+/// Most numbers of an answer that become metrics: a table of more helps as little as their comparison.
+const MAX_METRICS: usize = 200;
+/// Most characters of a metric's name (`nearfar_runs`).
+const MAX_NAME: usize = 64;
+
+/// The two sides.
+pub struct Sides<'a> {
+    pub command: &'a [String],
+    pub sides: [(&'a Side, PreparedGuest); 2],
+    /// Why the last sample failed, where its guest did.
+    pub failure: Option<Failure>,
+}
+
+/// The cell of a side: "a" or "b".
+pub fn cell(side: &str) -> Cell {
+    Cell::new().with(SIDE, side)
+}
+
+impl Sides<'_> {
+    /// Boots a guest and runs the command in it once.
+    fn once(&self, prepared: &PreparedGuest, cancel: &AtomicBool) -> Result<Run, Failure> {
+        let mut guest = booted(prepared, cancel).map_err(failure)?;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let streams = Streams {
+            input: Input::Nothing,
+            output: Box::new(&mut stdout),
+            errors: Box::new(&mut stderr),
+        };
+        let signals = Signals::of_process().map_err(failure)?;
+        let start = Instant::now();
+        let exit = guest
+            .exec(&Exec::new(self.command), streams, &signals)
+            .map_err(failure)?;
+        let elapsed_s = start.elapsed().as_secs_f64();
+        guest.power_off();
+        // Ctrl-C went to the command in the guest; whatever it made of that, no further run is wanted.
+        if cancel.load(Ordering::Relaxed) {
+            return Err(failure(LabError::Interrupted));
+        }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Run {
+            elapsed_s,
+            exit_code: exit.code,
+            stdout: text(&stdout),
+            stderr: text(&stderr),
+        })
+    }
+}
+
+impl Experiment for Sides<'_> {
+    type Sample = Run;
+
+    fn name(&self) -> &str {
+        EXPERIMENT
+    }
+
+    fn title(&self) -> String {
+        let command = self.command.join(" ");
+        let words: Vec<&str> = command.split_whitespace().collect();
+        words.join(" ")
+    }
+
+    fn parameters(&self) -> Value {
+        let side = |(side, _): &(&Side, PreparedGuest)| json!({"settings": side.settings, "emulation": side.emulation});
+        let [a, b] = &self.sides;
+        json!({"command": self.command, "a": side(a), "b": side(b)})
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        vec![Factor::new(SIDE, ["a", "b"])]
+    }
+
+    /// A B B A: a drift of the host affects both sides alike.
+    fn order(&self, _: u64) -> Order {
+        Order::Mirrored
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        vec![
+            Metric::real(ELAPSED, "s", Better::Lower).primary(),
+            Metric::integer(EXIT_CODE, "", Better::Lower),
+        ]
+    }
+
+    fn metrics_of(run: &Run) -> Vec<Metric> {
+        let numbers = numbers(run).into_iter();
+        let metric = |(name, path, _): (String, String, f64)| {
+            Metric::real(name, unit(&path), direction(&path))
+        };
+        numbers.map(metric).collect()
+    }
+
+    fn values(run: &Run) -> Values {
+        let numbers = numbers(run).into_iter();
+        numbers
+            .map(|(name, _, number)| (name, number.into()))
+            .chain([
+                (ELAPSED.to_owned(), run.elapsed_s.into()),
+                (EXIT_CODE.to_owned(), i64::from(run.exit_code).into()),
+            ])
+            .collect()
+    }
+
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Run, BoxError> {
+        let side_b = cell.level(SIDE) == Some(&"b".into());
+        let (_, prepared) = &self.sides[usize::from(side_b)];
+        self.once(prepared, cancel).map_err(|failure| {
+            let reason = match &failure {
+                Failure::Input(error) | Failure::Refused(error) => format!("{error:#}"),
+                _ => "the guest ended".to_owned(),
+            };
+            self.failure = Some(failure);
+            reason.into()
+        })
+    }
+}
+
+/// The numbers of an answer as metrics: name, path, value. Of two paths with one name the first counts.
+fn numbers(run: &Run) -> Vec<(String, String, f64)> {
+    let mut names = BTreeSet::from([ELAPSED.to_owned(), EXIT_CODE.to_owned()]);
+    let numbers = numbers_of(&run.stdout).into_iter();
+    numbers
+        .map(|(path, number)| (metric_name(&path), path, number))
+        .filter(|(name, ..)| names.insert(name.clone()))
+        .take(MAX_METRICS)
+        .collect()
+}
+
+/// `jobs[far job].read.iops` as `jobs_far_job_read_iops`; of a long path the end, which says what the number is.
+fn metric_name(path: &str) -> String {
+    let lower = path.to_lowercase();
+    let words: Vec<&str> = lower
+        .split(|letter: char| !letter.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let name = words.join("_");
+    let start = name.len().saturating_sub(MAX_NAME - 1);
+    let name = name[start..].trim_start_matches('_');
+    match name.starts_with(|first: char| first.is_ascii_lowercase()) {
+        true => name.to_owned(),
+        false => format!("n{name}"),
+    }
+}
+
+/// The unit that a key's suffix names, as those of nearfar's own answers do.
+fn unit(path: &str) -> &'static str {
+    let key = path.rsplit('.').next().unwrap_or(path);
+    let units = [
+        ("_bytes_per_s", "B/s"),
+        ("_bytes", "B"),
+        ("_percent", "%"),
+        ("_ns", "ns"),
+        ("_us", "us"),
+        ("_ms", "ms"),
+        ("_s", "s"),
+    ];
+    units
+        .into_iter()
+        .find_map(|(suffix, unit)| key.ends_with(suffix).then_some(unit))
+        .unwrap_or("")
+}
+
+/// Rates are better when they are higher; everything else is taken for a time or a cost.
+fn direction(path: &str) -> Better {
+    let rates = ["per_s", "iops", "bandwidth", "throughput", "bw_"];
+    match rates.iter().any(|rate| path.contains(rate)) {
+        true => Better::Higher,
+        false => Better::Lower,
+    }
+}
+
+/// A line for each run that begins.
+pub struct Turns {
+    /// What makes side A and side B.
+    pub names: [String; 2],
+    pub total: u64,
+}
+
+impl Progress for Turns {
+    fn begin(&mut self, begun: &Begun) {
+        self.total = begun.total;
+    }
+
+    fn step(&mut self, step: &Step<'_>) {
+        if let Some(cell) = step.next {
+            let side_b = cell.level(SIDE) == Some(&"b".into());
+            let name = &self.names[usize::from(side_b)];
+            output::say!("run {} of {}: {name}", step.done + 1, self.total);
+        }
+    }
+
+    fn end(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_an_answer_become_metrics_with_unit_and_direction() {
+        let stdout = r#"{"pairs": [{"cpu_node": 0, "median_ns": 90.5}], "read_bytes_per_s": 1e9, "ok": true}"#;
+        let run = Run {
+            elapsed_s: 2.0,
+            exit_code: 0,
+            stdout: stdout.to_owned(),
+            stderr: String::new(),
+        };
+        let metrics = [Sides::metrics_of(&run)].concat();
+        let found: Vec<_> = metrics
+            .iter()
+            .map(|metric| (metric.name.as_str(), metric.unit.as_str(), metric.better))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("pairs_0_cpu_node", "", Better::Lower),
+                ("pairs_0_median_ns", "ns", Better::Lower),
+                ("read_bytes_per_s", "B/s", Better::Higher),
+            ]
+        );
+        let values = Sides::values(&run);
+        assert_eq!(values["pairs_0_median_ns"].number(), 90.5);
+        assert_eq!(values[ELAPSED].number(), 2.0);
+        assert_eq!(values.len(), 5);
+    }
+
+    #[test]
+    fn any_path_becomes_a_name_that_the_store_takes() {
+        for path in [
+            "",
+            "[0]",
+            "0.a",
+            "Größe.ns",
+            &"x.".repeat(100),
+            "jobs[a b].iops",
+        ] {
+            let metric = Metric::real(metric_name(path), "", Better::Lower).primary();
+            nearfar_runs::check_metrics(&[metric]).unwrap();
+        }
+        assert_eq!(
+            metric_name("jobs[far job].read.iops"),
+            "jobs_far_job_read_iops"
+        );
+    }
+}
