@@ -33,6 +33,7 @@ pub use carry_out::{Options, Resume, carry_out, carry_out_with};
 pub use error::ExperimentError;
 pub use experiment::{BoxError, Experiment};
 pub use fingerprint::fingerprint;
+pub use nearfar_lease::Process;
 pub use nearfar_placement::change::Change;
 pub use nearfar_runs::{
     Better, Cell, CellSummary, Factor, Histogram, Level, Metric, MetricKind, MetricValue, RunId,

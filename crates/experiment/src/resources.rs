@@ -1,7 +1,7 @@
 //! What an experiment makes and what outlives a process: in a lease from the first one on.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nearfar_lease::{Lease, LeaseError, Leases, Process};
 
@@ -54,6 +54,15 @@ impl Resources {
     /// As there.
     pub fn start(&mut self, command: Command) -> Result<Process, LeaseError> {
         self.lease()?.start(command)
+    }
+
+    /// The same with pipes to its standard input and output, for [`Process::ask`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with_pipes(&mut self, mut command: Command) -> Result<Process, LeaseError> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        self.start(command)
     }
 
     /// As [`Lease::control_group`].

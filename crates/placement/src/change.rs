@@ -171,6 +171,16 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// A sysctl by its name with dots.
+    pub fn sysctl(name: &str, value: &str) -> Self {
+        Self::Sysctl {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        }
+    }
+}
+
 /// Something a rule found and the plan does not change.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

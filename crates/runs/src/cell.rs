@@ -117,6 +117,12 @@ impl Cell {
         self.0.get(factor)
     }
 
+    /// The level of a factor as text; empty where the cell does not have the factor.
+    pub fn text(&self, factor: &str) -> String {
+        self.level(factor)
+            .map_or_else(String::new, Level::to_string)
+    }
+
     /// Factors and levels, by the factor's name.
     pub fn levels(&self) -> impl Iterator<Item = (&str, &Level)> {
         self.0

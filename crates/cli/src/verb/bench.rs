@@ -3,6 +3,7 @@
 pub mod child;
 mod latency;
 mod probe;
+mod registered;
 
 use clap::{Args, Subcommand};
 
@@ -24,6 +25,8 @@ pub struct Bench {
 enum Experiment {
     Latency(latency::Latency),
     Probe(probe::Probe),
+    #[command(flatten)]
+    Registered(registered::Registered),
 }
 
 impl Bench {
@@ -32,6 +35,7 @@ impl Bench {
         match self.experiment {
             Experiment::Latency(experiment) => experiment.run(colour),
             Experiment::Probe(experiment) => experiment.run(colour),
+            Experiment::Registered(experiment) => experiment.run(colour),
         }
     }
 }

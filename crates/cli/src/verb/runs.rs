@@ -4,7 +4,7 @@ mod export;
 mod import;
 mod list;
 mod rm;
-mod show;
+pub(super) mod show;
 
 use clap::{Args, Subcommand};
 use nearfar_runs::RunId;

@@ -529,6 +529,7 @@ pub const NO_TARGETS: &[&str] = &[
     "status",
     "delay",
     "directory",
+    "factor",
     "fail_on",
     "fake",
     "format",
@@ -552,6 +553,7 @@ pub const NO_TARGETS: &[&str] = &[
     "seed",
     "since",
     "size",
+    "slow-ms",
     "steps",
     "threads",
     "through",
@@ -561,6 +563,7 @@ pub const NO_TARGETS: &[&str] = &[
     // The same word names a target elsewhere. Here: how often each side runs, directories and files that are made, a policy.
     "ab runs",
     "apply state",
+    "bench mock store",
     "bench probe store",
     // Names of what a run has; tests/compare.rs has runs.
     "compare baseline",

@@ -1,7 +1,7 @@
 //! Processes that end with a lease.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
@@ -31,6 +31,26 @@ impl Process {
     /// Its number and start time; `None` where it had ended before that could be read.
     pub(super) fn task(&self) -> Option<TaskId> {
         self.task
+    }
+
+    /// Writes a line to its standard input and reads one of its standard output. Both have to be pipes.
+    ///
+    /// # Errors
+    /// When one is not, or the process has ended.
+    pub fn ask(&mut self, line: &str) -> io::Result<String> {
+        let none = || io::Error::other("the process has no pipes");
+        let (input, output) = (&mut self.child.stdin, &mut self.child.stdout);
+        let output = output.as_mut().ok_or_else(none)?;
+        writeln!(input.as_mut().ok_or_else(none)?, "{line}")?;
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        // Unbuffered: what follows the line is the next answer's.
+        while output.read(&mut byte)? == 1 && byte != *b"\n" {
+            answer.push(byte[0]);
+        }
+        match byte {
+            [b'\n'] => Ok(String::from_utf8_lossy(&answer).into_owned()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// Its number.

@@ -1,11 +1,11 @@
 //! `nearfar runs show`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use nearfar_bench::matrix;
 use nearfar_report::{probe, runs};
-use nearfar_runs::{CellSummary, Detail, Run, summarise};
+use nearfar_runs::{CellSummary, Detail, Run, RunId, Store, summarise};
 use serde::Serialize;
 
 use super::Which;
@@ -45,44 +45,55 @@ impl Show {
     pub fn run(self, colour: Colour) -> Outcome {
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
-        let run = store.run(id).map_err(of_store)?;
-        let (detail, samples) = (
-            store.detail(id).map_err(of_store)?,
-            store.samples(id).map_err(of_store)?,
-        );
-        let summary = summarise(&detail.plan, &detail.metrics, &samples);
-        let machine = store.machine(id).ok();
-        let shown = runs::Shown {
+        show(&store, id, self.html.as_deref(), self.format.format, colour)
+    }
+}
+
+/// Prints a stored run, and writes its page where a file is named.
+pub fn show(
+    store: &Store,
+    id: RunId,
+    html: Option<&Path>,
+    format: Format,
+    colour: Colour,
+) -> Outcome {
+    let run = store.run(id).map_err(of_store)?;
+    let (detail, samples) = (
+        store.detail(id).map_err(of_store)?,
+        store.samples(id).map_err(of_store)?,
+    );
+    let summary = summarise(&detail.plan, &detail.metrics, &samples);
+    let machine = store.machine(id).ok();
+    let shown = runs::Shown {
+        run: &run,
+        detail: &detail,
+        machine: machine.as_ref(),
+        cells: &summary,
+        samples: &samples,
+    };
+    let answer = of_matrix(&shown);
+    if let Some(file) = html {
+        let own = answer.as_ref().map(probe::of_page);
+        let page = runs::page(&shown, own.unwrap_or_default());
+        output::write_file(file, page.to_html().as_bytes())?;
+    }
+    if format == Format::Json {
+        let json = Shown {
             run: &run,
             detail: &detail,
-            machine: machine.as_ref(),
-            cells: &summary,
-            samples: &samples,
+            summary: &summary,
         };
-        let answer = of_matrix(&shown);
-        if let Some(file) = &self.html {
-            let own = answer.as_ref().map(probe::of_page);
-            let page = runs::page(&shown, own.unwrap_or_default());
-            output::write_file(file, page.to_html().as_bytes())?;
-        }
-        if self.format.format == Format::Json {
-            let json = Shown {
-                run: &run,
-                detail: &detail,
-                summary: &summary,
-            };
-            return output::print(&output::json("runs-show/2", None, &json)?);
-        }
-        let document = match &answer {
-            Some(answer) => {
-                let mut document = runs::header(&shown);
-                document.append(probe::stored(answer));
-                document
-            }
-            None => runs::show(&shown),
-        };
-        output::print(&document.to_text(&output::style(colour)))
+        return output::print(&output::json("runs-show/2", None, &json)?);
     }
+    let document = match &answer {
+        Some(answer) => {
+            let mut document = runs::header(&shown);
+            document.append(probe::stored(answer));
+            document
+        }
+        None => runs::show(&shown),
+    };
+    output::print(&document.to_text(&output::style(colour)))
 }
 
 /// What a run of the probe's matrix says; `None` for runs of other experiments.

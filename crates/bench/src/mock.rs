@@ -1,0 +1,98 @@
+//! Measures nothing, to test the command with: two metrics, a slow and a failing cell, a setting, files, a server.
+
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::thread::sleep;
+use std::time::Duration;
+
+use nearfar_experiment::{Better, BoxError, Cell, Change, Experiment, Factor, Metric};
+use nearfar_experiment::{Process, Resources, Values};
+use serde_json::{Value, json};
+
+use crate::registry::{Argument, ArgumentError, Arguments, Declaration, Varied};
+
+pub(crate) const DECLARATION: Declaration = Declaration {
+    name: "mock",
+    about: "Measure nothing, to test the frame of experiments",
+    is_hidden: true,
+    factors: &[
+        Varied::new("speed", &["fast", "slow", "failing"], &["fast", "slow"]),
+        Varied::new("zone_reclaim", &["keep", "0", "1"], &["keep"]),
+    ],
+    arguments: &[Argument::new(
+        "slow-ms",
+        "What a slow sample takes, in milliseconds",
+        "5",
+    )],
+};
+
+pub(crate) struct Mock {
+    factors: Vec<Factor>,
+    slow_ms: u32,
+    server: Option<Process>,
+}
+
+impl Mock {
+    pub(crate) fn new(arguments: &Arguments) -> Result<Self, ArgumentError> {
+        Ok(Self {
+            factors: arguments.factors(),
+            slow_ms: arguments.get("slow-ms")?,
+            server: None,
+        })
+    }
+}
+
+impl Experiment for Mock {
+    /// Latency in microseconds, and the server's answer.
+    type Sample = (f64, i64);
+
+    fn name(&self) -> &str {
+        DECLARATION.name
+    }
+
+    fn parameters(&self) -> Value {
+        json!({"slow_ms": self.slow_ms})
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        self.factors.clone()
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        let latency = Metric::real("latency_us", "us", Better::Lower).primary();
+        vec![latency, Metric::integer("answers", "", Better::Higher)]
+    }
+
+    fn settings(&self, cell: &Cell) -> Vec<Change> {
+        let value = cell.text("zone_reclaim");
+        let change = Change::sysctl("vm.zone_reclaim_mode", &value);
+        Vec::from_iter((value != "keep").then_some(change))
+    }
+
+    fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
+        let mut echo = Command::new("sh");
+        echo.args(["-c", "while read line; do echo $line; done"]);
+        self.server = Some(resources.start_with_pipes(echo)?);
+        Ok(())
+    }
+
+    fn setup_cell(&mut self, _: &Cell, resources: &mut Resources) -> Result<(), BoxError> {
+        let directory = resources.temporary_directory()?;
+        Ok(std::fs::write(directory.join("file"), "of the cell")?)
+    }
+
+    fn run(&mut self, cell: &Cell, _: &AtomicBool) -> Result<Self::Sample, BoxError> {
+        let answer = self.server.as_mut().ok_or("no server")?.ask("3")?;
+        match cell.text("speed").as_str() {
+            "failing" => return Err("this cell always fails".into()),
+            "slow" => sleep(Duration::from_millis(self.slow_ms.into())),
+            _ => return Ok((1.5, answer.parse()?)),
+        }
+        Ok((1e3 * f64::from(self.slow_ms), answer.parse()?))
+    }
+
+    fn values(&(latency, answers): &Self::Sample) -> Values {
+        let values = [("latency_us", latency.into()), ("answers", answers.into())];
+        values.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+}
