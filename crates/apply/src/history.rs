@@ -104,7 +104,7 @@ pub enum WriteState {
         because: String,
     },
     /// Killed around the write: the file holds the old or the new value.
-    InDoubt,
+    Uncertain,
     /// The system refused it.
     Failed {
         /// Its answer.
@@ -221,7 +221,7 @@ impl View<'_> {
             },
             Progress::Undone => WriteState::Undone,
             _ if before_reboot => WriteState::GoneWithReboot,
-            Progress::Intended | Progress::Undoing => WriteState::InDoubt,
+            Progress::Intended | Progress::Undoing => WriteState::Uncertain,
             Progress::Done => self.state_now(run, written),
         }
     }

@@ -182,10 +182,10 @@ impl Side {
         }
         let mut levels: Vec<&Level> = Vec::new();
         for sample in &self.samples {
-            if let Some(level) = sample.cell.level(factor) {
-                if !levels.contains(&level) {
-                    levels.push(level);
-                }
+            if let Some(level) = sample.cell.level(factor)
+                && !levels.contains(&level)
+            {
+                levels.push(level);
             }
         }
         // Samples come in random order; levels in that of their names.

@@ -113,8 +113,8 @@ fn in_force(run: &ChangeSet) -> String {
             of(|state| matches!(state, WriteState::Gone | WriteState::GoneWithReboot)),
         ),
         (
-            "in warning",
-            of(|state| matches!(state, WriteState::InDoubt)),
+            "uncertain",
+            of(|state| matches!(state, WriteState::Uncertain)),
         ),
         (
             "not read",
@@ -148,9 +148,9 @@ fn described(change: &ChangeSetWrite) -> (Role, &'static str, String) {
         WriteState::Gone => (Role::Dim, "gone", "the file is no longer there".to_owned()),
         WriteState::GoneWithReboot => (Role::Dim, "gone", "a reboot has reset it".to_owned()),
         WriteState::NotRead { because } => (Role::Warning, "not read", because.clone()),
-        WriteState::InDoubt => (
+        WriteState::Uncertain => (
             Role::Warning,
-            "in warning",
+            "uncertain",
             "killed around the write".to_owned(),
         ),
         WriteState::Failed { error } => (Role::Critical, "failed", error.clone()),

@@ -110,7 +110,7 @@ fn refused(
                 write: written.intent.write,
                 error: error_text(&error),
             };
-            // Without this record the write stays in warning, and rollback finds the file as before.
+            // Without this record the write stays uncertain, and rollback finds the file as before.
             let _ = journal.append(system, record);
             written.progress = Progress::Failed {
                 error: error_text(&error),

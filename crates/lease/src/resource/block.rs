@@ -41,7 +41,7 @@ pub(super) fn make_null(name: &str, attributes: &[(&str, &str)]) -> io::Result<P
 pub(super) fn remove_null(name: &str) -> io::Result<UndoStatus> {
     let directory = Path::new(NULL).join(name);
     match fs::write(directory.join("power"), "0") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(UndoStatus::Gone),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UndoStatus::Gone),
         // One that never had power is removed all the same.
         _ => removed(fs::remove_dir(directory)),
     }
