@@ -119,7 +119,7 @@ fn a_bad_filter_is_wrong_usage() {
         ("loud", "\"loud\" is none of off"),
         ("nearfar_prefre=info", "there is no \"nearfar_prefre\""),
     ] {
-        let output = nearfar(&["topo", "--source", "node:2"])
+        let output = nearfar(["topo", "--source", "node:2"])
             .env("NEARFAR_LOG", filter)
             .run();
         assert_eq!(
@@ -133,7 +133,7 @@ fn a_bad_filter_is_wrong_usage() {
             said(&output)
         );
     }
-    let output = nearfar(&["topo", "--source", "node:2"])
+    let output = nearfar(["topo", "--source", "node:2"])
         .env("NEARFAR_LOG", "")
         .run();
     assert!(output.status.success(), "{}", said(&output));

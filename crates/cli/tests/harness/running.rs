@@ -81,7 +81,7 @@ impl Running {
     /// Waits for its end, and for the end of its outputs.
     #[track_caller]
     pub fn wait(mut self) -> Answer {
-        let (stdout, stderr) = (self.stdout.to_end(), self.stderr.to_end());
+        let (stdout, stderr) = (self.stdout.read_to_end(), self.stderr.read_to_end());
         let status = self.child.wait().unwrap();
         Answer {
             output: Output {
@@ -183,7 +183,7 @@ impl Lines {
     }
 
     /// All of it, after its end.
-    fn to_end(&mut self) -> Vec<u8> {
+    fn read_to_end(&mut self) -> Vec<u8> {
         let mut state = self.received.0.lock().unwrap();
         while !state.has_ended {
             state = self.received.1.wait(state).unwrap();
@@ -193,6 +193,6 @@ impl Lines {
 
     /// All of it as text, after its end.
     pub fn all(mut self) -> String {
-        String::from_utf8_lossy(&self.to_end()).into_owned()
+        String::from_utf8_lossy(&self.read_to_end()).into_owned()
     }
 }

@@ -27,11 +27,14 @@ pub(super) fn all(survey: &Survey) -> Vec<HeatMap> {
     panels
 }
 
+/// Names of rows, names of columns, and the cells by row and column.
+type Grid = (Vec<Vec<String>>, Vec<String>, Vec<Vec<Option<HeatCell>>>);
+
 /// Rows and columns of nodes, and the cells between them.
 fn by_node<'a, T: 'a>(
     pairs: impl Iterator<Item = (NodeId, NodeId, &'a T)>,
     figure: impl Fn(&'a T) -> Option<HeatCell>,
-) -> (Vec<Vec<String>>, Vec<String>, Vec<Vec<Option<HeatCell>>>) {
+) -> Grid {
     let pairs: BTreeMap<(NodeId, NodeId), &T> =
         pairs.map(|(from, to, pair)| ((from, to), pair)).collect();
     let rows: BTreeSet<NodeId> = pairs.keys().map(|nodes| nodes.0).collect();

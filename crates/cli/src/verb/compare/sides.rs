@@ -77,10 +77,10 @@ fn find(word: &str, store: &StoreArgs) -> Result<Found, Failure> {
     if Path::new(word).is_file() {
         return of_file(Path::new(word), None);
     }
-    if let Some((file, run)) = word.rsplit_once(':') {
-        if Path::new(file).is_file() {
-            return of_file(Path::new(file), Some(run));
-        }
+    if let Some((file, run)) = word.rsplit_once(':')
+        && Path::new(file).is_file()
+    {
+        return of_file(Path::new(file), Some(run));
     }
     let is_file = ['/', ':'].iter().any(|sign| word.contains(*sign))
         || [".json", ".csv", ".parquet", ".db"]
