@@ -255,7 +255,7 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
         "{text}"
     );
     assert!(
-        text.contains("none    0,5") && text.contains("changed by run 9 since: 0-7"),
+        text.contains("none    0,5") && text.contains("changed by change set 9 since: 0-7"),
         "{text}"
     );
 }
