@@ -270,16 +270,6 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent.toml"],
     ),
     target(
-        ["bench latency", "store"],
-        "bench latency --store /nonexistent/runs.db",
-        &["/nonexistent"],
-    ),
-    target(
-        ["checkup", "store"],
-        "checkup --no-html --store /nonexistent/runs.db",
-        &["/nonexistent"],
-    ),
-    target(
         ["bench latency", "from"],
         "bench latency --from 999",
         &["node 999", "online are 0"],
@@ -562,8 +552,11 @@ pub const NO_TARGETS: &[&str] = &[
     "what",
     // The same word names a target elsewhere. Here: how often each side runs, directories and files that are made, a policy.
     "ab runs",
+    "ab store",
     "apply state",
+    "bench latency store",
     "bench mock store",
+    "checkup store",
     "bench probe store",
     // Names of what a run has; tests/compare.rs has runs.
     "compare baseline",
