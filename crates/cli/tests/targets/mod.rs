@@ -225,8 +225,8 @@ pub const TARGETS: &[Target] = &[
         &["/nonexistent"],
     ),
     target(
-        ["rollback", "run"],
-        "rollback --root {tree} --run 999",
+        ["rollback", "change"],
+        "rollback --root {tree} --change 999",
         &["run 999", "nearfar history"],
     ),
     target(
@@ -561,7 +561,6 @@ pub const NO_TARGETS: &[&str] = &[
     // Names of what a run has; tests/compare.rs has runs.
     "compare baseline",
     "compare by",
-    "compare factor",
     "compare metric",
     "prefer memory",
     "runs import store",

@@ -83,15 +83,23 @@ fn entry(name: &str) -> Option<&'static Entry> {
 
 fn definition(entry: &'static Entry) -> Command {
     let declaration = &entry.declaration;
+    let (name, about) = (declaration.name, declaration.about);
     let factors = declaration.factors.iter().map(|factor| {
         let (levels, default) = (factor.levels.join(","), factor.default.join(","));
-        format!("\n  {}={levels} [default: {default}]", factor.name)
+        format!("{}={levels} [default: {default}]", factor.name)
     });
-    let command = Command::new(declaration.name)
-        .about(declaration.about)
+    let factors = factors.collect::<Vec<_>>().join("; ");
+    let factor_help = format!("Measure these levels of a factor (may be repeated): {factors}");
+    // Before the rest: it would set what it says of itself.
+    let command = CommonArgs::augment_args(Command::new(name))
+        .about(about)
+        .long_about(about)
         .hide(declaration.is_hidden)
-        .after_help(format!("Factors:{}", factors.collect::<String>()));
-    let command = declaration
+        .mut_arg("factor", |factor| factor.help(factor_help))
+        .after_long_help(format!(
+            "Examples:\n  nearfar bench {name} --samples 20 --label quiet\n  nearfar bench {name} --resume"
+        ));
+    declaration
         .arguments
         .iter()
         .fold(command, |command, argument| {
@@ -102,8 +110,7 @@ fn definition(entry: &'static Entry) -> Command {
                 .default_value(argument.default)
                 .action(ArgAction::Set);
             command.arg(argument)
-        });
-    CommonArgs::augment_args(command)
+        })
 }
 
 impl Registered {
