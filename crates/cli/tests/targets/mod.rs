@@ -227,7 +227,7 @@ pub const TARGETS: &[Target] = &[
     target(
         ["rollback", "change"],
         "rollback --root {tree} --change 999",
-        &["run 999", "nearfar history"],
+        &["change set 999", "nearfar history"],
     ),
     target(
         ["history", "root"],
