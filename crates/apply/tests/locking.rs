@@ -161,7 +161,7 @@ fn an_interrupted_run_stands_in_the_way_until_rolled_back_or_forced() {
     };
     let outcome = apply(&plan_of_all_kinds(), &tree.target(), &force).unwrap();
     assert!(
-        outcome.notes[0].contains("run 1 was interrupted"),
+        outcome.notes[0].contains("change set 1 was interrupted"),
         "{outcome:?}"
     );
     for run in [2, 1] {
