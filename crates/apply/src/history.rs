@@ -42,7 +42,7 @@ pub struct ChangeSet {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum ChangeSetState {
-    /// It ended, and at least one of its writes was not undone; [`Run::in_force`] says how many hold.
+    /// It ended, and at least one of its writes was not undone; [`ChangeSet::in_force`] says how many hold.
     Made,
     /// It did not end: killed, or still running. `rollback` undoes it.
     Interrupted,
