@@ -87,7 +87,7 @@ impl Workspace {
             "--locked",
             "--no-run",
             "--message-format",
-            "json-render-warnings",
+            "json-render-diagnostics",
         ]);
         command.args(selection(packages)).stderr(Stdio::inherit());
         let output = command.output().context("cannot start cargo")?;
