@@ -2,6 +2,7 @@
 
 mod keys;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,10 @@ fn bench(arguments: &[&str]) -> Command {
         .args(["bench", "latency"])
         .args(arguments)
         .env("NO_COLOR", "1")
+        .env(
+            "NEARFAR_STORE",
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench.db"),
+        )
         .stdin(Stdio::null());
     command
 }

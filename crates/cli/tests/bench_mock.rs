@@ -158,7 +158,7 @@ fn csv_has_a_column_a_metric() {
 fn duckdb_reads_the_metrics_of_an_exported_run() {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python3");
     if !python.exists() {
-        println!("skipped: target/python has no DuckDB (tools/install-python)");
+        println!("skipped: tools: target/python has no DuckDB (tools/install-python)");
         return;
     }
     let place = Place::new();

@@ -159,6 +159,10 @@ fn cancelled() {
 #[test]
 fn help_says_what_load_it_makes_and_how_to_leave_it_out() {
     let output = Command::new(NEARFAR)
+        .env(
+            "NEARFAR_STORE",
+            concat!(env!("CARGO_TARGET_TMPDIR"), "/checkup.db"),
+        )
         .args(["checkup", "--help"])
         .stdin(Stdio::null())
         .output()
@@ -176,6 +180,10 @@ fn help_says_what_load_it_makes_and_how_to_leave_it_out() {
 /// What a checkup in that directory does: its exit code, and what it prints on each stream.
 fn checked_up(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(NEARFAR);
+    command.env(
+        "NEARFAR_STORE",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/checkup.db"),
+    );
     command
         .arg("checkup")
         .args(words)
@@ -250,6 +258,10 @@ fn the_page_is_written_also_when_nobody_takes_the_screen() {
         .open("/dev/full")
         .unwrap();
     let mut command = Command::new(NEARFAR);
+    command.env(
+        "NEARFAR_STORE",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/checkup.db"),
+    );
     command
         .args(["checkup", "--source", "two-node", "--html", "page.html"])
         .current_dir(place.path())

@@ -66,6 +66,10 @@ fn in_guest(script: &str, counts: &Path) -> String {
         "cpus=2,memory=512M",
     ];
     let mut command = Command::new(NEARFAR);
+    command.env(
+        "NEARFAR_STORE",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/guests.db"),
+    );
     command
         .args(guest)
         .args(guests::IN_TIME)

@@ -58,6 +58,10 @@ fn the_kernel_change_brings_the_node_of_the_second_host_bridge_online() {
         "1",
     ];
     let mut command = Command::new(NEARFAR);
+    command.env(
+        "NEARFAR_STORE",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/guests.db"),
+    );
     command.args(sides).args(guests::IN_TIME);
     let output =
         guests::output(command.args(["--scale", "memory=512M", "--", "sh", "-c", &script]));

@@ -53,6 +53,10 @@ pub fn turn() -> File {
 /// `nearfar lab run` of a machine of the gallery, up to the command to run in it.
 pub fn lab_run(machine: &str, options: &[&str]) -> Command {
     let mut command = Command::new(NEARFAR);
+    command.env(
+        "NEARFAR_STORE",
+        concat!(env!("CARGO_TARGET_TMPDIR"), "/guests.db"),
+    );
     command
         .args([
             "lab",

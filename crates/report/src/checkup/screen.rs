@@ -290,7 +290,10 @@ fn not_checked(checkup: &Checkup, columns: usize, out: &mut Document) {
         } else {
             format!("{rule} and {others} more")
         };
-        let line = cut(&clean(&format!("{rules}: {because}")), columns - 2);
+        let line = cut(
+            &clean(&format!("{rules}: {because}")),
+            columns.saturating_sub(2),
+        );
         out.remark(line);
     }
     if reasons.len() > MAX_REASONS {
@@ -327,11 +330,11 @@ fn warnings(checkup: &Checkup, columns: usize, out: &mut Document) {
         return;
     }
     out.heading("Warnings", "");
-    let room = columns - 4;
+    let room = columns.saturating_sub(4);
     let (most, room) = if is_tall(checkup) {
         (1, room)
     } else {
-        (MAX_WARNINGS, room * 2 - 12)
+        (MAX_WARNINGS, (room * 2).saturating_sub(12))
     };
     for all in [of_probe, of_input] {
         for text in all.iter().take(most) {
