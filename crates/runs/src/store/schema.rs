@@ -68,8 +68,7 @@ pub(super) const STEPS: &[&str] = &[
         PRIMARY KEY (run, number)
     ) STRICT, WITHOUT ROWID;
 ",
-    // Several metrics a sample: what layout 1 has in seconds becomes the metric elapsed_s. Factors of the probe's matrix
-    // get the names that they have everywhere else.
+    // Several metrics a sample: what layout 1 has in seconds becomes the metric elapsed_s.
     r#"
     ALTER TABLE run RENAME COLUMN doubtful TO with_warnings;
     ALTER TABLE detail ADD COLUMN metrics TEXT NOT NULL DEFAULT
