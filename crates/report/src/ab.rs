@@ -107,10 +107,7 @@ impl Comparison {
             .chain([&elapsed])
             .filter(|value| value.is_compared())
             .count();
-        values
-            .iter_mut()
-            .chain([&mut elapsed])
-            .for_each(|value| value.judge(compared_numbers));
+        significance::judge(values.iter_mut().chain([&mut elapsed]));
         let runs_needed = significance::runs_needed(compared_numbers);
         Self {
             command,

@@ -1,18 +1,14 @@
-//! Whether a difference is more than chance, over all numbers that are compared.
+//! Whether a difference is more than chance, over all numbers that are compared: the engine of `nearfar compare` says it.
 //!
-//! ```text
-//! A  1.0  1.1  1.2  1.3                     all runs of one side above all of the other: by chance in 2 of C(8, 4) = 70
-//! B                      1.4  1.5  1.6      orders of the runs (exact permutation test, both directions)
-//! ```
-//!
-//! Many numbers are compared at once, so each has to pass at 5 % through how many there are (Bonferroni; where all sides have as
-//! many runs, Holm's steps come to the same). A number that is the same in every run of both sides cannot differ by chance and
-//! does not count (Tarone 1990). So in at most 5 of 100 comparisons of a thing with itself any number at all is called different.
+//! A number that is the same in every run of both sides cannot differ by chance and does not count.
 
+use nearfar_statistics::compare::{self, Design, Question, compare};
 use serde::Serialize;
 
-/// The chance of any false alarm among all numbers compared.
-const FALSE_ALARMS: f64 = 0.05;
+use super::values::{Value, numbers};
+
+/// The engine also asks whether sides are equivalent, which this answer does not show.
+const MARGIN: f64 = 0.02;
 
 /// Whether a difference is more than chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -20,7 +16,7 @@ const FALSE_ALARMS: f64 = 0.05;
 pub enum Verdict {
     /// Every run gave the same on both sides.
     Equal,
-    /// All runs of one side lie above all of the other, and they are enough for as many numbers as are compared.
+    /// The runs of both sides differ by more than chance, as one of so many numbers.
     Significant,
     /// They do not.
     NotSignificant,
@@ -28,61 +24,77 @@ pub enum Verdict {
     TooFewRuns,
 }
 
-impl Verdict {
-    /// Of the runs of one number, one of `compared` that differ between any two runs.
-    pub(super) fn of(a: &[f64], b: &[f64], compared: usize) -> Self {
-        let ((a_least, a_most), (b_least, b_most)) =
-            (super::values::range(a), super::values::range(b));
-        match () {
-            () if a_least == a_most && b_least == b_most && a_least == b_least => Self::Equal,
-            () if !can_tell(a.len(), b.len(), compared) => Self::TooFewRuns,
-            () if a_most < b_least || b_most < a_least => Self::Significant,
-            () => Self::NotSignificant,
+impl From<compare::Verdict> for Verdict {
+    fn from(verdict: compare::Verdict) -> Self {
+        match verdict {
+            verdict if verdict.is_significant() => Self::Significant,
+            compare::Verdict::Equal => Self::Equal,
+            compare::Verdict::TooFewSamples => Self::TooFewRuns,
+            _ => Self::NotSignificant,
         }
     }
 }
 
-/// Whether so many runs can give a significant difference of one of `compared` numbers.
-fn can_tell(a: usize, b: usize, compared: usize) -> bool {
-    2.0 / orders(a, b) <= FALSE_ALARMS / compared.max(1) as f64
-}
-
-/// In how many ways the runs of both sides can be mixed: (a + b)! / (a! b!).
-fn orders(a: usize, b: usize) -> f64 {
-    (1..=a).map(|one| (b + one) as f64 / one as f64).product()
+/// Says of each number whether its difference is more than chance.
+pub(super) fn judge<'a>(values: impl Iterator<Item = &'a mut Value>) {
+    let mut judged: Vec<_> = values
+        .filter_map(|value| {
+            let (a, b) = (numbers(&value.a)?, numbers(&value.b)?);
+            Some((value.change.as_mut()?, a, b))
+        })
+        .collect();
+    let questions: Vec<Question> = judged
+        .iter_mut()
+        .map(|(_, a, b)| Question {
+            a: std::mem::take(a),
+            b: std::mem::take(b),
+            design: Design::Independent,
+            better: None,
+        })
+        .collect();
+    let answers = compare(&questions, MARGIN);
+    for ((change, ..), answer) in judged.into_iter().zip(answers) {
+        change.verdict = answer.map_or(Verdict::TooFewRuns, |answer| answer.verdict.into());
+    }
 }
 
 /// The least number of runs of each side that can give a significant difference of one of `compared` numbers.
 pub(super) fn runs_needed(compared: usize) -> usize {
-    (1..)
-        .find(|&runs| can_tell(runs, runs, compared))
-        .unwrap_or(usize::MAX)
+    compare::fewest_samples(Design::Independent, compared)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
+    /// The verdicts on numbers, each of the runs of A and of B.
+    fn verdicts(numbers: &[(&[f64], &[f64])]) -> Vec<Verdict> {
+        let of = |side: &[f64]| side.iter().map(|number| json!(number)).collect();
+        let value = |(a, b): &(&[f64], &[f64])| Value::new("n".to_owned(), of(a), of(b));
+        let mut values: Vec<Value> = numbers.iter().map(value).collect();
+        judge(values.iter_mut());
+        let verdicts = values.iter().filter_map(|value| value.change);
+        verdicts.map(|change| change.verdict).collect()
+    }
+
     #[test]
-    fn what_runs_can_tell_depends_on_how_many_numbers_are_compared() {
-        let verdict = |a: &[f64], b: &[f64], compared| Verdict::of(a, b, compared);
-        assert_eq!(verdict(&[1.0, 1.0], &[1.0, 1.0], 1), Verdict::Equal);
+    fn what_runs_can_show_depends_on_how_many_numbers_are_compared() {
         assert_eq!(
-            verdict(&[1.0, 1.0], &[2.0, 2.0], 1),
-            Verdict::TooFewRuns,
-            "two runs tell nothing"
+            verdicts(&[(&[1.0, 1.0], &[1.0, 1.0])]),
+            [Verdict::Equal],
+            "it does not count either"
         );
-        assert_eq!(
-            verdict(&[1.0; 3], &[2.0; 3], 1),
-            Verdict::TooFewRuns,
-            "by chance once in ten"
-        );
+        for (a, b) in [(&[1.0, 1.0][..], &[2.0, 2.0][..]), (&[1.0; 3], &[2.0; 3])] {
+            assert_eq!(verdicts(&[(a, b)]), [Verdict::TooFewRuns]);
+        }
         let (a, b) = ([1.0, 1.1, 1.2, 1.3], [1.4, 1.5, 1.6, 1.7]);
-        assert_eq!(verdict(&a, &b, 1), Verdict::Significant);
-        assert_eq!(verdict(&a, &b, 2), Verdict::TooFewRuns);
+        assert_eq!(verdicts(&[(&a, &b)]), [Verdict::Significant]);
+        assert_eq!(verdicts(&[(&a, &b), (&a, &b)]), [Verdict::TooFewRuns; 2]);
         assert_eq!(
-            verdict(&[1.0, 1.1, 1.2, 1.45], &b, 1),
-            Verdict::NotSignificant
+            verdicts(&[(&[1.0, 1.1, 1.2, 1.45], &b)]),
+            [Verdict::NotSignificant]
         );
         // 2 / C(2n, n): 1/35, 1/126, 1/462, 1/1716, 1/6435 for 4 to 8 runs.
         assert_eq!(

@@ -47,15 +47,6 @@ impl Value {
         self.change.is_some() && self.differs()
     }
 
-    /// Says whether its difference is more than chance, as one of so many numbers.
-    pub(super) fn judge(&mut self, compared: usize) {
-        if let (Some(change), Some(a), Some(b)) =
-            (&mut self.change, numbers(&self.a), numbers(&self.b))
-        {
-            change.verdict = Verdict::of(&a, &b, compared);
-        }
-    }
-
     /// Whether any run gave another value than any other.
     pub fn differs(&self) -> bool {
         let first = self.a.first().or(self.b.first());
@@ -80,7 +71,8 @@ impl Change {
     }
 }
 
-fn numbers(side: &[Json]) -> Option<Vec<f64>> {
+/// The numbers of a side's runs; `None` where a run has none.
+pub(super) fn numbers(side: &[Json]) -> Option<Vec<f64>> {
     side.iter().map(Json::as_f64).collect()
 }
 
