@@ -1,6 +1,5 @@
 //! Processes that end with a lease.
 
-use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
@@ -123,11 +122,11 @@ fn is_started(pid: i32, started: Option<TaskId>) -> bool {
 
 /// Whether a process has this in its environment; no where that cannot be read, and of one that has ended.
 fn has(pid: i32, variable: &[u8]) -> bool {
-    fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| {
-        environment
+    let mut environment = Vec::new();
+    tasks::open(pid, "environ").is_ok_and(|mut file| file.read_to_end(&mut environment).is_ok())
+        && environment
             .split(|&byte| byte == 0)
             .any(|one| one == variable)
-    })
 }
 
 fn open(pid: i32) -> io::Result<Option<OwnedFd>> {
