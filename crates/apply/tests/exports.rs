@@ -197,6 +197,18 @@ fn the_script_makes_the_changes_of_a_tree_and_undoes_them() {
 }
 
 /// What systemd runs, after its own unquoting, finds an interrupt by its name.
+/// The shell command of a unit's first write, as systemd passes it on (systemd.service(5), systemd.unit(5)).
+fn first_command(unit: &str) -> String {
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \""))
+        .unwrap();
+    line.strip_suffix('"')
+        .unwrap()
+        .replace("$$", "$")
+        .replace("%%", "%")
+}
+
 #[test]
 fn the_unit_finds_interrupts_by_name() {
     let tree = Tree::machine();
@@ -205,15 +217,7 @@ fn the_unit_finds_interrupts_by_name() {
         "   CPU0\n 17:  5  PCI-MSI 1-edge   eth0-TxRx-100\n 11:  5  PCI-MSI 2-edge   eth0-TxRx-10\n",
     );
     let unit = systemd(&plan(vec![planned(interrupt(10, "4"), None)]));
-    let line = unit
-        .lines()
-        .find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \""))
-        .unwrap();
-    let command = line
-        .strip_suffix('"')
-        .unwrap()
-        .replace("$$", "$")
-        .replace("%%", "%");
+    let command = first_command(&unit);
     let command = command.replace("/proc/", &format!("{}/proc/", tree.root().display()));
     assert!(
         Command::new("sh")
@@ -264,15 +268,7 @@ fn an_interrupt_of_another_device_with_the_same_name_is_left() {
     });
     let run = || {
         let unit = systemd(&plan(vec![planned.clone()]));
-        let line = unit
-            .lines()
-            .find_map(|line| line.strip_prefix("ExecStart=-/bin/sh -c \""))
-            .unwrap();
-        let command = line
-            .strip_suffix('"')
-            .unwrap()
-            .replace("$$", "$")
-            .replace("%%", "%");
+        let command = first_command(&unit);
         let root = tree.root().display().to_string();
         let command = command
             .replace("/proc/", &format!("{root}/proc/"))

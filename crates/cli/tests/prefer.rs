@@ -1,6 +1,7 @@
 //! `nearfar prefer` as a command, on the machine that tests run on: signals, the terminal, exit codes and memory policies.
 //! Who moves where between nodes is in guest_prefer.rs.
 
+mod harness;
 mod keys;
 mod tasks;
 

@@ -1,6 +1,7 @@
 //! `nearfar prefer service` on the machine that tests run on: it starts, finds tasks, reads its file again, and ends. What it
 //! does to tasks where there are nodes to choose from is in guest_prefer_service.rs.
 
+mod harness;
 mod keys;
 mod tasks;
 

@@ -6,44 +6,15 @@ use std::sync::OnceLock;
 
 use nearfar_placement::change::Plan;
 
+#[path = "../../../lease/tests/support/mod.rs"]
+mod examples;
+
+pub use examples::example;
+
 /// The binary of `in_tree`; `cargo test --test kill` alone does not build it.
 pub fn in_tree() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| example("in_tree"))
-}
-
-/// Builds an example.
-pub fn example(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let binary = test
-        .parent()
-        .and_then(Path::parent)
-        .unwrap()
-        .join("examples")
-        .join(name);
-    // `nearfar-suite` built them together with the tests. Cargo alone would build the dependencies a second time, with the
-    // features that this package alone asks for.
-    if std::env::var_os("NEARFAR_EXAMPLES_ARE_BUILT").is_some() {
-        return binary;
-    }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let build = [
-        "build",
-        "--quiet",
-        "--package",
-        "nearfar-apply",
-        "--example",
-        name,
-    ];
-    let built = Command::new(cargo).args(build).output();
-    // What a whole `cargo test` built before is good too, where there is no cargo or a crate is being edited.
-    let good = built.is_ok_and(|it| it.status.success()) || binary.exists();
-    assert!(
-        good,
-        "cargo build --example {name} does not make {}",
-        binary.display()
-    );
-    binary
 }
 
 /// Writes the plan beside the tree, not into it.

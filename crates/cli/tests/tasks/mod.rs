@@ -5,12 +5,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
-use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+
+pub use crate::harness::Owned;
 
 /// Far more than anything takes that is waited for; a test that waits without end says nothing.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,31 +44,6 @@ pub fn control_group(name: &str) -> Option<PathBuf> {
             println!("skipped: root: no control group can be made: {error}");
             None
         }
-    }
-}
-
-/// A child that is killed when it is dropped. A test that fails must leave nobody behind: whoever reads its output to the
-/// end would wait for all who can write to it.
-pub struct Owned(pub Child);
-
-impl Deref for Owned {
-    type Target = Child;
-
-    fn deref(&self) -> &Child {
-        &self.0
-    }
-}
-
-impl DerefMut for Owned {
-    fn deref_mut(&mut self) -> &mut Child {
-        &mut self.0
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,4 +1,4 @@
-//! The example as a process that can be killed.
+//! Examples as processes that can be killed, of whichever package includes this file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ pub fn example(name: &str) -> PathBuf {
         "build",
         "--quiet",
         "--package",
-        "nearfar-lease",
+        env!("CARGO_PKG_NAME"),
         "--example",
         name,
     ];

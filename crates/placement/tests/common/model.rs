@@ -1,6 +1,6 @@
 //! Carrying a plan out on the description of a machine.
 
-use nearfar_machine::{Known, Machine};
+use nearfar_machine::{Known, Machine, NetworkDevice};
 use nearfar_placement::change::{Change, Plan};
 
 use super::list;
@@ -30,11 +30,7 @@ fn change(machine: &mut Machine, change: &Change) {
             queue,
             cpus,
         } => {
-            let network = list(&mut machine.networks)
-                .iter_mut()
-                .find(|network| network.name == *interface)
-                .unwrap();
-            network
+            network(machine, interface)
                 .transmit
                 .iter_mut()
                 .find(|transmit| transmit.queue == *queue)
@@ -46,11 +42,7 @@ fn change(machine: &mut Machine, change: &Change) {
             queue,
             cpus,
         } => {
-            let network = list(&mut machine.networks)
-                .iter_mut()
-                .find(|network| network.name == *interface)
-                .unwrap();
-            network
+            network(machine, interface)
                 .receive
                 .iter_mut()
                 .find(|receive| receive.queue == *queue)
@@ -85,4 +77,11 @@ fn change(machine: &mut Machine, change: &Change) {
             machine.settings.numa_balancing = Known::Yes(value.parse().unwrap())
         }
     }
+}
+
+fn network<'m>(machine: &'m mut Machine, interface: &str) -> &'m mut NetworkDevice {
+    list(&mut machine.networks)
+        .iter_mut()
+        .find(|network| network.name == *interface)
+        .unwrap()
 }
