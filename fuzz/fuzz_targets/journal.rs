@@ -1,4 +1,4 @@
-//! Journals of apply, as a crash or a stranger may leave them: listed, and rolled back in an empty tree.
+//! Journals of apply, as a crash or an attacker may leave them: listed, and rolled back in an empty tree.
 #![no_main]
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Journals of leases, as a crash or a stranger may leave them: each line gets its number, time and checksum, which fuzzing
+//! Journals of leases, as a crash or an attacker may leave them: each line gets its number, time and checksum, which fuzzing
 //! would not find, and `@` is the directory of the leases, where `a` and `b` may be set. A journal of this boot may name
 //! threads, whose masks are then set; its boot cannot be guessed.
 #![no_main]

@@ -39,7 +39,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             let again = serde_json::to_vec(&json!({"schema": "runs-export/2", "runs": wholes})).expect("as stored");
             assert_eq!(store.import(&again).expect("its own export").already, imported.runs);
-            store.remove(&imported.runs).expect("nobody carries them out");
+            store.remove(&imported.runs).expect("none of them is being carried out");
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

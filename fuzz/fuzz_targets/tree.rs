@@ -16,7 +16,7 @@ struct Place {
 
 static PLACE: LazyLock<Place> = LazyLock::new(|| lay_out().expect("a machine in a temporary directory"));
 
-/// The recorded machine beside the tests of the sources, with the lines of few files.
+/// The recorded machine in the tests of the sources, with the lines of few files.
 fn lay_out() -> std::io::Result<Place> {
     let directory = tempfile::tempdir_in("/dev/shm")?;
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/sources/tests/machines/x86-third-node-offline.tree");

@@ -161,7 +161,7 @@ fn run(command: &mut Command) -> io::Result<Cost> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers lead to live variables; the child is ours and nobody else waits for it.
+    // SAFETY: both pointers lead to live variables; the child is ours and nothing else waits for it.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
     let wall = start.elapsed();
     if waited < 0 || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {

@@ -137,7 +137,7 @@ fn kernel_and_qemu() -> Result<(Kernel, Qemu), String> {
     found().map_err(|error: LabError| error.to_string())
 }
 
-/// The image to give virtme-ng, or why it is left out and what brings it. It looks for modules beside the image, in
+/// The image to give virtme-ng, or why it is left out and what brings it. It looks for modules next to the image, in
 /// `../lib/modules`.
 fn virtme_ng(kernel: &Kernel) -> Result<PathBuf, String> {
     let install = "python3 -m venv venv && venv/bin/pip install virtme-ng && PATH=$PWD/venv/bin:$PATH make bench";
@@ -152,12 +152,12 @@ fn virtme_ng(kernel: &Kernel) -> Result<PathBuf, String> {
             ));
         }
     }
-    let beside = kernel
+    let modules = kernel
         .image
         .parent()
         .and_then(Path::parent)
         .map(|folder| folder.join("lib/modules"));
-    match beside.filter(|modules| modules.join(&kernel.release).is_dir()) {
+    match modules.filter(|modules| modules.join(&kernel.release).is_dir()) {
         Some(_) => Ok(kernel.image.clone()),
         None => Err(format!(
             "it finds no modules for {}",

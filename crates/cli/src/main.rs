@@ -1,4 +1,4 @@
-//! The command `nearfar`: what was typed goes to one verb, what comes back to one place.
+//! The command `nearfar`: parses the arguments, runs one verb, reports its result.
 //!
 //! ```text
 //! command (clap) ──► verb/*.rs ──► sources, placement, apply, bench ──► report ──► output

@@ -145,7 +145,7 @@ pub fn has_room(path: &Path, bytes: u64) -> Outcome {
         Ok(there) if !there.is_file() => {
             rustix::fs::access(path, rustix::fs::Access::WRITE_OK).map_err(std::io::Error::from)
         }
-        _ => return room_beside(path, bytes),
+        _ => return room_next_to(path, bytes),
     };
     tried
         .with_context(|| format!("writing {}", path.display()))
@@ -153,8 +153,8 @@ pub fn has_room(path: &Path, bytes: u64) -> Outcome {
 }
 
 /// The same for a file that gets another name where that one is taken.
-pub fn room_beside(path: &Path, bytes: u64) -> Outcome {
-    let tried = beside(path).and_then(|file| allocate(file.as_file(), bytes));
+pub fn room_next_to(path: &Path, bytes: u64) -> Outcome {
+    let tried = temporary_next_to(path).and_then(|file| allocate(file.as_file(), bytes));
     tried
         .with_context(|| format!("writing {}", path.display()))
         .map_err(Failure::refused)
@@ -184,7 +184,7 @@ pub fn write_unused(stem: &str, extension: &str, content: &[u8]) -> Result<PathB
             anyhow::Error::new(error).context(format!("writing {}", name(1).display())),
         )
     };
-    let mut file = beside(&name(1)).map_err(refused)?;
+    let mut file = temporary_next_to(&name(1)).map_err(refused)?;
     file.write_all(content)
         .and_then(|()| file.as_file().sync_all())
         .map_err(refused)?;
@@ -204,7 +204,7 @@ pub fn write_answer(path: &Path, text: &str) -> Outcome {
 }
 
 /// A file without content in the directory of that one, gone when it is dropped.
-fn beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
+fn temporary_next_to(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = path
         .parent()
@@ -225,7 +225,7 @@ fn beside(path: &Path) -> std::io::Result<tempfile::NamedTempFile> {
 }
 
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let mut file = beside(path)?;
+    let mut file = temporary_next_to(path)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;

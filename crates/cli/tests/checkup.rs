@@ -56,7 +56,7 @@ fn measured(seconds: f64) -> Option<Floating> {
     let (machine, node) = this_machine();
     match measure(&machine, &[node], &options(seconds, &Arc::default())) {
         Ok(found) => Some(found.answer),
-        // A slow machine, as the error says. The time scatters, hence twice as much.
+        // A slow machine, as the error says. The time varies, so the limit is twice as much.
         Err(FloatingError::TooLittleTime {
             needed_s, left_s, ..
         }) if seconds < MAX_SECONDS => {

@@ -347,7 +347,7 @@ fn a_dry_run_in_json_is_the_plan_that_apply_takes() {
     });
     assert!(!plan["changes"].as_array().unwrap().is_empty());
     assert_eq!(dry, plan);
-    // Of a question that nobody can answer, only standard error has the plan for people.
+    // Of a question that cannot be answered, only standard error has the plan for people.
     let output = nearfar(&["apply", "--root", &root, "--format", "json"]);
     assert_eq!(
         (output.status.code(), output.stdout.is_empty()),

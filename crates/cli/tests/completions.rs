@@ -31,7 +31,7 @@ fn offered(words: &[&str], home: &Path) -> Vec<String> {
         output.status.success() && output.stderr.is_empty(),
         "{words:?}: {output:?}"
     );
-    // Beside an argument without a name of its own there are the verb's options.
+    // A positional argument is completed together with the verb's options.
     let text = output.text();
     let values = text
         .lines()

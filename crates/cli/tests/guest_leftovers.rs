@@ -46,7 +46,7 @@ fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
     below.chain(paths.iter().cloned()).collect()
 }
 
-/// What a guest could leave, in folders that nobody else uses, and mounts.
+/// What a guest could leave, in folders of its own, and mounts.
 struct Traces {
     folder: tempfile::TempDir,
     /// The guests' results folder. Its path is on the command line of each QEMU, and no part of what a saved guest depends on.

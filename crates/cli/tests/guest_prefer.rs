@@ -1,4 +1,4 @@
-//! A preferred node in a guest with two nodes: how often a task leaves it beside a little load, what that costs, and
+//! A preferred node in a guest with two nodes: how often a task leaves it under a little load, what that costs, and
 //! whether the surplus finds its way out of a full node and back.
 //!
 //! Needs QEMU, a cached kernel (`nearfar lab kernels get 6.12`) and a static busybox; without them it says so and passes. The
@@ -41,11 +41,11 @@ fn home_cpus(machine: &Machine) -> CpuSet {
 
 /// Moves between nodes in one run of a kept task.
 const MOST_MOVES: u64 = 12;
-/// A kept run beside a confined one of the same round, in the median of the rounds. On a quiet host it is 1.00.
+/// A kept run relative to a confined one of the same round, in the median of the rounds. On a quiet host it is 1.00.
 const AS_BOUND: f64 = 1.4;
 /// Of a CPU, for the keeper. On a quiet host 0.0064; a guest counts what its own CPU loses to others on the host.
 const KEEPER: f64 = 0.05;
-/// The better of two kept runs beside the better of two confined ones. On a quiet host 0.55.
+/// The better of two kept runs relative to the better of two confined ones. On a quiet host 0.55.
 const SOONER: f64 = 0.85;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -75,7 +75,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// One run of the probe with its memory at home, watched.
+/// One run of the probe with its memory on the preferred node, watched.
 fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut Runs) {
     let cpus = if way == Way::Bound {
         Where::Node(HOME)
@@ -109,7 +109,7 @@ fn probe(way: Way, machine: &Machine, watch: &mut Watch, steps: u64, runs: &mut 
     let watched = watch.collect(pid).unwrap();
     runs.seconds.push(result.seconds);
     runs.cross_node.push(watched.found.migrations.cross_node);
-    // Lost ones could only be more than were counted: a loss makes the figure of one that stays at home useless.
+    // Lost ones could only be more than were counted: a loss makes the figure of one that stays on its node useless.
     if !watched.losses.is_whole() {
         println!("{way:?}: events were lost");
     }
@@ -157,7 +157,7 @@ fn inside_beside_a_little_load() {
     );
     for (way, runs) in &ways {
         println!(
-            "{way:?}: median {:.3} s, cross-node {:?}, keeper {:.4}, let out {}",
+            "{way:?}: median {:.3} s, cross-node {:?}, keeper {:.4}, released {}",
             median(&runs.seconds),
             runs.cross_node,
             runs.keeper_share.iter().sum::<f64>() / runs.keeper_share.len().max(1) as f64,
@@ -173,7 +173,7 @@ fn inside_beside_a_little_load() {
         .map(|(kept, bound)| kept / bound)
         .collect();
     println!(
-        "kept beside bound {ratios:.3?}, median {:.3}",
+        "kept relative to bound {ratios:.3?}, median {:.3}",
         median(&ratios)
     );
     assert!(
@@ -269,7 +269,7 @@ fn inside_a_full_node() {
     }
     took.iter()
         .for_each(|(way, took)| println!("{way:?} {took:.2?}"));
-    // Hogs that cannot leave come and go; afterwards everybody is at home again.
+    // Hogs that cannot leave come and go; afterwards all are on the preferred node again.
     let home = home_cpus(&machine);
     let mut kept: Vec<Child> = (0..2).map(|_| burner(60.0, None)).collect();
     let pids: Vec<i32> = kept.iter().map(|child| child.id().cast_signed()).collect();
@@ -280,8 +280,8 @@ fn inside_a_full_node() {
         KeeperOptions::default(),
     )
     .unwrap();
-    // At most so long, or until all are at home.
-    let out = |what: &str, seconds: u64, until_home: bool| {
+    // At most this many seconds, or until all are on the preferred node.
+    let outside = |what: &str, seconds: u64, until_home: bool| {
         let begun = Instant::now();
         let mut seen = Vec::new();
         while begun.elapsed() < Duration::from_secs(seconds)
@@ -293,20 +293,27 @@ fn inside_a_full_node() {
         println!("{what}: out {seen:?}");
         seen
     };
-    out("before", 4, false);
+    outside("before", 4, false);
     let mut hogs: Vec<Child> = (0..2).map(|_| burner(60.0, Some(&home))).collect();
-    let during = out("hogs at home", 5, false);
+    let during = outside("hogs on the node", 5, false);
     hogs.iter_mut()
         .for_each(|hog| drop((hog.kill(), hog.wait())));
-    let after = out("after", 45, true);
+    let after = outside("after", 45, true);
     println!("{}", keeper.stop().unwrap());
     kept.iter_mut()
         .for_each(|child| drop((child.kill(), child.wait())));
-    assert_eq!(after.last(), Some(&0), "at home while there is room");
-    println!("at most {:?} out beside the hogs", during.iter().max());
+    assert_eq!(
+        after.last(),
+        Some(&0),
+        "on the preferred node while it has room"
+    );
+    println!(
+        "at most {:?} released while the hogs run",
+        during.iter().max()
+    );
     let by_free = |index: usize| took[index].1.iter().sum::<f64>() / took[0].1.iter().sum::<f64>();
     println!(
-        "beside free: confined {:.2}, kept {:.2}",
+        "relative to free: confined {:.2}, kept {:.2}",
         by_free(1),
         by_free(2)
     );

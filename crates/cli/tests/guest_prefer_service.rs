@@ -74,7 +74,7 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         echo "late runs on $(where $late)"
         "$0" prefer --node 0 --pid $late 2>&1; echo "a second keeper ended with $?"
         # One that its operator keeps elsewhere is left there until it may come. It takes no room: a third one that burns would
-        # be let out of two CPUs.
+        # be released from two CPUs.
         taskset -c 0 /run/burner -c "sleep 300; :" & kept_off=$!
         sleep 4; echo "kept off on $(mask $kept_off)"
         taskset -pc 0-3 $kept_off >/dev/null
@@ -85,7 +85,7 @@ fn the_service_brings_tasks_to_their_node_and_gives_them_back_however_it_ends() 
         kill -KILL $service
         until_says killed 0-3 mask $early
         until_says killed-late 0-3 mask $late
-        # Nobody reads what this one says.
+        # The output of this one is not read.
         rule 1; "$0" prefer service --config /run/prefer.toml 2> >(:) & service=$!
         until_says again 2-3 mask $late
         kill -TERM $service; wait $service; echo "ended with $?"
@@ -130,7 +130,7 @@ fn a_group_is_let_out_of_its_cpuset_while_the_node_is_full_and_comes_back() {
         g=/sys/fs/cgroup; grep -q " $g cgroup2" /proc/mounts || mount -t cgroup2 none $g
         echo +cpuset >$g/cgroup.subtree_control
         mkdir -p $g/jobs/inner; echo 0-3 >$g/jobs/cpuset.cpus
-        # One task: what polls in here takes from the room at home, too.
+        # One task: what polls in here takes from the room on the preferred node, too.
         /run/burner -c "$burn" & task=$!; echo $task >$g/jobs/inner/cgroup.procs
         cpus() { cat $g/jobs/cpuset.cpus; }
         "$0" prefer --node 1 --cgroup /jobs & keeper=$!

@@ -17,7 +17,7 @@ const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// A user who owns nothing here.
 const NOBODY: u32 = 65534;
 
-/// The command in a folder that every user can reach, beside what a reader may look at.
+/// The command in a folder that every user can reach, next to what a reader may look at.
 struct Reader {
     folder: TempDir,
 }
@@ -42,7 +42,7 @@ impl Reader {
     }
 
     /// Runs a verb as another user, whose folders are missing and cannot be made.
-    fn nobody(&self, words: &[&str]) -> Output {
+    fn unprivileged(&self, words: &[&str]) -> Output {
         let mut command = Command::new(self.at("nearfar"));
         command
             .args(words)
@@ -59,7 +59,7 @@ impl Reader {
 
     #[track_caller]
     fn answer(&self, words: &[&str]) -> String {
-        let output = self.nobody(words);
+        let output = self.unprivileged(words);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(
             output.status.success(),
@@ -71,7 +71,7 @@ impl Reader {
 
     #[track_caller]
     fn refusal(&self, words: &[&str]) -> (Option<i32>, String) {
-        let output = self.nobody(words);
+        let output = self.unprivileged(words);
         (
             output.status.code(),
             String::from_utf8(output.stderr).unwrap(),

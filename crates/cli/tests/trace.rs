@@ -170,7 +170,7 @@ fn a_process_that_runs_already_is_traced_for_the_time_asked_for() {
 
 #[test]
 fn no_task_was_there_for_longer_than_the_trace() {
-    // The kernel takes a while to close the events; nobody's time is counted meanwhile.
+    // The kernel takes a while to close the events; its time is not counted.
     let Some((_, answer)) = traced(&["migrations", "--seconds", "0", "--pid", "1"]) else {
         return;
     };

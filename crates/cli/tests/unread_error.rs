@@ -1,4 +1,4 @@
-//! A standard error that nobody reads any more (`2>&1 >/dev/null | head -0`) ends nothing before its time: the exit code is the same, so is
+//! A standard error that is no longer read (`2>&1 >/dev/null | head -0`) ends nothing before its time: the exit code is the same, so is
 //! standard output, and what was changed for a while is put back. On two nodes there is more of that: the last test is in a guest. A service
 //! there is in guest_prefer_service.rs.
 
@@ -29,7 +29,7 @@ fn unread() -> Stdio {
     writer.into()
 }
 
-/// What it answers when its standard error is read, and when nobody does. It has something to say there.
+/// What it answers when its standard error is read, and when it is not. The command prints to it.
 #[track_caller]
 fn read_and_unread(arguments: &[&str]) -> [Output; 2] {
     let dir = tempfile::tempdir().unwrap();

@@ -104,7 +104,7 @@ fn a_wider_terminal_has_wider_tables() {
             )
         };
         assert_eq!(made, 0, "no terminal: {}", std::io::Error::last_os_error());
-        // SAFETY: openpty has just made them, and nobody else knows them.
+        // SAFETY: openpty has just made them, and nothing else uses them.
         let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
         let child = harness::nearfar(["explain", "nvme-far-path"])
             .configure(|command| {

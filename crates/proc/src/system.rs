@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// `/proc/sys/kernel/random/boot_id`, which every boot draws anew.
+/// `/proc/sys/kernel/random/boot_id`, a new random value for every boot.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -37,7 +37,7 @@ impl Spread {
     }
 }
 
-/// The file that cargo put beside this example's folder.
+/// The file that cargo put next to this example's folder.
 pub fn beside_us(name: &str) -> io::Result<PathBuf> {
     let us = std::env::current_exe()?;
     let target = us
@@ -54,7 +54,7 @@ pub fn beside_us(name: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// A program that is measured beside others, run by run; `T` is what a run costs.
+/// A program that is measured in turn with others, run by run; `T` is what a run costs.
 pub struct Contender<'a, T> {
     /// What it is called in the output.
     pub name: &'static str,

@@ -132,7 +132,7 @@ pub fn by_who_has_to_act(error: ApplyError) -> Failure {
 fn confirm() -> Outcome {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Input(anyhow!(
-            "nobody to ask: standard input is not a terminal; say --yes to make these changes"
+            "cannot ask for confirmation: standard input is not a terminal; pass --yes to make these changes"
         )));
     }
     output::say_part!("\nMake these changes? [y/N] ");

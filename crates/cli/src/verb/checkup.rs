@@ -166,7 +166,7 @@ impl Checkup {
         match &self.html {
             _ if self.no_html => Ok(Page::None),
             Some(file) => output::has_room(file, PAGE_BYTES).map(|()| Page::Named(file.clone())),
-            None => match output::room_beside(Path::new(&format!("{PAGE}.html")), PAGE_BYTES) {
+            None => match output::room_next_to(Path::new(&format!("{PAGE}.html")), PAGE_BYTES) {
                 Ok(()) => Ok(Page::Unnamed),
                 Err(failure) => no_page(failure).map(|()| Page::None),
             },
@@ -177,7 +177,7 @@ impl Checkup {
 /// Where the page goes.
 enum Page {
     None,
-    /// Nobody said where.
+    /// No path was given.
     Unnamed,
     Named(PathBuf),
 }
@@ -199,7 +199,7 @@ impl Page {
     }
 }
 
-/// A page that nobody asked for and that cannot be written is no failure.
+/// A page that was not asked for and cannot be written is not a failure.
 fn no_page(failure: Failure) -> Outcome {
     match failure {
         Failure::Refused(error) => {

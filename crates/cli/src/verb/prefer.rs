@@ -52,7 +52,7 @@ pub struct Prefer {
     pid: Vec<i32>,
     #[command(flatten)]
     group: group::GroupArgs,
-    /// Keep so long
+    /// Stop after this many seconds
     #[arg(long, value_name = "N", conflicts_with = "command")]
     seconds: Option<f64>,
     /// What becomes of memory

@@ -34,7 +34,7 @@ const DIRECTORIES: [(&str, &str); 7] = [
 /// A listing ends after this many entries.
 const MAX_LISTED: usize = 200;
 
-/// A temporary directory with `work`, the working directory of commands, beside their home, caches, data, state and
+/// A temporary directory with `work`, the working directory of commands, next to their home, caches, data, state and
 /// temporary files. Clones share it; the last one removes it.
 #[derive(Clone, Debug)]
 pub struct Sandbox(Arc<TempDir>);

@@ -2,7 +2,7 @@
 # of results the store, the table and the samples as Parquet.
 #
 # A scheduling domain of n CPUs balances every n ms (kernel/sched/topology.c, sd_init): the node level of the published machine, of 104
-# CPUs, does so 26 times as seldom as that of these 4. It keeps a task that it takes for cache-hot, or that would leave the node NUMA
+# CPUs, does so 1/26 as often as that of these 4. It keeps a task that it takes for cache-hot, or that would leave the node NUMA
 # balancing prefers, for cache_nice_tries attempts: 26 times as many here keep it for as long as there.
 set -e
 sched=/sys/kernel/debug/sched

@@ -55,7 +55,7 @@ fail() {
 	exit 1
 }
 now() { cut -d. -f1 /proc/uptime; }
-# Waits until a command says what is expected. Whoever waits so long waits in vain.
+# Waits until a command prints what is expected, up to a limit.
 until_says() {
 	what=$1 expected=$2 limit=$(($(now) + 200))
 	shift 2

@@ -1,6 +1,6 @@
 //! `nearfar bench child probe|load`: what nearfar starts itself as, to be a probe or the load on a CPU.
 //!
-//! Nobody types it: it is no part of the definitions from which help, man pages and completions come, and clap never sees
+//! Users do not type it: it is not part of the definitions from which help, man pages and completions come, and clap never sees
 //! it. What goes over its standard input and output is described in nearfar_bench.
 
 use std::ffi::OsString;

@@ -22,7 +22,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to write. Each version of the file is whole: it is written beside its name and renamed.
+    /// Begins to write. Each version of the file is whole: it is written under a temporary name and renamed.
     pub fn start(region: Arc<DelayRegion>, file: PathBuf, emulation: Emulation) -> Self {
         let (stop, stopped) = channel();
         let writer = std::thread::spawn(move || {

@@ -25,7 +25,7 @@ pub struct List {
     /// Only runs with this label
     #[arg(long, value_name = "LABEL")]
     label: Option<String>,
-    /// Only runs begun since: a day (2026-11-21, in UTC), or so long ago (90m, 12h, 7d, 2w)
+    /// Only runs begun since: a day (2026-11-21, in UTC), or a time ago (90m, 12h, 7d, 2w)
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<f64>,
     /// At most so many, the newest
@@ -108,7 +108,7 @@ fn check_experiment(all: &[Run], experiment: Option<&str>) -> Outcome {
     }
 }
 
-/// Seconds since 1970 of a day or of so long ago.
+/// Seconds since 1970 of a day or of a time ago.
 fn since(text: &str) -> Result<f64, String> {
     let ago = || {
         let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -40,7 +40,7 @@ pub struct Migrations {
     /// Trace the tasks in this control group and in those below it: a path, or a name below /sys/fs/cgroup
     #[arg(long, value_name = "GROUP", conflicts_with = "pid")]
     cgroup: Option<String>,
-    /// Trace so long [default: until those traced have ended, or Ctrl-C]
+    /// Stop after this many seconds [default: until those traced have ended, or Ctrl-C]
     #[arg(long, value_name = "N", conflicts_with = "command")]
     seconds: Option<f64>,
     /// Only the threads there are now: the kernel sorts out all others, which costs least
@@ -81,7 +81,7 @@ impl Migrations {
         session.enable().map_err(refused)?;
         let begin = now_ns();
         let mut moves = Moves::new(Sharing::new(&machine), !self.no_follow, formats.balancing());
-        // Looked up when events are already counted: nobody slips through between the two.
+        // Looked up when events are already counted: no event between the two is missed.
         for Thread { tid, name, cpu } in self.threads()? {
             moves.adopt(tid, &name, cpu, begin);
         }
