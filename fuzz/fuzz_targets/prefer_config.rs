@@ -13,12 +13,12 @@ fuzz_target!(|text: &str| {
     match config::parse(text, "fuzz") {
         Ok(config) => {
             let mut words = task.split('\t').map(str::to_owned);
-            let looks = matching::Looks {
+            let attributes = matching::TaskAttributes {
                 name: words.next().unwrap_or_default(),
                 executable: words.next(),
                 groups: words.collect(),
             };
-            let matching = matching::matching(&config.rules, &looks);
+            let matching = matching::matching(&config.rules, &attributes);
             assert!(matching.is_sorted() && matching.last().is_none_or(|&last| last < config.rules.len()));
         }
         Err(error) => {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::NvmeController;
 use crate::id::PciAddress;
 use crate::machine::Machine;
 
@@ -99,28 +100,30 @@ impl Machine {
             .filter(|network| network.name == name)
             .filter_map(|network| network.device);
         let mut found: Vec<PciAddress> = disks.chain(networks).collect();
+        let controllers = self.controllers_named(name).into_iter();
+        found.extend(controllers.filter_map(|controller| controller.device));
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// The NVMe controllers that a name stands for: one of them, a namespace that they serve, or their subsystem.
+    pub fn controllers_named(&self, name: &str) -> Vec<&NvmeController> {
+        let mut found = Vec::new();
         for subsystem in self.nvme.get().into_iter().flatten() {
             let namespace = subsystem
                 .namespaces
                 .iter()
                 .find(|namespace| namespace.name == name);
-            let serves = |controller: &&crate::NvmeController| match namespace {
+            let serves = |controller: &&NvmeController| match namespace {
                 Some(namespace) => namespace
                     .paths
                     .iter()
                     .any(|path| path.controller == controller.name),
                 None => subsystem.name == name || controller.name == name,
             };
-            found.extend(
-                subsystem
-                    .controllers
-                    .iter()
-                    .filter(serves)
-                    .filter_map(|controller| controller.device),
-            );
+            found.extend(subsystem.controllers.iter().filter(serves));
         }
-        found.sort_unstable();
-        found.dedup();
         found
     }
 }

@@ -10,19 +10,18 @@
 //! memory = "untouched"          or "follow": its memory moves there, too            ["untouched"]
 //! ```
 //!
-//! Patterns are those of a shell: `*`, `?` and `[...]`; see [`matching`](crate::matching).
+//! Patterns are those of a shell, see [`pattern`](crate::pattern); what each is compared with: [`matching`](crate::matching).
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use glob::{Pattern, PatternError};
 use nearfar_machine::NodeId;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::keeper::Memory;
-use crate::pattern::PathPattern;
+use crate::pattern::Pattern;
 
 /// How often new tasks are looked for unless the file says otherwise.
 pub const SCAN: Duration = Duration::from_millis(500);
@@ -81,20 +80,11 @@ impl std::fmt::Display for Place {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tasks {
     /// The path of its control group, or of one above that.
-    pub cgroup: Option<PathPattern>,
+    pub cgroup: Option<Pattern>,
     /// A systemd unit that it belongs to.
     pub unit: Option<Pattern>,
-    /// Its name, or its executable's.
-    pub command: Option<Command>,
-}
-
-/// What a task runs.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Command {
-    /// Its name, or the file name of its executable.
-    Name(Pattern),
-    /// The whole path of its executable.
-    Path(PathPattern),
+    /// Its name or its executable's; one with a slash is the whole path of the executable.
+    pub command: Option<Pattern>,
 }
 
 /// What is wrong with a configuration, and where.
@@ -253,7 +243,10 @@ fn rule(raw: RawRule, span: Range<usize>, line: usize) -> Result<Rule, Fault> {
     let tasks = Tasks {
         cgroup: raw.cgroup.map(cgroup).transpose()?,
         unit: raw.unit.map(unit).transpose()?,
-        command: raw.command.map(command).transpose()?,
+        command: raw
+            .command
+            .map(|text| pattern("command", &text))
+            .transpose()?,
     };
     if tasks == Tasks::default() {
         return Err((
@@ -308,45 +301,21 @@ fn place(
 }
 
 /// A pattern that is one, and that does not match every name there is.
-fn pattern<P>(
-    field: &str,
-    text: &Spanned<String>,
-    new: fn(&str) -> Result<P, PatternError>,
-) -> Result<P, Fault> {
-    let refused = |why: String| {
-        (
-            text.span(),
-            format!("{field} = \"{}\": {why}", text.get_ref()),
-        )
-    };
-    if text.get_ref().len() > LONGEST_PATTERN {
-        return Err((
-            text.span(),
-            format!("{field}: longer than {LONGEST_PATTERN} bytes"),
+fn pattern(field: &str, text: &Spanned<String>) -> Result<Pattern, Fault> {
+    let fault = |problem| Err((text.span(), problem));
+    let text = text.get_ref();
+    if text.len() > LONGEST_PATTERN {
+        return fault(format!("{field}: longer than {LONGEST_PATTERN} bytes"));
+    }
+    if text.chars().all(|character| matches!(character, '/' | '*')) {
+        return fault(format!(
+            "{field} = \"{text}\": that is everything; leave the field out, or say what is meant"
         ));
     }
-    let pattern =
-        new(text.get_ref()).map_err(|error| refused(format!("{} at {}", error.msg, error.pos)))?;
-    if text
-        .get_ref()
-        .chars()
-        .all(|character| matches!(character, '/' | '*'))
-    {
-        return Err(refused(
-            "that is everything; leave the field out, or say what is meant".to_owned(),
-        ));
-    }
-    Ok(pattern)
+    Pattern::new(text).or_else(|error| fault(format!("{field} = \"{text}\": {error}")))
 }
 
-fn command(text: Spanned<String>) -> Result<Command, Fault> {
-    match text.get_ref().contains('/') {
-        true => pattern("command", &text, PathPattern::new).map(Command::Path),
-        false => pattern("command", &text, Pattern::new).map(Command::Name),
-    }
-}
-
-fn cgroup(text: Spanned<String>) -> Result<PathPattern, Fault> {
+fn cgroup(text: Spanned<String>) -> Result<Pattern, Fault> {
     let path = text.get_ref();
     let refused = |why: &str| Err((text.span(), format!("cgroup = \"{path}\": {why}")));
     if !path.starts_with('/') {
@@ -357,11 +326,8 @@ fn cgroup(text: Spanned<String>) -> Result<PathPattern, Fault> {
     if path.split('/').any(|part| part == "..") {
         return refused("no \"..\"");
     }
-    if path.chars().all(|character| matches!(character, '/' | '*')) {
-        return refused("that is every group; name one");
-    }
-    let pattern = Spanned::new(text.span(), path.trim_end_matches('/').to_owned());
-    self::pattern("cgroup", &pattern, PathPattern::new)
+    let path = path.trim_end_matches('/').to_owned();
+    pattern("cgroup", &Spanned::new(text.span(), path))
 }
 
 fn unit(text: Spanned<String>) -> Result<Pattern, Fault> {
@@ -374,5 +340,5 @@ fn unit(text: Spanned<String>) -> Result<Pattern, Fault> {
         );
         return Err((text.span(), problem));
     }
-    pattern("unit", &text, Pattern::new)
+    pattern("unit", &text)
 }

@@ -8,12 +8,12 @@
 //!           with a slash in it: the whole path of the executable            /opt/*/bin/server
 //! ```
 //!
-//! Pure: what a task attributes like is given.
+//! Pure: what a task looks like is given.
 
-use crate::config::{Command, Rule, Tasks};
-use crate::pattern::PathPattern;
+use crate::config::{Rule, Tasks};
+use crate::pattern::Pattern;
 
-/// What a process attributes like from outside.
+/// What a process looks like from outside.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TaskAttributes {
     /// The kernel's name for it (`comm`), at most 15 bytes.
@@ -47,91 +47,18 @@ pub fn matches(tasks: &Tasks, attributes: &TaskAttributes) -> bool {
         })
 }
 
-fn command(asked: &Command, attributes: &TaskAttributes) -> bool {
+fn command(asked: &Pattern, attributes: &TaskAttributes) -> bool {
     let executable = attributes.executable.as_deref();
-    match asked {
-        Command::Path(pattern) => {
-            executable.is_some_and(|path| pattern.matches(&path.split('/').collect::<Vec<_>>()))
-        }
-        Command::Name(pattern) => {
-            let file = executable.and_then(|path| path.rsplit('/').next());
-            pattern.matches(&attributes.name) || file.is_some_and(|file| pattern.matches(file))
-        }
+    if asked.as_str().contains('/') {
+        return executable.is_some_and(|path| asked.matches(path));
     }
+    let file = executable.and_then(|path| path.rsplit('/').next());
+    asked.matches(&attributes.name) || file.is_some_and(|file| asked.matches(file))
 }
 
 /// Whether a group or one above it matches.
-fn within(pattern: &PathPattern, group: &str) -> bool {
-    let parts: Vec<&str> = group.split('/').collect();
-    // The first part is empty: what stands before the root.
-    (2..=parts.len()).any(|depth| pattern.matches(&parts[..depth]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config;
-
-    fn rules(text: &str) -> Vec<Rule> {
-        config::parse(text, "test").unwrap().rules
-    }
-
-    fn attributes(name: &str, executable: &str, group: &str) -> TaskAttributes {
-        TaskAttributes {
-            name: name.into(),
-            executable: Some(executable.into()),
-            groups: vec![group.into()],
-        }
-    }
-
-    #[test]
-    fn a_command_is_the_tasks_name_or_its_executables() {
-        let rules = rules("[[prefer]]\nname='r'\nnode=1\ncommand='redis-server*'");
-        let of =
-            |name, executable| !matching(&rules, &attributes(name, executable, "/")).is_empty();
-        assert!(of("redis-server", "/usr/bin/redis-check-rdb"));
-        assert!(of("io_thread", "/usr/bin/redis-server"));
-        assert!(!of("redis-cli", "/usr/bin/redis-cli"));
-        assert!(
-            !of("sh", "/opt/redis-server/sh"),
-            "a directory is no command"
-        );
-    }
-
-    #[test]
-    fn a_command_with_a_slash_is_the_whole_path() {
-        let rules = rules("[[prefer]]\nname='r'\nnode=1\ncommand='/opt/*/server'");
-        let of = |executable| !matching(&rules, &attributes("server", executable, "/")).is_empty();
-        assert!(of("/opt/a/server"));
-        assert!(!of("/opt/a/b/server"), "a star stays within one part");
-        assert!(!of("/usr/bin/server"));
-    }
-
-    #[test]
-    fn groups_hold_for_all_below_and_units_for_any_part() {
-        let group = rules("[[prefer]]\nname='g'\nnode=0\ncgroup='/a.slice/*.service/'");
-        let unit = rules("[[prefer]]\nname='u'\nnode=0\nunit='b@*.service'");
-        let of = |rules: &[Rule], path| !matching(rules, &attributes("x", "/x", path)).is_empty();
-        assert!(of(&group, "/a.slice/b@1.service") && of(&group, "/a.slice/b@1.service/worker/3"));
-        assert!(!of(&group, "/a.slice") && !of(&group, "/z/a.slice/b@1.service"));
-        assert!(of(&unit, "/a.slice/b@1.service") && of(&unit, "/a.slice/b@2.service/worker"));
-        assert!(!of(&unit, "/a.slice/b.service"));
-    }
-
-    #[test]
-    fn all_given_fields_have_to_match_and_the_first_rule_has_the_task() {
-        let rules = rules(
-            "[[prefer]]\nname='both'\nnode=0\nunit='a.service'\ncommand='x'\n\
-             [[prefer]]\nname='unit'\nnode=1\nunit='a.service'",
-        );
-        assert_eq!(
-            matching(&rules, &attributes("x", "/x", "/a.service")),
-            [0, 1]
-        );
-        assert_eq!(matching(&rules, &attributes("y", "/y", "/a.service")), [1]);
-        assert_eq!(
-            matching(&rules, &attributes("x", "/x", "/b.service")),
-            [0; 0]
-        );
-    }
+fn within(pattern: &Pattern, group: &str) -> bool {
+    let ends = group.match_indices('/').map(|(slash, _)| slash).skip(1);
+    ends.chain([group.len()])
+        .any(|end| pattern.matches(&group[..end]))
 }

@@ -13,7 +13,7 @@ pub mod class;
 
 use std::path::Path;
 
-use nearfar_machine::{Distance, Known, Machine, NodeId, NvmeController, PciAddress, alternatives};
+use nearfar_machine::{Distance, Known, Machine, NodeId, NodeSet, PciAddress, alternatives};
 use nearfar_placement::locality::{EffectiveNode, How, Localities};
 use nearfar_placement::order::nodes_by_distance;
 use serde::Serialize;
@@ -64,69 +64,45 @@ impl std::fmt::Display for Home {
     }
 }
 
-/// Why a device gives no home.
+/// Why a device gives no home, or a node cannot be preferred. Devices are named as they were given.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NearError {
-    /// A number was given.
+    #[error("there is no node {node}; online are {online}")]
+    NoNode { node: NodeId, online: NodeSet },
+    #[error(
+        "node {node} has no online CPUs{}",
+        .nearest.map_or(String::new(), |near| format!("; the nearest that has is node {near}"))
+    )]
+    NodeWithoutCpus {
+        node: NodeId,
+        nearest: Option<NodeId>,
+    },
     #[error(
         "--near takes a device such as eth0, nvme0 or 0000:41:00.0; for node {0} itself say --node {0}"
     )]
     IsNode(u32),
-    /// The machine has no such device.
+    /// `known`: the devices that there are, in a sentence.
     #[error("there is no device \"{device}\" here; {known}")]
-    NoSuchDevice {
-        /// As named.
-        device: String,
-        /// The devices that there are, in a sentence.
-        known: String,
-    },
-    /// It is no device of its own, and stands on none that is.
+    NoSuchDevice { device: String, known: String },
+    /// It is not a device of its own, and nothing below it is.
     #[error(
         "{device} has no hardware of its own on the PCI bus ({because}); name the device that it uses, or --node N"
     )]
-    NoHardware {
-        /// As named.
-        device: String,
-        /// What was found instead.
-        because: String,
-    },
-    /// Several devices in several places serve it.
+    NoHardware { device: String, because: String },
+    /// `ways`: each device that serves it with its node.
     #[error("{device} has more than one home: {ways}; name one of them, or --node N")]
-    Ambiguous {
-        /// As named.
-        device: String,
-        /// Each way with its node.
-        ways: String,
-    },
-    /// Nothing tells where it is.
+    Ambiguous { device: String, ways: String },
     #[error(
-        "where {device} is cannot be told ({because}); measure it with nearfar bench latency, or say --node N"
+        "the node of {device} is unknown: {because}; measure it with nearfar bench latency, or say --node N"
     )]
-    Unknown {
-        /// As named.
-        device: String,
-        /// What was looked at.
-        because: String,
-    },
-    /// No node that could be home has CPUs.
+    Unknown { device: String, because: String },
     #[error(
         "{device} is on node {node}, which has no CPUs, and no distance leads from there to a node that has; say --node N"
     )]
-    NoCpus {
-        /// As named.
-        device: String,
-        /// Its node.
-        node: NodeId,
-    },
-    /// A directory of sysfs could not be read.
-    #[error("{file}: {because}")]
-    Unreadable {
-        /// The file.
-        file: String,
-        /// The system's reason.
-        because: String,
-    },
+    NoCpus { device: String, node: NodeId },
+    #[error("cannot read {file}: {because}")]
+    Unreadable { file: String, because: String },
 }
 
 /// One way to a device: its name, PCI function and node.
@@ -145,19 +121,7 @@ pub fn home(machine: &Machine, device: &str) -> Result<Home, NearError> {
     if let Ok(node) = device.parse() {
         return Err(NearError::IsNode(node));
     }
-    let localities = Localities::new(machine);
-    let ways = match device.parse::<PciAddress>() {
-        Ok(address) => by_address(machine, &localities, device, address)?,
-        Err(_) => match network(machine, &localities, device) {
-            Some(way) => vec![way],
-            None => match nvme(machine, &localities, device)? {
-                Some(ways) => ways,
-                None => disk(machine, &localities, device)
-                    .ok_or_else(|| unknown_device(machine, device))?,
-            },
-        },
-    };
-    settle(machine, device, ways)
+    settle(machine, device, ways(machine, device)?)
 }
 
 /// The same for a device of the running system that the model need not have: also disks, GPUs, InfiniBand devices, and what
@@ -181,26 +145,20 @@ pub fn find(machine: &Machine, sys: &Path, device: &str) -> Result<Home, NearErr
     }
 }
 
-/// A rule's or an option's node, checked: online, with CPUs.
+/// A rule's or an option's node, checked: online, with online CPUs.
 ///
 /// # Errors
-/// When there is no such node, or it has no online CPU; said with the nearest that has.
-pub fn node(machine: &Machine, node: NodeId) -> Result<NodeId, String> {
+/// When there is no such node, or it has no online CPU.
+pub fn node(machine: &Machine, node: NodeId) -> Result<NodeId, NearError> {
     if machine.node(node).is_none_or(|found| !found.online) {
-        return Err(format!(
-            "there is no node {node}; online are {}",
-            machine.online_node_set()
-        ));
+        let online = machine.online_node_set();
+        return Err(NearError::NoNode { node, online });
     }
     if has_cpus(machine, node) {
         return Ok(node);
     }
-    Err(match nearest_with_cpus(machine, node) {
-        Some((near, _)) => {
-            format!("node {node} has no online CPUs; the nearest that has is node {near}")
-        }
-        None => format!("node {node} has no online CPUs"),
-    })
+    let nearest = nearest_with_cpus(machine, node).map(|(near, _)| near);
+    Err(NearError::NodeWithoutCpus { node, nearest })
 }
 
 fn has_cpus(machine: &Machine, node: NodeId) -> bool {
@@ -215,93 +173,41 @@ fn nearest_with_cpus(machine: &Machine, from: NodeId) -> Option<(NodeId, Option<
         .find(|&(node, _)| has_cpus(machine, node))
 }
 
-/// A disk such as `vda`, by the PCI function above it.
-fn disk(machine: &Machine, localities: &Localities<'_>, device: &str) -> Option<Vec<Way>> {
-    let functions = machine.functions_named(device);
-    let way = |address| Way {
-        name: device.to_owned(),
-        address: Some(address),
-        located: localities.of(address),
+/// What serves a device of the model. Empty where a known device is served by nothing at present.
+fn ways(machine: &Machine, device: &str) -> Result<Vec<Way>, NearError> {
+    let localities = Localities::new(machine);
+    let way = |name: &str, address, node: &Known<Option<NodeId>>| Way {
+        name: name.to_owned(),
+        address,
+        located: located(&localities, address, node),
     };
-    (!functions.is_empty()).then(|| functions.into_iter().map(way).collect())
-}
-
-fn by_address(
-    machine: &Machine,
-    localities: &Localities<'_>,
-    device: &str,
-    address: PciAddress,
-) -> Result<Vec<Way>, NearError> {
-    if machine.pci_device(address).is_none() {
+    let controllers = machine.controllers_named(device);
+    if !controllers.is_empty() {
+        let mut transports = controllers.iter().filter_map(|it| it.transport.get());
+        return match transports.find(|transport| *transport != "pcie") {
+            Some(transport) => Err(NearError::NoHardware {
+                device: device.to_owned(),
+                because: format!("it is reached over {transport}"),
+            }),
+            None => Ok(controllers
+                .iter()
+                .map(|it| way(&it.name, it.device, &it.node))
+                .collect()),
+        };
+    }
+    let mut networks = machine.networks.get().into_iter().flatten();
+    if let Some(network) = networks.find(|network| network.name == device) {
+        return Ok(vec![way(device, network.device, &network.node)]);
+    }
+    let functions = machine.functions_named(device);
+    if functions.is_empty() && !machine.device_names().contains(&device) {
         return Err(unknown_device(machine, device));
     }
-    Ok(vec![Way {
-        name: device.to_owned(),
-        address: Some(address),
-        located: localities.of(address),
-    }])
-}
-
-fn network(machine: &Machine, localities: &Localities<'_>, device: &str) -> Option<Way> {
-    let found = machine
-        .networks
-        .get()?
-        .iter()
-        .find(|network| network.name == device)?;
-    let located = located(localities, found.device, &found.node);
-    Some(Way {
-        name: device.to_owned(),
-        address: found.device,
-        located,
-    })
-}
-
-/// The controllers behind a controller's, a disk's or a subsystem's name; `None` where it is none of these.
-fn nvme(
-    machine: &Machine,
-    localities: &Localities<'_>,
-    device: &str,
-) -> Result<Option<Vec<Way>>, NearError> {
-    for subsystem in machine.nvme.get().into_iter().flatten() {
-        let disk = subsystem.namespaces.iter().find(|disk| disk.name == device);
-        let serves = |found: &&NvmeController| match disk {
-            Some(disk) => disk.paths.iter().any(|path| path.controller == found.name),
-            None => subsystem.name == device || found.name == device,
-        };
-        let serving: Vec<_> = subsystem.controllers.iter().filter(serves).collect();
-        if serving.is_empty() && disk.is_none() {
-            continue;
-        }
-        return controllers(localities, device, &serving).map(Some);
-    }
-    Ok(None)
-}
-
-fn controllers(
-    localities: &Localities<'_>,
-    device: &str,
-    serving: &[&NvmeController],
-) -> Result<Vec<Way>, NearError> {
-    let far = |controller: &NvmeController| {
-        controller
-            .transport
-            .get()
-            .filter(|it| *it != "pcie")
-            .cloned()
-    };
-    if let Some(transport) = serving.iter().find_map(|controller| far(controller)) {
-        let because = format!("it is reached over {transport}");
-        return Err(NearError::NoHardware {
-            device: device.to_owned(),
-            because,
-        });
-    }
-    let way = |controller: &&NvmeController| Way {
-        name: controller.name.clone(),
-        address: controller.device,
-        located: located(localities, controller.device, &controller.node),
-    };
-    Ok(serving.iter().map(way).collect())
+    let kernels = Known::Yes(None);
+    Ok(functions
+        .into_iter()
+        .map(|address| way(device, Some(address), &kernels))
+        .collect())
 }
 
 /// A PCI function's place, or for what sits on another bus the kernel's word alone.
@@ -310,26 +216,17 @@ fn located(
     device: Option<PciAddress>,
     node: &Known<Option<NodeId>>,
 ) -> EffectiveNode {
-    if let Some(address) = device {
-        return localities.of(address);
-    }
-    match node {
-        Known::Yes(Some(node)) => EffectiveNode {
-            node: Some(*node),
-            how: How::Kernel,
-        },
-        Known::Yes(None) => {
-            because("the kernel says none (-1), and it is no PCI device".to_owned())
+    let because = match (device, node) {
+        (Some(address), _) => return localities.of(address),
+        (None, Known::Yes(Some(node))) => {
+            let (node, how) = (Some(*node), How::Kernel);
+            return EffectiveNode { node, how };
         }
-        Known::No { unknown_reason } => because(unknown_reason.to_string()),
-    }
-}
-
-fn because(because: String) -> EffectiveNode {
-    EffectiveNode {
-        node: None,
-        how: How::Unknown { because },
-    }
+        (None, Known::Yes(None)) => "the kernel says none (-1), and it is no PCI device".to_owned(),
+        (None, Known::No { unknown_reason }) => unknown_reason.to_string(),
+    };
+    let (node, how) = (None, How::Unknown { because });
+    EffectiveNode { node, how }
 }
 
 /// One home from all ways, or why there is none.

@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use crate::config::{Config, ConfigError, Place, Rule};
 use crate::keeper::{Keeper, KeeperError, KeeperOptions, OpenProcess, Targets};
-use crate::near;
+use crate::near::{self, NearError};
 use crate::psi;
 use manager::{NotAlone, Only, notify};
 use roster::{Found, Roster};
@@ -70,19 +70,13 @@ pub struct Control {
     pub wake: OwnedFd,
 }
 
+/// Why the machine cannot be read.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// What a service needs from the program that runs it.
 pub struct Surroundings<'a> {
     /// Reads the running system, with its devices.
-    pub machine: &'a dyn Fn() -> Result<Machine, String>,
-}
-
-/// A rule with the node that it means on a machine.
-#[derive(Debug)]
-pub struct Resolved<'a> {
-    /// The rule.
-    pub rule: &'a Rule,
-    /// Its node with how that is known, or why there is none.
-    pub node: Result<(NodeId, String), String>,
+    pub machine: &'a dyn Fn() -> Result<Machine, BoxError>,
 }
 
 /// A rule and the processes it would have now.
@@ -146,13 +140,12 @@ fn read(file: &std::path::Path) -> Result<String, TrustError> {
 /// The node that a rule means on this machine, and how that is known.
 ///
 /// # Errors
-/// In words, when there is no such node or device, or it is not known where that is.
-pub fn resolve(machine: &Machine, place: &Place) -> Result<(NodeId, String), String> {
+/// When there is no such node or device, or its node is unknown.
+pub fn resolve(machine: &Machine, place: &Place) -> Result<(NodeId, String), NearError> {
     match place {
         Place::Node(node) => near::node(machine, *node).map(|node| (node, format!("node {node}"))),
         Place::Near(device) => {
-            let home = near::find(machine, std::path::Path::new("/sys"), device)
-                .map_err(|error| error.to_string())?;
+            let home = near::find(machine, std::path::Path::new("/sys"), device)?;
             Ok((home.node, format!("near {device}: {home}")))
         }
     }
@@ -166,7 +159,7 @@ pub fn check(config: &Config, machine: &Machine) -> Result<Vec<Checked>, Service
     let checked = |rule: &Rule| {
         let (node, located) = match resolve(machine, &rule.place) {
             Ok((node, located)) => (Some(node), located),
-            Err(because) => (None, because),
+            Err(error) => (None, error.to_string()),
         };
         let (name, place) = (rule.name.clone(), rule.place.to_string());
         Checked {
@@ -295,8 +288,8 @@ impl Shift {
         self.looked = Instant::now();
         let machine = match (surroundings.machine)() {
             Ok(machine) => machine,
-            Err(because) => {
-                return tracing::warn!(reason = because, "the machine cannot be read: {because}");
+            Err(error) => {
+                return tracing::warn!(reason = %error, "cannot read the machine: {error}");
             }
         };
         for (index, (rule, post)) in self.config.rules.iter().zip(&mut self.posts).enumerate() {
@@ -310,12 +303,12 @@ impl Shift {
                     // Tasks that it could not take so far.
                     self.roster.forget(index);
                 }
-                Err(because) if say => {
+                Err(error) if say => {
                     let (rule, seconds) = (&rule.name, AGAIN.as_secs());
                     tracing::warn!(
                         rule,
-                        reason = because,
-                        "{rule}: {because}; looked for again every {seconds} s"
+                        reason = %error,
+                        "{rule}: {error}; looked for again every {seconds} s"
                     );
                 }
                 Err(_) => {}

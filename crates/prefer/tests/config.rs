@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use nearfar_machine::NodeId;
 use nearfar_prefer::Memory;
-use nearfar_prefer::config::{Command, Place, parse};
+use nearfar_prefer::config::{Place, parse};
+use nearfar_prefer::pattern::Pattern;
 use nearfar_prefer::service::load;
 use proptest::prelude::*;
 
@@ -33,7 +34,7 @@ fn every_field_is_read() {
     );
     assert_eq!(
         cache.tasks.command,
-        Some(Command::Name(glob::Pattern::new("redis-server*").unwrap()))
+        Some(Pattern::new("redis-server*").unwrap())
     );
 }
 
@@ -74,15 +75,15 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
         ),
         (
             rule("node = 1\ncommand = 'a[b'"),
-            "prefer.toml:4: command = \"a[b\": invalid range pattern",
+            "prefer.toml:4: command = \"a[b\": unclosed character class",
         ),
         (
-            rule("node = 1\ncommand = '/a[/]b'"),
-            "prefer.toml:4: command = \"/a[/]b\": invalid range pattern",
+            rule("node = 1\ncommand = 'a{b'"),
+            "prefer.toml:4: command = \"a{b\": unclosed alternate group",
         ),
         (
             rule("node = 1\ncommand = \"a\\u001b[\""),
-            "prefer.toml:4: command = \"a\u{fffd}[\": invalid range pattern",
+            "prefer.toml:4: command = \"a\u{fffd}[\": unclosed character class",
         ),
         (
             rule("near = \"\\u001b[2J\"\ncommand = 'x'"),
@@ -96,7 +97,7 @@ fn what_is_wrong_is_named_with_file_line_and_field() {
             rule("node = 1\ncgroup = '/a/../b'"),
             "prefer.toml:4: cgroup = \"/a/../b\": no \"..\"",
         ),
-        (rule("node = 1\ncgroup = '/'"), "that is every group"),
+        (rule("node = 1\ncgroup = '/'"), "that is everything"),
         (
             rule("node = 1\nunit = 'nginx'"),
             "prefer.toml:4: unit = \"nginx\": a service, scope or slice",

@@ -199,7 +199,7 @@ impl Prefer {
         let node = NodeId(self.node.unwrap_or_default());
         near::node(machine, node)
             .map(|node| (node, None))
-            .map_err(|because| Failure::input(anyhow!(because)))
+            .map_err(Failure::input)
     }
 
     fn limit(&self) -> Result<Option<Duration>, Failure> {

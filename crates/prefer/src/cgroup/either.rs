@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::keeper::{GroupKeeper, GroupReport};
 use super::{CgroupError, Group, Means};
 use crate::keeper::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
-use crate::near;
+use crate::near::{self, NearError};
 
 /// Through what a group is to be kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +56,8 @@ pub enum KeptGroupError {
     #[error(transparent)]
     Threads(#[from] KeeperError),
     /// The node.
-    #[error("{0}")]
-    Node(String),
+    #[error(transparent)]
+    Node(#[from] NearError),
     /// The cpuset was asked for and does not serve.
     #[error("not through its cpuset: {0}")]
     Cpuset(String),
@@ -76,7 +76,7 @@ impl KeptGroup {
         through: Option<Through>,
         options: KeeperOptions,
     ) -> Result<Self, KeptGroupError> {
-        let node = near::node(machine, node).map_err(KeptGroupError::Node)?;
+        let node = near::node(machine, node)?;
         match chosen(group, through, options.memory)? {
             Means::Threads { because } => {
                 let targets = Targets::Cgroup(group.directory().to_owned());

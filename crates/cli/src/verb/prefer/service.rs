@@ -58,8 +58,7 @@ impl Service {
             return self.show(colour);
         }
         let control = control().map_err(Failure::refused)?;
-        let machine =
-            || nearfar_sources::read(&Request::live(want())).map_err(|error| error.to_string());
+        let machine = || Ok(nearfar_sources::read(&Request::live(want()))?);
         service::run(&self.config, &control, &Surroundings { machine: &machine }).map_err(failure)
     }
 
