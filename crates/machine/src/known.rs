@@ -3,6 +3,7 @@
 mod read;
 
 use std::borrow::Cow;
+use std::fmt::Display;
 
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ use serde::Serialize;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Known<T> {
-    /// The source could not see this; a sentence fragment that reads well after "not known: ".
+    /// The source could not see this; a sentence fragment that reads well after "unknown: ".
     No {
         /// Why, naming the file or the missing capability.
         unknown_reason: Cow<'static, str>,
@@ -30,7 +31,19 @@ impl<T> Known<T> {
         }
     }
 
-    /// The value, where it is known.
+    /// The value, or the reason where there is none.
+    pub fn from_option<R>(value: Option<T>, because: impl FnOnce() -> R) -> Self
+    where
+        R: Into<Cow<'static, str>>,
+    {
+        value.map_or_else(|| Self::no(because()), Self::Yes)
+    }
+
+    /// The value, or the text of the error that stands in its place.
+    pub fn from_result(result: Result<T, impl Display>) -> Self {
+        result.map_or_else(|error| Self::no(error.to_string()), Self::Yes)
+    }
+
     pub fn get(&self) -> Option<&T> {
         match self {
             Self::Yes(value) => Some(value),
@@ -38,7 +51,6 @@ impl<T> Known<T> {
         }
     }
 
-    /// The value by itself, where it is known.
     pub fn known(self) -> Option<T> {
         match self {
             Self::Yes(value) => Some(value),
@@ -46,7 +58,6 @@ impl<T> Known<T> {
         }
     }
 
-    /// Why the value is not known, where it is not.
     pub fn unknown_reason(&self) -> Option<&str> {
         match self {
             Self::Yes(_) => None,
@@ -54,7 +65,6 @@ impl<T> Known<T> {
         }
     }
 
-    /// Known or not, by reference.
     pub fn as_ref(&self) -> Known<&T> {
         match self {
             Self::Yes(value) => Known::Yes(value),
@@ -64,10 +74,14 @@ impl<T> Known<T> {
         }
     }
 
-    /// The same knowledge about something derived from the value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Known<U> {
+        self.and_then(|value| Known::Yes(f(value)))
+    }
+
+    /// What follows from the value; an unknown value keeps its reason.
+    pub fn and_then<U>(self, f: impl FnOnce(T) -> Known<U>) -> Known<U> {
         match self {
-            Self::Yes(value) => Known::Yes(f(value)),
+            Self::Yes(value) => f(value),
             Self::No { unknown_reason } => Known::No { unknown_reason },
         }
     }

@@ -28,7 +28,6 @@ mod build;
 mod devices;
 mod fault;
 mod file;
-mod render;
 
 use nearfar_machine::Machine;
 
@@ -50,12 +49,4 @@ pub fn parse(text: &str, place: &str) -> Result<Machine, TextError> {
         .parse()
         .map_err(|error| faults.at(fake, "fake", error))?;
     crate::fake::lay(machine, &spec).map_err(|error| faults.at(fake, "fake", error))
-}
-
-/// Writes the description of a machine: nodes, CPUs, caches, distances, and the devices that decide over locality.
-///
-/// What a description has no place for is left out: tasks, cpusets, settings other than NUMA balancing, free memory,
-/// huge pages, firmware evidence, counts. Fake nodes are written as if they were real.
-pub fn render(machine: &Machine) -> String {
-    render::document(machine)
 }

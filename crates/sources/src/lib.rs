@@ -20,6 +20,7 @@ mod limits;
 mod parallel;
 mod recognise;
 mod request;
+mod value;
 mod want;
 mod warnings;
 

@@ -21,6 +21,7 @@ use nearfar_machine::{
 
 use crate::error::TextError;
 use crate::limits::MOST_NODES;
+use crate::value::ValueError;
 pub(crate) use grammar::resembles;
 use grammar::{Distant, Kind, Level, Spec};
 
@@ -71,7 +72,7 @@ pub fn parse(text: &str) -> Result<Machine, TextError> {
     machine.distances = match &spec.distances {
         Some(distant) => Known::Yes(matrix(distant, nodes).map_err(|problem| {
             wrong(
-                problem,
+                problem.to_string(),
                 "give one row (10,20), all rows (10,20;20,10) or one number for all others (20)",
             )
         })?),
@@ -138,9 +139,10 @@ fn caches(levels: &[Level], cpus: u32) -> Vec<Cache> {
     caches
 }
 
-fn matrix(distant: &Distant, nodes: u32) -> Result<Distances, String> {
+fn matrix(distant: &Distant, nodes: u32) -> Result<Distances, ValueError> {
     let mut matrix = Distances::empty(DistanceOrigin::Described, (0..nodes).map(NodeId));
     let width = nodes as usize;
+    let misfit = |found| ValueError::Contradiction(format!("{found} for {nodes} nodes"));
     let entry: Box<dyn Fn(usize, usize) -> Option<Distance>> = match distant {
         Distant::Others(distance) => Box::new(|from, to| {
             if from == to {
@@ -150,16 +152,14 @@ fn matrix(distant: &Distant, nodes: u32) -> Result<Distances, String> {
             }
         }),
         Distant::Row(row) if row.len() == width => Box::new(|from, to| row[from.abs_diff(to)]),
-        Distant::Row(row) => return Err(format!("{} distances for {nodes} nodes", row.len())),
+        Distant::Row(row) => return Err(misfit(format!("{} distances", row.len()))),
         Distant::Rows(rows) if rows.len() != width => {
-            return Err(format!("{} rows for {nodes} nodes", rows.len()));
+            return Err(misfit(format!("{} rows", rows.len())));
         }
         Distant::Rows(rows) => match rows.iter().position(|row| row.len() != width) {
             Some(bad) => {
-                return Err(format!(
-                    "row {bad} has {} distances for {nodes} nodes",
-                    rows[bad].len()
-                ));
+                let found = format!("row {bad} has {} distances", rows[bad].len());
+                return Err(misfit(found));
             }
             None => Box::new(|from, to| rows[from][to]),
         },

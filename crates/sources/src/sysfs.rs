@@ -32,7 +32,6 @@ mod performance;
 mod settings;
 mod tasks;
 mod topology;
-mod value;
 mod virtio;
 mod writers;
 

@@ -1,7 +1,6 @@
 //! From the keys of a description to host bridges, PCI devices, network devices, NVMe subsystems and interrupts.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
 
 use nearfar_machine::{
     AnaState, CpuSet, FirmwareLocality, FirmwareSource, HostBridge, Interrupt, IoPolicy, Irq,
@@ -15,6 +14,7 @@ use super::file::{
     ControllerEntry, CpuCount, Description, KernelNode, NicEntry, NvmeEntry, PciEntry,
 };
 use crate::error::TextError;
+use crate::value::ValueError;
 
 /// What devices are that a description does not name closer: those an emulated machine has.
 const NIC: (&str, u32, &str) = ("8086:10c9", 0x02_00_00, "igb");
@@ -97,38 +97,46 @@ struct Place<'a> {
 }
 
 impl Devices<'_> {
-    fn node(&self, number: u32) -> Result<NodeId, String> {
+    fn node(&self, number: u32) -> Result<NodeId, ValueError> {
         let node = NodeId(number);
         self.machine
             .node(node)
             .map(|node| node.id)
-            .ok_or_else(|| format!("node {number} is not described"))
+            .ok_or_else(|| contradiction(format!("node {number} is not described")))
     }
 
     /// The kernel's node: a node, none, or unknown.
-    fn kernel_node(&self, entry: &KernelNode) -> Result<KernelSays, String> {
+    fn kernel_node(&self, entry: &KernelNode) -> Result<KernelSays, ValueError> {
         match entry {
             KernelNode::Node(number) => self.node(*number).map(|node| Known::Yes(Some(node))),
             KernelNode::Word(word) if word == "none" => Ok(Known::Yes(None)),
             KernelNode::Word(word) if word == "unknown" => {
                 Ok(Known::no("the description says \"unknown\""))
             }
-            KernelNode::Word(_) => Err("a node is a number, \"none\" or \"unknown\"".to_owned()),
+            KernelNode::Word(word) => Err(ValueError::malformed(
+                word,
+                "a node: a number, \"none\" or \"unknown\"",
+            )),
         }
     }
 
     /// Counts queues or paths.
-    fn take(&mut self, count: u32) -> Result<(), String> {
+    fn take(&mut self, count: u32) -> Result<(), ValueError> {
         let left = self.left.checked_sub(count);
-        self.left = left.ok_or_else(|| format!("more than {MOST} queues and paths in all"))?;
+        self.left = left.ok_or_else(|| {
+            ValueError::TooLarge(format!("more than {MOST} queues and paths in all"))
+        })?;
         Ok(())
     }
 
     fn bridges(&mut self, file: &Description) -> Result<(), TextError> {
         for spanned in &file.bridge {
             let entry = spanned.get_ref();
-            let fail = |problem: String| self.faults.at(spanned, "bridge", problem);
-            let root: RootBus = parse(&entry.root).map_err(fail)?;
+            let fail = |problem| self.faults.at(spanned, "bridge", problem);
+            let root: RootBus = entry
+                .root
+                .parse()
+                .map_err(|e| fail(ValueError::Address(e)))?;
             let said = entry
                 .node
                 .as_ref()
@@ -179,9 +187,9 @@ impl Devices<'_> {
             .ok()
             .filter(|class| class >> 24 == 0);
         let add = |devices: &mut Self| {
-            let class =
-                class.ok_or_else(|| format!("class {:?} is not like \"0x020000\"", entry.class))?;
-            let parent = entry.parent.as_deref().map(parse).transpose()?;
+            let class = class
+                .ok_or_else(|| ValueError::malformed(&entry.class, "a class like \"0x020000\""))?;
+            let parent = entry.parent.as_deref().map(str::parse).transpose()?;
             let address = devices.device(&place, (&entry.id, class, ""))?;
             if let Some(device) = devices.pci.get_mut(&address) {
                 device.parent = parent;
@@ -189,7 +197,7 @@ impl Devices<'_> {
             }
             Ok(())
         };
-        add(self).map_err(|problem: String| self.faults.at(spanned, "pci", problem))
+        add(self).map_err(|problem: ValueError| self.faults.at(spanned, "pci", problem))
     }
 
     /// Puts a device on its root bus, or finds the `[[pci]]` entry that describes it.
@@ -197,31 +205,30 @@ impl Devices<'_> {
         &mut self,
         place: &Place<'_>,
         usual: (&str, u32, &str),
-    ) -> Result<PciAddress, String> {
-        let address: Option<PciAddress> = place.address.map(parse).transpose()?;
+    ) -> Result<PciAddress, ValueError> {
+        let address: Option<PciAddress> = place.address.map(str::parse).transpose()?;
         if let Some(known) = address.filter(|address| self.pci.contains_key(address)) {
             return match (usual.2, place.id) {
-                ("", _) => Err(format!("there are two devices at {known}")),
-                (_, Some(_)) => Err(format!("{known} has its id in a [[pci]] entry already")),
+                ("", _) => Err(contradiction(format!("there are two devices at {known}"))),
+                (_, Some(_)) => Err(contradiction(format!(
+                    "{known} has its id in a [[pci]] entry already"
+                ))),
                 _ => Ok(known),
             };
         }
         let root: RootBus = match (place.bridge, address) {
-            (Some(bridge), _) => parse(bridge)?,
+            (Some(bridge), _) => bridge.parse()?,
             (None, Some(address)) => RootBus {
                 domain: address.domain,
                 bus: address.bus,
             },
-            (None, None) => return Err("either `bridge` or `address` is wanted".to_owned()),
+            (None, None) => return Err(contradiction("either `bridge` or `address` is wanted")),
         };
         let kernel = match (place.node, self.bridges.get(&root)) {
             (Some(node), _) => self.kernel_node(node)?,
             (None, Some((_, node))) => node.clone(),
             (None, None) => {
-                return Err(format!(
-                    "no [[bridge]] has root {root:?}",
-                    root = root.to_string()
-                ));
+                return Err(contradiction(format!("no [[bridge]] has root \"{root}\"")));
             }
         };
         let free = || {
@@ -237,7 +244,7 @@ impl Devices<'_> {
         };
         let address = address
             .or_else(free)
-            .ok_or_else(|| format!("bus {root} is full: give an `address`"))?;
+            .ok_or_else(|| contradiction(format!("bus {root} is full: give an `address`")))?;
         let id = place.id.unwrap_or(usual.0);
         let numbers = id.split_once(':').and_then(|(vendor, device)| {
             Some((
@@ -246,7 +253,7 @@ impl Devices<'_> {
             ))
         });
         let (vendor, device) =
-            numbers.ok_or_else(|| format!("id {id:?} is not like \"8086:10c9\""))?;
+            numbers.ok_or_else(|| ValueError::malformed(id, "an id like \"8086:10c9\""))?;
         let driver = place
             .driver
             .or(Some(usual.2).filter(|driver| !driver.is_empty()))
@@ -283,7 +290,7 @@ impl Devices<'_> {
             .map_err(|problem| faults.at(spanned, "nic", problem))
     }
 
-    fn build_network(&mut self, entry: &NicEntry) -> Result<NetworkDevice, String> {
+    fn build_network(&mut self, entry: &NicEntry) -> Result<NetworkDevice, ValueError> {
         let place = Place {
             bridge: entry.bridge.as_deref(),
             address: entry.address.as_deref(),
@@ -295,13 +302,13 @@ impl Devices<'_> {
         let queues = entry.queues.unwrap_or(1);
         self.take(queues)?;
         let masks = |lists: &Option<Vec<String>>, key: &str| match lists {
-            Some(lists) if lists.len() != queues as usize => Err(format!(
+            Some(lists) if lists.len() != queues as usize => Err(contradiction(format!(
                 "{key} has {} lists for {queues} queues",
                 lists.len()
-            )),
+            ))),
             Some(lists) => lists
                 .iter()
-                .map(|list| CpuSet::parse_list(list).map(Known::Yes).map_err(text))
+                .map(|list| Ok(Known::Yes(CpuSet::parse_list(list)?)))
                 .collect(),
             None => Ok(vec![
                 Known::no(format!("the description gives no {key}"));
@@ -314,9 +321,9 @@ impl Devices<'_> {
             .as_ref()
             .is_some_and(|cpus| cpus.len() > queues as usize)
         {
-            return Err(format!(
+            return Err(contradiction(format!(
                 "queue_cpus has more entries than there are queues ({queues})"
-            ));
+            )));
         }
         for (queue, cpus) in (0..).zip(entry.queue_cpus.iter().flatten()) {
             self.interrupt(&entry.name, address, queue, cpus)?;
@@ -343,13 +350,14 @@ impl Devices<'_> {
         device: PciAddress,
         queue: u32,
         cpus: &CpuCount,
-    ) -> Result<(), String> {
+    ) -> Result<(), ValueError> {
         let affinity = match cpus {
-            CpuCount::Count(cpu) => CpuSet::parse_list(&cpu.to_string()).map_err(text)?,
-            CpuCount::List(list) => CpuSet::parse_list(list).map_err(text)?,
+            CpuCount::Count(cpu) => CpuSet::parse_list(&cpu.to_string())?,
+            CpuCount::List(list) => CpuSet::parse_list(list)?,
         };
         if let Some(stray) = affinity.iter().find(|&cpu| self.machine.cpu(cpu).is_none()) {
-            return Err(format!("queue_cpus: CPU {stray} is in no node"));
+            let problem = format!("queue_cpus: CPU {stray} is in no node");
+            return Err(contradiction(problem));
         }
         let because = "a description file does not say";
         self.interrupts.push(Interrupt {
@@ -381,7 +389,7 @@ impl Devices<'_> {
     ) -> Result<NvmeSubsystem, TextError> {
         let entry = spanned.get_ref();
         let faults = self.faults;
-        let fail = |problem: String| faults.at(spanned, "nvme", problem);
+        let fail = |problem: ValueError| faults.at(spanned, "nvme", problem);
         let mut controllers = Vec::new();
         for described in &entry.controllers {
             controllers.push(self.controller(described, *before).map_err(fail)?);
@@ -417,7 +425,7 @@ impl Devices<'_> {
         &mut self,
         entry: &ControllerEntry,
         number: usize,
-    ) -> Result<NvmeController, String> {
+    ) -> Result<NvmeController, ValueError> {
         let transport = entry.transport.as_deref().unwrap_or("pcie");
         let place = Place {
             bridge: entry.bridge.as_deref(),
@@ -482,13 +490,6 @@ fn namespace(
     }
 }
 
-fn parse<T: std::str::FromStr>(text: &str) -> Result<T, String>
-where
-    T::Err: Display,
-{
-    text.parse().map_err(self::text)
-}
-
-fn text(error: impl Display) -> String {
-    error.to_string()
+fn contradiction(problem: impl Into<String>) -> ValueError {
+    ValueError::Contradiction(problem.into())
 }

@@ -6,7 +6,8 @@ use nearfar_machine::{CpuId, HostBridge, Known, Machine, NodeId, PciAddress, Pci
 
 use super::build::ancestors;
 use super::elements::{Object, set_of};
-use crate::warnings::{Warnings, excerpt};
+use crate::value::ValueError;
+use crate::warnings::Warnings;
 
 /// Our fact on a PCI device: the node the kernel gives it, or -1.
 pub(super) const KERNEL_NODE: &str = "KernelNode";
@@ -58,14 +59,12 @@ fn root_bus(object: &Object) -> Option<RootBus> {
     format!("{domain}:{first}").parse().ok()
 }
 
-fn device(objects: &[Object], at: usize, machine: &Machine) -> Result<PciDevice, String> {
+fn device(objects: &[Object], at: usize, machine: &Machine) -> Result<PciDevice, ValueError> {
     let object = &objects[at];
-    let address: PciAddress = object
-        .pci_busid
-        .parse()
-        .map_err(|error| format!("{error}"))?;
-    let (class, vendor, device) = pci_type(&object.pci_type)
-        .ok_or_else(|| format!("{address} has pci_type {:?}", excerpt(&object.pci_type)))?;
+    let address: PciAddress = object.pci_busid.parse()?;
+    let (class, vendor, device) = pci_type(&object.pci_type).ok_or_else(|| {
+        ValueError::malformed(&object.pci_type, "a pci_type like \"0200 [8086:10c9]\"")
+    })?;
     let above = || ancestors(objects, at).map(|at| &objects[at]);
     // Without a host bridge above it, which lstopo can leave out, only the device's own bus is known.
     let root = above().find_map(root_bus).unwrap_or(RootBus {

@@ -3,6 +3,7 @@
 use nearfar_machine::{CacheKind, Distance};
 
 use crate::error::TextError;
+use crate::value::ValueError;
 use crate::warnings::excerpt;
 use nearfar_machine::size;
 
@@ -62,19 +63,19 @@ pub(crate) fn resembles(text: &str) -> bool {
 
 /// Reads a synthetic string.
 pub(super) fn parse(text: &str) -> Result<Spec, TextError> {
-    let fail = |problem: String| TextError::new(&place(text), None, problem, EXAMPLE);
+    let fail = |error: ValueError| TextError::new(&place(text), None, error.to_string(), EXAMPLE);
     let mut spec = Spec::default();
     for word in split(text) {
         let (name, value) = word
             .split_once(':')
-            .ok_or_else(|| fail(format!("{:?} has no colon", excerpt(&word))))?;
+            .ok_or_else(|| fail(ValueError::malformed(&word, "a word with a colon")))?;
         let name = name.to_ascii_lowercase();
         match name.as_str() {
             "memory" | "mem" => spec.memory = Some(memory(value).map_err(fail)?),
             "distance" | "distances" => spec.distances = Some(distances(value).map_err(fail)?),
             _ => {
-                let kind = kind(&name)
-                    .ok_or_else(|| fail(format!("{:?} is not a level", excerpt(&name))))?;
+                let kind =
+                    kind(&name).ok_or_else(|| fail(ValueError::malformed(&name, "a level")))?;
                 let (level, memory) = level(kind, value).map_err(fail)?;
                 spec.memory = spec.memory.or(memory);
                 spec.levels.push(level);
@@ -133,16 +134,16 @@ fn cache(name: &str) -> Option<Kind> {
 }
 
 /// `4`, `1(size=32M)`, `2(memory=16G)`.
-fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), String> {
+fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), ValueError> {
     let (count, attributes) = match value.split_once('(') {
         Some((count, rest)) => (
             count,
             rest.strip_suffix(')')
-                .ok_or("a parenthesis is not closed")?,
+                .ok_or_else(|| ValueError::Truncated("a parenthesis is not closed".to_owned()))?,
         ),
         None => (value, ""),
     };
-    let not_a_count = || format!("{:?} is not a count of at least 1", excerpt(count));
+    let not_a_count = || ValueError::malformed(count, "a count of at least 1");
     let count: u32 = count
         .parse()
         .ok()
@@ -154,9 +155,9 @@ fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), String> {
             (Some(("size", size)), Kind::Cache(..)) => bytes = Some(memory(size)?),
             (Some(("memory", size)), Kind::Node) => held = Some(memory(size)?),
             _ => {
-                return Err(format!(
-                    "{:?} is not an attribute of this level",
-                    excerpt(attribute)
+                return Err(ValueError::malformed(
+                    attribute,
+                    "an attribute of this level",
                 ));
             }
         }
@@ -164,12 +165,11 @@ fn level(kind: Kind, value: &str) -> Result<(Level, Option<u64>), String> {
     Ok((Level { kind, count, bytes }, held))
 }
 
-fn memory(value: &str) -> Result<u64, String> {
-    size::parse(value, 1)
-        .ok_or_else(|| format!("{:?} is not a size such as 512M or 16G", excerpt(value)))
+fn memory(value: &str) -> Result<u64, ValueError> {
+    size::parse(value, 1).ok_or_else(|| ValueError::malformed(value, "a size such as 512M or 16G"))
 }
 
-fn distances(value: &str) -> Result<Distant, String> {
+fn distances(value: &str) -> Result<Distant, ValueError> {
     let rows: Vec<_> = value.split(';').map(row).collect::<Result<_, _>>()?;
     Ok(match &rows[..] {
         [row] => match row[..] {
@@ -180,46 +180,50 @@ fn distances(value: &str) -> Result<Distant, String> {
     })
 }
 
-fn row(text: &str) -> Result<Vec<Option<Distance>>, String> {
+fn row(text: &str) -> Result<Vec<Option<Distance>>, ValueError> {
     text.split(',')
         .map(|entry| entry.trim())
         .map(entry)
         .collect()
 }
 
-fn entry(text: &str) -> Result<Option<Distance>, String> {
+fn entry(text: &str) -> Result<Option<Distance>, ValueError> {
     if text == "-" {
         return Ok(None);
     }
     let distance = text.parse().ok().filter(|&distance| distance > 0);
     distance
         .map(|distance| Some(Distance(distance)))
-        .ok_or_else(|| format!("{:?} is not a distance", excerpt(text)))
+        .ok_or_else(|| ValueError::malformed(text, "a distance"))
+}
+
+fn contradiction(problem: impl Into<String>) -> Result<(), ValueError> {
+    Err(ValueError::Contradiction(problem.into()))
 }
 
 /// Levels stand each once; cores hold CPUs, and nodes hold cores. Without CPUs a core has one.
-fn order(levels: &mut Vec<Level>) -> Result<(), String> {
+fn order(levels: &mut Vec<Level>) -> Result<(), ValueError> {
     for (at, level) in levels.iter().enumerate() {
         if levels[..at]
             .iter()
             .any(|before| before.kind == level.kind && level.kind != Kind::Group)
         {
-            return Err(format!("{:?} is given twice", level.kind));
+            return contradiction(format!("{:?} is given twice", level.kind));
         }
         let inner = &levels[at + 1..];
         if level.kind == Kind::Pu && !inner.is_empty() {
-            return Err("pu must be the last level".to_owned());
+            return contradiction("pu must be the last level");
         }
         if level.kind == Kind::Core
             && inner
                 .iter()
                 .any(|inner| !matches!(inner.kind, Kind::Pu | Kind::Cache(..)))
         {
-            return Err("a core can only hold caches and pu".to_owned());
+            return contradiction("a core can only hold caches and pu");
         }
     }
     if levels.is_empty() {
-        return Err("it has no levels".to_owned());
+        return contradiction("it has no levels");
     }
     if levels.last().is_none_or(|last| last.kind != Kind::Pu) {
         levels.push(Level {

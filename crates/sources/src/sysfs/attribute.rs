@@ -3,27 +3,20 @@
 use nearfar_machine::{Known, MOST_NODES, NodeId};
 
 use super::notes::Notes;
-use super::value;
 use crate::tree::{Directory, Reason, Tree};
+use crate::value::{self, ValueError};
 
-/// What makes a value of an attribute's content, or says what is wrong with it.
-pub(crate) type Parser<T> = fn(&[u8]) -> Result<T, String>;
+pub(crate) type Parser<T> = fn(&[u8]) -> Result<T, ValueError>;
 
 /// Reads an attribute. A content that the parser refuses is also noted as a warning.
 pub(crate) fn known<T>(
     directory: &Directory<'_>,
     name: &str,
     notes: &Notes,
-    parse: impl FnOnce(&[u8]) -> Result<T, String>,
+    parse: impl FnOnce(&[u8]) -> Result<T, ValueError>,
 ) -> Known<T> {
     match directory.with_bytes(name, parse) {
-        Ok(Ok(value)) => Known::Yes(value),
-        Ok(Err(message)) => {
-            let place = directory.display(name);
-            let because = format!("{place}: {message}");
-            notes.note(place, message);
-            Known::no(because)
-        }
+        Ok(parsed) => notes.known(|| directory.display(name), parsed),
         Err(reason) => Known::no(directory.unreadable(name, reason).to_string()),
     }
 }
@@ -47,26 +40,22 @@ pub(crate) fn first_known<T>(
 }
 
 /// A number of a node as `numa_node` gives it: -1 is "none" (`NUMA_NO_NODE`).
-pub(crate) fn node(bytes: &[u8]) -> Result<Option<NodeId>, String> {
+pub(crate) fn node(bytes: &[u8]) -> Result<Option<NodeId>, ValueError> {
     match value::integer(bytes)? {
         -1 => Ok(None),
         number => match u32::try_from(number) {
             Ok(number) if number < MOST_NODES => Ok(Some(NodeId(number))),
-            _ => Err(format!("{number} is not the number of a node")),
+            _ => Err(ValueError::malformed(
+                number.to_string(),
+                "the number of a node",
+            )),
         },
     }
 }
 
-/// A word or line, without the white space around it.
-pub(crate) fn word(bytes: &[u8]) -> Result<String, String> {
-    value::text(bytes).map(str::to_owned)
-}
-
 /// The text of a file of a tree, without the white space around it.
 pub(crate) fn text_of(tree: &Tree, path: &str) -> Option<String> {
-    tree.with_bytes(path, |bytes| value::text(bytes).ok().map(str::to_owned))
-        .ok()
-        .flatten()
+    tree.with_bytes(path, value::word).ok()?.ok()
 }
 
 /// Whether the reason is that the file is not there, as opposed to something that keeps us from reading it.

@@ -7,11 +7,12 @@ mod sparc;
 
 use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Known};
 
+use super::attribute;
 use super::cpuinfo::CpuInfo;
 use super::notes::{Notes, read_noted};
 use super::topology::Group;
-use super::value;
 use crate::tree::{Directory, Reason, Tree};
+use crate::value::{self, ValueError};
 
 /// No CPU has as many caches; a guard against trees that do.
 const MOST_INDEXES: usize = 16;
@@ -225,7 +226,7 @@ impl Attributes<'_> {
     fn read<R>(
         &self,
         attribute: &str,
-        parse: impl FnOnce(&[u8]) -> Result<R, String>,
+        parse: impl FnOnce(&[u8]) -> Result<R, ValueError>,
     ) -> Option<R> {
         read_noted(self.directory, &self.name(attribute), self.notes, parse)
     }
@@ -233,11 +234,7 @@ impl Attributes<'_> {
     /// The cache's level; nothing when it cannot be read or believed.
     fn level(&self) -> Result<Option<u32>, Absent> {
         match self.directory.with_bytes(&self.name("level"), level) {
-            Ok(Ok(level)) => Ok(Some(level)),
-            Ok(Err(message)) => {
-                self.notes.note(self.display("level"), message);
-                Ok(None)
-            }
+            Ok(level) => Ok(self.notes.known(|| self.display("level"), level).known()),
             Err(Reason::Absent) => Err(Absent),
             Err(reason) => {
                 self.notes.note(self.display("level"), reason.to_string());
@@ -247,22 +244,11 @@ impl Attributes<'_> {
     }
 
     fn size(&self) -> Known<u64> {
-        match self.directory.with_bytes(&self.name("size"), size) {
-            Ok(Ok(size)) => Known::Yes(size),
-            Ok(Err(message)) => Known::no(format!("{}: {message}", self.display("size"))),
-            Err(reason) => Known::no(
-                self.directory
-                    .unreadable(&self.name("size"), reason)
-                    .to_string(),
-            ),
-        }
+        attribute::known(self.directory, &self.name("size"), self.notes, size)
     }
 
     fn cache(&self, level: u32, cpus: CpuSet) -> Cache {
-        let number = |name| {
-            self.read(name, value::natural)
-                .and_then(|number| u32::try_from(number).ok())
-        };
+        let number = |name| self.read(name, value::natural32);
         Cache {
             level,
             kind: self.read("type", kind).unwrap_or(CacheKind::Unified),
@@ -280,55 +266,30 @@ const INDEXES: [&str; MOST_INDEXES] = [
     "index9", "index10", "index11", "index12", "index13", "index14", "index15",
 ];
 
-fn level(bytes: &[u8]) -> Result<u32, String> {
-    match value::natural(bytes)? {
-        level @ 1..=9 => Ok(level as u32),
-        other => Err(format!(
-            "a cache of level {other} is not to be believed; it is left out"
+fn level(bytes: &[u8]) -> Result<u32, ValueError> {
+    match value::natural32(bytes)? {
+        level @ 1..=9 => Ok(level),
+        other => Err(ValueError::malformed(
+            other.to_string(),
+            "a cache level (1 to 9)",
         )),
     }
 }
 
-fn kind(bytes: &[u8]) -> Result<CacheKind, String> {
+fn kind(bytes: &[u8]) -> Result<CacheKind, ValueError> {
     match value::text(bytes)? {
         "Data" => Ok(CacheKind::Data),
         "Instruction" => Ok(CacheKind::Instruction),
         "Unified" => Ok(CacheKind::Unified),
-        other => Err(format!(
-            "{:?} is no kind of cache; taken as unified",
-            value::shorten(other)
+        other => Err(ValueError::malformed(
+            other,
+            "Data, Instruction or Unified; taken as Unified",
         )),
     }
 }
 
 /// `32K`, `16384K`, `1M`, or plain bytes.
-fn size(bytes: &[u8]) -> Result<u64, String> {
+fn size(bytes: &[u8]) -> Result<u64, ValueError> {
     let text = value::text(bytes)?;
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K') => (&text[..text.len() - 1], 10),
-        Some(b'M') => (&text[..text.len() - 1], 20),
-        Some(b'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    value::natural(digits.as_bytes())?
-        .checked_mul(1 << shift)
-        .ok_or_else(|| format!("{text} is too large"))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn sizes_have_a_unit_or_none() {
-        for (text, bytes) in [
-            ("32K\n", Some(32 << 10)),
-            ("1M", Some(1 << 20)),
-            ("64", Some(64)),
-            ("0K", Some(0)),
-        ] {
-            assert_eq!(super::size(text.as_bytes()).ok(), bytes, "{text}");
-        }
-        for text in ["", "K", "-1K", "18446744073709551615G", "\u{e9}"] {
-            assert!(super::size(text.as_bytes()).is_err(), "{text}");
-        }
-    }
+    nearfar_machine::size::parse(text, 1).ok_or_else(|| ValueError::malformed(text, "a size"))
 }

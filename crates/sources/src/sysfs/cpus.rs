@@ -12,8 +12,8 @@ use nearfar_machine::{CpuId, CpuSet, CpuStates, Known, MAX_NUMBER};
 
 use super::cpuinfo::CpuInfo;
 use super::notes::Notes;
-use super::value;
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 /// Where sysfs has the CPUs.
 pub(super) const DIRECTORY: &str = "sys/devices/system/cpu";

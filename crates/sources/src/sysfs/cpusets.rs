@@ -12,8 +12,8 @@ use nearfar_machine::{CpuSet, Cpuset, Known, NodeSet};
 
 use super::attribute;
 use super::notes::Notes;
-use super::value;
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 /// How deep groups nest: systemd in a container in a pod in a slice stays below 16.
 const DEEPEST: usize = 32;

@@ -5,8 +5,8 @@ use nearfar_machine::{Distance, DistanceOrigin, Distances, Known, NodeId, NodeSe
 
 use super::nodes::{DIRECTORY, Nodes};
 use super::notes::{Notes, read_noted};
-use super::value;
 use crate::tree::Tree;
+use crate::value::{self, ValueError};
 
 /// Reads the table.
 pub(super) fn read(tree: &Tree, nodes: &Nodes, notes: &Notes) -> Known<Distances> {
@@ -52,16 +52,10 @@ pub(super) fn read(tree: &Tree, nodes: &Nodes, notes: &Notes) -> Known<Distances
     Known::Yes(table)
 }
 
-fn row(bytes: &[u8]) -> Result<Vec<Distance>, String> {
-    let distance = |word: &str| {
-        let distance = value::natural(word.as_bytes())?;
-        u32::try_from(distance)
-            .map(Distance)
-            .map_err(|_| format!("{distance} is no distance"))
-    };
+fn row(bytes: &[u8]) -> Result<Vec<Distance>, ValueError> {
     value::text(bytes)?
         .split_ascii_whitespace()
-        .map(distance)
+        .map(|word| value::natural32(word.as_bytes()).map(Distance))
         .collect()
 }
 

@@ -22,10 +22,10 @@ use nearfar_machine::{
 
 use super::attribute;
 use super::notes::Notes;
-use super::value;
 use super::virtio::VirtioDevice;
 use crate::parallel;
 use crate::tree::{Directory, Tree};
+use crate::value;
 use crate::want::Want;
 use managed::Habits;
 use owner::Owners;
@@ -170,9 +170,11 @@ impl Reader<'_> {
 }
 
 /// Adds up `3,0,17`. The kernel cuts an attribute at one page, so a longer one has lost CPUs: no sum then.
-fn sum(bytes: &[u8]) -> Result<u64, String> {
+fn sum(bytes: &[u8]) -> Result<u64, value::ValueError> {
     if bytes.len() >= 4095 {
-        return Err("cut off by the kernel at one page".to_owned());
+        return Err(value::ValueError::Truncated(
+            "cut off by the kernel at one page".to_owned(),
+        ));
     }
     let counts = value::text(bytes)?
         .split(',')

@@ -8,8 +8,8 @@
 use nearfar_machine::{HugePages, Known, Memory, Node};
 
 use super::notes::{Notes, read_noted};
-use super::value;
 use crate::tree::{Directory, Reason, Tree};
+use crate::value;
 
 /// A node's pool of huge pages has a handful of sizes.
 const MOST_PAGE_SIZES: usize = 16;

@@ -14,9 +14,9 @@ use nearfar_machine::{
 
 use super::attribute;
 use super::notes::Notes;
-use super::value;
 use crate::parallel;
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 const DEVICES: &str = "sys/class/net";
 /// Containers can have thousands of virtual devices; those are dropped before this counts.

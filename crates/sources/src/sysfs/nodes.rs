@@ -14,9 +14,10 @@ use nearfar_machine::{CpuId, CpuSet, Known, MOST_NODES, Node, NodeId, NodeSet};
 
 use super::cpus::{Cpus, number};
 use super::notes::{Notes, read_noted};
-use super::{memory, performance, value};
+use super::{memory, performance};
 use crate::parallel;
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 /// Where sysfs has the nodes.
 pub(super) const DIRECTORY: &str = "sys/devices/system/node";

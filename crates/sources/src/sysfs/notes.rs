@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use nearfar_machine::Warning;
+use nearfar_machine::{Known, Warning};
 
 use crate::tree::{Directory, Reason, Tree, Unreadable};
+use crate::value::ValueError;
 
 /// How many warnings are kept: a tree in which every file is broken needs no line for each.
 const MOST: usize = 200;
 
-/// A collector of warnings.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     found: Mutex<Found>,
@@ -42,6 +42,23 @@ impl Notes {
         }
     }
 
+    /// What a parser made of a file; what it refuses is noted, and unknown for that reason.
+    pub(crate) fn known<T>(
+        &self,
+        place: impl FnOnce() -> String,
+        parsed: Result<T, ValueError>,
+    ) -> Known<T> {
+        match parsed {
+            Ok(value) => Known::Yes(value),
+            Err(error) => {
+                let place = place();
+                let because = format!("{place}: {error}");
+                self.note(place, error.to_string());
+                Known::no(because)
+            }
+        }
+    }
+
     /// The warnings, by place.
     pub(crate) fn into_diagnostics(self, tree: &Tree) -> Vec<Warning> {
         let found = self
@@ -64,20 +81,16 @@ impl Notes {
     }
 }
 
-/// Reads a file of a directory with a parser whose error is a message: absent is `None` without a word, anything else
-/// that fails is `None` with a note that names the file.
+/// Reads a file of a directory: absent is `None` without a warning, anything else that fails is `None` with one that
+/// names the file.
 pub(crate) fn read_noted<R>(
     directory: &Directory<'_>,
     name: &str,
     notes: &Notes,
-    parse: impl FnOnce(&[u8]) -> Result<R, String>,
+    parse: impl FnOnce(&[u8]) -> Result<R, ValueError>,
 ) -> Option<R> {
     match directory.with_bytes(name, parse) {
-        Ok(Ok(value)) => Some(value),
-        Ok(Err(message)) => {
-            notes.note(directory.display(name), message);
-            None
-        }
+        Ok(parsed) => notes.known(|| directory.display(name), parsed).known(),
         Err(reason) => {
             notes.unless_absent(directory.unreadable(name, reason));
             None

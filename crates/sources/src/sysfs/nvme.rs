@@ -22,9 +22,9 @@ use nearfar_machine::{
 use super::attribute;
 use super::networks;
 use super::notes::{Notes, read_noted};
-use super::value;
 use crate::parallel;
 use crate::tree::{Directory, Reason, Tree};
+use crate::value;
 
 const SUBSYSTEMS: &str = "sys/class/nvme-subsystem";
 const CONTROLLERS: &str = "sys/class/nvme";
@@ -133,22 +133,22 @@ impl Reader<'_> {
     }
 
     fn line(&self, directory: &Directory<'_>, name: &str) -> Option<String> {
-        read_noted(directory, name, self.notes, attribute::word).filter(|line| !line.is_empty())
+        read_noted(directory, name, self.notes, value::word).filter(|line| !line.is_empty())
     }
 
     fn policy(&self, directory: &Directory<'_>) -> Known<IoPolicy> {
-        match directory.with_bytes("iopolicy", attribute::word) {
+        match directory.with_bytes("iopolicy", value::word) {
             Err(Reason::Absent) => Known::no(format!(
                 "{}: native multipath is off",
                 directory.display("iopolicy")
             )),
-            _ => attribute::known(directory, "iopolicy", self.notes, attribute::word)
+            _ => attribute::known(directory, "iopolicy", self.notes, value::word)
                 .map(|word| word.as_str().into()),
         }
     }
 
     fn controller(&self, directory: &Directory<'_>, name: &str) -> NvmeController {
-        let word = |file| attribute::known(directory, file, self.notes, attribute::word);
+        let word = |file| attribute::known(directory, file, self.notes, value::word);
         let transport = match word("transport") {
             // Old kernels have no such file, and knew no other transport.
             Known::No { .. } if self.address_of(directory, name).is_some() => {
@@ -164,9 +164,7 @@ impl Reader<'_> {
             transport,
             device,
             node: self.node(directory, device),
-            queues: attribute::known(directory, "queue_count", self.notes, |bytes| {
-                u32::try_from(value::natural(bytes)?).map_err(|_| "too large a number".to_owned())
-            }),
+            queues: attribute::known(directory, "queue_count", self.notes, value::natural32),
         }
     }
 
@@ -180,10 +178,7 @@ impl Reader<'_> {
             .iter()
             .find_map(|link| PciAddress::innermost(&self.tree.link(link).ok()?));
         listed.or_else(|| {
-            let text = directory
-                .with_bytes("address", attribute::word)
-                .ok()?
-                .ok()?;
+            let text = directory.with_bytes("address", value::word).ok()?.ok()?;
             text.parse().ok()
         })
     }
@@ -237,12 +232,12 @@ impl Reader<'_> {
     }
 
     fn path(&self, directory: &Directory<'_>, name: String, controller: String) -> NvmePath {
-        let ana_state = match directory.with_bytes("ana_state", attribute::word) {
+        let ana_state = match directory.with_bytes("ana_state", value::word) {
             Err(Reason::Absent) => Known::no(format!(
                 "{}: this path has no asymmetric access",
                 directory.display("ana_state")
             )),
-            _ => attribute::known(directory, "ana_state", self.notes, attribute::word)
+            _ => attribute::known(directory, "ana_state", self.notes, value::word)
                 .map(|word| AnaState::from(word.as_str())),
         };
         let depth = read_noted(directory, "queue_depth", self.notes, value::natural);

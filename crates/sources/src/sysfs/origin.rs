@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nearfar_machine::{Emulation, Known, Origin, SourceKind};
 
 use super::cpuinfo::CpuInfo;
-use super::value;
 use crate::tree::Tree;
+use crate::value;
 
 /// Longer values are cut: nothing that names a machine is.
 const LONGEST: usize = 256;

@@ -11,9 +11,9 @@ use nearfar_machine::{CpuSet, Known, Node, NodeId, PciAddress, PciDevice, RootBu
 
 use super::attribute;
 use super::notes::{Notes, read_noted};
-use super::value;
 use crate::parallel;
 use crate::tree::{Directory, Reason, Tree};
+use crate::value;
 
 /// Where the kernel lists all PCI functions.
 pub(crate) const DEVICES: &str = "sys/bus/pci/devices";
@@ -216,10 +216,12 @@ impl Uevent {
         for line in String::from_utf8_lossy(bytes).lines() {
             match line.split_once('=') {
                 Some(("DRIVER", name)) => driver = Some(name.to_owned()),
-                Some(("PCI_CLASS", number)) => class = hex(number.as_bytes()).ok(),
+                Some(("PCI_CLASS", number)) => class = value::hexadecimal32(number.as_bytes()).ok(),
                 Some(("PCI_ID", ids)) => {
                     id = ids.split_once(':').and_then(|(vendor, device)| {
-                        let part = |text: &str| u16::try_from(hex(text.as_bytes()).ok()?).ok();
+                        let part = |text: &str| {
+                            u16::try_from(value::hexadecimal32(text.as_bytes()).ok()?).ok()
+                        };
                         Some((part(vendor)?, part(device)?))
                     })
                 }
@@ -235,7 +237,7 @@ impl Uevent {
 
 /// Vendor, device and class: from their files, or from the configuration space where only that was gathered.
 fn identity(directory: &Directory<'_>, notes: &Notes) -> (u16, u16, u32) {
-    let number = |name| read_noted(directory, name, notes, hex);
+    let number = |name| read_noted(directory, name, notes, value::hexadecimal32);
     let parts = (number("vendor"), number("device"), number("class"));
     if let (Some(vendor), Some(device), Some(class)) = parts {
         return (vendor as u16, device as u16, class & 0xff_ffff);
@@ -262,16 +264,6 @@ fn identity(directory: &Directory<'_>, notes: &Notes) -> (u16, u16, u32) {
         parts.1.unwrap_or(0) as u16,
         parts.2.unwrap_or(0) & 0xff_ffff,
     )
-}
-
-fn hex(bytes: &[u8]) -> Result<u32, String> {
-    let text = value::text(bytes)?;
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
-    let number = plain
-        .then(|| u32::from_str_radix(digits, 16).ok())
-        .flatten();
-    number.ok_or_else(|| format!("{:?} is not a hexadecimal number", value::shorten(text)))
 }
 
 /// What follows from `local_cpus` if an old kernel or a gatherer left `numa_node` out: with a node the kernel

@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::{Access, MemorySideCache, NodeId, NodeSet};
 
+use super::cpus;
 use super::notes::{Notes, read_noted};
-use super::{cpus, value};
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 /// Levels of memory-side cache; the HMAT has three bits for them.
 const MOST_LEVELS: u32 = 7;

@@ -4,15 +4,19 @@ use nearfar_machine::{Known, Settings};
 
 use super::attribute;
 use super::notes::Notes;
-use super::value;
 use crate::tree::Tree;
+use crate::value::{self, ValueError};
 
 /// Reads the settings; each that is not there is unknown for itself.
 pub(crate) fn read(tree: &Tree, notes: &Notes) -> Settings {
     Settings {
-        numa_balancing: file(tree, notes, "proc/sys/kernel", "numa_balancing", |bytes| {
-            u32::try_from(value::natural(bytes)?).map_err(|_| "too large a number".to_owned())
-        }),
+        numa_balancing: file(
+            tree,
+            notes,
+            "proc/sys/kernel",
+            "numa_balancing",
+            value::natural32,
+        ),
         default_interrupt_affinity: file(
             tree,
             notes,
@@ -25,7 +29,7 @@ pub(crate) fn read(tree: &Tree, notes: &Notes) -> Settings {
             notes,
             "sys/devices/system/cpu/cpu0/cpufreq",
             "scaling_governor",
-            attribute::word,
+            value::word,
         ),
         transparent_huge_pages: file(
             tree,
@@ -42,7 +46,7 @@ fn file<T>(
     notes: &Notes,
     directory: &str,
     name: &str,
-    parse: impl FnOnce(&[u8]) -> Result<T, String>,
+    parse: impl FnOnce(&[u8]) -> Result<T, ValueError>,
 ) -> Known<T> {
     match tree.directory(directory) {
         Ok(directory) => attribute::known(&directory, name, notes, parse),
@@ -54,23 +58,9 @@ fn file<T>(
 }
 
 /// The word in brackets of `always [madvise] never`.
-fn chosen(bytes: &[u8]) -> Result<String, String> {
+fn chosen(bytes: &[u8]) -> Result<String, ValueError> {
     let text = value::text(bytes)?;
-    let word = nearfar_proc::choice::chosen(text).map(str::to_owned);
-    word.ok_or_else(|| format!("{:?} has no word in brackets", value::shorten(text)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_word_in_brackets_is_the_one_in_force() {
-        assert_eq!(
-            chosen(b"always [madvise] never\n").as_deref(),
-            Ok("madvise")
-        );
-        assert!(chosen(b"always\n").is_err());
-        assert!(chosen(b"]x[").is_err());
-    }
+    nearfar_proc::choice::chosen(text)
+        .map(str::to_owned)
+        .ok_or_else(|| ValueError::malformed(text, "a list with one word in brackets"))
 }

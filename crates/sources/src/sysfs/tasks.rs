@@ -21,7 +21,8 @@ use nearfar_proc::status::Status;
 
 use super::notes::{Notes, read_noted};
 use crate::parallel;
-use crate::tree::{Directory, Reason, Tree};
+use crate::tree::{Directory, Reason, Tree, Unreadable};
+use crate::value::ValueError;
 use crate::want::TaskScope;
 
 /// `PID_MAX_LIMIT` of 64-bit kernels.
@@ -54,13 +55,13 @@ pub(crate) fn read(tree: &Tree, scope: &TaskScope, notes: &Notes) -> Known<Vec<T
 fn read_one(tree: &Tree, notes: &Notes, pid: i32) -> Option<Task> {
     let directory = tree.directory(&format!("proc/{pid}")).ok()?;
     let stat = read_noted(&directory, "stat", notes, |bytes| {
-        Stat::parse_with_name(bytes).ok_or_else(|| MALFORMED.to_owned())
+        Stat::parse_with_name(bytes).ok_or_else(|| ValueError::Truncated(MALFORMED.to_owned()))
     });
     let status = directory.with_bytes("status", InStatus::parse);
     if stat.is_none() && matches!(status, Err(Reason::Absent)) {
         return None;
     }
-    let status = status.map_err(|reason| directory.unreadable("status", reason).to_string());
+    let status = status.map_err(|reason| directory.unreadable("status", reason));
     let (memory, policies) = memory(tree, &directory);
     let no_stat = || format!("{}: {MALFORMED}", directory.display("stat"));
     let (stat, name) = stat.unzip();
@@ -73,14 +74,12 @@ fn read_one(tree: &Tree, notes: &Notes, pid: i32) -> Option<Task> {
         allowed_nodes: in_status(&directory, &status, "Mems_allowed_list", |status| {
             status.nodes.clone()
         }),
-        last_cpu: stat
-            .and_then(|stat| stat.cpu)
-            .map_or_else(|| Known::no(no_stat()), Known::Yes),
+        last_cpu: Known::from_option(stat.and_then(|stat| stat.cpu), no_stat),
         memory,
         policies,
         preferred_node: preferred_node(&directory),
         pinned_bytes: in_status(&directory, &status, "VmLck", |status| status.pinned_bytes),
-        cpu_ms: stat.map_or_else(|| Known::no(no_stat()), |stat| Known::Yes(cpu_ms(&stat))),
+        cpu_ms: Known::from_option(stat.map(|stat| cpu_ms(&stat)), no_stat),
     })
 }
 
@@ -104,21 +103,15 @@ impl InStatus {
 
 fn in_status<T>(
     directory: &Directory<'_>,
-    status: &Result<InStatus, String>,
+    status: &Result<InStatus, Unreadable>,
     line: &str,
     get: impl FnOnce(&InStatus) -> Option<T>,
 ) -> Known<T> {
     match status {
-        Ok(status) => get(status).map_or_else(
-            || {
-                Known::no(format!(
-                    "{}: no usable line {line}",
-                    directory.display("status")
-                ))
-            },
-            Known::Yes,
-        ),
-        Err(because) => Known::no(because.clone()),
+        Ok(status) => Known::from_option(get(status), || {
+            format!("{}: no usable line {line}", directory.display("status"))
+        }),
+        Err(error) => Known::no(error.to_string()),
     }
 }
 

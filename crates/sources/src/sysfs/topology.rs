@@ -15,9 +15,9 @@ use nearfar_machine::{Cache, CpuId, CpuSet};
 use super::caches;
 use super::cpus::{DIRECTORY, number};
 use super::notes::{Notes, read_noted};
-use super::value;
 use crate::parallel;
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 /// Intel's hybrid machines have a performance counter unit for each kind of core.
 const HYBRID: [&str; 3] = [

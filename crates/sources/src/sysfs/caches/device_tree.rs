@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Known};
 
 use super::super::cpus::DIRECTORY;
-use super::super::value;
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 const CPUS: &str = "proc/device-tree/cpus";
 /// Levels of caches that are followed, against nodes that point at each other.

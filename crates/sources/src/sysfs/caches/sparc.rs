@@ -6,8 +6,8 @@ use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Known};
 
 use super::super::cpus::DIRECTORY;
 use super::super::topology::Group;
-use super::super::value;
 use crate::tree::{Directory, Tree};
+use crate::value;
 
 const FILES: [(&str, u32, CacheKind); 3] = [
     ("l1_dcache", 1, CacheKind::Data),

@@ -8,6 +8,7 @@ use super::{Firmware, bridges};
 use crate::sysfs::attribute;
 use crate::sysfs::notes::Notes;
 use crate::tree::{Reason, Tree};
+use crate::value::ValueError;
 
 const TABLES: &str = "sys/firmware/acpi/tables";
 /// The largest DSDT seen has some 600 KiB.
@@ -31,9 +32,7 @@ pub(super) fn read(tree: &Tree, notes: &Notes, roots: &[RootBus]) -> Firmware {
     let described = describe(tree, notes, domains);
     let bridges = bridges(roots, |root| match &described {
         Known::Yes(described) => described.locate(root),
-        Known::No { unknown_reason } => Known::No {
-            unknown_reason: unknown_reason.clone(),
-        },
+        Known::No { unknown_reason } => Known::no(unknown_reason.clone()),
     });
     Firmware { bridges, distances }
 }
@@ -42,34 +41,20 @@ pub(super) fn read(tree: &Tree, notes: &Notes, roots: &[RootBus]) -> Firmware {
 fn domains(tree: &Tree, notes: &Notes) -> Known<Domains> {
     let path = format!("{TABLES}/SRAT");
     match tree.with_bytes(&path, Domains::parse) {
-        Ok(Ok(domains)) => Known::Yes(domains),
-        Ok(Err(message)) => {
-            notes.note(tree.display(&path), message.clone());
-            Known::no(format!("{}: {message}", tree.display(&path)))
-        }
+        Ok(parsed) => notes.known(|| tree.display(&path), parsed),
         Err(error) if attribute::is_absent(&error.reason) => Known::Yes(Domains::default()),
         Err(error) => Known::no(error.to_string()),
     }
 }
 
 fn distances(tree: &Tree, notes: &Notes, domains: &Known<Domains>) -> Known<Distances> {
-    let domains = match domains {
-        Known::Yes(domains) => domains,
-        Known::No { unknown_reason } => {
-            return Known::No {
-                unknown_reason: unknown_reason.clone(),
-            };
-        }
-    };
     let path = format!("{TABLES}/SLIT");
-    match tree.with_bytes(&path, |table| tables::slit(table, domains)) {
-        Ok(Ok(distances)) => Known::Yes(distances),
-        Ok(Err(message)) => {
-            notes.note(tree.display(&path), message.clone());
-            Known::no(format!("{}: {message}", tree.display(&path)))
+    domains.as_ref().and_then(|domains| {
+        match tree.with_bytes(&path, |table| tables::slit(table, domains)) {
+            Ok(parsed) => notes.known(|| tree.display(&path), parsed),
+            Err(error) => Known::no(error.to_string()),
         }
-        Err(error) => Known::no(error.to_string()),
-    }
+    })
 }
 
 /// Reads the DSDT and all SSDTs, also those loaded at run time (`dynamic/`).
@@ -92,14 +77,16 @@ fn describe<'t>(tree: &'t Tree, notes: &Notes, domains: Known<Domains>) -> Known
         let read = tree.with_bytes(&path, |table| {
             let body = tables::body(table, signature)?;
             if body.len() > LARGEST {
-                return Err("larger than any such table".to_owned());
+                return Err(ValueError::TooLarge(
+                    "larger than any such table".to_owned(),
+                ));
             }
             namespace.add(body, index);
             Ok(())
         });
         match read {
             Ok(Ok(())) => {}
-            Ok(Err(message)) => notes.note(tree.display(&path), message),
+            Ok(Err(error)) => notes.note(tree.display(&path), error.to_string()),
             Err(error) if error.reason == Reason::Denied || index == 0 => {
                 return Known::no(error.to_string());
             }
@@ -117,14 +104,14 @@ fn describe<'t>(tree: &'t Tree, notes: &Notes, domains: Known<Domains>) -> Known
 impl Described<'_> {
     fn locate(&self, root: RootBus) -> Known<Option<FirmwareLocality>> {
         let (path, object) = match self.bridge(root) {
-            Ok(Some(found)) => found,
-            Ok(None) => {
+            Known::Yes(Some(found)) => found,
+            Known::Yes(None) => {
                 let table = self.tree.display(&format!("{TABLES}/DSDT"));
                 return Known::no(format!(
                     "{table}: no host bridge is declared for bus {root}"
                 ));
             }
-            Err(because) => return Known::no(because),
+            Known::No { unknown_reason } => return Known::no(unknown_reason),
         };
         let Some((holder, (number, table))) = self.proximity(path, object) else {
             return Known::Yes(None);
@@ -141,32 +128,26 @@ impl Described<'_> {
                 ));
             }
         };
-        let domains = match &self.domains {
-            Known::Yes(domains) => domains,
-            Known::No { unknown_reason } => {
-                return Known::No {
-                    unknown_reason: unknown_reason.clone(),
-                };
+        self.domains.as_ref().and_then(|domains| {
+            match domain.and_then(|domain| Some((domain, domains.node_of(domain)?))) {
+                Some((domain, node)) => Known::Yes(Some(FirmwareLocality {
+                    domain,
+                    node,
+                    told_by: FirmwareSource::AcpiPxm,
+                    evidence,
+                })),
+                None => Known::no(format!("{evidence} is beyond any number a node can have")),
             }
-        };
-        match domain.and_then(|domain| Some((domain, domains.node_of(domain)?))) {
-            Some((domain, node)) => Known::Yes(Some(FirmwareLocality {
-                domain,
-                node,
-                told_by: FirmwareSource::AcpiPxm,
-                evidence,
-            })),
-            None => Known::no(format!("{evidence} is beyond any number a node can have")),
-        }
+        })
     }
 
     /// The declaration of a root bus: the one the kernel linked to it, or else the one whose `_SEG` and `_BBN` match.
-    fn bridge(&self, root: RootBus) -> Result<Option<(Path, &Object)>, String> {
+    fn bridge(&self, root: RootBus) -> Known<Option<(Path, &Object)>> {
         let linked = self.linked_path(root);
         if let Some(path) = linked
             && let Some(object) = self.namespace.get(&path)
         {
-            return Ok(Some((path, object)));
+            return Known::Yes(Some((path, object)));
         }
         let bridges = self.namespace.host_bridges();
         let is = |number: Option<Number>, wanted: u64| {
@@ -177,8 +158,8 @@ impl Described<'_> {
         });
         if let Some(&(path, object)) = matching.next() {
             return match matching.next() {
-                None => Ok(Some((path.clone(), object))),
-                Some((other, _)) => Err(format!(
+                None => Known::Yes(Some((path.clone(), object))),
+                Some((other, _)) => Known::no(format!(
                     "both {path} and {other} are declared for bus {root}"
                 )),
             };
@@ -187,10 +168,10 @@ impl Described<'_> {
             .iter()
             .find(|(_, object)| [object.bus, object.segment].contains(&Some(Number::Computed)))
         {
-            Some((path, _)) => Err(format!(
+            Some((path, _)) => Known::no(format!(
                 "the bus of {path} is computed by a method, which is not run"
             )),
-            None => Ok(None),
+            None => Known::Yes(None),
         }
     }
 

@@ -225,13 +225,7 @@ impl<'t> DeviceTree<'t> {
             }
             Form::Zero | Form::One => points.by_levels(&self.associativities()),
         };
-        built.map_or_else(
-            |message| {
-                notes.note(self.tree.display(&holder), message.clone());
-                Known::no(format!("{}: {message}", self.tree.display(&holder)))
-            },
-            Known::Yes,
-        )
+        notes.known(|| self.tree.display(&holder), built)
     }
 
     /// `ibm,associativity` of all CPUs, memory and host bridges.
@@ -264,12 +258,6 @@ impl<'t> DeviceTree<'t> {
             Ok(cells) => cells,
             Err(reason) => return Known::no(self.tree.unreadable(&path, reason).to_string()),
         };
-        associativity::triples(&cells).map_or_else(
-            |message| {
-                notes.note(self.tree.display(&path), message.clone());
-                Known::no(format!("{}: {message}", self.tree.display(&path)))
-            },
-            Known::Yes,
-        )
+        notes.known(|| self.tree.display(&path), associativity::triples(&cells))
     }
 }

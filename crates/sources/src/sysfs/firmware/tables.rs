@@ -4,24 +4,28 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Distance, DistanceOrigin, Distances, NodeId};
+use nearfar_machine::{Distance, DistanceOrigin, Distances, MOST_NODES, NodeId};
 
-use nearfar_machine::MOST_NODES;
+use crate::value::ValueError;
 
 /// Signature, length, revision and so on stand before every table's own content.
 pub(super) const HEADER: usize = 36;
 
 /// The content of a table behind its header, cut to the length the header gives.
-pub(super) fn body<'a>(table: &'a [u8], signature: &[u8; 4]) -> Result<&'a [u8], String> {
-    let expected = String::from_utf8_lossy(signature);
+pub(super) fn body<'a>(table: &'a [u8], signature: &[u8; 4]) -> Result<&'a [u8], ValueError> {
     if table.get(..4) != Some(signature) {
-        return Err(format!("does not start with {expected}"));
+        let found = String::from_utf8_lossy(&table[..table.len().min(4)]);
+        return Err(ValueError::malformed(found, "the signature of the table"));
     }
-    let length = u32_at(table, 4).ok_or("shorter than a table's header")? as usize;
+    let length = u32_at(table, 4).unwrap_or(0) as usize;
     if length < HEADER || table.len() < HEADER {
-        return Err(format!("its header gives a length of {length} bytes"));
+        return Err(truncated("the header"));
     }
     Ok(&table[HEADER..length.clamp(HEADER, table.len())])
+}
+
+fn truncated(part: &str) -> ValueError {
+    ValueError::Truncated(format!("too short for {part}"))
 }
 
 /// Which node the kernel gives each proximity domain.
@@ -37,11 +41,11 @@ pub(super) struct Domains {
 
 impl Domains {
     /// Reads an SRAT.
-    pub(super) fn parse(table: &[u8]) -> Result<Self, String> {
+    pub(super) fn parse(table: &[u8]) -> Result<Self, ValueError> {
         let body = body(table, b"SRAT")?;
         let revision = table.get(8).copied().unwrap_or_default();
         // 12 reserved bytes stand between the header and the first entry.
-        let entries = body.get(12..).ok_or("no room for entries")?;
+        let entries = body.get(12..).ok_or_else(|| truncated("entries"))?;
         let mut domains = Self::default();
         for memory in [false, true] {
             let mut rest = entries;
@@ -113,28 +117,28 @@ fn domain_of(entry: &[u8], revision: u8) -> Option<u32> {
 }
 
 /// Reads a SLIT into distances between nodes.
-pub(super) fn slit(table: &[u8], domains: &Domains) -> Result<Distances, String> {
+pub(super) fn slit(table: &[u8], domains: &Domains) -> Result<Distances, ValueError> {
     let body = body(table, b"SLIT")?;
     let count = body
         .first_chunk::<8>()
         .map(|bytes| u64::from_le_bytes(*bytes))
-        .ok_or("no room for its size")?;
+        .ok_or_else(|| truncated("its size"))?;
     let matrix = &body[8..];
     let count = usize::try_from(count)
         .ok()
         .filter(|&count| count <= MOST_NODES as usize);
-    let count = count.ok_or_else(|| format!("it claims more than {MOST_NODES} localities"))?;
+    let count = count.ok_or_else(|| {
+        ValueError::TooLarge(format!("it claims more than {MOST_NODES} localities"))
+    })?;
     if count == 0 || count * count > matrix.len() {
-        return Err(format!(
-            "{} bytes do not hold {count} x {count} distances",
-            matrix.len()
-        ));
+        let part = format!("{count} x {count} distances ({} bytes)", matrix.len());
+        return Err(truncated(&part));
     }
     let mut order: Vec<(NodeId, usize)> = Vec::new();
     for domain in 0..count {
         let node = domains
             .node_of(domain as u32)
-            .ok_or_else(|| format!("locality {domain} has no node"))?;
+            .ok_or_else(|| ValueError::Contradiction(format!("locality {domain} has no node")))?;
         order.push((node, domain));
     }
     order.sort_unstable();
@@ -148,7 +152,7 @@ pub(super) fn slit(table: &[u8], domains: &Domains) -> Result<Distances, String>
     };
     let rows = order.iter().map(|&(_, from)| row(from)).collect();
     let nodes = order.iter().map(|&(node, _)| node).collect();
-    Distances::from_rows(DistanceOrigin::Slit, nodes, rows).map_err(|error| error.to_string())
+    Ok(Distances::from_rows(DistanceOrigin::Slit, nodes, rows)?)
 }
 
 /// 0 to 9 are reserved (ACPI 6.5, table 5.73): they say nothing.

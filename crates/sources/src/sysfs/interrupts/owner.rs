@@ -7,9 +7,9 @@ use nearfar_machine::{PciAddress, PciDevice};
 use crate::parallel;
 use crate::sysfs::notes::{Notes, read_noted};
 use crate::sysfs::pci::DEVICES;
-use crate::sysfs::value;
 use crate::sysfs::virtio::VirtioDevice;
 use crate::tree::Tree;
+use crate::value;
 
 /// The most interrupts one function can have (MSI-X, PCI Express 5.0, 7.7.2.2).
 const MOST_MESSAGES: usize = 2048;

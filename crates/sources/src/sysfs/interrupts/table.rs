@@ -10,7 +10,7 @@
 //! sum and the name are kept.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 
 use crate::sysfs::notes::Notes;
 use crate::tree::Tree;
@@ -42,8 +42,8 @@ impl Table {
         match tree.file(FILE) {
             Ok(file) => match Self::parse(BufReader::with_capacity(BUFFER, file)) {
                 Ok(table) => Some(table),
-                Err(message) => {
-                    notes.note(tree.display(FILE), message);
+                Err(error) => {
+                    notes.note(tree.display(FILE), error.to_string());
                     None
                 }
             },
@@ -58,7 +58,7 @@ impl Table {
         self.lines.get(&number)
     }
 
-    fn parse(mut text: impl BufRead) -> Result<Self, String> {
+    fn parse(mut text: impl BufRead) -> io::Result<Self> {
         let mut lines = HashMap::new();
         let mut line = Vec::new();
         let mut cpus = None;
@@ -81,12 +81,12 @@ impl Table {
     }
 }
 
-fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool, String> {
+fn next_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
     line.clear();
-    let read = std::io::Read::take(&mut *text, LONGEST_LINE as u64).read_until(b'\n', line);
-    let read = read.map_err(|error| error.to_string())?;
+    let read = std::io::Read::take(&mut *text, LONGEST_LINE as u64).read_until(b'\n', line)?;
     if read == LONGEST_LINE {
-        return Err(format!("has a line of more than {LONGEST_LINE} bytes"));
+        let message = format!("has a line of more than {LONGEST_LINE} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     Ok(read > 0)
 }

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Distance, DistanceOrigin, Distances, NodeId};
+use nearfar_machine::{Distance, DistanceOrigin, Distances, MOST_NODES, NodeId};
 
-use nearfar_machine::MOST_NODES;
+use crate::value::ValueError;
 
 /// How many levels the kernel takes at most (`MAX_DISTANCE_REF_POINTS`).
 const MOST_LEVELS: usize = 4;
@@ -82,7 +82,7 @@ impl ReferencePoints {
     }
 
     /// Distances from the lists of everything that has one.
-    pub(super) fn by_levels(&self, lists: &[Vec<u32>]) -> Result<Distances, String> {
+    pub(super) fn by_levels(&self, lists: &[Vec<u32>]) -> Result<Distances, ValueError> {
         let mut places: BTreeMap<u32, Vec<Option<u32>>> = BTreeMap::new();
         for list in lists {
             if let Some(domain) = self.domain(list).filter(|&domain| domain < MOST_NODES) {
@@ -91,7 +91,9 @@ impl ReferencePoints {
             }
         }
         if places.is_empty() {
-            return Err("no CPU, memory or host bridge says where it is".to_owned());
+            return Err(ValueError::Truncated(
+                "no CPU, memory or host bridge says where it is".to_owned(),
+            ));
         }
         let row = |from: &Vec<Option<u32>>| {
             places
@@ -101,8 +103,11 @@ impl ReferencePoints {
         };
         let rows = places.values().map(row).collect();
         let nodes = places.keys().map(|&domain| NodeId(domain)).collect();
-        Distances::from_rows(DistanceOrigin::DeviceTree, nodes, rows)
-            .map_err(|error| error.to_string())
+        Ok(Distances::from_rows(
+            DistanceOrigin::DeviceTree,
+            nodes,
+            rows,
+        )?)
     }
 
     /// `__node_distance` in arch/powerpc/mm/numa.c.
@@ -124,24 +129,26 @@ fn at(list: &[u32], point: usize) -> Option<u32> {
     list.get(point).copied().filter(|_| point <= length)
 }
 
+fn truncated(property: &str, wanted: &str) -> ValueError {
+    ValueError::Truncated(format!("{property} does not hold {wanted}"))
+}
+
 /// Form 2: how many domains, the domains; how many distances (a 32-bit number), the distances (a byte each).
-pub(super) fn table(index: &[u32], table: &[u8]) -> Result<Distances, String> {
+pub(super) fn table(index: &[u32], table: &[u8]) -> Result<Distances, ValueError> {
     let domains = index
         .split_first()
         .and_then(|(&count, domains)| domains.get(..count as usize));
     let domains =
         domains.filter(|domains| !domains.is_empty() && domains.len() <= MOST_NODES as usize);
-    let domains =
-        domains.ok_or("ibm,numa-lookup-index-table does not hold the domains it announces")?;
+    let domains = domains
+        .ok_or_else(|| truncated("ibm,numa-lookup-index-table", "the domains it announces"))?;
     let (count, bytes) = table
         .split_first_chunk::<4>()
-        .ok_or("ibm,numa-distance-table is too short")?;
+        .ok_or_else(|| truncated("ibm,numa-distance-table", "its size"))?;
     let expected = domains.len() * domains.len();
     if u32::from_be_bytes(*count) as usize != expected || bytes.len() < expected {
-        return Err(format!(
-            "ibm,numa-distance-table does not hold {expected} distances for {} domains",
-            domains.len()
-        ));
+        let wanted = format!("{expected} distances for {} domains", domains.len());
+        return Err(truncated("ibm,numa-distance-table", &wanted));
     }
     let triples = domains
         .iter()
@@ -156,13 +163,11 @@ pub(super) fn table(index: &[u32], table: &[u8]) -> Result<Distances, String> {
 }
 
 /// `distance-matrix`: from, to, distance, again and again. The kernel uses one direction for both unless both are given.
-pub(super) fn triples(cells: &[u32]) -> Result<Distances, String> {
+pub(super) fn triples(cells: &[u32]) -> Result<Distances, ValueError> {
     let (entries, rest) = cells.as_chunks::<3>();
     if entries.is_empty() || !rest.is_empty() {
-        return Err(format!(
-            "{} numbers are no list of from, to, distance",
-            cells.len()
-        ));
+        let problem = format!("{} numbers are no triples: from, to, distance", cells.len());
+        return Err(ValueError::Truncated(problem));
     }
     let backwards = entries
         .iter()
@@ -176,7 +181,7 @@ pub(super) fn triples(cells: &[u32]) -> Result<Distances, String> {
     )
 }
 
-fn matrix(entries: impl Iterator<Item = (u32, u32, u32)> + Clone) -> Result<Distances, String> {
+fn matrix(entries: impl Iterator<Item = (u32, u32, u32)> + Clone) -> Result<Distances, ValueError> {
     let mut nodes: Vec<NodeId> = entries
         .clone()
         .flat_map(|(from, to, _)| [NodeId(from), NodeId(to)])
@@ -184,11 +189,11 @@ fn matrix(entries: impl Iterator<Item = (u32, u32, u32)> + Clone) -> Result<Dist
     nodes.sort_unstable();
     nodes.dedup();
     if nodes.len() > MOST_NODES as usize || nodes.last().is_some_and(|last| last.0 >= MOST_NODES) {
-        return Err(format!("it names domains beyond {MOST_NODES}"));
+        let problem = format!("it names domains beyond {MOST_NODES}");
+        return Err(ValueError::TooLarge(problem));
     }
     let rows = vec![vec![None; nodes.len()]; nodes.len()];
-    let mut distances = Distances::from_rows(DistanceOrigin::DeviceTree, nodes, rows)
-        .map_err(|error| error.to_string())?;
+    let mut distances = Distances::from_rows(DistanceOrigin::DeviceTree, nodes, rows)?;
     for (from, to, distance) in entries {
         distances.set(NodeId(from), NodeId(to), Some(Distance(distance)));
     }

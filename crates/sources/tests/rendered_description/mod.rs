@@ -1,4 +1,5 @@
-//! Writes a description, in the order in which a person would: nodes, CPUs, caches, devices.
+//! Writes a machine as a description: nodes, CPUs, caches, distances, and the devices that decide over locality. What
+//! a description has no place for is left out. The tests read it back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -10,7 +11,7 @@ use nearfar_machine::{
 
 use nearfar_machine::size;
 
-pub(super) fn document(machine: &Machine) -> String {
+pub fn render(machine: &Machine) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_all(machine, &mut out);

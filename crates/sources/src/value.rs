@@ -1,0 +1,99 @@
+//! Words and numbers of files and texts. What is wrong with one is a [`ValueError`], of whatever source it is.
+
+use nearfar_machine::{DistanceError, Id, IdSet, PciAddressError, SetError};
+
+use crate::warnings::excerpt;
+
+/// Why the content of a file, or a word of a text, is not the value that belongs there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error("not text")]
+    NotText,
+    #[error("{:?} is not {expected}", excerpt(found))]
+    Malformed {
+        found: String,
+        expected: &'static str,
+    },
+    /// The content ends before what it announces, or was cut.
+    #[error("{0}")]
+    Truncated(String),
+    /// Larger or more than anything real.
+    #[error("{0}")]
+    TooLarge(String),
+    /// Two parts of the input do not fit each other.
+    #[error("{0}")]
+    Contradiction(String),
+    #[error(transparent)]
+    Set(#[from] SetError),
+    #[error(transparent)]
+    Address(#[from] PciAddressError),
+    #[error(transparent)]
+    Distances(#[from] DistanceError),
+}
+
+impl ValueError {
+    /// `expected` completes "X is not ...".
+    pub(crate) fn malformed(found: impl Into<String>, expected: &'static str) -> Self {
+        let found = found.into();
+        Self::Malformed { found, expected }
+    }
+}
+
+/// A file's content as text without the white space (and the terminating NUL of device-tree strings) around it.
+pub(crate) fn text(bytes: &[u8]) -> Result<&str, ValueError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| ValueError::NotText)?;
+    Ok(text.trim_matches(|c: char| c.is_whitespace() || c == '\0'))
+}
+
+/// A word or line, without the white space around it.
+pub(crate) fn word(bytes: &[u8]) -> Result<String, ValueError> {
+    text(bytes).map(str::to_owned)
+}
+
+/// A decimal number, perhaps negative.
+pub(crate) fn integer(bytes: &[u8]) -> Result<i64, ValueError> {
+    let text = text(bytes)?;
+    text.parse()
+        .map_err(|_| ValueError::malformed(text, "a number"))
+}
+
+/// A decimal number that is not negative and has no sign.
+pub(crate) fn natural(bytes: &[u8]) -> Result<u64, ValueError> {
+    digits(bytes, 10, "a number")
+}
+
+/// A decimal number of at most 32 bits.
+pub(crate) fn natural32(bytes: &[u8]) -> Result<u32, ValueError> {
+    narrow(bytes, natural(bytes)?)
+}
+
+/// A hexadecimal number of at most 32 bits, with or without `0x`.
+pub(crate) fn hexadecimal32(bytes: &[u8]) -> Result<u32, ValueError> {
+    let plain = bytes.strip_prefix(b"0x").unwrap_or(bytes);
+    narrow(bytes, digits(plain, 16, "a hexadecimal number")?)
+}
+
+fn digits(bytes: &[u8], radix: u32, expected: &'static str) -> Result<u64, ValueError> {
+    let text = text(bytes)?;
+    // from_str_radix also takes a sign.
+    let number = text.chars().all(|c| c.is_digit(radix));
+    let number = number.then(|| u64::from_str_radix(text, radix).ok());
+    number
+        .flatten()
+        .ok_or_else(|| ValueError::malformed(text, expected))
+}
+
+fn narrow(bytes: &[u8], number: u64) -> Result<u32, ValueError> {
+    let found = || String::from_utf8_lossy(bytes).trim().to_owned();
+    u32::try_from(number).map_err(|_| ValueError::malformed(found(), "a number of 32 bits"))
+}
+
+/// A list such as `0-3,8`.
+pub(crate) fn list<T: Id>(bytes: &[u8]) -> Result<IdSet<T>, ValueError> {
+    Ok(IdSet::parse_list(text(bytes)?)?)
+}
+
+/// A mask such as `00000000,0000010f`.
+pub(crate) fn mask<T: Id>(bytes: &[u8]) -> Result<IdSet<T>, ValueError> {
+    Ok(IdSet::parse_mask(text(bytes)?)?)
+}
