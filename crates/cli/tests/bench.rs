@@ -1,43 +1,28 @@
 //! `nearfar bench latency` as a command: its three forms, its failures, and being interrupted.
 
+mod harness;
 mod keys;
 
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use harness::{Answer, Nearfar, nearfar};
+use rustix::process::Signal;
 use serde_json::Value;
 
-fn bench(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
-    command
-        .args(["bench", "latency"])
-        .args(arguments)
-        .env("NO_COLOR", "1")
-        .env(
-            "NEARFAR_STORE",
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench.db"),
-        )
-        .stdin(Stdio::null());
-    command
+fn bench(arguments: &[&str]) -> Nearfar {
+    nearfar(["bench", "latency"]).args(arguments)
 }
 
 const SMALL: [&str; 6] = ["--budget", "1", "--samples", "3", "--buffer", "8M"];
 
 #[track_caller]
-fn answer(arguments: &[&str]) -> String {
-    let output = bench(&[&SMALL, arguments].concat()).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
+fn answer(arguments: &[&str]) -> Answer {
+    bench(&SMALL).args(arguments).run().succeeded()
 }
 
 #[test]
 fn the_three_forms_of_a_survey() {
-    let table = answer(&["--what", "latency,bandwidth", "--details"]);
+    let table = answer(&["--what", "latency,bandwidth", "--details"]).text();
     assert!(
         table.starts_with("Near and far memory") && table.contains("Bandwidth, copy"),
         "{table}"
@@ -47,10 +32,9 @@ fn the_three_forms_of_a_survey() {
         table.lines().all(|line| line.chars().count() <= 100),
         "{table}"
     );
-    let svg = answer(&["--what", "latency", "--format", "svg"]);
+    let svg = answer(&["--what", "latency", "--format", "svg"]).text();
     assert!(svg.starts_with("<svg xmlns=") && svg.trim_end().ends_with("</svg>"));
-    let json: Value =
-        serde_json::from_str(&answer(&["--what", "bandwidth", "--format", "json"])).unwrap();
+    let json: Value = answer(&["--what", "bandwidth", "--format", "json"]).json();
     assert_eq!(json["schema"], "bench-latency/1");
     assert!(
         json["latency"].is_null()
@@ -60,7 +44,7 @@ fn the_three_forms_of_a_survey() {
 
 #[test]
 fn every_key_of_a_survey_is_documented() {
-    keys::documented([&serde_json::from_str(&answer(&["--format", "json"])).unwrap()]);
+    keys::documented([&answer(&["--format", "json"]).json()]);
 }
 
 #[test]
@@ -79,12 +63,11 @@ fn what_cannot_be_measured_or_understood_is_named() {
         (&["--what", "everything"], "everything"),
     ];
     for (arguments, names) in cases {
-        let output = bench(arguments).output().unwrap();
-        let message = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+        let answer = bench(arguments).run().refused(&[]);
+        let message = answer.errors();
         assert!(
-            names.split('|').any(|name| message.contains(name)) && output.stdout.is_empty(),
-            "{arguments:?}: {message}"
+            names.split('|').any(|name| message.contains(name)),
+            "{names}: {answer}"
         );
     }
 }
@@ -96,27 +79,18 @@ fn an_interrupted_survey_ends_at_once_and_prints_nothing() {
         ["--samples", "100000", "--buffer", "8M"],
         ["--samples", "9", "--buffer", "2G"],
     ] {
-        let mut command = bench(&arguments);
-        command.args(["--budget", "600", "--what", "latency"]);
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let running = bench(&arguments)
+            .args(["--budget", "600", "--what", "latency"])
+            .start();
         // Long enough for its signal handlers, short of any end: waiting for a sign of it would need one.
         std::thread::sleep(Duration::from_millis(300));
-        let told = Instant::now();
-        // SAFETY: a signal to a child that was not waited for yet, so its number is still its own.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) };
-        let output = child.wait_with_output().unwrap();
+        let signalled = Instant::now();
+        let answer = running.end_by(Signal::INT);
+        let elapsed = signalled.elapsed();
+        assert!(elapsed < Duration::from_secs(60), "{elapsed:?}: {answer}");
         assert!(
-            told.elapsed() < Duration::from_secs(60),
-            "{arguments:?}: {:?}",
-            told.elapsed()
-        );
-        assert!(
-            !output.status.success() && output.stdout.is_empty(),
-            "{arguments:?}: {output:?}"
+            !answer.status.success() && answer.stdout.is_empty(),
+            "{answer}"
         );
     }
 }

@@ -66,6 +66,10 @@ impl Running {
         self.child.id()
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.id() as i32).unwrap();
