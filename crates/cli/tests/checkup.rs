@@ -1,19 +1,19 @@
 //! The probe of floating tasks that `nearfar checkup` runs, with the command as its children. On a machine of one node it is made
 //! to run all the same: then floating costs nothing, and every part of it is still at work.
 
+mod harness;
 mod keys;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use harness::{Answer, NEARFAR, Sandbox, nearfar};
 use nearfar_bench::floating::{Floating, FloatingError, FloatingOptions, homes, measure};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_sources::{Request, Want, read};
-
-const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 
 fn options(seconds: f64, cancel: &Arc<AtomicBool>) -> FloatingOptions {
     let (program, budget) = (PathBuf::from(NEARFAR), Duration::from_secs_f64(seconds));
@@ -158,50 +158,20 @@ fn cancelled() {
 
 #[test]
 fn help_says_what_load_it_makes_and_how_to_leave_it_out() {
-    let output = Command::new(NEARFAR)
-        .env(
-            "NEARFAR_STORE",
-            concat!(env!("CARGO_TARGET_TMPDIR"), "/checkup.db"),
-        )
-        .args(["checkup", "--help"])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout)
-        .unwrap()
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ");
+    let text = nearfar(["checkup", "--help"]).prints();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for says in ["a load of 5 % runs on each CPU", "--probe 5", "--probe 0"] {
         assert!(text.contains(says), "{text}");
     }
 }
 
-/// What a checkup in that directory does: its exit code, and what it prints on each stream.
-fn checked_up(directory: &Path, words: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(NEARFAR);
-    command.env(
-        "NEARFAR_STORE",
-        concat!(env!("CARGO_TARGET_TMPDIR"), "/checkup.db"),
-    );
-    command
-        .arg("checkup")
-        .args(words)
-        .current_dir(directory)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null());
-    let output = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (
-        output.status.code(),
-        text(output.stdout),
-        text(output.stderr),
-    )
+fn checkup(sandbox: &Sandbox, words: &[&str]) -> Answer {
+    sandbox.nearfar(["checkup"]).args(words).run()
 }
 
-/// The names in a directory.
-fn names(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory)
+/// The names in its working directory.
+fn names(sandbox: &Sandbox) -> Vec<String> {
+    let entries = std::fs::read_dir(sandbox.path(""))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = entries.collect();
@@ -211,83 +181,64 @@ fn names(directory: &Path) -> Vec<String> {
 
 #[test]
 fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
-    let place = tempfile::tempdir().unwrap();
-    std::fs::create_dir(place.path().join("folder")).unwrap();
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("folder")).unwrap();
     for page in ["/proc/page.html", "/nonexistent/page.html", "folder", "/"] {
-        let (code, screen, errors) = checked_up(place.path(), &["--html", page]);
-        assert_eq!(
-            (code, screen.as_str()),
-            (Some(3), ""),
-            "a screen shows that it was measured first: {errors}"
-        );
-        assert!(errors.contains(&format!("writing {page}: ")), "{errors}");
+        let answer = checkup(&sandbox, &["--html", page])
+            .exited(3)
+            .says(&[&format!("writing {page}: ")]);
+        // A screen would show that it was measured first.
+        assert!(answer.stdout.is_empty(), "{answer}");
     }
-    assert_eq!(names(place.path()), ["folder"], "nothing is left behind");
+    assert_eq!(names(&sandbox), ["folder"], "nothing is left behind");
 }
 
 #[test]
 fn the_screen_is_printed_also_when_the_page_is_lost_at_the_end() {
-    let place = tempfile::tempdir().unwrap();
-    for format in ["table", "json"] {
-        let words = [
-            "--source",
-            "two-node",
-            "--html",
-            "/dev/full",
-            "--format",
-            format,
-        ];
-        let (code, screen, errors) = checked_up(place.path(), &words);
-        assert_eq!(code, Some(3), "{errors}");
-        assert!(
-            screen.contains("2 nodes") || screen.contains("checkup/1"),
-            "{screen}"
-        );
-        assert!(
-            errors.contains("writing /dev/full: No space left on device"),
-            "{errors}"
-        );
+    let sandbox = Sandbox::new();
+    let full = ["--source", "two-node", "--html", "/dev/full", "--format"];
+    for (format, part) in [("table", "2 nodes"), ("json", "checkup/1")] {
+        let answer = checkup(&sandbox, &[&full[..], &[format]].concat())
+            .exited(3)
+            .says(&["writing /dev/full: No space left on device"]);
+        assert!(answer.text().contains(part), "{answer}");
     }
 }
 
 #[test]
-fn the_page_is_written_also_when_nobody_takes_the_screen() {
-    let place = tempfile::tempdir().unwrap();
+fn the_page_is_written_also_when_the_screen_cannot_be_printed() {
+    let sandbox = Sandbox::new();
     let full = std::fs::OpenOptions::new()
         .write(true)
         .open("/dev/full")
         .unwrap();
-    let mut command = Command::new(NEARFAR);
-    command.env(
-        "NEARFAR_STORE",
-        concat!(env!("CARGO_TARGET_TMPDIR"), "/checkup.db"),
-    );
-    command
-        .args(["checkup", "--source", "two-node", "--html", "page.html"])
-        .current_dir(place.path())
-        .stdout(full);
-    assert_eq!(
-        command.stderr(Stdio::null()).status().unwrap().code(),
-        Some(3)
-    );
-    assert!(
-        std::fs::read_to_string(place.path().join("page.html"))
-            .unwrap()
-            .contains("</html>")
-    );
+    sandbox
+        .nearfar(["checkup", "--source", "two-node", "--html", "page.html"])
+        .configure(|command| {
+            command.stdout(full).stderr(Stdio::null());
+        })
+        .spawn()
+        .wait()
+        .exited(3);
+    let page = std::fs::read_to_string(sandbox.path("page.html")).unwrap();
+    assert!(page.contains("</html>"));
 }
 
 #[test]
 fn a_full_disk_is_noticed_before_anything_is_measured() {
-    let place = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new();
     let script =
         "mount -t tmpfs -o size=64k none full && cd full && exec \"$0\" checkup --html page.html";
-    std::fs::create_dir(place.path().join("full")).unwrap();
-    let mut command = Command::new("unshare");
-    command
-        .args(["--map-root-user", "--mount", "sh", "-c", script, NEARFAR])
-        .current_dir(place.path());
-    let output = command.stdin(Stdio::null()).output();
+    std::fs::create_dir(sandbox.path("full")).unwrap();
+    let mut command = sandbox.program("unshare").args([
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        script,
+        NEARFAR,
+    ]);
+    let output = command.output();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output {
         Ok(output) if output.status.code() == Some(3) => {
@@ -310,48 +261,45 @@ fn a_full_disk_is_noticed_before_anything_is_measured() {
 }
 
 #[test]
-fn a_page_that_nobody_asked_for_replaces_nothing() {
-    let place = tempfile::tempdir().unwrap();
-    let at = |name: &str| place.path().join(name);
-    std::fs::write(at("nearfar-checkup.html"), "mine").unwrap();
+fn a_page_that_was_not_asked_for_replaces_nothing() {
+    let sandbox = Sandbox::new();
+    let at = |name: &str| sandbox.path(name);
+    sandbox.write("nearfar-checkup.html", "mine");
     std::os::unix::fs::symlink("nowhere/page.html", at("nearfar-checkup-2.html")).unwrap();
     std::fs::create_dir(at("nearfar-checkup-3.html")).unwrap();
-    let (code, screen, errors) = checked_up(place.path(), &["--source", "two-node"]);
-    assert_eq!(code, Some(0), "{errors}");
-    assert!(
-        screen.ends_with("The whole of it as a page: nearfar-checkup-4.html\n"),
-        "{screen}"
-    );
-    assert_eq!(
-        std::fs::read_to_string(at("nearfar-checkup.html")).unwrap(),
-        "mine"
-    );
+    let answer = checkup(&sandbox, &["--source", "two-node"]).succeeded();
+    let end = "The whole of it as a page: nearfar-checkup-4.html\n";
+    assert!(answer.text().ends_with(end), "{answer}");
+    let kept = std::fs::read_to_string(at("nearfar-checkup.html")).unwrap();
+    assert_eq!(kept, "mine");
     assert!(at("nearfar-checkup-2.html").is_symlink() && at("nearfar-checkup-3.html").is_dir());
-    assert_eq!(names(place.path()).len(), 4);
-    // A place that takes no file is no reason to fail: /proc is one for root, too.
-    let (code, screen, errors) = checked_up(Path::new("/proc"), &["--source", "two-node"]);
-    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(names(&sandbox).len(), 4);
+    // A directory that takes no file is no reason to fail: /proc is one for root, too.
+    let answer = sandbox
+        .nearfar(["checkup", "--source", "two-node"])
+        .configure(|command| {
+            command.current_dir("/proc");
+        })
+        .run()
+        .succeeded()
+        .says(&["no page: ", "--html FILE"]);
+    let screen = answer.text();
     assert!(
         screen.contains("2 nodes") && !screen.contains("as a page"),
-        "{screen}"
-    );
-    assert!(
-        errors.contains("no page: ") && errors.contains("--html FILE"),
-        "{errors}"
+        "{answer}"
     );
 }
 
 #[test]
 fn a_page_that_was_asked_for_replaces_a_file_and_never_follows_a_link() {
-    let place = tempfile::tempdir().unwrap();
-    let at = |name: &str| place.path().join(name);
-    std::fs::write(at("page.html"), "old").unwrap();
-    std::fs::write(at("target"), "theirs").unwrap();
+    let sandbox = Sandbox::new();
+    let at = |name: &str| sandbox.path(name);
+    sandbox.write("page.html", "old");
+    sandbox.write("target", "theirs");
     std::os::unix::fs::symlink("target", at("link.html")).unwrap();
     std::os::unix::fs::symlink("made", at("dangling.html")).unwrap();
     for page in ["page.html", "link.html", "dangling.html"] {
-        let (code, _, errors) = checked_up(place.path(), &["--source", "two-node", "--html", page]);
-        assert_eq!(code, Some(0), "{errors}");
+        checkup(&sandbox, &["--source", "two-node", "--html", page]).succeeded();
         let text = std::fs::read_to_string(at(page)).unwrap();
         assert!(
             text.starts_with("<!DOCTYPE html>") && !at(page).is_symlink(),
@@ -360,7 +308,7 @@ fn a_page_that_was_asked_for_replaces_a_file_and_never_follows_a_link() {
     }
     assert_eq!(std::fs::read_to_string(at("target")).unwrap(), "theirs");
     assert_eq!(
-        names(place.path()),
+        names(&sandbox),
         ["dangling.html", "link.html", "page.html", "target"]
     );
 }

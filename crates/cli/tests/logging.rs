@@ -194,20 +194,16 @@ fn a_name_with_line_ends_and_escapes_stays_within_its_line() {
     let task = with_a_hostile_name(dir.path());
     let pattern = dir.path().join("a*");
     let config = service(dir.path(), &pattern);
-    let mut command = nearfar(["prefer", "service", "--config", &config])
-        .env("RUNTIME_DIRECTORY", dir.path())
-        .env("XDG_STATE_HOME", dir.path().join("state"));
-    let mut child = Owned(command.stderr(Stdio::piped()).spawn().unwrap());
-    let mut lines = tasks::Lines::of(child.stderr.take().unwrap());
-    lines.wait_for(&format!(
+    let mut service = nearfar(["prefer", "service", "--config", &config]).start();
+    service.wait_for_error(&format!(
         "test: a\u{fffd}[2J\u{fffd}root: b (process {}) prefers node",
         task.id()
     ));
-    assert!(!lines.said.contains('\u{1b}'));
+    let lines = service.stderr.so_far();
+    assert!(!lines.contains('\u{1b}'), "{lines:?}");
     assert!(
-        lines.said.lines().all(|line| !line.starts_with("root:")),
-        "{}",
-        lines.said
+        lines.lines().all(|line| !line.starts_with("root:")),
+        "{lines:?}"
     );
 }
 
@@ -275,7 +271,7 @@ fn under_systemd_the_service_gives_the_journal_fields() {
         return println!("skipped: root: no mount namespace can be made here");
     }
     let _child = Owned(command.stderr(stream).spawn().unwrap());
-    manager.hears("READY=1");
+    manager.receives("READY=1");
     let mut buffer = vec![0; 1 << 16];
     let kept = loop {
         let length = journal.recv(&mut buffer).unwrap();

@@ -3,23 +3,23 @@
 #[path = "../../sources/tests/machines/mod.rs"]
 mod machines;
 
+mod harness;
+
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
 
+use harness::{Answer, NEARFAR, Sandbox, nearfar};
 use machines::Laid;
-use tempfile::TempDir;
 
-const NEARFAR: &str = env!("CARGO_BIN_EXE_nearfar");
 /// A user who owns nothing here.
 const NOBODY: u32 = 65534;
 
-/// The command in a folder that every user can reach, next to what a reader may look at.
+/// The command in a directory that every user can read.
 struct Reader {
-    folder: TempDir,
+    sandbox: Sandbox,
 }
 
 impl Reader {
@@ -28,54 +28,36 @@ impl Reader {
             println!("skipped: root: only root can start a command as another user");
             return None;
         }
-        let folder = tempfile::tempdir().unwrap();
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
-        let command = folder.path().join("nearfar");
+        let sandbox = Sandbox::new();
+        let everyone = Permissions::from_mode(0o755);
+        fs::set_permissions(sandbox.root(), everyone).unwrap();
+        let command = sandbox.path("nearfar");
         fs::hard_link(NEARFAR, &command)
             .or_else(|_| fs::copy(NEARFAR, &command).map(drop))
             .unwrap();
-        Some(Self { folder })
+        Some(Self { sandbox })
     }
 
-    fn at(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Runs a verb as another user, whose folders are missing and cannot be made.
-    fn unprivileged(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(self.at("nearfar"));
+    /// Runs a verb as another user, whose directories are missing and cannot be made.
+    fn run(&self, words: &[&str]) -> Answer {
+        let command = self.sandbox.program(self.sandbox.path("nearfar"));
+        let home = self.sandbox.path("no-home");
         command
             .args(words)
-            .env_clear()
-            .env("HOME", self.at("no-home"))
-            .env("NO_COLOR", "1");
-        command
-            .current_dir(self.folder.path())
-            .stdin(Stdio::null())
-            .uid(NOBODY)
-            .gid(NOBODY);
-        command.output().unwrap()
+            .configure(|command| {
+                command.env_clear().env("HOME", home).env("NO_COLOR", "1");
+                command.uid(NOBODY).gid(NOBODY);
+            })
+            .run()
     }
 
     #[track_caller]
-    fn answer(&self, words: &[&str]) -> String {
-        let output = self.unprivileged(words);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{words:?} ended with {}: {errors}",
-            output.status
-        );
-        String::from_utf8(output.stdout).unwrap()
+    fn reads(&self, words: &[&str]) -> String {
+        self.run(words).succeeded().text()
     }
 
-    #[track_caller]
-    fn refusal(&self, words: &[&str]) -> (Option<i32>, String) {
-        let output = self.unprivileged(words);
-        (
-            output.status.code(),
-            String::from_utf8(output.stderr).unwrap(),
-        )
+    fn files(&self) -> BTreeMap<PathBuf, (u64, u32, i64, i64)> {
+        listing(self.sandbox.root())
     }
 }
 
@@ -95,19 +77,6 @@ fn listing(folder: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, i64)> {
     found
 }
 
-fn as_root(words: &[&str]) {
-    let output = Command::new(NEARFAR)
-        .args(words)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{words:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 #[test]
 fn every_user_reads_the_history_that_root_made() {
     let Some(reader) = Reader::new() else { return };
@@ -116,42 +85,42 @@ fn every_user_reads_the_history_that_root_made() {
     let root = tree.path("").display().to_string();
     assert!(
         reader
-            .answer(&["history", "--root", &root])
+            .reads(&["history", "--root", &root])
             .contains("othing")
     );
-    as_root(&["apply", "--root", &root, "--yes"]);
+    nearfar(["apply", "--root", &root, "--yes"])
+        .run()
+        .succeeded();
     let before = listing(&tree.path(""));
-    let said = reader.answer(&["history", "--root", &root]);
+    let said = reader.reads(&["history", "--root", &root]);
     assert!(
         said.contains("Change set 1") && said.contains("in force"),
         "{said}"
     );
     assert_eq!(listing(&tree.path("")), before);
-    let (code, error) = reader.refusal(&["rollback", "--root", &root]);
-    assert_eq!(code, Some(3), "{error}");
+    reader.run(&["rollback", "--root", &root]).exited(3);
     assert_eq!(listing(&tree.path("")), before);
 }
 
 #[test]
 fn a_history_that_may_not_be_read_says_so() {
     let Some(reader) = Reader::new() else { return };
-    let state = reader.at("state");
+    let state = reader.sandbox.path("state");
     fs::create_dir(&state).unwrap();
     fs::set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
-    let (code, error) = reader.refusal(&["history", "--state", state.to_str().unwrap()]);
-    assert_eq!(code, Some(3), "{error}");
-    assert!(
-        error.contains(state.to_str().unwrap()) && error.contains("ermission denied"),
-        "{error}"
-    );
+    let state = state.to_str().unwrap();
+    reader
+        .run(&["history", "--state", state])
+        .exited(3)
+        .says(&[state, "ermission denied"]);
 }
 
 #[test]
 fn stored_runs_are_read_where_nothing_can_be_written() {
     let Some(reader) = Reader::new() else { return };
-    let store = reader.at("runs.db");
+    let store = reader.sandbox.path("runs.db");
     let name = store.to_str().unwrap();
-    as_root(&[
+    nearfar([
         "bench",
         "probe",
         "--store",
@@ -172,36 +141,35 @@ fn stored_runs_are_read_where_nothing_can_be_written() {
         "F",
         "--cpus",
         "F",
-    ]);
-    let before = listing(reader.folder.path());
+    ])
+    .run()
+    .succeeded();
+    let before = reader.files();
     assert!(
         reader
-            .answer(&["runs", "list", "--store", name])
+            .reads(&["runs", "list", "--store", name])
             .contains("probe")
     );
     assert!(
         reader
-            .answer(&["runs", "show", "--store", name, "last"])
+            .reads(&["runs", "show", "--store", name, "last"])
             .contains("floating")
     );
     assert!(
         reader
-            .answer(&["runs", "export", "--store", name, "last", "--format", "csv"])
+            .reads(&["runs", "export", "--store", name, "last", "--format", "csv"])
             .contains("seconds")
     );
-    assert_eq!(listing(reader.folder.path()), before);
+    assert_eq!(reader.files(), before);
     fs::set_permissions(&store, Permissions::from_mode(0o600)).unwrap();
-    let (code, error) = reader.refusal(&["runs", "list", "--store", name]);
-    assert!(
-        matches!(code, Some(2 | 3)) && error.contains(name),
-        "{code:?}: {error}"
-    );
+    let answer = reader.run(&["runs", "list", "--store", name]).says(&[name]);
+    assert!(matches!(answer.status.code(), Some(2 | 3)), "{answer}");
 }
 
 #[test]
 fn verbs_that_read_create_nothing() {
     let Some(reader) = Reader::new() else { return };
-    let before = listing(reader.folder.path());
+    let before = reader.files();
     for words in [
         &["runs", "list"][..],
         &["lab", "machines"],
@@ -225,7 +193,7 @@ fn verbs_that_read_create_nothing() {
             "nvme-subsys0",
         ],
     ] {
-        reader.answer(words);
+        reader.reads(words);
     }
-    assert_eq!(listing(reader.folder.path()), before);
+    assert_eq!(reader.files(), before);
 }

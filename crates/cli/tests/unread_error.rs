@@ -42,7 +42,7 @@ fn read_and_unread(arguments: &[&str]) -> [Output; 2] {
 }
 
 #[test]
-fn errors_of_every_kind_have_the_same_exit_code_when_nobody_reads_them() {
+fn errors_of_every_kind_have_the_same_exit_code_when_nothing_reads_them() {
     let nowhere = "/nonexistent/nearfar";
     let cases: [(&[&str], i32); 9] = [
         (&["nosuch"], 2),
@@ -73,7 +73,7 @@ fn errors_of_every_kind_have_the_same_exit_code_when_nobody_reads_them() {
 }
 
 #[test]
-fn a_kept_commands_output_and_exit_code_are_its_own_when_nobody_reads_the_report() {
+fn a_kept_commands_output_and_exit_code_are_its_own_when_nothing_reads_the_report() {
     let node = node();
     for (script, code) in [("sleep 0.3; echo mine", 0), ("echo mine; exit 7", 7)] {
         for output in read_and_unread(&["prefer", "--node", &node, "--", "sh", "-c", script]) {
@@ -86,7 +86,7 @@ fn a_kept_commands_output_and_exit_code_are_its_own_when_nobody_reads_the_report
 }
 
 #[test]
-fn a_kept_process_has_its_own_cpus_again_when_nobody_reads_the_report() {
+fn a_kept_process_has_its_own_cpus_again_when_nothing_reads_the_report() {
     let waiting = Waiting::start("cat");
     let (dir, before) = (tempfile::tempdir().unwrap(), waiting.allowed());
     let arguments = [
@@ -104,7 +104,7 @@ fn a_kept_process_has_its_own_cpus_again_when_nobody_reads_the_report() {
 }
 
 #[test]
-fn a_service_goes_on_and_ends_as_it_should_when_nobody_reads_its_log() {
+fn a_service_goes_on_and_ends_as_it_should_when_nothing_reads_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("prefer.toml");
     fs::write(
@@ -132,14 +132,14 @@ fn a_service_goes_on_and_ends_as_it_should_when_nobody_reads_its_log() {
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
     };
     for (expected, next) in [("READY=1", libc::SIGTERM), ("STOPPING=1", 0)] {
-        manager.hears(expected);
+        manager.receives(expected);
         signal(next);
     }
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
-fn a_matrix_is_measured_when_nobody_reads_its_progress() {
+fn a_matrix_is_measured_when_nothing_reads_its_progress() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = [
         "--bytes", "4M", "--counts", "4", "--steps", "20000", "--load", "5", "--format", "json",
@@ -182,7 +182,7 @@ fn a_matrix_is_measured_when_nobody_reads_its_progress() {
 }
 
 #[test]
-fn on_two_nodes_settings_and_masks_are_put_back_when_nobody_reads_of_it() {
+fn on_two_nodes_settings_and_masks_are_put_back_when_nothing_reads_of_it() {
     if guests::skipped() {
         return;
     }

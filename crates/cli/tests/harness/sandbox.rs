@@ -140,7 +140,8 @@ impl Sandbox {
         text
     }
 
-    pub(super) fn root(&self) -> &Path {
+    /// The directory that holds all of it.
+    pub fn root(&self) -> &Path {
         self.0.path()
     }
 }

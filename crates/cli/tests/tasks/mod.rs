@@ -4,11 +4,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead as _, BufReader, ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 pub use crate::harness::Owned;
@@ -77,62 +76,7 @@ impl Waiting {
     }
 }
 
-/// The lines that a child says, as they come.
-pub struct Lines {
-    coming: Receiver<String>,
-    pub said: String,
-}
-
-impl Lines {
-    pub fn of(stream: impl Read + Send + 'static) -> Self {
-        let (sender, coming) = channel();
-        // Ends with the stream.
-        std::thread::spawn(move || {
-            BufReader::new(stream)
-                .lines()
-                .map_while(Result::ok)
-                .try_for_each(|line| sender.send(line))
-        });
-        Self {
-            coming,
-            said: String::new(),
-        }
-    }
-
-    /// The next line; none after the last one.
-    fn next(&mut self, wanted: &str) -> Option<String> {
-        use std::sync::mpsc::RecvTimeoutError::{Disconnected, Timeout};
-        match self.coming.recv_timeout(PATIENCE) {
-            Ok(line) => {
-                self.said += &format!("{line}\n");
-                Some(line)
-            }
-            Err(Disconnected) => None,
-            Err(Timeout) => panic!(
-                "nothing is said for {PATIENCE:?}, while {wanted} is waited for:\n{}",
-                self.said
-            ),
-        }
-    }
-
-    /// Reads up to a line with this in it.
-    pub fn wait_for(&mut self, part: &str) {
-        while let Some(line) = self.next(part) {
-            if line.contains(part) {
-                return;
-            }
-        }
-        panic!("it ended without {part:?}:\n{}", self.said);
-    }
-
-    /// All that was said, up to the end.
-    pub fn all(mut self) -> String {
-        while self.next("the end").is_some() {}
-        self.said
-    }
-}
-
-/// The manager of a service: the socket at which it hears how far the service is (sd_notify(3)).
+/// The manager of a service: the socket at which the service reports its state (sd_notify(3)).
 pub struct Manager(UnixDatagram);
 
 impl Manager {
@@ -145,8 +89,8 @@ impl Manager {
         Self(manager)
     }
 
-    /// Waits for the next word, which is this one.
-    pub fn hears(&self, expected: &str) {
+    /// Waits for the next message, which has to be this one.
+    pub fn receives(&self, expected: &str) {
         let mut word = [0; 64];
         let length = loop {
             match self.0.recv(&mut word) {
@@ -155,7 +99,7 @@ impl Manager {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 heard => {
                     break heard.unwrap_or_else(|error| {
-                        panic!("the service does not say {expected}: {error}")
+                        panic!("the service does not send {expected}: {error}")
                     });
                 }
             }
