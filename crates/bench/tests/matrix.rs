@@ -233,16 +233,28 @@ fn a_subset_asks_only_what_its_cells_can_answer() {
             .map(|contrast| contrast.question)
             .collect()
     };
-    assert_eq!(asked(&["pnid=-1,nb=0,mem=0,cpu=F"]), []);
     assert_eq!(
-        asked(&["pnid=-1,nb=1,mem=0,cpu=0", "pnid=-1,nb=1,mem=0,cpu=1"]),
+        asked(&["preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F"]),
+        []
+    );
+    assert_eq!(
+        asked(&[
+            "preferred_node=-1,numa_balancing=1,memory_node=0,cpu_node=0",
+            "preferred_node=-1,numa_balancing=1,memory_node=0,cpu_node=1"
+        ]),
         [Question::OtherNode]
     );
     assert_eq!(
-        asked(&["pnid=0,nb=0,mem=0,cpu=F", "pnid=-1,nb=0,mem=0,cpu=0"]),
+        asked(&[
+            "preferred_node=0,numa_balancing=0,memory_node=0,cpu_node=F",
+            "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=0"
+        ]),
         [Question::PreferredToBound]
     );
-    let wrong_node = asked(&["pnid=1,nb=0,mem=0,cpu=F", "pnid=-1,nb=0,mem=0,cpu=0"]);
+    let wrong_node = asked(&[
+        "preferred_node=1,numa_balancing=0,memory_node=0,cpu_node=F",
+        "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=0",
+    ]);
     assert_eq!(
         wrong_node,
         [],
@@ -258,7 +270,10 @@ fn rows_have_the_published_columns_and_their_medians() {
     let row = &rows[8];
     assert_eq!(
         (row.row, row.cell.to_string().as_str()),
-        (8, "pnid=-1,nb=0,mem=F,cpu=F")
+        (
+            8,
+            "preferred_node=-1,numa_balancing=0,memory_node=F,cpu_node=F"
+        )
     );
     let moments = row.moments.unwrap();
     assert!(moments.min < moments.mean && moments.mean < moments.max && moments.stdev.is_some());

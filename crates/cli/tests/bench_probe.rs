@@ -80,7 +80,10 @@ fn the_cells_that_exist_are_measured_and_the_others_are_said() {
         "{rows:?}"
     );
     assert_eq!(
-        (&found["rows"][0]["row"], &found["rows"][0]["preferred"]),
+        (
+            &found["rows"][0]["row"],
+            &found["rows"][0]["preferred_node"]
+        ),
         (&Value::from(0), &Value::Null)
     );
     assert!(found["rows"][0]["moments"]["mean"].as_f64().unwrap() > 0.0);
@@ -253,7 +256,7 @@ fn one_probe_says_how_long_it_took_and_where_it_was() {
     let found = answer(&store, &[&TINY[..], &["--once", "--cpus", "0"]].concat());
     assert_eq!(found["schema"], "bench-probe-once/1");
     assert_eq!(
-        (&found["memory"], &found["cpus"]),
+        (&found["memory_node"], &found["cpu_node"]),
         (&Value::from("floating"), &Value::from(0))
     );
     let late = found["trace"]["numa_balancing_of_task"]["unknown_reason"].as_str();
@@ -280,8 +283,17 @@ fn what_is_not_here_is_refused_with_what_is() {
     let store = directory.path().join("runs.db");
     let cases: [(&[&str], &str); 11] = [
         (&["--memory", "4000"], "--memory 4000"),
-        (&["--cell", "pnid=-1,nb=0,mem=0,cpu=4000"], "cpu=4000"),
-        (&["--cell", "pnid=-1,mem=0"], "pnid=0,nb=1,mem=F,cpu=0"),
+        (
+            &[
+                "--cell",
+                "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=4000",
+            ],
+            "cpu_node=4000",
+        ),
+        (
+            &["--cell", "preferred_node=-1,memory_node=0"],
+            "preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=0",
+        ),
         (&["--policies", "sometimes"], "sometimes"),
         (&["--load", "100"], "0 to 99"),
         (&["--once", "--memory", "0,F"], "--memory"),

@@ -100,7 +100,7 @@ fn compared() {
     let cells: Vec<String> = found
         .rows
         .iter()
-        .map(|row| format!("{}/{}", row.cell.memory, row.cell.cpus))
+        .map(|row| format!("{}/{}", row.cell.memory_node, row.cell.cpu_node))
         .collect();
     let node = found.parameters.nodes[0];
     assert_eq!(

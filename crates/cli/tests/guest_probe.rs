@@ -67,7 +67,7 @@ struct Row {
 impl Row {
     fn read(row: &Value) -> Self {
         let policy = match (
-            row["preferred"].as_u64(),
+            row["preferred_node"].as_u64(),
             row["numa_balancing"].as_bool().unwrap(),
         ) {
             (None, false) => "off",
@@ -84,8 +84,8 @@ impl Row {
         let (mean, median) = (moment("mean"), row["seconds"]["median"].as_f64().unwrap());
         Self {
             policy,
-            memory: place("memory"),
-            cpus: place("cpus"),
+            memory: place("memory_node"),
+            cpus: place("cpu_node"),
             mean,
             median,
             // One sample has none.

@@ -21,16 +21,16 @@ pub enum ExperimentError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The run that was to be continued is of another experiment, machine, label, or has other parameters.
-    #[error(
-        "run {run} is not of this experiment with these parameters on this machine, so it cannot be continued"
-    )]
+    #[error("run {run} cannot be continued: its {differs}; begin a new run instead")]
     Other {
         /// The run.
         run: RunId,
+        /// What differs, such as "parameters differ".
+        differs: String,
     },
     /// What was stored of an interrupted run cannot be read back.
     #[error(
-        "run {run} cannot be continued: its sample {number} reads otherwise ({error}); begin a new run instead"
+        "run {run} cannot be continued: its sample {number} cannot be read ({error}); begin a new run instead"
     )]
     Stored {
         /// The run.

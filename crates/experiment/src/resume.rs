@@ -23,15 +23,41 @@ pub(crate) struct Same<'a> {
 }
 
 impl Same<'_> {
-    fn is(&self, run: &Run, detail: &Detail) -> bool {
-        run.experiment == self.experiment
-            && run.fingerprint == self.fingerprint
-            && run.label.as_deref() == self.label
-            && detail.parameters == *self.parameters
-            && detail.plan == self.plan
+    /// What of a run differs, for the sentence "its ...".
+    fn difference(&self, run: &Run, detail: &Detail) -> Option<String> {
+        let names = |metrics: &[Metric]| {
+            let names = metrics.iter().map(|metric| metric.name.as_str());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let differences = [
+            (
+                "experiment is another one",
+                run.experiment != self.experiment,
+            ),
+            (
+                "machine is another one",
+                run.fingerprint != self.fingerprint,
+            ),
+            ("label is another one", run.label.as_deref() != self.label),
+            ("parameters differ", detail.parameters != *self.parameters),
+            ("cells differ", detail.plan != self.plan),
+            (
+                "seed differs",
+                self.seed.is_some_and(|seed| seed != detail.seed),
+            ),
+        ];
+        let found = differences.into_iter().find(|(_, differs)| *differs);
+        let metrics = || {
             // Samples may have shown more.
-            && detail.metrics.starts_with(self.metrics)
-            && self.seed.is_none_or(|seed| seed == detail.seed)
+            (!detail.metrics.starts_with(self.metrics)).then(|| {
+                let (has, wanted) = (names(&detail.metrics), names(self.metrics));
+                format!(
+                    "samples, by nearfar {}, have other metrics ({has}) than this version's ({wanted})",
+                    run.nearfar
+                )
+            })
+        };
+        found.map(|(what, _)| what.to_owned()).or_else(metrics)
     }
 }
 
@@ -52,7 +78,7 @@ pub(crate) fn find(
             continue;
         }
         let detail = store.detail(run.run)?;
-        if same.is(&run, &detail) {
+        if same.difference(&run, &detail).is_none() {
             let can_go_on = matches!(run.state, RunState::Interrupted | RunState::Failed);
             return Ok(can_go_on.then_some((run, detail)));
         }
@@ -67,10 +93,9 @@ pub(crate) fn this(
     same: &Same<'_>,
 ) -> Result<(Run, Detail), ExperimentError> {
     let (found, detail) = (store.run(run)?, store.detail(run)?);
-    if same.is(&found, &detail) {
-        Ok((found, detail))
-    } else {
-        Err(ExperimentError::Other { run })
+    match same.difference(&found, &detail) {
+        None => Ok((found, detail)),
+        Some(differs) => Err(ExperimentError::Other { run, differs }),
     }
 }
 

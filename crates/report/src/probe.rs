@@ -133,8 +133,8 @@ pub fn once(
     out.paragraph(what(parameters));
     out.paragraph(load(parameters.load_percent, &sample.load_percent));
     let probe = &sample.probe;
-    let memory = place("memory", cell.memory);
-    let cpus = place("CPUs", cell.cpus);
+    let memory = place("memory", cell.memory_node);
+    let cpus = place("CPUs", cell.cpu_node);
     out.paragraph(format!(
         "{memory}, {cpus}: {:.3} s, {:.1} ns an access",
         probe.seconds,

@@ -140,7 +140,7 @@ fn a_run_that_failed_is_counted_and_named() {
     }
     let said = flowing(&text(&cells, &taken, 6, None));
     assert!(
-        said.contains("6 samples of cell pnid=-1,nb=0,mem=0,cpu=1 failed: out of memory"),
+        said.contains("6 samples of cell preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=1 failed: out of memory"),
         "{said}"
     );
     assert!(!said.contains('\u{1b}'));

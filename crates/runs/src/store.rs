@@ -24,6 +24,7 @@ use rusqlite::Connection;
 pub use open::Journal;
 pub(crate) use read::by_uid;
 pub use remove::Removed;
+pub(crate) use schema::RENAME_PROBE_FACTORS;
 pub(crate) use write::{Row, insert};
 
 use crate::error::StoreError;

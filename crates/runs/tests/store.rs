@@ -427,3 +427,59 @@ fn a_file_of_the_first_layout_is_read() {
     assert_eq!(store.machine(RunId(3)).unwrap().online_nodes().count(), 2);
     store.remove(&[RunId(3)]).unwrap();
 }
+
+/// The factors of the probe were named as the published table's columns.
+#[test]
+fn earlier_names_of_the_probes_factors_are_translated() {
+    let given = Given::new();
+    let old = rusqlite::Connection::open(&given.path).unwrap();
+    old.execute_batch(include_str!("version-1.sql")).unwrap();
+    old.execute_batch(
+        r#"UPDATE sample SET cell = '{"cpu":"F","mem":"0","nb":0,"pnid":-1}' WHERE number = 1;
+           UPDATE sample SET cell = '{"cpu":"F","mem":"1","nb":0,"pnid":-1}' WHERE number = 2;
+           UPDATE detail SET factors = '[{"name":"pnid","levels":[-1]},{"name":"nb","levels":[0]},
+               {"name":"mem","levels":["0","1"]},{"name":"cpu","levels":["F"]}]',
+               plan = '[{"cpu":"F","mem":"0","nb":0,"pnid":-1},{"cpu":"F","mem":"1","nb":0,"pnid":-1}]';"#,
+    )
+    .unwrap();
+    drop(old);
+    let cells = ["0", "1"].map(|memory| {
+        Cell::new()
+            .with("preferred_node", -1i64)
+            .with("numa_balancing", 0u32)
+            .with("memory_node", memory)
+            .with("cpu_node", "F")
+    });
+    let check = |store: &Store, run| {
+        let detail = store.detail(run).unwrap();
+        assert_eq!(detail.plan, cells);
+        let names = detail.factors.iter().map(|factor| factor.name.as_str());
+        let expected = [
+            "preferred_node",
+            "numa_balancing",
+            "memory_node",
+            "cpu_node",
+        ];
+        assert_eq!(names.collect::<Vec<_>>(), expected);
+        let samples = store.samples(run).unwrap();
+        assert_eq!([&samples[0].cell, &samples[1].cell], [&cells[0], &cells[1]]);
+    };
+    let store = given.store();
+    check(&store, RunId(3));
+    let exported = serde_json::to_string(&json!({
+        "schema": "runs-export/2", "runs": [store.whole(RunId(3)).unwrap()],
+    }));
+    let earlier = [
+        ("preferred_node", "pnid"),
+        ("numa_balancing", "nb"),
+        ("memory_node", "mem"),
+        ("cpu_node", "cpu"),
+    ];
+    let exported = earlier.iter().fold(exported.unwrap(), |text, (now, then)| {
+        text.replace(&format!("\"{now}\""), &format!("\"{then}\""))
+    });
+    let other = Given::new();
+    let mut store = other.store();
+    let imported = store.import(exported.as_bytes()).unwrap();
+    check(&store, imported.runs[0]);
+}

@@ -340,7 +340,14 @@ fn measured() -> Vec<Vec<f64>> {
     for line in lines {
         let fields: Vec<&str> = line.split(',').collect();
         let of = |name: &str| fields[names.iter().position(|it| *it == name).unwrap()];
-        let cell = ["pnid", "nb", "mem", "cpu"].map(of).to_vec();
+        let cell = [
+            "preferred_node",
+            "numa_balancing",
+            "memory_node",
+            "cpu_node",
+        ]
+        .map(of)
+        .to_vec();
         let run = (of("round").parse().unwrap(), of("seconds").parse().unwrap());
         cells.entry(cell).or_default().push(run);
     }

@@ -47,14 +47,22 @@ fn measured() -> Vec<Run> {
         let number = |name: &str| fields[name].parse::<f64>().unwrap_or(0.0);
         let next = cells.len() as u32;
         let cell = *cells
-            .entry(["pnid", "nb", "mem", "cpu"].map(|name| fields[name].to_owned()))
+            .entry(
+                [
+                    "preferred_node",
+                    "numa_balancing",
+                    "memory_node",
+                    "cpu_node",
+                ]
+                .map(|name| fields[name].to_owned()),
+            )
             .or_insert(next);
         let (first, other, seconds) = (
             number("first_node_s"),
             number("other_node_s"),
             number("seconds"),
         );
-        let far = match (fields["mem"], fields["cpu"]) {
+        let far = match (fields["memory_node"], fields["cpu_node"]) {
             // Where floating memory was is not in the file: on the first node, or, of bound CPUs, as their time says.
             ("F", "F") => other / (first + other),
             ("F", _) => f64::from(seconds > NEAR_S * (1.0 + FAR / 2.0)),
@@ -64,9 +72,9 @@ fn measured() -> Vec<Run> {
         runs.push(Run {
             cell,
             round: number("round") as u32,
-            numa_balancing: fields["nb"] == "1",
-            memory: fields["mem"].to_owned(),
-            cpus: fields["cpu"].to_owned(),
+            numa_balancing: fields["numa_balancing"] == "1",
+            memory: fields["memory_node"].to_owned(),
+            cpus: fields["cpu_node"].to_owned(),
             seconds,
             cross_node: number("cross_node"),
             far,

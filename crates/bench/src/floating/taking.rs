@@ -210,7 +210,7 @@ fn parameters(
 /// Each node with CPUs bound to it and floating, and all floating.
 fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
     let policy = Policy {
-        preferred: None,
+        preferred_node: None,
         numa_balancing,
     };
     let of_node =
@@ -222,8 +222,8 @@ fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
     places
         .map(|(memory, cpus)| MatrixCell {
             policy,
-            memory,
-            cpus,
+            memory_node: memory,
+            cpu_node: cpus,
         })
         .collect()
 }

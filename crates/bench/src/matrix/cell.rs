@@ -1,4 +1,4 @@
-//! One cell of the matrix, and how it is written: `pnid=0,nb=1,mem=F,cpu=0`.
+//! One cell of the matrix, and how it is written: `preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=0`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use crate::probe::Where;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Policy {
     /// The node that the probe prefers to run on; `None` for none.
-    pub preferred: Option<NodeId>,
+    pub preferred_node: Option<NodeId>,
     /// Whether automatic NUMA balancing is on.
     pub numa_balancing: bool,
 }
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.preferred, self.numa_balancing) {
+        match (self.preferred_node, self.numa_balancing) {
             (None, false) => f.write_str("off"),
             (None, true) => f.write_str("on"),
             (Some(node), true) => write!(f, "{node}"),
@@ -56,7 +56,7 @@ impl FromStr for Policy {
             expected,
         })?;
         Ok(Self {
-            preferred,
+            preferred_node: preferred,
             numa_balancing,
         })
     }
@@ -77,38 +77,42 @@ pub struct MatrixCell {
     #[serde(flatten)]
     pub policy: Policy,
     /// Where the memory is.
-    pub memory: Where,
+    pub memory_node: Where,
     /// Where the process may run.
-    pub cpus: Where,
+    pub cpu_node: Where,
 }
 
 impl MatrixCell {
     /// Whether memory and CPUs are bound to one node.
     pub fn is_same_node(&self) -> bool {
-        self.memory == self.cpus && self.memory != Where::Floating
+        self.memory_node == self.cpu_node && self.memory_node != Where::Floating
     }
 
     /// Whether memory and CPUs are bound to different nodes.
     pub fn is_other_node(&self) -> bool {
-        self.memory != self.cpus && self.memory != Where::Floating && self.cpus != Where::Floating
+        self.memory_node != self.cpu_node
+            && self.memory_node != Where::Floating
+            && self.cpu_node != Where::Floating
     }
 
     /// What the published table calls PNID: the preferred node's number, or -1.
     pub fn pnid(&self) -> i64 {
-        self.policy.preferred.map_or(-1, |node| i64::from(node.0))
+        self.policy
+            .preferred_node
+            .map_or(-1, |node| i64::from(node.0))
     }
 }
 
-/// As `--cell` takes it: `pnid=-1,nb=0,mem=0,cpu=F`.
+/// As `--cell` takes it: `preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F`.
 impl fmt::Display for MatrixCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nb = u8::from(self.policy.numa_balancing);
+        let balancing = u8::from(self.policy.numa_balancing);
         write!(
             f,
-            "pnid={},nb={nb},mem={},cpu={}",
+            "preferred_node={},numa_balancing={balancing},memory_node={},cpu_node={}",
             self.pnid(),
-            self.memory,
-            self.cpus
+            self.memory_node,
+            self.cpu_node
         )
     }
 }
@@ -117,7 +121,7 @@ impl FromStr for MatrixCell {
     type Err = NotUnderstood;
 
     fn from_str(text: &str) -> Result<Self, NotUnderstood> {
-        let expected = "no cell: expected pnid=N,nb=0|1,mem=N|F,cpu=N|F, such as pnid=0,nb=1,mem=F,cpu=0 (pnid=-1: no \
+        let expected = "no cell: expected preferred_node=N,numa_balancing=0|1,memory_node=N|F,cpu_node=N|F, such as preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=0 (preferred_node=-1: no \
                         preferred node)";
         parse_cell(text).ok_or_else(|| NotUnderstood {
             text: text.to_owned(),
@@ -127,22 +131,22 @@ impl FromStr for MatrixCell {
 }
 
 fn parse_cell(text: &str) -> Option<MatrixCell> {
-    let (mut pnid, mut nb, mut memory, mut cpus) = (None, None, None, None);
+    let (mut preferred, mut balancing, mut memory, mut cpus) = (None, None, None, None);
     for part in text.split(',') {
         let (key, value) = part.split_once('=')?;
         let fresh = match key.trim() {
-            "pnid" => pnid
+            "preferred_node" => preferred
                 .replace(if value == "-1" {
                     None
                 } else {
                     Some(node(value)?)
                 })
                 .is_none(),
-            "nb" => nb
+            "numa_balancing" => balancing
                 .replace(["0", "1"].iter().position(|known| *known == value)? == 1)
                 .is_none(),
-            "mem" => memory.replace(value.parse().ok()?).is_none(),
-            "cpu" => cpus.replace(value.parse().ok()?).is_none(),
+            "memory_node" => memory.replace(value.parse().ok()?).is_none(),
+            "cpu_node" => cpus.replace(value.parse().ok()?).is_none(),
             _ => false,
         };
         if !fresh {
@@ -150,13 +154,13 @@ fn parse_cell(text: &str) -> Option<MatrixCell> {
         }
     }
     let policy = Policy {
-        preferred: pnid?,
-        numa_balancing: nb?,
+        preferred_node: preferred?,
+        numa_balancing: balancing?,
     };
     Some(MatrixCell {
         policy,
-        memory: memory?,
-        cpus: cpus?,
+        memory_node: memory?,
+        cpu_node: cpus?,
     })
 }
 
@@ -168,10 +172,10 @@ mod tests {
     fn words_that_name_no_cell_are_refused() {
         for wrong in [
             "",
-            "pnid=0",
-            "pnid=0,nb=2,mem=0,cpu=0",
-            "pnid=-1,nb=0,mem=0,cpu=0,cpu=1",
-            "pnid=-2,nb=0,mem=0,cpu=0",
+            "preferred_node=0",
+            "preferred_node=0,numa_balancing=2,memory_node=0,cpu_node=0",
+            "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=0,cpu_node=1",
+            "preferred_node=-2,numa_balancing=0,memory_node=0,cpu_node=0",
         ] {
             assert!(wrong.parse::<MatrixCell>().is_err(), "{wrong}");
         }
@@ -184,8 +188,8 @@ mod tests {
         #[test]
         fn a_cell_reads_back_as_it_is_printed(preferred in proptest::option::of(0u32..64), nb: bool, memory in 0u32..65, cpus in 0u32..65) {
             let place = |number| if number == 64 { Where::Floating } else { Where::Node(NodeId(number)) };
-            let policy = Policy { preferred: preferred.map(NodeId), numa_balancing: nb };
-            let cell = MatrixCell { policy, memory: place(memory), cpus: place(cpus) };
+            let policy = Policy { preferred_node: preferred.map(NodeId), numa_balancing: nb };
+            let cell = MatrixCell { policy, memory_node: place(memory), cpu_node: place(cpus) };
             proptest::prop_assert_eq!(cell.to_string().parse::<MatrixCell>().unwrap(), cell);
             proptest::prop_assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy);
         }

@@ -143,8 +143,8 @@ pub fn choose(
             .flat_map(|(policy, memory)| {
                 cpus.iter().map(move |&cpus| MatrixCell {
                     policy,
-                    memory,
-                    cpus,
+                    memory_node: memory,
+                    cpu_node: cpus,
                 })
             })
             .collect();
@@ -194,13 +194,13 @@ fn check(places: &Places, balancing: &Balancing, cell: &MatrixCell) -> Result<()
     };
     let there =
         |place: Where, nodes: &[NodeId]| place.node().is_none_or(|node| nodes.contains(&node));
-    if !there(cell.memory, &places.memory) {
+    if !there(cell.memory_node, &places.memory) {
         return Err(named(format!(
             "nodes with memory are {}",
             list(&places.memory)
         )));
     }
-    if !there(cell.cpus, &places.cpus) {
+    if !there(cell.cpu_node, &places.cpus) {
         return Err(named(format!(
             "nodes with CPUs that can be used are {}",
             list(&places.cpus)
@@ -210,7 +210,10 @@ fn check(places: &Places, balancing: &Balancing, cell: &MatrixCell) -> Result<()
 }
 
 fn check_policy(places: &Places, balancing: &Balancing, policy: Policy) -> Result<(), String> {
-    if let Some(node) = policy.preferred.filter(|node| !places.cpus.contains(node)) {
+    if let Some(node) = policy
+        .preferred_node
+        .filter(|node| !places.cpus.contains(node))
+    {
         return Err(format!(
             "node {node} cannot be preferred: nodes with CPUs are {}",
             list(&places.cpus)
@@ -242,7 +245,7 @@ fn policies(
         return Ok(selection.policies.clone());
     }
     let both = [false, true].map(|numa_balancing| Policy {
-        preferred: None,
+        preferred_node: None,
         numa_balancing,
     });
     let (mut policies, not): (Vec<Policy>, Vec<Policy>) = both
@@ -278,13 +281,13 @@ fn policies(
         let preferred = Some(node);
         if (selection.all && !only_on) || only_off {
             policies.push(Policy {
-                preferred,
+                preferred_node: preferred,
                 numa_balancing: false,
             });
         }
         if !only_off {
             policies.push(Policy {
-                preferred,
+                preferred_node: preferred,
                 numa_balancing: true,
             });
         }
@@ -320,16 +323,32 @@ mod tests {
         let cells = of(&places(&[0, 1], &[0, 1]), &SETTABLE, Selection::default());
         assert_eq!(cells.len(), 36);
         let places = [
-            "0,cpu=0", "0,cpu=1", "0,cpu=F", "1,cpu=0", "1,cpu=1", "1,cpu=F", "F,cpu=0", "F,cpu=1",
-            "F,cpu=F",
+            "0,cpu_node=0",
+            "0,cpu_node=1",
+            "0,cpu_node=F",
+            "1,cpu_node=0",
+            "1,cpu_node=1",
+            "1,cpu_node=F",
+            "F,cpu_node=0",
+            "F,cpu_node=1",
+            "F,cpu_node=F",
         ];
         assert_eq!(
             cells[..9],
-            places.map(|place| format!("pnid=-1,nb=0,mem={place}"))
+            places.map(|place| format!("preferred_node=-1,numa_balancing=0,memory_node={place}"))
         );
-        assert_eq!(cells[9], "pnid=-1,nb=1,mem=0,cpu=0");
-        assert_eq!(cells[18], "pnid=0,nb=1,mem=0,cpu=0");
-        assert_eq!(cells[35], "pnid=1,nb=1,mem=F,cpu=F");
+        assert_eq!(
+            cells[9],
+            "preferred_node=-1,numa_balancing=1,memory_node=0,cpu_node=0"
+        );
+        assert_eq!(
+            cells[18],
+            "preferred_node=0,numa_balancing=1,memory_node=0,cpu_node=0"
+        );
+        assert_eq!(
+            cells[35],
+            "preferred_node=1,numa_balancing=1,memory_node=F,cpu_node=F"
+        );
     }
 
     #[test]
@@ -357,10 +376,14 @@ mod tests {
     fn a_node_with_memory_only_is_no_place_to_run() {
         let cells = of(&places(&[0, 2], &[0, 1]), &SETTABLE, Selection::default());
         assert_eq!(cells.len(), 36);
-        assert!(cells.iter().any(|cell| cell.ends_with("mem=2,cpu=1")));
-        assert!(cells.iter().all(|cell| !cell.contains("mem=1")
-            && !cell.ends_with("cpu=2")
-            && !cell.contains("pnid=2")));
+        assert!(
+            cells
+                .iter()
+                .any(|cell| cell.ends_with("memory_node=2,cpu_node=1"))
+        );
+        assert!(cells.iter().all(|cell| !cell.contains("memory_node=1")
+            && !cell.ends_with("cpu_node=2")
+            && !cell.contains("preferred_node=2")));
     }
 
     #[test]
@@ -395,7 +418,7 @@ mod tests {
         };
         let cells = of(&places(&[0, 1], &[0, 1]), &stays, Selection::default());
         assert_eq!(cells.len(), 27);
-        assert!(cells.iter().all(|cell| cell.contains("nb=0")));
+        assert!(cells.iter().all(|cell| cell.contains("numa_balancing=0")));
         let stays = Balancing::Stays {
             on: true,
             because: "only root may".to_owned(),
@@ -409,7 +432,7 @@ mod tests {
             },
         );
         assert_eq!(cells.len(), 27);
-        assert!(cells.iter().all(|cell| cell.contains("nb=1")));
+        assert!(cells.iter().all(|cell| cell.contains("numa_balancing=1")));
     }
 
     #[test]
@@ -431,13 +454,16 @@ mod tests {
             },
         );
         let expected = [
-            "pnid=-1,nb=0,mem=0,cpu=1",
-            "pnid=-1,nb=0,mem=0,cpu=F",
-            "pnid=1,nb=0,mem=0,cpu=1",
+            "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=1",
+            "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
+            "preferred_node=1,numa_balancing=0,memory_node=0,cpu_node=1",
         ];
         assert_eq!(cells[..3], expected);
-        let twice = ["pnid=0,nb=1,mem=F,cpu=0", "cpu=0,mem=F,nb=1,pnid=0"]
-            .map(|cell| cell.parse().unwrap());
+        let twice = [
+            "preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=0",
+            "cpu_node=0,memory_node=F,numa_balancing=1,preferred_node=0",
+        ]
+        .map(|cell| cell.parse().unwrap());
         let cells = of(
             &two,
             &SETTABLE,
@@ -446,7 +472,10 @@ mod tests {
                 ..Selection::default()
             },
         );
-        assert_eq!(cells, ["pnid=0,nb=1,mem=F,cpu=0"]);
+        assert_eq!(
+            cells,
+            ["preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=0"]
+        );
     }
 
     #[test]
@@ -465,12 +494,30 @@ mod tests {
             ..Selection::default()
         };
         assert!(refusal(&SETTABLE, memory).contains("--memory 7"));
-        assert!(refusal(&SETTABLE, cell("pnid=5,nb=1,mem=0,cpu=0")).contains("node 5"));
-        assert!(refusal(&SETTABLE, cell("pnid=-1,nb=1,mem=0,cpu=9")).contains("0-1"));
+        assert!(
+            refusal(
+                &SETTABLE,
+                cell("preferred_node=5,numa_balancing=1,memory_node=0,cpu_node=0")
+            )
+            .contains("node 5")
+        );
+        assert!(
+            refusal(
+                &SETTABLE,
+                cell("preferred_node=-1,numa_balancing=1,memory_node=0,cpu_node=9")
+            )
+            .contains("0-1")
+        );
         let stays = Balancing::Stays {
             on: false,
             because: "it is a test".to_owned(),
         };
-        assert!(refusal(&stays, cell("pnid=-1,nb=1,mem=0,cpu=0")).contains("it is a test"));
+        assert!(
+            refusal(
+                &stays,
+                cell("preferred_node=-1,numa_balancing=1,memory_node=0,cpu_node=0")
+            )
+            .contains("it is a test")
+        );
     }
 }

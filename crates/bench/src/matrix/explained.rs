@@ -130,7 +130,7 @@ fn rows(taken: &[Taken]) -> Vec<Row<2>> {
         let cell = taken.cell;
         let sample = taken
             .good()
-            .filter(|_| !cell.policy.numa_balancing || cell.memory != Where::Floating)?;
+            .filter(|_| !cell.policy.numa_balancing || cell.memory_node != Where::Floating)?;
         // Rounds are few; one that a foreign file makes up must not be too large to double.
         let group = taken
             .round

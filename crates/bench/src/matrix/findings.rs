@@ -105,12 +105,12 @@ type Sides = (Question, Vec<MatrixCell>, Vec<MatrixCell>);
 fn contrasts(cells: &[MatrixCell]) -> Vec<Sides> {
     let there: BTreeSet<MatrixCell> = cells.iter().copied().collect();
     let none = |numa_balancing| Policy {
-        preferred: None,
+        preferred_node: None,
         numa_balancing,
     };
     let same = |cell: &MatrixCell| MatrixCell {
         policy: none(cell.policy.numa_balancing),
-        cpus: cell.memory,
+        cpu_node: cell.memory_node,
         ..*cell
     };
     let off = |cell: &MatrixCell| MatrixCell {
@@ -138,9 +138,9 @@ fn contrasts(cells: &[MatrixCell]) -> Vec<Sides> {
     let balanced = |cell: &MatrixCell| cell.policy == none(true);
     let at_home = |cell: &MatrixCell| {
         cell.policy
-            .preferred
-            .is_some_and(|node| cell.memory == Where::Node(node))
-            && floats(cell.cpus)
+            .preferred_node
+            .is_some_and(|node| cell.memory_node == Where::Node(node))
+            && floats(cell.cpu_node)
     };
     type Is<'a> = &'a dyn Fn(&MatrixCell) -> bool;
     type To<'a> = &'a dyn Fn(&MatrixCell) -> Vec<MatrixCell>;
@@ -152,22 +152,22 @@ fn contrasts(cells: &[MatrixCell]) -> Vec<Sides> {
         ),
         (
             Question::FloatingCpus,
-            &|c| is_plain(c) && !floats(c.memory) && floats(c.cpus),
+            &|c| is_plain(c) && !floats(c.memory_node) && floats(c.cpu_node),
             &|c| vec![same(c)],
         ),
         (
             Question::AllFloating,
-            &|c| is_plain(c) && floats(c.memory) && floats(c.cpus),
+            &|c| is_plain(c) && floats(c.memory_node) && floats(c.cpu_node),
             &all_same,
         ),
         (
             Question::BalancingFloatingMemory,
-            &|c| balanced(c) && floats(c.memory),
+            &|c| balanced(c) && floats(c.memory_node),
             &|c| vec![off(c)],
         ),
         (
             Question::BalancingBoundMemory,
-            &|c| balanced(c) && !floats(c.memory) && floats(c.cpus),
+            &|c| balanced(c) && !floats(c.memory_node) && floats(c.cpu_node),
             &|c| vec![off(c)],
         ),
         (Question::PreferredToBound, &at_home, &|c| vec![same(c)]),

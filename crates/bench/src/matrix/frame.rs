@@ -10,21 +10,21 @@ use crate::probe::Where;
 /// The name of the experiment in the store.
 pub const EXPERIMENT: &str = "probe";
 
-const PNID: &str = "pnid";
-const NB: &str = "nb";
-const MEMORY: &str = "mem";
-const CPUS: &str = "cpu";
+const PREFERRED_NODE: &str = "preferred_node";
+const NUMA_BALANCING: &str = "numa_balancing";
+const MEMORY_NODE: &str = "memory_node";
+const CPU_NODE: &str = "cpu_node";
 
 impl From<&MatrixCell> for Cell {
     /// Named as the published table's columns. Places are texts, since "F" is one.
     fn from(cell: &MatrixCell) -> Self {
-        let nb = i64::from(cell.policy.numa_balancing);
-        let (memory, cpus) = (cell.memory.to_string(), cell.cpus.to_string());
+        let balancing = i64::from(cell.policy.numa_balancing);
+        let (memory, cpus) = (cell.memory_node.to_string(), cell.cpu_node.to_string());
         Self::new()
-            .with(PNID, cell.pnid())
-            .with(NB, nb)
-            .with(MEMORY, memory)
-            .with(CPUS, cpus)
+            .with(PREFERRED_NODE, cell.pnid())
+            .with(NUMA_BALANCING, balancing)
+            .with(MEMORY_NODE, memory)
+            .with(CPU_NODE, cpus)
     }
 }
 
@@ -35,7 +35,7 @@ pub fn from_stored(cell: &Cell) -> Option<MatrixCell> {
         _ => None,
     };
     let place = |factor| -> Option<Where> { cell.level(factor)?.to_string().parse().ok() };
-    let preferred = match number(PNID)? {
+    let preferred = match number(PREFERRED_NODE)? {
         -1 => None,
         node => Some(NodeId(
             u32::try_from(node)
@@ -44,13 +44,13 @@ pub fn from_stored(cell: &Cell) -> Option<MatrixCell> {
         )),
     };
     let policy = Policy {
-        preferred,
-        numa_balancing: number(NB)? != 0,
+        preferred_node: preferred,
+        numa_balancing: number(NUMA_BALANCING)? != 0,
     };
     Some(MatrixCell {
         policy,
-        memory: place(MEMORY)?,
-        cpus: place(CPUS)?,
+        memory_node: place(MEMORY_NODE)?,
+        cpu_node: place(CPU_NODE)?,
     })
 }
 
@@ -68,7 +68,9 @@ pub(super) fn factors(cells: &[MatrixCell]) -> Vec<Factor> {
             levels,
         }
     };
-    [PNID, NB, MEMORY, CPUS].map(levels).into()
+    [PREFERRED_NODE, NUMA_BALANCING, MEMORY_NODE, CPU_NODE]
+        .map(levels)
+        .into()
 }
 
 /// What a sample has. All but the run time need the trace, and are unknown without it.
@@ -101,32 +103,38 @@ mod tests {
 
     #[test]
     fn cells_come_back_from_the_store_as_they_went_in() {
-        for text in ["pnid=-1,nb=0,mem=0,cpu=F", "pnid=3,nb=1,mem=F,cpu=12"] {
+        for text in [
+            "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
+            "preferred_node=3,numa_balancing=1,memory_node=F,cpu_node=12",
+        ] {
             let cell: MatrixCell = text.parse().unwrap();
             assert_eq!(from_stored(&Cell::from(&cell)), Some(cell));
         }
         assert_eq!(from_stored(&Cell::new().with("queue_depth", 4u32)), None);
-        let node = |pnid: i64| {
+        let node = |number: i64| {
             Cell::new()
-                .with("pnid", pnid)
-                .with("nb", 1i64)
-                .with("mem", "F")
-                .with("cpu", "F")
+                .with("preferred_node", number)
+                .with("numa_balancing", 1i64)
+                .with("memory_node", "F")
+                .with("cpu_node", "F")
         };
         assert!(from_stored(&node(1)).is_some());
         assert_eq!(
-            [-2, 1 << 30, i64::MAX].map(|pnid| from_stored(&node(pnid))),
+            [-2, 1 << 30, i64::MAX].map(|number| from_stored(&node(number))),
             [None; 3]
         );
     }
 
     #[test]
     fn factors_have_each_level_once() {
-        let cells: Vec<MatrixCell> = ["pnid=-1,nb=0,mem=0,cpu=F", "pnid=-1,nb=0,mem=1,cpu=F"]
-            .map(|text| text.parse().unwrap())
-            .into();
+        let cells: Vec<MatrixCell> = [
+            "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
+            "preferred_node=-1,numa_balancing=0,memory_node=1,cpu_node=F",
+        ]
+        .map(|text| text.parse().unwrap())
+        .into();
         let factors = factors(&cells);
-        assert_eq!(factors[2], Factor::new("mem", ["0", "1"]));
-        assert_eq!(factors[3], Factor::new("cpu", ["F"]));
+        assert_eq!(factors[2], Factor::new("memory_node", ["0", "1"]));
+        assert_eq!(factors[3], Factor::new("cpu_node", ["F"]));
     }
 }

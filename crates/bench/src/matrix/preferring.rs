@@ -30,10 +30,10 @@ impl Preferring {
         cell: &MatrixCell,
         machine: &Machine,
     ) -> Result<Option<Self>, BoxError> {
-        let Some(node) = cell.policy.preferred else {
+        let Some(node) = cell.policy.preferred_node else {
             return Ok(None);
         };
-        if cell.cpus == Where::Node(node) {
+        if cell.cpu_node == Where::Node(node) {
             let cpus = machine
                 .node(node)
                 .map(|node| node.cpus.intersection(&machine.cpu_states.online));

@@ -134,8 +134,8 @@ pub(super) fn spec(parameters: &Parameters, cell: &MatrixCell) -> ProbeSpec {
         bytes: parameters.bytes,
         counts: parameters.counts,
         steps: parameters.steps,
-        memory: cell.memory,
-        cpus: cell.cpus,
+        memory: cell.memory_node,
+        cpus: cell.cpu_node,
         cpu_set: None,
         huge_pages: if parameters.huge_pages {
             HugePages::Transparent
@@ -232,10 +232,10 @@ impl Experiment for Matrix<'_> {
 
 /// The cell that says most about how fast the probe is: bound to one node, without NUMA balancing.
 pub(super) fn plainest(cells: &[MatrixCell]) -> Option<MatrixCell> {
-    let bound = |cell: &&MatrixCell| cell.is_same_node() && cell.policy.preferred.is_none();
+    let bound = |cell: &&MatrixCell| cell.is_same_node() && cell.policy.preferred_node.is_none();
     let found = cells
         .iter()
         .find(bound)
-        .or_else(|| cells.iter().find(|cell| cell.cpus != Where::Floating));
+        .or_else(|| cells.iter().find(|cell| cell.cpu_node != Where::Floating));
     found.or_else(|| cells.first()).copied()
 }

@@ -28,9 +28,9 @@ pub fn two_nodes() -> Vec<MatrixCell> {
 fn fate(cell: &MatrixCell, chance: f64) -> (f64, f64) {
     let at_home = cell
         .policy
-        .preferred
-        .filter(|_| cell.cpus == Where::Floating);
-    match (cell.cpus, at_home) {
+        .preferred_node
+        .filter(|_| cell.cpu_node == Where::Floating);
+    match (cell.cpu_node, at_home) {
         (Where::Node(node), _) => (f64::from(node.0), 0.0),
         (_, Some(node)) => (f64::from(node.0), 2.0),
         (Where::Floating, None) => (chance, (100.0 + 80.0 * (0.5 - chance)).round()),
@@ -48,7 +48,7 @@ pub fn chance(cell: usize, round: u32) -> f64 {
 fn taken(number: usize, cell: MatrixCell, round: u32, noise: f64) -> Taken {
     let chance = chance(number, round);
     let (on_one, migrations) = fate(&cell, chance);
-    let home = cell.memory.node().unwrap_or(NodeId(0));
+    let home = cell.memory_node.node().unwrap_or(NodeId(0));
     let far = if home == NodeId(0) {
         on_one
     } else {

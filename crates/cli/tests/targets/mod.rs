@@ -306,7 +306,7 @@ pub const TARGETS: &[Target] = &[
     ),
     target(
         ["bench probe", "cell"],
-        "bench probe --no-store --cell pnid=999,nb=1,mem=0,cpu=0",
+        "bench probe --no-store --cell preferred_node=999,numa_balancing=1,memory_node=0,cpu_node=0",
         &["999"],
     ),
     target(

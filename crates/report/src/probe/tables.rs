@@ -119,8 +119,8 @@ pub(super) fn key(row: &Row) -> Vec<Text> {
         row.row.to_string(),
         cell.pnid().to_string(),
         nb.to_string(),
-        cell.memory.to_string(),
-        cell.cpus.to_string(),
+        cell.memory_node.to_string(),
+        cell.cpu_node.to_string(),
     ];
     texts.map(Text::from).to_vec()
 }

@@ -67,11 +67,11 @@ fn floated(question: Question, median: f64, (low, high): (f64, f64), cross_node:
 fn cell(memory: Where, cpus: Where) -> MatrixCell {
     MatrixCell {
         policy: Policy {
-            preferred: None,
+            preferred_node: None,
             numa_balancing: false,
         },
-        memory,
-        cpus,
+        memory_node: memory,
+        cpu_node: cpus,
     }
 }
 

@@ -103,15 +103,21 @@ pub fn case_2() -> Stored {
     let place = |name: &str| head.iter().position(|it| *it == name).unwrap();
     let [round, seconds, first_s, other_s] =
         ["round", "seconds", "first_node_s", "other_node_s"].map(place);
-    let [pnid, nb, mem, cpu] = ["pnid", "nb", "mem", "cpu"].map(place);
+    let [preferred, balancing, memory, cpu] = [
+        "preferred_node",
+        "numa_balancing",
+        "memory_node",
+        "cpu_node",
+    ]
+    .map(place);
     let classes = ["same_core", "same_cache", "same_node", "cross_node"].map(place);
     let (mut at_s, mut plan) = (START_S, BTreeSet::new());
     let mut samples = Vec::new();
     for (line, number) in lines.zip(1..) {
         let figure = |column: usize| line[column].parse::<f64>().unwrap_or(0.0);
         let cell = format!(
-            "pnid={},nb={},mem={},cpu={}",
-            line[pnid], line[nb], line[mem], line[cpu]
+            "preferred_node={},numa_balancing={},memory_node={},cpu_node={}",
+            line[preferred], line[balancing], line[memory], line[cpu]
         );
         let cell: MatrixCell = cell.parse().unwrap();
         let on_other = figure(other_s) / (figure(first_s) + figure(other_s));
@@ -153,7 +159,12 @@ pub fn case_2() -> Stored {
         "load_percent": 10.0, "huge_pages": false, "settings": [], "nodes": [0, 1], "left_out": [],
     });
     let plan: Vec<Cell> = plan.iter().map(Cell::from).collect();
-    let factors = ["pnid", "nb", "mem", "cpu"];
+    let factors = [
+        "preferred_node",
+        "numa_balancing",
+        "memory_node",
+        "cpu_node",
+    ];
     let detail = detail(parameters, metrics, &factors, plan);
     Stored::new(matrix::EXPERIMENT, detail, samples, 36)
 }

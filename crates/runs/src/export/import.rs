@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::error::StoreError;
 use crate::metric::{Values, check_metrics, check_values};
 use crate::run::{Detail, Run, RunId, RunState};
-use crate::store::{Row, Store, by_uid, insert};
+use crate::store::{RENAME_PROBE_FACTORS, Row, Store, by_uid, insert};
 
 /// The shape of the JSON that is read and written: `"schema": "runs-export/2"`.
 pub const SCHEMA: &str = "runs-export/2";
@@ -122,6 +122,7 @@ impl Store {
                     }
                 }
             }
+            transaction.execute_batch(RENAME_PROBE_FACTORS)?;
             Ok(imported)
         });
         Ok(imported?)

@@ -79,7 +79,29 @@ pub(super) const STEPS: &[&str] = &[
     UPDATE sample SET metric_values = printf('{"elapsed_s":%!.17g}', seconds) WHERE seconds IS NOT NULL;
     ALTER TABLE sample DROP COLUMN seconds;
 "#,
+    RENAME_PROBE_FACTORS,
 ];
+
+/// Gives the factors of the probe their names where a run has those of the published table (PNID, NB, Mem, CPU).
+/// Does nothing a second time. Also made after an import, whose files are as old as their exporter.
+pub(crate) const RENAME_PROBE_FACTORS: &str = r#"
+    CREATE TEMP TABLE renamed AS
+        SELECT detail.run FROM detail JOIN run ON run.id = detail.run
+        WHERE run.experiment = 'probe' AND detail.factors LIKE '%"name":"pnid"%';
+    UPDATE sample SET cell =
+        replace(replace(replace(replace(cell, '"pnid":', '"preferred_node":'),
+            '"nb":', '"numa_balancing":'), '"mem":', '"memory_node":'), '"cpu":', '"cpu_node":')
+        WHERE run IN (SELECT run FROM renamed);
+    UPDATE detail SET plan =
+        replace(replace(replace(replace(plan, '"pnid":', '"preferred_node":'),
+            '"nb":', '"numa_balancing":'), '"mem":', '"memory_node":'), '"cpu":', '"cpu_node":'),
+        factors =
+        replace(replace(replace(replace(factors, '"name":"pnid"', '"name":"preferred_node"'),
+            '"name":"nb"', '"name":"numa_balancing"'), '"name":"mem"', '"name":"memory_node"'),
+            '"name":"cpu"', '"name":"cpu_node"')
+        WHERE run IN (SELECT run FROM renamed);
+    DROP TABLE renamed;
+"#;
 
 /// The version of a file's layout; 0 for one that holds nothing yet.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {

@@ -38,7 +38,7 @@ const PROGRAM: &str = "/proc/self/exe";
     after_long_help = "Examples:\n  nearfar bench probe                                 the whole matrix: hours\n  \
                              nearfar bench probe --seconds 2 --samples 8\n  \
                              nearfar bench probe --policies off,on --memory 0 --cpus 0,F\n  \
-                             nearfar bench probe --cell pnid=-1,nb=0,mem=0,cpu=0 --cell pnid=0,nb=1,mem=0,cpu=F\n  \
+                             nearfar bench probe --cell preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=0 --cell preferred_node=0,numa_balancing=1,memory_node=0,cpu_node=F\n  \
                              nearfar bench probe --resume\n  \
                              nearfar bench probe --once --memory 0 --cpus 1"
 )]
@@ -87,7 +87,7 @@ struct CellArgs {
         conflicts_with = "cell"
     )]
     cpus: Vec<Where>,
-    /// Exactly this cell (may be repeated), such as pnid=0,nb=1,mem=F,cpu=0; pnid=-1 is no preferred node
+    /// Exactly this cell (may be repeated), such as preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=0; preferred_node=-1 is no preferred node
     #[arg(long, value_name = "CELL")]
     cell: Vec<MatrixCell>,
 }

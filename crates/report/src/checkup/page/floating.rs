@@ -52,8 +52,8 @@ fn run(row: &Row) -> Vec<Text> {
     let interval = figures.and_then(|figures| figures.confidence);
     let moves = row.migrations.get();
     vec![
-        place(row.cell.memory).into(),
-        place(row.cell.cpus).into(),
+        place(row.cell.memory_node).into(),
+        place(row.cell.cpu_node).into(),
         figures
             .map_or(0, |figures| figures.samples.len())
             .to_string()

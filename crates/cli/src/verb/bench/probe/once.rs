@@ -38,11 +38,11 @@ impl Probe {
         let numa_balancing = matrix::is_balancing(machine).known() == Some(true);
         let cell = MatrixCell {
             policy: Policy {
-                preferred: None,
+                preferred_node: None,
                 numa_balancing,
             },
-            memory,
-            cpus,
+            memory_node: memory,
+            cpu_node: cpus,
         };
         let (mut parameters, warnings) =
             self.parameters(&matrix::places(machine), machine, vec![cell], Vec::new())?;
