@@ -54,13 +54,10 @@ fn check(name: &str, machine: &Machine) {
         );
     }
     // What is printed has these figures and no others.
-    let text = nearfar_report::audit::table(
-        &found,
-        &Style {
-            colour: false,
-            width: 10_000,
-        },
-    );
+    let text = nearfar_report::audit::document(&found).to_text(&Style {
+        colour: false,
+        width: 10_000,
+    });
     let rules = format!(
         "{} rules: {} with findings, {} without",
         RULES.len(),

@@ -14,13 +14,10 @@ fn nearfar(arguments: &[&str]) -> (String, Option<i32>) {
 }
 
 fn table(machine: &Machine) -> String {
-    nearfar_report::topo::table(
-        machine,
-        &Style {
-            colour: false,
-            width: 200,
-        },
-    )
+    nearfar_report::topo::document(machine).to_text(&Style {
+        colour: false,
+        width: 200,
+    })
 }
 
 #[test]

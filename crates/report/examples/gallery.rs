@@ -30,7 +30,7 @@ fn main() -> std::io::Result<()> {
             directory.join(format!("{name}-latency.svg")),
             survey.to_svg(),
         )?;
-        let text = topo::table(&machine, &style) + &survey.to_text(&style);
+        let text = topo::document(&machine).to_text(&style) + &survey.to_text(&style);
         fs::write(directory.join(format!("{name}.txt")), text)?;
         let checkup = samples::checkup(machine, if name == "large" { 500 } else { 8 });
         fs::write(
@@ -38,7 +38,7 @@ fn main() -> std::io::Result<()> {
             checkup::page(&checkup).to_html(),
         )?;
         let text = checkup::screen(&checkup, style.width).to_text(&style)
-            + &audit::table(&checkup.audit, &style);
+            + &audit::document(&checkup.audit).to_text(&style);
         fs::write(directory.join(format!("{name}-checkup.txt")), text)?;
     }
     // The largest machine there can be, as a page alone.

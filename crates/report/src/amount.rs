@@ -1,5 +1,6 @@
 //! Amounts as people read them.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use nearfar_runs::Counted;
@@ -23,6 +24,11 @@ pub fn count(number: usize, noun: &str) -> String {
         (_, Some(stem)) => format!("{number} {stem}ies"),
         _ => format!("{number} {noun}s"),
     }
+}
+
+/// A value, or what stands for none: `?`, `-`.
+pub(crate) fn or<T: Display>(value: Option<T>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
 /// Numbers as the kernel lists them: `45-68`, `1,3,5-7`.

@@ -1,4 +1,4 @@
-//! The findings of an audit, gravest first, grouped by rule.
+//! The findings of an audit, most severe first, grouped by rule.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,20 @@ use nearfar_placement::audit::{Audit, Finding, Severity, State};
 
 use crate::amount::count;
 use crate::change;
-use crate::layout::{heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::document::{Document, Text};
+use crate::style::Role::{self, Dim, Heading, Local, Middling};
 
 /// Most findings of one rule that are written out.
-const MOST_OF_A_RULE: usize = 12;
+const MAX_OF_A_RULE: usize = 12;
 
 /// Findings by severity and rule, each with evidence, what it costs and what would fix it; then what was not
 /// checked, and why.
-pub fn table(audit: &Audit, style: &Style) -> String {
-    let mut out = heading(style, "Findings", &found(audit));
-    out.push_str(&paragraph(
-        style,
-        2,
-        (Role::Plain, ""),
-        Role::Dim,
-        &rules(audit),
-    ));
-    for group in groups(audit) {
-        out.push_str(&rule(&group, style));
-    }
-    out.push_str(&not_checked(audit, style));
-    whole(out)
+pub fn document(audit: &Audit) -> Document {
+    let mut out = Document::titled("Findings", found(audit));
+    out.remark(rules(audit));
+    groups(audit).iter().for_each(|group| rule(group, &mut out));
+    not_checked(audit, &mut out);
+    out
 }
 
 /// Findings of one rule and severity.
@@ -37,7 +29,7 @@ pub(crate) struct Group<'a> {
     pub(crate) findings: Vec<&'a Finding>,
 }
 
-/// Findings grouped: gravest first, rules in the order in which the audit has them.
+/// Findings grouped: most severe first, rules in the order in which the audit has them.
 pub(crate) fn groups(audit: &Audit) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for finding in &audit.findings {
@@ -138,86 +130,55 @@ pub(crate) fn role(severity: Severity) -> Role {
     }
 }
 
-fn rule(group: &Group<'_>, style: &Style) -> String {
-    let docs = group
-        .findings
-        .first()
-        .map_or("", |finding| finding.docs.as_str());
+fn rule(group: &Group<'_>, out: &mut Document) {
+    let docs = group.findings.first().map_or("", |finding| &finding.docs);
     let number = count(group.findings.len(), "finding");
-    let first = format!("{}  ", group.severity);
-    let mut out = String::from("\n");
-    let line = format!("{}  {number}  {docs}", group.rule);
-    out.push_str(&paragraph(
-        style,
+    let title = role(group.severity).text(format!("{}  ", group.severity));
+    out.gap();
+    out.indented(
         0,
-        (role(group.severity), &first),
-        Role::Heading,
-        &line,
-    ));
-    for finding in group.findings.iter().take(MOST_OF_A_RULE) {
-        out.push_str(&one(finding, style));
+        title,
+        Heading.text(format!("{}  {number}  {docs}", group.rule)),
+    );
+    for finding in group.findings.iter().take(MAX_OF_A_RULE) {
+        one(finding, out);
     }
-    let more = group.findings.len().saturating_sub(MOST_OF_A_RULE);
-    if more > 0 {
-        let text = format!("and {more} more of this rule; --format json has all of them");
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &text));
-    }
-    out
+    let hidden = group.findings.len().saturating_sub(MAX_OF_A_RULE);
+    out.more(hidden, " of this rule; --format json has all of them");
 }
 
-fn one(finding: &Finding, style: &Style) -> String {
-    let subject = format!("{}: ", finding.subject);
-    let mut out = paragraph(
-        style,
-        2,
-        (Role::Plain, ""),
-        Role::Plain,
-        &format!("{subject}{}", finding.message),
-    );
-    let mut detail = |label: &str, role: Role, text: &str| {
-        let label = format!("{label:<10}");
-        out.push_str(&paragraph(style, 6, (Role::Dim, &label), role, text));
+fn one(finding: &Finding, out: &mut Document) {
+    out.paragraph(format!("{}: {}", finding.subject, finding.message));
+    let mut detail = |label: &str, text: Text| {
+        out.indented(6, Dim.text(format!("{label:<10}")), text);
     };
     for evidence in &finding.evidence {
         detail(
             "evidence",
-            Role::Dim,
-            &format!("{} = {}", evidence.file, evidence.value),
+            Dim.text(format!("{} = {}", evidence.file, evidence.value)),
         );
     }
     let distance = change::distance(finding.cost);
     if !distance.is_empty() {
-        detail("distance", Role::Middling, &distance);
+        detail("distance", Middling.text(distance));
     }
     if let Some(fix) = &finding.fix {
-        detail(
-            "fix",
-            Role::Local,
-            &format!("{} = {}", change::subject(fix), change::value(fix)),
-        );
+        let text = format!("{} = {}", change::subject(fix), change::value(fix));
+        detail("fix", Local.text(text));
     }
     if let Some(advice) = &finding.advice {
-        detail("advice", Role::Plain, advice);
+        detail("advice", advice.into());
     }
-    out
 }
 
-fn not_checked(audit: &Audit, style: &Style) -> String {
+fn not_checked(audit: &Audit, out: &mut Document) {
     if audit.not_checked.is_empty() {
-        return String::new();
+        return;
     }
-    let mut out = heading(style, "Not checked", "");
-    for (because, rules) in reasons(audit) {
-        let rules = format!("{}: ", rules.join(", "));
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Plain, ""),
-            Role::Dim,
-            &format!("{rules}{because}"),
-        ));
+    out.heading("Not checked", "");
+    for (reason, rules) in reasons(audit) {
+        out.remark(format!("{}: {reason}", rules.join(", ")));
     }
-    out
 }
 
 /// Rules that were not checked, by the reason.

@@ -1,18 +1,28 @@
 //! A typed change in words: what it is about, and the value it writes.
 
+use std::fmt::Display;
+
 use nearfar_placement::change::{Change, DistanceChange};
+
+use crate::amount::or;
+
+/// Why a setting is not undone: its file is gone.
+pub(crate) const GONE: &str = "the file is no longer there";
+/// Why a setting is not undone: the kernel that had it has ended.
+pub(crate) const GONE_WITH_REBOOT: &str = "a reboot has reset it";
+
+/// Why a setting is not undone: its file belongs to another device now.
+pub(crate) fn other_owner(was: impl Display, now: impl Display) -> String {
+    format!("it was {was}, it is {now} now")
+}
 
 /// What a change is about: `interrupt 42 (nvme0q3)`, `ens5f0 tx-3 XPS`.
 pub(crate) fn subject(change: &Change) -> String {
     match change {
-        Change::InterruptAffinity {
-            irq,
-            name: Some(name),
-            ..
-        } => format!("interrupt {irq} ({name})"),
-        Change::InterruptAffinity {
-            irq, name: None, ..
-        } => format!("interrupt {irq}"),
+        Change::InterruptAffinity { irq, name, .. } => match name {
+            Some(name) => format!("interrupt {irq} ({name})"),
+            None => format!("interrupt {irq}"),
+        },
         Change::Xps {
             interface, queue, ..
         } => format!("{interface} tx-{queue} XPS"),
@@ -33,13 +43,7 @@ pub(crate) fn value(change: &Change) -> String {
         Change::InterruptAffinity { cpus, .. }
         | Change::Xps { cpus, .. }
         | Change::Rps { cpus, .. }
-        | Change::Cpuset { cpus, .. } => {
-            if cpus.is_empty() {
-                "none".to_owned()
-            } else {
-                cpus.to_string()
-            }
-        }
+        | Change::Cpuset { cpus, .. } => or(Some(cpus).filter(|cpus| !cpus.is_empty()), "none"),
         Change::NvmeIoPolicy { policy, .. } => policy.to_string(),
         Change::DeviceNode { node, .. } => node.to_string(),
         Change::Sysctl { value, .. } | Change::SchedulerDebug { value, .. } => value.clone(),
@@ -62,12 +66,8 @@ pub(crate) fn distance(change: Option<DistanceChange>) -> String {
     let Some(DistanceChange { now, after }) = change else {
         return String::new();
     };
-    let text = |distance: Option<nearfar_machine::Distance>| {
-        distance.map_or_else(|| "?".to_owned(), |d| d.to_string())
-    };
-    if now.is_none() && after.is_none() {
-        String::new()
-    } else {
-        format!("{} -> {}", text(now), text(after))
+    match (now, after) {
+        (None, None) => String::new(),
+        _ => format!("{} -> {}", or(now, "?"), or(after, "?")),
     }
 }

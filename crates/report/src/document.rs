@@ -21,6 +21,8 @@ mod table;
 mod text;
 mod write;
 
+use std::fmt::Display;
+
 use maud::Markup;
 
 pub use block::{Block, Card, Details, Head, Heading, Paragraph, Picture, Tile};
@@ -28,9 +30,10 @@ pub use chart::{Axis, Bars, Chart, Dot, Dots, DotsRow, Line, Plot};
 pub use heat_map::{HeatCell, HeatMap};
 pub(crate) use scale::HOTTEST;
 pub use scale::{Scale, Spacing};
+pub(crate) use table::cells;
 pub use table::{Align, Table};
 pub use text::{Span, Text};
-pub(crate) use write::text::{heading, paragraph};
+pub(crate) use write::svg::{heat_map as draw_heat_map, legend as draw_legend};
 
 use crate::style::{Role, Style};
 
@@ -39,6 +42,15 @@ use crate::style::{Role, Style};
 pub struct Document {
     head: Head,
     blocks: Vec<Block>,
+}
+
+impl From<Table> for Document {
+    /// A document of a table alone.
+    fn from(table: Table) -> Self {
+        let mut document = Self::new();
+        document.table(table);
+        document
+    }
 }
 
 impl Document {
@@ -53,6 +65,13 @@ impl Document {
             head,
             blocks: Vec::new(),
         }
+    }
+
+    /// A document that begins with the title of a section.
+    pub fn titled(title: impl Into<Text>, remark: impl Into<Text>) -> Self {
+        let mut document = Self::new();
+        document.heading(title, remark);
+        document
     }
 
     /// Adds any block.
@@ -92,8 +111,15 @@ impl Document {
     }
 
     /// Adds a paragraph of little weight: how figures were made, what is left out.
-    pub fn remark(&mut self, text: impl AsRef<str>) {
+    pub fn remark(&mut self, text: impl Display) {
         self.paragraph(Text::new(Role::Dim, text));
+    }
+
+    /// Adds how much more there is, where there is more, and where to find it: `and 4 more; --format json has all of them`.
+    pub fn more(&mut self, hidden: usize, elsewhere: &str) {
+        if hidden > 0 {
+            self.remark(format!("and {hidden} more{elsewhere}"));
+        }
     }
 
     /// Adds a paragraph below a label: `not measured: ...`. The label ends with its own space.
@@ -147,8 +173,8 @@ impl Document {
     }
 
     /// Adds a command to be pasted.
-    pub fn command(&mut self, command: impl AsRef<str>) {
-        self.push(Block::Command(crate::clean(command.as_ref())));
+    pub fn command(&mut self, command: impl Display) {
+        self.push(Block::Command(crate::clean(&command.to_string())));
     }
 
     /// Adds blocks that a page shows on demand.

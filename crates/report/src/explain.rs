@@ -1,70 +1,54 @@
-//! What the documentation says of an audit rule, as text for a terminal.
+//! What the documentation says of an audit rule.
 
 use nearfar_placement::audit::Rule;
 
 use crate::audit;
-use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::document::{Align, Document, Table, Text, cells};
+use crate::style::Role::Subject;
 
 /// Every rule with the severity that its findings usually have.
-pub fn rules(rules: &[Rule], style: &Style) -> String {
-    let mut grid = Grid::new(&[
-        ("rule", Side::Left),
-        ("severity", Side::Left),
-        ("finds", Side::Left),
-    ])
-    .indent(0);
+pub fn rules(rules: &[Rule]) -> Document {
+    let mut table = Table::of(["rule", "severity", "finds"]).indent(0);
     for rule in rules {
-        grid.row(vec![
-            Cell::new(Role::Subject, rule.id),
-            Cell::new(audit::role(rule.severity), rule.severity.to_string()),
-            rule.title.into(),
-        ]);
+        let severity = audit::role(rule.severity).text(rule.severity);
+        table.row(cells![Subject.text(rule.id), severity, rule.title]);
     }
-    grid.render(style)
+    table.into()
 }
 
 /// One rule: its title, and the Markdown of its section without the heading.
-pub fn rule(rule: &Rule, section: &str, style: &Style) -> String {
-    let mut out = heading(style, rule.id, rule.title);
-    for block in section
-        .split("\n\n")
-        .filter(|block| !block.trim().is_empty())
-    {
-        out.push('\n');
+pub fn rule(rule: &Rule, section: &str) -> Document {
+    let mut out = Document::titled(rule.id, rule.title);
+    let blocks = section.split("\n\n");
+    for block in blocks.filter(|block| !block.trim().is_empty()) {
+        out.gap();
         if block.starts_with('|') {
-            out.push_str(&table(block, style));
+            out.table(table(block));
         } else {
-            let text = block.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-            out.push_str(&paragraph(
-                style,
-                2,
-                (Role::Plain, ""),
-                Role::Plain,
-                &inline(&text),
-            ));
+            let lines: Vec<&str> = block.lines().map(str::trim).collect();
+            out.paragraph(inline(&lines.join(" ")));
         }
     }
-    whole(out)
+    out
 }
 
 /// A Markdown table: the row of dashes below its headings is left out.
-fn table(block: &str, style: &Style) -> String {
+fn table(block: &str) -> Table {
     let cells = |line: &str| -> Vec<String> {
         let line = line.trim().trim_start_matches('|').trim_end_matches('|');
         line.split('|').map(|cell| inline(cell.trim())).collect()
     };
     let mut lines = block.lines();
     let headings = lines.next().map(cells).unwrap_or_default();
-    let columns: Vec<(&str, Side)> = headings
+    let columns: Vec<_> = headings
         .iter()
-        .map(|heading| (heading.as_str(), Side::Left))
+        .map(|heading| (heading, Align::Left))
         .collect();
-    let mut grid = Grid::new(&columns);
+    let mut table = Table::new(&columns);
     for line in lines.filter(|line| !line.trim_matches(['|', '-', ' ', ':']).is_empty()) {
-        grid.row(cells(line).into_iter().map(Cell::from).collect());
+        table.row(cells(line).into_iter().map(Text::from));
     }
-    grid.render(style)
+    table
 }
 
 /// Text without its marks for emphasis and code; of a link, its words.
@@ -91,27 +75,4 @@ fn inline(text: &str) -> String {
         }
     }
     out + rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn marks_are_taken_off_and_what_they_mark_is_kept() {
-        assert_eq!(
-            inline("*Fact.* `numa_node` is -1, see [json](json.md)"),
-            "Fact. numa_node is -1, see json"
-        );
-        assert_eq!(inline("2 * 3, a[0], `x*y`"), "2 * 3, a[0], x*y");
-    }
-
-    #[test]
-    fn tables_become_columns() {
-        let text = table(
-            "| policy | finding |\n|---|---|\n| `numa` | far |\n",
-            &Style::default(),
-        );
-        assert_eq!(text, "  policy  finding\n  numa    far\n");
-    }
 }

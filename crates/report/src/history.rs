@@ -3,27 +3,26 @@
 use nearfar_apply::{ChangeSet, ChangeSetState, ChangeSetWrite, WriteState};
 
 use crate::amount::{count, moment};
-use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::change::{self, GONE, GONE_WITH_REBOOT};
+use crate::document::{Document, Table, Text, cells};
+use crate::style::Role::{Critical, Dim, Local, Middling, Subject, Warning};
 
 /// Most writes of a change set that are shown.
-const MOST_CHANGES: usize = 12;
+const MAX_WRITES: usize = 12;
 
-/// Each change set, newest first, with what it wrote and what has become of it.
-pub fn table(runs: &[ChangeSet], style: &Style) -> String {
-    if runs.is_empty() {
-        return whole(heading(
-            style,
-            "No runs",
-            "nearfar has changed nothing here",
-        ));
+/// Each change set, newest first, with what it wrote and whether that is still in force.
+pub fn document(sets: &[ChangeSet]) -> Document {
+    let mut out = Document::new();
+    if sets.is_empty() {
+        out.heading("No change sets", "nearfar has changed nothing here");
     }
-    whole(runs.iter().rev().map(|run| one(run, style)).collect())
+    sets.iter().rev().for_each(|set| one(set, &mut out));
+    out
 }
 
-fn one(run: &ChangeSet, style: &Style) -> String {
-    let (state, because) = match &run.state {
-        ChangeSetState::Made => (in_force(run), None),
+fn one(set: &ChangeSet, out: &mut Document) {
+    let (state, because) = match &set.state {
+        ChangeSetState::Made => (in_force(set), None),
         ChangeSetState::Interrupted => ("interrupted: nearfar rollback undoes it".to_owned(), None),
         ChangeSetState::Undone => ("undone".to_owned(), None),
         ChangeSetState::NothingMade => ("nothing made".to_owned(), None),
@@ -33,71 +32,45 @@ fn one(run: &ChangeSet, style: &Style) -> String {
         }
     };
     let mut parts = vec![state];
-    if run.at_s > 0 {
-        parts.push(moment(run.at_s));
+    if set.at_s > 0 {
+        parts.push(moment(set.at_s));
     }
-    parts.extend(run.host.iter().map(|host| format!("on {host}")));
+    parts.extend(set.host.iter().map(|host| format!("on {host}")));
     if because.is_none() {
-        parts.push(count(run.changes.len(), "write"));
+        parts.push(count(set.changes.len(), "write"));
     }
-    let mut out = heading(
-        style,
-        &format!("Change set {}", run.change_set),
-        &parts.join(", "),
-    );
+    out.heading(format!("Change set {}", set.change_set), parts.join(", "));
     if let Some(because) = because {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Warning, "! "),
-            Role::Plain,
-            because,
-        ));
+        out.warning(because);
     }
-    let mut grid = Grid::new(&[
-        ("", Side::Left),
-        ("file", Side::Left),
-        ("before", Side::Left),
-        ("after", Side::Left),
-        ("", Side::Left),
-    ]);
-    for change in run.changes.iter().take(MOST_CHANGES) {
-        let (role, word, note) = described(change);
-        grid.row(vec![
-            Cell::new(role, word),
-            Cell::new(Role::Subject, &change.file),
-            Cell::new(Role::Dim, change.setting.shown(&change.old)),
-            Cell::from(change.setting.shown(&change.new)),
-            Cell::new(Role::Dim, note),
+    let mut table = Table::of(["", "file", "before", "after", ""]);
+    for write in set.changes.iter().take(MAX_WRITES) {
+        let (word, note) = described(write);
+        table.row(cells![
+            word,
+            Subject.text(&write.file),
+            Dim.text(write.setting.shown(&write.old)),
+            write.setting.shown(&write.new),
+            Dim.text(note),
         ]);
     }
-    out.push_str(&grid.render(style));
-    if run.changes.len() > MOST_CHANGES {
-        let more = format!(
-            "and {} more; --format json has all of them",
-            run.changes.len() - MOST_CHANGES
-        );
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, &more));
-    }
-    out
+    out.table(table);
+    let hidden = set.changes.len().saturating_sub(MAX_WRITES);
+    out.more(hidden, "; --format json has all of them");
 }
 
-/// "in force"; where not all of it is, how much, and what became of the rest.
-fn in_force(run: &ChangeSet) -> String {
-    let tried = run
-        .changes
-        .iter()
-        .filter(|change| !matches!(change.state, WriteState::Failed { .. }))
-        .count();
-    if run.in_force == tried {
-        return "in force".to_owned();
-    }
+/// "in force"; where not all of it is, how much, and the state of the rest.
+fn in_force(set: &ChangeSet) -> String {
     let of = |test: fn(&WriteState) -> bool| {
-        run.changes
+        set.changes
             .iter()
-            .filter(|change| test(&change.state))
+            .filter(|write| test(&write.state))
             .count()
     };
+    let tried = of(|state| !matches!(state, WriteState::Failed { .. }));
+    if set.in_force == tried {
+        return "in force".to_owned();
+    }
     let rest = [
         ("undone", of(|state| matches!(state, WriteState::Undone))),
         (
@@ -121,39 +94,40 @@ fn in_force(run: &ChangeSet) -> String {
             of(|state| matches!(state, WriteState::NotRead { .. })),
         ),
     ];
-    let mut text = format!("{} of {} in force", run.in_force, count(tried, "change"));
-    for (word, number) in rest.into_iter().filter(|(_, number)| *number > 0) {
-        text.push_str(&format!(", {number} {word}"));
-    }
-    text
+    let rest = rest.iter().filter(|(_, number)| *number > 0);
+    let rest: String = rest
+        .map(|(word, number)| format!(", {number} {word}"))
+        .collect();
+    format!(
+        "{} of {} in force{rest}",
+        set.in_force,
+        count(tried, "change")
+    )
 }
 
-fn described(change: &ChangeSetWrite) -> (Role, &'static str, String) {
-    let no_note = String::new();
-    match &change.state {
-        WriteState::Made => (Role::Local, "made", no_note),
+fn described(write: &ChangeSetWrite) -> (Text, String) {
+    match &write.state {
+        WriteState::Made => (Local.text("made"), String::new()),
         WriteState::ChangedSince { now, by_change_set } => {
-            let by = by_change_set.map_or_else(String::new, |run| format!(" by change set {run}"));
+            let by =
+                by_change_set.map_or_else(String::new, |number| format!(" by change set {number}"));
+            let now = write.setting.shown(now);
             (
-                Role::Middling,
-                "changed",
-                format!("changed{by} since: {}", change.setting.shown(now)),
+                Middling.text("changed"),
+                format!("changed{by} since: {now}"),
             )
         }
-        WriteState::OtherOwner { was, now } => (
-            Role::Warning,
-            "another's",
-            format!("it was {was}, it is {now} now"),
-        ),
-        WriteState::Gone => (Role::Dim, "gone", "the file is no longer there".to_owned()),
-        WriteState::GoneWithReboot => (Role::Dim, "gone", "a reboot has reset it".to_owned()),
-        WriteState::NotRead { because } => (Role::Warning, "not read", because.clone()),
+        WriteState::OtherOwner { was, now } => {
+            (Warning.text("another's"), change::other_owner(was, now))
+        }
+        WriteState::Gone => (Dim.text("gone"), GONE.to_owned()),
+        WriteState::GoneWithReboot => (Dim.text("gone"), GONE_WITH_REBOOT.to_owned()),
+        WriteState::NotRead { because } => (Warning.text("not read"), because.clone()),
         WriteState::Uncertain => (
-            Role::Warning,
-            "uncertain",
+            Warning.text("uncertain"),
             "killed around the write".to_owned(),
         ),
-        WriteState::Failed { error } => (Role::Critical, "failed", error.clone()),
-        WriteState::Undone => (Role::Dim, "undone", no_note),
+        WriteState::Failed { error } => (Critical.text("failed"), error.clone()),
+        WriteState::Undone => (Dim.text("undone"), String::new()),
     }
 }

@@ -2,33 +2,25 @@
 
 use nearfar_lab::kernels::Entry;
 
-use crate::layout::{Cell, Grid, Side};
-use crate::style::{Role, Style};
+use crate::document::{Document, Table, cells};
+use crate::style::Role::{Dim, Notice, Subject, Warning};
 
 /// One line a kernel; for one that is not cached, the command that fetches it.
-pub fn table(kernels: &[Entry], style: &Style) -> String {
-    let mut grid = Grid::new(&[
-        ("series", Side::Left),
-        ("for", Side::Left),
-        ("release", Side::Left),
-        ("", Side::Left),
-    ])
-    .indent(0);
+pub fn document(kernels: &[Entry]) -> Document {
+    let mut table = Table::of(["series", "for", "release", ""]).indent(0);
     for entry in kernels {
-        let (role, state) = match (&entry.damage, entry.cached) {
-            (Some(damage), _) => (Role::Warning, damage.clone()),
-            (None, true) => (Role::Dim, entry.package.clone().unwrap_or_default()),
-            (None, false) => (
-                Role::Notice,
-                nearfar_lab::advice::get_kernel(entry.series, entry.arch),
-            ),
+        let state = match (&entry.damage, entry.cached) {
+            (Some(damage), _) => Warning.text(damage),
+            (None, true) => Dim.text(entry.package.as_deref().unwrap_or_default()),
+            (None, false) => Notice.text(nearfar_lab::advice::get_kernel(entry.series, entry.arch)),
         };
-        grid.row(vec![
-            Cell::new(Role::Subject, entry.series.to_string()),
-            entry.arch.to_string().into(),
-            entry.release.as_deref().unwrap_or("not cached").into(),
-            Cell::new(role, state),
+        let release = entry.release.as_deref().unwrap_or("not cached");
+        table.row(cells![
+            Subject.text(entry.series),
+            entry.arch,
+            release,
+            state
         ]);
     }
-    grid.render(style)
+    table.into()
 }

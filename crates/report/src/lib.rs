@@ -1,11 +1,10 @@
-//! Tables, drawings and pages: pure functions from what the other crates found to text.
+//! Documents made from what the other crates found: a pure function a kind of answer, three writers for all of them.
 //!
 //! ```text
-//! Machine ──► topo::{table, dot, svg}        Audit ──► audit::table        LatencyMatrix ──► latency::table
-//! Vec<Slot> ► spread::{table, list, mask}    Plan ──► plan::table          Outcome, Run ──► outcome, history
-//! runs of A and B ──► ab::table                        matrix::Answer ──► probe::matrix
-//! KeeperReport ──► prefer::table
-//!                  Machine + Audit + LatencyMatrix ──► checkup::{screen, page}
+//! Machine, Audit, Plan, Outcome, Traced, Survey, Run, Comparison, ...
+//!        │ topo, audit, plan, outcome, trace, latency, runs, compare, ...
+//!        ▼
+//!     Document ──► text, HTML, Markdown, SVG          Machine ──► topo::{dot, svg}
 //! ```
 //!
 //! Foreign text is made harmless here and nowhere else: control characters never reach a terminal, markup never
@@ -23,12 +22,10 @@ pub mod document;
 pub mod explain;
 mod floating;
 mod fold;
-
 pub mod history;
 pub mod kernels;
 mod kinds;
 pub mod latency;
-mod layout;
 pub mod outcome;
 pub mod path;
 pub mod plan;
@@ -36,7 +33,6 @@ pub mod prefer;
 pub mod probe;
 pub mod runs;
 pub mod spread;
-
 mod style;
 mod summary;
 pub mod topo;
@@ -48,14 +44,10 @@ pub use style::{Role, Style};
 pub use wrapping::clean;
 
 /// Names with a description each, one below the other.
-pub fn names(rows: &[(&str, &str)], style: &Style) -> String {
-    use layout::{Cell, Grid, Side};
-    let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]).indent(0);
+pub fn names(rows: &[(&str, &str)]) -> document::Document {
+    let mut table = document::Table::of(["", ""]).indent(0);
     for (name, description) in rows {
-        grid.row(vec![
-            Cell::new(style::Role::Subject, name),
-            Cell::from(description),
-        ]);
+        table.row(document::cells![Role::Subject.text(name), *description]);
     }
-    grid.render(style)
+    table.into()
 }

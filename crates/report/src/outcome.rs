@@ -1,78 +1,65 @@
-//! What came of carrying a plan out, and of undoing it.
+//! What applying a plan changed, and what undoing it changed.
 
-use nearfar_apply::{Applied, Effective, Outcome, Reverted, RollbackOutcome, Setting, UndoResult};
+use nearfar_apply::{Applied, Effective, Outcome, RollbackOutcome, Setting, UndoResult};
 
 use crate::amount::count;
 use crate::change;
-use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::document::{Document, Table, Text, cells};
+use crate::style::Role::{Critical, Dim, Local, Middling, Notice, Subject, Warning};
 
-const COLUMNS: [(&str, Side); 4] = [
-    ("", Side::Left),
-    ("what", Side::Left),
-    ("value", Side::Left),
-    ("", Side::Left),
-];
+/// What a change or its undoing came to: the word for it, the value of the setting, a remark.
+type Shown = (Text, String, String);
 
 /// Every change of the plan with its result: what was made, what was so before, what was left alone, what failed.
 /// `options`: those that name the target, as they are typed, each with a space before it; `rollback` needs the same.
-pub fn table(outcome: &Outcome, options: &str, style: &Style) -> String {
+pub fn document(outcome: &Outcome, options: &str) -> Document {
+    let is_made = |result: &Applied| matches!(result, Applied::Made { .. });
     let made = outcome
         .changes
         .iter()
-        .filter(|tried| matches!(tried.result, Applied::Made { .. }))
+        .filter(|tried| is_made(&tried.result))
         .count();
     let title = match outcome.change_set {
-        Some(run) => format!("Change set {run}"),
+        Some(number) => format!("Change set {number}"),
         None => "Nothing was written".to_owned(),
     };
-    let mut out = heading(
-        style,
-        &title,
-        &format!("{made} of {} made", count(outcome.changes.len(), "change")),
-    );
-    let mut grid = Grid::new(&COLUMNS);
-    for tried in &outcome.changes {
-        let (role, word, value, note) = applied(&Setting::of(&tried.change), &tried.result);
-        grid.row(vec![
-            Cell::new(role, word),
-            Cell::new(Role::Subject, change::subject(&tried.change)),
-            Cell::from(value),
-            Cell::new(Role::Dim, note),
-        ]);
-    }
-    out.push_str(&grid.render(style));
+    let all = count(outcome.changes.len(), "change");
+    let mut out = Document::titled(title, format!("{made} of {all} made"));
+    out.table(results(outcome.changes.iter().map(|tried| {
+        let shown = applied(&Setting::of(&tried.change), &tried.result);
+        (change::subject(&tried.change), shown)
+    })));
     for (what, because) in [
-        ("undone again", &outcome.undone_because),
-        ("stopped early", &outcome.stopped_because),
+        ("undone again: ", &outcome.undone_because),
+        ("stopped early: ", &outcome.stopped_because),
     ] {
         if let Some(because) = because {
-            out.push_str(&paragraph(
-                style,
-                2,
-                (Role::Warning, &format!("{what}: ")),
-                Role::Plain,
-                because,
-            ));
+            out.labelled(Warning.text(what), because);
         }
     }
-    out.push_str(&notes(&outcome.notes, style));
+    notes(&outcome.notes, &mut out);
     if made > 0 && outcome.undone_because.is_none() {
-        let run = outcome
+        let number = outcome
             .change_set
-            .map_or_else(String::new, |run| format!(" --change {run}"));
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Dim, ""),
-            Role::Dim,
-            &format!("to undo: nearfar rollback{options}{run}"),
-        ));
+            .map(|number| format!(" --change {number}"));
+        let number = number.unwrap_or_default();
+        out.remark(format!("to undo: nearfar rollback{options}{number}"));
     }
-    whole(out)
+    out
 }
 
-fn applied(setting: &Setting, result: &Applied) -> (Role, &'static str, String, String) {
+/// A row a setting.
+fn results(all: impl Iterator<Item = (String, Shown)>) -> Table {
+    let mut table = Table::of(["", "what", "value", ""]);
+    for (what, (word, value, note)) in all {
+        table.row(cells![word, Subject.text(what), value, Dim.text(note)]);
+    }
+    table
+}
+
+fn applied(setting: &Setting, result: &Applied) -> Shown {
+    let shown = |value: &str| setting.shown(value);
+    let none = String::new;
     match result {
         Applied::Made {
             before,
@@ -80,113 +67,91 @@ fn applied(setting: &Setting, result: &Applied) -> (Role, &'static str, String, 
             effective,
             note,
         } => {
-            let effective = effective.as_ref().map(|effective| match effective {
-                Effective::Now { cpus } => format!("in effect on {cpus}"),
-                Effective::WithTheNextInterrupt { cpus } => {
-                    format!("still on {cpus} until the next interrupt")
-                }
-                Effective::NotKnown { because } => {
-                    format!("whether it is in effect is unknown: {because}")
-                }
-            });
-            let notes = note
+            let notes: Vec<String> = note
                 .iter()
                 .cloned()
-                .chain(effective)
-                .collect::<Vec<_>>()
-                .join("; ");
-            (
-                Role::Local,
-                "made",
-                format!("{} -> {}", setting.shown(before), setting.shown(after)),
-                notes,
-            )
+                .chain(effective.as_ref().map(in_effect))
+                .collect();
+            let value = format!("{} -> {}", shown(before), shown(after));
+            (Local.text("made"), value, notes.join("; "))
         }
-        Applied::AlreadySo { now } => (Role::Dim, "so before", setting.shown(now), String::new()),
-        Applied::LeftAlone { because } => {
-            (Role::Middling, "left alone", String::new(), because.clone())
-        }
-        Applied::Failed { error } => (Role::Critical, "failed", String::new(), error.clone()),
-        Applied::Undone { now } => (Role::Middling, "undone", setting.shown(now), String::new()),
+        Applied::AlreadySo { now } => (Dim.text("so before"), shown(now), none()),
+        Applied::LeftAlone { because } => (Middling.text("left alone"), none(), because.clone()),
+        Applied::Failed { error } => (Critical.text("failed"), none(), error.clone()),
+        Applied::Undone { now } => (Middling.text("undone"), shown(now), none()),
         Applied::NotUndone { undo } => {
-            let (.., value, note) = undone(setting, undo);
-            (Role::Critical, "not undone", value, note)
+            let (_, value, note) = undone(setting, undo);
+            (Critical.text("not undone"), value, note)
         }
     }
 }
 
-/// What came of a rollback: each write, newest first.
-pub fn rollback(outcome: &RollbackOutcome, style: &Style) -> String {
+fn in_effect(effective: &Effective) -> String {
+    match effective {
+        Effective::Now { cpus } => format!("in effect on {cpus}"),
+        Effective::WithTheNextInterrupt { cpus } => {
+            format!("still on {cpus} until the next interrupt")
+        }
+        Effective::NotKnown { because } => format!("whether it is in effect is unknown: {because}"),
+    }
+}
+
+/// What a rollback changed: each write, newest first.
+pub fn rollback(outcome: &RollbackOutcome) -> Document {
     let title = match outcome.change_set {
-        Some(run) => format!("Change set {run} undone"),
+        Some(number) => format!("Change set {number} undone"),
         None => "Nothing to undo".to_owned(),
     };
-    let title = if outcome.is_complete() {
-        title
+    let part = if outcome.is_complete() {
+        ""
     } else {
-        format!("{title} in part")
+        " in part"
     };
-    let mut out = heading(style, &title, &count(outcome.changes.len(), "write"));
-    let mut grid = Grid::new(&COLUMNS);
-    for Reverted {
-        setting,
-        file,
-        result,
-    } in &outcome.changes
-    {
-        let (role, word, value, note) = undone(setting, result);
-        grid.row(vec![
-            Cell::new(role, word),
-            Cell::new(Role::Subject, file),
-            Cell::from(value),
-            Cell::new(Role::Dim, note),
-        ]);
-    }
-    out.push_str(&grid.render(style));
-    out.push_str(&notes(&outcome.notes, style));
-    whole(out)
+    let mut out = Document::titled(title + part, count(outcome.changes.len(), "write"));
+    out.table(results(outcome.changes.iter().map(|reverted| {
+        let shown = undone(&reverted.setting, &reverted.result);
+        (reverted.file.clone(), shown)
+    })));
+    notes(&outcome.notes, &mut out);
+    out
 }
 
-fn undone(setting: &Setting, result: &UndoResult) -> (Role, &'static str, String, String) {
+fn undone(setting: &Setting, result: &UndoResult) -> Shown {
+    let none = String::new;
     match result {
-        UndoResult::Restored { from, to, note } => (
-            Role::Local,
-            "restored",
-            format!("{} -> {}", setting.shown(from), setting.shown(to)),
-            note.clone().unwrap_or_default(),
-        ),
-        UndoResult::AlreadyBefore => (Role::Dim, "as before", String::new(), String::new()),
-        UndoResult::Gone => (
-            Role::Dim,
-            "gone",
-            String::new(),
-            "the file is no longer there".to_owned(),
-        ),
+        UndoResult::Restored { from, to, note } => {
+            let value = format!("{} -> {}", setting.shown(from), setting.shown(to));
+            (
+                Local.text("restored"),
+                value,
+                note.clone().unwrap_or_default(),
+            )
+        }
+        UndoResult::AlreadyBefore => (Dim.text("as before"), none(), none()),
+        UndoResult::Gone => (Dim.text("gone"), none(), change::GONE.to_owned()),
         UndoResult::GoneWithReboot => (
-            Role::Dim,
-            "gone",
-            String::new(),
-            "a reboot has reset it".to_owned(),
+            Dim.text("gone"),
+            none(),
+            change::GONE_WITH_REBOOT.to_owned(),
         ),
         UndoResult::ChangedSince { now, by_change_set } => {
-            let by = by_change_set.map_or("changed since by another program".to_owned(), |run| {
-                format!("change set {run} changed it since: undo that first")
-            });
-            (Role::Warning, "let be", setting.shown(now), by)
+            let by = by_change_set
+                .map_or("changed since by another program".to_owned(), |number| {
+                    format!("change set {number} changed it since: undo that first")
+                });
+            (Warning.text("not undone"), setting.shown(now), by)
         }
         UndoResult::OtherOwner { was, now, .. } => (
-            Role::Warning,
-            "refused",
-            String::new(),
-            format!("it was {was}, it is {now} now"),
+            Warning.text("refused"),
+            none(),
+            change::other_owner(was, now),
         ),
-        UndoResult::Failed { error } => (Role::Critical, "failed", String::new(), error.clone()),
+        UndoResult::Failed { error } => (Critical.text("failed"), none(), error.clone()),
     }
 }
 
-fn notes(notes: &[String], style: &Style) -> String {
-    notes
-        .iter()
-        .map(|note| paragraph(style, 2, (Role::Notice, "note: "), Role::Plain, note))
-        .collect()
+fn notes(notes: &[String], out: &mut Document) {
+    for note in notes {
+        out.labelled(Notice.text("note: "), note);
+    }
 }

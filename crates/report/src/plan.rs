@@ -7,129 +7,81 @@ use nearfar_placement::change::{LeftAlone, Plan, Planned};
 
 use crate::amount::count;
 use crate::change;
-use crate::layout::{Cell, Grid, Side, heading, paragraph, whole};
-use crate::style::{Role, Style};
+use crate::document::{Document, Table, cells};
+use crate::style::Role::{Dim, Local, Subject};
 
 /// Most subjects named for one reason.
-const MOST_SUBJECTS: usize = 6;
+const MAX_SUBJECTS: usize = 6;
 
 /// The changes by the rule they fix, each with the file, the value now and after, and the distance; then what is
 /// left alone and why.
-pub fn table(plan: &Plan, style: &Style) -> String {
-    let remark = plan
-        .host
-        .as_ref()
-        .map_or_else(String::new, |host| format!("for {host}"));
+pub fn document(plan: &Plan) -> Document {
     let title = match plan.changes.len() {
         0 => "Nothing to change".to_owned(),
         number => count(number, "change"),
     };
-    let mut out = heading(style, &title, &remark);
-    let mut by_rule: Vec<(&str, Vec<&Planned>)> = Vec::new();
-    for planned in &plan.changes {
-        match by_rule.last_mut() {
-            Some((rule, changes)) if *rule == planned.rule => changes.push(planned),
-            _ => by_rule.push((&planned.rule, vec![planned])),
-        }
+    let host = plan.host.as_ref().map(|host| format!("for {host}"));
+    let mut out = Document::titled(title, host.unwrap_or_default());
+    for changes in plan.changes.chunk_by(|a, b| a.rule == b.rule) {
+        out.heading(&changes[0].rule, count(changes.len(), "change"));
+        changes_of(changes, &mut out);
     }
-    for (rule, changes) in by_rule {
-        out.push_str(&heading(style, rule, &count(changes.len(), "change")));
-        out.push_str(&changes_of(&changes, style));
-    }
-    out.push_str(&left_alone(&plan.left_alone, style));
-    whole(out)
+    left_alone(&plan.left_alone, &mut out);
+    out
 }
 
 /// One reason and all the changes: where each has a reason of its own, the first stands for its likes.
-fn changes_of(changes: &[&Planned], style: &Style) -> String {
-    let mut out = String::new();
-    let Some(first) = changes.first() else {
-        return out;
-    };
-    out.push_str(&paragraph(
-        style,
-        2,
-        (Role::Plain, ""),
-        Role::Plain,
-        &first.reason,
-    ));
-    if changes.iter().any(|planned| planned.reason != first.reason) {
-        let others =
-            "The others have reasons of their own; --format script and --format json name them.";
-        out.push_str(&paragraph(style, 2, (Role::Dim, ""), Role::Dim, others));
+fn changes_of(changes: &[Planned], out: &mut Document) {
+    let reason = &changes[0].reason;
+    out.paragraph(reason);
+    if changes.iter().any(|planned| planned.reason != *reason) {
+        out.remark(
+            "The others have reasons of their own; --format script and --format json name them.",
+        );
     }
     if let Some(caution) = changes
         .iter()
         .find_map(|planned| change::caution(&planned.change))
     {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Warning, "! "),
-            Role::Plain,
-            caution,
-        ));
+        out.warning(caution);
     }
-    out.push_str(&rows(changes, style));
-    out
-}
-
-fn rows(changes: &[&Planned], style: &Style) -> String {
-    let columns = [
-        ("what", Side::Left),
-        ("now", Side::Left),
-        ("then", Side::Left),
-        ("distance", Side::Left),
-        ("file", Side::Left),
-    ];
-    let mut grid = Grid::new(&columns).indent(4);
+    let mut table = Table::of(["what", "now", "then", "distance", "file"]).indent(4);
     for planned in changes {
         let setting = Setting::of(&planned.change);
         let before = planned
             .before
             .as_deref()
-            .map_or_else(|| "not seen".to_owned(), |before| setting.shown(before));
-        grid.row(vec![
-            Cell::new(Role::Subject, change::subject(&planned.change)),
-            Cell::new(Role::Dim, before),
-            Cell::new(Role::Local, change::value(&planned.change)),
-            Cell::from(change::distance(planned.distance)),
-            Cell::new(Role::Dim, setting.path()),
+            .map(|before| setting.shown(before));
+        table.row(cells![
+            Subject.text(change::subject(&planned.change)),
+            Dim.text(before.as_deref().unwrap_or("not seen")),
+            Local.text(change::value(&planned.change)),
+            change::distance(planned.distance),
+            Dim.text(setting.path()),
         ]);
     }
-    grid.render(style)
+    out.table(table);
 }
 
-fn left_alone(all: &[LeftAlone], style: &Style) -> String {
+fn left_alone(all: &[LeftAlone], out: &mut Document) {
     if all.is_empty() {
-        return String::new();
+        return;
     }
     let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for left in all {
-        reasons
-            .entry((&left.rule, &left.because))
-            .or_default()
-            .push(&left.subject);
+        let subjects = reasons.entry((&left.rule, &left.because)).or_default();
+        subjects.push(&left.subject);
     }
-    let mut out = heading(style, "Left alone", &all.len().to_string());
+    out.heading("Left alone", all.len());
     for ((rule, because), subjects) in reasons {
-        let named = subjects
-            .iter()
-            .take(MOST_SUBJECTS)
-            .copied()
-            .collect::<Vec<_>>()
-            .join(", ");
-        let more = match subjects.len().saturating_sub(MOST_SUBJECTS) {
+        let named = subjects[..subjects.len().min(MAX_SUBJECTS)].join(", ");
+        let more = match subjects.len().saturating_sub(MAX_SUBJECTS) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Dim, &format!("{rule}: ")),
-            Role::Plain,
-            &format!("{named}{more}: {because}"),
-        ));
+        out.labelled(
+            Dim.text(format!("{rule}: ")),
+            format!("{named}{more}: {because}"),
+        );
     }
-    out
 }

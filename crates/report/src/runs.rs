@@ -234,7 +234,7 @@ fn table_of(shown: &Shown<'_>, metric: &Metric) -> Table {
             )
         });
         let figures = figures_of(cell, metric, decimals);
-        table.row(factors.chain(figures).collect());
+        table.row(factors.chain(figures));
     }
     table
 }

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use nearfar_machine::{CpuSet, Distance, NodeId};
+use nearfar_machine::{CpuSet, NodeId};
 use nearfar_placement::spread::Slot;
 
-use crate::document::Scale;
-use crate::layout::{Cell, Grid, Side, paragraph};
-use crate::style::{Role, Style};
+use crate::amount::or;
+use crate::document::{Document, Scale, Table, cells};
+use crate::style::Role::{Dim, Heading, Plain, Subject};
 
 /// One line a queue: its number and its CPU. Stable, made to be read by programs.
 pub fn list(slots: &[Slot]) -> String {
@@ -29,85 +29,42 @@ fn lines(slots: &[Slot], value: impl Fn(&Slot) -> String) -> String {
     out
 }
 
-/// A run of queues on consecutive CPUs of one node.
-struct Run {
-    first: Slot,
-    length: usize,
-}
-
 /// Queues by runs: consecutive queues on consecutive CPUs of one node share a line. `node` is the device's, `start` the one
 /// from which the order was made ([`nearfar_placement::spread::start`]).
-pub fn table(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>, style: &Style) -> String {
-    let columns = [
-        ("queues", Side::Left),
-        ("CPUs", Side::Left),
-        ("count", Side::Right),
-        ("node", Side::Right),
-        ("distance", Side::Right),
-    ];
-    let mut grid = Grid::new(&columns).indent(0);
-    for run in runs(slots) {
-        let (queue, cpu, length) = (run.first.queue, run.first.cpu.0 as usize, run.length);
-        let role = run.first.distance.map_or(Role::Plain, |distance| {
-            Scale::DISTANCES.role(distance.0.into())
-        });
-        grid.row(vec![
-            Cell::from(range(queue, length)),
-            Cell::new(Role::Subject, range(cpu, length)),
-            Cell::new(Role::Dim, length.to_string()),
-            Cell::new(
-                Role::Heading,
-                run.first
-                    .node
-                    .map_or_else(|| "-".to_owned(), |node: NodeId| node.to_string()),
-            ),
-            Cell::new(
-                role,
-                run.first
-                    .distance
-                    .map_or_else(|| "-".to_owned(), |distance: Distance| distance.to_string()),
-            ),
+pub fn document(slots: &[Slot], node: Option<NodeId>, start: Option<NodeId>) -> Document {
+    let mut table = Table::of(["queues", "CPUs", ">count", ">node", ">distance"]).indent(0);
+    for run in slots.chunk_by(is_next) {
+        let (first, length) = (run[0], run.len());
+        let role = first
+            .distance
+            .map_or(Plain, |it| Scale::DISTANCES.role(it.0.into()));
+        table.row(cells![
+            range(first.queue, length),
+            Subject.text(range(first.cpu.0 as usize, length)),
+            Dim.text(length),
+            Heading.text(or(first.node, "-")),
+            role.text(or(first.distance, "-")),
         ]);
     }
-    let note = match (node, start) {
-        (Some(node), Some(start)) if node != start => paragraph(
-            style,
-            0,
-            (Role::Dim, ""),
-            Role::Dim,
-            &format!(
-                "Node {node} has no CPUs online: the kernel orders from node {start}, the nearest that has some."
-            ),
-        ),
-        _ => String::new(),
-    };
-    grid.render(style) + &note
+    let mut out = Document::from(table);
+    if let (Some(node), Some(start)) = (node, start)
+        && node != start
+    {
+        let text = format!(
+            "Node {node} has no CPUs online: the kernel orders from node {start}, the nearest that has some."
+        );
+        out.indented(0, "", Dim.text(text));
+    }
+    out
 }
 
-fn runs(slots: &[Slot]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for &slot in slots {
-        let goes_on = |run: &&mut Run| {
-            let (first, length) = (run.first, run.length);
-            (slot.node, slot.distance) == (first.node, first.distance)
-                && slot.queue == first.queue + length
-                && slot.cpu.0 as usize == first.cpu.0 as usize + length
-        };
-        match runs.last_mut().filter(goes_on) {
-            Some(run) => run.length += 1,
-            None => runs.push(Run {
-                first: slot,
-                length: 1,
-            }),
-        }
-    }
-    runs
+fn is_next(a: &Slot, b: &Slot) -> bool {
+    (a.node, a.distance) == (b.node, b.distance) && b.queue == a.queue + 1 && b.cpu.0 == a.cpu.0 + 1
 }
 
 fn range(first: usize, length: usize) -> String {
-    if length == 1 {
-        first.to_string()
-    } else {
-        format!("{first}-{}", first + length - 1)
+    match length {
+        1 => first.to_string(),
+        _ => format!("{first}-{}", first + length - 1),
     }
 }

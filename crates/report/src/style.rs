@@ -1,6 +1,10 @@
 //! How text output looks: width, and what each colour means.
 
+use std::fmt::Display;
+
 use anstyle::{AnsiColor, Effects};
+
+use crate::document::Text;
 
 /// How to lay text out. Whether colour is wanted (terminal, NO_COLOR) is the caller's decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +65,11 @@ impl Style {
 }
 
 impl Role {
+    /// Text in this role.
+    pub fn text(self, text: impl Display) -> Text {
+        Text::new(self, text)
+    }
+
     fn ansi(self) -> anstyle::Style {
         let colour = |colour: AnsiColor| anstyle::Style::new().fg_color(Some(colour.into()));
         match self {

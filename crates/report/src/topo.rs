@@ -1,80 +1,65 @@
-//! The machine itself: as a table, as graphviz text, as a picture.
+//! The machine itself: as a document, as graphviz text, as a picture.
 
 mod cpus;
-mod devices;
+pub(crate) mod devices;
 pub(crate) mod distances;
 mod dot;
 pub(crate) mod marks;
-mod nodes;
+pub(crate) mod nodes;
 mod paths;
 mod svg;
 pub(crate) mod unknown;
 
 use nearfar_machine::Machine;
 
-use crate::document::{Document, Text};
-use crate::layout::{heading, paragraph};
-use crate::style::{Role, Style};
+use crate::document::Document;
+use crate::style::Role::{Dim, Heading, Notice};
 use crate::summary::{self, Summary};
 
 pub(crate) use devices::{notable, place as device_place};
 pub use dot::dot;
 pub use svg::svg;
-pub(crate) use svg::{THEME as SVG_THEME, at, blocks, cards, ink, legend, text, ticks};
+pub(crate) use svg::{THEME as SVG_THEME, at, blocks, cards, legend, text, ticks};
 
 /// Most warnings shown; a damaged file can have one a line.
-const MOST_DIAGNOSTICS: usize = 30;
+const MAX_WARNINGS: usize = 30;
 
 /// The whole machine in sections: nodes, distances, CPUs and caches, devices by node, network queues, NVMe paths,
 /// what is unknown and why, and what was wrong with the input.
-pub fn table(machine: &Machine, style: &Style) -> String {
-    let mut out = head(machine).to_text(style);
-    out.push_str(&nodes::section(machine, style));
-    out.push_str(&distances::section(machine, style));
-    out.push_str(&cpus::section(machine, style));
-    out.push_str(&devices::section(machine, style));
-    out.push_str(&paths::section(machine, style));
-    out.push_str(&unknown::section(machine, style));
-    out.push_str(&warnings(machine, style));
+pub fn document(machine: &Machine) -> Document {
+    let mut out = head(machine);
+    nodes::section(machine, &mut out);
+    distances::section(machine, &mut out);
+    cpus::section(machine, &mut out);
+    devices::section(machine, &mut out);
+    paths::sections(machine, &mut out);
+    unknown::section(machine, &mut out);
+    warnings(machine, &mut out);
     out
 }
 
 /// The lines that every page starts with: whose machine, what it is made of, where the description comes from.
 pub(crate) fn head(machine: &Machine) -> Document {
     let mut out = Document::new();
-    out.indented(0, "", Text::new(Role::Heading, summary::name(machine)));
+    out.indented(0, "", Heading.text(summary::name(machine)));
     out.indented(0, "", Summary::of(machine).line());
-    let circumstances = summary::circumstances(machine).join(", ");
-    out.indented(0, "", Text::new(Role::Dim, circumstances));
+    out.indented(0, "", Dim.text(summary::circumstances(machine).join(", ")));
     if let Some(emulation) = &machine.origin.emulation {
-        let emulated = Text::new(Role::Notice, "emulated: ");
-        out.indented(0, emulated, Text::new(Role::Notice, emulation.to_string()));
+        out.indented(0, Notice.text("emulated: "), Notice.text(emulation));
     }
     out
 }
 
 /// What was wrong with the input; nothing when nothing was.
-pub(crate) fn warnings(machine: &Machine, style: &Style) -> String {
+fn warnings(machine: &Machine, out: &mut Document) {
     let all = &machine.warnings;
     if all.is_empty() {
-        return String::new();
+        return;
     }
-    let mut out = heading(style, "Warnings about the input", "read as far as it goes");
-    for warning in all.iter().take(MOST_DIAGNOSTICS) {
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Warning, "! "),
-            Role::Plain,
-            &warning.to_string(),
-        ));
-    }
-    if all.len() > MOST_DIAGNOSTICS {
-        let more = format!(
-            "and {} more; --format json has all of them",
-            all.len() - MOST_DIAGNOSTICS
-        );
-        out.push_str(&paragraph(style, 4, (Role::Dim, ""), Role::Dim, &more));
-    }
-    out
+    out.heading("Warnings about the input", "read as far as it goes");
+    all.iter()
+        .take(MAX_WARNINGS)
+        .for_each(|warning| out.warning(warning));
+    let hidden = all.len().saturating_sub(MAX_WARNINGS);
+    out.more(hidden, "; --format json has all of them");
 }

@@ -87,14 +87,17 @@ fn sample_plan() -> Plan {
 
 #[test]
 fn a_plan_shows_value_distance_and_file_of_each_change() {
-    insta::assert_snapshot!(plan::table(&sample_plan(), &PLAIN));
+    insta::assert_snapshot!(plan::document(&sample_plan()).to_text(&PLAIN));
     let nothing = Plan {
         changes: Vec::new(),
         left_alone: Vec::new(),
         host: None,
         ..sample_plan()
     };
-    assert_eq!(plan::table(&nothing, &PLAIN).trim(), "Nothing to change");
+    assert_eq!(
+        plan::document(&nothing).to_text(&PLAIN).trim(),
+        "Nothing to change"
+    );
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn an_outcome_says_what_was_made_and_how_to_undo_it() {
         stopped_because: None,
         notes: vec!["irqbalance is running and will move interrupts again".to_owned()],
     };
-    let text = outcome::table(&outcome, "", &PLAIN);
+    let text = outcome::document(&outcome, "").to_text(&PLAIN);
     assert!(text.contains("nearfar rollback --change 7"), "{text}");
     insta::assert_snapshot!(text);
 }
@@ -176,7 +179,7 @@ fn a_rollback_says_what_it_did_not_touch() {
         ],
         notes: Vec::new(),
     };
-    insta::assert_snapshot!(outcome::rollback(&outcome, &PLAIN));
+    insta::assert_snapshot!(outcome::rollback(&outcome).to_text(&PLAIN));
 }
 
 #[test]
@@ -206,8 +209,12 @@ fn a_history_begins_with_the_latest_run() {
         run(2, ChangeSetState::Made, 14),
         run(3, unreadable, 0),
     ];
-    insta::assert_snapshot!(history::table(&runs, &PLAIN));
-    assert!(history::table(&[], &PLAIN).contains("nearfar has changed nothing here"));
+    insta::assert_snapshot!(history::document(&runs).to_text(&PLAIN));
+    assert!(
+        history::document(&[])
+            .to_text(&PLAIN)
+            .contains("nearfar has changed nothing here")
+    );
 }
 
 #[test]
@@ -249,7 +256,7 @@ fn a_run_in_force_in_part_is_counted_and_masks_are_lists() {
             .map(|(queue, state)| change(queue, state))
             .collect(),
     };
-    let text = history::table(&[run], &PLAIN);
+    let text = history::document(&[run]).to_text(&PLAIN);
     assert!(
         text.contains("2 of 5 changes in force, 1 undone, 1 changed since, 1 gone"),
         "{text}"
@@ -323,9 +330,9 @@ fn masks_are_lists_in_every_table() {
         notes: Vec::new(),
     };
     for text in [
-        plan::table(&plan, &PLAIN),
-        outcome::table(&outcome, "", &PLAIN),
-        outcome::rollback(&rollback, &PLAIN),
+        plan::document(&plan).to_text(&PLAIN),
+        outcome::document(&outcome, "").to_text(&PLAIN),
+        outcome::rollback(&rollback).to_text(&PLAIN),
     ] {
         assert!(
             text.contains("0-7")

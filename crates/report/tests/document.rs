@@ -229,3 +229,27 @@ proptest! {
         html::elements(&document.to_svg()).map_err(TestCaseError::fail)?;
     }
 }
+
+#[test]
+fn a_long_command_is_broken_where_a_shell_joins_it_again() {
+    let command = "printf '%s\\n' 'Types: deb' 'URIs: http://mirror.example/debian' | sudo tee /etc/x && sudo apt-get update";
+    let mut document = Document::new();
+    document.command(command);
+    let text = document.to_text(&Style { width: 48, ..PLAIN });
+    assert!(text.lines().count() > 2, "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 48),
+        "{text}"
+    );
+    assert!(
+        text.contains("'URIs: http://mirror.example/debian'"),
+        "{text}"
+    );
+    let joined = text.replace(" \\\n", " ");
+    let words = |text: &str| {
+        text.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(words(&joined), words(command));
+}

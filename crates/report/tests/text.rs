@@ -18,9 +18,9 @@ const PLAIN: Style = Style {
 fn all_texts(machine: &Machine, style: &Style) -> Vec<String> {
     let checkup = samples::checkup(machine.clone(), 20);
     vec![
-        topo::table(machine, style),
+        topo::document(machine).to_text(style),
         latency::survey(&samples::surveys::survey(machine), machine, false).to_text(style),
-        audit::table(&checkup.audit, style),
+        audit::document(&checkup.audit).to_text(style),
         checkup::screen(&checkup, style.width).to_text(style),
     ]
 }
@@ -33,7 +33,10 @@ fn longest_line(text: &str) -> usize {
 fn topology_of_machines_of_several_shapes() {
     for (name, machine) in samples::all() {
         if name != "large" {
-            insta::assert_snapshot!(format!("topo-{name}"), topo::table(&machine, &PLAIN));
+            insta::assert_snapshot!(
+                format!("topo-{name}"),
+                topo::document(&machine).to_text(&PLAIN)
+            );
         }
     }
 }
@@ -51,7 +54,7 @@ fn checkups_of_machines_of_several_shapes() {
 
 #[test]
 fn an_audit_names_evidence_cost_and_fix() {
-    insta::assert_snapshot!(audit::table(&samples::findings::audit(2), &PLAIN));
+    insta::assert_snapshot!(audit::document(&samples::findings::audit(2)).to_text(&PLAIN));
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn the_spread_of_case_4_as_list_mask_and_table() {
     }
     let mask = report_spread::mask(&slots, machine.mask_width());
     assert_eq!(mask.lines().nth(24), Some("24 00000100,00000000,00000000"));
-    insta::assert_snapshot!(report_spread::table(&slots, None, None, &PLAIN), @"
+    insta::assert_snapshot!(report_spread::document(&slots, None, None).to_text(&PLAIN), @"
     queues  CPUs   count  node  distance
     0-23    48-71     24     2        10
     24-47   72-95     24     3        16
@@ -96,7 +99,7 @@ fn the_spread_of_case_4_as_list_mask_and_table() {
     assert_eq!(
         (
             report_spread::list(&[]),
-            report_spread::table(&[], None, None, &PLAIN)
+            report_spread::document(&[], None, None).to_text(&PLAIN)
         ),
         (String::new(), String::new())
     );
@@ -107,7 +110,10 @@ fn paths_from_both_nodes_of_case_1() {
     let machine = samples::two_sockets();
     for cpu in [0, 16] {
         let answer = nearfar_placement::path::paths(&machine, "nvme-subsys0", CpuId(cpu)).unwrap();
-        insta::assert_snapshot!(format!("path-from-cpu-{cpu}"), path::table(&answer, &PLAIN));
+        insta::assert_snapshot!(
+            format!("path-from-cpu-{cpu}"),
+            path::document(&answer).to_text(&PLAIN)
+        );
     }
 }
 

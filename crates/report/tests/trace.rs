@@ -130,7 +130,7 @@ fn case1() -> NvmeAnswer {
 
 #[test]
 fn case_1_says_who_submitted_where_and_which_controller_served_it() {
-    insta::assert_snapshot!(trace::nvme(&traced(case1()), &PLAIN));
+    insta::assert_snapshot!(trace::nvme(&traced(case1())).to_text(&PLAIN));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn what_is_missing_stands_at_the_top() {
         exit_code: None,
         signal: Some(9),
     });
-    let text = trace::nvme(&lossy, &PLAIN);
+    let text = trace::nvme(&lossy).to_text(&PLAIN);
     for says in [
         "50 of 900 events are missing",
         "offline: CPUs 3",
@@ -157,21 +157,26 @@ fn what_is_missing_stands_at_the_top() {
         assert!(text.contains(says), "{says:?} is not in\n{text}");
     }
     assert!(
-        !text.contains("none lost") && !text.contains("want of room"),
+        !text.contains("none lost") && !text.contains("the buffer was full"),
         "nobody said why:\n{text}"
     );
     lossy.losses.unwritten = Some(0);
     assert!(
-        !trace::nvme(&lossy, &PLAIN).contains("want of room"),
-        "all for want of room"
+        !trace::nvme(&lossy)
+            .to_text(&PLAIN)
+            .contains("the buffer was full"),
+        "all because the buffer was full"
     );
     lossy.losses.unwritten = Some(3);
-    let text = trace::nvme(&lossy, &PLAIN)
+    let text = trace::nvme(&lossy)
+        .to_text(&PLAIN)
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
     assert!(
-        text.contains("50 of 900 events are missing, 3 of them not for want of room (this kernel"),
+        text.contains(
+            "50 of 900 events are missing, 3 of them not because the buffer was full (this kernel"
+        ),
         "{text}"
     );
 }
@@ -181,7 +186,7 @@ fn a_share_that_is_not_known_says_why() {
     let mut answer = case1();
     answer.namespaces[0].nodes[0].nearest_share = Known::no("nothing tells where nvme1 is");
     answer.namespaces[0].nodes[0].nearest = Known::no("nothing tells where nvme1 is");
-    let text = trace::nvme(&traced(answer), &PLAIN);
+    let text = trace::nvme(&traced(answer)).to_text(&PLAIN);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         text.contains("unknown: nothing tells where nvme1 is"),
@@ -193,7 +198,7 @@ fn a_share_that_is_not_known_says_why() {
 fn nearly_all_is_not_all() {
     let mut answer = case1();
     answer.namespaces[0].nodes[1].nearest_share = Known::Yes(0.99996);
-    let text = trace::nvme(&traced(answer), &PLAIN);
+    let text = trace::nvme(&traced(answer)).to_text(&PLAIN);
     assert!(text.contains("99.99 % of 450 commands"), "{text}");
 }
 
@@ -223,17 +228,16 @@ fn walk(machine: &nearfar_machine::Machine, steps: usize) -> Migrations {
 
 #[test]
 fn migrations_by_class_by_node_and_by_task() {
-    insta::assert_snapshot!(trace::migrations(
-        &traced(walk(&samples::two_sockets(), 100)),
-        &PLAIN
-    ));
+    insta::assert_snapshot!(
+        trace::migrations(&traced(walk(&samples::two_sockets(), 100))).to_text(&PLAIN)
+    );
 }
 
 #[test]
 fn tables_fit_their_lines_on_machines_of_every_shape() {
     for (name, machine) in samples::all() {
-        let mut texts = vec![trace::migrations(&traced(walk(&machine, 300)), &PLAIN)];
-        texts.push(trace::nvme(&traced(case1()), &PLAIN));
+        let mut texts = vec![trace::migrations(&traced(walk(&machine, 300))).to_text(&PLAIN)];
+        texts.push(trace::nvme(&traced(case1())).to_text(&PLAIN));
         for text in texts {
             let longest = text.lines().map(|line| line.width()).max().unwrap();
             assert!(longest <= 100, "{name}: {longest} columns\n{text}");

@@ -69,20 +69,22 @@ impl Apply {
         if self.dry_run {
             nearfar_apply::check_plan(&plan, &self.target.target()).map_err(by_who_has_to_act)?;
             return output::print(&match self.format.format {
-                Format::Table => nearfar_report::plan::table(&plan, &style),
+                Format::Table => nearfar_report::plan::document(&plan).to_text(&style),
                 Format::Json => output::json(PLAN_SCHEMA, origin.as_ref(), &plan)?,
             });
         }
         if self.file.is_none() && !self.yes && !plan.changes.is_empty() {
             match self.format.format {
-                Format::Table => output::print(&nearfar_report::plan::table(&plan, &style))?,
+                Format::Table => {
+                    output::print(&nearfar_report::plan::document(&plan).to_text(&style))?
+                }
                 // Standard output is for the answer.
                 Format::Json => {
                     let style = nearfar_report::Style {
                         colour: false,
                         ..style
                     };
-                    output::say!("{}", nearfar_report::plan::table(&plan, &style));
+                    output::say!("{}", nearfar_report::plan::document(&plan).to_text(&style));
                 }
             }
             confirm()?;
@@ -97,7 +99,9 @@ impl Apply {
         let outcome = nearfar_apply::apply(&plan, &self.target.target(), &options)
             .map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::outcome::table(&outcome, &self.target.words(), &style),
+            Format::Table => {
+                nearfar_report::outcome::document(&outcome, &self.target.words()).to_text(&style)
+            }
             Format::Json => output::json("apply/1", None, &outcome)?,
         })?;
         match outcome.is_complete() {

@@ -65,7 +65,9 @@ impl Audit {
         let machine = self.source.read(wanted(self.tasks.scope()))?;
         let audit = audit::audit(&machine, &audit::AuditOptions::default());
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::audit::table(&audit, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::audit::document(&audit).to_text(&output::style(colour))
+            }
             Format::Json => output::json("audit/1", Some(&machine.origin), &audit)?,
         })?;
         let threshold = self.fail_on.map(Severity::from);

@@ -46,14 +46,14 @@ impl Explain {
         let style = output::style(colour);
         let Some(id) = &self.rule else {
             return output::print(&match self.format.format {
-                Format::Table => nearfar_report::explain::rules(RULES, &style),
+                Format::Table => nearfar_report::explain::rules(RULES).to_text(&style),
                 Format::Json => output::json("explain-rules/1", None, &Rules { rules: RULES })?,
             });
         };
         let rule = rule(id).ok_or_else(|| Failure::Input(anyhow::Error::msg(unknown_rule(id))))?;
         let text = section(PAGE, rule.id).unwrap_or(rule.explanation);
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::explain::rule(rule, text, &style),
+            Format::Table => nearfar_report::explain::rule(rule, text).to_text(&style),
             Format::Json => {
                 let docs = format!("docs/audit.md#{}", rule.id);
                 output::json("explain/1", None, &Explained { rule, text, docs })?

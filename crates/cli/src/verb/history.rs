@@ -30,7 +30,9 @@ impl History {
     pub fn run(self, colour: Colour) -> Outcome {
         let runs = nearfar_apply::history(&self.target.existing()?).map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::history::table(&runs, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::history::document(&runs).to_text(&output::style(colour))
+            }
             Format::Json => output::json("history/1", None, &Runs { runs })?,
         })
     }

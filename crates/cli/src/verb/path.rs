@@ -36,7 +36,9 @@ impl Path {
         let answer =
             path::paths(&machine, &self.subsystem, CpuId(self.cpu)).map_err(Failure::input)?;
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::path::table(&answer, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::path::document(&answer).to_text(&output::style(colour))
+            }
             Format::Json => output::json("path/1", Some(&machine.origin), &answer)?,
         })
     }

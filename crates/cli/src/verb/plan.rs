@@ -112,7 +112,9 @@ impl Plan {
         let machine = self.source.read(super::audit::wanted(TaskScope::None))?;
         let plan = self.choice.plan(&machine)?;
         output::print(&match self.format {
-            PlanFormat::Table => nearfar_report::plan::table(&plan, &output::style(colour)),
+            PlanFormat::Table => {
+                nearfar_report::plan::document(&plan).to_text(&output::style(colour))
+            }
             PlanFormat::Json => {
                 output::json(super::apply::PLAN_SCHEMA, Some(&machine.origin), &plan)?
             }

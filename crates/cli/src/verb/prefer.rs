@@ -261,12 +261,12 @@ impl Prefer {
             Format::Table => {
                 let style = self.style(colour);
                 let near = near.map(ToString::to_string);
-                nearfar_report::prefer::table(
+                nearfar_report::prefer::document(
                     kept,
                     near.as_deref(),
                     machine.origin.emulation.as_ref(),
-                    &style,
                 )
+                .to_text(&style)
             }
         };
         self.write(&text)

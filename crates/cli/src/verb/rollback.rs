@@ -41,7 +41,9 @@ impl Rollback {
         let outcome = nearfar_apply::rollback(&self.target.existing()?, &options)
             .map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
-            Format::Table => nearfar_report::outcome::rollback(&outcome, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::outcome::rollback(&outcome).to_text(&output::style(colour))
+            }
             Format::Json => output::json("rollback/1", None, &outcome)?,
         })?;
         match outcome.is_complete() {

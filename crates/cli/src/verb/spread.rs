@@ -119,9 +119,8 @@ impl Spread {
             Policy::KernelPre63 => None,
         };
         output::print(&match self.format {
-            SpreadFormat::Table => {
-                nearfar_report::spread::table(&slots, request.node, start, &output::style(colour))
-            }
+            SpreadFormat::Table => nearfar_report::spread::document(&slots, request.node, start)
+                .to_text(&output::style(colour)),
             SpreadFormat::Json => output::json(
                 "spread/1",
                 Some(&machine.origin),

@@ -54,7 +54,9 @@ impl Topo {
         }
         let machine = self.source.read(want)?;
         output::print(&match self.format {
-            TopoFormat::Table => nearfar_report::topo::table(&machine, &output::style(colour)),
+            TopoFormat::Table => {
+                nearfar_report::topo::document(&machine).to_text(&output::style(colour))
+            }
             TopoFormat::Json => output::json(snapshot::TOPO_SCHEMA, None, &machine)?,
             TopoFormat::HwlocXml => hwloc_xml::render(&machine),
             TopoFormat::Dot => nearfar_report::topo::dot(&machine),

@@ -70,7 +70,7 @@ impl AnswerArgs {
         origin: &Origin,
         traced: &Traced<T>,
         colour: Colour,
-        table: fn(&Traced<T>, &nearfar_report::Style) -> String,
+        document: fn(&Traced<T>) -> nearfar_report::document::Document,
     ) -> Outcome {
         let style = match &self.output {
             Some(_) => nearfar_report::Style {
@@ -80,7 +80,7 @@ impl AnswerArgs {
             None => output::style(colour),
         };
         let text = match self.format.format {
-            Format::Table => table(traced, &style),
+            Format::Table => document(traced).to_text(&style),
             Format::Json => output::json(schema, Some(origin), traced)?,
         };
         match &self.output {

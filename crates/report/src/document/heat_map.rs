@@ -38,12 +38,38 @@ pub struct HeatCell {
     pub about: String,
 }
 
+impl HeatCell {
+    /// A figure without a spread.
+    pub fn of(heat: f64, value: impl ToString) -> Self {
+        let value = value.to_string();
+        Self {
+            heat,
+            value,
+            ..Self::default()
+        }
+    }
+}
+
 impl HeatMap {
+    /// A map without rows, whose legend writes figures so.
+    pub fn of(scale: Scale, figure: impl Fn(f64) -> String) -> Self {
+        Self {
+            title: String::new(),
+            remark: String::new(),
+            row_heads: Vec::new(),
+            column_head: String::new(),
+            rows: Vec::new(),
+            columns: Vec::new(),
+            cells: Vec::new(),
+            scale,
+            scale_of: "",
+            legend: scale.legend(figure),
+        }
+    }
+
     /// Names of rows that are plain words or numbers.
     pub fn names<T: ToString>(names: impl IntoIterator<Item = T>) -> Vec<Vec<String>> {
-        names
-            .into_iter()
-            .map(|name| vec![name.to_string()])
-            .collect()
+        let names = names.into_iter();
+        names.map(|name| vec![name.to_string()]).collect()
     }
 }

@@ -1,7 +1,12 @@
 //! Rows of cells below a line of headings.
 
 use super::Text;
-use crate::style::Style;
+
+/// Cells of a row: anything that can be written, or [`Text`] in a role.
+macro_rules! cells {
+    ($($cell:expr),* $(,)?) => { [$($crate::document::Text::from($cell)),*] };
+}
+pub(crate) use cells;
 
 /// On which side of its column the text of a cell is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +40,14 @@ impl Table {
         }
     }
 
+    /// A table with these columns; `>` before a heading aligns its column to the right.
+    pub fn of<const N: usize>(headings: [&str; N]) -> Self {
+        Self::new(&headings.map(|heading| match heading.strip_prefix('>') {
+            Some(heading) => (heading, Align::Right),
+            None => (heading, Align::Left),
+        }))
+    }
+
     /// Sets how many columns are left free before it in a terminal.
     pub fn indent(mut self, indent: usize) -> Self {
         self.indent = indent;
@@ -48,20 +61,15 @@ impl Table {
     }
 
     /// Adds a row; cells beyond the columns are dropped.
-    pub fn row(&mut self, mut cells: Vec<Text>) {
-        cells.truncate(self.columns.len());
-        self.rows.push(cells);
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Text>) {
+        let cells = cells.into_iter().take(self.columns.len());
+        self.rows.push(cells.collect());
     }
 
     /// Adds a line below the table, and returns the mark to put behind what it is about, such as `[1]`.
     pub fn footnote(&mut self, text: impl Into<Text>) -> String {
         self.footnotes.push(text.into());
         format!("[{}]", self.footnotes.len())
-    }
-
-    /// The table alone, for a terminal.
-    pub(crate) fn render(&self, style: &Style) -> String {
-        super::write::text::table(self, style)
     }
 
     pub fn is_empty(&self) -> bool {

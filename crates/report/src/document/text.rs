@@ -1,5 +1,7 @@
 //! Text in roles, fit to be shown.
 
+use std::fmt::Display;
+
 use crate::style::Role;
 use crate::wrapping::{clean, columns, wrap};
 
@@ -16,7 +18,7 @@ pub struct Span {
     pub text: String,
 }
 
-impl<T: AsRef<str>> From<T> for Text {
+impl<T: Display> From<T> for Text {
     fn from(text: T) -> Self {
         Self::new(Role::Plain, text)
     }
@@ -24,13 +26,13 @@ impl<T: AsRef<str>> From<T> for Text {
 
 impl Text {
     /// Text in one role.
-    pub fn new(role: Role, text: impl AsRef<str>) -> Self {
+    pub fn new(role: Role, text: impl Display) -> Self {
         Self::default().then(role, text)
     }
 
     /// The text with more behind it.
-    pub fn then(mut self, role: Role, text: impl AsRef<str>) -> Self {
-        let text = clean(text.as_ref());
+    pub fn then(mut self, role: Role, text: impl Display) -> Self {
+        let text = clean(&text.to_string());
         if !text.is_empty() {
             self.spans.push(Span { role, text });
         }

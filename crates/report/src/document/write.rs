@@ -4,7 +4,7 @@ pub(super) mod html;
 mod html_chart;
 pub(super) mod markdown;
 mod plot;
-pub(super) mod svg;
+pub(crate) mod svg;
 pub(super) mod text;
 mod text_chart;
 mod text_table;

@@ -1,76 +1,58 @@
 //! The CPUs in a few lines: how many of what, which are kept free, which caches they share.
 
-use nearfar_machine::{CpuSet, Known, Machine};
+use nearfar_machine::{Cpu, CpuSet, Machine};
 
 use crate::amount::count;
-use crate::layout::{Cell, Grid, Side, heading};
-use crate::style::{Role, Style};
+use crate::document::Document;
+use crate::style::Role::{Plain, Subject, Warning};
 use crate::summary::{self, Summary};
 
 /// The section on CPUs and caches.
-pub(super) fn section(machine: &Machine, style: &Style) -> String {
+pub(super) fn section(machine: &Machine, out: &mut Document) {
     if machine.cpus.is_empty() {
-        return String::new();
+        return;
     }
-    let mut grid = Grid::new(&[("", Side::Left), ("", Side::Left)]);
-    let mut line = |label: &str, role, text: String| {
-        grid.row(vec![Cell::new(Role::Dim, label), Cell::new(role, text)])
+    let that = |test: fn(&Cpu) -> bool| -> CpuSet {
+        let cpus = machine.cpus.iter().filter(|cpu| test(cpu));
+        cpus.map(|cpu| cpu.id).collect()
     };
-    line(
-        "online",
-        Role::Subject,
-        machine.cpu_states.online.to_string(),
-    );
-    let offline: CpuSet = machine
-        .cpus
-        .iter()
-        .filter(|cpu| !cpu.online)
-        .map(|cpu| cpu.id)
-        .collect();
+    let (offline, on_no_node) = (that(|cpu| !cpu.online), that(|cpu| cpu.node.is_none()));
     let states = &machine.cpu_states;
+    let allowed = states
+        .allowed
+        .get()
+        .filter(|allowed| **allowed != states.online);
     let sets = [
-        ("offline", Some(&offline)),
-        ("isolated", states.isolated.get()),
-        ("tickless", states.nohz_full.get()),
-        (
-            "allowed here",
-            states
-                .allowed
-                .get()
-                .filter(|allowed| **allowed != states.online),
-        ),
+        ("offline", Subject, Some(&offline)),
+        ("isolated", Subject, states.isolated.get()),
+        ("tickless", Subject, states.nohz_full.get()),
+        ("allowed here", Subject, allowed),
+        ("on no node", Warning, Some(&on_no_node)),
     ];
-    for (label, set) in sets {
-        if let Some(set) = set.filter(|set| !set.is_empty()) {
-            line(label, Role::Subject, set.to_string());
-        }
-    }
-    let homeless: CpuSet = machine
-        .cpus
-        .iter()
-        .filter(|cpu| cpu.node.is_none())
-        .map(|cpu| cpu.id)
-        .collect();
-    if !homeless.is_empty() {
-        line("on no node", Role::Warning, homeless.to_string());
-    }
-    for (level, text) in summary::caches(machine) {
-        line(&level, Role::Plain, text);
-    }
-    if let Known::Yes(governor) = &machine.settings.governor {
-        line("governor", Role::Plain, governor.clone());
-    }
-    heading(style, "CPUs", &structure(&Summary::of(machine))) + &grid.render(style)
+    let online = ("online".to_owned(), Subject.text(&states.online));
+    let sets = sets.into_iter().filter_map(|(label, role, cpus)| {
+        let cpus = cpus.filter(|cpus| !cpus.is_empty())?;
+        Some((label.to_owned(), role.text(cpus)))
+    });
+    let caches = summary::caches(machine).into_iter();
+    let caches = caches.map(|(level, text)| (level, Plain.text(text)));
+    let governor = machine.settings.governor.get();
+    let governor = governor.map(|governor| ("governor".to_owned(), Plain.text(governor)));
+    out.heading("CPUs", structure(&Summary::of(machine)));
+    out.facts(
+        [online]
+            .into_iter()
+            .chain(sets)
+            .chain(caches)
+            .chain(governor),
+    );
 }
 
 fn structure(summary: &Summary) -> String {
     let mut parts = vec![summary.cpus()];
     parts.extend(summary.packages.map(|packages| count(packages, "package")));
     parts.extend(summary.cores.map(|cores| count(cores, "core")));
-    parts.extend(
-        summary
-            .threads
-            .map(|threads| format!("{} a core", count(threads, "thread"))),
-    );
+    let threads = summary.threads.map(|threads| count(threads, "thread"));
+    parts.extend(threads.map(|threads| format!("{threads} a core")));
     parts.join(", ")
 }

@@ -1,79 +1,64 @@
 //! The devices that move data, by the node they are on.
 
-use std::collections::BTreeMap;
-
-use nearfar_machine::{Known, Machine, NodeId, PciDevice};
+use nearfar_machine::{Machine, NodeId, PciDevice};
 use nearfar_placement::locality::Localities;
 
 use crate::amount::count;
-use crate::layout::{Cell, Grid, Side, heading};
-use crate::style::{Role, Style};
+use crate::document::{Document, Table, Text, cells};
+use crate::path::kernel_node;
+use crate::style::Role::{Dim, Subject, Warning};
 
 /// The section on PCI devices.
-pub(super) fn section(machine: &Machine, style: &Style) -> String {
+pub(super) fn section(machine: &Machine, out: &mut Document) {
     let Some(all) = machine.pci.get().filter(|all| !all.is_empty()) else {
-        return String::new();
+        return;
     };
-    let mut by_place: BTreeMap<Option<NodeId>, Vec<&PciDevice>> = BTreeMap::new();
-    for device in all.iter().filter(|device| notable(device)) {
-        by_place
-            .entry(device.node.get().copied().flatten())
-            .or_default()
-            .push(device);
-    }
-    let shown: usize = by_place.values().map(Vec::len).sum();
-    let columns = [
-        ("node", Side::Right),
-        ("address", Side::Left),
-        ("class", Side::Left),
-        ("driver", Side::Left),
-        ("in Linux", Side::Left),
-        ("name", Side::Left),
-        ("where it is", Side::Left),
-    ];
-    let mut grid = Grid::new(&columns);
+    let mut shown: Vec<&PciDevice> = all.iter().filter(|device| notable(device)).collect();
+    shown.sort_by_key(|device| node_of(device));
     let localities = Localities::new(machine);
-    for devices in by_place.values() {
-        for device in devices {
-            grid.row(row(machine, &localities, device));
-        }
+    let columns = [
+        ">node",
+        "address",
+        "class",
+        "driver",
+        "in Linux",
+        "name",
+        "where it is",
+    ];
+    let mut table = Table::of(columns);
+    for device in &shown {
+        table.row(row(machine, &localities, device));
     }
-    let others = all.len() - shown;
-    let remark = match (shown, others) {
+    let remark = match (shown.len(), all.len() - shown.len()) {
         (_, 0) => String::new(),
-        (0, others) => format!("none that moves data, {} others", others),
+        (0, others) => format!("none that moves data, {others} others"),
         (_, others) => {
-            format!(
-                "that move data; not shown: {} (bridges, serial ports and such)",
-                count(others, "other")
-            )
+            let others = count(others, "other");
+            format!("that move data; not shown: {others} (bridges, serial ports and such)")
         }
     };
-    heading(style, "Devices", &remark) + &grid.render(style)
+    out.heading("Devices", remark);
+    out.table(table);
 }
 
-fn row(machine: &Machine, localities: &Localities<'_>, device: &PciDevice) -> Vec<Cell> {
-    let (place, role) = match &device.node {
-        Known::Yes(Some(node)) => (node.to_string(), Role::Heading),
-        Known::Yes(None) => ("none".to_owned(), Role::Warning),
-        Known::No { .. } => ("?".to_owned(), Role::Dim),
-    };
-    let class = device
-        .class_name
-        .clone()
-        .unwrap_or_else(|| format!("class {:06x}", device.class));
-    let name = device
-        .name
-        .clone()
-        .unwrap_or_else(|| format!("{:04x}:{:04x}", device.vendor, device.device));
-    vec![
-        Cell::new(role, place),
-        Cell::new(Role::Subject, device.address.to_string()),
-        Cell::new(Role::Dim, class),
-        Cell::new(Role::Plain, device.driver.as_deref().unwrap_or("-")),
-        Cell::new(Role::Subject, machine.names_on(device.address).join(", ")),
-        Cell::new(Role::Dim, name),
-        Cell::new(Role::Warning, self::place(localities, device)),
+/// The node the kernel gives a device, where there is one.
+pub(crate) fn node_of(device: &PciDevice) -> Option<NodeId> {
+    device.node.get().copied().flatten()
+}
+
+fn row(machine: &Machine, localities: &Localities<'_>, device: &PciDevice) -> [Text; 7] {
+    let class = device.class_name.clone();
+    let class = class.unwrap_or_else(|| format!("class {:06x}", device.class));
+    let name = device.name.clone();
+    let name = name.unwrap_or_else(|| format!("{:04x}:{:04x}", device.vendor, device.device));
+    cells![
+        kernel_node(&device.node),
+        Subject.text(device.address),
+        Dim.text(class),
+        device.driver.as_deref().unwrap_or("-"),
+        Subject.text(machine.names_on(device.address).join(", ")),
+        Dim.text(name),
+        Warning.text(place(localities, device)),
     ]
 }
 
@@ -90,7 +75,7 @@ pub(crate) fn place(localities: &Localities<'_>, device: &PciDevice) -> String {
     }
 }
 
-/// Whether a device moves data that has a home: storage, network, display, processing accelerators, wireless,
+/// Whether a device moves data to or from memory: storage, network, display, processing accelerators, wireless,
 /// encryption, InfiniBand, CXL memory (base classes and subclasses of the PCI Code and ID Assignment Specification).
 pub(crate) fn notable(device: &PciDevice) -> bool {
     let base = device.class >> 16;

@@ -1,41 +1,40 @@
-//! Distances between nodes: a matrix where it fits, a list by distance where it does not.
+//! Distances between nodes: a heat map of few nodes, a list by distance of many.
 
 use std::collections::BTreeMap;
 
 use nearfar_machine::{Distance, DistanceOrigin, Distances, Machine, NodeSet};
 
-use crate::document::Scale;
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
-use crate::style::{Role, Style};
+use crate::amount::or;
+use crate::document::{Document, HeatCell, HeatMap, Scale};
+use crate::style::Role;
+
+/// Tables of more nodes are lists: in a terminal a map of them would be wider than most.
+const MAX_MAP_NODES: usize = 20;
 
 /// The section on distances: the kernel's table, and the firmware's where it says something else.
-pub(super) fn section(machine: &Machine, style: &Style) -> String {
-    let mut out = String::new();
-    if let Some(table) = machine
-        .distances
-        .get()
-        .filter(|table| !table.nodes().is_empty())
-    {
-        out.push_str(&heading(style, "Distances", &remark(table)));
-        out.push_str(&matrix(table, style));
+pub(super) fn section(machine: &Machine, out: &mut Document) {
+    for (title, table) in tables(machine) {
+        match table.nodes().len() <= MAX_MAP_NODES {
+            true => out.heat_map(map(table, title)),
+            false => list(table, title, out),
+        }
     }
-    let firmware = machine
-        .firmware_distances
-        .get()
-        .filter(|table| !table.nodes().is_empty());
-    if let Some(table) = firmware.filter(|table| !same_entries(table, machine.distances.get())) {
-        out.push_str(&heading(
-            style,
-            "Distances the firmware gives",
-            &remark(table),
-        ));
-        out.push_str(&matrix(table, style));
-    }
-    out
 }
 
-fn same_entries(table: &Distances, other: Option<&Distances>) -> bool {
-    other.is_some_and(|other| table.nodes() == other.nodes() && table.entries().eq(other.entries()))
+/// The kernel's table, and the firmware's where it says something else, with their titles.
+pub(crate) fn tables(machine: &Machine) -> impl Iterator<Item = (&'static str, &Distances)> {
+    let has_nodes = |table: &&Distances| !table.nodes().is_empty();
+    let kernel = machine.distances.get().filter(has_nodes);
+    let firmware = machine.firmware_distances.get().filter(has_nodes);
+    let firmware = firmware.filter(|table| kernel.is_none_or(|kernel| !is_same(table, kernel)));
+    let kernel = kernel.map(|table| ("Distances", table));
+    kernel
+        .into_iter()
+        .chain(firmware.map(|table| ("Distances the firmware gives", table)))
+}
+
+fn is_same(table: &Distances, other: &Distances) -> bool {
+    other.nodes() == table.nodes() && other.entries().eq(table.entries())
 }
 
 /// Where a table comes from and what is odd about it.
@@ -59,84 +58,54 @@ pub(crate) fn remark(table: &Distances) -> String {
     remarks.join(", ")
 }
 
-/// A distance matrix with heat by distance.
-pub(crate) fn matrix(table: &Distances, style: &Style) -> String {
-    let widest = table
-        .entries()
-        .map(|(.., distance)| text(distance).len())
-        .max()
-        .unwrap_or(0);
-    let label = table
-        .nodes()
-        .iter()
-        .map(|node| node.to_string().len())
-        .max()
-        .unwrap_or(0);
-    let needed = 4 + label.max(4) + table.nodes().len() * (widest.max(label) + 2);
-    if needed > style.columns() {
-        by_distance(table, style)
-    } else {
-        square(table, style)
-    }
-}
-
-fn square(table: &Distances, style: &Style) -> String {
-    let headings: Vec<String> = table.nodes().iter().map(ToString::to_string).collect();
-    let mut columns = vec![("node", Side::Right)];
-    columns.extend(
-        headings
+/// A row and a column a node.
+pub(crate) fn map(table: &Distances, title: &str) -> HeatMap {
+    let row = |&from| table.row(from).map(|(_, distance)| distance.map(cell));
+    HeatMap {
+        title: title.to_owned(),
+        remark: remark(table),
+        row_heads: vec!["node".to_owned()],
+        rows: HeatMap::names(table.nodes()),
+        columns: table.nodes().iter().map(ToString::to_string).collect(),
+        cells: table
+            .nodes()
             .iter()
-            .map(|heading| (heading.as_str(), Side::Right)),
-    );
-    let mut grid = Grid::new(&columns);
-    for &from in table.nodes() {
-        let mut row = vec![Cell::new(Role::Heading, from.to_string())];
-        row.extend(
-            table
-                .row(from)
-                .map(|(_, distance)| Cell::new(role(distance), text(distance))),
-        );
-        grid.row(row);
+            .map(|from| row(from).collect())
+            .collect(),
+        ..HeatMap::of(Scale::DISTANCES, in_distance)
     }
-    grid.render(style)
 }
 
-/// One line a node: `10: 0   16: 1,3   32: 2,4-7`; nodes with the same line are grouped when there are many.
-fn by_distance(table: &Distances, style: &Style) -> String {
-    let mut out = String::new();
+pub(crate) fn in_distance(heat: f64) -> String {
+    format!("distance {heat:.0}")
+}
+
+pub(crate) fn cell(distance: Distance) -> HeatCell {
+    let (heat, about) = match distance {
+        Distance::UNREACHABLE => (f64::NAN, "cannot be reached"),
+        _ => (distance.0.into(), ""),
+    };
+    HeatCell {
+        about: about.to_owned(),
+        ..HeatCell::of(heat, distance)
+    }
+}
+
+/// A line a node and distance: `10: 0`, `16: 1,3`, `32: 2,4-7`; unknown distances last.
+fn list(table: &Distances, title: &str, out: &mut Document) {
+    out.heading(title, remark(table));
     for &from in table.nodes() {
-        let mut groups: BTreeMap<Option<Distance>, NodeSet> = BTreeMap::new();
+        let mut groups: BTreeMap<(bool, Option<Distance>), NodeSet> = BTreeMap::new();
         for (to, distance) in table.row(from) {
-            groups.entry(distance).or_default().insert(to);
+            let key = (distance.is_none(), distance);
+            groups.entry(key).or_default().insert(to);
         }
-        // Unknown distances last.
-        let (holes, known): (Vec<_>, Vec<_>) = groups
-            .into_iter()
-            .partition(|(distance, _)| distance.is_none());
         let mut first = format!("{from:>4}  ");
-        for (distance, nodes) in known.into_iter().chain(holes) {
-            let line = format!("{first}{:>4}: ", text(distance));
-            out.push_str(&paragraph(
-                style,
-                2,
-                (role(distance), &line),
-                Role::Plain,
-                &nodes.to_string(),
-            ));
+        for ((_, distance), nodes) in groups {
+            let role = distance.map_or(Role::Dim, |it| Scale::DISTANCES.role(it.0.into()));
+            let distance = format!("{first}{:>4}: ", or(distance, "-"));
+            out.labelled(role.text(distance), nodes);
             first = " ".repeat(6);
         }
-    }
-    out
-}
-
-fn text(distance: Option<Distance>) -> String {
-    distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string())
-}
-
-fn role(distance: Option<Distance>) -> Role {
-    match distance {
-        None => Role::Dim,
-        Some(Distance::UNREACHABLE) => Role::Critical,
-        Some(distance) => Scale::DISTANCES.role(distance.0.into()),
     }
 }

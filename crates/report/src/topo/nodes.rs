@@ -2,90 +2,75 @@
 
 use nearfar_machine::{Known, Machine, Node};
 
-use crate::amount::bytes;
-use crate::layout::{Cell, Grid, Side, heading};
-use crate::style::{Role, Style};
+use crate::amount::{bytes, or};
+use crate::document::{Document, Table, Text, cells};
+use crate::style::Role::{Dim, Far, Heading, Local, Plain, Subject};
 use crate::summary::Packages;
 
 /// The section on nodes.
-pub(super) fn section(machine: &Machine, style: &Style) -> String {
-    let columns = [
-        ("node", Side::Right),
-        ("state", Side::Left),
-        ("count", Side::Right),
-        ("CPUs", Side::Left),
-        ("package", Side::Right),
-        ("memory", Side::Right),
-        ("free", Side::Right),
-        ("tier", Side::Right),
-        ("read", Side::Right),
-        ("remark", Side::Left),
-    ];
-    let mut grid = Grid::new(&columns);
-    let packages = Packages::of(machine);
-    for node in &machine.nodes {
-        grid.row(row(node, packages.on(machine, node)));
-    }
+pub(super) fn section(machine: &Machine, out: &mut Document) {
     let remark = match &machine.possible_nodes {
+        _ if machine.nodes.is_empty() => "none: the source names no node".to_owned(),
         Known::Yes(possible) if possible.len() > machine.nodes.len() => {
             format!("possible: {possible}")
         }
         _ => String::new(),
     };
-    if machine.nodes.is_empty() {
-        return heading(style, "Nodes", "none: the source names no node");
+    out.heading("Nodes", remark);
+    let mut table = Table::of([
+        ">node", "state", ">count", "CPUs", ">package", ">memory", ">free", ">tier", ">read",
+        "remark",
+    ]);
+    let packages = Packages::of(machine);
+    for node in &machine.nodes {
+        table.row(row(node, packages.on(machine, node)));
     }
-    heading(style, "Nodes", &remark) + &grid.render(style)
+    out.table(table);
 }
 
-fn row(node: &Node, package: String) -> Vec<Cell> {
-    let state = if node.online {
-        Cell::new(Role::Local, "online")
-    } else {
-        Cell::new(Role::Far, "offline")
-    };
+/// Whether a node is online, in its colour.
+pub(crate) fn state(is_online: bool) -> Text {
+    match is_online {
+        true => Local.text("online"),
+        false => Far.text("offline"),
+    }
+}
+
+fn row(node: &Node, package: String) -> [Text; 10] {
     let memory = node.memory.get();
     let total = match memory {
-        Some(memory) if memory.total_bytes == 0 => Cell::new(Role::Dim, "none"),
-        Some(memory) => Cell::from(bytes(memory.total_bytes)),
-        None => Cell::new(Role::Dim, "?"),
+        Some(memory) if memory.total_bytes == 0 => Dim.text("none"),
+        Some(memory) => bytes(memory.total_bytes).into(),
+        None => Dim.text("?"),
     };
     let (count, cpus) = match node.cpus.len() {
-        0 => (Cell::new(Role::Dim, "0"), Cell::new(Role::Dim, "none")),
-        count => (
-            Cell::from(count.to_string()),
-            Cell::new(Role::Subject, node.cpus.to_string()),
-        ),
+        0 => (Dim.text("0"), Dim.text("none")),
+        count => (Plain.text(count), Subject.text(&node.cpus)),
     };
-    vec![
-        Cell::new(Role::Heading, node.id.to_string()),
-        state,
+    let free = memory.and_then(|memory| memory.free_bytes);
+    cells![
+        Heading.text(node.id),
+        state(node.online),
         count,
         cpus,
-        Cell::from(package),
+        package,
         total,
-        Cell::from(
-            memory
-                .and_then(|memory| memory.free_bytes)
-                .map_or_else(String::new, bytes),
-        ),
-        Cell::from(node.tier.map_or_else(String::new, |tier| tier.to_string())),
-        Cell::from(read_latency(node)),
-        Cell::new(Role::Dim, remarks(node).join(", ")),
+        or(free.map(bytes), ""),
+        or(node.tier, ""),
+        read_latency(node),
+        Dim.text(remarks(node).join(", ")),
     ]
 }
 
 /// The firmware's read latency from CPUs, or else from any initiator.
 fn read_latency(node: &Node) -> String {
-    let classes = || {
-        node.access
-            .iter()
-            .filter(|access| access.read_latency_ns.is_some())
-    };
-    let access = classes().max_by_key(|access| access.class);
-    access
-        .and_then(|access| access.read_latency_ns)
-        .map_or_else(String::new, |ns| format!("{ns} ns"))
+    let known = node
+        .access
+        .iter()
+        .filter(|access| access.read_latency_ns.is_some());
+    let access = known.max_by_key(|access| access.class);
+    let latency = access.and_then(|access| access.read_latency_ns);
+    or(latency.map(|ns| format!("{ns} ns")), "")
 }
 
 /// What is odd about a node.
@@ -100,22 +85,21 @@ fn remarks(node: &Node) -> Vec<String> {
     if node.generic_initiator {
         remarks.push("generic initiator".to_owned());
     }
-    if let Some(real) = node.fake_of {
-        remarks.push(format!("fake, part of node {real}"));
-    }
+    remarks.extend(
+        node.fake_of
+            .map(|real| format!("fake, part of node {real}")),
+    );
     let bandwidth = node.access.iter().max_by_key(|access| access.class);
-    if let Some(rate) = bandwidth.and_then(|access| access.read_bandwidth_mib_per_s) {
-        remarks.push(format!("reads {rate} MiB/s"));
-    }
-    for cache in &node.memory_side_caches {
-        remarks.push(format!("memory-side cache {}", bytes(cache.size_bytes)));
-    }
+    let rate = bandwidth.and_then(|access| access.read_bandwidth_mib_per_s);
+    remarks.extend(rate.map(|rate| format!("reads {rate} MiB/s")));
+    let caches = node.memory_side_caches.iter();
+    remarks.extend(caches.map(|cache| format!("memory-side cache {}", bytes(cache.size_bytes))));
     let pools = node
         .memory
         .get()
         .into_iter()
-        .flat_map(|memory| &memory.huge_pages)
-        .filter(|pool| pool.total > 0);
+        .flat_map(|memory| &memory.huge_pages);
+    let pools = pools.filter(|pool| pool.total > 0);
     remarks.extend(
         pools.map(|pool| format!("{} huge pages of {}", pool.total, bytes(pool.page_bytes))),
     );

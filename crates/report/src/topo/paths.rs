@@ -1,188 +1,126 @@
-//! Ways into the machine: network queues and the paths of NVMe subsystems.
+//! Network queues, the paths of NVMe subsystems, and interrupts.
 
 use nearfar_machine::{
-    CpuSet, Interrupt, Known, Machine, NetworkDevice, NodeId, NvmeSubsystem, PciAddress,
+    CpuSet, Interrupt, Known, Machine, NetworkDevice, NvmeController, NvmeSubsystem, PciAddress,
 };
 
-use crate::amount::count;
-use crate::layout::{Cell, Grid, Side, heading, paragraph};
-use crate::style::{Role, Style};
+use crate::amount::{count, or};
+use crate::document::{Document, Table, Text, cells};
+use crate::path::kernel_node;
+use crate::style::Role::{Dim, Local, Subject, Warning};
 
 /// The sections on network devices, NVMe subsystems and interrupts.
-pub(super) fn section(machine: &Machine, style: &Style) -> String {
-    networks(machine, style) + &subsystems(machine, style) + &interrupts(machine, style)
-}
-
-fn networks(machine: &Machine, style: &Style) -> String {
-    let Some(all) = machine.networks.get().filter(|all| !all.is_empty()) else {
-        return String::new();
-    };
-    let columns = [
-        ("interface", Side::Left),
-        ("node", Side::Right),
-        ("address", Side::Left),
-        ("tx", Side::Right),
-        ("XPS on", Side::Left),
-        ("rx", Side::Right),
-        ("RPS on", Side::Left),
-        ("irqs", Side::Right),
-        ("served by", Side::Left),
-    ];
-    let mut grid = Grid::new(&columns);
-    for network in all {
-        grid.row(network_row(machine, network));
+pub(super) fn sections(machine: &Machine, out: &mut Document) {
+    if let Some(all) = machine.networks.get().filter(|all| !all.is_empty()) {
+        networks(machine, all, out);
     }
-    heading(style, "Network queues", "") + &grid.render(style)
+    if let Some(all) = machine.nvme.get().filter(|all| !all.is_empty()) {
+        subsystems(all, out);
+    }
+    if let Some(all) = machine.interrupts.get().filter(|all| !all.is_empty()) {
+        interrupts(all, out);
+    }
 }
 
-fn network_row(machine: &Machine, network: &NetworkDevice) -> Vec<Cell> {
-    let own: Vec<&Interrupt> = network
-        .device
-        .map_or_else(Vec::new, |device| interrupts_of(machine, device));
-    let serving = own.iter().filter_map(|interrupt| interrupt.effective.get());
-    let serving = serving.fold(CpuSet::new(), |all, cpus| all.union(cpus));
-    vec![
-        Cell::new(Role::Subject, &network.name),
-        node_cell(&network.node),
-        Cell::new(
-            Role::Dim,
-            network
-                .device
-                .map_or_else(String::new, |device| device.to_string()),
-        ),
-        Cell::from(network.transmit.len().to_string()),
-        Cell::from(steering(network.transmit.iter().map(|queue| &queue.xps))),
-        Cell::from(network.receive.len().to_string()),
-        Cell::from(steering(network.receive.iter().map(|queue| &queue.rps))),
-        Cell::from(if own.is_empty() {
-            String::new()
-        } else {
-            own.len().to_string()
-        }),
-        Cell::from(serving.to_string()),
+fn networks(machine: &Machine, all: &[NetworkDevice], out: &mut Document) {
+    let mut table = Table::of([
+        "interface",
+        ">node",
+        "address",
+        ">tx",
+        "XPS on",
+        ">rx",
+        "RPS on",
+        ">irqs",
+        "served by",
+    ]);
+    for network in all {
+        table.row(network_row(machine, network));
+    }
+    out.heading("Network queues", "");
+    out.table(table);
+}
+
+fn network_row(machine: &Machine, network: &NetworkDevice) -> [Text; 9] {
+    let device = network.device;
+    let own = device.map_or_else(Vec::new, |device| interrupts_of(machine, device));
+    let serving = union(own.iter().map(|interrupt| &interrupt.effective));
+    let interrupts = Some(own.len()).filter(|number| *number > 0);
+    cells![
+        Subject.text(&network.name),
+        kernel_node(&network.node),
+        Dim.text(or(device, "")),
+        network.transmit.len(),
+        steering(network.transmit.iter().map(|queue| &queue.xps)),
+        network.receive.len(),
+        steering(network.receive.iter().map(|queue| &queue.rps)),
+        or(interrupts, ""),
+        serving,
     ]
+}
+
+fn union<'a>(sets: impl Iterator<Item = &'a Known<CpuSet>>) -> CpuSet {
+    let known = sets.filter_map(Known::get);
+    known.fold(CpuSet::new(), |all, cpus| all.union(cpus))
 }
 
 /// The CPUs of all queues together; `-` where none steers.
 fn steering<'a>(queues: impl Iterator<Item = &'a Known<CpuSet>>) -> String {
-    let all = queues
-        .filter_map(Known::get)
-        .fold(CpuSet::new(), |all, cpus| all.union(cpus));
-    if all.is_empty() {
-        "-".to_owned()
-    } else {
-        all.to_string()
-    }
+    or(Some(union(queues)).filter(|cpus| !cpus.is_empty()), "-")
 }
 
 fn interrupts_of(machine: &Machine, device: PciAddress) -> Vec<&Interrupt> {
-    machine
-        .interrupts
-        .get()
-        .into_iter()
-        .flatten()
-        .filter(|interrupt| interrupt.device == Some(device))
+    let all = machine.interrupts.get().into_iter().flatten();
+    all.filter(|interrupt| interrupt.device == Some(device))
         .collect()
 }
 
-fn node_cell(node: &Known<Option<NodeId>>) -> Cell {
-    match node {
-        Known::Yes(Some(node)) => Cell::new(Role::Heading, node.to_string()),
-        Known::Yes(None) => Cell::new(Role::Warning, "none"),
-        Known::No { .. } => Cell::new(Role::Dim, "?"),
-    }
-}
-
-fn subsystems(machine: &Machine, style: &Style) -> String {
-    let Some(all) = machine.nvme.get().filter(|all| !all.is_empty()) else {
-        return String::new();
-    };
-    let mut out = heading(style, "NVMe subsystems", "");
+fn subsystems(all: &[NvmeSubsystem], out: &mut Document) {
+    out.heading("NVMe subsystems", "");
     for subsystem in all {
-        let policy = subsystem
-            .iopolicy
-            .get()
-            .map_or("unknown", |policy| policy.as_str());
+        let policy = or(subsystem.iopolicy.get(), "unknown");
         let model = subsystem.model.as_deref().unwrap_or("").trim();
-        let name = format!("{}  ", subsystem.name);
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Subject, &name),
-            Role::Plain,
-            &format!("iopolicy {policy}  {model}"),
-        ));
-        out.push_str(&paths(subsystem, style));
+        let name = Subject.text(format!("{}  ", subsystem.name));
+        out.labelled(name, format!("iopolicy {policy}  {model}"));
+        let mut table = Table::of(["controller", ">node", "state", "over", "address", "paths"]);
+        for controller in &subsystem.controllers {
+            table.row(controller_row(subsystem, controller));
+        }
+        out.table(table.indent(4));
     }
-    out
 }
 
-fn paths(subsystem: &NvmeSubsystem, style: &Style) -> String {
-    let columns = [
-        ("controller", Side::Left),
-        ("node", Side::Right),
-        ("state", Side::Left),
-        ("over", Side::Left),
-        ("address", Side::Left),
-        ("paths", Side::Left),
-    ];
-    let mut grid = Grid::new(&columns).indent(4);
-    for controller in &subsystem.controllers {
-        let own = subsystem
-            .namespaces
-            .iter()
-            .flat_map(|namespace| &namespace.paths);
-        let own = own
-            .filter(|path| path.controller == controller.name)
-            .map(|path| match path.ana_state.get() {
-                Some(state) => format!("{} {state}", path.name),
-                None => path.name.clone(),
-            });
-        let state = controller.state.get().map_or("?", String::as_str);
-        grid.row(vec![
-            Cell::new(Role::Subject, &controller.name),
-            node_cell(&controller.node),
-            Cell::new(
-                if state == "live" {
-                    Role::Local
-                } else {
-                    Role::Warning
-                },
-                state,
-            ),
-            Cell::from(controller.transport.get().map_or("?", String::as_str)),
-            Cell::new(
-                Role::Dim,
-                controller
-                    .device
-                    .map_or_else(String::new, |device| device.to_string()),
-            ),
-            Cell::from(own.collect::<Vec<_>>().join(", ")),
-        ]);
-    }
-    grid.render(style)
-}
-
-fn interrupts(machine: &Machine, style: &Style) -> String {
-    let Some(all) = machine.interrupts.get().filter(|all| !all.is_empty()) else {
-        return String::new();
-    };
-    let managed = all
+fn controller_row(subsystem: &NvmeSubsystem, controller: &NvmeController) -> [Text; 6] {
+    let paths = subsystem
+        .namespaces
         .iter()
-        .filter(|interrupt| {
-            interrupt
-                .managed
-                .get()
-                .is_some_and(|managed| managed.managed)
-        })
-        .count();
+        .flat_map(|namespace| &namespace.paths);
+    let own = paths.filter(|path| path.controller == controller.name);
+    let own = own.map(|path| match path.ana_state.get() {
+        Some(state) => format!("{} {state}", path.name),
+        None => path.name.clone(),
+    });
+    let state = controller.state.get().map_or("?", String::as_str);
+    let role = if state == "live" { Local } else { Warning };
+    cells![
+        Subject.text(&controller.name),
+        kernel_node(&controller.node),
+        role.text(state),
+        or(controller.transport.get(), "?"),
+        Dim.text(or(controller.device, "")),
+        own.collect::<Vec<_>>().join(", "),
+    ]
+}
+
+fn interrupts(all: &[Interrupt], out: &mut Document) {
+    let is_managed = |it: &&Interrupt| it.managed.get().is_some_and(|managed| managed.managed);
+    let managed = all.iter().filter(is_managed).count();
     let of_devices = all
         .iter()
         .filter(|interrupt| interrupt.device.is_some())
         .count();
-    let text = format!(
-        "{}, {of_devices} of them of PCI devices, {managed} managed by the kernel",
-        count(all.len(), "interrupt")
-    );
-    heading(style, "Interrupts", &text)
+    let all = count(all.len(), "interrupt");
+    let text =
+        format!("{all}, {of_devices} of them of PCI devices, {managed} managed by the kernel");
+    out.heading("Interrupts", text);
 }

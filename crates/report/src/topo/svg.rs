@@ -16,8 +16,6 @@ mod cores;
 pub(crate) mod legend;
 mod links;
 mod matrix;
-#[cfg(test)]
-mod palette;
 mod rooms;
 
 use maud::{Markup, PreEscaped, html};
@@ -37,7 +35,7 @@ const MARGIN: i32 = 16;
 /// Colours and type, for light and dark surroundings.
 pub(crate) const THEME: &str = include_str!("svg/theme.css");
 
-pub(crate) use matrix::{ink, ticks};
+pub(crate) use matrix::ticks;
 pub(crate) use rooms::cards;
 
 /// How much of a node is drawn.

@@ -4,31 +4,22 @@ use std::collections::BTreeMap;
 
 use nearfar_machine::Machine;
 
-use crate::layout::{heading, paragraph};
-use crate::style::{Role, Style};
+use crate::document::Document;
 
 /// The section on what is unknown; nothing when everything is known.
-pub(super) fn section(machine: &Machine, style: &Style) -> String {
+pub(super) fn section(machine: &Machine, out: &mut Document) {
     let reasons = reasons(machine);
     if reasons.is_empty() {
-        return String::new();
+        return;
     }
-    let mut out = heading(style, "Unknown", "");
-    for (because, what) in reasons {
-        let what = format!("{}: ", what.join(", "));
-        out.push_str(&paragraph(
-            style,
-            2,
-            (Role::Plain, ""),
-            Role::Dim,
-            &format!("{what}{because}"),
-        ));
+    out.heading("Unknown", "");
+    for (reason, what) in reasons {
+        out.remark(format!("{}: {reason}", what.join(", ")));
     }
-    out
 }
 
 /// Parts of the machine by the reason why they are unknown.
-pub(crate) fn reasons(machine: &Machine) -> BTreeMap<String, Vec<&'static str>> {
+pub(crate) fn reasons(machine: &Machine) -> BTreeMap<&str, Vec<&'static str>> {
     let parts = [
         ("distances", machine.distances.unknown_reason()),
         ("PCI devices", machine.pci.unknown_reason()),
@@ -45,10 +36,10 @@ pub(crate) fn reasons(machine: &Machine) -> BTreeMap<String, Vec<&'static str>> 
         ),
         ("competing writers", machine.writers.unknown_reason()),
     ];
-    let mut reasons: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
-    for (what, because) in parts {
-        if let Some(because) = because {
-            reasons.entry(because.to_owned()).or_default().push(what);
+    let mut reasons: BTreeMap<&str, Vec<&'static str>> = BTreeMap::new();
+    for (what, reason) in parts {
+        if let Some(reason) = reason {
+            reasons.entry(reason).or_default().push(what);
         }
     }
     reasons

@@ -135,12 +135,9 @@ fn list(cache: &Cache, format: &FormatArgs, colour: Colour) -> Outcome {
     let warnings: Vec<String> = warning.into_iter().collect();
     print_warnings(&warnings);
     output::print(&match format.format {
-        Format::Table => report::list(
-            &entries,
-            limit_bytes,
-            SystemTime::now(),
-            &output::style(colour),
-        ),
+        Format::Table => {
+            report::list(&entries, limit_bytes, SystemTime::now()).to_text(&output::style(colour))
+        }
         Format::Json => {
             let folder = cache.root().to_string_lossy().into_owned();
             let total_bytes = total(&entries);
@@ -192,7 +189,7 @@ impl Clear {
         };
         output::print(&match self.format.format {
             Format::Table => {
-                report::removed(&cleared.removed, self.dry_run, &output::style(colour))
+                report::removed(&cleared.removed, self.dry_run).to_text(&output::style(colour))
             }
             Format::Json => output::json("lab-cache-clear/1", None, &cleared)?,
         })?;
@@ -219,7 +216,7 @@ impl Limit {
         };
         print_warnings(&trimmed.warnings);
         output::print(&match self.format.format {
-            Format::Table => report::limit(&trimmed, &output::style(colour)),
+            Format::Table => report::limit(&trimmed).to_text(&output::style(colour)),
             Format::Json => output::json("lab-cache-limit/1", None, &trimmed)?,
         })
     }

@@ -45,7 +45,9 @@ impl Doctor {
         let doctor = doctor::examine(&Cache::of_user().map_err(failure)?);
         output::print(&match self.format.format {
             Format::Json => output::json("lab-doctor/1", None, &doctor)?,
-            Format::Table => nearfar_report::doctor::table(&doctor, &output::style(colour)),
+            Format::Table => {
+                nearfar_report::doctor::document(&doctor).to_text(&output::style(colour))
+            }
         })?;
         match self
             .fail_on

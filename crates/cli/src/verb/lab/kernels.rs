@@ -87,7 +87,9 @@ fn list(cache: &Cache, format: &FormatArgs, colour: Colour) -> Outcome {
     let kernels = kernels::list(cache);
     output::print(&match format.format {
         Format::Json => output::json("lab-kernels/1", None, &List { kernels })?,
-        Format::Table => nearfar_report::kernels::table(&kernels, &output::style(colour)),
+        Format::Table => {
+            nearfar_report::kernels::document(&kernels).to_text(&output::style(colour))
+        }
     })
 }
 

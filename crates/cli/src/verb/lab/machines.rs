@@ -34,7 +34,7 @@ pub fn list(format: &FormatArgs, colour: Colour) -> Outcome {
                 .iter()
                 .map(|machine| (machine.name, machine.description))
                 .collect();
-            nearfar_report::names(&rows, &output::style(colour))
+            nearfar_report::names(&rows).to_text(&output::style(colour))
         }
     })
 }

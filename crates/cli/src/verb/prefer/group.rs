@@ -70,23 +70,23 @@ impl Kept {
             }
             (Format::Table, KeptGroupReport::Cpuset(report)) => {
                 let emulation = machine.origin.emulation.as_ref();
-                nearfar_report::prefer::group::table(
+                nearfar_report::prefer::group::document(
                     &self.group,
                     &self.how,
                     near,
                     report,
                     emulation,
-                    style,
                 )
+                .to_text(style)
             }
             (Format::Table, KeptGroupReport::Threads(report)) => {
                 let how = format!("control group {}, {}\n", self.group, self.how);
-                how + &nearfar_report::prefer::table(
+                how + &nearfar_report::prefer::document(
                     report,
                     near,
                     machine.origin.emulation.as_ref(),
-                    style,
                 )
+                .to_text(style)
             }
         })
     }

@@ -67,10 +67,9 @@ impl Service {
         let machine = nearfar_sources::read(&Request::live(want())).map_err(Failure::input)?;
         let rules = service::check(&config, &machine).map_err(failure)?;
         match self.format.format {
-            Format::Table => output::print(&nearfar_report::prefer::check::table(
-                &rules,
-                &output::style(colour),
-            ))?,
+            Format::Table => output::print(
+                &nearfar_report::prefer::check::document(&rules).to_text(&output::style(colour)),
+            )?,
             Format::Json => {
                 output::print(&output::json(
                     "prefer-service-check/1",

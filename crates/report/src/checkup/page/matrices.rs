@@ -8,11 +8,11 @@ use nearfar_bench::latency::{LatencyMatrix, LatencyPair};
 use nearfar_machine::{Distance, Distances, NodeId};
 
 use super::Checkup;
-use crate::amount::nanoseconds;
+use crate::amount::{nanoseconds, or};
 use crate::document::{Document, HeatCell, HeatMap, Scale};
 use crate::latency;
-use crate::topo::blocks::{Blocks, MOST_CELLS, step};
-use crate::topo::distances::remark;
+use crate::topo::blocks::{Blocks, MAX_CELLS, step};
+use crate::topo::distances;
 use crate::topo::ticks;
 
 /// Up to this many nodes a cell shows its spread; beyond, only a pointer resting on it does.
@@ -22,24 +22,15 @@ const MAX_CLASSES: usize = 40;
 
 /// The section with the heat maps.
 pub(super) fn section(checkup: &Checkup, out: &mut Document) {
-    let machine = &checkup.machine;
-    let several = |table: &&Distances| table.nodes().len() > 1;
-    let distances = machine.distances.get().filter(several);
-    let firmware = machine.firmware_distances.get().filter(several);
-    let firmware = firmware
-        .filter(|table| distances.is_none_or(|kernel| !kernel.entries().eq(table.entries())));
     out.section("distances", "Distances and latencies");
     if !checkup.is_one_node() {
         out.paragraph("Row: node of the CPU. Column: node of the memory.");
     }
-    for (table, title) in [
-        (distances, "Distances"),
-        (firmware, "Distances the firmware gives"),
-    ] {
-        match table {
-            Some(table) if table.nodes().len() > MOST_CELLS => distance_areas(table, title, out),
-            Some(table) => out.heat_map(distance_map(table, title)),
-            None => {}
+    for (title, table) in distances::tables(&checkup.machine) {
+        match table.nodes().len() {
+            ..2 => {}
+            2..=MAX_CELLS => out.heat_map(distances::map(table, title)),
+            _ => distance_areas(table, title, out),
         }
     }
     let Some(matrix) = checkup.probe.get() else {
@@ -60,43 +51,6 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     }
 }
 
-fn in_distance(heat: f64) -> String {
-    format!("distance {heat:.0}")
-}
-
-fn distance_map(table: &Distances, title: &str) -> HeatMap {
-    let cells = table.nodes().iter().map(|&from| {
-        let row = table.row(from);
-        row.map(|(_, distance)| distance.map(distance_cell))
-            .collect()
-    });
-    HeatMap {
-        title: title.to_owned(),
-        remark: remark(table),
-        row_heads: vec!["node".to_owned()],
-        column_head: String::new(),
-        rows: HeatMap::names(table.nodes()),
-        columns: table.nodes().iter().map(ToString::to_string).collect(),
-        cells: cells.collect(),
-        scale: Scale::DISTANCES,
-        scale_of: "",
-        legend: Scale::DISTANCES.legend(in_distance),
-    }
-}
-
-fn distance_cell(distance: Distance) -> HeatCell {
-    let (heat, about) = match distance {
-        Distance::UNREACHABLE => (f64::NAN, "cannot be reached"),
-        _ => (distance.0.into(), ""),
-    };
-    HeatCell {
-        heat,
-        value: distance.to_string(),
-        about: about.to_owned(),
-        ..HeatCell::default()
-    }
-}
-
 /// A map without figures, and the figures below it by distance.
 fn distance_areas(table: &Distances, title: &str, out: &mut Document) {
     let mut pairs: BTreeMap<Distance, usize> = BTreeMap::new();
@@ -109,7 +63,7 @@ fn distance_areas(table: &Distances, title: &str, out: &mut Document) {
     );
     out.picture(html! {
         figure {
-            figcaption { b { (title) } " " (remark(table)) }
+            figcaption { b { (title) } " " (distances::remark(table)) }
             (areas(table, title, &about))
         }
     });
@@ -118,24 +72,21 @@ fn distance_areas(table: &Distances, title: &str, out: &mut Document) {
         _ => String::new(),
     };
     let shown = || pairs.iter().take(MAX_CLASSES);
-    let cell = |(distance, pairs): (&Distance, &usize)| {
+    let cell = |(&distance, pairs): (&Distance, &usize)| {
         let value = pairs.to_string();
         vec![Some(HeatCell {
             value,
-            ..distance_cell(*distance)
+            ..distances::cell(distance)
         })]
     };
     out.heat_map(HeatMap {
         title: format!("{title}: pairs of nodes"),
         remark,
         row_heads: vec!["distance".to_owned()],
-        column_head: String::new(),
         rows: HeatMap::names(shown().map(|(distance, _)| distance)),
         columns: vec!["pairs".to_owned()],
         cells: shown().map(cell).collect(),
-        scale: Scale::DISTANCES,
-        scale_of: "",
-        legend: Scale::DISTANCES.legend(in_distance),
+        ..HeatMap::of(Scale::DISTANCES, distances::in_distance)
     });
 }
 
@@ -169,7 +120,7 @@ fn latency_map(matrix: &LatencyMatrix) -> HeatMap {
         matrix.pairs.iter().map(node).collect()
     };
     let (cpus, memory) = (nodes(|pair| pair.cpu_node), nodes(|pair| pair.memory_node));
-    if memory.len() > MOST_CELLS {
+    if memory.len() > MAX_CELLS {
         return latency_classes(matrix);
     }
     let pairs: BTreeMap<_, _> = matrix
@@ -191,29 +142,21 @@ fn latency_map(matrix: &LatencyMatrix) -> HeatMap {
 
 /// The map of latencies without its figures.
 fn empty_map(matrix: &LatencyMatrix) -> HeatMap {
-    let scale = latency::scale(matrix);
     HeatMap {
         title: "Latency".to_owned(),
         remark: format!("ns a load, {}", latency::label(matrix)),
-        row_heads: Vec::new(),
-        column_head: String::new(),
-        rows: Vec::new(),
-        columns: Vec::new(),
-        cells: Vec::new(),
-        scale,
-        scale_of: "",
-        legend: scale.legend(|latency| format!("{} ns", nanoseconds(latency))),
+        ..HeatMap::of(latency::scale(matrix), |latency| {
+            format!("{} ns", nanoseconds(latency))
+        })
     }
 }
 
 fn latency_cell(pair: &LatencyPair, with_spread: bool) -> HeatCell {
     let (low, high) = (nanoseconds(pair.low_ns), nanoseconds(pair.high_ns));
     HeatCell {
-        heat: pair.median_ns,
-        value: nanoseconds(pair.median_ns),
-        spread: String::new(),
         about: format!("{low} to {high} ns, CPU {}", pair.cpu),
         interval: with_spread.then_some((low, high)),
+        ..HeatCell::of(pair.median_ns, nanoseconds(pair.median_ns))
     }
 }
 
@@ -224,25 +167,15 @@ fn latency_classes(matrix: &LatencyMatrix) -> HeatMap {
         let medians = classes.entry(pair.distance).or_default();
         medians.push(pair.median_ns);
     }
-    let figure = |ns: f64| {
-        Some(HeatCell {
-            heat: ns,
-            value: nanoseconds(ns),
-            ..HeatCell::default()
-        })
-    };
+    let figure = |ns: f64| Some(HeatCell::of(ns, nanoseconds(ns)));
     let row = |medians: &Vec<f64>| {
-        let pairs = HeatCell {
-            heat: f64::NAN,
-            value: medians.len().to_string(),
-            ..HeatCell::default()
-        };
+        let pairs = HeatCell::of(f64::NAN, medians.len());
         let mean = medians.iter().sum::<f64>() / medians.len() as f64;
         let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
         let most = medians.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         vec![Some(pairs), figure(least), figure(mean), figure(most)]
     };
-    let name = |distance: &Option<Distance>| distance.map_or("–".to_owned(), |it| it.to_string());
+    let name = |distance: &Option<Distance>| or(*distance, "–");
     let shown = || classes.iter().take(MAX_CLASSES);
     HeatMap {
         row_heads: vec!["distance".to_owned()],

@@ -6,7 +6,7 @@ use super::super::{Axis, Block, Chart, HOTTEST, Head, HeatCell, HeatMap, Plot, T
 use super::plot::{self, STRIP_HEIGHT, TICKS_HEIGHT, WHOLE_PLOT_HEIGHT, Y_LABELS};
 use super::spread_over_scale;
 use crate::style::Role;
-use crate::topo::{SVG_THEME, at, ink, text};
+use crate::topo::{SVG_THEME, at, text};
 use crate::wrapping::{clean, wrap};
 
 /// Width of the picture in its own units.
@@ -18,18 +18,21 @@ const MIN_LABEL: i32 = 40;
 /// Letters of the notes that fit into a line: 11 units high, about 0.52 of that wide.
 const NOTE_COLUMNS: usize = ((WIDTH - 2 * MARGIN) as f64 / (11.0 * 0.52)) as usize;
 
+/// Steps from which on a figure is written in the ink for hot cells.
+const HOT: u8 = 7;
+
 /// Something drawn, and its size.
-struct Drawn {
-    markup: Markup,
+pub(crate) struct Drawn {
+    pub(crate) markup: Markup,
     width: i32,
-    height: i32,
+    pub(crate) height: i32,
 }
 
 /// The picture: legible on light and dark, all foreign text escaped, nothing fetched or run.
 pub(in super::super) fn whole(head: &Head, blocks: &[Block]) -> String {
     let inner = WIDTH - 2 * MARGIN;
     let drawn = blocks.iter().filter_map(|block| match block {
-        Block::HeatMap(map) => Some(draw(map, inner)),
+        Block::HeatMap(map) => Some(heat_map(map, inner)),
         Block::Chart(chart) => Some(draw_chart(chart, inner)),
         _ => None,
     });
@@ -85,7 +88,8 @@ fn rows(all: Vec<Drawn>, inner: i32) -> Vec<Vec<Drawn>> {
     rows
 }
 
-fn draw(map: &HeatMap, inner: i32) -> Drawn {
+/// A heat map below its title, at most so wide.
+pub(crate) fn heat_map(map: &HeatMap, inner: i32) -> Drawn {
     let longest = map
         .rows
         .iter()
@@ -142,21 +146,26 @@ fn cell(
         return html! { rect class="hole" x=(x) y=(y) width=(width - 1) height=(height - 1) {} };
     };
     let step = map.scale.step(figure.heat);
-    let class = ink(Some(step));
+    let (ground, class) = match step {
+        _ if !figure.heat.is_finite() => ("hole".to_owned(), "middle"),
+        HOT.. => (format!("h{step}"), "middle hot"),
+        _ => (format!("h{step}"), "middle cool"),
+    };
+    let has_room = figure.value.chars().count() as i32 * size * 6 / 10 <= width;
     let (middle, two_lines) = (x + width / 2, height >= 30 && !figure.spread.is_empty());
     let baseline = y + (height + size * 7 / 10) / 2 - if two_lines { 6 } else { 0 };
     html! {
         g {
-            title { (clean(&figure.about)) }
-            rect class={ "h" (step) } x=(x) y=(y) width=(width - 1) height=(height - 1) {}
-            @if width >= 22 { text class=(class) x=(middle) y=(baseline) font-size=(size) { (figure.value) } }
+            @if !figure.about.is_empty() { title { (clean(&figure.about)) } }
+            rect class=(ground) x=(x) y=(y) width=(width - 1) height=(height - 1) {}
+            @if has_room { text class=(class) x=(middle) y=(baseline) font-size=(size) { (figure.value) } }
             @if two_lines { text class=(class) x=(middle) y=(baseline + 12) font-size="9" { (figure.spread.trim()) } }
         }
     }
 }
 
 /// The steps with the figures they stand for; nothing where all figures are the same.
-fn legend(map: &HeatMap, label: i32, y: i32) -> Markup {
+pub(crate) fn legend(map: &HeatMap, label: i32, y: i32) -> Markup {
     let Some(spacing) = map.scale.spacing() else {
         return html! {};
     };

@@ -4,6 +4,7 @@ use super::super::{Block, Head, Table, Text};
 use super::text_chart;
 use super::text_table;
 use crate::style::{Role, Style};
+use crate::wrapping::columns;
 
 /// The whole document, without an empty line at its start.
 pub(in super::super) fn whole(head: &Head, blocks: &[Block], style: &Style) -> String {
@@ -35,9 +36,7 @@ fn write(out: &mut String, blocks: &[Block], style: &Style) {
                 out.push_str(&heading(style, &chart.title, ""));
                 out.push_str(&text_chart::chart(chart, style));
             }
-            Block::Command(command) => {
-                out.push_str(&format!("  {}\n", style.paint(Role::Subject, command)));
-            }
+            Block::Command(it) => command(out, it, style),
             Block::Details(details) => {
                 out.push_str(&paragraph(style, 2, &Text::default(), &details.summary));
                 write(out, &details.blocks, style);
@@ -49,8 +48,36 @@ fn write(out: &mut String, blocks: &[Block], style: &Style) {
     }
 }
 
+/// A command in lines that can be pasted: broken between words with a backslash, never within quotation marks. A word
+/// that is longer than a line stays whole, since a broken one would be another command.
+fn command(out: &mut String, command: &str, style: &Style) {
+    let room = style.columns().saturating_sub(8);
+    let mut is_quoted = false;
+    let words = command.split(|c| {
+        is_quoted ^= c == '\'';
+        c == ' ' && !is_quoted
+    });
+    let mut lines: Vec<String> = Vec::new();
+    for word in words.filter(|word| !word.is_empty()) {
+        match lines.last_mut() {
+            Some(line) if columns(line) + 1 + columns(word) <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(line) => {
+                line.push_str(" \\");
+                lines.push(format!("  {word}"));
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    for line in lines {
+        out.push_str(&format!("    {}\n", style.paint(Role::Subject, &line)));
+    }
+}
+
 /// A table with its footnotes.
-pub(in super::super) fn table(table: &Table, style: &Style) -> String {
+fn table(table: &Table, style: &Style) -> String {
     let mut out = text_table::table(table, style);
     for (number, note) in (1..).zip(&table.footnotes) {
         let mark = Text::new(Role::Dim, format!("[{number}] "));
@@ -60,7 +87,7 @@ pub(in super::super) fn table(table: &Table, style: &Style) -> String {
 }
 
 /// A title behind an empty line, with a remark.
-pub(crate) fn heading(style: &Style, title: impl Into<Text>, remark: impl Into<Text>) -> String {
+fn heading(style: &Style, title: impl Into<Text>, remark: impl Into<Text>) -> String {
     let (title, remark): (Text, Text) = (title.into(), remark.into());
     let gap = if remark.is_empty() { "" } else { "  " };
     let label = Text::new(Role::Heading, title.plain() + gap);
@@ -70,7 +97,7 @@ pub(crate) fn heading(style: &Style, title: impl Into<Text>, remark: impl Into<T
 
 /// Text wrapped below itself: the label before the first line, as many spaces before the others. A label that takes more than
 /// half of the width is on lines of its own.
-pub(crate) fn paragraph(style: &Style, indent: usize, label: &Text, text: &Text) -> String {
+pub(super) fn paragraph(style: &Style, indent: usize, label: &Text, text: &Text) -> String {
     let mut out = String::new();
     let mut line = |indent: usize, parts: &[&Text]| {
         let parts = parts.iter().map(|part| paint(part, style));

@@ -57,7 +57,7 @@ fn rows(
     let mut table = Table::new(&heads);
     for (names, drawing) in lines {
         let names = names.iter().map(|name| Text::new(Role::Heading, name));
-        table.row(names.chain([drawing]).collect());
+        table.row(names.chain([drawing]));
     }
     text_table::table(&table, style)
 }

@@ -156,7 +156,7 @@ pub(super) fn heat_map(map: &HeatMap, style: &Style) -> String {
         let mut block = Table::new(&columns);
         for (names, cells) in map.rows.iter().zip(&cells) {
             let names = names.iter().map(|name| Text::new(Role::Heading, name));
-            block.row(names.chain(cells[start..end].iter().cloned()).collect());
+            block.row(names.chain(cells[start..end].iter().cloned()));
         }
         out.push_str(&table(&block, style));
         start = end;
@@ -166,10 +166,15 @@ pub(super) fn heat_map(map: &HeatMap, style: &Style) -> String {
 
 fn heat_cell(map: &HeatMap, cell: Option<&HeatCell>) -> Text {
     match cell {
-        None => Text::new(Role::Dim, "-"),
-        Some(cell) => Text::new(
-            map.scale.role(cell.heat),
-            format!("{}{}", cell.value, cell.spread),
-        ),
+        None => Role::Dim.text("-"),
+        Some(cell) => {
+            let is_known = cell.heat.is_finite();
+            let role = if is_known {
+                map.scale.role(cell.heat)
+            } else {
+                Role::Plain
+            };
+            role.text(format!("{}{}", cell.value, cell.spread))
+        }
     }
 }

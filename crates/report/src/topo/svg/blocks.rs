@@ -17,9 +17,9 @@ use nearfar_machine::Distance;
 use crate::document::{HOTTEST, Scale};
 
 /// More nodes than this have no cell with a figure each.
-pub(crate) const MOST_CELLS: usize = 64;
+pub(crate) const MAX_CELLS: usize = 64;
 /// Most rectangles of a map: some 15 bytes each.
-const MOST_RECTANGLES: usize = 20_000;
+const MAX_RECTANGLES: usize = 20_000;
 /// The "step" of an unknown pair.
 const HOLE: u8 = HOTTEST + 1;
 
@@ -68,7 +68,7 @@ impl Blocks {
         loop {
             let coarse = self.coarse(nodes_a_cell);
             let rectangles = coarse.rectangles();
-            if rectangles.len() <= MOST_RECTANGLES {
+            if rectangles.len() <= MAX_RECTANGLES {
                 return Merged {
                     markup: paths(&rectangles, nodes_a_cell, self.side),
                     nodes_a_cell,

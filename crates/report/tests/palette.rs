@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::THEME;
+/// The colours of pictures and pages.
+const THEME: &str = include_str!("../src/topo/svg/theme.css");
 
 /// What text of ordinary size needs (success criterion 1.4.3).
 const TEXT: f64 = 4.5;
