@@ -8,9 +8,8 @@ use crate::verb;
 
 /// Shows what is far on a NUMA machine, puts it near and can undo that.
 ///
-/// Each verb that looks at a machine takes --source: by default it is the running system, but a snapshot of another
-/// server, hwloc's XML, pasted `numactl -H` text, a description file, a machine of the gallery or a synthetic string
-/// serve as well.
+/// Each verb that reads a machine takes --source: the running system by default, or a snapshot of another server,
+/// hwloc's XML, pasted `numactl -H` text, a description file, a machine of the gallery, a synthetic string.
 #[derive(Parser)]
 #[command(
     name = "nearfar",
@@ -39,8 +38,8 @@ pub struct Command {
     /// When to use colour; NO_COLOR is honoured.
     #[arg(long, value_enum, default_value_t = Colour::Auto, global = true, value_name = "WHEN")]
     pub color: Colour,
-    /// Say on standard error what is decided, written and refused; twice: details; three times: all that is read.
-    /// NEARFAR_LOG chooses by crate (docs/logging.md)
+    /// Log decisions, writes and refusals to standard error; -vv adds details, -vvv every file read. NEARFAR_LOG
+    /// sets the level for each crate (docs/logging.md)
     #[arg(long, short, action = ArgAction::Count, global = true)]
     pub verbose: u8,
 }

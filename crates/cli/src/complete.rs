@@ -23,22 +23,25 @@ use nearfar_runs::{Filter, Store};
 use crate::args::StoreArgs;
 
 type Candidates = Vec<CompletionCandidate>;
-/// An argument, and what is offered for it.
-type Offer = (&'static str, fn() -> Candidates);
+/// The verbs, by the start of their name; an argument; what is offered for it.
+type Offer = (&'static str, &'static str, fn() -> Candidates);
 
 /// By the name of an argument in the definitions, so that an argument of that name in a new verb has them, too.
 const OFFERS: &[Offer] = &[
-    ("rule", rules),
-    ("rules", rules),
-    ("devices", pci_devices),
-    ("not_devices", pci_devices),
-    ("near", near),
-    ("node", nodes),
-    ("from", nodes),
-    ("to", nodes),
-    ("subsystem", subsystems),
-    ("pid", processes),
-    ("series", series),
+    ("", "rule", rules),
+    ("", "rules", rules),
+    ("", "devices", pci_devices),
+    ("", "not_devices", pci_devices),
+    ("", "near", near),
+    ("", "node", nodes),
+    ("", "from", nodes),
+    ("", "to", nodes),
+    ("", "subsystem", subsystems),
+    ("", "pid", processes),
+    ("", "series", series),
+    (" nearfar runs", "run", stored_runs),
+    (" nearfar runs", "runs", stored_runs),
+    (" nearfar rollback", "change", change_sets),
 ];
 
 /// The definitions of all arguments, with what a shell offers for their values.
@@ -56,21 +59,18 @@ fn offering(command: Command, above: &str) -> Command {
 
 fn offered(arg: Arg, verb: &str) -> Arg {
     let id = arg.get_id().as_str().to_owned();
-    if let Some((_, candidates)) = OFFERS.iter().find(|(name, _)| *name == id) {
+    let is_for = |(verbs, name, _): &&Offer| *name == id && verb.starts_with(verbs);
+    if let Some((_, _, candidates)) = OFFERS.iter().find(is_for) {
         return arg.add(ArgValueCandidates::new(*candidates));
     }
-    match (id.as_str(), verb) {
-        ("run" | "runs", verb) if verb.starts_with(" nearfar runs") => {
-            arg.add(ArgValueCandidates::new(stored_runs))
-        }
-        ("run", " nearfar rollback") => arg.add(ArgValueCandidates::new(made_runs)),
-        ("source" | "machine", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| {
+    match id.as_str() {
+        "source" | "machine" => arg.add(ArgValueCompleter::new(|typed: &OsStr| {
             or_file(typed, machines())
         })),
-        ("kernel", _) => arg.add(ArgValueCompleter::new(|typed: &OsStr| {
+        "kernel" => arg.add(ArgValueCompleter::new(|typed: &OsStr| {
             or_file(typed, kernels())
         })),
-        ("cgroup", _) => arg.add(ArgValueCompleter::new(
+        "cgroup" => arg.add(ArgValueCompleter::new(
             PathCompleter::dir().current_dir("/sys/fs/cgroup"),
         )),
         _ => arg,
@@ -169,7 +169,7 @@ fn stored_runs() -> Candidates {
 }
 
 /// The runs of apply on the running system.
-fn made_runs() -> Candidates {
+fn change_sets() -> Candidates {
     let runs = nearfar_apply::history(&Target::live(None)).unwrap_or_default();
     let help = |run: &nearfar_apply::ChangeSet| format!("{} changes", run.changes.len());
     runs.iter()
@@ -244,4 +244,29 @@ fn names_in(directory: &str) -> Vec<OsString> {
         .collect();
     names.sort();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has_argument(command: &Command, above: &str, verbs: &str, name: &str) -> bool {
+        let path = format!("{above} {}", command.get_name());
+        let mut arguments = command.get_arguments();
+        path.starts_with(verbs) && arguments.any(|arg| arg.get_id() == name)
+            || command
+                .get_subcommands()
+                .any(|below| has_argument(below, &path, verbs, name))
+    }
+
+    #[test]
+    fn every_offer_is_for_an_argument_that_exists() {
+        let command = crate::command::Command::command();
+        for (verbs, name, _) in OFFERS {
+            assert!(
+                has_argument(&command, "", verbs, name),
+                "{verbs:?} has no argument {name:?}"
+            );
+        }
+    }
 }

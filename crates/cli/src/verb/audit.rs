@@ -8,7 +8,7 @@ use crate::args::{Colour, Format, FormatArgs, SourceArgs, TaskArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Say what is far on the machine, with evidence, what it costs, and the change that would fix it
+/// Report what is on a remote node, with evidence, what it costs, and the change that fixes it
 ///
 /// A rule that could not be checked says why; docs/audit.md explains each rule.
 #[derive(Args)]
@@ -23,7 +23,7 @@ pub struct Audit {
     tasks: TaskArgs,
     #[command(flatten)]
     format: FormatArgs,
-    /// Exit with code 1 when there is a finding of this severity or a higher one
+    /// Exit with 1 when there is a finding of this severity or a higher one
     #[arg(long, value_enum, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
 }
@@ -36,7 +36,7 @@ enum FailOn {
     Notice,
     /// Costs whenever the device or task is used
     Warning,
-    /// The configuration cannot work as meant
+    /// The configuration cannot work as intended
     Critical,
 }
 

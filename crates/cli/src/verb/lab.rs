@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use crate::args::{Colour, FormatArgs};
 use crate::failure::Outcome;
 
-/// NUMA machines in software: boot a described machine as a guest and run commands in it
+/// Boot a described NUMA machine as a guest and run commands in it
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar lab run --machine kunpeng --scale cpus=2,memory=512M -- nearfar topo\n  \

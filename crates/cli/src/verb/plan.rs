@@ -57,15 +57,15 @@ pub struct ChoiceArgs {
     /// Change only what belongs to this device: a PCI address, eth0, vda, nvme0 (may be repeated)
     #[arg(long = "device", value_name = "DEVICE")]
     devices: Vec<String>,
-    /// Leave what belongs to this device alone (may be repeated)
+    /// Do not change what belongs to this device (may be repeated)
     #[arg(long = "not-device", value_name = "DEVICE")]
     not_devices: Vec<String>,
     /// Also override the node of devices that the kernel puts on none: the last resort. It taints the kernel, and the
     /// driver has to be bound again, which stops the device for a moment
     #[arg(long)]
     override_device_node: bool,
-    /// Set this I/O policy on NVMe subsystems that the audit finds fault with: numa, round-robin or queue-depth.
-    /// None is best for every load; measure
+    /// Set this I/O policy on NVMe subsystems that have an audit finding: numa, round-robin or queue-depth.
+    /// No policy is best for every load: measure
     #[arg(long, value_name = "POLICY", value_parser = ["numa", "round-robin", "queue-depth"])]
     iopolicy: Option<String>,
 }

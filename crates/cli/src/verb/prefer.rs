@@ -23,7 +23,7 @@ use crate::args::{Colour, Format, FormatArgs};
 use crate::failure::{Failure, Outcome};
 use crate::{output, signals};
 
-/// Run or adopt tasks with a preferred node, on any kernel
+/// Give tasks a preferred node, on any kernel
 ///
 /// The tasks, their threads and the processes they make run on the node's CPUs whenever one of them can take them, elsewhere
 /// while the node is full, and come back when it is not. Memory policy is left alone unless --memory asks for something.
@@ -55,7 +55,7 @@ pub struct Prefer {
     /// Stop after this many seconds
     #[arg(long, value_name = "N", conflicts_with = "command")]
     seconds: Option<f64>,
-    /// What becomes of memory
+    /// Where the memory of the tasks is
     #[arg(long, value_enum, value_name = "WHAT")]
     memory: Option<MemoryArg>,
     #[command(flatten)]
@@ -81,7 +81,7 @@ enum MemoryArg {
     Preferred,
     /// Allocated on the node only (only for COMMAND)
     Bind,
-    /// Moved to the node whenever the task comes home
+    /// Moved to the node when the task runs there again
     Follow,
 }
 

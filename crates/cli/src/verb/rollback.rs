@@ -22,7 +22,7 @@ pub struct Rollback {
     /// The change set to undo, as `nearfar history` lists them [default: the last one that is not undone]
     #[arg(long, value_name = "RUN")]
     change: Option<u64>,
-    /// Also overwrite values that somebody else changed since, and those of interrupts whose handlers have other names
+    /// Also overwrite values that were changed since, and those of interrupts whose handlers have other names
     /// now. What is another device's is never written
     #[arg(long)]
     force: bool,

@@ -97,7 +97,6 @@ impl Spread {
         }
     }
 
-    /// Reads, spreads, prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let machine = self.source.read(Want::placement())?;
         self.check_allowed(&machine)?;

@@ -15,7 +15,7 @@ use crate::output;
     after_long_help = "Examples:\n  nearfar lab doctor\n  nearfar lab doctor --fail-on missing"
 )]
 pub struct Doctor {
-    /// Exit with code 1 when a part is in this state or a worse one
+    /// Exit with 1 when a part is in this state or a worse one
     #[arg(long, value_enum, value_name = "STATE")]
     fail_on: Option<FailOn>,
     #[command(flatten)]

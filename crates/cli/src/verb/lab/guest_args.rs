@@ -32,7 +32,7 @@ pub struct GuestArgs {
     /// that the machine names, or else the newest cached one]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<String>,
-    /// Words for the guest kernel's command line (may be repeated)
+    /// Parameters for the guest kernel's command line (may be repeated)
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     append: Vec<String>,
     /// Make far memory slow: auto, off, or delays such as near=400,far=800 (docs/delays.md)
@@ -53,10 +53,10 @@ pub struct GuestArgs {
     /// Boot, instead of starting from a guest of the same design that was saved after its boot
     #[arg(long)]
     cold: bool,
-    /// Give up when the guest is not up after so many seconds
+    /// Fail when the guest is not up after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     boot_timeout: u64,
-    /// End the guest when the command has not ended after so many seconds [default: never]
+    /// End the guest when the command runs longer than this many seconds [default: never]
     #[arg(long, value_name = "SECONDS")]
     command_timeout: Option<u64>,
 }
@@ -73,7 +73,7 @@ enum Accel {
 }
 
 impl GuestArgs {
-    /// The same guest with one thing set otherwise, as `ab` writes it: `kernel=6.1`.
+    /// The same guest with one thing changed, as `ab` writes it: `kernel=6.1`.
     pub fn with(mut self, key: &str, value: &str) -> Result<Self, String> {
         fn text(error: impl std::fmt::Display) -> String {
             error.to_string()

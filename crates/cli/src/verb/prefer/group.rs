@@ -32,7 +32,7 @@ pub struct GroupArgs {
 /// `--through`.
 #[derive(Clone, Copy, ValueEnum)]
 enum ThroughArg {
-    /// Its cpuset, as one; one that was empty is left with all CPUs
+    /// Its cpuset; an empty one is left with all CPUs
     Cpuset,
     /// The affinities of its threads, one by one
     Threads,

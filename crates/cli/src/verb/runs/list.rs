@@ -28,7 +28,7 @@ pub struct List {
     /// Only runs begun since: a day (2026-11-21, in UTC), or a time ago (90m, 12h, 7d, 2w)
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<f64>,
-    /// At most so many, the newest
+    /// List at most this many, the newest
     #[arg(long, value_name = "N")]
     limit: Option<u32>,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
 use crate::failure::Outcome;
 use crate::output;
 
-/// Remove stored runs with their samples; says what it removed, and asks for nothing
+/// Remove stored runs and their samples, without confirmation; prints what it removed
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  nearfar runs rm 12\n  nearfar runs rm 11 12")]
 pub struct Rm {

@@ -13,7 +13,7 @@ use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
 use crate::failure::Outcome;
 use crate::output;
 
-/// Show a stored run: where and how it was made, and what its samples say cell by cell
+/// Show a stored run: its machine and parameters, and the result of each cell
 #[derive(Args)]
 #[command(
     after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --html run-12.html\n  nearfar runs show 12 --format json"

@@ -117,7 +117,7 @@ impl Meanwhile {
 }
 
 impl Running {
-    /// After a while of patience, once.
+    /// Once, after a delay.
     fn ask_to_end(&mut self) {
         let now = Instant::now();
         match self.asked_to_end {
