@@ -26,6 +26,8 @@ pub(crate) const DECLARATION: Declaration = Declaration {
     )],
 };
 
+const NODES: &str = "/sys/devices/system/node/node[0-9]*";
+
 pub(crate) struct Mock {
     factors: Vec<Factor>,
     slow_ms: u32,
@@ -43,7 +45,7 @@ impl Mock {
 }
 
 impl Experiment for Mock {
-    /// Latency in microseconds, and the server's answer.
+    /// Latency in microseconds, and how many nodes the server sees.
     type Sample = (f64, i64);
 
     fn name(&self) -> &str {
@@ -60,7 +62,7 @@ impl Experiment for Mock {
 
     fn metrics(&self) -> Vec<Metric> {
         let latency = Metric::real("latency_us", "us", Better::Lower).primary();
-        vec![latency, Metric::integer("answers", "", Better::Higher)]
+        vec![latency, Metric::integer("nodes", "", Better::Higher)]
     }
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
@@ -70,9 +72,9 @@ impl Experiment for Mock {
     }
 
     fn setup(&mut self, resources: &mut Resources) -> Result<(), BoxError> {
-        let mut echo = Command::new("sh");
-        echo.args(["-c", "while read line; do echo $line; done"]);
-        self.server = Some(resources.start_with_pipes(echo)?);
+        let mut count = Command::new("sh");
+        count.args(["-c", "while read files; do set -- $files; echo $#; done"]);
+        self.server = Some(resources.start_with_pipes(count)?);
         Ok(())
     }
 
@@ -82,7 +84,7 @@ impl Experiment for Mock {
     }
 
     fn run(&mut self, cell: &Cell, _: &AtomicBool) -> Result<Self::Sample, BoxError> {
-        let answer = self.server.as_mut().ok_or("no server")?.ask("3")?;
+        let answer = self.server.as_mut().ok_or("no server")?.ask(NODES)?;
         match cell.text("speed").as_str() {
             "failing" => return Err("this cell always fails".into()),
             "slow" => sleep(Duration::from_millis(self.slow_ms.into())),
@@ -91,8 +93,8 @@ impl Experiment for Mock {
         Ok((1e3 * f64::from(self.slow_ms), answer.parse()?))
     }
 
-    fn values(&(latency, answers): &Self::Sample) -> Values {
-        let values = [("latency_us", latency.into()), ("answers", answers.into())];
+    fn values(&(latency, nodes): &Self::Sample) -> Values {
+        let values = [("latency_us", latency.into()), ("nodes", nodes.into())];
         values.map(|(name, value)| (name.to_owned(), value)).into()
     }
 }

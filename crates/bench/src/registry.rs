@@ -4,13 +4,17 @@
 //!  EXPERIMENTS ─► Entry {declaration, make} ─► cli: a verb, --help, --factor NAME=LEVELS, own arguments
 //!                                  │
 //!                  Arguments ──────┴─► Experiment ─► nearfar_experiment::carry_out ─► store
+//!                                       └─ with --guest: OnTargets, which takes each sample with the same verb in a guest
 //! ```
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_experiment::{
-    Ended, Experiment, ExperimentError, Factor, Level, Options, RunId, carry_out,
+    Cell, Ended, Experiment, ExperimentError, Factor, Level, OnTargets, Options, RunId, Targets,
+    carry_out,
 };
 use nearfar_machine::Machine;
 use nearfar_runs::Store;
@@ -30,6 +34,9 @@ pub struct Entry {
     /// Carries it out.
     pub carry_out: fn(Request<'_>) -> Result<Done, RunError>,
 }
+
+/// The hidden option of every experiment's verb that takes one sample and prints it as JSON, without storing it.
+pub const ONE_SAMPLE: &str = "--one-sample";
 
 /// What an experiment says of itself.
 pub struct Declaration {
@@ -92,6 +99,7 @@ impl Argument {
 }
 
 /// What was asked for: the levels of each declared factor, and the value of each declared argument.
+#[derive(Clone)]
 pub struct Arguments {
     factors: Vec<Factor>,
     values: BTreeMap<&'static str, String>,
@@ -179,6 +187,16 @@ impl Arguments {
         self.factors.clone()
     }
 
+    /// The arguments of `nearfar` that take and print one sample of this cell.
+    fn of_one_sample(&self, experiment: &str, cell: &Cell) -> Vec<OsString> {
+        let verb = ["bench", experiment, ONE_SAMPLE].map(str::to_owned);
+        let factor = |(name, level): (&str, &Level)| format!("--factor={name}={level}");
+        let value = |(name, value): (&&str, &String)| format!("--{name}={value}");
+        let words = verb.into_iter().chain(cell.levels().map(factor));
+        let words = words.chain(self.values.iter().map(value));
+        words.map(OsString::from).collect()
+    }
+
     /// The value of a declared argument.
     ///
     /// # Errors
@@ -208,6 +226,8 @@ pub struct Request<'a> {
     pub machine: &'a Machine,
     /// Ends it when set.
     pub cancel: &'a AtomicBool,
+    /// The machines that take the samples, and the path of `nearfar` there; `None` for this one.
+    pub targets: Option<(Targets, PathBuf)>,
 }
 
 /// A run that was carried out.
@@ -232,10 +252,23 @@ pub enum RunError {
 impl Request<'_> {
     /// Makes the experiment and carries it out.
     fn carry_out<E: Experiment>(
-        self,
+        mut self,
         make: impl FnOnce(&Arguments) -> Result<E, ArgumentError>,
     ) -> Result<Done, RunError> {
-        let mut experiment = make(&self.arguments)?;
+        let experiment = make(&self.arguments)?;
+        let Some((targets, program)) = self.targets.take() else {
+            return self.done(experiment);
+        };
+        let (arguments, name) = (self.arguments.clone(), experiment.name().to_owned());
+        let command = move |cell: &Cell| {
+            let mut words = arguments.of_one_sample(&name, cell);
+            words.insert(0, program.clone().into());
+            words
+        };
+        self.done(OnTargets::new(experiment, targets, command))
+    }
+
+    fn done<E: Experiment>(self, mut experiment: E) -> Result<Done, RunError> {
         let (store, machine, cancel) = (self.store, self.machine, self.cancel);
         let outcome = carry_out(&mut experiment, self.options, store, machine, cancel)?;
         Ok(Done {

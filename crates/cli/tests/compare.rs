@@ -124,6 +124,7 @@ fn fill(store: &mut Store, made: &Made) {
         machine: &machine,
         fingerprint: "f",
         host: &host,
+        targets: &[],
     };
     let run = store.begin(&begun).unwrap();
     let mut random = Rng::with_seed(made.seed);

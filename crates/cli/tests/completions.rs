@@ -155,6 +155,7 @@ fn stored_runs_are_offered() {
         machine: &machine,
         fingerprint: "f",
         host: &Host::here(),
+        targets: &[],
     });
     store.finish(begun.unwrap(), &Ending::Complete).unwrap();
     drop(store);

@@ -86,6 +86,7 @@ fn fill(store: &mut Store, label: &str) {
         machine: &machine,
         fingerprint: "f",
         host: &Host::here(),
+        targets: &[],
     });
     let run = run.unwrap();
     for (number, memory) in ["0", "F", "F", "0"].into_iter().enumerate() {

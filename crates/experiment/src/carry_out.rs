@@ -204,12 +204,14 @@ fn begin<E: Experiment>(
     let (host, parameters) = (Host::here(), experiment.parameters());
     let metrics = experiment.metrics();
     let fingerprint = fingerprint(machine, &host);
+    let targets = experiment.targets();
     let same = resume::Same {
         experiment: experiment.name(),
         parameters: &parameters,
         plan: &plan,
         metrics: &metrics,
         fingerprint: &fingerprint,
+        targets: &targets,
         label: options.label.as_deref(),
         seed: options.seed,
     };
@@ -248,6 +250,7 @@ fn begin<E: Experiment>(
         machine,
         fingerprint: &fingerprint,
         host: &host,
+        targets: &targets,
     })?;
     Ok(BegunRun {
         run,

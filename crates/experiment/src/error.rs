@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nearfar_runs::{RunId, StoreError};
+use nearfar_runs::{Cell, RunId, StoreError};
 
 use crate::experiment::BoxError;
 
@@ -93,4 +93,12 @@ pub enum ExperimentError {
         #[source]
         error: BoxError,
     },
+}
+
+/// A target by the levels of its cells.
+pub(crate) fn named(levels: &Cell) -> String {
+    match levels.to_string() {
+        text if text.is_empty() => "all cells".to_owned(),
+        text => text,
+    }
 }

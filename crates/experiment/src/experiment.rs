@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_placement::change::Change;
-use nearfar_runs::{Cell, Factor, Metric, Values};
+use nearfar_runs::{Cell, Factor, Metric, RunTarget, Values};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -38,6 +38,11 @@ pub trait Experiment {
     /// The combinations that are measured, in the order of tables: all of them unless some make no sense.
     fn cells(&self) -> Vec<Cell> {
         Cell::all(&self.factors())
+    }
+
+    /// The machines that run the commands of its cells, where that is not this one. A run is continued only on equal ones.
+    fn targets(&self) -> Vec<RunTarget> {
+        Vec::new()
     }
 
     /// The order of the cells within a round.

@@ -37,10 +37,10 @@ pub use nearfar_lease::Process;
 pub use nearfar_placement::change::Change;
 pub use nearfar_runs::{
     Better, Cell, CellSummary, Factor, Histogram, Level, Metric, MetricKind, MetricValue, RunId,
-    Values,
+    RunTarget, Values,
 };
 pub use outcome::{Ended, Outcome, Sampled};
 pub use recording::{Recording, stored_result};
 pub use resources::Resources;
 pub use settings::{Leased, Settings};
-pub use target::{Target, TargetError, TargetOutput, Targets};
+pub use target::{OnTargets, Target, TargetError, TargetOutput, Targets, TookOnTarget};

@@ -77,6 +77,7 @@ impl Recording {
             machine,
             fingerprint: &fingerprint(machine, &host),
             host: &host,
+            targets: &[],
         };
         store.add_complete(&new, &self.samples)
     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_runs::{Cell, Detail, Filter, Metric, Run, RunId, RunState, Sample, Store};
+use nearfar_runs::{Cell, Detail, Filter, Metric, Run, RunId, RunState, RunTarget, Sample, Store};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::ExperimentError;
+use crate::error::{ExperimentError, named};
 use crate::outcome::Sampled;
 use crate::sampler::Slot;
 
@@ -17,6 +17,7 @@ pub(crate) struct Same<'a> {
     pub plan: &'a [Cell],
     pub metrics: &'a [Metric],
     pub fingerprint: &'a str,
+    pub targets: &'a [RunTarget],
     pub label: Option<&'a str>,
     /// Where the user wants a certain one.
     pub seed: Option<u64>,
@@ -57,7 +58,26 @@ impl Same<'_> {
                 )
             })
         };
-        found.map(|(what, _)| what.to_owned()).or_else(metrics)
+        let found = found.map(|(what, _)| what.to_owned());
+        self.other_target(detail).or(found).or_else(metrics)
+    }
+
+    /// A target that is another one than in the run, or that only one of both has.
+    fn other_target(&self, detail: &Detail) -> Option<String> {
+        let same = |target: &RunTarget, other: &RunTarget| {
+            target.levels == other.levels && target.fingerprint == other.fingerprint
+        };
+        let differs = |one: &[RunTarget], other: &[RunTarget]| {
+            let mut one = one.iter();
+            let differs = one.find(|target| !other.iter().any(|other| same(target, other)));
+            differs.map(|target| {
+                format!(
+                    "target of {} is another machine or kernel",
+                    named(&target.levels)
+                )
+            })
+        };
+        differs(self.targets, &detail.targets).or_else(|| differs(&detail.targets, self.targets))
     }
 }
 

@@ -1,37 +1,42 @@
-//! The machines that samples are taken on, where a factor needs more than one.
+//! Experiments on other machines than this one, such as guests of the lab.
 //!
 //! ```text
-//!  factor kernel_arguments: "", "numa=fake=4"
-//!                            │        │
-//!        Targets::open ──► guest    guest         both are up before the first sample
-//!                            ▲        ▲
-//!  round 1   cell B ─────────┼────────┘           the order is over all cells, so the targets take turns
-//!            cell A ─────────┘
+//!  factor append: none, numa=fake=4
+//!                   │        │
+//!  Targets::open ─► guest   guest      all are up before the first sample
+//!                   ▲        ▲
+//!  round 1  cell B ─┼────────┘         the order is over all cells, so the targets take turns
+//!           cell A ─┘
+//!           OnTargets::run: "nearfar bench NAME --one-sample --factor ..." on the target ─► sample as JSON
 //! ```
 //!
-//! An experiment holds its [`Targets`], asks [`Targets::of`] for that of a cell, and puts [`Targets::describe`] into its
-//! parameters: a run is continued only on equal machines, and each of them is in the stored run.
+//! Settings, setup and teardown of a sample take place on its target, by the command that takes the sample.
 
 use std::ffi::OsString;
+use std::sync::atomic::AtomicBool;
 
 use nearfar_machine::Machine;
-use nearfar_runs::{Cell, Factor, Host, Level};
-use serde_json::{Value, json};
+use nearfar_runs::{Cell, Factor, Host, Metric, RunTarget, Sample, Values};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use thiserror::Error;
 
-use crate::experiment::BoxError;
+use crate::error::named;
+use crate::experiment::{BoxError, Experiment};
 use crate::fingerprint::fingerprint;
+use crate::sampler::Order;
 
-/// A machine that runs commands: this one, a guest of the lab, another host.
+/// A machine that runs commands.
 pub trait Target {
-    /// What a source saw of it.
     fn machine(&self) -> &Machine;
+
+    fn host(&self) -> &Host;
 
     /// Runs a command without input to its end.
     ///
     /// # Errors
-    /// When it cannot be started, or the target is gone.
-    fn run(&mut self, command: &[OsString]) -> Result<TargetOutput, BoxError>;
+    /// When it cannot be started, when the target is gone, and once `cancel` is set.
+    fn run(&mut self, command: &[OsString], cancel: &AtomicBool) -> Result<TargetOutput, BoxError>;
 }
 
 /// What a command printed on a target, and how it ended.
@@ -39,101 +44,188 @@ pub trait Target {
 pub struct TargetOutput {
     /// 128 and the signal's number if a signal ended it.
     pub exit_code: i32,
-    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
     pub stderr: Vec<u8>,
 }
 
-/// A target that is not there.
 #[derive(Debug, Error)]
 pub enum TargetError {
-    /// It cannot be opened.
-    #[error("cannot open the target of {factor} {level}: {error}")]
+    #[error("cannot open the target of {}: {error}", named(.levels))]
     Open {
-        /// The factor that needs it.
-        factor: String,
-        /// Its level.
-        level: Level,
-        /// The reason.
+        levels: Cell,
         #[source]
         error: BoxError,
     },
-    /// A cell without a level that has a target.
-    #[error("no target for this cell: factor {factor} has no such level")]
-    Cell {
-        /// The factor that decides the target.
-        factor: String,
-    },
+    #[error("no target for the cell {cell}")]
+    Cell { cell: Cell },
+    #[error("the command on the target exited with code {exit_code}: {stderr}")]
+    Exit { exit_code: i32, stderr: String },
+    #[error("cannot read the sample that the target printed: {0}")]
+    Answer(#[source] serde_json::Error),
 }
 
-/// A target for each level of a factor.
-#[derive(Debug)]
-pub struct Targets<T> {
-    factor: String,
-    targets: Vec<(Level, T)>,
+/// A target for each combination of levels of some factors.
+pub struct Targets {
+    factors: Vec<Factor>,
+    targets: Vec<(Cell, Box<dyn Target>)>,
 }
 
-impl<T: Target> Targets<T> {
-    /// Opens the target of each level, in the order of the levels. Dropping closes them.
+impl Targets {
+    /// Opens the target of each combination, in the order of the levels. Dropping closes them. Without factors there is
+    /// one target, for all cells.
     ///
     /// # Errors
     /// [`TargetError::Open`] for the first that cannot be opened; those before it are closed.
     pub fn open(
-        factor: &Factor,
-        mut open: impl FnMut(&Level) -> Result<T, BoxError>,
+        factors: Vec<Factor>,
+        mut open: impl FnMut(&Cell) -> Result<Box<dyn Target>, BoxError>,
     ) -> Result<Self, TargetError> {
-        let opened = factor.levels.iter().map(|level| {
-            let target = open(level).map_err(|error| TargetError::Open {
-                factor: factor.name.clone(),
-                level: level.clone(),
-                error,
-            })?;
-            Ok((level.clone(), target))
+        let targets = Cell::all(&factors).into_iter().map(|levels| {
+            let target = open(&levels);
+            match target {
+                Ok(target) => Ok((levels, target)),
+                Err(error) => Err(TargetError::Open { levels, error }),
+            }
         });
-        Ok(Self {
-            factor: factor.name.clone(),
-            targets: opened.collect::<Result<_, TargetError>>()?,
-        })
+        let targets = targets.collect::<Result<_, _>>()?;
+        Ok(Self { factors, targets })
     }
 
     /// The target of a cell.
     ///
     /// # Errors
-    /// [`TargetError::Cell`] when the cell has not the factor, or a level that was not opened.
-    pub fn of(&mut self, cell: &Cell) -> Result<&mut T, TargetError> {
-        let level = cell.level(&self.factor);
-        self.targets
-            .iter_mut()
-            .find(|(of, _)| Some(of) == level)
-            .map(|(_, target)| target)
-            .ok_or_else(|| TargetError::Cell {
-                factor: self.factor.clone(),
-            })
+    /// [`TargetError::Cell`] when the cell does not have the factors, or a level that was not opened.
+    pub fn of(&mut self, cell: &Cell) -> Result<&mut dyn Target, TargetError> {
+        let is_of = |levels: &Cell| {
+            let mut levels = levels.levels();
+            levels.all(|(factor, level)| cell.level(factor) == Some(level))
+        };
+        match self.targets.iter_mut().find(|(levels, _)| is_of(levels)) {
+            Some((_, target)) => Ok(target.as_mut()),
+            None => Err(TargetError::Cell { cell: cell.clone() }),
+        }
     }
 
-    /// Level, fingerprint, kernel and emulation of each target, for the parameters of an experiment.
-    pub fn describe(&self) -> Value {
-        let one = |(level, target): &(Level, T)| {
-            let machine = target.machine();
-            let host = host_of(machine);
-            json!({
-                "level": level,
-                "fingerprint": fingerprint(machine, &host),
-                "kernel": host.kernel,
-                "emulation": machine.origin.emulation,
-            })
+    fn records(&self) -> Vec<RunTarget> {
+        let record = |(levels, target): &(Cell, Box<dyn Target>)| {
+            let (machine, host) = (target.machine(), target.host());
+            RunTarget {
+                levels: levels.clone(),
+                fingerprint: fingerprint(machine, host),
+                host: host.clone(),
+                emulation: machine.origin.emulation.clone(),
+                // A machine that came as JSON has some.
+                machine: serde_json::to_value(machine).unwrap_or_default(),
+            }
         };
-        json!({ "factor": self.factor, "targets": self.targets.iter().map(one).collect::<Vec<_>>() })
+        self.targets.iter().map(record).collect()
     }
 }
 
-/// The host of a machine, as far as its source names it.
-fn host_of(machine: &Machine) -> Host {
-    Host {
-        name: machine.origin.host.clone().unwrap_or_default(),
-        kernel: machine.origin.kernel.get().cloned().unwrap_or_default(),
-        kernel_version: String::new(),
-        kernel_command_line: String::new(),
+/// An experiment whose samples are taken on targets, with their factors in front of its own.
+pub struct OnTargets<E, C> {
+    experiment: E,
+    targets: Targets,
+    command: C,
+}
+
+impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> OnTargets<E, C> {
+    /// `command` takes one sample of a cell of the experiment and prints it as JSON of [`Sample`].
+    pub fn new(experiment: E, targets: Targets, command: C) -> Self {
+        Self {
+            experiment,
+            targets,
+            command,
+        }
     }
+}
+
+/// A sample that a target took.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TookOnTarget<S> {
+    sample: S,
+    /// All that the target knows of, in sentences.
+    warnings: Vec<String>,
+}
+
+impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C> {
+    type Sample = TookOnTarget<E::Sample>;
+
+    fn name(&self) -> &str {
+        self.experiment.name()
+    }
+
+    fn title(&self) -> String {
+        self.experiment.title()
+    }
+
+    fn parameters(&self) -> Value {
+        self.experiment.parameters()
+    }
+
+    fn factors(&self) -> Vec<Factor> {
+        [self.targets.factors.clone(), self.experiment.factors()].concat()
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let own = self.experiment.cells();
+        let on = |(levels, _): &(Cell, _)| {
+            let with = |cell: &Cell| join(cell.clone(), levels);
+            own.iter().map(with).collect::<Vec<_>>()
+        };
+        self.targets.targets.iter().flat_map(on).collect()
+    }
+
+    fn targets(&self) -> Vec<RunTarget> {
+        self.targets.records()
+    }
+
+    fn order(&self, seed: u64) -> Order {
+        self.experiment.order(seed)
+    }
+
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {
+        let is_own = |factor: &str| self.targets.factors.iter().all(|it| it.name != factor);
+        let own = cell.levels().filter(|(factor, _)| is_own(factor));
+        let own = own.fold(Cell::new(), |own, (factor, level)| {
+            own.with(factor, level.clone())
+        });
+        let command = (self.command)(&own);
+        let output = self.targets.of(cell)?.run(&command, cancel)?;
+        if output.exit_code != 0 {
+            let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            let exit_code = output.exit_code;
+            return Err(TargetError::Exit { exit_code, stderr }.into());
+        }
+        let taken: Sample = serde_json::from_slice(&output.stdout).map_err(TargetError::Answer)?;
+        match taken.failed {
+            Some(reason) => Err(reason.into()),
+            None => Ok(TookOnTarget {
+                sample: serde_json::from_value(taken.detail).map_err(TargetError::Answer)?,
+                warnings: taken.warnings,
+            }),
+        }
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        self.experiment.metrics()
+    }
+
+    fn metrics_of(taken: &Self::Sample) -> Vec<Metric> {
+        E::metrics_of(&taken.sample)
+    }
+
+    fn values(taken: &Self::Sample) -> Values {
+        E::values(&taken.sample)
+    }
+
+    fn warnings(taken: &Self::Sample) -> Vec<String> {
+        taken.warnings.clone()
+    }
+}
+
+fn join(cell: Cell, levels: &Cell) -> Cell {
+    levels.levels().fold(cell, |cell, (factor, level)| {
+        cell.with(factor, level.clone())
+    })
 }

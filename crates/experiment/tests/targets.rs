@@ -1,14 +1,14 @@
-//! An experiment over two targets: they take turns, and both are part of the run.
+//! An experiment on two targets: they take turns, and both are part of the run.
 
 use std::ffi::OsString;
 use std::sync::atomic::AtomicBool;
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, Factor, Leased, Level, Metric, Options, Resources, Target,
-    TargetError, TargetOutput, Targets, Values, carry_out_with,
+    BoxError, Cell, Ended, Experiment, ExperimentError, Factor, Leased, Metric, OnTargets, Options,
+    Outcome, Resources, Resume, Target, TargetError, TargetOutput, Targets, Values, carry_out_with,
 };
 use nearfar_machine::{Emulation, Machine, Origin, SourceKind};
-use nearfar_runs::Store;
+use nearfar_runs::{Host, Sample, Store};
 use serde_json::{Value, json};
 
 fn machine(label: &str) -> Machine {
@@ -17,17 +17,23 @@ fn machine(label: &str) -> Machine {
     Machine::empty(origin, "a test")
 }
 
-/// Prints its name, whatever the command.
+/// Answers `sample SIZE` with a sample whose detail is its own name and the size.
 struct Fake {
     name: String,
     machine: Machine,
+    host: Host,
 }
 
 impl Fake {
-    fn open(level: &Level) -> Result<Self, BoxError> {
-        let name = level.to_string();
-        let machine = machine(&name);
-        Ok(Self { name, machine })
+    fn open(levels: &Cell, kernel: &str) -> Box<dyn Target> {
+        let mut host = Host::here();
+        host.kernel = kernel.to_owned();
+        let name = levels.text("guest");
+        Box::new(Self {
+            machine: machine(&name),
+            name,
+            host,
+        })
     }
 }
 
@@ -36,114 +42,189 @@ impl Target for Fake {
         &self.machine
     }
 
-    fn run(&mut self, command: &[OsString]) -> Result<TargetOutput, BoxError> {
-        assert_eq!(command, ["uname"]);
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn run(&mut self, command: &[OsString], _: &AtomicBool) -> Result<TargetOutput, BoxError> {
+        let [program, size] = command else {
+            return Err("not two words".into());
+        };
+        assert_eq!(program, "sample");
+        let is_broken = self.name == "broken";
+        let detail = format!("{} {}", self.name, size.to_str().unwrap());
+        let sample = Sample {
+            number: 1,
+            round: 1,
+            cell: Cell::new(),
+            started_at_s: 0.0,
+            took_s: 0.0,
+            values: Values::new(),
+            failed: (self.name == "refusing").then(|| "no memory".to_owned()),
+            warnings: vec!["on a target".to_owned()],
+            detail: json!(detail),
+        };
         Ok(TargetOutput {
-            exit_code: 0,
-            stdout: self.name.clone().into_bytes(),
-            stderr: Vec::new(),
+            exit_code: if is_broken { 3 } else { 0 },
+            stdout: serde_json::to_vec(&sample).unwrap(),
+            stderr: b"it refused\n".to_vec(),
         })
     }
 }
 
-fn factor() -> Factor {
-    Factor::new("guest", ["one", "other"])
+fn guests(names: [&str; 2]) -> Vec<Factor> {
+    vec![Factor::new("guest", names)]
 }
 
-struct Names(Targets<Fake>);
+struct Sizes;
 
-impl Experiment for Names {
+impl Experiment for Sizes {
     type Sample = String;
 
     fn name(&self) -> &str {
-        "names"
+        "sizes"
     }
 
     fn parameters(&self) -> Value {
-        json!({ "targets": self.0.describe() })
+        json!({})
     }
 
     fn factors(&self) -> Vec<Factor> {
-        vec![factor()]
+        vec![Factor::new("size", ["small", "large"])]
     }
 
-    fn run(&mut self, cell: &Cell, _: &AtomicBool) -> Result<String, BoxError> {
-        let output = self.0.of(cell)?.run(&["uname".into()])?;
-        Ok(String::from_utf8(output.stdout)?)
+    fn run(&mut self, _: &Cell, _: &AtomicBool) -> Result<String, BoxError> {
+        Err("the sample is taken on a target".into())
     }
 
     fn metrics(&self) -> Vec<Metric> {
         vec![Metric::elapsed().primary()]
     }
 
-    fn values(_: &String) -> Values {
-        Values::from([("elapsed_s".to_owned(), 1.0.into())])
+    fn values(detail: &String) -> Values {
+        Values::from([("elapsed_s".to_owned(), (detail.len() as f64).into())])
     }
 }
 
-#[test]
-fn each_cell_runs_on_the_target_of_its_level_and_the_targets_take_turns() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
-    let mut names = Names(Targets::open(&factor(), Fake::open).unwrap());
-    let outcome = carry_out_with(
-        &mut names,
-        Options::new(3),
-        &mut store,
+type Answer<S> = Result<Outcome<S>, ExperimentError>;
+
+fn carry_out(
+    names: [&str; 2],
+    kernel: &str,
+    options: Options,
+    store: &mut Store,
+    check: impl FnOnce(Answer<nearfar_experiment::TookOnTarget<String>>),
+) {
+    let targets = Targets::open(guests(names), |levels| Ok(Fake::open(levels, kernel))).unwrap();
+    let command = |cell: &Cell| vec!["sample".into(), cell.text("size").into()];
+    check(carry_out_with(
+        &mut OnTargets::new(Sizes, targets, command),
+        options,
+        store,
         &machine("the host"),
         &AtomicBool::new(false),
-        &mut Leased::new("names"),
-        &mut Resources::new("names"),
-    )
-    .unwrap();
-    assert_eq!(outcome.ended, Ended::Complete);
-    let mut rounds = vec![Vec::new(); 3];
-    for sampled in &outcome.samples {
-        let name = &sampled.sample;
-        assert_eq!(sampled.cell.level("guest").unwrap().to_string(), *name);
-        rounds[sampled.round as usize - 1].push(name.clone());
+        &mut Leased::new("sizes"),
+        &mut Resources::new("sizes"),
+    ));
+}
+
+#[test]
+fn each_cell_runs_on_its_target_and_the_targets_take_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+    let mut run = None;
+    carry_out(["one", "other"], "6.1", Options::new(3), &mut store, |it| {
+        let outcome = it.unwrap();
+        assert_eq!(outcome.ended, Ended::Complete);
+        run = Some(outcome.run);
+    });
+    let run = run.unwrap();
+    let samples = store.samples(run).unwrap();
+    for sample in &samples {
+        let cell = &sample.cell;
+        let expected = format!("{} {}", cell.text("guest"), cell.text("size"));
+        assert_eq!(sample.detail["sample"], expected);
+        assert_eq!(sample.number("elapsed_s"), Some(expected.len() as f64));
+        assert_eq!(sample.warnings, ["on a target"]);
     }
-    for mut round in rounds {
-        round.sort_unstable();
-        assert_eq!(round, ["one", "other"]);
+    for round in samples.chunks(4) {
+        let mut cells: Vec<String> = round.iter().map(|it| it.cell.to_string()).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        assert_eq!(cells.len(), 4);
+        assert!(round.iter().all(|it| it.round == round[0].round));
+    }
+
+    let targets = store.detail(run).unwrap().targets;
+    let [one, other] = &targets[..] else {
+        panic!("{targets:?}")
+    };
+    assert_eq!(one.levels, Cell::new().with("guest", "one"));
+    assert_eq!(one.host.kernel, "6.1");
+    assert_eq!(one.machine["origin"]["emulation"]["label"], "one");
+    assert_ne!(one.fingerprint, other.fingerprint);
+    let emulation = store.run(run).unwrap().emulation.unwrap().to_string();
+    assert_eq!(emulation, "guest=one: one; guest=other: other");
+}
+
+#[test]
+fn a_run_is_continued_on_equal_targets_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+    let mut options = Options::new(2);
+    options.failures_in_a_row = 1;
+    carry_out(["one", "broken"], "6.1", options, &mut store, |it| {
+        let error = it.err().unwrap().to_string();
+        assert!(error.contains("exited with code 3: it refused"), "{error}");
+    });
+    let run = store.list(&Default::default()).unwrap()[0].run;
+    for (names, kernel, levels) in [
+        (["one", "broken"], "6.6", "guest=one"),
+        (["one", "other"], "6.1", "guest=other"),
+    ] {
+        let mut options = Options::new(2);
+        options.resume = Resume::Run(run);
+        carry_out(names, kernel, options, &mut store, |it| match it {
+            Err(ExperimentError::Other { differs, .. }) => {
+                assert_eq!(
+                    differs,
+                    format!("target of {levels} is another machine or kernel")
+                )
+            }
+            Err(error) => panic!("{error}"),
+            Ok(_) => panic!("it was continued"),
+        });
     }
 }
 
 #[test]
-fn targets_are_described_with_a_fingerprint_each() {
-    let targets = Targets::open(&factor(), Fake::open).unwrap().describe();
-    let [one, other] = [0, 1].map(|number| &targets["targets"][number]);
-    assert_eq!(
-        (&one["level"], &other["level"]),
-        (&json!("one"), &json!("other"))
-    );
-    assert_eq!(one["emulation"]["label"], "one");
-    assert_ne!(one["fingerprint"], other["fingerprint"]);
-    assert_eq!(
-        targets,
-        Targets::open(&factor(), Fake::open).unwrap().describe()
-    );
+fn a_sample_that_fails_on_its_target_fails_with_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(&folder.path().join("runs.db")).unwrap();
+    let mut options = Options::new(1);
+    options.failures_in_a_row = 9;
+    carry_out(["one", "refusing"], "6.1", options, &mut store, |it| {
+        assert_eq!(it.unwrap().failed, 2);
+    });
+    let run = store.list(&Default::default()).unwrap()[0].run;
+    let samples = store.samples(run).unwrap();
+    let failed = samples.iter().filter_map(|it| it.failed.as_deref());
+    assert_eq!(failed.collect::<Vec<_>>(), ["no memory", "no memory"]);
 }
 
 #[test]
 fn a_target_that_cannot_be_opened_is_named_and_a_cell_without_one_refused() {
-    let refused = Targets::open(&factor(), |level| match level.to_string().as_str() {
-        "one" => Fake::open(level),
+    let open = |levels: &Cell| match levels.text("guest").as_str() {
+        "one" => Ok(Fake::open(levels, "6.1")),
         _ => Err("no kernel".into()),
-    });
-    let error = refused.err().unwrap();
-    assert!(
-        matches!(&error, TargetError::Open { level, .. } if level.to_string() == "other"),
-        "{error}"
+    };
+    let refused = Targets::open(guests(["one", "other"]), open).err().unwrap();
+    assert_eq!(
+        refused.to_string(),
+        "cannot open the target of guest=other: no kernel"
     );
-    let mut targets = Targets::open(&factor(), Fake::open).unwrap();
-    let elsewhere = Cell::new().with("guest", "third");
-    assert!(matches!(
-        targets.of(&elsewhere),
-        Err(TargetError::Cell { .. })
-    ));
-    assert!(matches!(
-        targets.of(&Cell::new()),
-        Err(TargetError::Cell { .. })
-    ));
+    let mut targets = Targets::open(guests(["one", "one"]), open).unwrap();
+    for cell in [Cell::new(), Cell::new().with("guest", "third")] {
+        assert!(matches!(targets.of(&cell), Err(TargetError::Cell { .. })));
+    }
 }

@@ -141,7 +141,7 @@ pub fn header(shown: &Shown<'_>) -> Document {
         .map_or_else(String::new, ToString::to_string);
     let mut out = Document::new();
     out.heading(format!("Run {}", run.run), &run.title);
-    out.facts([
+    let facts = [
         ("label", Text::new(Role::Subject, label)),
         ("state", Text::new(role_of(run.state), state)),
         (
@@ -156,9 +156,27 @@ pub fn header(shown: &Shown<'_>) -> Document {
         ("emulated", Text::new(Role::Warning, emulation)),
         ("samples", attempts(run, detail).into()),
         ("parameters", parameters(&detail.parameters).into()),
-    ]);
+    ];
+    out.facts(facts.into_iter().chain(targets(detail)));
     detail.warnings.iter().for_each(|it| out.warning(it));
     out
+}
+
+/// The machines that took the samples, a row each.
+fn targets(detail: &Detail) -> impl Iterator<Item = (&'static str, Text)> {
+    detail.targets.iter().map(|target| {
+        let machine = serde_json::from_value(target.machine.clone());
+        let machine = machine.map_or_else(
+            |_| UNREADABLE.to_owned(),
+            |machine| Summary::of(&machine).line(),
+        );
+        let levels = match target.levels.to_string() {
+            text if text.is_empty() => text,
+            text => format!("{text}: "),
+        };
+        let kernel = &target.host.kernel;
+        ("target", format!("{levels}{kernel}, {machine}").into())
+    })
 }
 
 fn attempts(run: &Run, detail: &Detail) -> String {

@@ -92,6 +92,7 @@ fn first(store: &mut Store, samples: u32) -> Result<Whole, Box<dyn std::error::E
         machine: &machine(0),
         fingerprint: "f",
         host: &Host::here(),
+        targets: &[],
     })?;
     for index in 0..samples {
         let detail =

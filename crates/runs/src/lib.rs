@@ -34,7 +34,8 @@ pub use metric::{
     check_metrics, check_values, primary,
 };
 pub use run::{
-    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunState, Sample, SampleResult, now_s,
+    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunState, RunTarget, Sample,
+    SampleResult, now_s,
 };
 pub use store::{Journal, Removed, Store, default_path};
 pub use summary::{CellSummary, Counted, MetricSummary, counted, summarise};

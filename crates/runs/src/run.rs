@@ -104,6 +104,23 @@ pub struct NewRun<'a> {
     pub fingerprint: &'a str,
     /// The system it is made on.
     pub host: &'a Host,
+    /// The machines that run its commands, where that is not the one it is made on.
+    pub targets: &'a [RunTarget],
+}
+
+/// A machine that ran the commands of some cells, such as a guest.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RunTarget {
+    /// The cells with these levels ran on it.
+    pub levels: Cell,
+    /// As [`NewRun::fingerprint`].
+    pub fingerprint: String,
+    /// Its system.
+    pub host: Host,
+    /// What was emulated; `None` on real hardware.
+    pub emulation: Option<Emulation>,
+    /// The whole [`Machine`] as JSON, also where a newer nearfar described it.
+    pub machine: Value,
 }
 
 /// A stored run, without what is large: see [`Detail`], [`Sample`] and the machine.
@@ -171,6 +188,9 @@ pub struct Detail {
     pub kernel_version: String,
     /// The kernel's command line; empty where it could not be read.
     pub kernel_command_line: String,
+    /// As [`NewRun::targets`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<RunTarget>,
 }
 
 /// What one attempt at a sample gave.

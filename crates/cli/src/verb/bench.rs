@@ -1,6 +1,7 @@
 //! `nearfar bench`: experiments. What is measured and how is in the crate of that name.
 
 pub mod child;
+mod guests;
 mod latency;
 mod probe;
 mod registered;

@@ -481,6 +481,11 @@ pub const TARGETS: &[Target] = &[
         &["nope", "two-node"],
     ),
     target(
+        ["bench mock", "guest"],
+        "bench mock --guest machine=nope",
+        &["nope", "two-node"],
+    ),
+    target(
         ["ab", "arch"],
         "ab --arch vax --a kernel=6.1 --b kernel=6.12 -- true",
         &["vax", "arm64"],

@@ -312,6 +312,7 @@ fn machine(shown: &Shown<'_>, out: &mut Document) {
         }
         None => facts.push(("machine", Text::new(Role::Warning, super::UNREADABLE))),
     }
+    facts.extend(super::targets(detail));
     out.facts(facts);
 }
 

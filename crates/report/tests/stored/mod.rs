@@ -92,6 +92,7 @@ fn detail(parameters: Value, metrics: Vec<Metric>, factors: &[&str], plan: Vec<C
         warnings: Vec::new(),
         kernel_version: "#1 SMP PREEMPT_DYNAMIC".to_owned(),
         kernel_command_line: "console=ttyS0 numa=on".to_owned(),
+        targets: Vec::new(),
     }
 }
 

@@ -1,12 +1,15 @@
 //! What is about to be stored, checked and in the shape of the tables; and runs that are stored whole.
 
+use nearfar_machine::Emulation;
 use serde_json::Value;
 
 use super::Store;
 use super::write::{Row, insert, random_uid, replace_metrics};
 use crate::error::StoreError;
 use crate::metric::{Metric, Values, check_metrics, check_values};
-use crate::run::{Detail, NewRun, NewSample, Run, RunId, RunState, Sample, SampleResult, now_s};
+use crate::run::{
+    Detail, NewRun, NewSample, Run, RunId, RunState, RunTarget, Sample, SampleResult, now_s,
+};
 
 impl Store {
     /// Stores a run that is already measured, with all its samples, in one transaction. For measurements that a write
@@ -80,7 +83,7 @@ impl Store {
             samples_per_cell: new.samples_per_cell,
             host: new.host.name.clone(),
             kernel: new.host.kernel.clone(),
-            emulation: new.machine.origin.emulation.clone(),
+            emulation: emulation(new),
             nearfar: env!("CARGO_PKG_VERSION").to_owned(),
             fingerprint: new.fingerprint.to_owned(),
             owner: self.us.clone(),
@@ -94,6 +97,7 @@ impl Store {
             warnings: new.warnings.to_vec(),
             kernel_version: new.host.kernel_version.clone(),
             kernel_command_line: new.host.kernel_command_line.clone(),
+            targets: new.targets.to_vec(),
         };
         Ok((run, detail, machine))
     }
@@ -129,5 +133,20 @@ impl Store {
             detail,
         });
         row.map_err(|error| self.damaged("the sample", error))
+    }
+}
+
+/// What was emulated of the machines that took the samples; of several guests all, as a label.
+fn emulation(new: &NewRun<'_>) -> Option<Emulation> {
+    match new.targets {
+        [] => new.machine.origin.emulation.clone(),
+        [target] => target.emulation.clone(),
+        targets => {
+            let label = |target: &RunTarget| {
+                Some(format!("{}: {}", target.levels, target.emulation.as_ref()?))
+            };
+            let labels: Vec<String> = targets.iter().filter_map(label).collect();
+            (!labels.is_empty()).then(|| Emulation::Label(labels.join("; ")))
+        }
     }
 }

@@ -74,17 +74,18 @@ impl Store {
     /// [`StoreError::NoSuchRun`]; [`StoreError::Damaged`] where it does not read as JSON.
     pub fn detail(&self, run: RunId) -> Result<Detail, StoreError> {
         let sql =
-            "SELECT parameters, factors, plan, warnings, metrics, seed, kernel_version, kernel_command_line
+            "SELECT parameters, factors, plan, warnings, metrics, targets, seed, kernel_version, kernel_command_line
                    FROM detail WHERE run = ?1";
         let read = |row: &Row<'_>| {
-            let texts: [String; 5] = [
+            let texts: [String; 6] = [
                 row.get(0)?,
                 row.get(1)?,
                 row.get(2)?,
                 row.get(3)?,
                 row.get(4)?,
+                row.get(5)?,
             ];
-            Ok((texts, row.get::<_, i64>(5)?, row.get(6)?, row.get(7)?))
+            Ok((texts, row.get::<_, i64>(6)?, row.get(7)?, row.get(8)?))
         };
         let found = self
             .connection
@@ -96,13 +97,14 @@ impl Store {
                 path: self.path.clone(),
                 run,
             })?;
-        let [parameters, factors, plan, warnings, metrics] = &texts;
+        let [parameters, factors, plan, warnings, metrics, targets] = &texts;
         Ok(Detail {
             parameters: self.parse(run, parameters)?,
             factors: self.parse(run, factors)?,
             plan: self.parse(run, plan)?,
             metrics: self.parse(run, metrics)?,
             warnings: self.parse(run, warnings)?,
+            targets: self.parse(run, targets)?,
             seed: seed as u64,
             kernel_version,
             kernel_command_line,

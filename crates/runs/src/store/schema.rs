@@ -80,6 +80,7 @@ pub(super) const STEPS: &[&str] = &[
     ALTER TABLE sample DROP COLUMN seconds;
 "#,
     RENAME_PROBE_FACTORS,
+    "ALTER TABLE detail ADD COLUMN targets TEXT NOT NULL DEFAULT '[]'",
 ];
 
 /// Gives the factors of the probe their names where a run has those of the published table (PNID, NB, Mem, CPU).

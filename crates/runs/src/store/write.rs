@@ -220,7 +220,7 @@ fn insert_detail(
     detail: &Detail,
 ) -> rusqlite::Result<()> {
     let sql = "INSERT INTO detail (run, parameters, factors, plan, seed, warnings, kernel_version, kernel_command_line,
-               metrics) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+               metrics, targets) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     let values = params![
         run.0,
         text(&detail.parameters)?,
@@ -232,6 +232,7 @@ fn insert_detail(
         detail.kernel_version,
         detail.kernel_command_line,
         text(&detail.metrics)?,
+        text(&detail.targets)?,
     ];
     transaction.execute(sql, values).map(|_| ())
 }

@@ -49,6 +49,7 @@ impl Given {
             machine: &self.machine,
             fingerprint: "f",
             host: &Host::here(),
+            targets: &[],
         });
         run.unwrap()
     }

@@ -1,16 +1,19 @@
 //! `nearfar bench NAME` of the experiments in the registry: verb, help and arguments are made from what they declare.
 
+use std::sync::atomic::AtomicBool;
+
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use nearfar_bench::registry::{ArgumentError, EXPERIMENTS, Entry, Request, RunError};
+use nearfar_bench::registry::{ArgumentError, Arguments, EXPERIMENTS, Entry, Request, RunError};
 use nearfar_experiment::{Ended, Options, Resume, fingerprint};
 use nearfar_machine::Machine;
 use nearfar_runs::{Filter, Host, RunId, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
 
+use super::guests;
 use crate::args::{Colour, FormatArgs, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome};
 use crate::verb::runs;
-use crate::{progress, signals};
+use crate::{output, progress, signals};
 
 /// The arguments that every experiment has.
 #[derive(Args)]
@@ -30,6 +33,13 @@ struct CommonArgs {
     /// What to call the run in the store
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
+    /// Measure in a guest of the lab with this: machine=, scale=, kernel=, append=, delay=, arch= or accel= (may be
+    /// repeated); a key that is given several times is a factor, with a guest for each of its values
+    #[arg(long, value_name = "KEY=VALUE")]
+    guest: Vec<String>,
+    /// Take one sample of each cell, print the last one as JSON, and store nothing
+    #[arg(long, hide = true, conflicts_with_all = ["guest", "resume"])]
+    one_sample: bool,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -127,7 +137,11 @@ impl Registered {
         let machine =
             nearfar_sources::read(&Source::live(Want::topology())).map_err(Failure::input)?;
         let cancel = signals::cancel_flag();
+        if common.one_sample {
+            return one_sample(entry, arguments, &machine, &cancel);
+        }
         let mut store = common.store.open()?;
+        let targets = guests::targets(&common.guest, &cancel)?;
         let mut options = Options::new(common.samples);
         (options.seed, options.label) = (common.seed, common.label.clone());
         options.resume = match common.resume {
@@ -146,6 +160,7 @@ impl Registered {
             store: &mut store,
             machine: &machine,
             cancel: &cancel,
+            targets,
         });
         let done = done.map_err(refusal)?;
         runs::show::show(&store, done.run, None, common.format.format, colour)?;
@@ -157,6 +172,33 @@ impl Registered {
             ))),
         }
     }
+}
+
+/// Takes a sample as a target of another nearfar, which stores it.
+fn one_sample(
+    entry: &Entry,
+    arguments: Arguments,
+    machine: &Machine,
+    cancel: &AtomicBool,
+) -> Outcome {
+    let place = tempfile::tempdir().map_err(Failure::refused)?;
+    let mut store = Store::open(&place.path().join("runs.db")).map_err(of_store)?;
+    let mut options = Options::new(1);
+    // The answer says why there is no sample.
+    options.failures_in_a_row = u32::MAX;
+    let done = (entry.carry_out)(Request {
+        arguments,
+        options,
+        store: &mut store,
+        machine,
+        cancel,
+        targets: None,
+    });
+    let run = done.map_err(refusal)?.run;
+    let sample = store.samples(run).map_err(of_store)?.pop();
+    let interrupted = || Failure::Refused(anyhow::anyhow!("interrupted: there is no sample"));
+    let sample = sample.ok_or_else(interrupted)?;
+    output::print(&serde_json::to_string(&sample).map_err(Failure::refused)?)
 }
 
 /// The newest interrupted run of this experiment on this machine.

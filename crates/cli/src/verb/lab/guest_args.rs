@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use nearfar_lab::delay::DelaySpec;
 use nearfar_lab::guest::{Guest, PreparedGuest, Root};
 use nearfar_lab::request::GuestRequest;
@@ -72,6 +72,15 @@ enum Accel {
     Tcg,
 }
 
+impl Default for GuestArgs {
+    fn default() -> Self {
+        let command = Self::augment_args(Command::new("guest").no_binary_name(true));
+        let matches = command.try_get_matches_from([""; 0]);
+        let defaults = matches.and_then(|matches| Self::from_arg_matches(&matches));
+        defaults.expect("every option of a guest has a default")
+    }
+}
+
 impl GuestArgs {
     /// The same guest with one thing changed, as `ab` writes it: `kernel=6.1`.
     pub fn with(mut self, key: &str, value: &str) -> Result<Self, String> {
@@ -81,13 +90,16 @@ impl GuestArgs {
         match key {
             "machine" => value.clone_into(&mut self.machine),
             "kernel" => self.kernel = Some(value.to_owned()),
+            // A guest without words of its own, beside one that has some.
+            "append" if value == "none" => {}
             "append" => self.append.push(value.to_owned()),
+            "accel" => self.accel = Accel::from_str(value, true)?,
             "arch" => self.arch = Some(value.parse()?),
             "scale" => self.scale = Some(value.parse().map_err(text)?),
             "delay" => self.delay = Some(value.parse().map_err(text)?),
             _ => {
                 return Err(format!(
-                    "{key}: not one of machine, kernel, append, arch, scale, delay"
+                    "{key}: not one of machine, kernel, append, arch, scale, delay, accel"
                 ));
             }
         }

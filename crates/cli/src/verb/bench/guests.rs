@@ -1,0 +1,176 @@
+//! Guests of the lab that take the samples of an experiment.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::anyhow;
+use nearfar_experiment::{BoxError, Cell, Factor, Target, TargetError, TargetOutput, Targets};
+use nearfar_lab::LabError;
+use nearfar_lab::cache::Cache;
+use nearfar_lab::guest::{Exec, Guest, Input, Signals, Streams};
+use nearfar_machine::Machine;
+use nearfar_runs::Host;
+
+use crate::failure::Failure;
+use crate::output;
+use crate::verb::lab::guest_args::{GuestArgs, booted, failure};
+
+/// The guests of `--guest KEY=VALUE ...`, all up, and the path of this program in them; `None` without any such option.
+pub fn targets(
+    options: &[String],
+    cancel: &AtomicBool,
+) -> Result<Option<(Targets, PathBuf)>, Failure> {
+    if options.is_empty() {
+        return Ok(None);
+    }
+    let (same, factors) = split(options)?;
+    // All are understood before the first is booted.
+    let guests = Cell::all(&factors)
+        .into_iter()
+        .map(|levels| Ok((args(&same, &levels)?.request()?, levels)))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let program = std::env::current_exe().map_err(Failure::refused)?;
+    let mut requests = guests.into_iter();
+    let targets = Targets::open(factors, |levels| {
+        let (request, _) = requests.next().ok_or("no guest")?;
+        output::say!("starting the guest of {levels}");
+        let prepared = request.prepare(&Cache::of_user()?)?;
+        let guest = booted(&prepared, cancel)?;
+        Ok(Box::new(GuestTarget::new(guest, &program, cancel)?))
+    });
+    let targets = targets.map_err(refusal)?;
+    Ok(Some((targets, program)))
+}
+
+/// A key that is given once is the same in all guests; one given several times is a factor.
+fn split(options: &[String]) -> Result<(Cell, Vec<Factor>), Failure> {
+    let mut factors: Vec<Factor> = Vec::new();
+    for option in options {
+        let wanted = || Failure::Input(anyhow!("--guest {option}: KEY=VALUE is wanted"));
+        let (key, value) = option.split_once('=').ok_or_else(wanted)?;
+        match factors.iter_mut().find(|factor| factor.name == key) {
+            Some(factor) if factor.levels.contains(&value.into()) => {
+                return Err(Failure::Input(anyhow!("--guest {option}: given twice")));
+            }
+            Some(factor) => factor.levels.push(value.into()),
+            None => factors.push(Factor::new(key, [value])),
+        }
+    }
+    let (varied, same): (Vec<_>, Vec<_>) = factors.into_iter().partition(|it| it.levels.len() > 1);
+    let same = same.into_iter().fold(Cell::new(), |same, factor| {
+        same.with(factor.name, factor.levels[0].clone())
+    });
+    Ok((same, varied))
+}
+
+fn args(same: &Cell, levels: &Cell) -> Result<GuestArgs, Failure> {
+    let mut pairs = same.levels().chain(levels.levels());
+    pairs.try_fold(GuestArgs::default(), |guest, (key, value)| {
+        let wrong = |reason| Failure::Input(anyhow!("--guest {key}={value}: {reason}"));
+        guest.with(key, &value.to_string()).map_err(wrong)
+    })
+}
+
+/// What the lab refuses keeps its exit code; the guest that it refuses is said.
+fn refusal(error: TargetError) -> Failure {
+    let TargetError::Open { levels, error } = error else {
+        return Failure::refused(error);
+    };
+    match error.downcast::<LabError>() {
+        Ok(error) => match failure(*error) {
+            Failure::Input(error) => Failure::Input(error.context(format!("--guest {levels}"))),
+            other => other,
+        },
+        Err(error) => Failure::refused(TargetError::Open { levels, error }),
+    }
+}
+
+struct GuestTarget {
+    guest: Guest,
+    machine: Machine,
+    host: Host,
+}
+
+impl GuestTarget {
+    fn new(mut guest: Guest, program: &Path, cancel: &AtomicBool) -> Result<Self, BoxError> {
+        let topo = ["topo", "--no-tasks", "--format", "json"].map(OsString::from);
+        let topo = [&[program.into()], &topo[..]].concat();
+        let machine = serde_json::from_slice(&printed(&mut guest, &topo, cancel)?)?;
+        let files = ["hostname", "osrelease", "version"];
+        let files = files.map(|name| format!("/proc/sys/kernel/{name}").into());
+        let cat = [&["cat".into()], &files[..], &["/proc/cmdline".into()]].concat();
+        let text = String::from_utf8(printed(&mut guest, &cat, cancel)?)?;
+        let mut lines = text.lines().map(str::to_owned);
+        let mut line = || lines.next().unwrap_or_default();
+        let host = Host {
+            name: line(),
+            kernel: line(),
+            kernel_version: line(),
+            kernel_command_line: line(),
+        };
+        Ok(Self {
+            guest,
+            machine,
+            host,
+        })
+    }
+}
+
+impl Target for GuestTarget {
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn run(&mut self, command: &[OsString], cancel: &AtomicBool) -> Result<TargetOutput, BoxError> {
+        run(&mut self.guest, command, cancel)
+    }
+}
+
+fn run(
+    guest: &mut Guest,
+    command: &[OsString],
+    cancel: &AtomicBool,
+) -> Result<TargetOutput, BoxError> {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let streams = Streams {
+        input: Input::Nothing,
+        output: Box::new(&mut stdout),
+        errors: Box::new(&mut stderr),
+    };
+    let signals = Signals::of_process()?;
+    let exit = guest.exec(&Exec::new(command), streams, &signals)?;
+    // Ctrl-C went to the command in the guest; whatever it made of that, there is no sample.
+    if cancel.load(Ordering::Relaxed) {
+        return Err(LabError::Interrupted.into());
+    }
+    Ok(TargetOutput {
+        exit_code: exit.code,
+        stdout,
+        stderr,
+    })
+}
+
+/// The output of a command that has to succeed.
+fn printed(
+    guest: &mut Guest,
+    command: &[OsString],
+    cancel: &AtomicBool,
+) -> Result<Vec<u8>, BoxError> {
+    let TargetOutput {
+        exit_code,
+        stdout,
+        stderr,
+    } = run(guest, command, cancel)?;
+    match exit_code {
+        0 => Ok(stdout),
+        _ => {
+            let stderr = String::from_utf8_lossy(&stderr).trim().to_owned();
+            Err(TargetError::Exit { exit_code, stderr }.into())
+        }
+    }
+}
