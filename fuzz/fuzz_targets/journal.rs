@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     let state = TREE.path().join("state");
     std::fs::create_dir_all(&state).expect("a directory");
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o700)).expect("permissions");
-    std::fs::write(state.join("run-1.journal"), bytes).expect("a file");
+    std::fs::write(state.join("change-1.journal"), bytes).expect("a file");
     let target = Target::tree(TREE.path().to_owned(), Some(state));
     let _ = history(&target);
     let _ = rollback(&target, &RollbackOptions::default());

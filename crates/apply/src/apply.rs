@@ -131,7 +131,7 @@ fn next_run(
     boot: Option<&str>,
     force: bool,
 ) -> Result<(ChangeSetId, Vec<String>), ApplyError> {
-    let runs = state.runs()?;
+    let runs = state.change_sets()?;
     let mut notes = Vec::new();
     for &run in &runs {
         match journal::read(state, run) {

@@ -133,7 +133,7 @@ pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<ChangeSe
     };
     let boot = target.boot(system);
     let read: Vec<_> = state
-        .runs()?
+        .change_sets()?
         .into_iter()
         .map(|run| (run, journal::read(&state, run)))
         .collect();
@@ -141,7 +141,7 @@ pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<ChangeSe
         system,
         tree: target.is_tree(),
         boot: boot.as_deref(),
-        runs: &read,
+        change_sets: &read,
     };
     Ok(read
         .iter()
@@ -149,13 +149,13 @@ pub fn history_with(target: &Target, system: &dyn System) -> Result<Vec<ChangeSe
         .collect())
 }
 
-/// What runs are looked at with.
+/// What change sets are compared with.
 struct View<'a> {
     system: &'a dyn System,
     tree: bool,
     boot: Option<&'a str>,
     /// Oldest first.
-    runs: &'a [(ChangeSetId, Result<Contents, ApplyError>)],
+    change_sets: &'a [(ChangeSetId, Result<Contents, ApplyError>)],
 }
 
 impl View<'_> {
@@ -245,7 +245,11 @@ impl View<'_> {
         if found(written, &now, self.tree) == Found::Ours {
             return WriteState::Made;
         }
-        let later = self.runs.iter().rev().take_while(|(later, _)| *later > run);
+        let later = self
+            .change_sets
+            .iter()
+            .rev()
+            .take_while(|(later, _)| *later > run);
         let by_change_set = writer(
             &now,
             written,

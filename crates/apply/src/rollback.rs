@@ -134,7 +134,7 @@ fn choose(
         later: Vec::new(),
         notes: Vec::new(),
     };
-    for run in state.runs()?.into_iter().rev() {
+    for run in state.change_sets()?.into_iter().rev() {
         if asked.is_some_and(|asked| run < asked) {
             break;
         }

@@ -68,7 +68,7 @@ fn full_at_any_record_what_was_made_stays_recorded_and_can_be_undone() {
         }
         let because = outcome.stopped_because.unwrap();
         assert!(
-            because.contains("run-1.journal: No space left on device"),
+            because.contains("change-1.journal: No space left on device"),
             "{because}"
         );
         // Rollback restores on the full disk already, and again when there is room.

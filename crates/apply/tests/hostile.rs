@@ -237,7 +237,7 @@ fn what_is_kept_is_written_by_its_owner_only() {
     assert_eq!(mode("/var/lib/nearfar"), 0o755);
     assert_eq!(
         (
-            mode("/var/lib/nearfar/run-1.journal"),
+            mode("/var/lib/nearfar/change-1.journal"),
             mode("/var/lib/nearfar/lock")
         ),
         (0o644, 0o600)

@@ -8,14 +8,16 @@
 //! Needs QEMU, a cached kernel and a static busybox of the machine's architecture; a machine for which one of them is missing
 //! is named and passed over. `cargo test -p nearfar --test guest_gallery -- --nocapture` prints how long each took.
 
+#[path = "../../lab/tests/differences/mod.rs"]
+mod differences;
 mod guests;
 
 use std::process::{Command, Output};
 use std::time::Instant;
 
+use differences::differences;
 use guests::{NEARFAR, turn};
 use nearfar_lab::cache::Cache;
-use nearfar_lab::design::compare::differences;
 use nearfar_lab::guest::PreparedGuest;
 use nearfar_lab::request::GuestRequest;
 use nearfar_lab::{Arch, LabError};

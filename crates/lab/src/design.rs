@@ -9,7 +9,6 @@
 
 mod board;
 mod bridges;
-pub mod compare;
 mod devices;
 mod distances;
 mod expected;

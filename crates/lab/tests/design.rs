@@ -2,10 +2,12 @@
 //!
 //! `UPDATE_ARGUMENTS=1 cargo test -p nearfar-lab --test design` writes them anew; what changed is then in `git diff`.
 
+mod differences;
+
 use std::path::PathBuf;
 
+use differences::differences;
 use nearfar_lab::Arch;
-use nearfar_lab::design::compare::differences;
 use nearfar_lab::design::{Design, MemoryRange};
 use nearfar_machine::Acceleration;
 use nearfar_machine::{Known, Machine, NodeId};

@@ -2,13 +2,14 @@
 
 #[path = "../../sources/tests/any_machine/mod.rs"]
 mod any_machine;
+mod differences;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use any_machine::any_machine;
+use differences::differences;
 use nearfar_lab::design::Design;
-use nearfar_lab::design::compare::differences;
 use nearfar_lab::scale::scaled;
 use nearfar_lab::{Arch, LabError};
 use nearfar_machine::{

@@ -3,7 +3,7 @@
 //! ```text
 //! /var/lib/nearfar/        0755
 //!   lock                   0600, held by the process that changes something; holds its number
-//!   run-1.journal          0644, of a change set, readable by every user
+//!   change-1.journal       0644, of a change set, readable by every user
 //!   leases/
 //!     lock
 //!     lease-4711-0.journal 0600, of a lease

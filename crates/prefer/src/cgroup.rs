@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! "/system.slice/redis.service" ──► /sys/fs/cgroup/system.slice/redis.service/
-//!                                       cpuset.cpus             narrowed to the node, widened again   ([`keeper`])
+//!                                       cpuset.cpus             narrowed to the node, widened again   ([`GroupCpuset`])
 //!                                       cpuset.cpus.effective   what its tasks may use
 //!                                       cpu.pressure            when they wait                        ([`crate::psi`])
 //!                                       **/cgroup.threads       its tasks, also those of groups below
@@ -12,19 +12,20 @@
 //! their first instruction. It needs the cpuset controller, and moves the group as one. Where that does not fit its threads
 //! are kept one by one instead.
 
-mod either;
-pub mod keeper;
+mod cpuset;
+mod kept;
 pub mod members;
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use nearfar_lease::cpuset;
+use nearfar_lease::cpuset::keeps_requests;
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
 use nearfar_proc::mountinfo::{self, Mount};
 
-pub use either::{KeptGroup, KeptGroupError, KeptGroupReport, Through};
+pub use cpuset::{GroupCpuset, GroupReport};
+pub use kept::{KeptGroup, KeptGroupReport, Through};
 
 /// A group of the unified hierarchy (version 2), or a directory of a version 1 hierarchy.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,50 +43,28 @@ enum Version {
     Two,
 }
 
-/// Why there is nothing to keep.
+/// Why a group cannot be kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// No hierarchy is mounted.
     #[error("no control groups are mounted here; mount -t cgroup2 none /sys/fs/cgroup does it")]
     NoHierarchy,
-    /// The name leads nowhere.
     #[error("there is no control group {name} ({directory}); systemd-cgls lists them")]
-    NoSuchGroup {
-        /// As given.
-        name: String,
-        /// Where it was looked for.
-        directory: String,
-    },
-    /// The root of the hierarchy.
+    NoSuchGroup { name: String, directory: String },
     #[error("\"{name}\" is the root, every task of the system is below it; name a group")]
-    Root {
-        /// As given.
-        name: String,
-    },
+    Root { name: String },
     /// No CPU that the group may use is on the node.
     #[error(
         "the tasks of {name} may use CPUs {allowed} only, none of which is among the node's {home}"
     )]
     Elsewhere {
-        /// The group.
         name: String,
-        /// What its cpuset gives.
-        allowed: String,
-        /// The node's CPUs.
-        home: String,
+        allowed: CpuSet,
+        home: CpuSet,
     },
     /// A file of the group cannot be read or written.
     #[error("{file}: {because}")]
-    File {
-        /// The file.
-        file: String,
-        /// The system's answer.
-        because: String,
-    },
-    /// The lease over the cpuset was refused.
-    #[error(transparent)]
-    Lease(#[from] nearfar_lease::LeaseError),
+    File { file: String, because: String },
 }
 
 /// Through what a group can be kept.
@@ -184,7 +163,7 @@ impl Group {
         if !self.directory.join("cpuset.cpus").exists() {
             return threads(self.how_to_enable());
         }
-        if !cpuset::keeps_requests(&release) {
+        if !keeps_requests(&release) {
             return threads(format!(
                 "on Linux {release} a change of a cpuset overwrites the affinities of its tasks"
             ));

@@ -36,7 +36,7 @@ impl IdleTime {
     }
 
     /// Forgets what was before: the next call is a first one.
-    pub fn begin_anew(&mut self) {
+    pub fn restart(&mut self) {
         self.before = None;
     }
 }

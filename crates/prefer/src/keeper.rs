@@ -1,68 +1,70 @@
 //! The keeper: keeps tasks on their node while it has room, releases the surplus while it is full.
 //!
 //! ```text
-//!  start ─► lease (own masks on record, guard) ─► narrow ─► a thread of its own:
-//!                                                            every 100 ms   how long did each run and wait; who came and went
-//!                                                            rule           who leaves, who is confined again
-//!  stop  ─► own masks back ─► report
+//! Keeper<A> ── a thread with one loop (actuator.rs), which waits, looks, decides, acts and paces itself
+//!   A = ThreadMasks   threads of processes one by one, through their affinity masks     (this folder)
+//!   A = GroupCpuset   a control group as one, through its cpuset                        (crate::cgroup)
+//!
+//! start ─► lease: old masks on record, guard ─► narrow ─► the loop ─► stop: masks back, report
 //! ```
 //!
 //! A thread's mask is either *narrow* (what its program asked for, on its node's CPUs) or its program's *own*. What a kept
 //! thread makes inherits its mask, so it needs no work to be kept; it is found at the next look. A mask that is neither was
 //! set by the program or its operator, and the thread is skipped from then on.
 //!
-//! Looks cost about one part in a hundred and twenty of a CPU's time at most (`pace.rs`): with many threads they become rarer, not
-//! dearer, until they are two seconds apart.
+//! Looks take at most one part in 120 of a CPU (`pace.rs`): with many threads they become rarer, until they are two seconds
+//! apart.
 
+mod actuator;
 mod adopt;
 mod error;
 mod home;
 mod identity;
-mod kept;
 mod lineage;
 mod look;
+mod masks;
 mod memory;
 mod observer;
 mod pace;
+mod record;
 mod report;
 mod spawn;
+mod threads;
 mod walk;
 
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nearfar_lease::Leases;
-use nearfar_machine::{CpuSet, Machine, NodeId};
+use nearfar_machine::{Machine, NodeId};
 
 pub use error::KeeperError;
 pub use identity::OpenProcess;
 pub use memory::MemoryPolicy;
-pub(crate) use report::cpu_time;
 pub use report::{KeeperReport, MovedMemory, SkippedTask};
 
-use kept::Kept;
-use memory::Mover;
-use pace::Pace;
+use actuator::Running;
+pub use actuator::{Actuator, Effort, Looked};
+pub use pace::Load;
+pub use threads::ThreadMasks;
 
 use crate::rule::RuleOptions;
 
-/// Whom to keep.
+/// What to keep.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Targets {
     /// Processes by number, with all their threads, and the processes they make from now on.
     Pids(Vec<i32>),
-    /// The same, for processes that were looked at before: one that has ended since is refused, whoever has its number now.
+    /// The same, for processes that were looked at before: one that has ended since is refused, also if another has its number now.
     Processes(Vec<OpenProcess>),
-    /// The processes of a cgroup and of those below it, and whoever is moved there.
+    /// The processes of a cgroup and of those below it, and those that are moved there.
     Cgroup(PathBuf),
 }
 
-/// What becomes of the memory of who is kept.
+/// What becomes of the memory of kept processes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Memory {
-    /// Its policy is its own affair.
+    /// It is left alone.
     #[default]
     Untouched,
     /// Its pages, except those that other processes map, follow it to its node whenever it comes there (move_pages(2)).
@@ -72,13 +74,11 @@ pub enum Memory {
 /// How to keep.
 #[derive(Clone, Debug)]
 pub struct KeeperOptions {
-    /// The time between two looks; longer where looks are dear.
+    /// The time between two looks; longer where they cost much.
     pub interval: Duration,
-    /// The thresholds.
     pub rule: RuleOptions,
     /// Whether processes that a kept one makes are kept too. Threads always are.
     pub children: bool,
-    /// What becomes of memory.
     pub memory: Memory,
     /// Whether to observe forks and changes of affinity through tracepoints where this user may: exact where /proc is not
     /// (docs/prefer.md).
@@ -104,46 +104,53 @@ impl Default for KeeperOptions {
     }
 }
 
-/// A keeper at work, in a thread of its own. Dropped, it puts everything back as [`Keeper::stop`] does.
-pub struct Keeper {
-    orders: Sender<Order>,
-    thread: Option<JoinHandle<Result<KeeperReport, KeeperError>>>,
-}
+/// A keeper in a thread of its own: of processes through the masks of their threads, or of a group through its cpuset
+/// ([`crate::cgroup::GroupCpuset`]). Dropped, it puts everything back as [`Keeper::stop`] does.
+pub struct Keeper<A: Actuator = ThreadMasks>(Running<A>);
 
-enum Order {
-    Add(OpenProcess, Sender<Result<(), KeeperError>>),
-    LetGo(i32, Sender<()>),
-    Report(Sender<KeeperReport>),
-    Stop,
+impl<A: Actuator> Keeper<A> {
+    pub(crate) fn run(actuator: A, interval: Duration) -> Result<Self, KeeperError> {
+        Running::start(actuator, interval).map(Self)
+    }
+
+    /// Whether it keeps still: a group may be gone, or somebody else may have set its CPUs.
+    pub fn is_running(&self) -> bool {
+        self.0.is_running()
+    }
+
+    /// What was done so far.
+    ///
+    /// # Errors
+    /// When the keeper's thread has ended.
+    pub fn report(&self) -> Result<A::Report, KeeperError> {
+        self.0.ask(|actuator, effort| actuator.report(effort))
+    }
+
+    /// Ends, and puts back what the tasks had.
+    ///
+    /// # Errors
+    /// When something could not be put back; the next nearfar tries again.
+    pub fn stop(mut self) -> Result<A::Report, KeeperError> {
+        self.0.stop()
+    }
 }
 
 impl Keeper {
     /// Starts to keep. Every thread there is is on its node's CPUs when this returns.
     ///
     /// # Errors
-    /// When the node has no CPUs, a process is gone or somebody else's, none of its CPUs is the node's, the kernel does not say
-    /// how long tasks wait, or there is nowhere to keep the old masks.
+    /// When the node has no CPUs, a process is gone or another user's, none of its CPUs is the node's, the kernel does not say
+    /// how long tasks wait, or the old masks cannot be put on record.
     pub fn start(
         targets: Targets,
         node: NodeId,
         machine: &Machine,
         options: KeeperOptions,
     ) -> Result<Self, KeeperError> {
-        let mut kept = Kept::new(node, machine, options)?;
-        kept.adopt_targets(targets)?;
-        Ok(Self::of(kept))
-    }
-
-    fn of(kept: Kept) -> Self {
-        let (orders, inbox) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("keeper".to_owned())
-            .spawn(move || keep(kept, &inbox));
-        // Without a thread `kept` is dropped, and its lease with it.
-        Self {
-            orders,
-            thread: thread.ok(),
-        }
+        let interval = options.interval;
+        let mut threads = ThreadMasks::new(node, machine, options)?;
+        threads.adopt_targets(targets)?;
+        Self::run(threads, interval)
     }
 
     /// Keeps another process too; it is on its node's CPUs when this returns.
@@ -151,97 +158,17 @@ impl Keeper {
     /// # Errors
     /// As [`Keeper::start`]; the others are kept on.
     pub fn add(&self, process: OpenProcess) -> Result<(), KeeperError> {
-        let (answer, answered) = mpsc::channel();
-        self.orders
-            .send(Order::Add(process, answer))
-            .map_err(|_| KeeperError::Died)?;
-        answered.recv().map_err(|_| KeeperError::Died)?
+        self.0.ask(move |threads, _| threads.adopt_open(&process))?
     }
 
     /// Keeps a process no longer, if it was kept: it has its own masks back when this returns. It is not taken in again as the
     /// child of another one.
     pub fn let_go(&self, pid: i32) {
-        let (answer, answered) = mpsc::channel();
-        if self.orders.send(Order::LetGo(pid, answer)).is_ok() {
-            let _ = answered.recv();
-        }
+        let _ = self.0.ask(move |threads, _| threads.let_go_as_asked(pid));
     }
 
-    /// What was done so far.
-    ///
-    /// # Errors
-    /// When the keeper's thread is gone.
-    pub fn report(&self) -> Result<KeeperReport, KeeperError> {
-        let (answer, answered) = mpsc::channel();
-        self.orders
-            .send(Order::Report(answer))
-            .map_err(|_| KeeperError::Died)?;
-        answered.recv().map_err(|_| KeeperError::Died)
-    }
-
-    /// Whether anybody is left to keep; a cgroup may fill again.
+    /// Whether no thread is left to keep; a cgroup may fill again.
     pub fn is_idle(&self) -> bool {
         self.report().is_ok_and(|report| report.threads_now == 0)
-    }
-
-    /// Ends: gives every thread the mask that its program asked for.
-    ///
-    /// # Errors
-    /// When a mask could not be put back; the next nearfar tries again.
-    pub fn stop(mut self) -> Result<KeeperReport, KeeperError> {
-        self.end().unwrap_or(Err(KeeperError::Died))
-    }
-
-    fn end(&mut self) -> Option<Result<KeeperReport, KeeperError>> {
-        let thread = self.thread.take()?;
-        let _ = self.orders.send(Order::Stop);
-        thread.join().ok()
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn keep(mut kept: Kept, inbox: &Receiver<Order>) -> Result<KeeperReport, KeeperError> {
-    let mut pace = Pace::new(kept.options.interval);
-    let (mut due, mut last) = (Instant::now() + kept.options.interval, Instant::now());
-    loop {
-        match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(Order::Add(process, answer)) => {
-                let _ = answer.send(kept.adopt_open(&process));
-            }
-            Ok(Order::LetGo(pid, answer)) => {
-                kept.let_go_as_asked(pid);
-                let _ = answer.send(());
-            }
-            Ok(Order::Report(answer)) => {
-                let _ = answer.send(kept.report());
-            }
-            Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return kept.end(),
-            Err(RecvTimeoutError::Timeout) => {
-                let mood = kept.look();
-                let now = Instant::now();
-                let pause = pace.after(mood, now.duration_since(last), kept.spent());
-                kept.paused(pause);
-                (due, last) = (now + pause, now);
-            }
-        }
-    }
-}
-
-/// The CPUs of a node that are online.
-fn home_of(node: NodeId, machine: &Machine) -> Result<CpuSet, KeeperError> {
-    let known = machine.node(node).ok_or(KeeperError::NoNode {
-        node,
-        there: machine.online_node_set(),
-    })?;
-    let home = known.cpus.intersection(&machine.cpu_states.online);
-    if home.is_empty() {
-        Err(KeeperError::NoCpus { node })
-    } else {
-        Ok(home)
     }
 }

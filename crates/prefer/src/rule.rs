@@ -60,3 +60,8 @@ const MIN_IDLE_SHARE: f64 = 0.1;
 
 /// An offer of so many CPUs takes any task that waits.
 pub(crate) const FULL_OFFER_CPUS: f64 = 0.5;
+
+/// A task that always runs finds its place on a CPU that does a little else: in CPUs, what may lack.
+pub(crate) const SPARE_CPUS: f64 = 0.2;
+/// What part of the threshold counts for a wait that may become a reason to leave.
+pub(crate) const THRESHOLD_SHARE: f64 = 0.5;

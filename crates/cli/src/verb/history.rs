@@ -21,19 +21,20 @@ pub struct History {
 }
 
 #[derive(Serialize)]
-struct Runs {
-    runs: Vec<ChangeSet>,
+struct Answer {
+    change_sets: Vec<ChangeSet>,
 }
 
 impl History {
     /// Reads the journals and prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let runs = nearfar_apply::history(&self.target.existing()?).map_err(by_who_has_to_act)?;
+        let change_sets =
+            nearfar_apply::history(&self.target.existing()?).map_err(by_who_has_to_act)?;
         output::print(&match self.format.format {
             Format::Table => {
-                nearfar_report::history::document(&runs).to_text(&output::style(colour))
+                nearfar_report::history::document(&change_sets).to_text(&output::style(colour))
             }
-            Format::Json => output::json("history/1", None, &Runs { runs })?,
+            Format::Json => output::json("history/1", None, &Answer { change_sets })?,
         })
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use nearfar_machine::{Machine, NodeId};
+use nearfar_prefer::cgroup::CgroupError;
 use nearfar_prefer::keeper::{MemoryPolicy, OpenProcess};
 use nearfar_prefer::near::{self, Home};
 use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
@@ -289,10 +290,16 @@ const LOOK: Duration = Duration::from_millis(250);
 /// What was asked for wrongly, and what the system refused.
 fn failure(error: KeeperError) -> Failure {
     match error {
-        KeeperError::NoNode { .. }
+        KeeperError::Node(_)
         | KeeperError::NoProcess { .. }
-        | KeeperError::NoCpus { .. }
-        | KeeperError::Elsewhere { .. } => Failure::input(error),
+        | KeeperError::Elsewhere { .. }
+        | KeeperError::NotByCpuset { .. }
+        | KeeperError::Cgroup(
+            CgroupError::NoHierarchy
+            | CgroupError::NoSuchGroup { .. }
+            | CgroupError::Root { .. }
+            | CgroupError::Elsewhere { .. },
+        ) => Failure::input(error),
         KeeperError::Spawn { program, because } => Failure::not_started(program.as_ref(), because),
         _ => Failure::refused(error),
     }

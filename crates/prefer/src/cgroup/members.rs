@@ -83,7 +83,7 @@ pub struct Span {
     pub run_ns: u64,
     /// Ready to run, without a CPU.
     pub wait_ns: u64,
-    /// On a CPU, by threads that were last seen on a CPU that is not home.
+    /// On a CPU, by threads that were last seen on a CPU that is not on the preferred node.
     pub away_ns: u64,
 }
 
@@ -97,19 +97,19 @@ impl Span {
     }
 }
 
-/// Looks at the threads of a group again and again.
+/// What the threads of a group did until the last look.
 #[derive(Debug, Default)]
-pub struct Look {
+pub struct TaskTimes {
     before: HashMap<i32, RunTime>,
 }
 
-impl Look {
+impl TaskTimes {
     /// What the threads did since the last look, and with a `home` also how much of it away from there. A thread that is
     /// new since then does not count yet.
     ///
     /// # Errors
     /// When the group cannot be read.
-    pub fn again(&mut self, group: &Path, home: Option<&CpuSet>) -> Result<Span, CgroupError> {
+    pub fn since_last(&mut self, group: &Path, home: Option<&CpuSet>) -> Result<Span, CgroupError> {
         let mut span = Span::default();
         let mut now = HashMap::with_capacity(self.before.len());
         for tid in threads(group)? {
@@ -170,14 +170,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         std::fs::write(dir.path().join("tasks"), format!("{tid}\n")).unwrap();
-        let mut look = Look::default();
+        let mut times = TaskTimes::default();
         assert_eq!(
-            look.again(dir.path(), Some(&CpuSet::new())).unwrap(),
+            times.since_last(dir.path(), Some(&CpuSet::new())).unwrap(),
             Span::default()
         );
         let until = std::time::Instant::now() + std::time::Duration::from_millis(20);
         while std::time::Instant::now() < until {}
-        let span = look.again(dir.path(), Some(&CpuSet::new())).unwrap();
+        let span = times.since_last(dir.path(), Some(&CpuSet::new())).unwrap();
         assert!(span.run_ns > 0 && span.away_ns == span.run_ns, "{span:?}");
     }
 }

@@ -10,13 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nearfar_lease::{Masks, Member, whole_sessions};
+use nearfar_lease::Masks;
 use nearfar_machine::CpuSet;
 use nearfar_proc::tasks::is_gone;
 use nearfar_proc::{affinity, tasks};
 
 use super::KeeperError;
-use super::kept::{Kept, Process, of_process};
+use super::threads::{Process, ThreadMasks};
 use crate::rule::Place;
 
 /// A thread that is about to come in.
@@ -36,13 +36,13 @@ enum Origin {
     Chosen { elsewhere: bool },
 }
 
-impl Kept {
+impl ThreadMasks {
     /// Takes in a process with all its threads, and narrows them. `born`: the masks that its first thread began with, where
     /// this keeper started it.
     pub(super) fn adopt(&mut self, pid: i32, born: Option<usize>) -> Result<(), KeeperError> {
         self.observe();
         self.lineage.close();
-        let stat = tasks::stat(pid).map_err(|error| of_process(pid, &error))?;
+        let stat = tasks::stat(pid).map_err(|error| KeeperError::of_process(pid, &error))?;
         if self
             .processes
             .get(&pid)
@@ -56,7 +56,7 @@ impl Kept {
         );
         self.ignored.remove(&pid);
         if self.options.children && self.cgroup.is_none() && self.orphans_except.is_none() {
-            // Whoever is there already was not made by one that is kept; the clock of starts is too coarse to tell.
+            // Those that are there already were not made by one that is kept; the clock of starts is too coarse to tell.
             let tids = tasks::threads(pid).unwrap_or_default();
             let children = tids
                 .into_iter()
@@ -65,7 +65,7 @@ impl Kept {
                 .extend(children.filter(|child| !self.processes.contains_key(child)));
         }
         self.note_sessions();
-        self.cpusets.refresh();
+        self.masks.cpusets.refresh();
         let adopted = self.adopt_threads(pid, born);
         self.unsettled = true;
         if adopted.is_err() || self.processes[&pid].threads.is_empty() {
@@ -88,8 +88,7 @@ impl Kept {
             // It starts nothing but the command that it keeps.
             ours.insert(std::process::id().cast_signed());
         }
-        // Once it was so, whatever the session makes later descends from who is kept.
-        self.whole_sessions.extend(whole_sessions(&ours));
+        self.record.note_sessions(&ours);
     }
 
     /// Until no thread is found that a thread not narrowed yet has made.
@@ -97,7 +96,7 @@ impl Kept {
         let mut elsewhere = None;
         let (listed, counted) = (self.counts.skipped.len(), self.counts.skipped_count);
         loop {
-            let tids = tasks::threads(pid).map_err(|error| of_process(pid, &error))?;
+            let tids = tasks::threads(pid).map_err(|error| KeeperError::of_process(pid, &error))?;
             let new: Vec<i32> = tids
                 .into_iter()
                 .filter(|tid| !self.threads.contains_key(tid))
@@ -108,11 +107,7 @@ impl Kept {
             let lies_elsewhere = self.take_in(pid, &new, born)?;
             elsewhere = elsewhere.or(lies_elsewhere);
         }
-        let threads = self
-            .processes
-            .get(&pid)
-            .map(|process| process.threads.clone())
-            .unwrap_or_default();
+        let threads = self.threads_in(pid);
         let kept = threads.iter().any(|tid| {
             self.threads
                 .get(tid)
@@ -125,7 +120,7 @@ impl Kept {
                 self.counts.skipped_count = counted;
                 let other = tasks::stat(pid)
                     .ok()
-                    .and_then(|stat| self.lease.confined_by(stat.id, pid));
+                    .and_then(|stat| self.record.confined_by(stat.id));
                 Err(match other {
                     Some((by, what)) => KeeperError::Kept { pid, by, what },
                     None => self.elsewhere(format!("process {pid}"), own),
@@ -147,7 +142,7 @@ impl Kept {
         for &tid in tids {
             let mask = match affinity::get(tid) {
                 Err(error) if is_gone(&error) => continue,
-                mask => mask.map_err(|error| of_process(pid, &error))?,
+                mask => mask.map_err(|error| KeeperError::of_process(pid, &error))?,
             };
             let origin = self.origin(pid, tid, &mask, born);
             newcomers.push(Newcomer { tid, mask, origin });
@@ -189,12 +184,12 @@ impl Kept {
     }
 
     fn narrow(&mut self, pid: i32, tid: i32, group: usize) -> Result<(), KeeperError> {
-        if self.groups[group].confines() {
-            match affinity::set(tid, &self.groups[group].narrow) {
+        if self.masks.confines(group) {
+            match affinity::set(tid, &self.masks.groups[group].narrow) {
                 Err(error) if is_gone(&error) => return Ok(()),
-                set => set.map_err(|error| of_process(pid, &error))?,
+                set => set.map_err(|error| KeeperError::of_process(pid, &error))?,
             }
-            tracing::debug!(tid, pid, new = %self.groups[group].narrow, "confine thread");
+            tracing::debug!(tid, pid, new = %self.masks.groups[group].narrow, "confine thread");
             self.counts.narrowed += 1;
         }
         self.keep(pid, tid, group, Place::Home);
@@ -207,12 +202,13 @@ impl Kept {
             Some(None) => return chosen,
             Some(Some(group)) => {
                 return self
+                    .masks
                     .place_of(tid, mask, group)
                     .map_or(chosen, |place| Origin::Inherited(group, place));
             }
             None => {}
         }
-        if let Some(place) = born.and_then(|group| self.place_of(tid, mask, group)) {
+        if let Some(place) = born.and_then(|group| self.masks.place_of(tid, mask, group)) {
             return Origin::Inherited(born.unwrap_or_default(), place);
         }
         let since = self.processes.get(&pid).and_then(|process| process.since);
@@ -224,7 +220,7 @@ impl Kept {
                 None => chosen,
             };
         }
-        match self.group_of(tid, mask) {
+        match self.masks.group_of(tid, mask) {
             Some(group) => Origin::Own(group),
             None => Origin::Chosen { elsewhere: true },
         }
@@ -240,29 +236,18 @@ impl Kept {
             .unwrap_or_default();
         let fitting: Vec<(usize, Place)> = groups
             .into_iter()
-            .filter_map(|group| Some((group, self.place_of(tid, mask, group)?)))
+            .filter_map(|group| Some((group, self.masks.place_of(tid, mask, group)?)))
             .collect();
         fitting.into_iter().max_by_key(|&(group, place)| {
             let Masks {
                 own, unconfined, ..
-            } = &self.groups[group];
+            } = &self.masks.groups[group];
             (
-                place == Place::Home && self.groups[group].confines(),
+                place == Place::Home && self.masks.confines(group),
                 *unconfined,
                 own.len(),
             )
         })
-    }
-
-    /// Where a thread with this mask is, if it has one of these two.
-    pub(super) fn place_of(&mut self, tid: i32, mask: &CpuSet, group: usize) -> Option<Place> {
-        let masks = &self.groups[group];
-        if masks.is_narrow(tid, mask, &mut self.cpusets) {
-            return Some(Place::Home);
-        }
-        masks
-            .is_own(tid, mask, &mut self.cpusets)
-            .then_some(Place::Anywhere)
     }
 
     pub(super) fn elsewhere(&self, who: String, own: CpuSet) -> KeeperError {
@@ -270,94 +255,23 @@ impl Kept {
             who,
             own,
             node: self.counts.node,
-            home: self.home.clone(),
+            home: self.masks.home.clone(),
         }
     }
 
-    /// The masks of threads that have this mask now; none where none of its CPUs is the node's.
-    pub(super) fn group_of(&mut self, tid: i32, mask: &CpuSet) -> Option<usize> {
-        if !mask.intersects(&self.home) {
-            return None;
-        }
-        let unconfined = self.cpusets.asked_for_none(tid, mask);
-        let own = if unconfined {
-            self.cpusets.possible().clone()
-        } else {
-            mask.clone()
-        };
-        let key = (own, unconfined);
-        if let Some(&group) = self.group_index.get(&key) {
-            return Some(group);
-        }
-        self.groups.push(self.masks_of(&key.0, unconfined));
-        self.group_index.insert(key, self.groups.len() - 1);
-        Some(self.groups.len() - 1)
-    }
-
-    /// What threads that asked for these CPUs get while they are kept.
-    pub(super) fn masks_of(&self, own: &CpuSet, unconfined: bool) -> Masks {
-        // The home node's CPUs as a whole also where a cpuset allows fewer: it may allow more later.
-        let narrow = match unconfined && self.cpusets.online().is_subset(&self.home) {
-            true => own.clone(),
-            false if unconfined => self.home.clone(),
-            false => own.intersection(&self.home),
-        };
-        match unconfined {
-            true => Masks::unconfined(&self.cpusets, narrow, Vec::new()),
-            false => Masks::new(own.clone(), narrow, Vec::new()),
-        }
-    }
-
-    /// Puts threads on record, before their masks change; those that are there. A thread that has ended needs no record.
-    ///
-    /// # Errors
-    /// When a thread that may be there cannot be identified, or the journal cannot be written: its mask must not be changed.
+    /// Puts threads on record as members of a group, as [`Record::hold`](super::record::Record::hold).
     pub(super) fn note(
         &mut self,
         group: usize,
         threads: &[(i32, i32)],
     ) -> Result<Vec<i32>, KeeperError> {
-        let Masks {
-            own,
-            narrow,
-            unconfined,
-            ..
-        } = self.groups[group].clone();
-        let mut members = Vec::with_capacity(threads.len());
-        for &(pid, tid) in threads {
-            match Member::of(pid, tid) {
-                Ok(member) => {
-                    let whole_session = self.whole_sessions.contains(&member.session);
-                    members.push(Member {
-                        whole_session,
-                        ..member
-                    });
-                }
-                Err(error) if is_gone(&error) => {}
-                Err(error) => return Err(of_process(pid, &error)),
-            }
-        }
-        let tids = members.iter().map(|member| member.task.tid).collect();
-        self.noted += members.len();
-        if !members.is_empty() {
-            self.lease.hold_masks(Masks {
-                own,
-                narrow,
-                unconfined,
-                members,
-            })?;
-        }
-        Ok(tids)
+        self.record.hold(&self.masks.groups[group], threads)
     }
 
-    /// Puts on record that a thread's mask is its own from now on: nothing is given back to it, nor to what it makes.
-    pub(super) fn note_chosen(&mut self, pid: i32, tid: i32, mask: &CpuSet) {
-        if let Ok(member) = Member::of(pid, tid) {
-            self.noted += 1;
-            if let Err(error) = self.lease.note_choice(mask.clone(), member) {
-                tracing::warn!(tid, pid, %error, "cannot put on record that the thread has a mask of its own");
-            }
-        }
+    /// The threads of a kept process that are known.
+    pub(super) fn threads_in(&self, pid: i32) -> BTreeSet<i32> {
+        let process = self.processes.get(&pid);
+        process.map_or_else(BTreeSet::new, |process| process.threads.clone())
     }
 
     /// As [`Self::let_go`], also of a process that was not seen yet.
@@ -373,12 +287,8 @@ impl Kept {
     /// Keeps a process no longer: its threads get their own masks back.
     pub(super) fn let_go(&mut self, pid: i32) {
         self.observe();
-        self.cpusets.refresh();
-        let threads = self
-            .processes
-            .get(&pid)
-            .map(|process| process.threads.clone())
-            .unwrap_or_default();
+        self.masks.cpusets.refresh();
+        let threads = self.threads_in(pid);
         for tid in threads {
             let Some(group) = self.threads.get(&tid).and_then(|thread| thread.group) else {
                 continue;
@@ -386,13 +296,13 @@ impl Kept {
             let Ok(mask) = affinity::get(tid) else {
                 continue;
             };
-            let masks = &self.groups[group];
+            let masks = &self.masks.groups[group];
             if masks.confines()
-                && masks.is_narrow(tid, &mask, &mut self.cpusets)
+                && masks.is_narrow(tid, &mask, &mut self.masks.cpusets)
                 && masks.give_back(tid).is_ok()
             {
                 let mask = affinity::get(tid).unwrap_or(mask);
-                self.note_chosen(pid, tid, &mask);
+                self.record.note_chosen(pid, tid, &mask);
             }
         }
         self.gone(pid);

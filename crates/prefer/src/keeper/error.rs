@@ -1,92 +1,83 @@
 //! What keeps tasks from being kept.
 
-use nearfar_lease::LeaseError;
-use nearfar_machine::{CpuSet, NodeId, NodeSet};
+use std::io;
 
-/// Why somebody is not kept.
+use nearfar_lease::LeaseError;
+use nearfar_machine::{CpuSet, NodeId};
+use nearfar_proc::error_text;
+use nearfar_proc::tasks::is_gone;
+
+use crate::cgroup::CgroupError;
+use crate::near::NearError;
+
+/// Why a process or group is not kept, or was not put back.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum KeeperError {
-    /// There is no such node.
-    #[error("there is no node {node}: this machine has {there}")]
-    NoNode {
-        /// The node asked for.
-        node: NodeId,
-        /// The nodes there are.
-        there: NodeSet,
-    },
-    /// The node has memory only.
-    #[error(
-        "node {node} has no CPU that is online: prefer the nearest node that has (`nearfar topo` shows the distances)"
-    )]
-    NoCpus {
-        /// The node asked for.
-        node: NodeId,
-    },
+    /// There is no such node, or it has no CPUs.
+    #[error(transparent)]
+    Node(#[from] NearError),
     /// The kernel does not count waiting.
     #[error(
         "this kernel does not say how long tasks wait for a CPU (/proc/PID/schedstat: {because}): it was built without \
          CONFIG_SCHED_INFO; `taskset` confines without looking"
     )]
-    NoWaits {
-        /// The system's answer.
-        because: String,
-    },
-    /// There is no such process, or it has ended.
+    NoWaits { because: String },
+    /// `ended`: it is a zombie.
     #[error("there is no process {pid}{}", if *.ended { " any more: it has ended, and its parent has not asked how" } else { "" })]
-    NoProcess {
-        /// The process.
-        pid: i32,
-        /// Whether it is a zombie.
-        ended: bool,
-    },
-    /// The process is somebody else's, or cannot be looked at.
+    NoProcess { pid: i32, ended: bool },
+    /// The process is another user's, or cannot be looked at.
     #[error("cannot keep process {pid}: {because}")]
-    Process {
-        /// The process.
-        pid: i32,
-        /// The system's answer.
-        because: String,
-    },
-    /// The program is confined to other nodes.
+    Process { pid: i32, because: String },
+    /// The program is confined to other nodes. `who`: "process 4711"; `own`: the CPUs it may use; `home`: the node's.
     #[error(
         "{who} may run on CPUs {own}, and none of them is one of node {node} (CPUs {home}): let it run there first \
          (taskset, or its cpuset), or prefer another node"
     )]
     Elsewhere {
-        /// "process 4711".
         who: String,
-        /// The CPUs it may use.
         own: CpuSet,
-        /// The node asked for.
         node: NodeId,
-        /// The node's CPUs.
         home: CpuSet,
     },
-    /// Another keeper has it.
+    /// Another keeper has it: process `by`, which says that it does `what`.
     #[error("process {pid} is kept by process {by} already, which says \"{what}\": end that first")]
-    Kept {
-        /// The process.
-        pid: i32,
-        /// The other nearfar.
-        by: u32,
-        /// What it does.
-        what: String,
-    },
-    /// The cgroup cannot be read.
+    Kept { pid: i32, by: u32, what: String },
     #[error(transparent)]
-    Cgroup(#[from] crate::cgroup::CgroupError),
-    /// The old masks cannot be kept or put back.
+    Cgroup(#[from] CgroupError),
+    /// A group's cpuset was asked for and does not serve.
+    #[error("not through its cpuset: {because}")]
+    NotByCpuset { because: String },
+    /// A group's cpuset has other CPUs than the keeper gave it.
+    #[error("its cpuset was set to {cpus} meanwhile")]
+    CpusetChanged { cpus: String },
+    #[error("the group is gone")]
+    GroupGone,
+    #[error("cannot wait for tasks: {}", error_text(.0))]
+    Wait(#[source] io::Error),
+    /// What was there before cannot be put on record or put back.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The command cannot be started.
-    #[error("cannot start {program}: {}", nearfar_proc::error_text(because))]
-    Spawn {
-        /// Its name.
-        program: String,
-        /// The system's answer.
-        because: std::io::Error,
-    },
+    #[error("cannot start {program}: {}", error_text(because))]
+    Spawn { program: String, because: io::Error },
+    #[error("cannot start the keeper's thread: {}", error_text(.0))]
+    Start(#[source] io::Error),
     /// The keeper's thread is gone.
     #[error("the keeper has ended; the masks are put back by its guard or by the next nearfar")]
     Died,
+}
+
+impl KeeperError {
+    /// What the system said of a process.
+    pub(super) fn of_process(pid: i32, error: &io::Error) -> Self {
+        let because = error_text(error);
+        match error.kind() {
+            _ if is_gone(error) => Self::NoProcess { pid, ended: false },
+            io::ErrorKind::PermissionDenied => Self::Process {
+                pid,
+                because: format!("{because}; it takes its owner, or root (CAP_SYS_NICE)"),
+            },
+            _ => Self::Process { pid, because },
+        }
+    }
 }

@@ -6,11 +6,11 @@ use nearfar_lease::cpuset;
 use nearfar_machine::CpuSet;
 use nearfar_proc::affinity;
 
-use super::kept::Kept;
 use super::look::THOROUGH;
+use super::threads::ThreadMasks;
 use crate::rule::Place;
 
-impl Kept {
+impl ThreadMasks {
     /// Reads the node's CPUs again; now and then.
     pub(super) fn rehome(&mut self) {
         let Some(nodes) = self
@@ -26,38 +26,28 @@ impl Kept {
         let Ok(home) = cpuset::list_in(&file) else {
             return;
         };
-        if home != self.home && !home.is_empty() {
-            self.cpusets.refresh();
+        if home != self.masks.home && !home.is_empty() {
             self.move_home(home);
         }
     }
 
-    /// Those on the preferred node run on these CPUs from now on.
+    /// The threads on the preferred node run on these CPUs from now on.
     fn move_home(&mut self, home: CpuSet) {
-        self.home = home;
-        self.counts.cpus = self.home.clone();
-        self.ours.clear();
-        for group in 0..self.groups.len() {
-            let old = self.groups[group].clone();
-            let new = self.masks_of(&old.own, old.unconfined);
-            if new.narrow == old.narrow || new.narrow.is_empty() {
-                continue;
-            }
-            let mut threads: BTreeMap<i32, i32> = BTreeMap::new();
-            threads.extend(
-                self.threads
-                    .iter()
-                    .filter(|(_, it)| it.group == Some(group))
-                    .map(|(&tid, it)| (tid, it.process)),
-            );
+        self.counts.cpus = home.clone();
+        for (group, new) in self.masks.rehome(home) {
+            let threads = self.threads.iter();
+            let threads: BTreeMap<i32, i32> = threads
+                .filter(|(_, it)| it.group == Some(group))
+                .map(|(&tid, it)| (tid, it.process))
+                .collect();
             let listed: Vec<(i32, i32)> = threads
                 .iter()
                 .map(|(&tid, &process)| (process, tid))
                 .collect();
-            self.groups[group] = new;
+            let old = std::mem::replace(&mut self.masks.groups[group], new);
             // Not on record, not changed: they stay on the CPUs that they have, and the next change is another chance.
             let Ok(noted) = self.note(group, &listed) else {
-                self.groups[group] = old;
+                self.masks.groups[group] = old;
                 continue;
             };
             for tid in noted {
@@ -74,10 +64,10 @@ impl Kept {
 
     fn renew(&mut self, tid: i32, process: i32, group: usize, old: &nearfar_lease::Masks) {
         let Ok(mask) = affinity::get(tid) else { return };
-        if !old.is_narrow(tid, &mask, &mut self.cpusets) {
+        if !old.is_narrow(tid, &mask, &mut self.masks.cpusets) {
             return self.skip(tid, process, mask);
         }
-        let masks = &self.groups[group];
+        let masks = &self.masks.groups[group];
         let renewed = if masks.confines() {
             affinity::set(tid, &masks.narrow)
         } else {
@@ -86,7 +76,7 @@ impl Kept {
         // Where its cpuset has none of them, the kernel still has the earlier ones.
         if renewed.is_ok() {
             self.controller.remove(tid);
-            if self.groups[group].confines() {
+            if self.masks.confines(group) {
                 self.controller.put(tid, Place::Home);
             }
         }

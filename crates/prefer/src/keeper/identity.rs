@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::KeeperError;
-use super::kept::Kept;
+use super::threads::ThreadMasks;
 
 /// A process that cannot be mistaken for a later one with its number.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl OpenProcess {
     }
 }
 
-impl Kept {
+impl ThreadMasks {
     /// Takes in a process, if it is that one still when all its threads are narrow.
     pub(super) fn adopt_open(&mut self, process: &OpenProcess) -> Result<(), KeeperError> {
         let pid = process.pid;
@@ -157,7 +157,7 @@ mod tests {
             leases,
             ..KeeperOptions::default()
         };
-        let mut kept = Kept::new(NodeId(0), &machine(), options).unwrap();
+        let mut kept = ThreadMasks::new(NodeId(0), &machine(), options).unwrap();
         let child = sleeping();
         let pid = child.id().cast_signed();
         kept.adopt(pid, None).unwrap();

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use nearfar_proc::{affinity, tasks};
 
-use super::kept::Kept;
 use super::look::THOROUGH;
 use super::observer::{Event, Observer, Within};
+use super::threads::ThreadMasks;
 
 /// By thread, what it inherited.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl Lineage {
     }
 }
 
-impl Kept {
+impl ThreadMasks {
     /// Takes in what happened since the last time.
     pub(super) fn observe(&mut self) {
         let Some(observer) = &mut self.lineage.observer else {
@@ -60,10 +60,10 @@ impl Kept {
         };
         let (events, lost) = (observer.events(), observer.lost());
         if !events.is_empty() {
-            self.cpusets.refresh();
+            self.masks.cpusets.refresh();
         }
         if lost > 0 {
-            // Whoever was made or chose meanwhile is judged by /proc alone.
+            // What was made or chose meanwhile is judged by /proc alone.
             tracing::warn!(lost, "events of forks and affinity changes were lost");
             self.unsettled = true;
         }
@@ -98,7 +98,7 @@ impl Kept {
 
     /// Opens the events again where CPUs have come online since; now and then.
     fn observe_new_cpus(&mut self) {
-        let online = self.cpusets.online();
+        let online = self.masks.cpusets.online();
         let Some(observer) = &self.lineage.observer else {
             return;
         };
@@ -124,7 +124,7 @@ impl Kept {
         group.is_some()
     }
 
-    /// Its program, or somebody else, has set its affinity.
+    /// Its program, or another process, has set its affinity.
     fn chose(&mut self, tid: i32) {
         if let Some(thread) = self.threads.get(&tid) {
             let process = thread.process;
@@ -165,12 +165,12 @@ impl Kept {
         if self.note(group, &[(process, tid)]).is_err() {
             return;
         }
-        let place = place.or_else(|| self.place_of(tid, &mask, group));
+        let place = place.or_else(|| self.masks.place_of(tid, &mask, group));
         self.controller.remove(tid);
         if let Some(thread) = self.threads.get_mut(&tid) {
             (thread.group, thread.before, thread.moving) = (Some(group), None, true);
         }
-        if let Some(place) = place.filter(|_| self.groups[group].confines()) {
+        if let Some(place) = place.filter(|_| self.masks.confines(group)) {
             self.controller.put(tid, place);
         }
     }

@@ -1,4 +1,4 @@
-//! When to look again: often where somebody waits, seldom where all is calm, and never dearer than a small part of a CPU.
+//! When to look again: often where tasks wait, rarely where none does, and never for more than a small part of a CPU.
 //!
 //! ```text
 //!  credit (CPU time)  ▲ a part of all time that passes, up to what one look by accident costs
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// What a look found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Load {
+pub enum Load {
     /// All threads are on the node and none waits.
     Idle,
     /// Some thread is released and may be confined again.

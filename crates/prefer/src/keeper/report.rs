@@ -1,7 +1,6 @@
 //! What a keeper did.
 
 use std::fmt;
-use std::time::Duration;
 
 use nearfar_machine::{CpuSet, NodeId};
 use serde::Serialize;
@@ -107,15 +106,6 @@ impl MovedMemory {
 /// As many are listed.
 pub(super) const LISTED: usize = 100;
 
-/// CPU time of the calling thread.
-pub(crate) fn cpu_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        now.tv_sec.unsigned_abs(),
-        u32::try_from(now.tv_nsec).unwrap_or(0),
-    )
-}
-
 /// One line, for a log.
 impl fmt::Display for KeeperReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,6 +129,29 @@ impl fmt::Display for KeeperReport {
 }
 
 impl KeeperReport {
+    /// Nothing yet.
+    pub(super) fn new(node: NodeId, home: &CpuSet, guarded: bool) -> Self {
+        Self {
+            node,
+            cpus: home.clone(),
+            nothing_to_narrow: false,
+            seconds: 0.0,
+            cpu_s: 0.0,
+            looks: 0,
+            longest_pause_s: 0.0,
+            processes: 0,
+            threads: 0,
+            threads_now: 0,
+            narrowed: 0,
+            widened: 0,
+            out_now: 0,
+            skipped: Vec::new(),
+            skipped_count: 0,
+            guarded,
+            memory: None,
+        }
+    }
+
     /// The keeper's own CPU time as a share of the time it kept.
     pub fn cpu_share(&self) -> f64 {
         if self.seconds > 0.0 {

@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use nearfar_machine::{Machine, NodeId, NodeSet};
 use nearfar_proc::{affinity, tasks};
 
-use super::kept::Kept;
+use super::threads::ThreadMasks;
 use super::{Keeper, KeeperError, KeeperOptions, MemoryPolicy, memory};
 
 impl Keeper {
@@ -28,18 +28,20 @@ impl Keeper {
             program: program.clone(),
             because,
         };
-        let mut kept = Kept::new(node, machine, options)?;
+        let interval = options.interval;
+        let mut kept = ThreadMasks::new(node, machine, options)?;
         let own = affinity::get(0).map_err(failed)?;
         let me = rustix::thread::gettid().as_raw_nonzero().get();
         let process = std::process::id().cast_signed();
         let group = kept
+            .masks
             .group_of(me, &own)
             .ok_or_else(|| kept.elsewhere(program.clone(), own.clone()))?;
-        // On record before there is anybody: a child of this thread's process with the narrow mask is ours.
+        // On record before there is a task: a child of this thread's process with the narrow mask is ours.
         kept.orphans_except = Some(own_children());
         kept.note_sessions();
         kept.note(group, &[(process, me)])?;
-        let narrow = kept.groups[group].narrow.clone();
+        let narrow = kept.masks.groups[group].narrow.clone();
         let confine = affinity::Confinement::to(&narrow);
         let nodes = memory::words(&NodeSet::single(node));
         // SAFETY: between fork and exec only system calls are made, on memory that was prepared before.
@@ -51,18 +53,18 @@ impl Keeper {
         }
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let child = command.spawn().map_err(failed)?;
-        // Whoever started it waits for it.
+        // The caller waits for it.
         kept.orphans_except
             .get_or_insert_default()
             .insert(child.id().cast_signed());
-        kept.counts.narrowed += u64::from(kept.groups[group].confines());
+        kept.counts.narrowed += u64::from(kept.masks.confines(group));
         // Its first system call set the narrow mask, which is no choice of the program.
         kept.observe();
         let adopted = kept.adopt(child.id().cast_signed(), Some(group));
         // A command that has ended already was kept all its life.
         match adopted {
             Ok(()) | Err(KeeperError::Process { .. } | KeeperError::NoProcess { .. }) => {
-                Ok((Self::of(kept), child))
+                Ok((Self::run(kept, interval)?, child))
             }
             Err(error) => Err(error),
         }

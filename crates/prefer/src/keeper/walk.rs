@@ -1,17 +1,17 @@
-//! Who is there: threads and processes that are made by who is kept, and those that have ended.
+//! Which tasks there are: threads and processes that kept ones make, and those that have ended.
 //!
-//! Nothing is listed while no thread and no process is made on the whole machine.
+//! None is listed while no thread and no process is made on the whole machine.
 
 use std::collections::BTreeSet;
 
 use nearfar_proc::tasks;
 
-use super::kept::{Kept, Process};
 use super::look::THOROUGH;
+use super::threads::{Process, ThreadMasks};
 use crate::cgroup::members;
 
-impl Kept {
-    /// Threads and processes that came and went. `forks`: whether anybody was made on this machine since the last look.
+impl ThreadMasks {
+    /// Threads and processes that came and went. `forks`: whether a task was made on this machine since the last look.
     pub(super) fn newcomers(&mut self, forks: bool) {
         let due = forks || self.unsettled || self.counts.looks.is_multiple_of(THOROUGH);
         if let Some(group) = self
@@ -32,8 +32,8 @@ impl Kept {
             return;
         }
         // A newcomer's mask is what the kernel makes of the request within the cpuset as it is now.
-        self.cpusets.refresh();
-        // A maker that runs has perhaps not been charged yet for the time in which it made somebody; and what a newcomer
+        self.masks.cpusets.refresh();
+        // A maker that runs has perhaps not been charged yet for the time in which it made another; and what a newcomer
         // has made is not listed in this round.
         self.unsettled = forks;
         let mut children = Vec::new();
@@ -59,7 +59,7 @@ impl Kept {
                 self.ignored.insert(child);
             }
         }
-        // A number that is free may be given to somebody else.
+        // A number that is free may be given to another process.
         if !self.ignored.is_empty() && self.counts.looks.is_multiple_of(THOROUGH) {
             self.ignored.retain(|&pid| tasks::stat(pid).is_ok());
         }
@@ -147,11 +147,7 @@ impl Kept {
         let Ok(tids) = tasks::threads(pid) else {
             return false;
         };
-        let known = self
-            .processes
-            .get(&pid)
-            .map(|process| process.threads.clone())
-            .unwrap_or_default();
+        let known = self.threads_in(pid);
         let new: Vec<i32> = tids
             .iter()
             .filter(|tid| !known.contains(tid))
@@ -217,9 +213,12 @@ impl Kept {
             .collect();
         match self.processes.get(&parent) {
             _ if !known.is_empty() => (known.into_iter().flatten().collect(), 0),
-            Some(process) => (process.groups.clone(), process.since.unwrap_or(self.since)),
+            Some(process) => (
+                process.groups.clone(),
+                process.since.unwrap_or_else(|| self.record.since()),
+            ),
             // An orphan of this process's command.
-            None => ((0..self.groups.len()).collect(), self.since),
+            None => ((0..self.masks.groups.len()).collect(), self.record.since()),
         }
     }
 
@@ -239,7 +238,7 @@ impl Kept {
             .collect()
     }
 
-    /// Takes in, at the end, whoever was made since the last look and can be found now: so that they are on record.
+    /// Takes in, at the end, the tasks that were made since the last look and can be found now: so that they are on record.
     pub(super) fn last_newcomers(&mut self) {
         self.observe();
         self.unsettled = true;
@@ -261,7 +260,7 @@ impl Kept {
             .collect()
     }
 
-    /// An orphan that has ended has nobody else to wait for it.
+    /// An orphan that has ended: no other process waits for it.
     fn reap(&self, parent: i32, child: i32) {
         let mine = parent == std::process::id().cast_signed();
         if let Some(pid) = rustix::process::Pid::from_raw(child).filter(|_| mine) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Decision, FULL_OFFER_CPUS, Place, Rule, RuleOptions};
+use super::{Decision, FULL_OFFER_CPUS, Place, Rule, RuleOptions, SPARE_CPUS, THRESHOLD_SHARE};
 
 /// What was seen of one thread since the last look.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -188,9 +188,5 @@ impl NodeController {
 const MIN_OFFER_CPUS: f64 = 0.1;
 /// In CPUs, what is waited for beyond what is offered: more than half a task.
 const MIN_SURPLUS_CPUS: f64 = 0.5;
-/// What part of the threshold counts then.
-const THRESHOLD_SHARE: f64 = 0.5;
 /// In CPUs, see [`NodeController::waits_too_long`].
 const MIN_WAIT_CPUS: f64 = 0.02;
-/// A task that always runs finds its place on a CPU that does a little else: in CPUs, what may lack.
-const SPARE_CPUS: f64 = 0.2;

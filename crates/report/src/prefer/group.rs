@@ -1,7 +1,7 @@
 //! What the keeper of a control group did.
 
 use nearfar_machine::Emulation;
-use nearfar_prefer::cgroup::keeper::GroupReport;
+use nearfar_prefer::cgroup::GroupReport;
 
 use super::times;
 use crate::document::Document;

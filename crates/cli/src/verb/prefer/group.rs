@@ -6,14 +6,12 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_prefer::KeeperOptions;
-use nearfar_prefer::cgroup::{
-    CgroupError, Group, KeptGroup, KeptGroupError, KeptGroupReport, Through,
-};
+use nearfar_prefer::cgroup::{Group, KeptGroup, KeptGroupReport, Through};
 use nearfar_prefer::near::Home;
 use nearfar_report::Style;
 use serde::Serialize;
 
-use super::LOOK;
+use super::{LOOK, failure};
 use crate::args::Format;
 use crate::failure::Failure;
 use crate::output;
@@ -129,20 +127,4 @@ pub fn keep(
         how,
         kept,
     })
-}
-
-/// What was asked for wrongly, and what the system refused.
-fn failure(error: KeptGroupError) -> Failure {
-    match error {
-        KeptGroupError::Threads(error) => super::failure(error),
-        KeptGroupError::Node(_)
-        | KeptGroupError::Cpuset(_)
-        | KeptGroupError::Group(
-            CgroupError::NoHierarchy
-            | CgroupError::NoSuchGroup { .. }
-            | CgroupError::Root { .. }
-            | CgroupError::Elsewhere { .. },
-        ) => Failure::input(error),
-        error => Failure::refused(error),
-    }
 }

@@ -10,7 +10,7 @@ const RESERVED: u64 = 192 << 20;
 /// The first root bus, which carries what the lab itself needs: disks, channels, the board's own functions.
 const FIRST: RootBus = RootBus { domain: 0, bus: 0 };
 
-/// What differs between the machine a design promises ([`Design::expected`](super::Design::expected)) and the one that
+/// What differs between the machine a design promises (`Design::expected`) and the one that
 /// nearfar saw inside the guest, in sentences: states, memory, CPUs and distances of nodes, devices by kind and node, the
 /// nodes of each NVMe subsystem's controllers. Empty when they agree.
 ///

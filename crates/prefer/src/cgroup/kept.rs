@@ -3,10 +3,12 @@
 use nearfar_machine::{Machine, NodeId};
 use serde::Serialize;
 
-use super::keeper::{GroupKeeper, GroupReport};
-use super::{CgroupError, Group, Means};
-use crate::keeper::{Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets};
-use crate::near::{self, NearError};
+use super::cpuset::{GroupCpuset, GroupReport};
+use super::{Group, Means};
+use crate::keeper::{
+    Actuator as _, Keeper, KeeperError, KeeperOptions, KeeperReport, Memory, Targets,
+};
+use crate::near;
 
 /// Through what a group is to be kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,48 +21,22 @@ pub enum Through {
 
 /// A group that is kept.
 pub enum KeptGroup {
-    /// Through its cpuset.
+    /// `was_empty`: the cpuset was empty, and will not be so again.
     Cpuset {
-        /// Who does it.
-        keeper: GroupKeeper,
-        /// Whether the cpuset was empty, and will not be so again.
+        keeper: Keeper<GroupCpuset>,
+        by_pressure: bool,
         was_empty: bool,
     },
-    /// Its threads one by one.
-    Threads {
-        /// Who does it.
-        keeper: Keeper,
-        /// Why not through its cpuset.
-        because: String,
-    },
+    /// Its threads one by one; `because`: why not through its cpuset.
+    Threads { keeper: Keeper, because: String },
 }
 
 /// What was done to a group.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(tag = "means", rename_all = "snake_case")]
 pub enum KeptGroupReport {
-    /// Through its cpuset.
     Cpuset(GroupReport),
-    /// To its threads.
     Threads(KeeperReport),
-}
-
-/// Why a group is not kept, or was not given back.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum KeptGroupError {
-    /// The group, or its cpuset.
-    #[error(transparent)]
-    Group(#[from] CgroupError),
-    /// Its threads.
-    #[error(transparent)]
-    Threads(#[from] KeeperError),
-    /// The node.
-    #[error(transparent)]
-    Node(#[from] NearError),
-    /// The cpuset was asked for and does not serve.
-    #[error("not through its cpuset: {0}")]
-    Cpuset(String),
 }
 
 impl KeptGroup {
@@ -75,7 +51,7 @@ impl KeptGroup {
         machine: &Machine,
         through: Option<Through>,
         options: KeeperOptions,
-    ) -> Result<Self, KeptGroupError> {
+    ) -> Result<Self, KeeperError> {
         let node = near::node(machine, node)?;
         match chosen(group, through, options.memory)? {
             Means::Threads { because } => {
@@ -92,9 +68,10 @@ impl KeptGroup {
                     .map(|node| node.cpus.intersection(online))
                     .unwrap_or_default();
                 let possible = machine.cpu_states.possible.get().unwrap_or(online);
-                let keeper = GroupKeeper::start(group, &home, possible, options.rule)?;
+                let cpuset = GroupCpuset::confine(group, &home, possible, &options)?;
                 Ok(Self::Cpuset {
-                    keeper,
+                    by_pressure: cpuset.trigger().is_some(),
+                    keeper: Keeper::run(cpuset, options.interval)?,
                     was_empty: means == Means::EmptyCpuset,
                 })
             }
@@ -104,8 +81,12 @@ impl KeptGroup {
     /// How it is kept, as a sentence for people.
     pub fn how(&self) -> String {
         match self {
-            Self::Cpuset { keeper, was_empty } => {
-                let by = match keeper.is_by_pressure() {
+            Self::Cpuset {
+                by_pressure,
+                was_empty,
+                ..
+            } => {
+                let by = match by_pressure {
                     true => "by its pressure (PSI)",
                     false => {
                         "and its tasks watched all the time, since the kernel has no PSI for it"
@@ -123,11 +104,11 @@ impl KeptGroup {
         }
     }
 
-    /// Whether it is kept still: the group may be gone, or somebody else may have set its CPUs.
+    /// Whether it is kept still: the group may be gone, or another program may have set its CPUs.
     pub fn is_running(&self) -> bool {
         match self {
             Self::Cpuset { keeper, .. } => keeper.is_running(),
-            Self::Threads { keeper, .. } => keeper.report().is_ok(),
+            Self::Threads { keeper, .. } => keeper.is_running(),
         }
     }
 
@@ -135,22 +116,16 @@ impl KeptGroup {
     ///
     /// # Errors
     /// When something could not be put back; the next nearfar tries again.
-    pub fn stop(self) -> Result<KeptGroupReport, KeptGroupError> {
+    pub fn stop(self) -> Result<KeptGroupReport, KeeperError> {
         match self {
-            Self::Cpuset { keeper, .. } => Ok(KeptGroupReport::Cpuset(
-                keeper.stop().map_err(CgroupError::from)?,
-            )),
-            Self::Threads { keeper, .. } => Ok(KeptGroupReport::Threads(keeper.stop()?)),
+            Self::Cpuset { keeper, .. } => keeper.stop().map(KeptGroupReport::Cpuset),
+            Self::Threads { keeper, .. } => keeper.stop().map(KeptGroupReport::Threads),
         }
     }
 }
 
 /// What is asked for where that serves; otherwise what leaves nothing behind.
-fn chosen(
-    group: &Group,
-    through: Option<Through>,
-    memory: Memory,
-) -> Result<Means, KeptGroupError> {
+fn chosen(group: &Group, through: Option<Through>, memory: Memory) -> Result<Means, KeeperError> {
     let threads = |because: &str| Means::Threads {
         because: because.to_owned(),
     };
@@ -162,7 +137,7 @@ fn chosen(
         Memory::Follow => threads("its memory is to follow, process by process"),
     };
     match (through, means) {
-        (Some(_), Means::Threads { because }) => Err(KeptGroupError::Cpuset(because)),
+        (Some(_), Means::Threads { because }) => Err(KeeperError::NotByCpuset { because }),
         (None, Means::EmptyCpuset) => Ok(threads(
             "its cpuset is empty, and the kernel takes no empty one back while it has tasks",
         )),
