@@ -70,7 +70,7 @@ pub fn apply_with(
     check(plan)?;
     let Here { host, boot } = fits(plan, target, system)?;
     if plan.changes.is_empty() {
-        // Nothing to write down, so nobody has to be allowed to.
+        // Nothing to write, so no permission is needed.
         return Ok(Outcome::default());
     }
     let state = StateDir::make(&target.location())?;
@@ -124,7 +124,7 @@ fn fits(plan: &Plan, target: &Target, system: &dyn System) -> Result<Here, Apply
     Ok(here)
 }
 
-/// The number of the next run. An interrupted one before it may leave values behind that nobody chose, so going on is
+/// The number of the next change set. An interrupted one before it may leave values behind that no program chose, so going on is
 /// the operator's decision; either way its journal, and with it its old values, stays.
 fn next_run(
     state: &StateDir,

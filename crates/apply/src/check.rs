@@ -1,5 +1,5 @@
 //! Whether a plan can be carried out at all. A plan is foreign input: it may have been edited, made by another version
-//! or for another machine, or written to do harm with the rights of whoever applies it.
+//! or for another machine, or written to do harm with the rights of the user that applies it.
 
 use std::collections::HashMap;
 

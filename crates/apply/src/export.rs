@@ -147,7 +147,7 @@ fn lookup_name(change: &Change) -> Option<&str> {
 }
 
 /// A shell command, without any quotation mark, that finds the interrupt whose line in /proc/interrupts ends with the
-/// name ("7:" is its first word) and gives it to these CPUs. Names such as `virtio0-input.0` are numbered anew at every
+/// name ("7:" is its first word) and gives it to these CPUs. Names such as `virtio0-input.0` are numbered again at every
 /// boot: where the device is known, the interrupt has to be one of its messages.
 fn put_by_name(name: &str, cpus: &str, device: Option<PciAddress>) -> String {
     let of_device = device.map_or_else(String::new, |device| {

@@ -80,7 +80,7 @@ pub struct ChangeSetWrite {
 pub enum WriteState {
     /// In force: the file says what was written.
     Made,
-    /// Not undone, and somebody changed the value since.
+    /// Not undone, and another program changed the value since.
     ChangedSince {
         /// The value now, without the line end.
         now: String,

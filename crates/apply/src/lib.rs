@@ -12,7 +12,7 @@
 //!
 //! Two rules hold everything together. No write happens before the bytes it replaces are on disk, so a kill at any
 //! point can be undone. And nothing is overwritten that is neither what was there before nor what this program wrote,
-//! so undoing never destroys somebody else's decision.
+//! so undoing never overwrites another program's decision.
 //!
 //! What is **not** defined here: two change sets against one system with different state directories do not see each other's
 //! lock. Changes to sysfs and procfs do not survive a reboot; [`export`] writes what does.

@@ -161,7 +161,7 @@ pub enum UndoResult {
     Gone,
     /// It was made in an earlier boot of this system; the reboot has reset it.
     GoneWithReboot,
-    /// Neither the value before nor the one written: somebody changed it since. Let be.
+    /// Neither the value before nor the one written: another program changed it since. Kept.
     ChangedSince {
         /// The value found.
         now: String,

@@ -1,5 +1,5 @@
-//! Binding a driver again, so that it sees the node its device was given: takes the device away from whoever uses it for
-//! a moment, and is refused while anybody is seen to.
+//! Binding a driver again, so that it sees the node its device was given: takes the device away from its users for
+//! a moment, and is refused while one is seen.
 //!
 //! What cannot be seen: a program that has the raw block device open without mounting it. That is why a plan binds
 //! again only where its maker asked for it.

@@ -19,7 +19,7 @@ use nearfar_lease::StateDir;
 pub struct RollbackOptions {
     /// The change set; otherwise the last one of which a write still stands.
     pub run: Option<ChangeSetId>,
-    /// Writes the old value even where somebody else has changed it since.
+    /// Writes the old value even where another program has changed it since.
     pub force: bool,
     /// How long to wait for another nearfar to end; `None` refuses at once.
     pub wait: Option<Duration>,

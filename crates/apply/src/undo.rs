@@ -5,7 +5,7 @@
 //!  the old bytes           nothing to do
 //!  what this change set wrote     old bytes written, read back
 //!  a mix of both           the same (a tree's file, killed between writing and shortening it)
-//!  anything else           somebody changed it since: let be, unless forced
+//!  anything else           another program changed it since: kept, unless forced
 //!  not there               went with its device: nothing to do
 //!
 //!  Where its number or name is another device's now, nothing is written whatever the file shows.

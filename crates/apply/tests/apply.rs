@@ -325,8 +325,8 @@ fn plans_of_another_format_or_host_or_with_two_words_on_one_file_are_refused() {
             ..
         }
     ));
-    let nobody = plan(vec![planned(interrupt(10, ""), None)]);
-    assert!(refuse(&nobody).to_string().contains("no CPU to serve it"));
+    let no_cpus = plan(vec![planned(interrupt(10, ""), None)]);
+    assert!(refuse(&no_cpus).to_string().contains("no CPU to serve it"));
     assert!(
         !tree.at("/var").exists(),
         "a refused plan leaves nothing behind"

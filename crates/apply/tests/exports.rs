@@ -168,8 +168,8 @@ fn sh(script: &Path, tree: &Tree, arguments: &[&str]) -> Output {
 
 #[test]
 fn the_script_makes_the_changes_of_a_tree_and_undoes_them() {
-    let beside = tempfile::tempdir().unwrap();
-    let file = beside.path().join("plan.sh");
+    let outside_dir = tempfile::tempdir().unwrap();
+    let file = outside_dir.path().join("plan.sh");
     let mut plan = plan_of_all_kinds();
     plan.changes[2].before = Some("0-7".into());
     std::fs::write(&file, script(&plan)).unwrap();

@@ -120,10 +120,10 @@ fn full_with_atomic_everything_is_undone() {
 fn on_a_full_tmpfs_nothing_is_written() {
     let tree = Tree::machine();
     let before = tree.files();
-    let beside = tempfile::tempdir().unwrap();
-    let state = beside.path().join("state");
+    let outside_dir = tempfile::tempdir().unwrap();
+    let state = outside_dir.path().join("state");
     std::fs::create_dir(&state).unwrap();
-    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    let plan = plan_file(outside_dir.path(), &plan_of_all_kinds());
     let script = "mount -t tmpfs -o size=8k,mode=700 none \"$1\" || exit 77
         : > \"$1/lock\"; head -c 100000 /dev/zero > \"$1/filler\" 2>/dev/null
         STATE_DIR=$1 \"$2\" apply \"$3\" \"$4\"";
@@ -154,8 +154,8 @@ fn error_of(output: &std::process::Output) -> String {
 /// A limit on file sizes that bites in the middle of the change set (EFBIG; the signal is ignored as a daemon would).
 #[test]
 fn a_journal_that_may_not_grow_ends_the_run_and_can_be_rolled_back() {
-    let beside = tempfile::tempdir().unwrap();
-    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    let outside_dir = tempfile::tempdir().unwrap();
+    let plan = plan_file(outside_dir.path(), &plan_of_all_kinds());
     let mut stopped = 0;
     for blocks in 1..6 {
         let tree = Tree::machine();

@@ -21,7 +21,7 @@ fn a_run_says_how_much_of_it_is_in_force() {
         (run(&tree).state, run(&tree).in_force),
         (ChangeSetState::Made, 8)
     );
-    // Somebody writes one in other words, another with the value it had, a third with a value of their own; a device goes.
+    // One program writes one in other words, another with the value it had, a third with a value of their own; a device goes.
     tree.put("/proc/irq/12/smp_affinity_list", "6,6\n");
     tree.put("/proc/sys/kernel/numa_balancing", "1\n");
     tree.put(

@@ -201,7 +201,7 @@ fn a_forged_journal_with_good_checksums_cannot_name_other_files() {
 }
 
 #[test]
-fn a_state_directory_of_somebody_else_is_refused() {
+fn a_state_directory_of_another_user_is_refused() {
     let tree = Tree::machine();
     let state = tempfile::tempdir().unwrap();
     let target = Target::tree(tree.root(), Some(state.path().into()));

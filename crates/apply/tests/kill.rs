@@ -29,8 +29,8 @@ const STEPS_OF_APPLY: u64 = 8 * (2 + 2 * 4) + 2 * 4;
 
 #[test]
 fn killed_at_any_step_of_apply_rollback_restores_every_byte() {
-    let beside = tempfile::tempdir().unwrap();
-    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    let outside_dir = tempfile::tempdir().unwrap();
+    let plan = plan_file(outside_dir.path(), &plan_of_all_kinds());
     for step in 1.. {
         let tree = Tree::machine();
         let before = tree.files();
@@ -57,8 +57,8 @@ fn killed_at_any_step_of_apply_rollback_restores_every_byte() {
 
 #[test]
 fn killed_at_any_step_of_rollback_another_rollback_completes_it() {
-    let beside = tempfile::tempdir().unwrap();
-    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    let outside_dir = tempfile::tempdir().unwrap();
+    let plan = plan_file(outside_dir.path(), &plan_of_all_kinds());
     // Apply complete, killed early, and killed in a write: from each, rollback killed everywhere.
     for apply_dies in [None, Some(23), Some(46)] {
         for step in 1.. {
@@ -85,12 +85,12 @@ fn killed_at_any_step_of_rollback_another_rollback_completes_it() {
 
 #[test]
 fn two_runs_killed_on_top_of_each_other_are_undone_in_turn() {
-    let beside = tempfile::tempdir().unwrap();
+    let outside_dir = tempfile::tempdir().unwrap();
     let first = plan(vec![
         planned(interrupt(10, "4"), None),
         planned(interrupt(11, "5"), None),
     ]);
-    let first = plan_file(beside.path(), &first);
+    let first = plan_file(outside_dir.path(), &first);
     for step in (1..=STEPS_OF_APPLY).step_by(3) {
         let tree = Tree::machine();
         let before = tree.files();
@@ -136,8 +136,8 @@ fn killed_at_any_system_call_that_writes_rollback_restores_every_byte() {
         );
         return;
     }
-    let beside = tempfile::tempdir().unwrap();
-    let plan = plan_file(beside.path(), &plan_of_all_kinds());
+    let outside_dir = tempfile::tempdir().unwrap();
+    let plan = plan_file(outside_dir.path(), &plan_of_all_kinds());
     let calls = [
         "write",
         "fdatasync",

@@ -87,10 +87,10 @@ fn the_second_waits_when_told_to() {
 fn many_at_once_leave_a_consistent_history() {
     let tree = Tree::machine();
     let before = tree.files();
-    let beside = tempfile::tempdir().unwrap();
+    let outside_dir = tempfile::tempdir().unwrap();
     let children: Vec<_> = (0..8)
         .map(|number| {
-            let directory = beside.path().join(number.to_string());
+            let directory = outside_dir.path().join(number.to_string());
             std::fs::create_dir(&directory).unwrap();
             let cpu = number.to_string();
             let changes = [10, 11, 12].map(|irq| planned(interrupt(irq, &cpu), None));
@@ -129,8 +129,8 @@ fn many_at_once_leave_a_consistent_history() {
 fn an_interrupted_run_stands_in_the_way_until_rolled_back_or_forced() {
     let tree = Tree::machine();
     let before = tree.files();
-    let beside = tempfile::tempdir().unwrap();
-    let file = plan_file(beside.path(), &plan_of_all_kinds());
+    let outside_dir = tempfile::tempdir().unwrap();
+    let file = plan_file(outside_dir.path(), &plan_of_all_kinds());
     run(&[Path::new("apply"), &tree.root(), &file], Some(20));
     assert_eq!(
         history(&tree.target()).unwrap()[0].state,

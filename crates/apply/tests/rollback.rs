@@ -58,7 +58,7 @@ fn undoing_twice_says_there_is_nothing_to_do() {
 }
 
 #[test]
-fn what_somebody_changed_since_is_let_be_unless_forced() {
+fn what_another_program_changed_since_is_kept_unless_forced() {
     let tree = Tree::machine();
     apply_to(
         &tree,

@@ -3,7 +3,7 @@
 //! ```text
 //! ~/.cache/nearfar/
 //! ├─ lock                     held by the one process that adds something
-//! ├─ making-XXXX/             what it is working on; belongs to nobody once the lock is free
+//! ├─ making-XXXX/             what it is working on; has no owner once the lock is free
 //! ├─ packages/ARCH/           package lists of the machine's distribution for that architecture
 //! ├─ kernels/ARCH/RELEASE/    boot/, lib/modules/RELEASE/, record.json
 //! ├─ foreign/ARCH/PACKAGE/    static programs, record.json
@@ -105,7 +105,7 @@ impl Cache {
         Ok(CacheLock::new(self, file))
     }
 
-    /// [`Self::lock`] where nobody else has it.
+    /// [`Self::lock`] where no other process has it.
     pub fn try_lock(&self) -> Result<Option<CacheLock<'_>>, LabError> {
         let file = self.lock_file()?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -128,7 +128,7 @@ impl Cache {
         }
     }
 
-    /// Never truncated or deleted: whoever deleted it would leave two processes with a lock each.
+    /// Never truncated or deleted: deleting it would leave two processes with a lock each.
     fn lock_file(&self) -> Result<File, LabError> {
         fs::create_dir_all(&self.root)
             .map_err(|error| self.refused("creating", &self.root, error))?;
@@ -195,8 +195,8 @@ impl<'a> CacheLock<'a> {
         fs::rename(made, place).map_err(refused)
     }
 
-    /// Removes what processes left behind that were killed: with the lock held, nobody works on it. What cannot be
-    /// removed is in nobody's way.
+    /// Removes what processes left behind that were killed: with the lock held, no process works on it. What cannot be
+    /// removed does no harm.
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.cache.root) else {
             return;

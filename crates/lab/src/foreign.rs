@@ -172,7 +172,7 @@ fn program_under(
         let files = program.paths.iter().map(|path| folder.join(path));
         if let Some(file) = files.into_iter().find(|file| is_static(file, arch)) {
             note(&path, &newest).map_err(|error| {
-                LabError::system(format!("writing beside {}", path.display()), error)
+                LabError::system(format!("writing next to {}", path.display()), error)
             })?;
             lock.put(&file, &path)?;
             return Ok(path);
@@ -185,7 +185,7 @@ fn program_under(
     )))
 }
 
-/// Writes beside a program where it is from.
+/// Writes next to a program where it is from.
 fn note(program: &Path, package: &Stanza) -> io::Result<()> {
     let Some(folder) = program.parent() else {
         return Ok(());

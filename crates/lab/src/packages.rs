@@ -25,7 +25,7 @@ pub use control::Stanza;
 use sources::Archive;
 pub use version::Version;
 
-/// What is being done, for whoever waits.
+/// What is being done, for the user that waits.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Progress<'a> {
     /// Another process adds something to the cache.

@@ -15,7 +15,7 @@ use crate::design::fakes;
 use crate::error::LabError;
 
 /// The machine with each node cut down. A node that has more CPUs than are asked for keeps those with the lowest numbers;
-/// CPUs are then numbered without gaps in the order they had, and sets and affinities follow. Fake nodes are laid anew over
+/// CPUs are then numbered without gaps in the order they had, and sets and affinities follow. Fake nodes are laid again over
 /// what is left. Tasks and cpusets are left out.
 ///
 /// # Errors

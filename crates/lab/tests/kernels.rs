@@ -273,7 +273,7 @@ fn the_list_shows_what_is_cached_what_is_damaged_and_what_could_be_fetched() {
 }
 
 #[test]
-fn a_cached_kernel_is_got_without_asking_anybody() {
+fn a_cached_kernel_is_got_without_asking_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path());
     cached(&cache, "6.1", "6.1.0-56-amd64", "6.1.192-2");
@@ -288,7 +288,7 @@ fn a_cached_kernel_is_got_without_asking_anybody() {
 fn a_second_process_waits_for_the_first_and_sweeps_what_killed_ones_left() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::at(folder.path().join("new"));
-    let lock = cache.lock(&mut || panic!("nobody has it")).unwrap();
+    let lock = cache.lock(&mut || panic!("it is free")).unwrap();
     let workshop = lock.workshop().unwrap();
     let left_behind = workshop.keep();
     write(&left_behind.join("half/a.ko"), "");

@@ -60,7 +60,7 @@ fn siblings_that_are_apart_keep_their_order() {
 }
 
 #[test]
-fn fake_nodes_are_laid_anew_over_what_is_left() {
+fn fake_nodes_are_laid_again_over_what_is_left() {
     let small = scaled(&machine("fake-nodes"), scale("cpus=1,memory=256M")).unwrap();
     assert_eq!(small.nodes.len(), 4);
     assert!(

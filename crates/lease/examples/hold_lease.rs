@@ -1,4 +1,4 @@
-//! Holds a lease on a file until standard input ends or somebody kills it; for tests.
+//! Holds a lease on a file until standard input ends or it is killed; for tests.
 //!
 //! ```text
 //! hold_lease DIRECTORY FILE VALUE...        the values in turn, again and again with --for-ever before them

@@ -5,8 +5,8 @@
 //!                               0-3            4-5                                   4-5   nothing is left: the cpuset's
 //! ```
 //!
-//! Linux 6.2 and later keep the requested mask (`user_cpus_ptr`, `__set_cpus_allowed_ptr()` in kernel/sched/core.c) and form
-//! the effective one anew at each change of the cpuset. Before, a change of the cpuset replaces the mask by the cpuset's CPUs
+//! Linux 6.2 and later keep the requested mask (`user_cpus_ptr`, `__set_cpus_allowed_ptr()` in kernel/sched/core.c) and compute
+//! the effective one at each change of the cpuset. Before, a change of the cpuset replaces the mask by the cpuset's CPUs
 //! (`update_tasks_cpumask()` in kernel/cgroup/cpuset.c). The requested mask can be set and not read.
 
 use std::collections::HashMap;

@@ -6,7 +6,7 @@
 //!   not on record:        threads of 4711's process and its descendants, made since it was confined, with mask 0-3:
 //!                         inherited, get 0-7 back
 //!                         orphans of a session all of whose processes were confined: the same
-//!   everybody else        left alone
+//!   all others            left alone
 //! ```
 //!
 //! Time and memory are linear in the number of records, threads and processes.
@@ -280,7 +280,7 @@ impl<'a> Descendants<'a> {
             .map(made_by)
             .filter(|groups| !groups.is_empty());
         let groups = of_parent.or_else(|| {
-            // Nobody but the one that takes in orphans has a child in a session that is neither its own nor the child's.
+            // Only the process that takes in orphans has a child in a session that is neither its own nor the child's.
             let in_session = by_pid
                 .get(&stat.parent)
                 .is_some_and(|parent| parent.session == stat.session);

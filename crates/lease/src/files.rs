@@ -11,7 +11,7 @@ use nearfar_proc::{choice, error_text};
 
 use crate::{LeaseError, UndoStatus, Undone};
 
-/// The files that are set for a while. Undoing does what a journal says, with the rights of whoever finds it: what is not
+/// The files that are set for a while. Undoing does what a journal says, with the rights of the process that finds it: what is not
 /// named here is neither read nor written, whatever the journal says.
 const FILES: &[&str] = &[
     "/proc/sys/kernel/numa_balancing",
@@ -69,11 +69,12 @@ pub(crate) fn checked(
 /// Whether a lease may set this. Who can write a file of the leases' own directory needs no lease for it; tests do.
 pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
     let of_group = path.is_absolute() && path.file_name().is_some_and(|name| name == OF_GROUPS);
-    let beside = || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
+    let is_test_file =
+        || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
     let may = FILES.iter().any(|file| path.as_os_str() == *file)
         || of_group
         || is_of_device(path)
-        || beside();
+        || is_test_file();
     may.then_some(()).ok_or_else(|| {
         format!(
             "{} is none of the files that nearfar sets for a while",

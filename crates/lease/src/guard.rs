@@ -39,13 +39,13 @@ pub fn guard(directory: &Path, owner: u32) -> Result<Vec<Recovered>, LeaseError>
     }
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
-    // "I stand". The owner may be gone already, and nobody be there to read it.
+    // "I stand". The owner may be gone already, and then none reads it.
     let mut out = std::io::stdout();
     let _ = out.write_all(b"!").and_then(|()| out.flush());
     let mut word = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut word);
     let target = Location::Directory(directory.to_owned());
-    // What the owner could not put back is nobody's now.
+    // What the owner could not put back has no owner now.
     if word == GO_HOME {
         recover::recover(&target)
     } else {
@@ -92,7 +92,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(mut stdin) = self.0.stdin.take() {
-            // Where nobody reads it, nobody has to go.
+            // If it is not read, no process has to end.
             let _ = stdin.write_all(GO_HOME);
         }
         // The lease is released or, in the worst case, undone by the guard now; either takes moments.

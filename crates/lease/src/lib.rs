@@ -3,7 +3,7 @@
 //! ```text
 //!  owner ── flock ──► lease-4711-0.journal     old values, on disk before anything is written over them
 //!    │                      ▲      ▲
-//!    │ pipe                 │      └── recover(): the next nearfar finds a journal that nobody holds, and undoes it
+//!    │ pipe                 │      └── recover(): the next nearfar finds a journal without an owner, and undoes it
 //!    └──────► guard ────────┘          a child that waits for the end of the pipe, and undoes it at once
 //! ```
 //!
@@ -117,7 +117,7 @@ pub enum UndoStatus {
     Gone,
     /// A resource that the lease made was removed.
     Removed,
-    /// Somebody else has changed it since; it was left alone.
+    /// Another program has changed it since; it was left alone.
     NotOurs {
         /// What it says now.
         now: String,
@@ -232,7 +232,7 @@ impl Lease {
     }
 
     /// Gives a file this content and reads it back; what it holds is on disk before. For those of the kernel's files that
-    /// `lease/files.rs` lists (and, for tests, files beside the journals): text, written with one write. Where the kernel
+    /// `lease/files.rs` lists (and, for tests, files in the directory of the journals): text, written with one write. Where the kernel
     /// shows a choice (`always [madvise] never`) the chosen word is the content.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl Lease {
             Some(index) => index,
             None => {
                 let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
-                recover::nobody_else_holds(&self.state, &self.name, &path)?;
+                recover::no_other_holds(&self.state, &self.name, &path)?;
                 let held = Held::before(path)?;
                 // On disk with the record of the first write, which follows before that write.
                 self.note(
@@ -335,7 +335,7 @@ impl Lease {
         }
     }
 
-    /// Who else has confined this thread: the number of a living process, and its words about why. Nobody where that cannot
+    /// Who else has confined this thread: the number of a living process, and its words about why. None where that cannot
     /// be read.
     pub fn confined_by(&self, task: TaskId, process: i32) -> Option<(u32, String)> {
         let header = recover::confined_by(&self.state, &self.name, task, process)

@@ -1,4 +1,4 @@
-//! One at a time: whoever changes the system holds a lock that the kernel lets go when its holder dies.
+//! One at a time: a process that changes the system holds a lock that the kernel releases when it dies.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -54,7 +54,7 @@ impl Lock {
             }
             sleep(POLL);
         }
-        // Who holds it is for people; a full disk must not keep anybody from rolling back.
+        // The holder is written for people; a full disk must not prevent a rollback.
         let _ = file.set_len(0).and_then(|()| file.rewind());
         let _ = writeln!(file, "{}", std::process::id());
         tracing::debug!(path = %format_args!("{}/lock", state.place), "lock taken");

@@ -116,7 +116,7 @@ impl Masks {
     /// Gives a thread what its program asked for.
     ///
     /// # Errors
-    /// When the thread is gone, or is somebody else's now.
+    /// When the thread is gone, or is another user's now.
     pub fn give_back(&self, tid: i32) -> io::Result<()> {
         if self.unconfined {
             return affinity::unconfine(tid);

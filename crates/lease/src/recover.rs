@@ -37,11 +37,7 @@ pub(crate) fn recover(location: &Location) -> Result<Vec<Recovered>, LeaseError>
 
 /// Fails where a living owner's lease, other than the one named, holds the file; undoes it where the owner is dead. The
 /// directory's lock must be held.
-pub(crate) fn nobody_else_holds(
-    state: &StateDir,
-    mine: &str,
-    path: &Path,
-) -> Result<(), LeaseError> {
+pub(crate) fn no_other_holds(state: &StateDir, mine: &str, path: &Path) -> Result<(), LeaseError> {
     for name in journals(state)?.iter().filter(|name| *name != mine) {
         undo_if_dead(state, name)?;
         let Some(file) = open(state, name)? else {

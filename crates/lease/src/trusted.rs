@@ -3,7 +3,7 @@
 //! ```text
 //! /run/nearfar/prefer-service.lock
 //! │ │   │       └ opened relative to its directory, never through a link, owned by root or this user
-//! │ │   └──────── owned by root or this user, written by nobody else
+//! │ │   └──────── owned by root or this user, writable by no other user
 //! └─┴──────────── owned by root or this user; writable by others only with the sticky bit (/tmp)
 //! ```
 //!

@@ -36,7 +36,7 @@ impl Place {
     }
 
     fn file(&self) -> PathBuf {
-        // Beside the journals, where a lease may set what is none of the kernel's.
+        // In the directory of the journals, where a lease may set files that are not the kernel's.
         self.state().join("numa_balancing")
     }
 
@@ -269,7 +269,7 @@ fn a_file_belongs_to_one_lease_and_the_second_is_told_whose() {
 }
 
 #[test]
-fn what_somebody_else_has_set_meanwhile_is_left() {
+fn what_another_program_has_set_meanwhile_is_left() {
     let place = Place::new();
     let owner = place.owner_of_file(false);
     fs::write(place.file(), "7\n").unwrap();

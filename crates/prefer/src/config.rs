@@ -31,7 +31,7 @@ const SCAN_SECONDS: std::ops::RangeInclusive<f64> = 0.05..=60.0;
 const NODES: u32 = 1024;
 /// As long as a path can be (`PATH_MAX`).
 const LONGEST_PATTERN: usize = 4096;
-/// Characters of a message that anybody reads.
+/// In characters.
 const LONGEST_PROBLEM: usize = 400;
 
 /// A configuration that has been read and checked; nothing in it has been compared with a machine.

@@ -113,7 +113,7 @@ impl<A: Actuator> Keeper<A> {
         Running::start(actuator, interval).map(Self)
     }
 
-    /// Whether it keeps still: a group may be gone, or somebody else may have set its CPUs.
+    /// Whether it keeps still: a group may be gone, or another program may have set its CPUs.
     pub fn is_running(&self) -> bool {
         self.0.is_running()
     }

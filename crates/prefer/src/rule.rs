@@ -1,18 +1,18 @@
 //! When a task leaves its node and when it is confined again: numbers in, decisions out, no system.
 //!
 //! ```text
-//!             waits for a CPU, and home offers none, twice in a row
+//!             waits for a CPU, and the node offers none, twice in a row
 //!   on the preferred node ────────────────────────────────────────────────────────► released
 //!  (narrow) ◄──────────────────────────────────────────────────────── (its own mask)
-//!             home offers what it needs, twice in a row, and its pause is over
+//!             the node offers what it needs, twice in a row, and its pause is over
 //! ```
 //!
-//! *Waits* is its own run-queue delay as a share of the time it wanted to run. *Home offers* is the time the node's CPUs
-//! were idle. A task that waits beside an idle CPU is released by no rule: the kernel's balancing within the node takes
+//! *Waits* is its own run-queue delay as a share of the time it wanted to run. *The node offers* is the time the node's CPUs
+//! were idle. A task that waits while a CPU of the node is idle is not released: the kernel's balancing within the node takes
 //! milliseconds, and a wait that a rule by wait alone sees (a burst of load under emulation) is no reason to go far.
 //!
-//! Of those that wait only the surplus leaves, the one that waits_too_long most first: [`NodeController`] adds up how many CPUs' worth of
-//! waiting there is, lets out so many, and looks anew when that has had its effect. Who is confined again and has to leave
+//! Of those that wait only the surplus leaves, the one that waits most first: [`NodeController`] adds up how many CPUs' worth of
+//! waiting there is, releases so many, and decides again when that has had its effect. A task that is confined again and has to leave
 //! again at once pauses for twice as long each time.
 
 mod node_controller;

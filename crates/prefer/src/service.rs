@@ -364,7 +364,7 @@ impl Shift {
                     "{who} prefers node {node}{late}"
                 );
             }
-            // It has ended meanwhile, and the next round finds whoever has its number then.
+            // It has ended meanwhile, and the next round finds what has its number then.
             Ok(None) | Err(KeeperError::NoProcess { .. }) => {}
             Err(error) => {
                 let because = error.to_string();

@@ -169,7 +169,7 @@ fn the_largest_file_is_read_rule_by_rule() {
 }
 
 #[test]
-fn what_is_no_file_or_too_large_is_refused_and_keeps_nobody_waiting() {
+fn what_is_not_a_file_or_too_large_is_refused_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let refused = |path: &Path, expected: &str| {
         let said = load(path).unwrap_err().to_string();

@@ -39,7 +39,7 @@ fn a_task_whose_name_is_no_utf8_is_given_back() {
         [0, 1].map(|task| tasks.tasks[&task].mask()),
         [own.clone(), own.clone()]
     );
-    // And by whoever finds the journal.
+    // And by a process that finds the journal.
     KeeperProcess::start(&tasks.state(), &[tasks.tasks[&0].pid], false)
         .unwrap()
         .kill();

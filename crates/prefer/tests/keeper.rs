@@ -79,7 +79,7 @@ impl Family {
 
 impl Drop for Family {
     fn drop(&mut self) {
-        // Everybody of the session, which is its process group as well.
+        // All tasks of the session, which is its process group as well.
         let group = rustix::process::Pid::from_child(&self.shell);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = self.shell.kill();
@@ -88,7 +88,7 @@ impl Drop for Family {
 }
 
 #[test]
-fn a_process_and_what_it_makes_are_at_home_until_the_keeper_ends() {
+fn a_process_and_what_it_makes_are_on_the_node_until_the_keeper_ends() {
     let Some(own) = own() else { return };
     let mut family = Family::new("sleep 60 & echo $!; read go; sleep 60 & echo $!; read end");
     let before = family.number();
@@ -113,7 +113,7 @@ fn a_process_and_what_it_makes_are_at_home_until_the_keeper_ends() {
 }
 
 #[test]
-fn who_sets_its_own_affinity_is_left_in_peace() {
+fn a_thread_that_sets_its_own_affinity_is_skipped() {
     let Some(own) = own() else { return };
     let family = Family::new("read end");
     let keeper = family.keeper();
@@ -181,12 +181,12 @@ fn the_surplus_of_a_full_node_is_let_out_and_comes_back() {
     // Before anything is judged: a hog must not outlive a test that fails.
     hog.kill().unwrap();
     hog.wait().unwrap();
-    // Beside other work than the hog, the node's CPU is not what the keeper waits for.
+    // With other work than the hog's, the node's CPU is not what the keeper waits for.
     let load = std::fs::read_to_string("/proc/loadavg").unwrap();
     let load: f64 = load.split(' ').next().unwrap().parse().unwrap();
     if keeper.report().unwrap().widened == 0 && load > own.len() as f64 + 2.0 {
         return println!(
-            "skipped: load: this host is busy with other work (load {load}), and nobody was released in a minute"
+            "skipped: load: this host is busy with other work (load {load}), and no thread was released in a minute"
         );
     }
     let report = keeper.stop().unwrap();

@@ -133,7 +133,7 @@ impl Writer {
         };
         let process = self.process[&maker];
         if how == "thread" {
-            // Without observing, what a pinned thread beside others made cannot be told from what they made.
+            // Without observing, what a pinned thread among others made looks like what they made.
             if !self.observed && self.pinned.iter().any(|task| self.process[task] == process) {
                 return;
             }

@@ -13,7 +13,7 @@ fn what_cannot_be_put_on_record_is_not_narrowed() {
     tasks.make(0, "thread", 1);
     let keeper = tasks.keeper(KeeperOptions::default()).unwrap();
     let other = Tasks::new();
-    // Its journal cannot grow: the limit holds for whoever writes it.
+    // Its journal cannot grow: the limit holds for every writer.
     let limit = rustix::process::Rlimit {
         current: Some(0),
         maximum: None,

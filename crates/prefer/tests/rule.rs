@@ -98,7 +98,7 @@ fn exactly_the_surplus_leaves_and_stays_away() {
 }
 
 #[test]
-fn a_hog_drives_one_out_and_its_end_brings_everybody_back() {
+fn a_hog_drives_one_out_and_its_end_brings_all_back() {
     let mut node = Node::new(4, &[1.0; 4]);
     assert_eq!(node.looks(100), 0, "a full node is no reason to leave it");
     node.others = 2.0;
@@ -133,7 +133,7 @@ fn who_waits_beside_an_idle_cpu_stays() {
 }
 
 #[test]
-fn the_one_that_suffers_most_leaves_first() {
+fn the_one_that_waits_most_leaves_first() {
     let mut controller = NodeController::new(RuleOptions::default());
     (1..=3).for_each(|tid| controller.put(tid, Place::Home));
     let decisions: Vec<_> = (1..=2)
@@ -200,15 +200,15 @@ proptest! {
         node.looks(600);
         let settled = node.out();
         prop_assert_eq!(node.looks(600), 0, "constant inputs, {} out", settled);
-        // None is out for whom home had a whole idle CPU all the time.
+        // None is out for which the node had a whole idle CPU all the time.
         let at_home: f64 =
             node.wants.iter().filter(|(tid, _)| node.controller.place(**tid) == Some(Place::Home)).map(|(_, wants)| wants).sum();
         let idle = f64::from(cpus) - at_home - others;
-        prop_assert!(settled == 0 || idle < 2.0, "{settled} out beside {idle} idle CPUs");
+        prop_assert!(settled == 0 || idle < 2.0, "{settled} out with {idle} idle CPUs");
     }
 
     #[test]
-    fn everybody_comes_back_when_there_is_room(
+    fn all_come_back_when_there_is_room(
         cpus in 1_u32..32,
         tasks in 1_usize..32,
         others in 0.0_f64..64.0,

@@ -1,7 +1,7 @@
 //! What keepers and the configuration of the service say, as text.
 
 use nearfar_machine::NodeId;
-use nearfar_prefer::cgroup::keeper::GroupReport;
+use nearfar_prefer::cgroup::GroupReport;
 use nearfar_prefer::service::{Checked, CheckedTask};
 use nearfar_report::Style;
 use nearfar_report::prefer::{check, group};

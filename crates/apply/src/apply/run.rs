@@ -123,7 +123,7 @@ impl<'a> Carrying<'a> {
                 });
             }
         };
-        // Looked at again, under the lock: binding a driver again, earlier in this change set, hands its interrupts out anew.
+        // Looked at again, under the lock: binding a driver again, earlier in this change set, numbers its interrupts again.
         let expected = owner::expected(planned);
         let seen = owner::observe(self.system, &setting, &expected, self.tree);
         if let Some(Mismatch { was, now, .. }) = owner::mismatch(&expected, &seen) {

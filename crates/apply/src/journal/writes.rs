@@ -51,7 +51,7 @@ impl Written {
     }
 }
 
-/// Adds what a record says. The journal may be anybody's: names are checked and the order of events too.
+/// Adds what a record says. The journal may come from any user: names are checked and the order of events too.
 pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), String> {
     let write = match record {
         Record::Intent(intent) => {

@@ -17,7 +17,7 @@ pub fn in_tree() -> &'static Path {
     BINARY.get_or_init(|| example("in_tree"))
 }
 
-/// Writes the plan beside the tree, not into it.
+/// Writes the plan outside the tree.
 pub fn plan_file(directory: &Path, plan: &Plan) -> PathBuf {
     let file = directory.join("plan.json");
     std::fs::write(&file, serde_json::to_vec(plan).unwrap()).unwrap();

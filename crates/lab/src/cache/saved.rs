@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::read_small;
 
-/// The version of the record and of the files beside it that this nearfar reads and writes.
+/// The version of the record and of the files next to it that this nearfar reads and writes.
 pub(crate) const RECORD_FORMAT: u64 = 1;
 
 /// A record is far smaller: some 100 bytes for each memory file.
@@ -108,7 +108,7 @@ impl SavedRecord {
             .map_err(|problem| format!("record.json: {problem}"))
     }
 
-    /// Writes the record into a folder: beside its place, then renamed.
+    /// Writes the record into a folder: under another name, then renamed.
     pub(crate) fn write(&self, folder: &Path) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;

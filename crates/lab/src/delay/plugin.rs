@@ -10,7 +10,7 @@ use crate::qemu::{self, PLUGINS_SINCE, Qemu};
 
 const FILE: &str = "libnearfar_lab_delay.so";
 
-/// Finds the plugin beside the running program, in the build folder above it, or in `../lib/nearfar`.
+/// Finds the plugin next to the running program, in the build folder above it, or in `../lib/nearfar`.
 ///
 /// # Errors
 /// When this QEMU loads no plugins of our interface, or when the file is nowhere; both say what to do.

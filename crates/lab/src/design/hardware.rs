@@ -1,4 +1,4 @@
-//! Virtual hardware as types: what a machine becomes before anybody writes arguments for it.
+//! Virtual hardware as types: what a machine becomes before arguments are written for it.
 //!
 //! ```text
 //! Hardware

@@ -113,7 +113,7 @@ mod tests {
         console.listen(reader, false);
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
-            writer.write_all(b"Oops").expect("somebody listens");
+            writer.write_all(b"Oops").expect("a reader");
         });
         console.hear_out();
         assert_eq!(console.last_lines(1), "Oops");

@@ -11,7 +11,7 @@ use super::console::Console;
 /// A crash is looked for in so many of the console's last lines: a kernel's report of one, with its second half after a panic, has about 70.
 const REPORT_LINES: usize = 160;
 
-/// The first words of a report of an x86 breakpoint that nobody knows (`do_int3` in arch/x86/kernel/traps.c), between "Oops: " of newer
+/// The first words of a report of an unknown x86 breakpoint (`do_int3` in arch/x86/kernel/traps.c), between "Oops: " of newer
 /// kernels and the number of the crash.
 const BREAKPOINT: &str = "int3: 0000 [#";
 

@@ -1,4 +1,4 @@
-//! The lines that the guest's agent and we exchange beside a command's own bytes.
+//! The lines that the guest's agent and we exchange in addition to a command's own bytes.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -38,7 +38,7 @@ pub enum Said {
         /// The code.
         code: i32,
     },
-    /// Somebody in the guest asks the host for something (`plug nvme node=1`) and waits for the answer.
+    /// A program in the guest asks the host for something (`plug nvme node=1`) and waits for the answer.
     Ask {
         /// The asker's number of the question.
         id: u32,
@@ -86,7 +86,7 @@ pub struct Link {
     heard: VecDeque<Said>,
 }
 
-/// Lines longer than this are nobody's: they are dropped.
+/// Longer lines are dropped.
 const LONGEST: usize = 4096;
 
 impl Link {

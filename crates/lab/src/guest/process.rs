@@ -86,7 +86,7 @@ pub fn start(start: QemuCommand) -> Result<Child, LabError> {
         let (orders, received) = channel::<Job>();
         thread::spawn(move || {
             for (start, answer) in received {
-                // Whoever asked and did not wait gets a child that nobody kills: so it is killed here.
+                // A caller that did not wait would get a child that is never killed: so it is killed here.
                 if let Err(unheard) = answer.send(spawn(start))
                     && let Ok(mut child) = unheard.0
                 {

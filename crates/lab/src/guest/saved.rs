@@ -7,7 +7,7 @@
 //! └─ memory-0, memory-1    the memory of each node that has some, with holes where the guest wrote nothing
 //! ```
 //!
-//! A guest maps the memory files privately, so guests of one design share the pages that none of them writes. Whoever starts
+//! A guest maps the memory files privately, so guests of one design share the pages that none of them writes. A process that starts
 //! from a saved guest opens its files first and works on descriptors: it may be removed meanwhile.
 
 mod key;
@@ -38,7 +38,7 @@ const MAX_STATE_BYTES: u64 = 256 << 20;
 
 /// How long another process may hold the cache before a guest is not kept.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long for a guest that is to be removed: somebody waits for the start.
+/// How long for a guest that is to be removed: a caller waits for the start.
 const DISCARD_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The files of a saved guest, or those that a guest is about to be saved to.

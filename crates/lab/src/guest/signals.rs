@@ -1,4 +1,4 @@
-//! Signals of this process, as something to wait for beside a guest.
+//! Signals of this process, as something to wait for together with a guest.
 
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! nf.ko.xz  ─►                      ┌─► kept in the cache folder, under a name made of the file's identity
-//! bzImage   ─► head | packed ELF ───┘   (path, size, time); written beside and renamed, so two runs at once are fine
+//! bzImage   ─► head | packed ELF ───┘   (path, size, time); written under another name and renamed, so two runs at once are fine
 //! ```
 
 use std::fs;

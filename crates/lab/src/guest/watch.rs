@@ -23,7 +23,7 @@ use crate::arch::Arch;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// How long the monitor may take for an answer: whoever waits for the command waits with it.
+/// How long the monitor may take for an answer: the command's caller waits with it.
 const MONITOR_PATIENCE: Duration = Duration::from_millis(500);
 /// A look at many vCPUs takes long; it takes at most one part in so many of the time.
 const LOOK_SHARE: u32 = 50;

@@ -96,7 +96,7 @@ fn from_image(path: &Path, arch: Arch, release: Option<String>) -> Result<Kernel
             )
         })?,
     };
-    let modules = modules_beside(path, &release, arch)?;
+    let modules = modules_next_to(path, &release, arch)?;
     Ok(Kernel {
         arch,
         release,
@@ -123,7 +123,7 @@ fn release_in_name(path: &Path) -> Option<String> {
 
 /// The modules folder of an image, from the nearest place to the farthest. `None`: none anywhere, as for a kernel that
 /// has all it needs built in.
-fn modules_beside(image: &Path, release: &str, arch: Arch) -> Result<Option<PathBuf>, LabError> {
+fn modules_next_to(image: &Path, release: &str, arch: Arch) -> Result<Option<PathBuf>, LabError> {
     // arch/x86/boot/bzImage lies three folders deep in its tree.
     let above = image
         .ancestors()

@@ -1,4 +1,4 @@
-//! What is written beside a cached kernel: where it came from, and what makes it whole.
+//! What is written next to a cached kernel: where it came from, and what makes it whole.
 
 use std::cmp::Reverse;
 use std::fs;

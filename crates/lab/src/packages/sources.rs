@@ -93,7 +93,7 @@ fn source_in_paragraph(paragraph: &Paragraph) -> Option<Source> {
     })
 }
 
-/// A disc asks for somebody to put it in.
+/// A disc has to be inserted by a person.
 fn is_fetchable(uri: &str) -> bool {
     uri.contains(":/") && !uri.starts_with("cdrom:")
 }

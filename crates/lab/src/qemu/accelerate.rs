@@ -140,7 +140,7 @@ impl Answer {
         serde_json::from_slice(&fs::read(file).ok()?).ok()
     }
 
-    /// Where it cannot be kept, the next run probes again. Renamed, so that nobody reads half of it.
+    /// Where it cannot be kept, the next run probes again. Renamed, so that no process reads half of it.
     fn write(&self, file: &Path) {
         let Some(folder) = file.parent() else { return };
         let written =

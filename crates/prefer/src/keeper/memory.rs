@@ -1,4 +1,4 @@
-//! Memory of who is kept: its policy where it is asked for, its pages where they are to follow.
+//! Memory of kept processes: its policy and its pages, where that was asked for.
 
 mod maps;
 mod pages;
@@ -130,7 +130,7 @@ impl Mover {
             .name("mover".to_owned())
             .spawn(move || {
                 while let Ok(first) = inbox.recv() {
-                    // Whoever is asked for twice meanwhile is moved once.
+                    // A process that is asked for twice meanwhile is moved once.
                     let tasks: BTreeSet<TaskId> =
                         std::iter::once(first).chain(inbox.try_iter()).collect();
                     for task in tasks {

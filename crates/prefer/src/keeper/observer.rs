@@ -1,4 +1,4 @@
-//! Who made whom and who asked for other CPUs, as the kernel's tracepoints tell it, where this user may use them.
+//! Forks, execs and changes of affinity, from the kernel's tracepoints, where this user may use them.
 //!
 //! ```text
 //! sched_process_fork               the thread that made it and the new one           descent
@@ -75,7 +75,7 @@ pub(super) struct Observer {
     cpus: CpuSet,
     /// The number that a thread named in the call it is in.
     calls: HashMap<i32, i32>,
-    /// Who made whom, for callers that have ended before their call is read.
+    /// The maker of each task, for callers that have ended before their call is read.
     makers: HashMap<i32, i32>,
     /// Events lost until the last time.
     lost: u64,
@@ -226,7 +226,7 @@ enum Numbering {
     Other(Option<Namespace>),
 }
 
-/// How a caller numbers tasks. One that has ended numbered them as its maker's children do. Where nobody is left to ask, it is
+/// How a caller numbers tasks. One that has ended numbered them as its maker's children do. Where none of its makers is left, it is
 /// taken for one of this namespace: `taskset` is short, and its shell usually there.
 fn numbering_of(caller: i32, makers: &HashMap<i32, i32>) -> Numbering {
     let (mut at, mut link) = (caller, "pid");

@@ -34,7 +34,7 @@ pub(super) struct Pace {
 const MAX_CPU_PART: f64 = 1.0 / 120.0;
 /// The same in the seconds in which it matters most.
 const MAX_CPU_PART_CONTENDED: f64 = 1.0 / 30.0;
-/// Now and then a look is dear by accident (a hypervisor takes the CPU away): in seconds.
+/// Now and then a look is expensive by accident (a hypervisor takes the CPU away): in seconds.
 const MAX_CREDIT_S: f64 = 0.03;
 /// The first looks are, and they matter: who is too many at the start leaves after the fourth. In an emulated guest of four
 /// busy CPUs on a host of two they took more than 0.2 s together, on hardware a hundredth of that. In seconds.
@@ -43,7 +43,7 @@ const START_CREDIT_S: f64 = 0.5;
 const START_LOOKS: u32 = 20;
 /// So many calm looks, and they become rarer.
 const IDLE_LOOKS: u32 = 10;
-/// After so many looks that found somebody waiting, haste has not helped.
+/// After so many looks that found a task waiting, haste has not helped.
 const MAX_HURRIED_LOOKS: u32 = 20;
 /// A keeper that looks more rarely keeps no task in place.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(2);

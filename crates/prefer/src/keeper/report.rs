@@ -14,7 +14,7 @@ pub struct KeeperReport {
     pub node: NodeId,
     /// Its CPUs.
     pub cpus: CpuSet,
-    /// Whether everybody kept may run on no other node anyway: nothing was narrowed.
+    /// Whether all kept threads may run on this node only anyway: nothing was narrowed.
     pub nothing_to_narrow: bool,
     /// How long it kept.
     pub seconds: f64,

@@ -21,7 +21,7 @@ pub struct Sample {
 pub struct Look {
     /// Since an arbitrary moment, the same for all looks.
     pub now: Duration,
-    /// What the node's idle CPUs offer ([`super::offer`]); none where nobody has looked.
+    /// What the node's idle CPUs offer ([`super::offer`]); none where it was not read.
     pub offer: Option<f64>,
     /// By thread.
     pub samples: BTreeMap<i32, Sample>,
@@ -70,7 +70,7 @@ impl NodeController {
         self.rules.get(&tid).map(Rule::place)
     }
 
-    /// Whether somebody on the preferred node waits so much that what the node offers matters: it costs something to find out.
+    /// Whether a thread on the preferred node waits so much that what the node offers matters: it costs something to find out.
     pub fn is_contended(&self, samples: &BTreeMap<i32, Sample>) -> bool {
         let at_home = self
             .rules
@@ -81,7 +81,7 @@ impl NodeController {
             .any(|sample| self.waits_too_long(sample))
     }
 
-    /// Whether somebody was released. What the node offers matters then, too.
+    /// Whether a thread was released. What the node offers matters then, too.
     pub fn has_released(&self) -> bool {
         self.rules
             .values()
@@ -111,14 +111,14 @@ impl NodeController {
         }
         if !decisions.is_empty() {
             // Its effect has to show before the next one.
-            self.rules.values_mut().for_each(Rule::look_anew);
+            self.rules.values_mut().for_each(Rule::restart);
         }
         decisions
     }
 
-    /// Those on the preferred node that have to leave, most suffering first, as many as are too many.
+    /// Those on the preferred node that have to leave, the one that waits most first, as many as are too many.
     fn surplus(&mut self, look: &Look, offer: f64) -> Vec<(i32, Decision)> {
-        let mut suffering = Vec::new();
+        let mut waiting_too_long = Vec::new();
         let at_home = self
             .rules
             .iter_mut()
@@ -142,20 +142,20 @@ impl NodeController {
                 0.0
             };
             if let Some(decision) = rule.wants(look.now, waiting, room) {
-                suffering.push((tid, decision, waiting));
+                waiting_too_long.push((tid, decision, waiting));
             }
         }
-        suffering.sort_by(|one, other| other.2.total_cmp(&one.2));
-        // One that waits_too_long is too many, however the sum is rounded.
+        waiting_too_long.sort_by(|one, other| other.2.total_cmp(&one.2));
+        // One that waits too long is too many, however the sum is rounded.
         let surplus = (waited - offer).round().max(1.0) as usize;
-        suffering
+        waiting_too_long
             .into_iter()
             .take(surplus)
             .map(|(tid, decision, _)| (tid, decision))
             .collect()
     }
 
-    /// Those released thon the preferred node can take, one after the other.
+    /// Those released that the preferred node can take, one after the other.
     fn returning(&mut self, look: &Look, mut offer: f64) -> Vec<(i32, Decision)> {
         let mut coming = Vec::new();
         for (&tid, rule) in self

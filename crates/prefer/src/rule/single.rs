@@ -78,7 +78,7 @@ impl Rule {
     }
 
     /// Looks before this one no longer count: something else has changed meanwhile.
-    pub(super) fn look_anew(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.in_a_row = 0;
     }
 

@@ -24,7 +24,7 @@ const YOUNG: u64 = 4;
 const TURN: u64 = 16;
 /// The first rest is of one turn, the longest of so many doublings: four minutes, with half a second between rounds.
 const DOUBLINGS: u32 = 5;
-/// Who is there, as of the last round.
+/// The processes that the last round saw.
 #[derive(Debug, Default)]
 pub struct Roster {
     known: HashMap<i32, Entry>,
@@ -96,7 +96,7 @@ impl Roster {
                     continue;
                 }
             }
-            // One that ended meanwhile is nobody's.
+            // It ended meanwhile.
             let Some(mut seen) = look(pid, rules) else {
                 continue;
             };
@@ -138,12 +138,12 @@ impl Roster {
         Ok(found)
     }
 
-    /// Takes its processes from a rule: the next round finds them anew.
+    /// Takes its processes from a rule: the next round finds them again.
     pub fn forget(&mut self, rule: usize) {
         self.known.retain(|_, entry| entry.rule != Some(rule));
     }
 
-    /// Takes a process that could not be kept from its rule: it is found anew after a rest. Whether the reason is another than
+    /// Takes a process that could not be kept from its rule: it is found again after a rest. Whether the reason is another than
     /// the last time.
     pub fn again(&mut self, pid: i32, because: &str) -> bool {
         let Some(entry) = self.known.get_mut(&pid) else {
@@ -155,16 +155,6 @@ impl Roster {
         let is_news = entry.because != because;
         because.clone_into(&mut entry.because);
         is_news
-    }
-
-    /// How many processes the last round saw.
-    pub fn len(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Whether it saw none.
-    pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
     }
 }
 
@@ -216,99 +206,7 @@ fn groups(content: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command, Stdio};
-
     use super::*;
-    use crate::config;
-
-    /// A process that waits for its standard input to end.
-    fn waiting(command: &str) -> Child {
-        Command::new(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-
-    fn rules(text: &str) -> Vec<Rule> {
-        config::parse(text, "test").unwrap().rules
-    }
-
-    fn ended(mut child: Child) {
-        drop(child.stdin.take());
-        child.wait().unwrap();
-    }
-
-    #[test]
-    fn children_of_the_service_itself_are_passed_over() {
-        let child = waiting("cat");
-        let found = Roster::default()
-            .round(&rules("[[prefer]]\nname='c'\nnode=0\ncommand='/*/cat'"))
-            .unwrap();
-        assert!(
-            found
-                .iter()
-                .all(|found| found.pid != child.id().cast_signed()),
-            "{found:?}"
-        );
-        ended(child);
-    }
-
-    #[test]
-    fn a_process_is_found_once_and_by_the_first_rule() {
-        // A shell in between, so that the process is not this one's child.
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", "exec 3<&0; cat <&3 & echo $!; wait"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut shell = shell.spawn().unwrap();
-        let mut line = String::new();
-        io::BufRead::read_line(
-            &mut io::BufReader::new(shell.stdout.take().unwrap()),
-            &mut line,
-        )
-        .unwrap();
-        let pid: i32 = line.trim().parse().unwrap();
-        let rules = rules(
-            "[[prefer]]\nname='cat'\nnode=0\ncommand='ca[t]'\n[[prefer]]\nname='path'\nnode=0\ncommand='/*/*/cat'\n\
-             [[prefer]]\nname='short'\nnode=0\ncommand='/*/cat'",
-        );
-        let mut roster = Roster::default();
-        let mut mine = || {
-            roster
-                .round(&rules)
-                .unwrap()
-                .into_iter()
-                .find(|found| found.pid == pid)
-        };
-        // Just forked, it may still be the shell: the first rounds look again.
-        let found = (0..1000)
-            .find_map(|_| mine())
-            .expect("found while it is young");
-        assert_eq!(
-            (found.name.as_str(), found.rule, found.also.len()),
-            ("cat", 0, 1),
-            "{found:?}"
-        );
-        assert_eq!((0..40).find_map(|_| mine()), None);
-        for rest in [TURN, 2 * TURN] {
-            assert_eq!(roster.again(pid, "no room"), rest == TURN, "said once");
-            let mut found = || {
-                roster
-                    .round(&rules)
-                    .unwrap()
-                    .iter()
-                    .any(|found| found.pid == pid)
-            };
-            let rounds = (1..=rest + TURN).find(|_| found());
-            assert!(
-                rounds.is_some_and(|rounds| rounds >= rest),
-                "{rounds:?} for {rest}"
-            );
-        }
-        ended(shell);
-    }
 
     #[test]
     fn groups_of_all_hierarchies_are_read() {

@@ -256,7 +256,7 @@ fn end_process(pid: i32) {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        // Only those that are still tasks of this test: a number may be somebody else's by now.
+        // Only those that are still tasks of this test: a number may be another process's by now.
         let program = examples().join("obey");
         for &pid in &self.pids {
             if std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program) {
@@ -320,7 +320,7 @@ impl KeeperProcess {
         })
     }
 
-    /// Until everybody who is there now is on record.
+    /// Until all that are there now are on record.
     pub fn settle(&mut self) {
         writeln!(self.stdin.as_mut().unwrap(), "settle").unwrap();
         assert_eq!(self.lines.next().unwrap().unwrap(), "settled");

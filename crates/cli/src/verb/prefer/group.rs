@@ -118,7 +118,7 @@ pub fn keep(
         std::thread::sleep(left.min(LOOK));
     }
     if matches!(keeper, KeptGroup::Threads { .. }) && !is_there() {
-        how += "; ended before it was told to: the group is gone";
+        how += "; ended before it was stopped: the group is gone";
     }
     let kept = keeper.stop().map_err(failure)?;
     Ok(Kept {

@@ -11,7 +11,7 @@ use crate::design::board::Board;
 use crate::design::devices::queues;
 use crate::design::hardware::{Bridge, Device, Hardware, StandIn};
 
-/// The queues of QEMU's NVMe controller where nobody says how many (`max_ioqpairs`).
+/// The queues of QEMU's NVMe controller where the number is not given (`max_ioqpairs`).
 const NVME_QUEUES: u32 = 64;
 
 /// Adds the devices to a machine that has its nodes.

@@ -58,7 +58,7 @@ impl AddAssign for Counts {
 /// Moves the pages of a process that are on these nodes. `count` is told of each batch; after one `is_over` may end it.
 ///
 /// # Errors
-/// When the process is gone (`ESRCH`, `ENOENT`) or somebody else's, or the kernel refuses as a whole.
+/// When the process is gone (`ESRCH`, `ENOENT`) or another user's, or the kernel refuses as a whole.
 pub(super) fn move_to(
     pid: i32,
     from: &NodeSet,
