@@ -194,6 +194,23 @@ fn a_regression_is_found_and_fails_when_asked_to() {
     fails("regression=3%", 1);
     fails("regression=8%", 0);
     let (text, _) = fails("regression=2%", 1);
+    // Significant, and within the margin: no regression.
+    let (equivalent, _) = place.ends(
+        &[
+            "compare",
+            "1",
+            "2",
+            "--margin",
+            "8%",
+            "--fail-on",
+            "regression",
+        ],
+        0,
+    );
+    assert!(
+        equivalent.contains("equivalent *") && !equivalent.contains("worse"),
+        "{equivalent}"
+    );
     let longest = text.lines().map(|line| line.chars().count()).max();
     assert!(longest <= Some(75), "{longest:?}\n{text}");
     insta::assert_snapshot!(text);
@@ -322,6 +339,68 @@ fn levels_of_one_run_are_compared_round_by_round() {
         let (_, message) = place.ends(&[&["compare", "1"], arguments].concat(), 2);
         assert!(message.contains(part), "{message}");
     }
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_held_by_several_runs_a_side() {
+    // Two runs that nothing was changed between, 3 % apart, and as many that are 20 % slower.
+    let run = |label, seed, slowness: f64| Made {
+        label,
+        seed,
+        slowness: [slowness; 2],
+        ..BEFORE
+    };
+    let place = Place::new(&[
+        run("before", 1, 1.0),
+        run("before", 2, 1.03),
+        run("before", 3, 1.01),
+        run("after", 4, 1.04),
+        run("after", 5, 1.01),
+        run("after", 6, 1.02),
+        run("slow", 7, 1.2),
+        run("slow", 8, 1.22),
+        run("slow", 9, 1.23),
+    ]);
+    let metric = ["--metric", "operations_per_s"];
+    let verdicts = |sides: [&str; 2]| -> Vec<Value> {
+        let answer = place.json(&[&sides[..], &metric].concat());
+        let rows = answer["rows"].as_array().unwrap().iter();
+        rows.map(|row| row["verdict"].clone()).collect()
+    };
+    assert_eq!(verdicts(["1", "2"]), ["worse"; 4], "one run a side");
+    assert_eq!(verdicts(["1,2,3", "4,5,6"]), ["not_significant"; 4]);
+    assert_eq!(verdicts(["1,2,3", "7,8,9"]), ["worse"; 4]);
+    assert_eq!(verdicts(["7,8,9", "1,2,3"]), ["better"; 4]);
+    let answer = place.json(&["1,3", "4,runs.db:5,6"]);
+    let sides = answer["sides"].as_array().unwrap();
+    let of = |key: &str| sides.iter().map(|it| it[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("name"), ["runs 1, 3", "run 4, runs.db:5, run 6"]);
+    assert_eq!(of("runs"), [json!([1, 3]), json!([4, 5, 6])]);
+    assert_eq!(of("label"), ["before", "after"]);
+    assert_eq!(of("samples"), [128, 192]);
+    assert_eq!(answer["rows"][0]["b"]["runs"], 3);
+    let warning = "one run a side";
+    let text = |sides: [&str; 2]| place.ends(&["compare", sides[0], sides[1]], 0).0;
+    assert!(text(["1", "2"]).contains(warning));
+    let several = text(["1,2,3", "4,5,6"]);
+    assert!(!several.contains(warning), "{several}");
+    assert!(several.contains(" runs "), "how many would tell: {several}");
+    for sides in [["1,1", "2"], ["1,2", "2,3"]] {
+        let (_, message) = place.ends(&["compare", sides[0], sides[1]], 2);
+        assert!(message.contains("is given twice"), "{message}");
+    }
+}
+
+#[test]
+fn runs_of_one_side_that_differ_are_refused_as_sides_are() {
+    let other = Made {
+        kernel: "6.12.0",
+        ..BEFORE
+    };
+    let place = Place::new(&[BEFORE, other, after()]);
+    let (_, message) = place.ends(&["compare", "1,2", "3"], 2);
+    let difference = "kernel release: \"6.1.0\" in the baseline, \"6.12.0\" in run 2";
+    assert!(message.contains(difference), "{message}");
 }
 
 #[test]

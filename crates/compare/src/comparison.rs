@@ -6,10 +6,10 @@ use nearfar_machine::Emulation;
 use nearfar_runs::{Cell, Metric};
 use nearfar_statistics::compare::{Compared, Design, Question, Verdict};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
-use crate::difference::{Difference, Kind, leaves};
+use crate::difference::{Difference, Kind};
 use crate::error::CompareError;
+use crate::setup::{metric_differences, setup_differences};
 use crate::side::{Sample, Side};
 
 /// What is asked.
@@ -28,9 +28,9 @@ pub struct Options {
 pub struct SideSummary {
     /// What it is called.
     pub name: String,
-    /// The number of its run in its store; `null` where the file does not say.
-    pub run: Option<i64>,
-    /// What the user calls the run.
+    /// The numbers of its runs in their stores; none of a table.
+    pub runs: Vec<i64>,
+    /// What the user calls the run; `null` also where several runs are called differently.
     pub label: Option<String>,
     /// The kernel's release; `null` where the file does not say.
     pub kernel: Option<String>,
@@ -110,10 +110,15 @@ pub struct Comparison {
 pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareError> {
     let (baseline, others) = sides.split_first().expect("a comparison has a baseline");
     let mut differences = Vec::new();
+    let mut runs = sides.iter().flat_map(Side::members);
+    let first = runs.next().expect("a side has a run");
+    for run in runs {
+        check_experiments(first, run)?;
+        differences.extend(setup_differences(first, run));
+        differences.extend(metric_differences(first, run));
+    }
     for side in others {
-        check_experiments(baseline, side)?;
-        differences.extend(setup_differences(baseline, side));
-        differences.extend(metric_differences(baseline, side));
+        check_repeated(baseline, side)?;
     }
     let (allowed, refused): (Vec<_>, Vec<_>) = differences
         .into_iter()
@@ -174,7 +179,7 @@ fn summary(baseline: &Side, side: &Side) -> SideSummary {
     };
     SideSummary {
         name: side.name.clone(),
-        run: side.run,
+        runs: side.runs.clone(),
         label: side.label.clone(),
         kernel: side.kernel.clone(),
         emulation: side.emulation.clone(),
@@ -183,6 +188,17 @@ fn summary(baseline: &Side, side: &Side) -> SideSummary {
         failed: side.failed,
         with_warnings: side.with_warnings,
         not_checked,
+    }
+}
+
+/// Sides of the same runs are levels of a factor; other sides share no run.
+fn check_repeated(a: &Side, b: &Side) -> Result<(), CompareError> {
+    let of_a = |run: &&Side| run.uids.iter().any(|uid| a.uids.contains(uid));
+    match b.members().iter().find(of_a) {
+        Some(run) if a.uids != b.uids => Err(CompareError::RepeatedRun {
+            run: run.name.clone(),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -196,58 +212,6 @@ fn check_experiments(a: &Side, b: &Side) -> Result<(), CompareError> {
         }),
         _ => Ok(()),
     }
-}
-
-/// What differs in how both were made. Of a table only the kernel and the label of the emulated machine are known.
-fn setup_differences(a: &Side, b: &Side) -> Vec<Difference> {
-    let mut found = Vec::new();
-    let difference = |kind, (name, of_a, of_b): (String, Value, Value)| Difference {
-        side: b.name.clone(),
-        kind,
-        name,
-        a: of_a,
-        b: of_b,
-    };
-    for kind in Kind::OF_SETUP {
-        let mut of_kind = Vec::new();
-        match (a.setup.get(&kind), b.setup.get(&kind)) {
-            (Some(of_a), Some(of_b)) => leaves("", of_a, of_b, &mut of_kind),
-            _ if kind == Kind::Kernel => {
-                if let (Some(of_a), Some(of_b)) = (&a.kernel, &b.kernel) {
-                    leaves("release", &json!(of_a), &json!(of_b), &mut of_kind);
-                }
-            }
-            _ if kind == Kind::Emulation => {
-                let label = |side: &Side| json!(side.emulation.as_ref().map(ToString::to_string));
-                leaves("", &label(a), &label(b), &mut of_kind);
-            }
-            _ => {}
-        }
-        found.extend(of_kind.into_iter().map(|it| difference(kind, it)));
-    }
-    found
-}
-
-/// Metrics of one name whose unit or direction differ. A table that names only directions has no units.
-fn metric_differences(a: &Side, b: &Side) -> Vec<Difference> {
-    let mut found = Vec::new();
-    for of_a in &a.definitions.metrics {
-        let metrics = b.definitions.metrics.iter();
-        for of_b in metrics.filter(|it| it.name == of_a.name) {
-            let has_units = !of_a.unit.is_empty() && !of_b.unit.is_empty();
-            if of_a.better != of_b.better || (has_units && of_a.unit != of_b.unit) {
-                let of = |it: &Metric| json!({"unit": it.unit, "better": it.better});
-                found.push(Difference {
-                    side: b.name.clone(),
-                    kind: Kind::Metrics,
-                    name: of_a.name.clone(),
-                    a: of(of_a),
-                    b: of(of_b),
-                });
-            }
-        }
-    }
-    found
 }
 
 /// The metrics that are compared, the primary one first: those that were asked for, of those that mean the same on all sides.
@@ -323,32 +287,28 @@ impl<'a> Join<'a> {
         }
     }
 
-    /// The values of a metric on one side, with their rounds.
-    fn values(&self, side: usize, cell: &Cell, metric: &str) -> Vec<(Option<u32>, f64)> {
+    /// The samples of one side that have a metric, and its values.
+    fn values(&self, side: usize, cell: &Cell, metric: &str) -> Vec<(&'a Sample, f64)> {
         let samples = self.samples[side].get(&cell.to_string());
         let samples = samples.into_iter().flatten();
         samples
-            .filter_map(|sample| Some((sample.round, *sample.values.get(metric)?)))
+            .filter_map(|sample| Some((*sample, *sample.values.get(metric)?)))
             .collect()
     }
 
     fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
         let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
         // Sides of one run were measured round by round, so that what drifts is common to both.
-        let is_one_run = self.baseline.uid.is_some() && self.baseline.uid == self.side.uid;
+        let is_one_run = !self.baseline.uids.is_empty() && self.baseline.uids == self.side.uids;
         let (design, a, b) = match is_one_run {
             true => {
                 let (a, b) = paired(&a, &b);
-                (Design::Paired, a, b)
+                (Design::Paired, vec![a], vec![b])
             }
-            false => {
-                let values = |side: Vec<(Option<u32>, f64)>| {
-                    side.into_iter().map(|(_, value)| value).collect::<Vec<_>>()
-                };
-                (Design::Independent, values(a), values(b))
-            }
+            false => (Design::Independent, by_run(&a), by_run(&b)),
         };
-        (!a.is_empty() && !b.is_empty()).then_some(Question {
+        let has_samples = |side: &[Vec<f64>]| side.iter().any(|run| !run.is_empty());
+        (has_samples(&a) && has_samples(&b)).then_some(Question {
             a,
             b,
             design,
@@ -380,12 +340,21 @@ impl<'a> Join<'a> {
     }
 }
 
+/// The values of each run that has any.
+fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
+    let mut runs: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for (sample, value) in side {
+        runs.entry(sample.run).or_default().push(*value);
+    }
+    runs.into_values().collect()
+}
+
 /// The values of the rounds that both sides have, in the order of the rounds.
-fn paired(a: &[(Option<u32>, f64)], b: &[(Option<u32>, f64)]) -> (Vec<f64>, Vec<f64>) {
-    let of = |side: &[(Option<u32>, f64)]| -> BTreeMap<u32, f64> {
+fn paired(a: &[(&Sample, f64)], b: &[(&Sample, f64)]) -> (Vec<f64>, Vec<f64>) {
+    let of = |side: &[(&Sample, f64)]| -> BTreeMap<(usize, u32), f64> {
         let rounds = side.iter();
         rounds
-            .filter_map(|(round, value)| Some(((*round)?, *value)))
+            .filter_map(|(sample, value)| Some(((sample.run, sample.round?), *value)))
             .collect()
     };
     let (a, b) = (of(a), of(b));

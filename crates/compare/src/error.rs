@@ -72,6 +72,12 @@ pub enum CompareError {
         /// Those they have.
         metrics: Vec<String>,
     },
+    /// One run in two places of a comparison of several runs.
+    #[error("{run} is given twice")]
+    RepeatedRun {
+        /// Its name.
+        run: String,
+    },
     /// Runs of different experiments.
     #[error(
         "{a} is a run of {a_experiment}, {b} of {b_experiment}: only runs of one experiment can be compared"

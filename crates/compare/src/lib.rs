@@ -3,7 +3,8 @@
 //! ```text
 //!  stored run, exported JSON ──► Side::of_run ─┐           ┌─► differences   machine, kernel, parameters, emulation, metrics
 //!  CSV, Parquet ─► Columns ────► Side::of_rows ├─► compare ┤
-//!  levels of a factor ─────────► Side::by ─────┘           └─► rows          a verdict a cell and metric (nearfar-statistics)
+//!  levels of a factor ─────────► Side::by ─────┤           └─► rows          a verdict a cell and metric (nearfar-statistics)
+//!  several runs ───────────────► Side::pooled ─┘
 //! ```
 //!
 //! Pure but for the parsers of files. Draws nothing; decides nothing about statistics.
@@ -12,6 +13,7 @@ mod columns;
 mod comparison;
 mod difference;
 mod error;
+mod setup;
 mod side;
 
 pub use columns::Columns;

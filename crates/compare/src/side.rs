@@ -6,11 +6,12 @@ use nearfar_machine::Emulation;
 use nearfar_runs::export::Whole;
 use nearfar_runs::{Better, Cell, Level, Metric, MetricKind, MetricValue};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::columns::Columns;
 use crate::difference::Kind;
 use crate::error::CompareError;
+use crate::setup::setup;
 
 /// Which columns of a table are what. Parquet files of nearfar hold it, CSV cannot.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize)]
@@ -33,9 +34,12 @@ impl Definitions {
 pub struct Side {
     /// What it is called: "run 7", "new.parquet", "side=b".
     pub name: String,
-    pub(crate) run: Option<i64>,
-    /// The run's name in every store; sides of one run share it.
-    pub(crate) uid: Option<String>,
+    /// The numbers of its runs in their stores; none of a table.
+    pub(crate) runs: Vec<i64>,
+    /// The names of its runs in every store.
+    pub(crate) uids: Vec<String>,
+    /// Where it has several runs, each of them, without samples.
+    members: Vec<Self>,
     pub(crate) label: Option<String>,
     pub(crate) experiment: Option<String>,
     pub(crate) kernel: Option<String>,
@@ -52,6 +56,8 @@ pub struct Side {
 /// The values of one sample.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
+    /// Which of the side's runs, from 0.
+    pub run: usize,
     pub cell: Cell,
     pub round: Option<u32>,
     pub values: BTreeMap<String, f64>,
@@ -64,6 +70,7 @@ impl Side {
         let taken = whole.taken.iter();
         let good = taken.filter(|sample| sample.failed.is_none());
         let samples = good.map(|sample| Sample {
+            run: 0,
             cell: sample.cell.clone(),
             round: Some(sample.round),
             values: sample.values.iter().flat_map(numbers).collect(),
@@ -71,8 +78,9 @@ impl Side {
         let factors = detail.factors.iter().map(|factor| factor.name.clone());
         Self {
             name: name.into(),
-            run: Some(run.run.0),
-            uid: Some(run.uid.clone()),
+            runs: vec![run.run.0],
+            uids: vec![run.uid.clone()],
+            members: Vec::new(),
             label: run.label.clone(),
             experiment: Some(run.experiment.clone()),
             kernel: Some(run.kernel.clone()),
@@ -107,8 +115,9 @@ impl Side {
         }
         let mut side = Self {
             name: name.into(),
-            run: None,
-            uid: None,
+            runs: Vec::new(),
+            uids: Vec::new(),
+            members: Vec::new(),
             label: columns.single("label"),
             experiment: columns.single("experiment"),
             kernel: columns.single("kernel"),
@@ -162,11 +171,60 @@ impl Side {
         }
         let round = text("round").and_then(|text| text.parse().ok());
         self.samples.push(Sample {
+            run: 0,
             cell,
             round,
             values,
         });
         Ok(())
+    }
+
+    /// Several runs of equal conditions as one side.
+    ///
+    /// # Errors
+    /// One run is given twice.
+    pub fn pooled(mut runs: Vec<Self>) -> Result<Self, CompareError> {
+        let Some(first) = runs.first().filter(|_| runs.len() > 1) else {
+            return Ok(runs.pop().expect("a side has a run"));
+        };
+        let is_shared = |label: &&String| runs.iter().all(|it| it.label.as_ref() == Some(*label));
+        let mut pooled = Self {
+            name: joined(&runs),
+            label: first.label.as_ref().filter(is_shared).cloned(),
+            ..first.clone()
+        };
+        let each = runs.iter().map(|run| run.is_complete);
+        pooled.is_complete = each.reduce(|one, other| Some(one? && other?)).flatten();
+        for (index, run) in runs.iter_mut().enumerate() {
+            let samples = std::mem::take(&mut run.samples);
+            if index == 0 {
+                pooled.samples.clear();
+            } else if run.uids.iter().any(|uid| pooled.uids.contains(uid)) {
+                return Err(CompareError::RepeatedRun {
+                    run: run.name.clone(),
+                });
+            } else {
+                pooled.runs.extend(&run.runs);
+                pooled.uids.extend(run.uids.iter().cloned());
+                pooled.failed += run.failed;
+                pooled.with_warnings += run.with_warnings;
+            }
+            let of_run = |sample| Sample {
+                run: index,
+                ..sample
+            };
+            pooled.samples.extend(samples.into_iter().map(of_run));
+        }
+        pooled.members = runs;
+        Ok(pooled)
+    }
+
+    /// Its runs, one at least.
+    pub(crate) fn members(&self) -> &[Self] {
+        match self.members.as_slice() {
+            [] => std::slice::from_ref(self),
+            members => members,
+        }
     }
 
     /// The levels of one factor as sides, the baseline first: their samples are compared round by round.
@@ -254,6 +312,16 @@ impl Side {
     }
 }
 
+/// `runs 7, 9, 11`; `a.db:1, b.db:1`.
+fn joined(runs: &[Side]) -> String {
+    let names = runs.iter().map(|run| run.name.as_str());
+    let numbers: Option<Vec<&str>> = names.clone().map(|it| it.strip_prefix("run ")).collect();
+    match numbers {
+        Some(numbers) => format!("runs {}", numbers.join(", ")),
+        None => names.collect::<Vec<_>>().join(", "),
+    }
+}
+
 /// A metric as it is compared: a histogram by its median and its 99th percentile, named as exports name them.
 fn expanded(metric: &Metric) -> Vec<Metric> {
     match metric.kind {
@@ -291,67 +359,4 @@ fn level_of(text: &str) -> Level {
         "false" => Level::Switch(false),
         text => Level::Name(text.to_owned()),
     }
-}
-
-/// How a run was made, by kind.
-fn setup(whole: &Whole) -> BTreeMap<Kind, Value> {
-    let (run, detail) = (&whole.run, &whole.detail);
-    let of_machine = |key: &str| whole.machine.get(key).cloned().unwrap_or_default();
-    let origin = of_machine("origin");
-    let machine = json!({
-        "host": run.host,
-        "architecture": origin.get("architecture"),
-        "product": origin.get("product"),
-        "overlays": origin.get("overlays"),
-        "nodes": nodes(&of_machine("nodes")),
-        "distances": of_machine("distances"),
-        "cpus": of_machine("cpus"),
-        "caches": of_machine("caches"),
-    });
-    let kernel = json!({
-        "release": run.kernel,
-        "build": detail.kernel_version,
-        "command_line": command_line(&detail.kernel_command_line),
-    });
-    let emulation = without_kernel(serde_json::to_value(&run.emulation).unwrap_or_default());
-    [
-        (Kind::Machine, machine),
-        (Kind::Kernel, kernel),
-        (Kind::Emulation, emulation),
-        (Kind::Parameters, detail.parameters.clone()),
-    ]
-    .into()
-}
-
-/// Nodes without what changes as they are used.
-fn nodes(nodes: &Value) -> Value {
-    let one = |node: &Value| {
-        let of = |key: &str| node.get(key).cloned().unwrap_or_default();
-        json!({"id": of("id"), "online": of("online"), "cpus": of("cpus")})
-    };
-    match nodes {
-        Value::Array(nodes) => nodes.iter().map(one).collect(),
-        other => other.clone(),
-    }
-}
-
-/// The words that the kernel obeys: those of the lab describe the emulation, which is a kind of its own, and the image is named
-/// by its release.
-fn command_line(text: &str) -> String {
-    let words = text.split_whitespace();
-    let words = words.filter(|word| {
-        !["nearfar.", "BOOT_IMAGE="]
-            .iter()
-            .any(|it| word.starts_with(it))
-    });
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// An emulation without its kernel, which is a kind of its own.
-fn without_kernel(mut emulation: Value) -> Value {
-    if let Value::Object(fields) = &mut emulation {
-        fields.remove("kernel");
-        fields.remove("kernel_arguments");
-    }
-    emulation
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_compare::{Comparison, Row, SideSummary};
 use nearfar_runs::{Cell, Metric};
-use nearfar_statistics::compare::{Better, Design, Verdict};
+use nearfar_statistics::compare::{Better, Compared, Design, Verdict};
 
 use crate::amount::count;
 use crate::document::{Align, Document, Head, Table, Text};
@@ -157,6 +157,14 @@ fn warnings(document: &mut Document, comparison: &Comparison) {
         }
     }
     let rows = &comparison.rows;
+    let is_of_two_runs = |row: &Row| {
+        row.compared.design == Design::Independent && row.compared.a.runs + row.compared.b.runs == 2
+    };
+    if rows.iter().any(is_of_two_runs) {
+        document.warning(
+            "one run a side: what differs from run to run counts as change; give several runs a side: A,A,A B,B,B",
+        );
+    }
     let following = rows.iter();
     let following = following.filter(|row| row.compared.variance_inflation > 1.0);
     if let number @ 1.. = following.count() {
@@ -182,7 +190,7 @@ fn is_of_means_only(row: &Row) -> bool {
         Scale::Ratio => 1.0,
         Scale::Difference => 0.0,
     };
-    !compared.verdict.is_significant()
+    !compared.is_significant
         && compared
             .mean
             .confidence
@@ -226,6 +234,16 @@ fn words(verdict: Verdict) -> &'static str {
     }
 }
 
+/// A verdict with a mark where a significant difference is equivalent.
+fn verdict(compared: &Compared) -> String {
+    let mark = if is_marked(compared) { " *" } else { "" };
+    format!("{}{mark}", words(compared.verdict))
+}
+
+fn is_marked(compared: &Compared) -> bool {
+    compared.is_significant && compared.verdict == Verdict::Equivalent
+}
+
 fn role(verdict: Verdict) -> Role {
     match verdict {
         Verdict::Better => Role::Near,
@@ -252,14 +270,15 @@ fn cells(document: &mut Document, rows: &[&Row]) {
     ]);
     for row in rows {
         let compared = &row.compared;
-        let needs = compared.samples_needed.map(|needed| needed.to_string());
+        let samples = compared.samples_needed.map(|needed| needed.to_string());
+        let runs = compared.runs_needed.map(|needed| count(needed, "run"));
         table.row(vec![
             Text::new(Role::Subject, names.name(&row.cell)),
             significant(compared.a.median).into(),
             significant(compared.b.median).into(),
             change(compared).into(),
-            Text::new(role(compared.verdict), words(compared.verdict)),
-            Text::new(Role::Dim, needs.unwrap_or_default()),
+            Text::new(role(compared.verdict), verdict(compared)),
+            Text::new(Role::Dim, samples.or(runs).unwrap_or_default()),
         ]);
     }
     document.table(table);
@@ -337,25 +356,28 @@ fn one_sided(document: &mut Document, comparison: &Comparison) {
 
 /// How the figures were made.
 fn method(comparison: &Comparison) -> String {
-    let is_paired = |row: &Row| row.compared.design == Design::Paired;
-    let (test, samples) = match comparison.rows.iter().any(is_paired) {
+    let has = |of: fn(&Compared) -> bool| comparison.rows.iter().any(|row| of(&row.compared));
+    let (test, samples) = match has(|it| it.design == Design::Paired) {
         true => (
             "Wilcoxon's signed ranks over the rounds of both sides",
             "rounds",
         ),
         false => ("Mann and Whitney's rank test", "samples a side"),
     };
+    let (runs, samples) = match has(|it| it.a.runs + it.b.runs > 2) {
+        true => (", with that of the runs' medians", "runs a side"),
+        false => ("", samples),
+    };
     let margin = figures::percent(comparison.margin);
     let mut text = format!(
-        "Medians; change and interval are those of {test}. The chance of any false alarm among all {} is 5 % (Holm); \
-         equivalent: within {margin}.",
+        "Medians; change and interval are those of {test}{runs}. The chance of any false alarm among all {} is 5 % (Holm); \
+         equivalent: the interval is within {margin}.",
         count(comparison.rows.len(), "comparison")
     );
-    if comparison
-        .rows
-        .iter()
-        .any(|it| it.compared.samples_needed.is_some())
-    {
+    if has(is_marked) {
+        text += " *: significant, but smaller than that.";
+    }
+    if has(|it| it.samples_needed.or(it.runs_needed).is_some()) {
         text +=
             &format!(" needs: {samples} that find a change of {margin} in 9 of 10 experiments.");
     }

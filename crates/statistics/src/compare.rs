@@ -4,15 +4,18 @@
 //! cell x metric: samples of A, samples of B, which direction is better
 //!   │  all values above 0: logarithms, so that a shift is a ratio
 //!   ├──► ranks        Mann-Whitney, or Wilcoxon's signed ranks where rounds pair them: p, Hodges-Lehmann estimate, interval
-//!   ├──► ranks        the same against both margins: equivalent within x %
+//!   ├──► runs         several runs a side: wider by what differs from run to run
 //!   ├──► dependence   samples that depend on their predecessors: wider, and said
 //!   ├──► means        bootstrap interval of the means' change, for what ranks do not see
 //!   ├──► needed       not significant: how many samples would tell
-//!   └──► holm         all of them together: the chance of any false alarm is 5 %, that of any false equivalence too
+//!   └──► holm         all of them together: the chance of any false alarm is 5 %
 //! ```
+//!
+//! The verdict: an interval within the margin is equivalent, else a significant difference is better or worse.
 //!
 //! Pure: knows nothing of what was measured. docs/compare.md has the methods' error rates, as simulated.
 
+mod asked;
 mod dependence;
 mod holm;
 mod means;
@@ -20,15 +23,20 @@ mod needed;
 mod null;
 mod order;
 mod ranks;
+mod runs;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{CONFIDENCE, Interval, Summary};
+use asked::Asked;
 use null::Nulls;
-use ranks::Ranked;
 
-/// The chance of any false alarm among all comparisons made at once, and that of any false equivalence.
+/// The chance of any false alarm among all comparisons made at once.
 pub const FALSE_ALARMS: f64 = 1.0 - CONFIDENCE;
+
+/// A change up to this share is equivalent unless something else is asked for: half of the 2 % that 64 samples find in noise of 2 %,
+/// and more than what a boot changes of a memory latency.
+pub const DEFAULT_MARGIN: f64 = 0.01;
 
 /// Which direction of a metric is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -60,13 +68,13 @@ pub enum Scale {
     Difference,
 }
 
-/// The samples of one metric of one cell on two sides, in the order in which they were taken.
+/// The samples of one metric of one cell on two sides: those of each run in the order in which they were taken.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Question {
-    /// Samples of the baseline.
-    pub a: Vec<f64>,
-    /// Samples of what is compared with it.
-    pub b: Vec<f64>,
+    /// Runs of the baseline; one if the samples are paired.
+    pub a: Vec<Vec<f64>>,
+    /// Runs of what is compared with it; one if the samples are paired.
+    pub b: Vec<Vec<f64>>,
     /// How they belong together.
     pub design: Design,
     /// Which direction is better; `None` where nothing says so.
@@ -78,6 +86,8 @@ pub struct Question {
 pub struct Side {
     /// How many there are.
     pub samples: usize,
+    /// How many runs they are from.
+    pub runs: usize,
     /// Their median.
     pub median: f64,
     /// Lower quartile.
@@ -105,7 +115,7 @@ pub enum Verdict {
     Worse,
     /// B differs significantly, and nothing says which direction is better.
     Different,
-    /// The change is significantly smaller than the margin, in either direction.
+    /// The interval of the change is within the margin, whether or not the difference is significant.
     Equivalent,
     /// Every sample of both sides is the same.
     Equal,
@@ -113,13 +123,6 @@ pub enum Verdict {
     NotSignificant,
     /// Whatever the values are, there are too few for as many comparisons.
     TooFewSamples,
-}
-
-impl Verdict {
-    /// Whether the sides differ by more than chance.
-    pub fn is_significant(self) -> bool {
-        matches!(self, Self::Better | Self::Worse | Self::Different)
-    }
 }
 
 /// The answer to one question.
@@ -133,7 +136,8 @@ pub struct Compared {
     pub design: Design,
     /// The terms of `shift` and `mean`.
     pub scale: Scale,
-    /// B through A, or B less A: the Hodges-Lehmann estimate and the interval of the rank test.
+    /// B through A, or B less A: the Hodges-Lehmann estimate and the interval of the rank test, with several runs widened to
+    /// that of the runs' medians.
     pub shift: Estimate,
     /// The same as a share of A: 0.05 is 5 % more. `None` for a difference from a baseline whose median is 0.
     pub change: Option<Estimate>,
@@ -142,17 +146,19 @@ pub struct Compared {
     /// The probability that a sample of B is better than one of A, ties counted half; where no direction is better, that it is
     /// larger. 0 to 1.
     pub superiority: f64,
-    /// Two-sided p-value of the rank test.
+    /// Two-sided p-value: of the rank test or, where there are several runs, of the test of their medians if that is larger.
     pub p: f64,
     /// The same corrected for all comparisons; `None` where this one could not have been significant by itself.
     pub p_adjusted: Option<f64>,
-    /// Corrected p-value of equivalence within the margin; `None` where A's median is 0 on the scale of differences.
-    pub p_equivalence: Option<f64>,
+    /// Whether the sides differ by more than chance; also true of a difference that is smaller than the margin.
+    pub is_significant: bool,
     /// What they say.
     pub verdict: Verdict,
     /// Samples of each side, or rounds, with which a change as large as the margin would be found in 9 of 10 experiments;
-    /// `None` where the verdict is clear, or where it is beyond a million.
+    /// `None` where the verdict is clear, where it is beyond a million, or where there are several runs.
     pub samples_needed: Option<usize>,
+    /// The same as runs of each side; `None` where there is one run a side.
+    pub runs_needed: Option<usize>,
     /// How many times as large the variance is as that of independent samples; above 1 where samples depend on their predecessors.
     pub variance_inflation: f64,
 }
@@ -165,20 +171,13 @@ pub fn compare(questions: &[Question], margin: f64) -> Vec<Option<Compared>> {
         .iter()
         .map(|question| Asked::of(question, margin, &mut nulls))
         .collect();
-    let of = |value: fn(&Asked<'_>) -> Option<f64>| -> Vec<Option<f64>> {
-        asked
-            .iter()
-            .map(|asked| asked.as_ref().and_then(value))
-            .collect()
-    };
     // What cannot be significant by itself cannot be it among others, and does not count (Tarone 1990).
-    let p = of(|asked| (asked.least_p <= FALSE_ALARMS).then_some(asked.p));
+    let of = |asked: &Option<Asked<'_>>| asked.as_ref().and_then(Asked::counted_p);
+    let p: Vec<Option<f64>> = asked.iter().map(of).collect();
     let among = p.iter().flatten().count().max(1);
-    let adjusted = holm::adjusted(&p);
-    let equivalence = holm::adjusted(&of(|asked| asked.p_equivalence));
     asked
         .into_iter()
-        .zip(adjusted.into_iter().zip(equivalence))
+        .zip(holm::adjusted(&p))
         .map(|(asked, adjusted)| asked.map(|asked| asked.answer(adjusted, among)))
         .collect()
 }
@@ -188,165 +187,13 @@ pub fn fewest_samples(design: Design, comparisons: usize) -> usize {
     needed::fewest(design, FALSE_ALARMS / comparisons.max(1) as f64)
 }
 
-/// A question with all that does not depend on the others.
-struct Asked<'a> {
-    question: &'a Question,
-    values: [Vec<f64>; 2],
-    scaled: [Vec<f64>; 2],
-    sides: [Side; 2],
-    scale: Scale,
-    shift: Estimate,
-    /// The margin as a shift, downwards and upwards; `None` where there is nothing it is a share of.
-    margins: Option<[f64; 2]>,
-    p: f64,
-    least_p: f64,
-    is_lower: bool,
-    p_equivalence: Option<f64>,
-    inflation: f64,
-}
-
-impl<'a> Asked<'a> {
-    fn of(question: &'a Question, margin: f64, nulls: &mut Nulls) -> Option<Self> {
-        let values = finite(question);
-        let sides = [Side::of(&values[0])?, Side::of(&values[1])?];
-        let is_positive = values.iter().flatten().all(|&value| value > 0.0);
-        let (scale, margins) = match is_positive {
-            true => (
-                Scale::Ratio,
-                Some([(1.0 - margin).ln(), (1.0 + margin).ln()]),
-            ),
-            false => {
-                let size = margin * sides[0].median.abs();
-                (Scale::Difference, (size > 0.0).then_some([-size, size]))
-            }
-        };
-        let scaled = values.clone().map(|side| match scale {
-            Scale::Ratio => side.into_iter().map(f64::ln).collect(),
-            Scale::Difference => side,
-        });
-        let [a, b] = &scaled;
-        let (ranked, inflation) = match question.design {
-            Design::Independent => (Ranked::independent(a, b), dependence::inflation(&[a, b])),
-            Design::Paired => {
-                let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| b - a).collect();
-                (Ranked::paired(a, b), dependence::inflation(&[&differences]))
-            }
-        };
-        let outcome = ranked.against(0.0, inflation, nulls);
-        let p_equivalence = margins.map(|[low, high]| {
-            let above_low = ranked.against(low, inflation, nulls).upper();
-            above_low.max(ranked.against(high, inflation, nulls).lower())
-        });
-        let of = |shift: f64| match scale {
-            Scale::Ratio => shift.exp(),
-            Scale::Difference => shift,
-        };
-        let confidence = ranked.interval(CONFIDENCE, inflation, nulls);
-        let shift = Estimate {
-            value: of(ranked.estimate()),
-            confidence: confidence.map(|it| Interval {
-                low: of(it.low),
-                high: of(it.high),
-            }),
-        };
-        Some(Self {
-            question,
-            p: outcome.two_sided(),
-            least_p: outcome.least_two_sided(),
-            is_lower: outcome.lower() < outcome.upper(),
-            values,
-            scaled,
-            sides,
-            scale,
-            shift,
-            margins,
-            p_equivalence,
-            inflation,
-        })
-    }
-
-    fn answer(self, adjusted: (Option<f64>, Option<f64>), among: usize) -> Compared {
-        let (p_adjusted, p_equivalence) = adjusted;
-        let verdict = self.verdict(p_adjusted, p_equivalence, among);
-        let design = self.question.design;
-        let [a, b] = &self.values;
-        let (mean, confidence) = means::change((a, b), design, self.scale, CONFIDENCE);
-        let undecided = matches!(verdict, Verdict::NotSignificant | Verdict::TooFewSamples);
-        let margin = self.margins.filter(|_| undecided).map(|[_, high]| high);
-        let samples_needed = margin.and_then(|margin| {
-            let [a, b] = &self.scaled;
-            let false_alarms = FALSE_ALARMS / among as f64;
-            needed::samples((a, b), design, margin, false_alarms, self.inflation)
-        });
-        Compared {
-            a: self.sides[0],
-            b: self.sides[1],
-            design,
-            scale: self.scale,
-            shift: self.shift,
-            change: self.change(),
-            mean: Estimate {
-                value: mean,
-                confidence,
-            },
-            superiority: superiority(a, b, self.question.better),
-            p: self.p,
-            p_adjusted,
-            p_equivalence,
-            verdict,
-            samples_needed,
-            variance_inflation: self.inflation,
-        }
-    }
-
-    fn verdict(
-        &self,
-        p_adjusted: Option<f64>,
-        p_equivalence: Option<f64>,
-        among: usize,
-    ) -> Verdict {
-        let is_passed = |p: Option<f64>| p.is_some_and(|p| p <= FALSE_ALARMS);
-        let first = self.values[0][0];
-        if self.values.iter().flatten().all(|&value| value == first) {
-            return Verdict::Equal;
-        }
-        if is_passed(p_adjusted) {
-            return match self.question.better {
-                None => Verdict::Different,
-                Some(better) if self.is_lower == (better == Better::Lower) => Verdict::Better,
-                Some(_) => Verdict::Worse,
-            };
-        }
-        match () {
-            () if is_passed(p_equivalence) => Verdict::Equivalent,
-            () if self.least_p * among as f64 > FALSE_ALARMS => Verdict::TooFewSamples,
-            () => Verdict::NotSignificant,
-        }
-    }
-
-    /// The shift as a share of A.
-    fn change(&self) -> Option<Estimate> {
-        let base = self.sides[0].median.abs();
-        let of = |shift: f64| match self.scale {
-            Scale::Ratio => shift - 1.0,
-            Scale::Difference => shift / base,
-        };
-        let has_base = self.scale == Scale::Ratio || base > 0.0;
-        has_base.then(|| Estimate {
-            value: of(self.shift.value),
-            confidence: self.shift.confidence.map(|it| Interval {
-                low: of(it.low),
-                high: of(it.high),
-            }),
-        })
-    }
-}
-
 impl Side {
-    fn of(values: &[f64]) -> Option<Self> {
+    /// `None` of no samples.
+    fn of(values: &[f64], runs: usize) -> Option<Self> {
         let summary = Summary::of(values)?;
         Some(Self {
             samples: values.len(),
+            runs,
             median: summary.median,
             low: summary.low,
             high: summary.high,
@@ -354,33 +201,15 @@ impl Side {
     }
 }
 
-/// The samples without those that are not finite; of pairs both go.
-fn finite(question: &Question) -> [Vec<f64>; 2] {
-    let (a, b) = (&question.a, &question.b);
-    match question.design {
-        Design::Independent => [a, b].map(|side| {
-            let finite = side.iter().copied().filter(|value| value.is_finite());
-            finite.collect()
-        }),
-        Design::Paired => {
-            let pairs = a.iter().copied().zip(b.iter().copied());
-            let (a, b) = pairs
-                .filter(|(a, b)| a.is_finite() && b.is_finite())
-                .unzip();
-            [a, b]
+impl Estimate {
+    /// By a function that keeps the order.
+    fn map(self, of: impl Fn(f64) -> f64) -> Self {
+        Self {
+            value: of(self.value),
+            confidence: self.confidence.map(|it| Interval {
+                low: of(it.low),
+                high: of(it.high),
+            }),
         }
-    }
-}
-
-/// The share of all pairs of samples in which B's is better, ties counted half.
-fn superiority(a: &[f64], b: &[f64], better: Option<Better>) -> f64 {
-    let pooled: Vec<f64> = a.iter().chain(b).copied().collect();
-    let ranks = crate::rank::ranks(&pooled);
-    let count = b.len() as f64;
-    let wins = ranks[a.len()..].iter().sum::<f64>() - count * (count + 1.0) / 2.0;
-    let larger = wins / (a.len() as f64 * count);
-    match better {
-        Some(Better::Lower) => 1.0 - larger,
-        Some(Better::Higher) | None => larger,
     }
 }

@@ -5,9 +5,12 @@
 
 mod random;
 
-use nearfar_statistics::compare::{Better, Compared, Design, Question, Verdict, compare};
+use nearfar_statistics::compare::{
+    Better, Compared, DEFAULT_MARGIN, Design, Question, Verdict, compare,
+};
 use random::Random;
 
+/// Where the margin itself is examined.
 const MARGIN: f64 = 0.02;
 
 fn trials(usual: u32) -> u32 {
@@ -50,8 +53,8 @@ impl Noise {
 
 fn question(a: Vec<f64>, b: Vec<f64>, design: Design) -> Question {
     Question {
-        a,
-        b,
+        a: vec![a],
+        b: vec![b],
         design,
         better: Some(Better::Lower),
     }
@@ -92,7 +95,11 @@ fn percent(share: f64) -> String {
 }
 
 fn is_alarm(compared: &Compared) -> bool {
-    compared.verdict.is_significant()
+    compared.is_significant
+}
+
+fn is_equivalent(compared: &Compared) -> bool {
+    compared.verdict == Verdict::Equivalent
 }
 
 /// Both designs, every kind of noise, and these numbers of samples.
@@ -158,36 +165,32 @@ fn a_thing_compared_with_itself_differs_as_rarely_as_stated_and_its_interval_hol
 fn of_many_cells_and_metrics_any_false_alarm_is_as_rare_as_stated() {
     let trials = trials(200);
     let mut random = Random(2);
-    println!("| cells x metrics | samples | any false alarm | any false equivalence |");
-    println!("|---|---|---|---|");
+    println!("| cells x metrics | samples | any false alarm |");
+    println!("|---|---|---|");
     for (questions, count) in [(72, 8), (9, 6), (9, 16)] {
-        let mut any = |ratio: f64, of: fn(&Compared) -> bool| {
-            share(trials, |_| {
-                let questions: Vec<Question> = (0..questions)
-                    .map(|number| {
-                        let noise = NOISES[number % NOISES.len()];
-                        let design = [Design::Independent, Design::Paired][number % 2];
-                        sides(noise, count, design, ratio, &mut random)
-                    })
-                    .collect();
-                compare(&questions, MARGIN).iter().flatten().any(of)
-            })
-        };
-        let alarms = any(1.0, is_alarm);
-        let equivalences = any(1.0 + MARGIN, |it| {
-            it.p_equivalence.is_some_and(|p| p <= 0.05)
+        let alarms = share(trials, |_| {
+            let questions: Vec<Question> = (0..questions)
+                .map(|number| {
+                    let noise = NOISES[number % NOISES.len()];
+                    let design = [Design::Independent, Design::Paired][number % 2];
+                    sides(noise, count, design, 1.0, &mut random)
+                })
+                .collect();
+            compare(&questions, MARGIN).iter().flatten().any(is_alarm)
         });
-        println!(
-            "| {questions} | {count} | {} | {} |",
-            percent(alarms),
-            percent(equivalences)
-        );
+        println!("| {questions} | {count} | {} |", percent(alarms));
         assert!(alarms <= highest(0.05, trials), "{questions}: {alarms}");
-        assert!(
-            equivalences <= highest(0.05, trials),
-            "{questions}: {equivalences}"
-        );
     }
+    // Uncorrected, 72 comparisons would raise an alarm nearly always; corrected too much, never.
+    let alarms = share(trials, |_| {
+        let one = || sides(Noise::Normal, 16, Design::Independent, 1.0, &mut random);
+        let questions: Vec<Question> = std::iter::repeat_with(one).take(9).collect();
+        compare(&questions, MARGIN).iter().flatten().any(is_alarm)
+    });
+    assert!(
+        (0.005..=highest(0.05, trials)).contains(&alarms),
+        "{alarms}"
+    );
 }
 
 #[test]
@@ -203,7 +206,7 @@ fn a_change_of_two_percent_in_noise_of_two_percent_is_found_with_64_samples() {
             let mut questions = vec![sides(Noise::Normal, 64, design, 1.02, &mut random)];
             let others = 1..cells;
             questions.extend(others.map(|_| sides(Noise::Normal, 16, design, 1.0, &mut random)));
-            let found = compare(&questions, MARGIN).remove(0).unwrap();
+            let found = compare(&questions, DEFAULT_MARGIN).remove(0).unwrap();
             found.verdict == Verdict::Worse
         });
         println!(
@@ -215,6 +218,24 @@ fn a_change_of_two_percent_in_noise_of_two_percent_is_found_with_64_samples() {
 }
 
 #[test]
+fn a_significant_difference_within_the_margin_is_equivalent() {
+    let mut random = Random(10);
+    let trials = 100;
+    let mut significant = 0;
+    let equivalent = share(trials, |_| {
+        let question = sides(Noise::Normal, 400, Design::Independent, 1.005, &mut random);
+        let found = compare(&[question], DEFAULT_MARGIN).remove(0).unwrap();
+        significant += u32::from(found.is_significant);
+        assert_ne!(found.verdict, Verdict::Better);
+        is_equivalent(&found)
+    });
+    assert!(
+        equivalent >= 0.85 && significant >= 75,
+        "{equivalent}, {significant}"
+    );
+}
+
+#[test]
 fn what_differs_by_the_margin_is_rarely_called_equivalent_and_what_does_not_often() {
     let trials = trials(250);
     let mut random = Random(4);
@@ -223,8 +244,7 @@ fn what_differs_by_the_margin_is_rarely_called_equivalent_and_what_does_not_ofte
     each(&[4, 8, 32], |design, noise, count| {
         let mut called = |ratio: f64| {
             share(trials, |_| {
-                let found = answer(sides(noise, count, design, ratio, &mut random));
-                found.p_equivalence.is_some_and(|p| p <= 0.05)
+                is_equivalent(&answer(sides(noise, count, design, ratio, &mut random)))
             })
         };
         let (false_ones, below, true_ones) = (called(1.02), called(0.98), called(1.0));
@@ -235,9 +255,9 @@ fn what_differs_by_the_margin_is_rarely_called_equivalent_and_what_does_not_ofte
             percent(true_ones)
         );
         let case = format!("{design:?} {noise:?} {count}");
-        assert!(worst <= highest(0.05, trials), "{case}: {worst}");
+        assert!(worst <= highest(0.025, trials), "{case}: {worst}");
         if design == Design::Independent && noise == Noise::Normal && count == 32 {
-            assert!(true_ones >= 0.9, "{case}: {true_ones}");
+            assert!(true_ones >= 0.85, "{case}: {true_ones}");
         }
     });
 }
@@ -267,7 +287,7 @@ fn as_many_samples_as_are_asked_for_find_a_change_of_the_margin() {
             })
         };
         let change = found(1.0 + MARGIN, |it| it.p <= 0.05);
-        let equivalence = found(1.0, |it| it.p_equivalence.is_some_and(|p| p <= 0.05));
+        let equivalence = found(1.0, is_equivalent);
         needed.sort_unstable();
         let [low, median, high] = [10, 50, 90].map(|at| needed[needed.len() * at / 100]);
         println!(
@@ -299,8 +319,10 @@ fn following(count: usize, correlation: f64, random: &mut Random) -> Vec<f64> {
 fn rounds_that_drift_raise_no_alarm_where_they_pair_the_samples() {
     let trials = trials(250);
     let mut random = Random(5);
-    println!("| correlation with the next sample | samples | paired by round | not paired |");
-    println!("|---|---|---|---|");
+    println!(
+        "| correlation with the next sample | samples | paired by round | not paired | three runs a side |"
+    );
+    println!("|---|---|---|---|---|");
     for correlation in [0.3, 0.6, 0.8] {
         for count in [8, 32, 128] {
             let paired = share(trials, |_| {
@@ -317,15 +339,103 @@ fn rounds_that_drift_raise_no_alarm_where_they_pair_the_samples() {
                 let (a, b) = (side(), side());
                 is_alarm(&answer(question(a, b, Design::Independent)))
             });
+            let of_runs = share(trials, |_| {
+                let mut side = || -> Vec<Vec<f64>> {
+                    let runs = 0..3;
+                    runs.map(|_| following(count, correlation, &mut random))
+                        .collect()
+                };
+                let (a, b) = (side(), side());
+                let design = Design::Independent;
+                let better = None;
+                is_alarm(&answer(Question {
+                    a,
+                    b,
+                    design,
+                    better,
+                }))
+            });
             println!(
-                "| {correlation} | {count} | {} | {} |",
+                "| {correlation} | {count} | {} | {} | {} |",
                 percent(paired),
-                percent(independent)
+                percent(independent),
+                percent(of_runs)
             );
             let case = format!("{correlation} {count}");
             assert!(paired <= highest(0.05, trials), "{case}: {paired}");
-            // Of few samples nothing tells that they depend on each other; docs/compare.md says so.
-            assert!(count < 128 || independent <= 0.12, "{case}: {independent}");
+            assert!(of_runs <= highest(0.05, trials), "{case}: {of_runs}");
+            // Eight samples hardly tell that they depend on each other; docs/compare.md has by how much the rate is exceeded.
+            let stated = if count == 8 { 0.09 } else { 0.06 };
+            assert!(
+                independent <= highest(stated, trials),
+                "{case}: {independent}"
+            );
+        }
+    }
+}
+
+/// Runs of one side: each has an effect of its own, its samples scatter by 2 % around that.
+fn runs_of(runs: usize, effect: f64, ratio: f64, random: &mut Random) -> Vec<Vec<f64>> {
+    let mut run = || {
+        let level = ratio * (effect * random.normal()).exp();
+        let samples = (0..32).map(|_| level * Noise::Normal.sample(random));
+        samples.collect()
+    };
+    (0..runs).map(|_| run()).collect()
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_no_difference_between_sides_of_several_runs() {
+    let trials = trials(400);
+    let mut random = Random(9);
+    println!(
+        "| runs a side | run effect | false alarms | interval holds the truth | change of 5 % found |"
+    );
+    println!("|---|---|---|---|---|");
+    for (of_a, of_b) in [(1, 1), (1, 3), (3, 3), (5, 5)] {
+        for effect in [0.0, 0.005, 0.01, 0.02] {
+            let mut compared = |ratio: f64| {
+                let a = runs_of(of_a, effect, 1.0, &mut random);
+                let b = runs_of(of_b, effect, ratio, &mut random);
+                let design = Design::Independent;
+                let better = Some(Better::Lower);
+                let question = Question {
+                    a,
+                    b,
+                    design,
+                    better,
+                };
+                compare(&[question], DEFAULT_MARGIN).remove(0).unwrap()
+            };
+            let mut held = 0;
+            let alarms = share(trials, |_| {
+                let found = compared(1.0);
+                let interval = found.shift.confidence.unwrap();
+                held += u32::from(interval.low <= 1.0 && interval.high >= 1.0);
+                is_alarm(&found)
+            });
+            let held = f64::from(held) / f64::from(trials);
+            let found = share(trials, |_| compared(1.05).verdict == Verdict::Worse);
+            println!(
+                "| {of_a} and {of_b} | {} | {} | {} | {} |",
+                percent(effect),
+                percent(alarms),
+                percent(held),
+                percent(found)
+            );
+            let case = format!("{of_a} and {of_b} runs, {effect}");
+            if of_b > 1 {
+                assert!(alarms <= highest(0.05, trials), "{case}: {alarms}");
+                assert!(1.0 - held <= highest(0.05, trials), "{case}: {held}");
+            } else if effect > 0.0 {
+                assert!(
+                    alarms > 0.1,
+                    "{case}: not what docs/compare.md warns of: {alarms}"
+                );
+            }
+            if of_a > 1 && effect <= 0.01 {
+                assert!(found >= 0.85, "{case}: {found}");
+            }
         }
     }
 }

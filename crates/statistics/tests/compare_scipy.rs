@@ -42,8 +42,8 @@ impl Case {
         };
         let (a, b) = (self.samples("a"), self.samples("b"));
         let question = Question {
-            a,
-            b,
+            a: vec![a],
+            b: vec![b],
             design,
             better: None,
         };
@@ -80,7 +80,7 @@ fn cases() -> Vec<(Case, Compared)> {
     let (independent, following): (Vec<_>, Vec<_>) = all
         .into_iter()
         .partition(|(_, compared)| compared.variance_inflation <= 1.0);
-    assert!(following.len() < 12, "{}", following.len());
+    assert!(following.len() < 20, "{}", following.len());
     for (case, compared) in following {
         assert!(
             compared.p >= case.number("p").unwrap(),
@@ -108,30 +108,16 @@ fn rank_tests_agree_with_scipy_and_so_do_their_verdicts() {
             true => APPROXIMATE + APPROXIMATE_SHARE * p,
             false => EXACT,
         };
-        let (p, equivalence) = (
-            case.number("p").unwrap(),
-            case.number("p_equivalence").unwrap(),
-        );
+        let p = case.number("p").unwrap();
         assert_near(name, compared.p, p, within(p));
-        // Shifted by the margin, samples of a coarse clock may tie or not, by their last digit.
-        assert_near(
-            name,
-            compared.p_equivalence.unwrap(),
-            equivalence,
-            within(equivalence).max(1e-7),
-        );
-        assert_eq!(
-            compared.verdict.is_significant(),
-            p <= 1.0 - CONFIDENCE,
-            "{name}"
-        );
+        assert_eq!(compared.is_significant, p <= 1.0 - CONFIDENCE, "{name}");
         assert_near(
             name,
             compared.shift.value,
             case.number("shift").unwrap(),
             EXACT,
         );
-        significant += usize::from(compared.verdict.is_significant());
+        significant += usize::from(compared.is_significant);
     }
     assert!(
         cases.len() > 70 && significant > 20,

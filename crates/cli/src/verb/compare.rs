@@ -24,7 +24,9 @@ const MAIL_COLUMNS: usize = 75;
 #[derive(Args)]
 #[command(
     after_long_help = "A side is the number of a run, \"last\", a label (its newest run), STORE:RUN, or an exported file: JSON, \
-                       Parquet, CSV, with :RUN behind it where it holds several.\n\nExamples:\n  nearfar compare 7 8\n  \
+                       Parquet, CSV, with :RUN behind it where it holds several. Several runs of one side are \
+                       separated by commas: the interval then holds what differs from run to run.\n\nExamples:\n  \
+                       nearfar compare 7 8\n  nearfar compare 7,9,11 8,10,12\n  \
                        nearfar compare before after --across kernel --fail-on regression=2%\n  nearfar compare 9 --by side\n  \
                        nearfar compare old.parquet runs.db:3 --format markdown\n  nearfar compare a.csv b.csv --metric \
                        seconds=lower --factor memory,cpus"
@@ -48,10 +50,10 @@ pub struct Compare {
     /// Compare although the sides differ in this (may be repeated)
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = ',')]
     across: Vec<Across>,
-    /// A change up to this share is equivalent
-    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = share)]
+    /// A change whose interval is within this share is equivalent, even if it is significant
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = share)]
     margin: f64,
-    /// Exit with 1 where something is significantly worse; with =PERCENT: by more than that
+    /// Exit with 1 where something is worse; with =PERCENT: by more than that
     #[arg(long, value_name = "regression[=PERCENT]")]
     fail_on: Option<FailOn>,
     /// How the answer is printed

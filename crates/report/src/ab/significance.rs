@@ -2,13 +2,10 @@
 //!
 //! A number that is the same in every run of both sides cannot differ by chance and does not count.
 
-use nearfar_statistics::compare::{self, Design, Question, compare};
+use nearfar_statistics::compare::{self, Compared, DEFAULT_MARGIN, Design, Question, compare};
 use serde::Serialize;
 
 use super::values::{Value, numbers};
-
-/// The engine also asks whether sides are equivalent, which this answer does not show.
-const MARGIN: f64 = 0.02;
 
 /// Whether a difference is more than chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -24,10 +21,11 @@ pub enum Verdict {
     TooFewRuns,
 }
 
-impl From<compare::Verdict> for Verdict {
-    fn from(verdict: compare::Verdict) -> Self {
-        match verdict {
-            verdict if verdict.is_significant() => Self::Significant,
+impl From<Compared> for Verdict {
+    /// The engine also says whether sides are equivalent, which this answer does not show.
+    fn from(compared: Compared) -> Self {
+        match compared.verdict {
+            _ if compared.is_significant => Self::Significant,
             compare::Verdict::Equal => Self::Equal,
             compare::Verdict::TooFewSamples => Self::TooFewRuns,
             _ => Self::NotSignificant,
@@ -46,15 +44,15 @@ pub(super) fn judge<'a>(values: impl Iterator<Item = &'a mut Value>) {
     let questions: Vec<Question> = judged
         .iter_mut()
         .map(|(_, a, b)| Question {
-            a: std::mem::take(a),
-            b: std::mem::take(b),
+            a: vec![std::mem::take(a)],
+            b: vec![std::mem::take(b)],
             design: Design::Independent,
             better: None,
         })
         .collect();
-    let answers = compare(&questions, MARGIN);
+    let answers = compare(&questions, DEFAULT_MARGIN);
     for ((change, ..), answer) in judged.into_iter().zip(answers) {
-        change.verdict = answer.map_or(Verdict::TooFewRuns, |answer| answer.verdict.into());
+        change.verdict = answer.map_or(Verdict::TooFewRuns, Verdict::from);
     }
 }
 

@@ -11,9 +11,10 @@ use statrs::distribution::{ContinuousCDF as _, Normal};
 
 use super::Design;
 use super::null::Null;
+use crate::CONFIDENCE;
 
 /// How often the change is to be found.
-const POWER: f64 = 0.9;
+pub(super) const POWER: f64 = 0.9;
 /// A larger number of samples is not reported.
 const MAX_NEEDED: f64 = 1e6;
 /// Values from which pairs are made; of more some are left out.
@@ -40,9 +41,9 @@ pub(super) fn samples(
     };
     let above = probability_above(&residuals, design, shift.abs());
     let quantile = |share| Normal::standard().inverse_cdf(share);
-    // The test of the difference, and both one-sided tests of equivalence.
+    // The test of the difference, and the interval within both margins.
     let difference = quantile(1.0 - false_alarms / 2.0) + quantile(POWER);
-    let equivalence = quantile(1.0 - false_alarms) + quantile((1.0 + POWER) / 2.0);
+    let equivalence = quantile((1.0 + CONFIDENCE) / 2.0) + quantile((1.0 + POWER) / 2.0);
     let deviations = difference.max(equivalence);
     let needed = inflation * deviations.powi(2) / (factor * (above - 0.5).powi(2));
     (needed <= MAX_NEEDED).then(|| (needed.ceil() as usize).max(fewest(design, false_alarms)))

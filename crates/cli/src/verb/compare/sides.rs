@@ -33,13 +33,13 @@ pub fn read(
 ) -> Result<Vec<Side>, Failure> {
     let found = words
         .iter()
-        .map(|word| find(word, store))
-        .collect::<Result<Vec<Found>, _>>()?;
-    let of_others = found.iter().find_map(|found| match found {
+        .map(|word| runs(word).map(|run| find(run, store)).collect())
+        .collect::<Result<Vec<Vec<Found>>, _>>()?;
+    let of_others = found.iter().flatten().find_map(|found| match found {
         Found::Side(side) => Some(side.definitions().clone()),
         Found::Table(_, columns) => columns.definitions().cloned(),
     });
-    let sides = found.into_iter().map(|found| match found {
+    let side = |found: Found| match found {
         Found::Side(side) => Ok(*side),
         Found::Table(name, columns) => {
             let own = columns.definitions().cloned().or_else(|| of_others.clone());
@@ -54,8 +54,18 @@ pub fn read(
                 Failure::Input(anyhow!("{name}: {error}{hint}"))
             })
         }
+    };
+    let sides = words.iter().zip(found).map(|(word, found)| {
+        let runs = found.into_iter().map(side).collect::<Result<_, _>>()?;
+        Side::pooled(runs).map_err(|error| of_error(word, error))
     });
     sides.collect()
+}
+
+/// The runs of a side, separated by commas; the name of a file may have some.
+fn runs(word: &str) -> impl Iterator<Item = &str> {
+    let is_list = !Path::new(word).is_file();
+    word.split(move |sign| is_list && sign == ',')
 }
 
 /// What is said on the command line comes first.
