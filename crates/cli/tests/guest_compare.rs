@@ -1,0 +1,105 @@
+//! A regression that is there and one that is not: `compare` of runs of `bench latency` in guests whose far memory is 5 % slower, and
+//! in two equal ones.
+//!
+//! Needs QEMU 8.2.4 or newer, a cached x86-64 kernel and the plugin that `cargo build` makes; without them it says so and passes.
+//! `cargo test -p nearfar --test guest_compare -- --nocapture` prints the comparisons.
+
+mod guests;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use guests::NEARFAR;
+use nearfar_lab::delay;
+use nearfar_lab::qemu::Qemu;
+
+/// What a far access takes, in nanoseconds, and 5 % more. As short as distances may be here, so that few samples are interrupted
+/// where the host is busy: medians of equal guests are then within 0.5 %.
+const FAR_NS: u32 = 1000;
+const SLOWER_NS: u32 = 1050;
+/// Other work on the host may disturb all samples of a guest. No such host disturbs each of these attempts, a wrong verdict does.
+const ATTEMPTS: u32 = 3;
+
+/// A guest in which far memory takes this long, measured once. The store of its run.
+fn measured(directory: &Path, label: &str, far_ns: u32) -> PathBuf {
+    let results = directory.join(label);
+    std::fs::create_dir(&results).unwrap();
+    let options = [
+        "--scale",
+        "cpus=1,memory=512M",
+        "--delay",
+        &format!("near=500,far={far_ns},cache=1M/16"),
+        "--results",
+        results.to_str().unwrap(),
+    ];
+    let mut command = guests::lab_run("two-node", &[&options[..], &guests::IN_TIME].concat());
+    command.args([NEARFAR, "bench", "latency", "--what", "latency"]);
+    command.args([
+        "--from",
+        "0",
+        "--samples",
+        "48",
+        "--budget",
+        "10",
+        "--buffer",
+        "4M",
+    ]);
+    command.args(["--label", label, "--store", "/results/runs.db"]);
+    let output = guests::output(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    results.join("runs.db")
+}
+
+/// The exit code and the answer of a comparison that fails on a regression.
+fn compared(a: &Path, b: &Path) -> (Option<i32>, String) {
+    let output = Command::new(NEARFAR)
+        .arg("compare")
+        .args([a, b])
+        .args(["--across", "emulation", "--fail-on", "regression=2%"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), text)
+}
+
+/// Whether the far cell alone is worse in the slower guest, and nothing is in the equal one.
+fn is_right() -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let [before, equal, after] = [("before", FAR_NS), ("equal", FAR_NS), ("after", SLOWER_NS)]
+        .map(|(label, far_ns)| measured(directory.path(), label, far_ns));
+    let (code, text) = compared(&before, &equal);
+    let is_alike = code == Some(0) && !text.contains("worse");
+    assert!(
+        !text.contains("differs:"),
+        "two equal guests are made alike: {text}"
+    );
+    let (code, text) = compared(&before, &after);
+    assert!(text.contains("emulation delays.pairs"), "{text}");
+    assert!(
+        !text.contains("emulation label"),
+        "said twice in other words: {text}"
+    );
+    let worse: Vec<&str> = text
+        .lines()
+        .filter(|line| line.ends_with(" worse"))
+        .collect();
+    let is_found = matches!(worse[..], [far] if far.trim_start().starts_with("1 "));
+    is_alike && code == Some(1) && is_found
+}
+
+#[test]
+fn five_percent_are_found_between_guests_and_nothing_is_between_equal_ones() {
+    if guests::skipped() {
+        return;
+    }
+    if let Err(error) = Qemu::find(nearfar_lab::Arch::X86_64).and_then(|it| delay::find_plugin(&it))
+    {
+        return println!("skipped: guests: {error}");
+    }
+    let _turn = guests::turn();
+    let first_right = (1..=ATTEMPTS).find(|_| is_right());
+    println!("right in attempt {first_right:?}");
+    assert!(first_right.is_some(), "not in {ATTEMPTS} attempts");
+}
