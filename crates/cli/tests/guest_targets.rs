@@ -38,7 +38,7 @@ impl Place {
     fn mock_at(&self, scale: &str, options: &str) -> Command {
         let series = guests::SERIES;
         self.nearfar(&format!(
-            "bench mock --slow-ms 2 --seed 5 --guest scale={scale} --guest kernel={series} --guest accel=tcg \
+            "bench mock --slow-ms 2 --guest scale={scale} --guest kernel={series} --guest accel=tcg \
              --guest append=none --guest append=numa=fake=4 {options}"
         ))
     }
@@ -86,7 +86,10 @@ fn guests_take_turns_and_each_is_part_of_the_run() {
     }
     let _turn = guests::turn();
     let place = Place::new();
-    let output = place.mock("--samples 2 --format json").output().unwrap();
+    let output = place
+        .mock("--samples 2 --seed 5 --format json")
+        .output()
+        .unwrap();
     let run = answer(&output);
     assert_eq!(run["state"], "complete", "{}", message(&output));
     assert_eq!(run["samples"], 8);

@@ -162,7 +162,13 @@ impl Held {
 
     /// Whether the lease can have made it say this.
     pub(crate) fn is_ours(&self, now: &str) -> bool {
-        self.ours.iter().any(|ours| same(&self.path, ours, now))
+        self.ours.iter().any(|ours| self.is_after(ours, now))
+    }
+
+    /// Whether the file says this after `written` was written, see [`write`].
+    fn is_after(&self, written: &str, now: &str) -> bool {
+        let of_parent = || cpus_of_parent(&self.path).is_some_and(|it| it.trim() == now.trim());
+        same(&self.path, written, now) || (written.trim().is_empty() && of_parent())
     }
 
     /// Writes, and says what it says then.
@@ -199,14 +205,14 @@ impl Held {
             Err(error) => return failed(&error),
             Ok(now) => now,
         };
-        if same(&self.path, &now, &self.old) {
+        if self.is_after(&self.old, &now) {
             return UndoStatus::AsBefore;
         }
         if !self.is_ours(&now) {
             return UndoStatus::NotOurs { now };
         }
         match write(&self.path, &self.old).and_then(|()| read(&self.path)) {
-            Ok(back) if same(&self.path, &back, &self.old) => UndoStatus::PutBack,
+            Ok(back) if self.is_after(&self.old, &back) => UndoStatus::PutBack,
             Ok(back) => UndoStatus::Failed {
                 because: format!("it says {:?} after {:?} was written", back, self.old),
             },
@@ -238,10 +244,25 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
     // A write of nothing does not reach the kernel's handler; an empty set of CPUs is an empty line.
     let content = if content.is_empty() { "\n" } else { content };
     let mut file = open(path, OpenOptions::new().write(true))?;
-    file.write_all(content.as_bytes())?;
+    match file.write_all(content.as_bytes()) {
+        // A group with tasks cannot be given back its empty set (`validate_change()` in kernel/cgroup/cpuset.c), which
+        // means those of its parent.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+            let cpus = cpus_of_parent(path).filter(|_| content == "\n");
+            return file.write_all(cpus.ok_or(error)?.as_bytes());
+        }
+        written => written?,
+    }
     // The rest of longer old content, in files that have any; the kernel's have no length.
     let _ = file.set_len(content.len() as u64);
     Ok(())
+}
+
+/// The CPUs that a control group has without a set of its own; `None` where the file is not a set of CPUs.
+fn cpus_of_parent(path: &Path) -> Option<String> {
+    let parent = path.parent()?.parent()?;
+    let is_set = path.file_name()? == OF_GROUPS;
+    is_set.then(|| fs::read_to_string(parent.join("cpuset.cpus.effective")).ok())?
 }
 
 /// A file that [`may_be_set`], and nothing that only has its name: no link, FIFO or device, and a group's file only where
