@@ -308,7 +308,11 @@ fn removing_says_what_went_and_an_unknown_run_is_wrong_usage() {
         "{removed}"
     );
     assert!(place.refused(&["show", "1"], 2).contains("no run 1"));
-    assert!(place.refused(&["show", "0"], 2).contains("\"0\" is no run"));
+    assert!(
+        place
+            .refused(&["show", "0"], 2)
+            .contains("\"0\" is not a run")
+    );
 }
 
 #[test]

@@ -9,7 +9,6 @@ use crate::set::CpuSet;
 /// One logical CPU: a hardware thread, as the scheduler sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Cpu {
-    /// The kernel's number.
     pub id: CpuId,
     /// Whether the scheduler may use it.
     pub online: bool,
@@ -65,7 +64,6 @@ impl Cpu {
     }
 }
 
-/// What a cache holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheKind {
@@ -73,16 +71,13 @@ pub enum CacheKind {
     Data,
     /// Instructions only.
     Instruction,
-    /// Both.
     Unified,
 }
 
-/// One cache.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Cache {
     /// 1 is nearest to the core.
     pub level: u32,
-    /// What it holds.
     pub kind: CacheKind,
     /// The CPUs behind it.
     pub cpus: CpuSet,

@@ -32,7 +32,6 @@ pub struct Distances {
     rows: Vec<Option<Distance>>,
 }
 
-/// How a matrix stands in JSON.
 #[derive(Serialize, Deserialize)]
 struct Raw {
     origin: DistanceOrigin,
@@ -43,19 +42,15 @@ struct Raw {
 /// A matrix whose shape does not fit its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DistanceError {
-    /// Nodes must be in ascending order, each once.
     #[error("distance matrix: node {0} is out of order or named twice")]
     Nodes(NodeId),
-    /// One row too many or too few, or a row of the wrong length.
     #[error(
         "distance matrix: expected {expected} rows of {expected} entries, row {row} has {found}"
     )]
     Shape {
-        /// Number of nodes.
         expected: usize,
         /// The offending row's position, or the number of rows.
         row: usize,
-        /// How many entries it has.
         found: usize,
     },
 }
@@ -159,7 +154,6 @@ impl Distances {
             .all(|(from, to, distance)| self.get(to, from) == distance)
     }
 
-    /// Whether no entry is missing.
     pub fn is_complete(&self) -> bool {
         self.rows.iter().all(Option::is_some)
     }

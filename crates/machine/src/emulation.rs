@@ -43,9 +43,7 @@ pub struct EmulatedGuest {
     pub kernel_arguments: Vec<String>,
     /// As `uname -m` says it.
     pub architecture: String,
-    /// How the CPUs run.
     pub acceleration: Acceleration,
-    /// QEMU's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qemu: Option<String>,
     /// Delays of memory accesses; `None` where all memory is equally fast.
@@ -53,7 +51,6 @@ pub struct EmulatedGuest {
     pub delays: Option<Delays>,
 }
 
-/// How a guest's CPUs run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Acceleration {
@@ -77,22 +74,17 @@ pub struct Delays {
 /// The delay of an access that misses the cache model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PairDelay {
-    /// The node of the CPU.
     pub cpu_node: NodeId,
-    /// The node of the memory.
     pub memory_node: NodeId,
     /// The distance between them.
     pub distance: Distance,
-    /// The delay.
     pub delay_ns: u32,
 }
 
-/// The shape of a modelled cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CacheModel {
     /// Its size.
     pub bytes: u64,
-    /// Its associativity.
     pub ways: u32,
 }
 

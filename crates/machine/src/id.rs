@@ -15,9 +15,7 @@ const IRQ_MAX: u32 = i32::MAX as u32;
 pub trait Id: Copy + Ord + fmt::Debug {
     /// What a member is called in messages: "CPU", "node".
     const NOUN: &'static str;
-    /// Wraps the operating system's number.
     fn from_number(number: u32) -> Self;
-    /// The operating system's number.
     fn number(self) -> u32;
 }
 
@@ -123,7 +121,6 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Text that is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a PCI address: expected domain:bus:device.function in hex, such as 0000:3b:00.0"

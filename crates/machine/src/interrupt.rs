@@ -6,10 +6,8 @@ use crate::id::{Irq, NodeId, PciAddress};
 use crate::known::Known;
 use crate::set::CpuSet;
 
-/// One interrupt line or message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Interrupt {
-    /// The kernel's number.
     pub irq: Irq,
     /// The names of its handlers, comma separated as in `/proc/interrupts`: `nvme0q3`, `eth0-TxRx-1`.
     pub name: String,

@@ -19,7 +19,6 @@ pub enum Known<T> {
         /// Why, naming the file or the missing capability.
         unknown_reason: Cow<'static, str>,
     },
-    /// The value as the source gave it.
     Yes(T),
 }
 

@@ -54,7 +54,6 @@ pub struct Machine {
     pub tasks: Known<Vec<Task>>,
     /// Cpusets, by path.
     pub cpusets: Known<Vec<Cpuset>>,
-    /// Settings that decide over locality.
     pub settings: Settings,
     /// Programs that write placement by themselves.
     pub writers: Known<Vec<Writer>>,
@@ -103,7 +102,6 @@ impl Machine {
             .map(|index| &self.cpus[index])
     }
 
-    /// The PCI function at that address.
     pub fn pci_device(&self, address: PciAddress) -> Option<&PciDevice> {
         let devices = self.pci.get()?;
         devices
@@ -129,7 +127,6 @@ impl Machine {
         self.online_nodes().map(|node| node.id).collect()
     }
 
-    /// The node a CPU belongs to.
     pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
         self.cpu(cpu)?.node
     }

@@ -9,7 +9,6 @@ use crate::set::CpuSet;
 /// A network device with hardware behind it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NetworkDevice {
-    /// Interface name.
     pub name: String,
     /// The PCI function it belongs to; a virtio device's is its PCI parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,7 +27,6 @@ pub struct NetworkDevice {
 /// A transmit queue and the CPUs that use it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TransmitQueue {
-    /// Its number.
     pub queue: u32,
     /// XPS: the CPUs that send through it (`xps_cpus`); reading fails with ENOENT on one-queue devices.
     pub xps: Known<CpuSet>,
@@ -37,7 +35,6 @@ pub struct TransmitQueue {
 /// A receive queue and the CPUs its packets are handed to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReceiveQueue {
-    /// Its number.
     pub queue: u32,
     /// RPS: the CPUs that process its packets; empty means the CPU that took the interrupt (`rps_cpus`).
     pub rps: Known<CpuSet>,

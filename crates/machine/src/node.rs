@@ -9,7 +9,6 @@ use crate::set::{CpuSet, NodeSet};
 /// A memory node. It may be possible but not online, and have no CPUs, no memory, or neither.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Node {
-    /// The kernel's number.
     pub id: NodeId,
     /// Whether the kernel has switched the node on; only online nodes have a directory in sysfs.
     pub online: bool,
@@ -61,7 +60,6 @@ impl Node {
     }
 }
 
-/// How much memory a node has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Memory {
     /// All of it, in bytes; 0 for a node without memory.
@@ -88,7 +86,6 @@ impl Memory {
 /// One node's pool of huge pages of one size.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HugePages {
-    /// Size of one page in bytes.
     pub page_bytes: u64,
     /// Pages in the pool.
     pub total: u64,

@@ -5,15 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::id::{NodeId, PciAddress};
 use crate::known::Known;
 
-/// An NVMe subsystem.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NvmeSubsystem {
     /// The kernel's name, `nvme-subsys0`.
     pub name: String,
-    /// The subsystem's qualified name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
-    /// Model, as the controller reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// How the kernel picks a path; unknown where native multipath is off.
@@ -68,7 +65,6 @@ impl From<&str> for IoPolicy {
     }
 }
 
-/// An NVMe controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NvmeController {
     /// The kernel's name, `nvme0`.
@@ -86,7 +82,6 @@ pub struct NvmeController {
     pub queues: Known<u32>,
 }
 
-/// A namespace: what is read and written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NvmeNamespace {
     /// The disk's name, `nvme0n1`.
@@ -100,7 +95,6 @@ pub struct NvmeNamespace {
 pub struct NvmePath {
     /// The kernel's name, `nvme0c1n1`.
     pub name: String,
-    /// The controller it goes through.
     pub controller: String,
     /// Asymmetric namespace access; decides before locality does.
     pub ana_state: Known<AnaState>,

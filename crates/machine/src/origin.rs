@@ -8,7 +8,6 @@ use crate::known::Known;
 /// The source of a [`Machine`](crate::Machine).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Origin {
-    /// The kind of source.
     pub kind: SourceKind,
     /// The file, directory or text it was read from; "this system" for the live one.
     pub place: String,
@@ -59,7 +58,6 @@ impl Origin {
     }
 }
 
-/// The kinds of sources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceKind {
@@ -67,13 +65,10 @@ pub enum SourceKind {
     Live,
     /// The same files below a directory.
     Tree,
-    /// nearfar's own snapshot.
     Snapshot,
-    /// hwloc's XML.
     HwlocXml,
     /// The text that `numactl -H` prints.
     NumactlText,
-    /// A description file.
     Description,
     /// A synthetic string.
     Synthetic,

@@ -5,12 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::id::{NodeId, PciAddress};
 use crate::known::Known;
 
-/// A PCI function.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PciDevice {
     pub address: PciAddress,
     pub vendor: u16,
-    /// Device number of that vendor.
     pub device: u16,
     /// Class, subclass and programming interface, as in `0x010802`.
     pub class: u32,
@@ -47,7 +45,6 @@ impl PciDevice {
 /// A root bus: a host bridge's domain and first bus number, `0000:20`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RootBus {
-    /// PCI domain.
     pub domain: u32,
     /// The bridge's first bus.
     pub bus: u8,
@@ -101,7 +98,6 @@ pub struct FirmwareLocality {
     pub domain: u32,
     /// The node number the kernel gives that domain, online or not.
     pub node: NodeId,
-    /// What says so.
     pub told_by: FirmwareSource,
     /// The file it was read from.
     pub evidence: String,

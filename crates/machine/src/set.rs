@@ -19,9 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::id::{CpuId, Id, NodeId};
 
-/// A set of CPUs.
 pub type CpuSet = IdSet<CpuId>;
-/// A set of nodes.
 pub type NodeSet = IdSet<NodeId>;
 
 /// The highest number a set takes. The largest kernels have 8192 CPUs and 1024 nodes; the bound keeps a hostile
@@ -48,7 +46,6 @@ pub struct IdSet<T> {
 /// Text that is not a set, with the position of the error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
-    /// Something that is neither a number nor a range.
     #[error(
         "{noun} list {text:?}: {item:?} at character {at} is not a number or a range such as 0-3"
     )]
@@ -62,19 +59,16 @@ pub enum SetError {
         /// Where that part starts, from 0.
         at: usize,
     },
-    /// A range whose end is before its start.
     #[error("{noun} list {text:?}: range {item:?} at character {at} ends before it starts")]
     Backwards {
         /// "CPU" or "node".
         noun: &'static str,
         /// The text, cut to a readable length.
         text: String,
-        /// The range.
         item: String,
         /// Where it starts, from 0.
         at: usize,
     },
-    /// A number above [`MAX_NUMBER`].
     #[error("{noun} {number} is above {MAX_NUMBER}, the highest number supported")]
     TooHigh {
         /// "CPU" or "node".
@@ -82,14 +76,12 @@ pub enum SetError {
         /// The number, as far as it could be read.
         number: u64,
     },
-    /// A mask with something else than hex digits and commas.
     #[error("{noun} mask {text:?}: word {item:?} is not 1 to 8 hex digits")]
     NotAMask {
         /// "CPU" or "node".
         noun: &'static str,
         /// The text, cut to a readable length.
         text: String,
-        /// The word that was not understood.
         item: String,
     },
 }
@@ -105,7 +97,6 @@ impl<T> Default for IdSet<T> {
 }
 
 impl<T: Id> IdSet<T> {
-    /// The empty set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -187,12 +178,10 @@ impl<T: Id> IdSet<T> {
         true
     }
 
-    /// Whether the number is a member.
     pub fn contains(&self, id: T) -> bool {
         self.word(id.number() / BITS) >> (id.number() % BITS) & 1 == 1
     }
 
-    /// Whether there is no member.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }

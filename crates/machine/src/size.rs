@@ -13,7 +13,6 @@ pub fn parse(text: &str, bare: u64) -> Option<u64> {
     number.checked_mul(unit(suffix.trim(), bare)?)
 }
 
-/// How many bytes a unit stands for.
 pub fn unit(suffix: &str, bare: u64) -> Option<u64> {
     let lower = suffix.to_ascii_lowercase();
     let shift = match lower.as_str() {

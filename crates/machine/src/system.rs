@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::known::Known;
 use crate::set::CpuSet;
 
-/// Settings that audit rules look at.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// `kernel.numa_balancing`: 0 off, 1 on, 2 memory tiering, 3 both.
@@ -19,7 +18,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Nothing known, with the reason why.
     pub fn unknown(because: &'static str) -> Self {
         Self {
             numa_balancing: Known::no(because),
@@ -33,7 +31,6 @@ impl Settings {
 /// A program or setting that writes interrupt affinities or other placement by itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Writer {
-    /// Which one.
     pub kind: WriterKind,
     /// Running or in force now; unknown where processes cannot be seen.
     pub active: Known<bool>,
@@ -43,7 +40,6 @@ pub struct Writer {
     pub says: String,
 }
 
-/// Programs that write placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriterKind {
@@ -55,6 +51,5 @@ pub enum WriterKind {
     UdevLink,
     /// A udev rule that writes the files nearfar writes (vendors set `iopolicy` so).
     UdevRule,
-    /// numad: moves processes and their memory.
     Numad,
 }

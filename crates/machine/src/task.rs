@@ -6,10 +6,8 @@ use crate::id::{CpuId, NodeId};
 use crate::known::Known;
 use crate::set::{CpuSet, NodeSet};
 
-/// A process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Task {
-    /// Process number.
     pub pid: i32,
     /// The kernel's name for it (`comm`), at most 15 bytes; never its command line.
     pub name: String,
@@ -31,14 +29,12 @@ pub struct Task {
     pub cpu_ms: Known<u64>,
 }
 
-/// Bytes on one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeBytes {
     pub node: NodeId,
     pub bytes: u64,
 }
 
-/// Bytes under one memory policy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PolicyBytes {
     /// The policy as `/proc/PID/numa_maps` writes it.

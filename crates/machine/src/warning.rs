@@ -13,7 +13,6 @@ pub struct Warning {
 }
 
 impl Warning {
-    /// A warning about a place.
     pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             place: place.into(),

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Every rule looks at each thing once: the cost grows with the machine, not with its square. A rule whose
-//! input is not known says so in [`Audit::not_checked`] and is never silently content.
+//! input is unknown says so in [`Audit::not_checked`] and is never silently content.
 
 mod assignment;
 mod devices;
@@ -43,7 +43,7 @@ pub struct AuditOptions {
     pub isolated_too: bool,
     /// Tasks with less memory than this are not judged, in bytes.
     pub task_bytes: u64,
-    /// From this much locked and pinned memory on a task suffers from NUMA balancing, in bytes.
+    /// From this much locked and pinned memory on NUMA balancing costs a task more than it gains, in bytes.
     pub pinned_bytes: u64,
 }
 
@@ -71,10 +71,8 @@ pub struct Audit {
     pub rules: Vec<RuleState>,
 }
 
-/// The state of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct RuleState {
-    /// Its id.
     pub rule: &'static str,
     /// Each rule has one.
     pub state: State,
@@ -88,7 +86,6 @@ pub struct RuleState {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Checked, with findings.
     Found,
     /// Checked, without findings.
     NothingFound,
@@ -99,7 +96,6 @@ pub enum State {
 }
 
 impl Audit {
-    /// How many rules are in a state.
     pub fn number(&self, state: State) -> usize {
         self.rules.iter().filter(|rule| rule.state == state).count()
     }
@@ -113,7 +109,6 @@ impl Audit {
 /// A rule that could not be checked, or not everywhere.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NotChecked {
-    /// Its id.
     pub rule: &'static str,
     /// What was missing and why; reads well after "not checked: ".
     pub because: String,

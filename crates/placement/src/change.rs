@@ -32,11 +32,9 @@ pub struct Plan {
     pub nearest: Vec<NearestCpus>,
 }
 
-/// One change with its reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Planned {
-    /// What is changed.
     pub change: Change,
     /// The value it had when the plan was made, as the kernel's file shows it; `None` where it was not seen. A value
     /// that has changed since is not overwritten.
@@ -46,7 +44,6 @@ pub struct Planned {
     pub owner: Option<Owner>,
     /// The audit rule it fixes.
     pub rule: String,
-    /// Why, in a sentence.
     pub reason: String,
     /// The distance before and after, where the change is about one.
     pub distance: Option<DistanceChange>,
@@ -62,7 +59,6 @@ pub struct Owner {
     /// [`Change::InterruptAffinity`] instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handlers: Option<String>,
-    /// The PCI function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<PciAddress>,
     /// Vendor and device number of that function, in hex: `8086:1592`.
@@ -71,18 +67,14 @@ pub struct Owner {
     /// The hardware address of an interface, if several have the same PCI function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// The qualified name of an NVMe subsystem.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
-    /// The network interface of an interrupt's device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// The NVMe controller of an interrupt's device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
 }
 
-/// The CPUs of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeCpus {
@@ -91,7 +83,6 @@ pub struct NodeCpus {
     pub cpus: CpuSet,
 }
 
-/// What a change brings nearer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DistanceChange {
     /// The distance now; `None` where nothing gives one.
@@ -106,9 +97,7 @@ pub struct DistanceChange {
 pub enum Change {
     /// `/proc/irq/N/smp_affinity_list`.
     InterruptAffinity {
-        /// The interrupt.
         irq: Irq,
-        /// The CPUs that may serve it.
         cpus: CpuSet,
         /// The node it should be near; names the list of [`Plan::nearest`] to fall back on.
         near: Option<NodeId>,
@@ -120,15 +109,12 @@ pub enum Change {
     /// `/sys/class/net/IF/queues/tx-N/xps_cpus`.
     Xps {
         interface: String,
-        /// Transmit queue.
         queue: u32,
-        /// The CPUs that send through it.
         cpus: CpuSet,
     },
     /// `/sys/class/net/IF/queues/rx-N/rps_cpus`.
     Rps {
         interface: String,
-        /// Receive queue.
         queue: u32,
         /// The CPUs that process its packets; empty for "the one that took the interrupt".
         cpus: CpuSet,
@@ -152,7 +138,6 @@ pub enum Change {
     SchedulerDebug {
         /// Below `/sys/kernel/debug/sched`: `migration_cost_ns`.
         name: String,
-        /// The value as written.
         value: String,
     },
     /// `/sys/fs/cgroup/GROUP/cpuset.cpus`.
@@ -166,7 +151,6 @@ pub enum Change {
     Sysctl {
         /// With dots: `kernel.numa_balancing`.
         name: String,
-        /// The value as written.
         value: String,
     },
 }
@@ -187,9 +171,7 @@ impl Change {
 pub struct LeftAlone {
     /// What: "interrupt 42 (nvme0q3)".
     pub subject: String,
-    /// The audit rule that found it.
     pub rule: String,
-    /// Why it is not changed.
     pub because: String,
 }
 

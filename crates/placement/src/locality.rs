@@ -24,7 +24,6 @@ use crate::order;
 pub struct EffectiveNode {
     /// An online node; `None` if unknown.
     pub node: Option<NodeId>,
-    /// How that is known.
     #[serde(flatten)]
     pub how: How,
 }
@@ -55,13 +54,10 @@ pub enum How {
     Siblings {
         /// The root bus.
         root: RootBus,
-        /// How many say so.
         count: usize,
-        /// One of them.
         example: PciAddress,
     },
     Unknown {
-        /// What was looked at.
         because: String,
     },
 }

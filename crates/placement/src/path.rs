@@ -30,10 +30,8 @@ use kernel::NoNode;
 pub struct PathAnswer {
     /// The kernel's name of the subsystem.
     pub subsystem: String,
-    /// The CPU that submits the I/O.
     pub cpu: CpuId,
     pub node: Option<NodeId>,
-    /// The policy in force.
     pub policy: Known<IoPolicy>,
     /// Namespace by namespace.
     pub namespaces: Vec<NamespacePaths>,
@@ -42,7 +40,6 @@ pub struct PathAnswer {
 /// The paths to one namespace and who would take which.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct NamespacePaths {
-    /// The disk's name.
     pub namespace: String,
     /// Every path, by name.
     pub paths: Vec<PathView>,
@@ -88,45 +85,28 @@ pub enum Standing {
     Unusable,
 }
 
-/// What one policy would do.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PolicyChoice {
     pub policy: IoPolicy,
-    /// Whether it is the one in force.
     pub current: bool,
     /// The paths it takes: one; several that share the I/O; or candidates, of which the policy takes one.
     pub paths: Vec<String>,
     /// False where `paths` are candidates, one of which is taken.
     pub certain: bool,
-    /// Why these.
     pub because: String,
 }
 
 /// A question without an answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PathError {
-    /// The source saw no NVMe subsystems.
     #[error("NVMe subsystems are unknown: {because}")]
-    NotKnown {
-        /// The source's reason.
-        because: String,
-    },
-    /// No such subsystem.
+    NotKnown { because: String },
     #[error("there is no NVMe subsystem {name:?}; {}", alternatives(name, .known))]
-    UnknownSubsystem {
-        /// As asked for.
-        name: String,
-        /// Those there are.
-        known: Vec<String>,
-    },
-    /// No such CPU, or not one that can submit I/O.
+    UnknownSubsystem { name: String, known: Vec<String> },
     #[error("CPU {cpu} {}; CPUs that are online: {online}", if *.offline { "is offline" } else { "is not in this machine" })]
     NoCpu {
-        /// As asked for.
         cpu: CpuId,
-        /// Whether it exists.
         offline: bool,
-        /// Those that can.
         online: CpuSet,
     },
 }

@@ -28,7 +28,6 @@ const NVME: &str = "nvme-far-path";
 const MANAGED: &str = "managed-interrupt";
 const WRITER: &str = "competing-writer";
 
-/// What a plan may contain.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PlanOptions {
     /// Also override the node of devices the kernel has none for.
@@ -38,37 +37,27 @@ pub struct PlanOptions {
     pub rules: Option<Vec<String>>,
     /// Only changes that belong to these PCI devices; all of them when `None`.
     pub devices: Option<Vec<PciAddress>>,
-    /// No change that belongs to these.
     pub not_devices: Vec<PciAddress>,
     /// The I/O policy to give to each NVMe subsystem that the audit has a finding for.
     pub iopolicy: Option<IoPolicy>,
 }
 
-/// Options that name something there is not.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PlanOptionsError {
-    /// No such rule.
     #[error(transparent)]
     Rule(#[from] UnknownRule),
-    /// No such PCI device.
     #[error("there is no PCI device {address} in this machine; {}", alternatives(&address.to_string(), .known))]
     Device {
-        /// As asked for.
         address: PciAddress,
-        /// Those there are.
         known: Vec<String>,
     },
-    /// The source saw no PCI devices.
     #[error("PCI device {address} cannot be found: which devices there are is unknown: {because}")]
     DevicesNotKnown {
-        /// As asked for.
         address: PciAddress,
-        /// The source's reason.
         because: String,
     },
 }
 
-/// The name of a rule there is not.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}", crate::audit::unknown_rule(.0))]
 pub struct UnknownRule(pub String);
@@ -167,7 +156,6 @@ fn rank(change: &Change) -> (u8, Irq, &str, u32) {
     }
 }
 
-/// A plan in the making.
 struct Draft<'a> {
     machine: &'a Machine,
     options: &'a PlanOptions,

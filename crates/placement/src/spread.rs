@@ -36,14 +36,12 @@ pub enum Policy {
     KernelPre63,
 }
 
-/// What to spread, and over what.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SpreadRequest {
     /// The node the device is on; without one the spread goes in CPU order.
     pub node: Option<NodeId>,
     /// Number of queues, at most [`MOST_QUEUES`].
     pub count: usize,
-    /// The rule.
     pub policy: Policy,
     /// One CPU of each core before SMT siblings get a queue, among the CPUs at one distance: a sibling on the node
     /// is still preferred to an idle core further away.
@@ -54,12 +52,10 @@ pub struct SpreadRequest {
     pub isolated_too: bool,
 }
 
-/// One queue and its CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Slot {
     /// From 0.
     pub queue: usize,
-    /// The CPU that serves it.
     pub cpu: CpuId,
     /// The node of that CPU; of several fake nodes that share it, the nearest one.
     pub node: Option<NodeId>,
@@ -67,26 +63,20 @@ pub struct Slot {
     pub distance: Option<Distance>,
 }
 
-/// A spread that cannot be made.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpreadError {
-    /// No such node.
     #[error("there is no node {node}; nodes that are online: {online}")]
     UnknownNode {
-        /// As asked for.
         node: NodeId,
         /// What could be asked for.
         online: NodeSet,
     },
-    /// The node is possible, or the firmware names it, but it is not online: it has no place among the CPUs.
     #[error("node {node} is not online; {}", advise(.nearest))]
     OfflineNode {
-        /// As asked for.
         node: NodeId,
         /// The online node nearest to it, where a table (the firmware's) gives distances for it.
         nearest: Option<(NodeId, Distance)>,
     },
-    /// Nothing to spread over.
     #[error(
         "no usable CPU: {online} are online, {kept_free} are kept free of housekeeping, {allowed} are allowed"
     )]
@@ -98,13 +88,8 @@ pub enum SpreadError {
         /// The caller's list.
         allowed: String,
     },
-    /// Too many queues.
     #[error("{count} queues are more than the {MOST_QUEUES} this version spreads")]
-    TooMany {
-        /// As asked for.
-        count: usize,
-    },
-    /// The old rule knew nothing of cores.
+    TooMany { count: usize },
     #[error(
         "the kernel's rule before 6.3 took CPUs by number: it cannot take one CPU a core first"
     )]

@@ -200,7 +200,7 @@ fn numa_balancing_that_does_not_fit() {
     insta::assert_snapshot!(findings(&machine), @r"
     notice numa-balancing | kernel.numa_balancing: Automatic NUMA balancing is on while tasks hold large pinned memory: it keeps unmapping pages that it cannot move. The largest of 1 is task 1 (postgres), 4.0 GiB.
       /proc/sys/kernel/numa_balancing = 1
-      advice Floating and pinned tasks share this machine, and the setting holds for both: confine the former to a node rather than change it.
+      advice Unbound and pinned tasks share this machine, and the setting holds for both: confine the former to a node rather than change it.
     ");
     list(&mut machine.tasks).truncate(1);
     list(&mut machine.tasks)[0].allowed_cpus = Known::Yes(set("0-3"));

@@ -235,7 +235,7 @@ fn a_cpu_without_a_node_leaves_numa_open() {
     machine.nodes[0].cpus.remove(CpuId(0));
     machine.cpus[0].node = None;
     insta::assert_snapshot!(choices(&machine, 0), @r"
-    * numa one of [nvme0c0n1 nvme0c1n1]: the CPU's node is not known
+    * numa one of [nvme0c0n1 nvme0c1n1]: the CPU's node is unknown
       round-robin takes [nvme0c0n1 nvme0c1n1]: each optimized path in turn, near or far
       queue-depth one of [nvme0c0n1 nvme0c1n1]: the one with the fewest commands in flight, which the source does not have
     nearest:

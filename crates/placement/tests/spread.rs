@@ -258,7 +258,7 @@ fn isolated_cpus_take_part_only_when_asked_for() {
     assert_eq!(
         cpus(&machine, &old),
         [4, 5, 6],
-        "the old kernel did not heed isolation"
+        "the old kernel ignored isolation"
     );
     machine.cpu_states.isolated = Known::Yes(set("0-7"));
     assert_eq!(

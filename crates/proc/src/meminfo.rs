@@ -2,8 +2,18 @@
 
 use crate::text;
 
-/// A size in bytes, such as `MemAvailable`. Lines of a node's file begin with `Node 0`.
+/// A size in bytes, such as `MemAvailable`. One that was cut off, before `kB`, is none.
 pub fn bytes(content: &[u8], name: &str) -> Option<u64> {
+    text::kilobytes(value(content, name)?)
+}
+
+/// A count, such as `HugePages_Total`.
+pub fn count(content: &[u8], name: &str) -> Option<u64> {
+    text::number(value(content, name)?)
+}
+
+/// What follows the name. Lines of a node's file begin with `Node 0`.
+fn value<'a>(content: &'a [u8], name: &str) -> Option<&'a [u8]> {
     text::lines(content).find_map(|line| {
         let line = match line.strip_prefix(b"Node ") {
             Some(rest) => {
@@ -12,7 +22,7 @@ pub fn bytes(content: &[u8], name: &str) -> Option<u64> {
             }
             None => line,
         };
-        text::kilobytes(line.strip_prefix(name.as_bytes())?.strip_prefix(b":")?)
+        line.strip_prefix(name.as_bytes())?.strip_prefix(b":")
     })
 }
 
@@ -29,12 +39,28 @@ mod tests {
             bytes(b"Node 0 MemTotal: 3 kB\nNode 0 MemFree: 2 kB\n", "MemFree"),
             Some(2048)
         );
+        let pages = b"Node 0 HugePages_Total:     2\n";
+        assert_eq!(
+            (
+                count(pages, "HugePages_Total"),
+                bytes(pages, "HugePages_Total")
+            ),
+            (Some(2), None)
+        );
+        for cut in [
+            "Node 0 MemTotal:  163696",
+            "MemTotal:",
+            "MemTotal: -4 kB",
+            "MemTotal: 18446744073709551615 kB",
+        ] {
+            assert_eq!(bytes(cut.as_bytes(), "MemTotal"), None, "{cut}");
+        }
     }
 
     proptest::proptest! {
         #[test]
         fn no_bytes_panic(content: Vec<u8>, line in "(Node [0-9]* )?MemFree:\\PC*") {
-            let _ = (bytes(&content, "MemFree"), bytes(line.as_bytes(), "MemFree"));
+            let _ = (bytes(&content, "MemFree"), bytes(line.as_bytes(), "MemFree"), count(&content, "MemFree"));
         }
     }
 }

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut took = Vec::new();
         let mut listed = 0;
         for _ in 0..15 {
-            // Opened anew each time, as by a command of its own.
+            // Opened again each time, as by a command of its own.
             let begun = Instant::now();
             listed = Store::open_existing(&path)?.list(filter)?.len();
             took.push(begun.elapsed().as_secs_f64() * 1e3);

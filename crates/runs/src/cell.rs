@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Level {
-    /// Off or on.
     Switch(bool),
     /// A whole number: a node, a percentage, a size in bytes.
     Number(i64),
@@ -62,12 +61,10 @@ impl From<String> for Level {
 pub struct Factor {
     /// Its name in snake_case; a column of tables and exports.
     pub name: String,
-    /// Its levels.
     pub levels: Vec<Level>,
 }
 
 impl Factor {
-    /// A factor with these levels.
     pub fn new<L: Into<Level>>(
         name: impl Into<String>,
         levels: impl IntoIterator<Item = L>,
@@ -112,7 +109,6 @@ impl Cell {
         self
     }
 
-    /// The level of a factor.
     pub fn level(&self, factor: &str) -> Option<&Level> {
         self.0.get(factor)
     }

@@ -14,7 +14,7 @@ mod table;
 mod whole;
 
 pub use csv::write as write_csv;
-pub use import::{ImportError, Imported, SCHEMA};
+pub use import::{Contradiction, ImportError, Imported, SCHEMA};
 pub use parquet::{DEFINITIONS, write as write_parquet};
 pub use table::{Column, Table, TooWide, Values};
 pub use whole::Whole;

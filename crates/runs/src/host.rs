@@ -5,10 +5,8 @@ use std::fs;
 use nearfar_proc::{system, tasks};
 use serde::{Deserialize, Serialize};
 
-/// The running system.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Host {
-    /// Its name.
     pub name: String,
     /// Kernel release, `6.12.0-1-amd64`.
     pub kernel: String,
@@ -19,7 +17,6 @@ pub struct Host {
 }
 
 impl Host {
-    /// The system this process runs on.
     pub fn here() -> Self {
         let uname = rustix::system::uname();
         Self {
@@ -45,7 +42,6 @@ pub struct Owner {
     pub pid_namespace: String,
 }
 
-/// Whether a process is still there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Alive {
     Yes,
@@ -55,7 +51,6 @@ pub(crate) enum Alive {
 }
 
 impl Owner {
-    /// This process.
     pub fn this_process() -> Self {
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         Self {

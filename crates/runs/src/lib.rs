@@ -34,7 +34,7 @@ pub use metric::{
     check_metrics, check_values, primary,
 };
 pub use run::{
-    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunState, RunTarget, Sample,
+    Detail, Ending, Filter, NewRun, NewSample, Run, RunId, RunIdError, RunState, RunTarget, Sample,
     SampleResult, now_s,
 };
 pub use store::{Journal, Removed, Store, default_path};

@@ -26,7 +26,6 @@ pub enum MetricKind {
     Histogram,
 }
 
-/// One quantity that a sample has.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Metric {
     /// snake_case, unique in its experiment: a column of exports and a key of [`Values`].

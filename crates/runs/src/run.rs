@@ -24,29 +24,28 @@ impl fmt::Display for RunId {
 }
 
 impl FromStr for RunId {
-    type Err = String;
+    type Err = RunIdError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, RunIdError> {
         match text.parse() {
             Ok(number) if number > 0 => Ok(Self(number)),
-            _ => Err(format!(
-                "\"{text}\" is no run: give its number, as `nearfar runs list` shows it"
-            )),
+            _ => Err(RunIdError(text.to_owned())),
         }
     }
 }
 
-/// What became of a run.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:?} is not a run: give its number, as `nearfar runs list` shows it")]
+pub struct RunIdError(String);
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RunState {
-    /// Its process is at work.
     Running,
     /// Every sample that was wanted has been taken.
     Complete,
     /// It was interrupted, or its process is gone; what is missing can be taken later.
     Interrupted,
-    /// It stopped with an error.
     Failed,
     /// It was begun on another host or in another container, whose processes cannot be seen from here.
     OutOfSight,
@@ -64,12 +63,10 @@ impl fmt::Display for RunState {
     }
 }
 
-/// How a run ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// Every sample was taken.
     Complete,
-    /// Somebody wanted it to stop.
     Interrupted,
     /// It could not go on, because of this.
     Failed(String),
@@ -82,27 +79,21 @@ pub struct NewRun<'a> {
     pub experiment: &'a str,
     /// A line that says what it is about.
     pub title: &'a str,
-    /// What the user calls it.
     pub label: Option<&'a str>,
     /// Everything that decides what a sample is. Equal parameters on an equal machine can be continued.
     pub parameters: &'a Value,
-    /// What is varied.
     pub factors: &'a [Factor],
-    /// The combinations that are measured.
     pub cells: &'a [Cell],
     /// How many samples each cell is to get.
     pub samples_per_cell: u32,
-    /// The seed of the order.
     pub seed: u64,
     /// What each sample has; exactly one is primary.
     pub metrics: &'a [Metric],
     /// What may be wrong with the whole run, in sentences, known as it begins.
     pub warnings: &'a [String],
-    /// The machine it is made on.
     pub machine: &'a Machine,
     /// What two machines must have in common for samples of both to belong to one run.
     pub fingerprint: &'a str,
-    /// The system it is made on.
     pub host: &'a Host,
     /// The machines that run its commands, where that is not the one it is made on.
     pub targets: &'a [RunTarget],
@@ -126,19 +117,13 @@ pub struct RunTarget {
 /// A stored run, without what is large: see [`Detail`], [`Sample`] and the machine.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Its number in this store.
     pub run: RunId,
     /// Its name in every store: 32 random hexadecimal digits.
     pub uid: String,
-    /// The experiment's name.
     pub experiment: String,
-    /// What it is about.
     pub title: String,
-    /// What the user calls it.
     pub label: Option<String>,
-    /// What became of it.
     pub state: RunState,
-    /// Why it failed.
     pub failure: Option<String>,
     /// When it was begun, in seconds since 1970.
     pub started_at_s: f64,
@@ -146,11 +131,8 @@ pub struct Run {
     pub finished_at_s: Option<f64>,
     /// How many samples there are, failed ones included.
     pub samples: u64,
-    /// How many of them have warnings.
     pub with_warnings: u64,
-    /// How many of them failed.
     pub failed: u64,
-    /// How many cells it measures.
     pub cells: u64,
     /// How many samples each cell is to get.
     pub samples_per_cell: u32,
@@ -161,7 +143,6 @@ pub struct Run {
     /// The emulated machine; `None` for a real one.
     #[serde(alias = "emulated")]
     pub emulation: Option<Emulation>,
-    /// The version of nearfar that began it.
     pub nearfar: String,
     /// What other machines must have in common with its own to continue it.
     pub fingerprint: String,
@@ -180,7 +161,6 @@ pub struct Detail {
     pub plan: Vec<Cell>,
     /// What each sample has; exactly one is primary.
     pub metrics: Vec<Metric>,
-    /// The seed of the order.
     pub seed: u64,
     /// What may be wrong with the whole run, in sentences.
     pub warnings: Vec<String>,
@@ -193,7 +173,6 @@ pub struct Detail {
     pub targets: Vec<RunTarget>,
 }
 
-/// What one attempt at a sample gave.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SampleResult {
     Measured {
@@ -204,16 +183,13 @@ pub enum SampleResult {
         /// All else that the experiment keeps of it.
         detail: Value,
     },
-    /// No sample, for this reason.
     Failed(String),
 }
 
-/// An attempt that is to be stored.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NewSample {
     /// Which round it belongs to, from 1; a round has each cell once.
     pub round: u32,
-    /// Its cell.
     pub cell: Cell,
     /// When it was begun, in seconds since 1970.
     pub started_at_s: f64,
@@ -222,14 +198,12 @@ pub struct NewSample {
     pub result: SampleResult,
 }
 
-/// A stored sample.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// Which one of its run, from 1, in the order they were taken.
     pub number: u64,
     /// Which round it belongs to, from 1.
     pub round: u32,
-    /// Its cell.
     pub cell: Cell,
     /// When it was begun, in seconds since 1970.
     pub started_at_s: f64,
@@ -237,7 +211,6 @@ pub struct Sample {
     pub took_s: f64,
     /// By the metric's name; empty where the attempt failed.
     pub values: Values,
-    /// Why the attempt failed.
     pub failed: Option<String>,
     /// What may be wrong with the sample, in sentences.
     pub warnings: Vec<String>,
@@ -252,7 +225,6 @@ impl Sample {
     }
 }
 
-/// Which runs are listed.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Filter {
     /// Only those of this experiment.

@@ -30,7 +30,6 @@ pub(crate) use write::{Row, insert};
 use crate::error::StoreError;
 use crate::host::{Host, Owner};
 
-/// An open store.
 #[derive(Debug)]
 pub struct Store {
     connection: Connection,
@@ -42,7 +41,6 @@ pub struct Store {
 }
 
 impl Store {
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -52,7 +50,6 @@ impl Store {
         self.journal
     }
 
-    /// An answer of SQLite as our error.
     fn sqlite(&self) -> impl Fn(rusqlite::Error) -> StoreError + use<> {
         at(&self.path)
     }

@@ -15,9 +15,7 @@ pub struct CellSummary {
     pub cell: Cell,
     /// How many samples have a value, those with warnings included.
     pub samples: usize,
-    /// How many of them have warnings.
     pub with_warnings: usize,
-    /// How many attempts failed.
     pub failed: usize,
     /// One for each metric of the run, in the order in which it declares them.
     pub metrics: Vec<MetricSummary>,
@@ -26,7 +24,6 @@ pub struct CellSummary {
 /// What the samples of one cell say of one metric, in its unit. A sample's histogram counts as its median.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct MetricSummary {
-    /// The metric's name.
     pub metric: String,
     /// How many samples have a value of it.
     pub samples: usize,
@@ -41,18 +38,15 @@ pub struct MetricSummary {
 }
 
 impl CellSummary {
-    /// The summary of a metric.
     pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
         self.metrics.iter().find(|summary| summary.metric == name)
     }
 }
 
-/// Something that was said of several samples.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Counted {
     /// What, as it was said first.
     pub what: String,
-    /// Of how many samples.
     pub samples: usize,
     /// Whether the figures in it are those of the first sample, and others have others.
     #[serde(default)]

@@ -2,7 +2,9 @@
 
 mod given;
 
-use nearfar_runs::export::{ImportError, Table, Values, Whole, write_csv, write_parquet};
+use nearfar_runs::export::{
+    Contradiction, ImportError, Table, Values, Whole, write_csv, write_parquet,
+};
 use nearfar_runs::{Cell, Factor, Filter, NewSample, RunState, Sample, SampleResult, Store};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
@@ -70,7 +72,7 @@ fn columns_of_different_runs_are_put_together() {
     assert_eq!(
         table.column("memory"),
         Some(&Values::Text(memory.into())),
-        "numbers beside names are text"
+        "a column of numbers and names is text"
     );
     assert_eq!(
         table.column("done"),
@@ -230,30 +232,47 @@ fn an_import_that_contradicts_itself_changes_nothing() {
     let mut refused = |change: fn(&mut Whole)| {
         let mut runs = runs.clone();
         change(&mut runs[1]);
-        let error = store.import(&exported(&runs)).unwrap_err().to_string();
+        let error = store.import(&exported(&runs)).unwrap_err();
         assert!(
             store.list(&Filter::default()).unwrap().is_empty(),
             "{error}"
         );
-        error
+        let ImportError::Contradicts { uid, what } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(uid, runs[1].run.uid);
+        what
     };
-    assert!(refused(|whole| whole.taken[0].number = 2).contains("numbered"));
-    assert!(refused(|whole| whole.taken.push(whole.taken[0].clone())).contains("two samples 1"));
-    assert!(
-        refused(|whole| whole.taken[0].failed = Some("no".into()))
-            .contains("both failed and did not")
+    use Contradiction::*;
+    macro_rules! refused {
+        ($change:expr, $what:pat $(if $guard:expr)?) => {{
+            let what = refused($change);
+            assert!(matches!(what, $what $(if $guard)?), "{what}");
+        }};
+    }
+    refused!(|whole| whole.taken[0].number = 2, Gap);
+    refused!(
+        |whole| whole.taken.push(whole.taken[0].clone()),
+        RepeatedSample(1)
     );
-    assert!(refused(|whole| whole.taken[0].values.clear()).contains("no value"));
-    assert!(refused(|whole| whole.taken[0].round = 0).contains("round 0"));
-    assert!(
-        refused(|whole| whole.detail.plan.push(whole.detail.plan[0].clone()))
-            .contains("the cell memory=0 twice")
+    refused!(
+        |whole| whole.taken[0].failed = Some("no".into()),
+        FailedWithValues(1)
     );
-    assert!(
-        refused(|whole| whole.detail.factors.push(Factor::new("memory", ["2"])))
-            .contains("memory twice")
+    refused!(
+        |whole| whole.taken[0].values.clear(),
+        Contradiction::Values(1, _)
     );
-    assert!(refused(|whole| whole.run.uid = "../etc".into()).contains("uid"));
+    refused!(|whole| whole.taken[0].round = 0, RoundZero(1));
+    refused!(
+        |whole| whole.detail.plan.push(whole.detail.plan[0].clone()),
+        RepeatedCell(ref cell) if cell == "memory=0"
+    );
+    refused!(
+        |whole| whole.detail.factors.push(Factor::new("memory", ["2"])),
+        RepeatedFactor(ref name) if name == "memory"
+    );
+    refused!(|whole| whole.run.uid = "../etc".into(), Uid);
     let other = store
         .import(br#"{"schema": "topo/1"}"#)
         .unwrap_err()
@@ -278,13 +297,13 @@ fn a_file_with_a_run_twice_or_cut_short_changes_nothing() {
         );
     }
     runs.push(runs[0].clone());
-    assert!(
-        store
-            .import(&exported(&runs))
-            .unwrap_err()
-            .to_string()
-            .contains("twice")
-    );
+    assert!(matches!(
+        store.import(&exported(&runs)),
+        Err(ImportError::Contradicts {
+            what: Contradiction::Repeated,
+            ..
+        })
+    ));
     assert!(store.list(&Filter::default()).unwrap().is_empty());
 }
 

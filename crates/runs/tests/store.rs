@@ -313,7 +313,7 @@ fn what_is_not_a_store_is_refused_and_left_untouched() {
     ));
     drop(open);
     let names = fs::read_dir(directory).unwrap().count();
-    assert_eq!(names, 4, "nothing was laid beside them");
+    assert_eq!(names, 4, "no file was created next to them");
 }
 
 #[test]

@@ -66,10 +66,8 @@ impl std::fmt::Display for FakeSpec {
     }
 }
 
-/// Why fake nodes cannot be laid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FakeError {
-    /// The text is no layout.
     #[error(
         "--fake {text:?}: {problem}; write N (nodes in all), a size with M or G (bytes of a node), NU (fakes of each \
          node), any of them with \",cpus\" to split the CPUs too, or split:N for NU,cpus"
@@ -77,55 +75,33 @@ pub enum FakeError {
     Spec {
         /// What was given, cut to a readable length.
         text: String,
-        /// What is wrong.
         problem: &'static str,
     },
-    /// More nodes than a kernel can have.
     #[error(
         "--fake {text}: that makes {nodes} nodes; a Linux kernel has at most {MOST_NODES}; ask for fewer"
     )]
-    TooMany {
-        /// The layout.
-        text: String,
-        /// How many nodes it would make.
-        nodes: u64,
-    },
-    /// There is not enough memory to cut.
+    TooMany { text: String, nodes: u64 },
     #[error(
         "--fake {text}: {bytes} bytes of memory cannot be cut into {parts} parts of at least 32 MiB; ask for fewer parts"
     )]
     TooSmall {
-        /// The layout.
         text: String,
         /// What there is to cut.
         bytes: u64,
-        /// Into how many parts.
         parts: u32,
     },
-    /// A size cannot be cut from memory of unknown size.
     #[error("--fake {text}: {because}; use a count (4 or 2U), which needs no sizes")]
     UnknownSizes {
-        /// The layout.
         text: String,
         /// Why the size is unknown.
         because: String,
     },
-    /// No node has memory that could be cut.
     #[error("--fake {text}: no online node of this machine has memory to cut")]
-    NoMemory {
-        /// The layout.
-        text: String,
-    },
-    /// Two fake layouts, one over the other.
+    NoMemory { text: String },
     #[error(
         "--fake {text}: the machine already has fake nodes ({below}); lay them over the real machine instead"
     )]
-    Twice {
-        /// The layout.
-        text: String,
-        /// What lies over it already.
-        below: String,
-    },
+    Twice { text: String, below: String },
 }
 
 impl FromStr for FakeSpec {

@@ -1,9 +1,7 @@
 //! The machines that come with nearfar: descriptions from `machines/`, known by their file's name.
 
-/// A machine of the gallery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct GalleryEntry {
-    /// Its name, which is also a source.
     pub name: &'static str,
     /// What it is, in a sentence: the `description` in its file.
     pub description: &'static str,
@@ -42,7 +40,6 @@ pub fn gallery() -> Vec<GalleryEntry> {
     MACHINES.iter().map(entry).collect()
 }
 
-/// The description file of a machine.
 pub fn text(name: &str) -> Option<&'static str> {
     MACHINES
         .iter()

@@ -24,7 +24,6 @@ const LARGEST_XML: usize = 64 << 20;
 /// The same for descriptions, which people write.
 const LARGEST_DESCRIPTION: usize = 2 << 20;
 
-/// A request for a machine.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// A file, `-` for standard input, a directory, a name in the gallery, or a synthetic string; `None` for the live

@@ -31,66 +31,45 @@ const ALWAYS_ALLOWED: u64 = 16 << 20;
 /// Why a snapshot could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The stream ends early or is damaged.
     #[error("{place} is a damaged or truncated snapshot ({reason}); copy it again, in binary mode")]
     Damaged {
-        /// The file.
         place: String,
-        /// What the decompressor says.
         #[source]
         reason: io::Error,
     },
-    /// It inflates to more than any machine needs.
     #[error(
         "{place} inflates to more than {limit_mib} MiB, which no real snapshot does; it was not read"
     )]
     TooLarge {
-        /// The file.
         place: String,
         /// The limit for a file of its size.
         limit_mib: u64,
     },
-    /// A newer nearfar wrote it in a format this one does not know.
     #[error(
         "{place} is a snapshot of format {found}, and this nearfar ({}) reads up to {VERSION}; \
          read it with a newer nearfar",
         env!("CARGO_PKG_VERSION")
     )]
-    Newer {
-        /// The file.
-        place: String,
-        /// Its version.
-        found: u32,
-    },
-    /// JSON that nearfar wrote, of another verb or of another version of `topo`.
+    Newer { place: String, found: u32 },
     #[error(
         "{place} has the schema {schema:?}, and a machine is in {TOPO_SCHEMA:?}: \
          `nearfar topo --format json` of this version ({}) prints that",
         env!("CARGO_PKG_VERSION")
     )]
-    OtherSchema {
-        /// The file.
-        place: String,
-        schema: String,
-    },
-    /// The JSON in it is no snapshot.
+    OtherSchema { place: String, schema: String },
     #[error("{place} does not hold a nearfar snapshot: {reason}")]
     NotASnapshot {
-        /// The file.
         place: String,
         /// What is wrong, with line and column of the JSON text.
         #[source]
         reason: serde_json::Error,
     },
-    /// Its parts do not fit each other.
     #[error("{place}: the snapshot contradicts itself: {violation}; take it again")]
     Contradicts {
-        /// The file.
         place: String,
         /// The first contradiction.
         violation: String,
     },
-    /// It could not be written.
     #[error("cannot write the snapshot: {0}")]
     Write(#[source] io::Error),
 }

@@ -44,7 +44,6 @@ use notes::Notes;
 /// Why a tree gives no machine at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SysfsError {
-    /// Neither sysfs nor procfs names a single CPU.
     #[error(
         "{place}: no CPU found in sys/devices/system/cpu, sys/devices/system/node or proc/cpuinfo; \
          the directory that holds `sys` and `proc` is wanted"
@@ -68,7 +67,6 @@ pub fn read(tree: &Tree, want: &Want) -> Result<Machine, SysfsError> {
     Ok(machine)
 }
 
-/// Nodes, CPUs, memory, caches, distances.
 fn read_machine(tree: &Tree, want: &Want, notes: &Notes) -> Result<Machine, SysfsError> {
     let cpuinfo = cpuinfo::CpuInfo::new(tree, notes);
     let mut cpus = cpus::find(tree, &cpuinfo, notes);

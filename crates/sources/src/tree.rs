@@ -27,35 +27,27 @@ pub struct Tree {
     live: bool,
 }
 
-/// Why a file of a tree could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct Unreadable {
     /// The file as a person would name it: with the root before it.
     pub path: String,
-    /// Why.
     pub reason: Reason,
 }
 
-/// The reasons for not reading a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// It is not there: this kernel has no such thing.
     #[error("no such file")]
     Absent,
-    /// The caller may not read it.
     #[error("permission denied")]
     Denied,
-    /// It is a directory, a FIFO, a device: nothing that holds text.
     #[error("not a regular file")]
     NotAFile,
     /// It is larger than any such file the kernel writes: 64 MiB, or 1 MiB for one read from a [`Directory`].
     #[error("larger than any such file of the kernel")]
     TooLarge,
-    /// It is not UTF-8 text.
     #[error("not text")]
     NotText,
-    /// Anything else the system says.
     #[error("{0}")]
     Other(String),
 }
@@ -91,7 +83,6 @@ impl Tree {
         })
     }
 
-    /// Whether this is the running system.
     pub fn is_live(&self) -> bool {
         self.live
     }
@@ -215,7 +206,6 @@ impl Tree {
         Ok(target.rsplit('/').next().unwrap_or_default().to_owned())
     }
 
-    /// Whether something is there, of whatever kind.
     pub fn exists(&self, path: &str) -> bool {
         self.open_below(path, OFlags::PATH).is_ok()
     }

@@ -15,17 +15,14 @@ pub struct Want {
     /// How often each interrupt fired, and on which node its descriptor lives: the kernel counts per CPU, so this reads
     /// CPUs x interrupts numbers.
     pub interrupt_counts: bool,
-    /// Processes.
     pub tasks: TaskScope,
 }
 
-/// Which processes to read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TaskScope {
     None,
     /// These, by process number.
     Of(Vec<i32>),
-    /// All that can be seen.
     All,
 }
 

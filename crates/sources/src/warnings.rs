@@ -7,7 +7,6 @@ const MOST: usize = 64;
 /// How much of a foreign word a message repeats, in characters.
 const LONGEST_EXCERPT: usize = 60;
 
-/// The warnings of one input.
 pub(crate) struct Warnings {
     place: String,
     found: Vec<Warning>,

@@ -8,8 +8,8 @@
 //! the machine does falls on all. Printed are the medians of the ratios of a way to nothing within a round, with the
 //! median's 95 % confidence interval and the quartiles: of the task's CPU time, and of the elapsed time, in which what the
 //! mover pays for an event (it happens in the kernel's migration thread here) and the tracer's use of a CPU show as well, and
-//! on a busy machine much else. What one event costs, `cost` beside this tells better. Needs root, CPUs 0 and 1 and a mounted
-//! tracefs. NEARFAR names another build of nearfar than the one beside this.
+//! on a busy machine much else. What one event costs, the example `cost` measures better. Needs root, CPUs 0 and 1 and a mounted
+//! tracefs. NEARFAR names another build of nearfar than the one in the same directory.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -76,14 +76,14 @@ fn main() {
 fn ways(scratch: &Path) -> Vec<(&'static str, Vec<String>)> {
     let words = |text: String| text.split(' ').map(str::to_owned).collect();
     let file = |name: &str| scratch.join(name).display().to_string();
-    let beside = || {
+    let same_directory = || {
         std::env::current_exe()
             .expect("this program")
             .parent()
             .expect("a folder")
             .join("../nearfar")
     };
-    let own = std::env::var_os("NEARFAR").map_or_else(beside, PathBuf::from);
+    let own = std::env::var_os("NEARFAR").map_or_else(same_directory, PathBuf::from);
     vec![
         ("nothing", Vec::new()),
         (

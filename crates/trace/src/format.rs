@@ -20,7 +20,6 @@
 /// The most bytes that perf passes on of one event, twice over (PERF_MAX_TRACE_SIZE in include/linux/trace_events.h).
 const MOST_BYTES: usize = 16 * 1024;
 
-/// A tracepoint: its number and its fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Format {
     name: String,
@@ -52,59 +51,36 @@ enum Shape {
 /// A description of an event that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FormatError {
-    /// A line that does not say what it should.
     #[error("line {line}: expected {expected}, found {found:?}")]
     Line {
         /// Counted from 1.
         line: usize,
-        /// What belongs there.
         expected: &'static str,
         /// What is there, shortened.
         found: String,
     },
-    /// The text ends before its fields do.
     #[error("it ends without {0}")]
     Ends(&'static str),
-    /// An event larger than perf passes on.
     #[error("field {field} reaches beyond {MOST_BYTES} bytes")]
-    TooLarge {
-        /// The field.
-        field: String,
-    },
-    /// Two fields of one name.
+    TooLarge { field: String },
     #[error("field {field} is there twice")]
-    Twice {
-        /// The field.
-        field: String,
-    },
-    /// This kernel's event lacks a field.
+    Twice { field: String },
     #[error("this kernel's event {event} has no field {field}; it has: {}", .has.join(", "))]
     NoField {
-        /// The event.
         event: String,
-        /// The field.
         field: &'static str,
-        /// Those it has.
         has: Vec<String>,
     },
-    /// A field of another kind than its reader needs.
     #[error("field {field} of {event} is not {expected}")]
     Kind {
-        /// The event.
         event: String,
-        /// The field.
         field: &'static str,
-        /// What it should be.
         expected: &'static str,
     },
-    /// The kernel does not say which number stands for that.
     #[error("field {field} of {event} does not say which number means {meaning}")]
     NoMeaning {
-        /// The event.
         event: String,
-        /// The field.
         field: &'static str,
-        /// What one of its values should mean.
         meaning: &'static str,
     },
 }
@@ -360,7 +336,6 @@ fn field(line: &str) -> Option<Field> {
     })
 }
 
-/// A name as C has it.
 fn some_word(text: &str) -> Option<&str> {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     (!text.is_empty() && text.len() < 128 && text.bytes().all(fine)).then_some(text)

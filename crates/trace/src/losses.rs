@@ -15,12 +15,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Whether the trace is whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Losses {
     /// Events that the kernel counted, whether or not it could write them.
     pub occurred: u64,
-    /// Events that were read.
     pub read: u64,
     /// Events that occurred and were not read.
     pub lost: u64,
@@ -37,7 +35,6 @@ pub struct Losses {
 /// What the kernel says of an event, or of several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Count {
-    /// How often it occurred.
     pub(crate) occurred: u64,
     /// How many of those found no room in the ring; `None` before Linux 6.0.
     pub(crate) no_room: Option<u64>,
@@ -81,7 +78,6 @@ impl std::iter::Sum for Count {
 }
 
 impl Losses {
-    /// Whether every event was read.
     pub fn is_whole(&self) -> bool {
         self.lost == 0 && self.damaged == 0 && self.throttled == 0
     }
@@ -219,7 +215,7 @@ mod tests {
                 no_room: Some(3)
             }),
             0,
-            "nobody waits for what found no room"
+            "events that found no room are not waited for"
         );
         assert_eq!(
             losses.missing(&Count {
@@ -281,7 +277,7 @@ mod tests {
             missing, 2,
             "the one of the last look is taken for one of them"
         );
-        assert_eq!(to_come, 1000 - LOOKS - 1, "nobody looks for ever");
+        assert_eq!(to_come, 1000 - LOOKS - 1, "looking ends");
     }
 
     #[test]

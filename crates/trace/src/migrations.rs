@@ -8,7 +8,7 @@
 //! sched_process_exit    101                          its life ends
 //! ```
 //!
-//! All five come from per-CPU events: a migration happens in the context of whoever moves the task, so an event attached to
+//! All five come from per-CPU events: a migration happens in the context of the task that moves it, so an event attached to
 //! the task itself, or to its control group (PERF_FLAG_PID_CGROUP), would stay silent. Task numbers are those of the
 //! kernel's first pid namespace ([`in_first_pid_namespace`]). Beside them, where the kernel has them, what NUMA balancing
 //! itself does ([`Balanced`]).
@@ -27,39 +27,27 @@ use crate::TraceError;
 use crate::format::{Format, FormatError, Number, Text};
 use crate::tracefs::Tracefs;
 
-/// The system the events belong to.
 pub const SYSTEM: &str = "sched";
 
-/// What happened to a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// It was moved.
     Moved {
-        /// The task (thread).
         tid: i32,
-        /// The kernel's name of it.
         name: String,
         /// From this CPU.
         from: CpuId,
-        /// To this one.
         to: CpuId,
     },
     /// It made another: a process or a thread.
     Forked {
-        /// The task.
         parent: i32,
-        /// The new one.
         child: i32,
         /// The new one's name, which is its parent's.
         name: String,
     },
     /// It is new and runs for the first time.
-    Born {
-        /// The task.
-        tid: i32,
-        /// On this CPU.
-        cpu: CpuId,
-    },
+    Born { tid: i32, cpu: CpuId },
     /// It became another program, and with that took another number: a thread that does this takes the number of its process'
     /// first thread, which has ended by then (de_thread() in fs/exec.c). Of a first thread there is no such event.
     Renumbered {
@@ -68,23 +56,15 @@ pub enum Event {
         /// Its number from then on.
         new: i32,
     },
-    /// It ended.
     Ended {
-        /// The task.
         tid: i32,
         /// The name it had then.
         name: String,
     },
     /// NUMA balancing decided to move it to another node; the migration, if it comes to that, is an event of its own.
-    Steered {
-        /// The task.
-        tid: i32,
-        /// The one it changes places with.
-        with: Option<i32>,
-    },
+    Steered { tid: i32, with: Option<i32> },
     /// It came to nothing: what [`Event::Steered`] said last of these did not happen.
     Stuck {
-        /// The task.
         tid: i32,
         /// The one it would have changed places with.
         with: Option<i32>,
@@ -106,11 +86,9 @@ pub struct Formats {
     wakeup_new: Format,
     exec: Format,
     exit: Format,
-    /// Why not, where it cannot be told.
-    balancing: Result<(balancing::Formats, balancing::Decoder), String>,
+    balancing: Known<(balancing::Formats, balancing::Decoder)>,
 }
 
-/// Reads the events.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
     /// In every event: the number of its kind, which stands first in each of those below.
@@ -139,16 +117,15 @@ impl Formats {
         })
     }
 
-    /// Whether what NUMA balancing does to single tasks can be told on this kernel, or why not.
+    /// Whether what NUMA balancing does to single tasks shows on this kernel.
     pub fn balancing(&self) -> Known<()> {
-        self.balancing
-            .as_ref()
-            .map_or_else(|why| Known::no(why.clone()), |_| Known::Yes(()))
+        self.balancing.as_ref().map(|_| ())
     }
 
     /// What a session has to trace to follow tasks and those they make.
     pub fn following(&self) -> Vec<(&Format, Option<String>)> {
-        let balancing = self.balancing.iter().flat_map(|(formats, _)| formats.all());
+        let balancing = self.balancing.get().into_iter();
+        let balancing = balancing.flat_map(|(formats, _)| formats.all());
         [
             &self.migrate,
             &self.fork,
@@ -172,7 +149,8 @@ impl Formats {
         };
         let balancing = self
             .balancing
-            .iter()
+            .get()
+            .into_iter()
             .flat_map(|(formats, _)| formats.only(any_of));
         let own = [&self.migrate, &self.exit].map(|format| (format, Some(any_of("pid"))));
         let exec = (&self.exec, Some(any_of("old_pid")));
@@ -220,7 +198,7 @@ impl Decoder {
             ),
             exec: (exec.id(), exec.number("pid")?, exec.number("old_pid")?),
             exit: (exit.id(), exit.number("pid")?, exit.text("comm")?),
-            balancing: balancing.as_ref().ok().map(|(_, decoder)| *decoder),
+            balancing: balancing.get().map(|(_, decoder)| *decoder),
         })
     }
 

@@ -42,30 +42,28 @@ impl MachineCounts {
         const FILE: &str = "/proc/vmstat";
         match std::fs::read_to_string(FILE) {
             Ok(text) => Self::parse(&text),
-            Err(error) => Known::no(format!("{FILE}: {error}")),
+            Err(error) => Known::no(format!("cannot read {FILE}: {error}")),
         }
     }
 
     /// The counts in the text of /proc/vmstat.
     pub fn parse(text: &str) -> Known<Self> {
-        let count = |key: &str| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-            line.and_then(|number| number.trim().parse::<u64>().ok())
-                .ok_or_else(|| {
-                    format!("/proc/vmstat has no count {key}: a kernel without NUMA balancing")
-                })
+        let count = |key: &'static str| -> Result<u64, &'static str> {
+            let mut lines = text.lines();
+            let number = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+            number.and_then(|n| n.trim().parse().ok()).ok_or(key)
         };
         let counts = || {
-            Ok::<_, String>(Self {
+            Ok(Self {
                 hint_faults: count("numa_hint_faults")?,
                 hint_faults_local: count("numa_hint_faults_local")?,
                 pages_migrated: count("numa_pages_migrated")?,
                 pte_updates: count("numa_pte_updates")?,
             })
         };
-        counts().map_or_else(Known::no, Known::Yes)
+        Known::from_result(counts().map_err(|key: &str| {
+            format!("/proc/vmstat has no count {key}: a kernel without NUMA balancing")
+        }))
     }
 
     /// What was counted after an earlier look.
@@ -82,12 +80,7 @@ impl MachineCounts {
 
     /// What was counted between an earlier look and now.
     pub fn since_then(earlier: Known<Self>) -> Known<Self> {
-        match (earlier, Self::read()) {
-            (Known::Yes(earlier), Known::Yes(now)) => Known::Yes(now.since(earlier)),
-            (Known::No { unknown_reason }, _) | (_, Known::No { unknown_reason }) => {
-                Known::No { unknown_reason }
-            }
-        }
+        earlier.and_then(|earlier| Self::read().map(|now| now.since(earlier)))
     }
 }
 
@@ -96,12 +89,11 @@ impl TaskCounts {
     pub fn read(pid: i32) -> Known<Self> {
         let file = format!("/proc/{pid}/sched");
         match tasks::sched(pid) {
-            Ok(content) => Self::parse(&content).map_or_else(
-                || Known::no(format!("{file} does not tell of NUMA balancing")),
-                Known::Yes,
-            ),
+            Ok(content) => Known::from_option(Self::parse(&content), || {
+                format!("{file} has no counts of NUMA balancing")
+            }),
             Err(error) => Known::no(format!(
-                "{file}: {error}; it takes CONFIG_SCHED_DEBUG and a task that is alive"
+                "cannot read {file}: {error}; it takes CONFIG_SCHED_DEBUG and a task that is alive"
             )),
         }
     }

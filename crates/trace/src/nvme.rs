@@ -25,9 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::format::{Format, FormatError, Number, Text};
 use crate::records::Sample;
 
-/// The system the event belongs to.
 pub const SYSTEM: &str = "nvme";
-/// The event.
 pub const EVENT: &str = "nvme_setup_cmd";
 
 /// Reads `nvme_setup_cmd` events.
@@ -39,7 +37,6 @@ pub struct Decoder {
     opcode: Number,
 }
 
-/// One command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Command<'a> {
     /// The disk it went through; empty for commands to the controller itself.
@@ -80,23 +77,18 @@ impl Decoder {
 /// Numbers of commands by what they ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Kinds {
-    /// Read.
     pub reads: u64,
-    /// Write.
     pub writes: u64,
-    /// Flush.
     pub flushes: u64,
     /// Anything else: discards, zeroes, zones, passed through by a tool.
     pub others: u64,
 }
 
 impl Kinds {
-    /// All of them.
     pub fn total(&self) -> u64 {
         self.reads + self.writes + self.flushes + self.others
     }
 
-    /// Adds others to these.
     pub fn add(&mut self, other: &Self) {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -135,7 +127,6 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Nothing yet.
     pub fn new(decoder: Decoder) -> Self {
         Self {
             decoder,

@@ -1,7 +1,7 @@
 //! Opening one tracepoint on one CPU (perf_event_open(2)).
 //!
 //! Every task on that CPU, every occurrence (period 1), with thread, time and the event's own bytes. An event attached to
-//! a task instead would not do: `sched_migrate_task` fires in the context of whoever moves the task, so an event on the
+//! a task instead would not do: `sched_migrate_task` fires in the context of the task that moves it, so an event on the
 //! moved one stays silent.
 
 use std::ffi::CString;
@@ -111,7 +111,7 @@ fn open_on(attributes: &mut perf_event_attr, cpu: CpuId) -> io::Result<OwnedFd> 
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given out this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just given out this descriptor, and nothing else uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

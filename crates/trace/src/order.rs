@@ -27,7 +27,6 @@ impl<T> Default for Ordered<T> {
 }
 
 impl<T> Ordered<T> {
-    /// Takes an event in, in any order.
     pub fn push(&mut self, time_ns: u64, event: T) {
         self.waiting.push((time_ns, event));
     }

@@ -18,12 +18,10 @@ use perf_event_open_sys::bindings::{
 /// Bytes of a record's header.
 const HEADER: usize = 8;
 
-/// One occurrence of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sample<'a> {
     /// The process in whose context it happened, as this process' pid namespace numbers it.
     pub pid: i32,
-    /// Its thread.
     pub tid: i32,
     /// When, on the clock of the session (CLOCK_MONOTONIC).
     pub time_ns: u64,
@@ -31,20 +29,15 @@ pub struct Sample<'a> {
     pub event: &'a [u8],
 }
 
-/// What a record says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record<'a> {
-    /// Something happened.
     Sample(Sample<'a>),
     /// A task got a name, as a rule because it became another program.
     Named {
-        /// Its process.
         pid: i32,
-        /// The task (thread).
         tid: i32,
         /// When: names of a task come from every CPU it was on.
         time_ns: u64,
-        /// The name.
         name: &'a [u8],
     },
     /// The ring was full: so many records were not written.
@@ -104,7 +97,6 @@ fn header_size(header: &[u8]) -> usize {
     usize::from(u16::from_ne_bytes([header[6], header[7]]))
 }
 
-/// A whole record, header included.
 fn record_of(record: &[u8]) -> Record<'_> {
     let mut body = Reader(&record[HEADER..]);
     let read = match u32::from_ne_bytes([record[0], record[1], record[2], record[3]]) {

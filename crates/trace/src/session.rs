@@ -29,7 +29,6 @@ const LATEST: Duration = Duration::from_secs(1);
 /// ([`Losses::unwritten`]), and an experiment that settles twice a run must not wait a second each time.
 const SOONEST: Duration = Duration::from_millis(20);
 
-/// What to trace.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     /// On these CPUs; those that are not online are left out, see [`Session::not_traced`].
@@ -62,16 +61,13 @@ struct OnCpu {
     /// The first owns the ring, the others write into it.
     events: Vec<Event>,
     losses: Losses,
-    /// Events that were counted and not read when the trace last settled: nobody waits for them a second time.
+    /// Events that were counted and not read when the trace last settled: they are not waited for a second time.
     given_up: u64,
 }
 
-/// How a trace went.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {
-    /// How long events were counted.
     pub elapsed: Duration,
-    /// Whether all were read.
     pub losses: Losses,
     /// CPUs that were offline when it began ([`Session::not_traced`]).
     pub cpus_not_traced: CpuSet,
@@ -259,7 +255,7 @@ impl Session {
     }
 }
 
-/// Whether events of any CPU are missing for which nobody has waited in vain.
+/// Whether events of any CPU are missing that have not been waited for yet.
 fn missing(cpus: &[OnCpu], counts: &[Count]) -> bool {
     cpus.iter()
         .zip(counts)
@@ -324,12 +320,11 @@ impl OnCpu {
         })
     }
 
-    /// Whether events are missing for which nobody has waited in vain.
+    /// Whether events are missing that have not been waited for yet.
     fn is_missing(&self, count: &Count) -> bool {
         self.losses.missing(count) > self.given_up
     }
 
-    /// How often its events occurred.
     fn count(&self) -> Result<Count, TraceError> {
         let mut counts = Vec::with_capacity(self.events.len());
         self.each("reading an event's count", |event| {

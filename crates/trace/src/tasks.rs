@@ -9,15 +9,12 @@ use nearfar_proc::tasks;
 
 use crate::TraceError;
 
-/// Where control groups are found by name: the unified tree alone, or beside the ones of version 1.
+/// Where control groups are found by name: the unified tree alone, or next to those of version 1.
 const GROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// A thread that is there already.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Thread {
-    /// Its number.
     pub tid: i32,
-    /// The kernel's name of it.
     pub name: String,
     /// The CPU it is on, or was last.
     pub cpu: Option<CpuId>,
@@ -80,7 +77,6 @@ pub fn of_cgroup(group: &str) -> Result<Vec<Thread>, TraceError> {
     Ok(threads)
 }
 
-/// The directory of a control group.
 fn find_cgroup(group: &str) -> Result<PathBuf, TraceError> {
     let is_group = |path: &Path| path.join("cgroup.procs").is_file();
     let given = Path::new(group);

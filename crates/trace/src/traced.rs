@@ -5,12 +5,9 @@ use serde::Serialize;
 
 use crate::{Finished, Losses};
 
-/// An answer with how it was obtained.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Traced<T> {
-    /// How long was traced.
     pub seconds: f64,
-    /// Whether anything is missing.
     pub losses: Losses,
     /// CPUs that were offline when the trace began; one that comes online later is not traced either.
     pub cpus_not_traced: CpuSet,
@@ -20,7 +17,6 @@ pub struct Traced<T> {
     /// The command that ran meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<Ended>,
-    /// What was found.
     #[serde(flatten)]
     pub answer: T,
 }
@@ -45,13 +41,10 @@ impl<T> Traced<T> {
     }
 }
 
-/// A command that has ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Ended {
-    /// The command and its arguments.
     pub command: Vec<String>,
     /// Its exit code; `null` where a signal ended it.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
     pub signal: Option<i32>,
 }

@@ -44,9 +44,9 @@ pub struct Watched {
     pub seconds: f64,
     /// Whether events were lost meanwhile, anybody's: a lost one may have been of this process.
     pub losses: Losses,
-    /// Where NUMA balancing saw the process' memory when this was collected; not known when it had ended by then.
+    /// Where NUMA balancing saw the process' memory when this was collected; unknown when it had ended by then.
     pub numa_balancing_of_task: Known<TaskCounts>,
-    /// How often the kernel itself says that it moved the process' first thread meanwhile; not known when that had ended by then.
+    /// How often the kernel itself says that it moved the process' first thread meanwhile; unknown when that had ended by then.
     /// Where it is as many as were found, no move of that thread was among the events that were lost.
     #[serde(default = "not_asked")]
     pub moves_by_kernel: Known<u64>,

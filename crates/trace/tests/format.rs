@@ -1,4 +1,4 @@
-//! Descriptions of events, as kernels write them and as nobody should.
+//! Descriptions of events, valid and malformed.
 
 use nearfar_trace::format::{Format, FormatError};
 use proptest::prelude::*;

@@ -121,7 +121,7 @@ fn a_thread_that_moves_itself_a_hundred_times_is_seen_to_move_a_hundred_times() 
             assert_eq!(
                 (losses.occurred, losses.lost),
                 (100, 0),
-                "the kernel's filter lets nobody else's moves through"
+                "the kernel's filter passes no other task's moves"
             );
             assert!(losses.is_whole(), "{losses:?}");
         }
@@ -197,7 +197,7 @@ fn what_does_not_fit_into_the_ring_is_counted() {
         "{losses:?}"
     );
     assert!(!losses.is_whole() && elapsed > Duration::ZERO);
-    // Some kernels write nothing of what certain tasks do (docs/trace.md): next to nothing beside a thread that only moves.
+    // Some kernels write nothing of what certain tasks do (docs/trace.md): almost nothing, compared with a thread that only moves.
     let unwritten = losses.unwritten.unwrap_or(0);
     assert!(
         unwritten < losses.lost / 10,

@@ -267,7 +267,7 @@ impl Counter {
         // SAFETY: the attributes are a whole, initialised `perf_event_attr` and live through the call.
         let fd =
             unsafe { perf_event_open_sys::perf_event_open(&raw mut attributes, pid, -1, -1, 0) };
-        // SAFETY: the kernel has just given out this descriptor, and nobody else knows it.
+        // SAFETY: the kernel has just given out this descriptor, and nothing else uses it.
         (fd >= 0).then(|| Self(unsafe { std::fs::File::from_raw_fd(fd) }))
     }
 

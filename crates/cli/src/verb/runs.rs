@@ -54,9 +54,9 @@ enum Which {
 }
 
 impl std::str::FromStr for Which {
-    type Err = String;
+    type Err = nearfar_runs::RunIdError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "last" {
             Ok(Self::Last)
         } else {

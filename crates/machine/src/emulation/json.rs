@@ -96,8 +96,8 @@ mod tests {
     use super::super::samples;
     use super::*;
 
-    fn read(text: &str) -> Result<Emulation, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+    fn read(text: &str) -> serde_json::Result<Emulation> {
+        serde_json::from_str(text)
     }
 
     #[test]
@@ -105,7 +105,7 @@ mod tests {
         let label = Emulation::Label("two-node as a guest".to_owned());
         for emulation in [Emulation::from(samples::guest()), label] {
             let text = serde_json::to_string(&emulation).unwrap();
-            assert_eq!(read(&text), Ok(emulation.clone()), "{text}");
+            assert_eq!(read(&text).unwrap(), emulation, "{text}");
             let value: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(value["label"], emulation.to_string());
         }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_string_is_a_label() {
         let label = Emulation::Label("x, 10: 400 ns".to_owned());
-        assert_eq!(read("\"x, 10: 400 ns\""), Ok(label));
+        assert_eq!(read("\"x, 10: 400 ns\"").unwrap(), label);
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
             ),
             ("7", "expected an emulated machine's label or description"),
         ] {
-            let error = read(text).unwrap_err();
+            let error = read(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
     }

@@ -21,29 +21,23 @@ pub struct NodeLimits {
     pub memory_bytes: Option<u64>,
 }
 
-/// Why a text is not a [`NodeLimits`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{part:?} {fault}; write cpus=2, memory=512M or both with a comma")]
 pub struct NodeLimitsError {
     /// The part between commas.
     pub part: String,
-    /// What is wrong with it.
     pub fault: NodeLimitsFault,
 }
 
 /// What is wrong with a part of a [`NodeLimits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NodeLimitsFault {
-    /// Neither `cpus=` nor `memory=`.
     #[error("is not a limit of a node")]
     Key,
-    /// The value of `cpus` is not a positive 32-bit number.
     #[error("is not a count of CPUs above 0")]
     Cpus,
-    /// The value of `memory` is not a size, or too small.
     #[error("is not a size of at least 1M")]
     Memory,
-    /// The key was given before.
     #[error("is there twice")]
     Repeated,
 }

@@ -18,7 +18,6 @@ use serde::{Deserialize, forward_to_deserialize_any};
 
 use super::Known;
 
-/// The key of a reason.
 const REASON: &str = "unknown_reason";
 
 /// The key in snapshots and runs that were stored before it was renamed.

@@ -31,19 +31,15 @@ impl std::fmt::Display for Severity {
     }
 }
 
-/// A file and what it says.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Evidence {
     /// As the kernel names it, whatever the source; what cannot be named so is described.
     pub file: String,
-    /// What it says.
     pub value: String,
 }
 
-/// What a rule found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// The rule's id.
     pub rule: &'static str,
     /// How much it matters here.
     pub severity: Severity,
@@ -51,7 +47,6 @@ pub struct Finding {
     pub subject: String,
     /// What is wrong, in short sentences with the figures.
     pub message: String,
-    /// What shows it.
     pub evidence: Vec<Evidence>,
     /// The distance now and after the fix, where it is about one.
     pub cost: Option<DistanceChange>,

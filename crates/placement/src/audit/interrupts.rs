@@ -183,7 +183,7 @@ fn fix(finding: Finding, interrupt: &Interrupt, cpus: CpuSet, near: Option<NodeI
     });
     match interrupt.managed.unknown_reason() {
         Some(because) => finding.advice(format!(
-            "Whether the kernel manages it is not known ({because}); if it does, the write fails and nothing changes."
+            "Whether the kernel manages it is unknown ({because}); if it does, the write fails and nothing changes."
         )),
         None => finding,
     }

@@ -27,7 +27,6 @@ impl Ledger {
         self.findings.push(finding);
     }
 
-    /// These rules looked at something.
     pub fn checked(&mut self, rules: &[&'static str]) {
         self.checked.extend(rules);
     }

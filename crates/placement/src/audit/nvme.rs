@@ -127,7 +127,6 @@ struct Chosen<'a> {
     class: Vec<&'a PathView>,
     /// Those of them that the policy may take although the kernel has no node for the controller.
     nowhere: Vec<&'a PathView>,
-    /// Whether it takes that one.
     is_certain: bool,
 }
 

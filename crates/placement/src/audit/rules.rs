@@ -8,9 +8,7 @@ use super::Severity;
 /// What a rule looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Rule {
-    /// Its name in findings, plans and docs/audit.md.
     pub id: &'static str,
-    /// What it finds, in a few words.
     pub title: &'static str,
     /// The severity its findings usually have.
     pub severity: Severity,
@@ -147,7 +145,6 @@ pub static RULES: &[Rule] = &[
     },
 ];
 
-/// The rule of that id.
 pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }

@@ -12,7 +12,6 @@ use crate::locality::{EffectiveNode, Localities};
 use crate::near::{self, Ring};
 use crate::order;
 
-/// A machine with its indexes.
 pub(super) struct Site<'a> {
     pub machine: &'a Machine,
     /// CPUs that may be given interrupts.
@@ -126,7 +125,6 @@ impl<'a> Site<'a> {
     }
 }
 
-/// The file that holds a device's node.
 pub(super) fn node_file(device: PciAddress) -> String {
     format!("/sys/bus/pci/devices/{device}/numa_node")
 }
@@ -149,7 +147,6 @@ pub(super) fn nodes(set: &NodeSet) -> String {
     }
 }
 
-/// A distance for a sentence.
 pub(super) fn spoken(distance: Option<Distance>) -> String {
     distance.map_or_else(
         || "an unknown distance".to_owned(),

@@ -1,6 +1,6 @@
 //! Tasks whose memory is elsewhere, cpusets that keep it there, and the kernel's own balancing.
 
-use nearfar_machine::{Cpuset, Known, NodeBytes, NodeId, NodeSet, Task};
+use nearfar_machine::{Cpuset, Known, NodeBytes, NodeId, NodeSet, NumaBalancing, Task};
 
 use super::ledger::Ledger;
 use super::site::{Site, cpus, nodes};
@@ -10,8 +10,6 @@ use crate::change::Change;
 const FAR: &str = "task-memory-far";
 const DISJOINT: &str = "cpuset-disjoint";
 const BALANCING: &str = "numa-balancing";
-/// `NUMA_BALANCING_NORMAL` in include/linux/sched/sysctl.h; the other bit is memory tiering.
-const NORMAL: u32 = 1;
 
 pub(super) fn check(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     if let Some(tasks) = ledger.need(&site.machine.tasks, &[FAR]) {
@@ -35,7 +33,6 @@ fn named(task: &Task) -> String {
     format!("task {} ({})", task.pid, task.name)
 }
 
-/// Bytes as people read them.
 fn size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let fits = UNITS.iter().find(|(_, shift)| bytes >> shift > 0);
@@ -267,9 +264,9 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
     if with_memory < 2 {
         return ledger.not_applicable(&[BALANCING]);
     }
-    let floating: Heaviest<'_> = tasks
+    let unbound: Heaviest<'_> = tasks
         .iter()
-        .filter_map(|task| floats(site, options, task))
+        .filter_map(|task| unbound(site, options, task))
         .collect();
     let pinned = |task: &Task| {
         task.pinned_bytes
@@ -281,19 +278,19 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
         .iter()
         .filter_map(|task| Some((task, pinned(task)?)))
         .collect();
-    let on = value & NORMAL != 0;
-    let (message, others, flipped, affected) = match (on, &floating[..], &pinned[..]) {
+    let mode = NumaBalancing(value);
+    let (message, others, flipped, affected) = match (mode.is_normal(), &unbound[..], &pinned[..]) {
         (false, [_, ..], _) => (
             "Automatic NUMA balancing is off while large tasks may run on several nodes: their memory stays where it was \
              first touched.",
             &pinned,
-            value | NORMAL,
-            &floating,
+            mode.with_normal(true),
+            &unbound,
         ),
         (true, _, [_, ..]) => (
             "Automatic NUMA balancing is on while tasks hold large pinned memory: it keeps unmapping pages that it cannot move.",
-            &floating,
-            value & !NORMAL,
+            &unbound,
+            mode.with_normal(false),
             &pinned,
         ),
         _ => return,
@@ -311,18 +308,18 @@ fn balancing(site: &Site<'_>, options: &AuditOptions, ledger: &mut Ledger) {
         .evidence("/proc/sys/kernel/numa_balancing", value.to_string());
     ledger.add(if others.is_empty() {
         finding
-            .fix(Change::Sysctl { name: "kernel.numa_balancing".to_owned(), value: flipped.to_string() })
+            .fix(Change::Sysctl { name: "kernel.numa_balancing".to_owned(), value: flipped.0.to_string() })
             .advice("The setting holds for the whole system; compare the load under both.")
     } else {
         finding.advice(
-            "Floating and pinned tasks share this machine, and the setting holds for both: confine the former to a node \
+            "Unbound and pinned tasks share this machine, and the setting holds for both: confine the former to a node \
              rather than change it.",
         )
     });
 }
 
 /// Tasks that one would have balanced: large, allowed on several nodes.
-fn floats<'a>(site: &Site<'_>, options: &AuditOptions, task: &'a Task) -> Option<(&'a Task, u64)> {
+fn unbound<'a>(site: &Site<'_>, options: &AuditOptions, task: &'a Task) -> Option<(&'a Task, u64)> {
     let bytes = total(task.memory.get()?);
     let nodes = site.nodes_of(task.allowed_cpus.get()?);
     (bytes >= options.task_bytes.max(1) && nodes.len() > 1 && !is_interleaved(task))

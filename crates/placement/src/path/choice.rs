@@ -57,7 +57,6 @@ fn of(
     }
 }
 
-/// The paths among which a policy chooses.
 fn class(paths: &[PathView]) -> Vec<&PathView> {
     let of = |standing| {
         paths
@@ -95,7 +94,7 @@ fn numa<'a>(class: &[&'a PathView], node: Option<NodeId>, no_node: &NoNode) -> T
         return (
             class.to_vec(),
             false,
-            "the CPU's node is not known".to_owned(),
+            "the CPU's node is unknown".to_owned(),
         );
     };
     let nearest = class.iter().filter_map(|path| path.kernel_distance).min();
@@ -154,7 +153,7 @@ fn numa<'a>(class: &[&'a PathView], node: Option<NodeId>, no_node: &NoNode) -> T
     }
 }
 
-/// Why the kernel's distance to a path is not known.
+/// Why the kernel's distance to a path is unknown.
 fn no_distance(path: &PathView, no_node: &NoNode) -> String {
     match is_nowhere(path) {
         true => format!(
@@ -162,7 +161,7 @@ fn no_distance(path: &PathView, no_node: &NoNode) -> String {
             path.controller,
             no_node.rule()
         ),
-        false => format!("the kernel's distance to {} is not known", path.controller),
+        false => format!("the kernel's distance to {} is unknown", path.controller),
     }
 }
 

@@ -39,10 +39,7 @@ pub(crate) enum NoNode {
         fixed_in: String,
     },
     /// One of these; it depends on a kernel of which too little is known.
-    Unknown {
-        /// What is missing.
-        because: String,
-    },
+    Unknown { because: String },
 }
 
 impl NoNode {

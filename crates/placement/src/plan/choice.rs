@@ -40,7 +40,6 @@ pub(super) fn subsystem_of<'a>(
     subsystem(machine, finding.subject.split(' ').next()?)
 }
 
-/// The NVMe subsystem of that name.
 pub(super) fn subsystem<'a>(machine: &'a Machine, name: &str) -> Option<&'a NvmeSubsystem> {
     machine
         .nvme

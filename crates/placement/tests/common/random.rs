@@ -1,4 +1,4 @@
-//! Machines nobody would build, for properties.
+//! Random machines, also implausible ones, for properties.
 
 use nearfar_machine::{
     CpuId, CpuSet, IoPolicy, Irq, Known, Machine, Managed, NodeId, TransmitQueue,

@@ -37,7 +37,6 @@ fn cell(values: &Values, row: usize) -> String {
     text.unwrap_or_default()
 }
 
-/// A text as one field.
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| !matches!(byte, b'"' | b',' | b'\n' | b'\r');
     let unquoted = !text.is_empty() && text.bytes().all(plain) && text.trim() == text;

@@ -7,14 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::StoreError;
-use crate::metric::{Values, check_metrics, check_values};
+use crate::metric::{MetricError, Values, check_metrics, check_values};
 use crate::run::{Detail, Run, RunId, RunState};
 use crate::store::{RENAME_PROBE_FACTORS, Row, Store, by_uid, insert};
 
 /// The shape of the JSON that is read and written: `"schema": "runs-export/2"`.
 pub const SCHEMA: &str = "runs-export/2";
 
-/// What came of a file.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Imported {
     /// The numbers the runs have in this store.
@@ -23,33 +22,47 @@ pub struct Imported {
     pub already: Vec<RunId>,
 }
 
-/// Why nothing of a file was imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The file is no export.
     #[error(
         "it holds no exported runs: {0}; `nearfar runs export --format json` writes what is read here"
     )]
     NotAnExport(#[from] serde_json::Error),
-    /// It is JSON of another kind.
     #[error(
         "it holds {found}, not {SCHEMA}; `nearfar runs export --format json` writes what is read here"
     )]
-    OtherSchema {
-        /// What it says it is.
-        found: String,
-    },
-    /// A run's parts do not fit each other.
+    OtherSchema { found: String },
     #[error("run {uid} contradicts itself: {what}; nothing was imported")]
-    Contradicts {
-        /// The run's name.
-        uid: String,
-        /// What does not fit.
-        what: String,
-    },
-    /// The store refused.
+    Contradicts { uid: String, what: Contradiction },
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// What in an exported run does not fit the rest of it. Samples are named by their number.
+#[derive(Debug, thiserror::Error)]
+pub enum Contradiction {
+    #[error("it is there twice")]
+    Repeated,
+    #[error("its uid is not 32 hexadecimal digits")]
+    Uid,
+    #[error("its plan has the cell {0} twice")]
+    RepeatedCell(String),
+    #[error("it varies {0} twice")]
+    RepeatedFactor(String),
+    #[error(transparent)]
+    Metrics(#[from] MetricError),
+    #[error("it has two samples {0}")]
+    RepeatedSample(u64),
+    #[error("the values of sample {0}: {1}")]
+    UnreadableValues(u64, serde_json::Error),
+    #[error("sample {0}: {1}")]
+    Values(u64, MetricError),
+    #[error("sample {0} has both values and a failure")]
+    FailedWithValues(u64),
+    #[error("sample {0} is of round 0: rounds are counted from 1")]
+    RoundZero(u64),
+    #[error("its samples are not numbered from 1 without a gap")]
+    Gap,
 }
 
 #[derive(Deserialize)]
@@ -102,7 +115,7 @@ impl Store {
             };
             check(run, detail, &rest.taken).map_err(contradicts)?;
             if !names.insert(run.uid.as_str()) {
-                return Err(contradicts("it is there twice".to_owned()));
+                return Err(contradicts(Contradiction::Repeated));
             }
         }
         let imported = self.write(|transaction| {
@@ -146,14 +159,14 @@ fn as_a_copy(run: &Run, detail: &Detail, taken: &[Row]) -> Run {
     }
 }
 
-fn check(run: &Run, detail: &Detail, taken: &[Row]) -> Result<(), String> {
+fn check(run: &Run, detail: &Detail, taken: &[Row]) -> Result<(), Contradiction> {
     let well_named = run.uid.len() == 32 && run.uid.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !well_named {
-        return Err("its uid is not 32 hexadecimal digits".to_owned());
+        return Err(Contradiction::Uid);
     }
     let mut planned = BTreeSet::new();
     if let Some(cell) = detail.plan.iter().find(|&cell| !planned.insert(cell)) {
-        return Err(format!("its plan has the cell {cell} twice"));
+        return Err(Contradiction::RepeatedCell(cell.to_string()));
     }
     let mut varied = BTreeSet::new();
     if let Some(factor) = detail
@@ -161,35 +174,32 @@ fn check(run: &Run, detail: &Detail, taken: &[Row]) -> Result<(), String> {
         .iter()
         .find(|factor| !varied.insert(&factor.name))
     {
-        return Err(format!("it varies {} twice", factor.name));
+        return Err(Contradiction::RepeatedFactor(factor.name.clone()));
     }
-    check_metrics(&detail.metrics).map_err(|error| error.to_string())?;
+    check_metrics(&detail.metrics)?;
     let mut numbers = BTreeSet::new();
     for row in taken {
         if !numbers.insert(row.number) {
-            return Err(format!("it has two samples {}", row.number));
+            return Err(Contradiction::RepeatedSample(row.number));
         }
         let values: Values = serde_json::from_str(&row.values)
-            .map_err(|error| format!("the values of sample {}: {error}", row.number))?;
+            .map_err(|error| Contradiction::UnreadableValues(row.number, error))?;
         match (values.is_empty(), &row.failed) {
             (false, Some(_)) => {
-                return Err(format!("sample {} both failed and did not", row.number));
+                return Err(Contradiction::FailedWithValues(row.number));
             }
             (true, Some(_)) => {}
             (_, None) => check_values(&detail.metrics, &values)
-                .map_err(|error| format!("sample {}: {error}", row.number))?,
+                .map_err(|error| Contradiction::Values(row.number, error))?,
         }
         if row.round == 0 {
-            return Err(format!(
-                "sample {} is of round 0: they are counted from 1",
-                row.number
-            ));
+            return Err(Contradiction::RoundZero(row.number));
         }
     }
     let contiguous = numbers.into_iter().eq(1..=taken.len() as u64);
     if contiguous {
         Ok(())
     } else {
-        Err("its samples are not numbered from 1 without a gap".to_owned())
+        Err(Contradiction::Gap)
     }
 }

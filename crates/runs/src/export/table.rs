@@ -27,7 +27,6 @@ const MOST_OF_NAMES: usize = 16 << 20;
 /// that are full take more than this table would before it is made.
 const MOST_FIELDS: usize = 1 << 27;
 
-/// The samples have more different values than a table has columns, too long names for them, or too many rows for so many.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "the samples have more than {MOST_COLUMNS} different values, names of them of more than 16 MiB, or too many rows \
@@ -38,35 +37,27 @@ pub struct TooWide;
 /// The values of a column, one a row.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Values {
-    /// Whole numbers.
     Whole(Vec<Option<i64>>),
-    /// Numbers.
     Real(Vec<Option<f64>>),
-    /// Off or on.
     Switch(Vec<Option<bool>>),
-    /// Text.
     Text(Vec<Option<String>>),
 }
 
-/// A column.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Column {
     /// Its name, which no other has, also without regard to upper and lower case.
     pub name: String,
-    /// Its values.
     pub values: Values,
 }
 
 /// Columns of equal length.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Table {
-    /// The columns.
     pub columns: Vec<Column>,
     /// How many values each has.
     pub rows: usize,
     /// The columns that are metrics, as the runs declare them; one of histograms is several columns.
     pub metrics: Vec<Metric>,
-    /// The columns that are factors.
     pub factors: Vec<String>,
 }
 
@@ -168,7 +159,6 @@ impl Table {
         })
     }
 
-    /// The column of that name.
     pub fn column(&self, name: &str) -> Option<&Values> {
         self.columns
             .iter()
@@ -219,7 +209,6 @@ fn in_place_order<'a>(places: &BTreeMap<&'a str, usize>) -> Vec<&'a str> {
     names
 }
 
-/// What a histogram is written as.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum Quantile {
     Count,

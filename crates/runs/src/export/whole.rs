@@ -7,16 +7,12 @@ use crate::error::StoreError;
 use crate::run::{Detail, Run, RunId, Sample};
 use crate::store::Store;
 
-/// A whole run.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Whole {
-    /// What lists show of it.
     #[serde(flatten)]
     pub run: Run,
-    /// Parameters, plan, seed and warnings.
     #[serde(flatten)]
     pub detail: Detail,
-    /// The machine as it was stored.
     pub machine: Value,
     /// The samples, in the order they were taken.
     pub taken: Vec<Sample>,

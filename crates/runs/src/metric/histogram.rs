@@ -24,7 +24,6 @@ pub struct Histogram(hdrhistogram::Histogram<u64>);
 /// Quantiles of a histogram, in the unit of its metric.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Quantiles {
-    /// How many values were recorded.
     pub count: u64,
     pub p50: u64,
     pub p90: u64,
@@ -51,7 +50,6 @@ impl Histogram {
         let _ = self.0.add(&other.0);
     }
 
-    /// How many values were recorded.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -91,7 +89,6 @@ impl Default for Histogram {
     }
 }
 
-/// As JSON has it.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Encoded {
@@ -110,7 +107,6 @@ impl From<Histogram> for Encoded {
     }
 }
 
-/// Why a text is not a histogram.
 #[derive(Debug, thiserror::Error)]
 #[error("not a histogram in HdrHistogram's V2 format: {0}")]
 struct NotAHistogram(String);

@@ -99,7 +99,7 @@ impl Store {
             connection.pragma_query_value(None, "page_count", |row| row.get(0));
         if pages.is_ok_and(|pages| pages == 0) {
             // Has to come before the first page is written. Later it would be without effect, but a page is written for it
-            // all the same: whoever only lists runs would wait for the disk, and fail where that is full.
+            // all the same: a command that only lists runs would wait for the disk, and fail where that is full.
             connection
                 .pragma_update(None, "auto_vacuum", "INCREMENTAL")
                 .map_err(&sqlite)?;
@@ -138,7 +138,7 @@ impl Store {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(&sqlite)?;
         if version(&connection).is_err() {
-            // A write-ahead log needs files beside the store, even to read. Without any of it the store is complete.
+            // A write-ahead log needs files next to the store, even to read. Without any of it the store is complete.
             let mut log = path.as_os_str().to_owned();
             log.push("-wal");
             if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
@@ -209,13 +209,12 @@ fn set_journal(connection: &Connection, mode: &str) -> rusqlite::Result<String> 
 /// What the first bytes of a file say.
 enum Header {
     Absent,
-    /// Nothing was written yet.
     Empty,
     Ours,
 }
 
 /// Reads the header as <https://www.sqlite.org/fileformat2.html#the_database_header> describes it: a file that is not
-/// ours is not even opened by SQLite, which would take an empty journal beside it as a reason to write.
+/// ours is not even opened by SQLite, which would take an empty journal next to it as a reason to write.
 fn look_at_header(path: &Path) -> Result<Header, StoreError> {
     let failed = |error| StoreError::File {
         doing: "read",
@@ -266,7 +265,7 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
 
 /// The bytes that a file has and that its header says it has, where the end is missing. SQLite would fill the last page up.
 fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
-    let beside = |end: &str| {
+    let has_file = |end: &str| {
         let mut journal = path.as_os_str().to_owned();
         journal.push(end);
         std::fs::metadata(journal).is_ok_and(|journal| journal.len() > 0)
@@ -289,7 +288,7 @@ fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
             0
         };
         // While there is a journal the file may be longer or shorter; it is looked at before the length is.
-        let unfinished = beside("-wal") || beside("-journal");
+        let unfinished = has_file("-wal") || has_file("-journal");
         let found = file.metadata()?.len();
         Ok((found < should && !unfinished).then_some((found, should)))
     };
@@ -321,7 +320,7 @@ fn check_version(path: &Path, found: i64) -> Result<(), StoreError> {
     }
 }
 
-/// Whether the file and its directory can be written: SQLite keeps its journal beside the file.
+/// Whether the file and its directory can be written: SQLite keeps its journal next to the file.
 fn writable(path: &Path) -> bool {
     let directory = path
         .parent()
@@ -331,7 +330,7 @@ fn writable(path: &Path) -> bool {
     rustix::fs::access(path, access).is_ok() && rustix::fs::access(directory, access).is_ok()
 }
 
-/// The file as a URI that promises that nobody changes it.
+/// The file as a URI that promises that no process changes it.
 fn immutable_uri(path: &Path) -> String {
     use std::fmt::Write as _;
     use std::os::unix::ffi::OsStrExt as _;

@@ -7,12 +7,9 @@ use crate::RunId;
 use crate::error::StoreError;
 use crate::run::{Run, RunState};
 
-/// What was removed.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Removed {
-    /// The runs as they were.
     pub runs: Vec<Run>,
-    /// How many samples went with them.
     pub samples: u64,
     /// How many machines went that no other run was made on.
     pub machines: u64,

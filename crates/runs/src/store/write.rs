@@ -306,7 +306,6 @@ fn insert_samples(transaction: &Transaction<'_>, run: RunId, rows: &[Row]) -> ru
     Ok(())
 }
 
-/// A value as JSON text.
 fn text<T: Serialize>(value: &T) -> rusqlite::Result<String> {
     serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))

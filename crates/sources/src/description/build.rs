@@ -42,8 +42,7 @@ pub(super) fn machine(file: &Description, faults: &Faults<'_>) -> Result<Machine
 }
 
 fn origin(file: &Description, faults: &Faults<'_>) -> Origin {
-    let known =
-        |value: &Option<String>| value.clone().map_or_else(|| Known::no(BECAUSE), Known::Yes);
+    let known = |value: &Option<String>| Known::from_option(value.clone(), || BECAUSE);
     let mut origin = Origin::new(SourceKind::Description, faults.place());
     origin.architecture = known(&file.architecture);
     origin.kernel = known(&file.kernel);
@@ -282,7 +281,7 @@ fn states(file: &Description, machine: &mut Machine, faults: &Faults<'_>) -> Res
         .filter(|cpu| cpu.online)
         .map(|cpu| cpu.id)
         .collect();
-    let known = |set: Option<CpuSet>| set.map_or_else(|| Known::no(BECAUSE), Known::Yes);
+    let known = |set: Option<CpuSet>| Known::from_option(set, || BECAUSE);
     machine.cpu_states = CpuStates {
         possible: known(possible),
         isolated: known(isolated),

@@ -450,9 +450,7 @@ impl Devices<'_> {
                 (None, Some(node)) => self.kernel_node(node)?,
                 (None, None) => Known::Yes(None),
             },
-            queues: entry
-                .queues
-                .map_or_else(|| Known::no("the description gives no queues"), Known::Yes),
+            queues: Known::from_option(entry.queues, || "the description gives no queues"),
         })
     }
 }

@@ -9,7 +9,6 @@ use crate::error::TextError;
 
 const NEXT: &str = "see docs/descriptions.md for the keys";
 
-/// Makes errors about one file.
 pub(super) struct Faults<'a> {
     text: &'a str,
     place: &'a str,
@@ -41,7 +40,6 @@ impl<'a> Faults<'a> {
         )
     }
 
-    /// A wrong value.
     pub(super) fn at<T>(&self, value: &Spanned<T>, key: &str, problem: impl Display) -> TextError {
         TextError::new(
             self.place,

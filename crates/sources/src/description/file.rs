@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
-/// A whole file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Description {
@@ -19,7 +18,6 @@ pub(super) struct Description {
     pub architecture: Option<String>,
     /// Kernel release.
     pub kernel: Option<String>,
-    /// Vendor and product.
     pub product: Option<String>,
     /// `kernel.numa_balancing`.
     pub numa_balancing: Option<u32>,
@@ -29,7 +27,6 @@ pub(super) struct Description {
     pub distances: Option<Spanned<Vec<Vec<Entry>>>>,
     /// The firmware's own rows, where they differ.
     pub firmware_distances: Option<Spanned<Vec<Vec<Entry>>>>,
-    /// What holds of all CPUs.
     #[serde(default)]
     pub cpu: Cpus,
     #[serde(default)]
@@ -104,7 +101,6 @@ pub(super) struct NodeEntry {
     pub memory_side_cache: Vec<Spanned<SideCacheEntry>>,
 }
 
-/// So many more CPUs, or which ones.
 #[derive(Deserialize)]
 #[serde(
     untagged,

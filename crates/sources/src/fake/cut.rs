@@ -8,7 +8,6 @@ use crate::limits::MOST_NODES;
 /// `FAKE_NODE_MIN_SIZE`: memory is cut in steps of this many bytes.
 const STEP: u64 = 32 << 20;
 
-/// One fake node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Part {
     /// The real node of its first block of memory: its CPUs and distances are that node's.

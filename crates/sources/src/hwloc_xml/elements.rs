@@ -18,7 +18,6 @@ const MOST_VALUES: usize = crate::limits::MOST_NODES * crate::limits::MOST_NODES
 
 const NEXT: &str = "a file that lstopo wrote is wanted: lstopo topology.xml";
 
-/// What a file holds.
 #[derive(Default)]
 pub(super) struct Document {
     /// Objects in the order of the file; a parent comes before its children.
@@ -72,7 +71,6 @@ enum Inside {
     Nothing,
 }
 
-/// Reads the elements of a file.
 pub(super) fn read(text: &str, place: &str) -> Result<Document, TextError> {
     let mut reader = Reader::from_str(text);
     let mut walk = Walk {

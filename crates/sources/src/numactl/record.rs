@@ -8,14 +8,12 @@ use super::words::Word;
 use crate::warnings::{Warnings, excerpt};
 use nearfar_machine::size;
 
-/// One output of numactl.
 #[derive(Default)]
 pub(super) struct Record {
     /// "available: N nodes (LIST)".
     pub header: Option<Header>,
     /// What the lines say of each node.
     pub nodes: BTreeMap<NodeId, NodeLines>,
-    /// The nodes over the distance table.
     pub columns: Vec<NodeId>,
     /// The rows of the distance table, as many entries as could be read.
     pub rows: BTreeMap<NodeId, Vec<Option<Distance>>>,

@@ -5,9 +5,7 @@
 //! > > 3 4                       ─►   node 0 cpus: 0 1 2 3 4       as words, each with its line
 //! ```
 
-/// A word of the text.
 pub(super) struct Word<'a> {
-    /// The word itself.
     pub text: &'a str,
     /// Its line, from 1.
     pub line: usize,

@@ -23,7 +23,6 @@ pub(super) struct Level {
     pub bytes: Option<u64>,
 }
 
-/// The kinds of levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Package,
@@ -36,7 +35,6 @@ pub(super) enum Kind {
     Pu,
 }
 
-/// Distances as they were given.
 pub(super) enum Distant {
     Others(Distance),
     Row(Vec<Option<Distance>>),

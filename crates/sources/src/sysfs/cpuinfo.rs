@@ -34,7 +34,6 @@ pub(super) struct CpuInfo<'t> {
     whole: OnceLock<Content>,
 }
 
-/// What is of use in it.
 #[derive(Debug, Default)]
 struct Content {
     processors: BTreeMap<CpuId, Place>,

@@ -23,7 +23,6 @@ pub(super) const DIRECTORY: &str = "sys/devices/system/cpu";
 pub(super) struct Cpus {
     /// CPUs that are there, online or not.
     pub(super) present: CpuSet,
-    /// CPUs that the scheduler uses.
     pub(super) online: CpuSet,
 }
 
@@ -67,15 +66,9 @@ pub(super) fn states(tree: &Tree, online: CpuSet, notes: &Notes) -> CpuStates {
         let found = directory
             .as_ref()
             .and_then(|directory| set(directory, name, notes));
-        found.map_or_else(
-            || {
-                Known::no(format!(
-                    "no file {}",
-                    tree.display(&format!("{DIRECTORY}/{name}"))
-                ))
-            },
-            Known::Yes,
-        )
+        Known::from_option(found, || {
+            format!("no file {}", tree.display(&format!("{DIRECTORY}/{name}")))
+        })
     };
     let possible = match read("possible") {
         Known::Yes(possible) if !online.is_subset(&possible) => {

@@ -17,7 +17,6 @@ use crate::value;
 
 /// How deep groups nest: systemd in a container in a pod in a slice stays below 16.
 const DEEPEST: usize = 32;
-/// How many groups are looked at.
 const MOST_GROUPS: usize = 50_000;
 
 /// The names of the files in one kind of hierarchy.

@@ -8,7 +8,6 @@ use super::notes::{Notes, read_noted};
 use crate::tree::Tree;
 use crate::value::{self, ValueError};
 
-/// Reads the table.
 pub(super) fn read(tree: &Tree, nodes: &Nodes, notes: &Notes) -> Known<Distances> {
     let directory = match tree.directory(DIRECTORY) {
         Ok(directory) => directory,

@@ -37,7 +37,6 @@ const PROC: &str = "proc/irq";
 /// The kernel numbers interrupts from 0 without end, but keeps them below this many (`IRQ_BITMAP_BITS`).
 const MOST_INTERRUPTS: usize = 262_144;
 
-/// What is needed to read one interrupt.
 struct Reader<'a> {
     notes: &'a Notes,
     irqs: Directory<'a>,

@@ -6,6 +6,7 @@
 //! ```
 
 use nearfar_machine::{HugePages, Known, Memory, Node};
+use nearfar_proc::meminfo;
 
 use super::notes::{Notes, read_noted};
 use crate::tree::{Directory, Reason, Tree};
@@ -24,21 +25,13 @@ struct MemInfo {
     huge_size: Option<u64>,
 }
 
-/// A node's memory.
 pub(super) fn of_node(tree: &Tree, node: &Directory<'_>, notes: &Notes) -> Known<Memory> {
     let info = match node.with_bytes("meminfo", parse) {
         Ok(info) => info,
         Err(reason) => return unknown(&node.display("meminfo"), reason, notes),
     };
     let directory = node.directory("hugepages").ok();
-    let pools = directory
-        .map(|directory| pools(&directory, notes))
-        .unwrap_or_default();
-    let pools = if pools.is_empty() {
-        info.pool(huge_page_size(tree))
-    } else {
-        pools
-    };
+    let pools = info.pools(directory, || huge_page_size(tree), notes);
     known(info, pools, &node.display("meminfo"), notes)
 }
 
@@ -49,14 +42,7 @@ pub(super) fn of_machine(tree: &Tree, notes: &Notes) -> Known<Memory> {
         Err(error) => return unknown(&error.path, error.reason, notes),
     };
     let directory = tree.directory("sys/kernel/mm/hugepages").ok();
-    let pools = directory
-        .map(|directory| pools(&directory, notes))
-        .unwrap_or_default();
-    let pools = if pools.is_empty() {
-        info.pool(info.huge_size)
-    } else {
-        pools
-    };
+    let pools = info.pools(directory, || info.huge_size, notes);
     known(info, pools, &tree.display("proc/meminfo"), notes)
 }
 
@@ -115,11 +101,20 @@ fn known(info: MemInfo, huge_pages: Vec<HugePages>, place: &str, notes: &Notes) 
 }
 
 impl MemInfo {
-    /// The pool of the default size, as kernels before 2.6.31 have it.
-    fn pool(&self, page_bytes: Option<u64>) -> Vec<HugePages> {
+    /// The pools in a directory of huge pages, or the one of the default size, as kernels before 2.6.31 have it.
+    fn pools(
+        &self,
+        directory: Option<Directory<'_>>,
+        page_bytes: impl FnOnce() -> Option<u64>,
+        notes: &Notes,
+    ) -> Vec<HugePages> {
+        let listed = directory.map(|directory| pools(&directory, notes));
+        if let Some(listed) = listed.filter(|listed| !listed.is_empty()) {
+            return listed;
+        }
         let pool = || {
             Some(HugePages {
-                page_bytes: page_bytes?,
+                page_bytes: page_bytes()?,
                 total: self.huge_total?,
                 free: self.huge_free,
             })
@@ -132,37 +127,15 @@ fn huge_page_size(tree: &Tree) -> Option<u64> {
     tree.with_bytes("proc/meminfo", parse).ok()?.huge_size
 }
 
-fn parse(bytes: &[u8]) -> MemInfo {
-    let mut info = MemInfo::default();
-    for line in bytes.split(|&byte| byte == b'\n') {
-        let Some((key, number)) = std::str::from_utf8(line)
-            .ok()
-            .and_then(|line| line.split_once(':'))
-        else {
-            continue;
-        };
-        let key = key.rsplit(' ').next().unwrap_or_default();
-        let field = match key {
-            "MemTotal" => &mut info.total,
-            "MemFree" => &mut info.free,
-            "HugePages_Total" => &mut info.huge_total,
-            "HugePages_Free" => &mut info.huge_free,
-            "Hugepagesize" => &mut info.huge_size,
-            _ => continue,
-        };
-        // A value that was cut off has no unit: "16369" of "16369608 kB" is not a size.
-        let mut words = number.split_ascii_whitespace();
-        let number = words
-            .next()
-            .and_then(|digits| value::natural(digits.as_bytes()).ok());
-        let scaled = match (words.next(), key.starts_with("HugePages_")) {
-            (Some("kB"), false) => number.and_then(|number| number.checked_mul(1024)),
-            (None, true) => number,
-            _ => None,
-        };
-        *field = field.or(scaled);
+fn parse(content: &[u8]) -> MemInfo {
+    let bytes = |name| meminfo::bytes(content, name);
+    MemInfo {
+        total: bytes("MemTotal"),
+        free: bytes("MemFree"),
+        huge_total: meminfo::count(content, "HugePages_Total"),
+        huge_free: meminfo::count(content, "HugePages_Free"),
+        huge_size: bytes("Hugepagesize"),
     }
-    info
 }
 
 /// The pools in a directory of `hugepages-2048kB/` and the like.
@@ -191,31 +164,4 @@ fn pools(directory: &Directory<'_>, notes: &Notes) -> Vec<HugePages> {
         .collect();
     pools.sort_by_key(|pool| pool.page_bytes);
     pools
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn node_and_machine_files_have_the_same_keys() {
-        let node =
-            b"\nNode 16 MemTotal:      1020176 kB\nNode 16 MemFree:   771808 kB\nNode 16 HugePages_Total:     2\n";
-        assert_eq!(parse(node).total, Some(1_020_176 << 10));
-        assert_eq!(parse(node).huge_total, Some(2));
-        let machine = b"MemTotal:  8 kB\nMemFree: 4 kB\nHugepagesize:    2048 kB\n";
-        assert_eq!(parse(machine).huge_size, Some(2 << 20));
-    }
-
-    #[test]
-    fn a_number_that_was_cut_is_not_a_size() {
-        for text in [
-            "Node 0 MemTotal:  163696",
-            "MemTotal:",
-            "MemTotal: -4 kB",
-            "MemTotal: 18446744073709551615 kB",
-        ] {
-            assert_eq!(parse(text.as_bytes()), MemInfo::default(), "{text}");
-        }
-    }
 }

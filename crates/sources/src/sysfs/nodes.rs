@@ -24,14 +24,12 @@ pub(super) const DIRECTORY: &str = "sys/devices/system/node";
 /// The highest node a kernel can have.
 const HIGHEST: NodeId = NodeId(MOST_NODES - 1);
 
-/// The nodes of a tree.
 #[derive(Debug)]
 pub(super) struct Nodes {
     /// Those that are online, and those that could be.
     pub(super) nodes: Vec<Node>,
     /// What the file `online` lists; the columns of the distance files.
     pub(super) online: NodeSet,
-    /// Those that have a directory.
     pub(super) listed: NodeSet,
     /// What the file `possible` lists.
     pub(super) possible: Known<NodeSet>,
@@ -182,7 +180,6 @@ fn cpus_of(directory: &Directory<'_>, notes: &Notes) -> CpuSet {
     mask.or(list).unwrap_or_default()
 }
 
-/// One node of everything.
 fn without_directories(tree: &Tree, online_cpus: &CpuSet, notes: &Notes) -> Nodes {
     let message = "the kernel has no nodes; read as one node 0 with all CPUs and all memory";
     notes.note(tree.display(DIRECTORY), message);

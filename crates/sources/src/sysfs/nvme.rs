@@ -31,7 +31,6 @@ const CONTROLLERS: &str = "sys/class/nvme";
 /// More subsystems or controllers than the kernel has instance numbers for in practice.
 const MOST: usize = 4096;
 
-/// What the readers of one tree share.
 struct Reader<'a> {
     tree: &'a Tree,
     notes: &'a Notes,

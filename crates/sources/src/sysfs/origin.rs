@@ -48,10 +48,9 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
     let kernel = word(tree, "proc/sys/kernel/osrelease", LONGEST)
         .or_else(|| release(&word(tree, "proc/version", LONGEST)?))
         .or_else(|| gathered("OSRelease"));
-    origin.kernel = kernel.map_or_else(
-        || Known::no(format!("{} does not have it", tree.display("proc/version"))),
-        Known::Yes,
-    );
+    origin.kernel = Known::from_option(kernel, || {
+        format!("{} does not have it", tree.display("proc/version"))
+    });
     origin.kernel_base = word(tree, "proc/version_signature", LONGEST)
         .and_then(|signature| ubuntu(&signature))
         .or_else(|| debian(&word(tree, "proc/version", usize::MAX)?))
@@ -67,18 +66,12 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
         })
         .or_else(|| gathered("Architecture"))
         .or_else(|| cpuinfo.architecture().map(str::to_owned));
-    origin.architecture = architecture.map_or_else(
-        || {
-            Known::no(format!(
-                "{} does not have it",
-                tree.display(super::cpuinfo::PATH)
-            ))
-        },
-        Known::Yes,
-    );
-    origin.product = product(tree, cpuinfo).map_or_else(
-        || Known::no("neither DMI nor a device tree names the machine"),
-        Known::Yes,
+    origin.architecture = Known::from_option(architecture, || {
+        format!("{} does not have it", tree.display(super::cpuinfo::PATH))
+    });
+    origin.product = Known::from_option(
+        product(tree, cpuinfo),
+        || "neither DMI nor a device tree names the machine",
     );
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -90,7 +83,6 @@ pub(super) fn read(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Origin {
     origin
 }
 
-/// Vendor and product.
 fn product(tree: &Tree, cpuinfo: &CpuInfo<'_>) -> Option<String> {
     let dmi = |name: &str| {
         word(tree, &format!("sys/class/dmi/id/{name}"), LONGEST)

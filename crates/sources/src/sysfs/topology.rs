@@ -225,7 +225,6 @@ fn capacities(directory: &Directory<'_>, cpus: &CpuSet, notes: &Notes) -> Vec<(C
     }
 }
 
-/// Reads one kind of group.
 struct Groups<'a> {
     directory: &'a Directory<'a>,
     notes: &'a Notes,

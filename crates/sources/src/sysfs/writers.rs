@@ -16,7 +16,6 @@ use nearfar_machine::{Known, Writer, WriterKind};
 use super::attribute;
 use crate::tree::Tree;
 
-/// How many processes' names are looked at.
 const MOST_PROCESSES: usize = 100_000;
 /// Configuration files are small; a larger one is something else.
 const LARGEST_CONFIG: usize = 1 << 20;
@@ -145,7 +144,6 @@ fn options(tree: &Tree, path: &str) -> Option<String> {
     (!set.is_empty()).then(|| format!(", {} says {}", tree.display(path), shorten(&set.join("; "))))
 }
 
-/// A configuration file's text.
 fn config(tree: &Tree, path: &str) -> Option<String> {
     tree.with_bytes(path, |bytes| {
         (bytes.len() <= LARGEST_CONFIG).then(|| String::from_utf8_lossy(bytes).into_owned())

@@ -111,7 +111,6 @@ impl<'t> Directory<'t> {
         Ok(target.rsplit('/').next().unwrap_or_default().to_owned())
     }
 
-    /// The error of a file in it.
     pub fn unreadable(&self, name: &str, reason: Reason) -> Unreadable {
         self.tree.unreadable(&self.below(name), reason)
     }

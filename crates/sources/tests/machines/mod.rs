@@ -1,4 +1,4 @@
-//! Lays a recorded machine (`*.tree`, see README.md beside it) out in a temporary directory.
+//! Lays a recorded machine (`*.tree`, see README.md in its directory) out in a temporary directory.
 
 #![allow(dead_code, reason = "each test binary uses its part of this")]
 

@@ -7,9 +7,11 @@
 //! mm_migrate_pages    current 100, 1 page    it moved memory to the task instead, in the task's own page fault
 //! ```
 
+use nearfar_machine::Known;
 use serde::{Deserialize, Serialize};
 
 use super::Event;
+use crate::TraceError;
 use crate::format::{Format, FormatError, Number};
 use crate::tracefs::Tracefs;
 
@@ -22,7 +24,6 @@ pub(super) struct Formats {
     pages: Format,
 }
 
-/// Reads the four events.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decoder {
     moved: (u16, Number),
@@ -32,7 +33,6 @@ pub(super) struct Decoder {
     pages: (u16, Number, Number, Number, i64),
 }
 
-/// What NUMA balancing did to a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Balanced {
     /// How often it moved the task to another node, by itself or in exchange for another: so many of the task's
@@ -50,24 +50,23 @@ impl Balanced {
 }
 
 impl Formats {
-    /// Reads the descriptions; why not, where this kernel lacks one or it cannot be used.
-    pub fn read(tracefs: &Tracefs) -> Result<(Self, Decoder), String> {
-        let read = |system, name| {
-            tracefs
-                .tracepoint(system, name)
-                .map_err(|error| error.to_string())
-        };
-        let formats = Self {
+    /// Reads the descriptions; unknown where this kernel lacks one or it cannot be used.
+    pub fn read(tracefs: &Tracefs) -> Known<(Self, Decoder)> {
+        Known::from_result(Self::descriptions(tracefs)).and_then(|formats| {
+            Known::from_result(Decoder::new(&formats)).map(|decoder| (formats, decoder))
+        })
+    }
+
+    fn descriptions(tracefs: &Tracefs) -> Result<Self, TraceError> {
+        let read = |system, name| tracefs.tracepoint(system, name);
+        Ok(Self {
             moved: read("sched", "sched_move_numa")?,
             swapped: read("sched", "sched_swap_numa")?,
             stuck: read("sched", "sched_stick_numa")?,
             pages: read("migrate", "mm_migrate_pages")?,
-        };
-        let decoder = Decoder::new(&formats).map_err(|error| error.to_string())?;
-        Ok((formats, decoder))
+        })
     }
 
-    /// All four.
     pub fn all(&self) -> [&Format; 4] {
         [&self.moved, &self.swapped, &self.stuck, &self.pages]
     }
@@ -159,7 +158,6 @@ impl Decoder {
     }
 }
 
-/// The idle task's number stands for nobody.
 fn some(tid: i32) -> Option<i32> {
     (tid > 0).then_some(tid)
 }

@@ -13,7 +13,7 @@ pub enum Class {
     SameCore,
     /// The last-level cache stays, the core's own are left behind.
     SameCache,
-    /// Another last-level cache of the same node; also where it is not known which CPUs share one.
+    /// Another last-level cache of the same node; also where it is unknown which CPUs share one.
     SameNode,
     /// Another node: caches left behind, and memory is as far as it is.
     CrossNode,
@@ -32,7 +32,6 @@ pub struct Sharing {
 struct Place {
     node: Option<NodeId>,
     core: Option<CpuId>,
-    /// The position of its last-level cache.
     cache: Option<usize>,
 }
 
@@ -73,7 +72,6 @@ impl Sharing {
         self.caches_known
     }
 
-    /// The node of a CPU.
     pub fn node_of(&self, cpu: CpuId) -> Option<NodeId> {
         self.cpus.get(&cpu)?.node
     }

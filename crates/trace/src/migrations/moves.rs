@@ -24,7 +24,6 @@ pub struct Moves {
     missing: HashSet<i32>,
     matrix: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
     gaps: u64,
-    /// Whether events tell what NUMA balancing does.
     balancing: Known<()>,
 }
 
@@ -63,7 +62,6 @@ pub struct ClassCounts {
 }
 
 impl ClassCounts {
-    /// All of them.
     pub fn total(&self) -> u64 {
         // Counts that were stored come from files, which may hold anything.
         let classes = [
@@ -95,10 +93,8 @@ impl ClassCounts {
     }
 }
 
-/// What a trace of migrations found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Migrations {
-    /// Of all followed tasks.
     pub migrations: ClassCounts,
     /// Whether it is known which CPUs share a last-level cache; if not, `same_cache` is within `same_node`.
     pub caches_known: bool,
@@ -110,34 +106,30 @@ pub struct Migrations {
     pub tasks: Vec<TaskMoves>,
     /// Moves that did not begin where the task was last known to be: something in between was not seen.
     pub gaps: u64,
-    /// What NUMA balancing did meanwhile.
     pub numa_balancing: NumaBalancing,
 }
 
 /// What NUMA balancing did while migrations were traced.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NumaBalancing {
-    /// To the followed tasks; not known where the kernel has no such tracepoints.
+    /// To the followed tasks; unknown where the kernel has no such tracepoints.
     pub tasks: Known<Balanced>,
-    /// On the whole machine, whoever used the memory.
+    /// On the whole machine, whichever task used the memory.
     pub machine: Known<MachineCounts>,
 }
 
 /// Moves from one node to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FromTo {
-    /// From; `null` where the CPU's node is not known.
+    /// From; `null` where the CPU's node is unknown.
     pub from: Option<NodeId>,
-    /// To.
     pub to: Option<NodeId>,
-    /// How many.
     pub migrations: u64,
 }
 
-/// Time on one node.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeTime {
-    /// The node; `null` where the CPU, or its node, is not known.
+    /// The node; `null` where the CPU, or its node, is unknown.
     pub node: Option<NodeId>,
     /// Running, waiting or asleep on one of its CPUs.
     pub seconds: f64,
@@ -146,11 +138,9 @@ pub struct NodeTime {
 /// One task's life as far as it was traced.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TaskMoves {
-    /// The task (thread).
     pub tid: i32,
     /// The kernel's name of it, the last one seen.
     pub name: String,
-    /// Whether it ended while it was traced.
     pub ended: bool,
     /// How often it was moved.
     pub migrations: ClassCounts,
@@ -194,7 +184,6 @@ impl Moves {
         self.living.entry(tid).or_insert(life);
     }
 
-    /// Whether any followed task is alive.
     pub fn any_alive(&self) -> bool {
         !self.living.is_empty()
     }
@@ -330,7 +319,7 @@ impl Moves {
             return;
         };
         self.gaps += u64::from(life.cpu.is_some_and(|cpu| cpu != from));
-        // Where it was not known where the task is, this event tells it in hindsight.
+        // If the task's CPU was unknown, this event gives it.
         life.cpu = life.cpu.or(Some(from));
         life.pass(time_ns, &self.sharing);
         (life.cpu, life.name) = (Some(to), name);
@@ -348,7 +337,7 @@ impl Moves {
         self.ended.push(life.told(tid, ended, traced));
     }
 
-    /// The trace is over: what was found, and beside it what NUMA balancing did on the whole machine.
+    /// The trace is over: what was found, and what NUMA balancing did on the whole machine.
     pub fn finish(mut self, time_ns: u64, machine: Known<MachineCounts>) -> Migrations {
         for (tid, life) in std::mem::take(&mut self.living) {
             self.close(tid, life, time_ns, false);

@@ -23,24 +23,19 @@ pub struct NvmeAnswer {
     pub submitters: Vec<Submitter>,
     /// Commands to controllers themselves (admin queue), of all controllers.
     pub admin_commands: u64,
-    /// Events whose bytes could not be understood.
     pub unreadable: u64,
 }
 
-/// One namespace's traffic.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Namespace {
     /// The disk's name, `nvme0n1`.
     pub namespace: String,
-    /// Its subsystem.
     pub subsystem: String,
     /// The I/O policy in force when the machine was read.
     pub policy: Known<IoPolicy>,
-    /// The ways to it.
     pub controllers: Vec<ControllerView>,
     /// Node by node of the submitting CPUs: every online node with CPUs, and `null` for CPUs on no known node.
     pub nodes: Vec<NodeTraffic>,
-    /// All of it.
     pub commands: Kinds,
     /// The share of all commands that took the path nearest to their CPU, 0 to 1.
     pub nearest_share: Known<f64>,
@@ -51,7 +46,6 @@ pub struct Namespace {
 pub struct ControllerView {
     /// The kernel's name.
     pub controller: String,
-    /// The path's name.
     pub path: String,
     /// Whether the kernel would use it, when the machine was read.
     pub standing: Standing,
@@ -64,13 +58,11 @@ pub struct ControllerView {
 /// What CPUs of one node submitted to one namespace.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct NodeTraffic {
-    /// The node; `null` for CPUs of which it is not known.
+    /// The node; `null` for CPUs of which it is unknown.
     pub node: Option<NodeId>,
-    /// The CPUs of it that submitted.
     pub cpus: CpuSet,
     /// The paths that are nearest from here.
     pub nearest: Known<Vec<String>>,
-    /// All of it.
     pub commands: Kinds,
     /// Path by path, those without a command too.
     pub through: Vec<Through>,
@@ -78,16 +70,12 @@ pub struct NodeTraffic {
     pub nearest_share: Known<f64>,
 }
 
-/// What went through one path.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Through {
-    /// The path's name.
     pub path: String,
-    /// Its controller.
     pub controller: String,
     /// From the submitting node to where the controller is.
     pub distance: Option<Distance>,
-    /// How many.
     pub commands: Kinds,
 }
 
@@ -96,13 +84,10 @@ pub struct Through {
 pub struct Unplaced {
     /// The disk as the kernel named it; empty where the command belonged to none.
     pub disk: String,
-    /// The controller.
     pub controller: String,
-    /// How many.
     pub commands: Kinds,
 }
 
-/// A process that submitted.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Submitter {
     /// The process; 0 where the kernel sent the command on in an interrupt.
@@ -111,33 +96,22 @@ pub struct Submitter {
     pub name: Option<String>,
     /// From these CPUs.
     pub cpus: CpuSet,
-    /// How many.
     pub commands: Kinds,
 }
 
 /// A question about a subsystem that is not there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NvmeTraceError {
-    /// The machine's subsystems are not known.
     #[error("NVMe subsystems are unknown: {because}")]
-    NotKnown {
-        /// Why not.
-        because: String,
-    },
-    /// No subsystem of that name.
+    NotKnown { because: String },
     #[error("there is no NVMe subsystem {name:?}; {}", alternatives(name, .known))]
-    NoSubsystem {
-        /// As asked for.
-        name: String,
-        /// Those there are.
-        known: Vec<String>,
-    },
+    NoSubsystem { name: String, known: Vec<String> },
 }
 
 /// What the commands say about the machine; with `subsystem`, about that one only.
 ///
 /// # Errors
-/// When the machine's subsystems are not known, or it has none of that name.
+/// When the machine's subsystems are unknown, or it has none of that name.
 pub fn answer(
     commands: &Commands,
     machine: &Machine,
@@ -229,7 +203,6 @@ pub fn subsystems<'a>(
     }
 }
 
-/// What one namespace got.
 struct Traffic<'a> {
     machine: &'a Machine,
     subsystem: &'a NvmeSubsystem,
@@ -353,7 +326,7 @@ impl Traffic<'_> {
 /// The paths nearest from a node. That one of them is nearest can only be said when it is known of all how far they are.
 fn nearest(node: Option<NodeId>, seen: Option<&NamespacePaths>) -> Known<Vec<String>> {
     if node.is_none() {
-        return Known::no("the node of these CPUs is not known");
+        return Known::no("the node of these CPUs is unknown");
     }
     let Some(seen) = seen else {
         return Known::no("no CPU of this node is online");

@@ -25,14 +25,12 @@ pub(super) enum Request {
         pid: i32,
         reply: Sender<Result<(), TraceError>>,
     },
-    /// Say what became of it.
     Collect {
         pid: i32,
         reply: Sender<Result<Watched, TraceError>>,
     },
 }
 
-/// Everything the thread owns.
 pub(super) struct Reader {
     session: Session,
     decoder: Decoder,
@@ -52,14 +50,12 @@ struct Followed {
     moves_by_kernel: Known<u64>,
 }
 
-/// Makes the thread look at its questions.
 pub(super) fn wake(fd: &OwnedFd) {
     // Only a count of 2^64 - 2 unread wake-ups could block this.
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 impl Reader {
-    /// Opens the session and begins to count.
     pub(super) fn open(
         formats: &Formats,
         machine: &Machine,
@@ -97,7 +93,7 @@ impl Reader {
         self.session.not_traced()
     }
 
-    /// Drains and answers until nobody can ask any more.
+    /// Drains and answers until no request can come any more.
     pub(super) fn run(mut self) -> Result<(), TraceError> {
         loop {
             self.session.wait(LOOK, &[self.wake.as_fd()])?;
@@ -129,7 +125,7 @@ impl Reader {
         let losses = self.settle()?;
         let since_ns = now_ns();
         let mut moves = Moves::new(self.sharing.clone(), true, self.balancing.clone());
-        // Looked up after the time from which on events count: nobody slips through between the two.
+        // Looked up after the time from which on events count: no task is missed between the two.
         for thread in tasks::of_process(pid)? {
             moves.adopt(thread.tid, &thread.name, thread.cpu, since_ns);
         }

@@ -116,11 +116,9 @@ struct Lane<'s, 'm> {
     device: PciAddress,
     locality: &'s EffectiveNode,
     rings: &'s [Ring],
-    /// Whether its interrupts' names have their queues.
     queues: bool,
 }
 
-/// An interrupt with a place.
 struct Placed<'m> {
     interrupt: &'m Interrupt,
     cpus: &'m CpuSet,
@@ -252,7 +250,7 @@ impl Lane<'_, '_> {
         {
             Some(Known::Yes(Some(node))) => node.to_string(),
             Some(Known::Yes(None)) => "-1".to_owned(),
-            _ => "not known".to_owned(),
+            _ => "unknown".to_owned(),
         }
     }
 }

@@ -23,7 +23,6 @@ const DEEPEST: u32 = 5;
 /// Nodes below `cpus` that are looked at.
 const MOST_NODES: usize = 8192;
 
-/// What a node says of a cache.
 #[derive(Debug, Default, Clone)]
 struct Node {
     threads: CpuSet,

@@ -33,7 +33,6 @@ const MOST_OBJECTS: usize = 65_536;
 /// `PNP0A08` and `PNP0A03`: PCI Express and PCI host bridges, as compressed EISA numbers.
 const HOST_BRIDGES: [u64; 2] = [0x080a_d041, 0x030a_d041];
 
-/// The absolute path of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(super) struct Path(Vec<Segment>);
 
@@ -66,7 +65,6 @@ impl fmt::Display for Path {
     }
 }
 
-/// A number that a table declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Number {
     /// It stands in the table.
@@ -75,7 +73,6 @@ pub(super) enum Number {
     Computed,
 }
 
-/// What is known of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Object {
     /// Whether its `_HID` or `_CID` names a PCI host bridge.
@@ -88,13 +85,11 @@ pub(super) struct Object {
     pub(super) proximity: Option<(Number, usize)>,
 }
 
-/// All objects of all tables.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
     objects: HashMap<Path, Object>,
 }
 
-/// A declaration that contains others.
 struct Block {
     end: usize,
     path: Path,
@@ -123,7 +118,6 @@ impl Namespace {
         }
     }
 
-    /// The object of that path.
     pub(super) fn get(&self, path: &Path) -> Option<&Object> {
         self.objects.get(path)
     }

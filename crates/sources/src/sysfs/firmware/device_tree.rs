@@ -28,7 +28,6 @@ const DEEPEST: usize = 16;
 /// Nodes of the device tree that are looked at in search of host bridges, CPUs and memory.
 const MOST_ENTRIES: usize = 16_384;
 
-/// A device tree.
 pub(super) struct DeviceTree<'t> {
     tree: &'t Tree,
     base: &'static str,
@@ -56,7 +55,6 @@ impl<'t> DeviceTree<'t> {
         Firmware { bridges, distances }
     }
 
-    /// All numbers of a property.
     fn cells(&self, path: &str) -> Result<Vec<u32>, Reason> {
         let read = self.tree.with_bytes(path, |bytes| {
             let cells = bytes.as_chunks::<4>().0;

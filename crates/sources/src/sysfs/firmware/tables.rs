@@ -40,7 +40,6 @@ pub(super) struct Domains {
 }
 
 impl Domains {
-    /// Reads an SRAT.
     pub(super) fn parse(table: &[u8]) -> Result<Self, ValueError> {
         let body = body(table, b"SRAT")?;
         let revision = table.get(8).copied().unwrap_or_default();

@@ -67,7 +67,6 @@ const LEAVE_QUEUES: [&str; 30] = [
     "r8169",
 ];
 
-/// How management is known on this system.
 pub(super) struct Habits<'a> {
     /// debugfs' word, where it can be read.
     debugged: HashMap<u32, bool>,

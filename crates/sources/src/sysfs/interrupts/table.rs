@@ -18,17 +18,14 @@ use crate::tree::Tree;
 const FILE: &str = "proc/interrupts";
 /// Longer than a line with 11 bytes for each of 65536 CPUs.
 const LONGEST_LINE: usize = 1 << 20;
-/// How much is read at a time.
 const BUFFER: usize = 256 << 10;
 /// How many lines are kept.
 const MOST_LINES: usize = 262_144;
 
-/// What a line says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     /// On all CPUs together.
     pub(super) count: u64,
-    /// What the handlers are called.
     pub(super) name: String,
 }
 

@@ -13,7 +13,6 @@ const SMALL_PAGE: u64 = 4096;
 /// Different policies kept; a process could make up one for each set of nodes.
 const MAX_POLICIES: usize = 1024;
 
-/// The memory of one process.
 #[derive(Debug, Default)]
 pub(super) struct Maps {
     nodes: BTreeMap<NodeId, u64>,
@@ -60,7 +59,6 @@ impl Maps {
     }
 }
 
-/// Reads all mappings.
 pub(super) fn read(content: impl BufRead) -> io::Result<Maps> {
     let mut maps = Maps::default();
     numa_maps::each(content, |mapping| maps.add(mapping))?;

@@ -25,7 +25,6 @@ const OPTIONS: [&str; 7] = [
 /// How many profiles are followed from one to the next.
 const MOST_PROFILES: usize = 32;
 
-/// The active profile, if it places anything.
 pub(super) fn read(tree: &Tree, running: Option<&[Process]>) -> Vec<Writer> {
     let Some(active) = word(tree, "etc/tuned/active_profile") else {
         return Vec::new();

@@ -11,7 +11,6 @@ use crate::value::ValueError;
 /// How many levels the kernel takes at most (`MAX_DISTANCE_REF_POINTS`).
 const MOST_LEVELS: usize = 4;
 
-/// How distances are to be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Near and far only.
@@ -66,7 +65,6 @@ impl ReferencePoints {
         })
     }
 
-    /// How distances are computed.
     pub(super) fn form(&self) -> Form {
         self.form
     }
