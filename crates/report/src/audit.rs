@@ -60,28 +60,26 @@ pub(crate) fn counts(audit: &Audit) -> String {
 
 /// `1 critical, 3 warnings, 2 notices`, or `none`.
 fn found(audit: &Audit) -> String {
-    let of = |severity: &Severity| {
-        audit
-            .findings
-            .iter()
-            .filter(|finding| finding.severity == *severity)
-            .count()
-    };
     let all = [
         Severity::Critical,
         Severity::Warning,
         Severity::Notice,
         Severity::Fact,
-    ]
-    .into_iter();
-    let parts: Vec<String> = all
-        .filter(|severity| of(severity) > 0)
-        .map(|severity| number(severity, of(&severity)))
-        .collect();
-    if parts.is_empty() {
-        "none".to_owned()
-    } else {
-        parts.join(", ")
+    ];
+    let parts = all.into_iter().filter_map(|severity| {
+        let findings = audit.findings.iter();
+        match findings
+            .filter(|finding| finding.severity == severity)
+            .count()
+        {
+            0 => None,
+            found => Some(number(severity, found)),
+        }
+    });
+    let parts: Vec<String> = parts.collect();
+    match parts.is_empty() {
+        true => "none".to_owned(),
+        false => parts.join(", "),
     }
 }
 

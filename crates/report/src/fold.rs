@@ -5,14 +5,14 @@
 //!    -> 24 queues of eth0 (interrupts 45-68) on node 1, device on node 0
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use nearfar_machine::{Interrupt, Irq, Machine, NodeId, NodeSet, PciAddress};
+use nearfar_machine::{Distance, Interrupt, Irq, Machine, NodeId, NodeSet, PciAddress};
 use nearfar_placement::audit::Finding;
 use nearfar_placement::change::{Change, DistanceChange};
 use nearfar_placement::locality::Localities;
 
-use crate::amount::{count, ranges};
+use crate::amount::{count, or, ranges};
 use crate::topo::marks::{names, served};
 
 /// One line, and the findings it stands for.
@@ -49,12 +49,8 @@ enum Key {
 
 impl<'a> Folder<'a> {
     pub(crate) fn of(machine: &'a Machine) -> Self {
-        let interrupts = machine
-            .interrupts
-            .get()
-            .into_iter()
-            .flatten()
-            .map(|interrupt| (interrupt.irq, interrupt));
+        let interrupts = machine.interrupts.get().into_iter().flatten();
+        let interrupts = interrupts.map(|interrupt| (interrupt.irq, interrupt));
         let (localities, names) = (Localities::new(machine), names(machine));
         Self {
             machine,
@@ -66,16 +62,13 @@ impl<'a> Folder<'a> {
 
     /// The findings of a rule by what they have in common, in the order in which each line's first one comes.
     pub(crate) fn fold(&self, findings: &[&'a Finding]) -> Vec<Fold<'a>> {
-        type Place = (Key, Option<(u32, u32)>);
+        let figure = |distance: Option<Distance>| distance.map_or(0, |distance| distance.0);
+        let mut places: BTreeMap<_, usize> = BTreeMap::new();
         let mut folds: Vec<(Key, Fold<'a>)> = Vec::new();
-        let mut places: BTreeMap<Place, usize> = BTreeMap::new();
         for (index, &finding) in findings.iter().enumerate() {
-            let cost = finding.cost.map(|cost| {
-                let figure = |distance: Option<nearfar_machine::Distance>| {
-                    distance.map_or(0, |distance| distance.0)
-                };
-                (figure(cost.now), figure(cost.after))
-            });
+            let cost = finding
+                .cost
+                .map(|cost| (figure(cost.now), figure(cost.after)));
             let place = *places
                 .entry((self.key(finding, index), cost))
                 .or_insert_with(|| {
@@ -120,72 +113,43 @@ impl<'a> Folder<'a> {
     }
 
     fn line(&self, key: &Key, findings: &[&Finding]) -> String {
-        let queues = || ranges(findings.iter().filter_map(|finding| number(finding)));
+        let numbers = ranges(findings.iter().filter_map(|finding| number(finding)));
+        let all = |noun: &str| count(findings.len(), noun);
         match key {
             // A finding says of itself better what it is about.
             _ if findings.len() == 1 => findings[0].subject.clone(),
-            Key::Interrupts { device, nodes } => self.interrupts_line(*device, nodes, findings),
+            Key::Interrupts { device, nodes } => {
+                let name = or(self.names.get(device), &device.to_string());
+                let what = match findings.iter().all(|finding| self.is_of_queue(finding)) {
+                    true => format!("{} of {name} (interrupts {numbers})", all("queue")),
+                    false => format!("{} of {name} ({numbers})", all("interrupt")),
+                };
+                what + &self.nodes(*device, nodes)
+            }
             Key::Transmit { interface } => {
-                format!(
-                    "{} of {interface} ({})",
-                    count(findings.len(), "transmit queue"),
-                    queues()
-                )
+                format!("{} of {interface} ({numbers})", all("transmit queue"))
             }
             Key::Receive { interface } => {
-                format!(
-                    "{} of {interface} ({})",
-                    count(findings.len(), "receive queue"),
-                    queues()
-                )
+                format!("{} of {interface} ({numbers})", all("receive queue"))
             }
             Key::Alone(_) => String::new(),
         }
     }
 
-    fn interrupts_line(
-        &self,
-        device: PciAddress,
-        nodes: &[NodeId],
-        findings: &[&Finding],
-    ) -> String {
-        let irqs: BTreeSet<u32> = findings
-            .iter()
-            .filter_map(|finding| number(finding))
-            .collect();
-        let queue = |irq: &u32| {
-            self.interrupts
-                .get(&Irq(*irq))
-                .is_some_and(|interrupt| interrupt.queue.is_some())
-        };
-        let name = self
-            .names
-            .get(&device)
-            .cloned()
-            .unwrap_or_else(|| device.to_string());
-        let what = match irqs.iter().all(queue) {
-            true => format!(
-                "{} of {name} (interrupts {})",
-                count(findings.len(), "queue"),
-                ranges(irqs)
-            ),
-            false => format!(
-                "{} of {name} ({})",
-                count(findings.len(), "interrupt"),
-                ranges(irqs)
-            ),
-        };
+    fn is_of_queue(&self, finding: &Finding) -> bool {
+        let interrupt = number(finding).and_then(|irq| self.interrupts.get(&Irq(irq)));
+        interrupt.is_some_and(|interrupt| interrupt.queue.is_some())
+    }
+
+    /// The nodes that serve a device's interrupts, and its own.
+    fn nodes(&self, device: PciAddress, nodes: &[NodeId]) -> String {
         let served = match nodes {
             [] => String::new(),
             [node] => format!(" on node {node}"),
             many => format!(" on nodes {}", many.iter().copied().collect::<NodeSet>()),
         };
-        let home = self
-            .localities
-            .of(device)
-            .node
-            .map_or_else(String::new, |node| format!(", device on node {node}"));
-        what + &served + &home
+        let own = self.localities.of(device).node;
+        served + &or(own.map(|node| format!(", device on node {node}")), "")
     }
 }
 

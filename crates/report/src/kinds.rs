@@ -41,10 +41,8 @@ fn memory(node: &Node, exactly: bool) -> String {
         Some(size) if exactly => bytes(size),
         Some(size) => {
             let step = (1u64 << size.ilog2()) / 8;
-            format!(
-                "about {}",
-                bytes(size.saturating_add(step / 2) / step.max(1) * step.max(1))
-            )
+            let rounded = size.saturating_add(step / 2) / step.max(1) * step.max(1);
+            format!("about {}", bytes(rounded))
         }
     }
 }

@@ -1,14 +1,15 @@
 //! Measured latencies, bandwidths and transfers: the survey of `nearfar bench latency`, and how its figures are written.
 
-mod panels;
+mod maps;
 mod survey;
 
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair, SkippedPair};
-use nearfar_machine::NodeId;
+use nearfar_machine::{Emulation, NodeId};
 
-use crate::amount::{bytes, count, nanoseconds};
+use crate::amount::{bytes, count, nanoseconds, or};
 use crate::document::Scale;
 
+pub(crate) use maps::latency as map;
 pub use survey::survey;
 
 /// Which pair was not measured, and why.
@@ -18,29 +19,18 @@ pub(crate) fn skipped_pair(skipped: &SkippedPair) -> String {
         node("CPUs", skipped.cpu_node),
         node("memory", skipped.memory_node),
     ];
-    format!(
-        "{}: {}",
-        which.into_iter().flatten().collect::<Vec<_>>().join(" to "),
-        skipped.because
-    )
+    let which: Vec<String> = which.into_iter().flatten().collect();
+    format!("{}: {}", which.join(" to "), skipped.because)
 }
 
 /// That the figures were measured now, or the label of the emulated machine.
-pub(crate) fn label(matrix: &LatencyMatrix) -> String {
-    match &matrix.emulation {
-        Some(emulation) => emulation.to_string(),
-        None => "measured in this run".to_owned(),
-    }
+pub(crate) fn label(emulation: Option<&Emulation>) -> String {
+    or(emulation, "measured in this run")
 }
 
 /// How the figures were made.
 pub(crate) fn method(matrix: &LatencyMatrix) -> String {
-    let samples = matrix
-        .pairs
-        .iter()
-        .map(|pair| pair.samples_ns.len())
-        .min()
-        .unwrap_or(0);
+    let samples = matrix.pairs.iter().map(|pair| pair.samples_ns.len());
     let figures = of_samples("median and quartiles", samples);
     format!(
         "dependent loads over one random cycle of {} lines in {} on each node ({}); {figures} a pair, {} loads each, pairs in \
@@ -53,12 +43,11 @@ pub(crate) fn method(matrix: &LatencyMatrix) -> String {
     )
 }
 
-/// What is printed of so many samples; one sample has neither quartiles nor a median worth the name.
-pub(crate) fn of_samples(what: &str, samples: usize) -> String {
-    if samples == 1 {
-        "one sample".to_owned()
-    } else {
-        format!("{what} of {}", count(samples, "sample"))
+/// What is printed of pairs of so many samples each; one sample has neither quartiles nor a median worth the name.
+fn of_samples(what: &str, samples: impl Iterator<Item = usize>) -> String {
+    match samples.min().unwrap_or(0) {
+        1 => "one sample".to_owned(),
+        samples => format!("{what} of {}", count(samples, "sample")),
     }
 }
 

@@ -20,7 +20,6 @@ pub mod compare;
 pub mod doctor;
 pub mod document;
 pub mod explain;
-mod floating;
 mod fold;
 pub mod history;
 pub mod kernels;
@@ -37,6 +36,7 @@ mod style;
 mod summary;
 pub mod topo;
 pub mod trace;
+mod unbound;
 mod wrapping;
 
 pub use amount::count;

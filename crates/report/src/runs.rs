@@ -6,11 +6,13 @@ mod page;
 
 use nearfar_machine::Machine;
 use nearfar_runs::export::Imported;
-use nearfar_runs::{Better, CellSummary, Detail, Metric, Removed, Run, RunState, Sample, counted};
+use nearfar_runs::{
+    Better, CellSummary, Detail, Factor, Metric, Removed, Run, RunState, Sample, counted,
+};
 use serde_json::Value;
 
-use crate::amount::{count, decimals, lead, moment};
-use crate::document::{Align, Document, Table, Text};
+use crate::amount::{count, decimals, lead, moment, or};
+use crate::document::{Align, Document, Table, Text, cells};
 use crate::style::Role;
 use crate::summary::Summary;
 
@@ -28,38 +30,36 @@ pub fn list(runs: &[Run], reason: &str) -> Document {
         out.heading("No runs", reason);
         return out;
     }
-    let mut table = Table::new(&[
-        ("run", Align::Right),
-        ("begun (UTC)", Align::Left),
-        ("experiment", Align::Left),
-        ("label", Align::Left),
-        ("samples", Align::Right),
-        ("state", Align::Left),
-        ("host", Align::Left),
-        ("kernel", Align::Left),
-        ("", Align::Left),
-    ])
-    .caption("Runs")
-    .indent(0);
+    let columns = [
+        ">run",
+        "begun (UTC)",
+        "experiment",
+        "label",
+        ">samples",
+        "state",
+        "host",
+        "kernel",
+        "",
+    ];
+    let mut table = Table::of(columns).caption("Runs").indent(0);
     runs.iter().for_each(|run| table.row(line(run)));
     out.table(table);
     out
 }
 
-fn line(run: &Run) -> Vec<Text> {
-    let emulated = run.emulation.as_ref().map_or("", |_| "emulated");
-    // The heading says it once: the column has to leave room for names of kernels.
+fn line(run: &Run) -> [Text; 9] {
+    // The heading says UTC once: the column has to leave room for names of kernels.
     let when = moment(run.started_at_s.max(0.0) as u64);
-    vec![
-        Text::new(Role::Subject, run.run.to_string()),
-        when.trim_end_matches(" UTC").into(),
-        Text::from(&run.experiment),
-        run.label.as_deref().unwrap_or("").into(),
-        samples_of(run).into(),
-        Text::new(role_of(run.state), run.state.to_string()),
-        Text::new(Role::Dim, &run.host),
-        Text::new(Role::Dim, &run.kernel),
-        Text::new(Role::Dim, emulated),
+    cells![
+        Role::Subject.text(run.run),
+        when.trim_end_matches(" UTC"),
+        &run.experiment,
+        run.label.as_deref().unwrap_or(""),
+        samples_of(run),
+        role_of(run.state).text(run.state),
+        Role::Dim.text(&run.host),
+        Role::Dim.text(&run.kernel),
+        Role::Dim.text(run.emulation.as_ref().map_or("", |_| "emulated")),
     ]
 }
 
@@ -134,26 +134,19 @@ pub fn header(shown: &Shown<'_>) -> Document {
         Some(machine) => Summary::of(machine).line(),
         None => UNREADABLE.to_owned(),
     };
-    let label = run.label.as_deref().unwrap_or("");
-    let emulation = run
-        .emulation
-        .as_ref()
-        .map_or_else(String::new, ToString::to_string);
-    let mut out = Document::new();
-    out.heading(format!("Run {}", run.run), &run.title);
+    let made = format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar);
+    let host = format!("{}, {} {}", run.host, run.kernel, detail.kernel_version);
+    let mut out = Document::titled(format!("Run {}", run.run), &run.title);
     let facts = [
-        ("label", Text::new(Role::Subject, label)),
-        ("state", Text::new(role_of(run.state), state)),
-        (
-            "made",
-            format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar).into(),
-        ),
-        (
-            "host",
-            format!("{}, {} {}", run.host, run.kernel, detail.kernel_version).into(),
-        ),
+        ("label", Role::Subject.text(or(run.label.as_ref(), ""))),
+        ("state", role_of(run.state).text(state)),
+        ("made", made.into()),
+        ("host", host.into()),
         ("machine", machine.into()),
-        ("emulated", Text::new(Role::Warning, emulation)),
+        (
+            "emulated",
+            Role::Warning.text(or(run.emulation.as_ref(), "")),
+        ),
         ("samples", attempts(run, detail).into()),
         ("parameters", parameters(&detail.parameters).into()),
     ];
@@ -237,50 +230,36 @@ fn table_of(shown: &Shown<'_>, metric: &Metric) -> Table {
     let figures = figures.map(|name| (name, Align::Right));
     let columns: Vec<_> = factors.chain(figures).collect();
     let mut table = Table::new(&columns).caption(format!("{}, by cell", metric_title(metric)));
-    let moments = shown
+    let figures = shown
         .cells
         .iter()
-        .filter_map(|cell| cell.metric(&metric.name)?.moments);
-    let largest = moments.map(|moments| moments.max.abs());
+        .filter_map(|cell| cell.metric(&metric.name));
+    let largest = figures.filter_map(|figures| Some(figures.moments?.max.abs()));
     let decimals = decimals(largest.fold(0.0, f64::max));
     for cell in shown.cells {
-        let factors = shown.detail.factors.iter().map(|factor| {
-            let level = cell.cell.level(&factor.name);
-            Text::new(
-                Role::Subject,
-                level.map_or_else(String::new, ToString::to_string),
-            )
-        });
-        let figures = figures_of(cell, metric, decimals);
-        table.row(factors.chain(figures));
+        let level = |factor: &Factor| Role::Subject.text(or(cell.cell.level(&factor.name), ""));
+        let factors = shown.detail.factors.iter().map(level);
+        table.row(factors.chain(figures_of(cell, metric, decimals)));
     }
     table
 }
 
 fn figures_of(cell: &CellSummary, metric: &Metric, decimals: usize) -> [Text; 9] {
-    let number = |value: Option<f64>| {
-        Text::from(value.map_or_else(String::new, |value| format!("{value:.decimals$}")))
-    };
-    let unless_zero = |role: Role, number: usize| match number {
-        0 => Text::default(),
-        number => Text::new(role, number.to_string()),
-    };
+    let number = |value: Option<f64>| or(value.map(|value| format!("{value:.decimals$}")), "");
+    let unless_zero =
+        |role: Role, number: usize| role.text(or(Some(number).filter(|it| *it > 0), ""));
     let figures = cell.metric(&metric.name);
     let moments = figures.and_then(|figures| figures.moments);
     let interval = figures.and_then(|figures| figures.confidence);
-    let interval =
-        interval.map(|range| format!("{:.decimals$} to {:.decimals$}", range.low, range.high));
-    [
+    let interval = interval.map(|it| format!("{:.decimals$} to {:.decimals$}", it.low, it.high));
+    cells![
         number(moments.map(|moments| moments.mean)),
         number(moments.map(|moments| moments.max)),
         number(moments.map(|moments| moments.min)),
         number(moments.and_then(|moments| moments.stdev)),
         number(figures.and_then(|figures| figures.median)),
-        interval.unwrap_or_default().into(),
-        figures
-            .map_or(0, |figures| figures.samples)
-            .to_string()
-            .into(),
+        or(interval, ""),
+        figures.map_or(0, |figures| figures.samples),
         unless_zero(Role::Warning, cell.with_warnings),
         unless_zero(Role::Critical, cell.failed),
     ]
@@ -301,30 +280,21 @@ fn warnings_of(shown: &Shown<'_>, out: &mut Document) {
     }
     out.heading("Warnings", "");
     for (role, how, counted) in all.iter().take(MAX_WARNINGS) {
-        let label = Text::new(*role, lead(counted, "sample", how));
-        out.labelled(label, &counted.what);
+        out.labelled(role.text(lead(counted, "sample", how)), &counted.what);
     }
-    if let Some(more) = all.len().checked_sub(MAX_WARNINGS).filter(|&more| more > 0) {
-        out.remark(format!(
-            "and {more} more; `nearfar runs export` has all of them"
-        ));
-    }
+    let hidden = all.len().saturating_sub(MAX_WARNINGS);
+    out.more(hidden, "; `nearfar runs export` has all of them");
 }
 
 /// What was removed.
 pub fn removed(removed: &Removed) -> Document {
     let mut out = Document::new();
     for run in &removed.runs {
-        let label = run.label.as_ref();
-        let label = label.map(|label| format!(" \"{label}\""));
-        let text = format!(
-            "removed run {}: {}{} of {}, {}",
-            run.run,
-            run.experiment,
-            label.unwrap_or_default(),
-            moment(run.started_at_s.max(0.0) as u64),
-            count(usize::try_from(run.samples).unwrap_or(usize::MAX), "sample")
-        );
+        let label = or(run.label.as_ref().map(|label| format!(" \"{label}\"")), "");
+        let samples = count(usize::try_from(run.samples).unwrap_or(usize::MAX), "sample");
+        let begun = moment(run.started_at_s.max(0.0) as u64);
+        let (number, experiment) = (run.run, &run.experiment);
+        let text = format!("removed run {number}: {experiment}{label} of {begun}, {samples}");
         out.indented(0, "", text);
     }
     out
@@ -333,16 +303,11 @@ pub fn removed(removed: &Removed) -> Document {
 /// What an import added.
 pub fn imported(imported: &Imported) -> Document {
     let mut out = Document::new();
-    let added = imported
-        .runs
-        .iter()
-        .map(|run| format!("imported as run {run}"));
-    let already = imported
-        .already
-        .iter()
-        .map(|run| format!("already here as run {run}"));
-    added
-        .chain(already)
-        .for_each(|line| out.indented(0, "", line));
+    for run in &imported.runs {
+        out.indented(0, "", format!("imported as run {run}"));
+    }
+    for run in &imported.already {
+        out.indented(0, "", format!("already here as run {run}"));
+    }
     out
 }

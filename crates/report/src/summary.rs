@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::{Cache, CacheKind, Cpu, CpuId, Machine, Node, NodeId};
 
-use crate::amount::{bytes, count, moment};
+use crate::amount::{bytes, count, moment, or};
 
 /// Counts over a machine.
 pub(crate) struct Summary {
@@ -28,18 +28,14 @@ impl Summary {
             *cores.entry(core).or_default() += 1;
         }
         // The first CPU tells packages apart where the kernel's number is the same everywhere.
-        let by_number = |cpu: &Cpu| {
-            cpu.package
+        let package = |cpu: &Cpu| match (cpu.package_leader, cpu.package) {
+            (Some(leader), _) => Some((Some(leader), 0)),
+            (None, number) => number
                 .filter(|&number| number >= 0)
-                .map(|number| (None, number))
-        };
-        let package = |cpu: &Cpu| {
-            cpu.package_leader
-                .map(|leader| (Some(leader), 0))
-                .or_else(|| by_number(cpu))
+                .map(|number| (None, number)),
         };
         let packages: BTreeSet<(Option<CpuId>, i64)> = online().filter_map(package).collect();
-        let sizes = || machine.online_nodes().filter_map(|node| node.total_bytes());
+        let sizes = machine.online_nodes().filter_map(Node::total_bytes);
         Self {
             nodes_online: machine.online_nodes().count(),
             cpus_online: machine.cpu_states.online.len(),
@@ -47,9 +43,7 @@ impl Summary {
             cores: (!cores.is_empty()).then_some(cores.len()),
             threads: cores.values().copied().max(),
             packages: (!packages.is_empty()).then_some(packages.len()),
-            memory_bytes: sizes()
-                .next()
-                .map(|_| sizes().fold(0u64, u64::saturating_add)),
+            memory_bytes: sizes.reduce(u64::saturating_add),
         }
     }
 
@@ -63,21 +57,17 @@ impl Summary {
             }
             _ => self.cpus(),
         });
-        parts.extend(
-            self.memory_bytes
-                .map(|size| format!("{} of memory", bytes(size))),
-        );
+        let memory = self.memory_bytes.map(bytes);
+        parts.extend(memory.map(|size| format!("{size} of memory")));
         parts.join(", ")
     }
 
     /// `96 CPUs`, with the offline ones.
     pub(crate) fn cpus(&self) -> String {
+        let online = count(self.cpus_online, "CPU");
         match self.cpus_offline {
-            0 => count(self.cpus_online, "CPU"),
-            offline => format!(
-                "{} ({offline} more offline)",
-                count(self.cpus_online, "CPU")
-            ),
+            0 => online,
+            offline => format!("{online} ({offline} more offline)"),
         }
     }
 }
@@ -85,24 +75,16 @@ impl Summary {
 /// What the machine is called: host, or product, or where its description comes from.
 pub(crate) fn name(machine: &Machine) -> String {
     let origin = &machine.origin;
-    origin
-        .host
-        .clone()
-        .or_else(|| origin.product.get().cloned())
-        .unwrap_or_else(|| origin.place.clone())
+    let name = origin.host.as_ref().or(origin.product.get());
+    name.unwrap_or(&origin.place).clone()
 }
 
 /// Where the description comes from and what system it is, in parts to be joined.
 pub(crate) fn circumstances(machine: &Machine) -> Vec<String> {
     let origin = &machine.origin;
     let mut parts = Vec::new();
-    parts.extend(
-        origin
-            .product
-            .get()
-            .filter(|_| origin.host.is_some())
-            .cloned(),
-    );
+    let product = origin.product.get().filter(|_| origin.host.is_some());
+    parts.extend(product.cloned());
     parts.extend(origin.kernel.get().map(|kernel| format!("Linux {kernel}")));
     parts.extend(origin.architecture.get().cloned());
     parts.push(match origin.kind {
@@ -158,52 +140,40 @@ impl Packages {
 
 /// How many nodes a cache serves; 1 where none of its CPUs is on a node. Fake nodes count as the real one they are of.
 pub(crate) fn nodes_behind(machine: &Machine, cache: &Cache) -> usize {
-    let nodes: BTreeSet<NodeId> = cache
-        .cpus
-        .iter()
-        .filter_map(|cpu| machine.node_of(cpu))
-        .collect();
-    nodes.len().max(1)
+    let nodes = cache.cpus.iter().filter_map(|cpu| machine.node_of(cpu));
+    nodes.collect::<BTreeSet<NodeId>>().len().max(1)
 }
 
 /// One line a level: `L3 unified  32 MiB x 4, each for 12 CPUs`.
 pub(crate) fn caches(machine: &Machine) -> Vec<(String, String)> {
     let mut kinds: BTreeMap<(u32, CacheKind, Option<u64>, usize, usize), usize> = BTreeMap::new();
     for cache in &machine.caches {
-        let size = cache.size_bytes.get().copied();
-        *kinds
-            .entry((
-                cache.level,
-                cache.kind,
-                size,
-                cache.cpus.len(),
-                nodes_behind(machine, cache),
-            ))
-            .or_default() += 1;
+        let (size, nodes) = (
+            cache.size_bytes.get().copied(),
+            nodes_behind(machine, cache),
+        );
+        let kind = (cache.level, cache.kind, size, cache.cpus.len(), nodes);
+        *kinds.entry(kind).or_default() += 1;
     }
-    let lines = kinds
-        .into_iter()
-        .map(|((level, kind, size, cpus, nodes), number)| {
-            let suffix = match kind {
-                CacheKind::Data => "d",
-                CacheKind::Instruction => "i",
-                CacheKind::Unified => "",
-            };
-            let size = size.map_or_else(|| "unknown size".to_owned(), bytes);
-            let shared = if cpus == 1 {
-                "one a CPU".to_owned()
-            } else {
-                format!("one for {cpus} CPUs")
-            };
-            let across = if nodes > 1 {
-                format!(" on {nodes} nodes")
-            } else {
-                String::new()
-            };
-            (
-                format!("L{level}{suffix}"),
-                format!("{size} x {number}, {shared}{across}"),
-            )
-        });
-    lines.collect()
+    let line = |((level, kind, size, cpus, nodes), number): (
+        (u32, _, Option<u64>, usize, usize),
+        usize,
+    )| {
+        let suffix = match kind {
+            CacheKind::Data => "d",
+            CacheKind::Instruction => "i",
+            CacheKind::Unified => "",
+        };
+        let size = or(size.map(bytes), "unknown size");
+        let shared = match (cpus, nodes) {
+            (1, _) => "one a CPU".to_owned(),
+            (_, 1) => format!("one for {cpus} CPUs"),
+            _ => format!("one for {cpus} CPUs on {nodes} nodes"),
+        };
+        (
+            format!("L{level}{suffix}"),
+            format!("{size} x {number}, {shared}"),
+        )
+    };
+    kinds.into_iter().map(line).collect()
 }

@@ -16,7 +16,7 @@ use crate::document::Document;
 use crate::style::Role::{Dim, Heading, Notice};
 use crate::summary::{self, Summary};
 
-pub(crate) use devices::{notable, place as device_place};
+pub(crate) use devices::{node_of, notable, place as device_place};
 pub use dot::dot;
 pub use svg::svg;
 pub(crate) use svg::{THEME as SVG_THEME, at, blocks, cards, legend, text, ticks};

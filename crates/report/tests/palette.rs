@@ -76,9 +76,9 @@ fn text_can_be_read_on_all_that_is_below_it_in_both_schemes() {
     check(
         TEXT,
         &[
-            ("ink", &["paper", "room", "group", "warn-bg"]),
-            ("dim", &["paper", "room", "group", "warn-bg", "hole"]),
-            ("warn", &["paper", "room", "warn-bg"]),
+            ("ink", &["paper", "box", "group", "warn-bg"]),
+            ("dim", &["paper", "box", "group", "warn-bg", "hole"]),
+            ("warn", &["paper", "box", "warn-bg"]),
             ("cpu-ink", &["cpu", "kept", "paper"]),
             ("cool-ink", &["h0", "h1", "h2", "h3", "h4", "h5", "h6"]),
             ("hot-ink", &["h7", "h8", "h9"]),
@@ -95,9 +95,9 @@ fn marks_can_be_seen_on_the_cells_they_are_on() {
     check(
         SHAPE,
         &[
-            ("warn", &["cpu", "kept", "group", "room"]),
+            ("warn", &["cpu", "kept", "group", "box"]),
             ("cpu-ink", &["cpu", "kept"]),
-            ("port", &["room"]),
+            ("port", &["box"]),
         ],
     );
 }

@@ -31,7 +31,7 @@ const LABEL: &str = "checkup";
 
 /// The most that latencies get of the time.
 const LATENCY_BUDGET: Duration = Duration::from_secs(5);
-/// The load on each CPU while floating tasks are probed: little enough for a server at work, enough to make its scheduler
+/// The load on each CPU while unbound tasks are probed: little enough for a server at work, enough to make its scheduler
 /// move things.
 const LOAD_PERCENT: f64 = 5.0;
 
@@ -61,7 +61,7 @@ pub struct Checkup {
     /// Write no page
     #[arg(long, conflicts_with = "html")]
     no_html: bool,
-    /// How long to measure, in seconds: latency first, for at most 5, then floating tasks under a load of 5 % on each CPU; 0
+    /// How long to measure, in seconds: latency first, for at most 5, then unbound tasks under a load of 5 % on each CPU; 0
     /// for not at all
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     probe: f64,

@@ -1,11 +1,14 @@
 //! The comparison for people.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value as Json;
 
 use super::significance::Verdict;
-use super::values::{Change, Value, range};
+use super::values::{Value, range};
 use super::{Comparison, Line, LineDiff, Side};
-use crate::document::{Align, Document, Table, Text};
+use crate::amount::{count, or};
+use crate::document::{Document, Table, Text, cells};
 use crate::style::Role;
 use crate::wrapping::cut;
 
@@ -14,8 +17,7 @@ const MAX_TITLE_COLUMNS: usize = 96;
 
 /// Both sides, their run times, and what differs in their answers.
 pub fn document(comparison: &Comparison) -> Document {
-    let mut out = Document::new();
-    out.heading(title(&comparison.command), "");
+    let mut out = Document::titled(title(&comparison.command), "");
     sides(comparison, &mut out);
     times(&comparison.elapsed, &mut out);
     match &comparison.lines {
@@ -27,8 +29,11 @@ pub fn document(comparison: &Comparison) -> Document {
         failures(name, side, &mut out);
     }
     for (name, label) in labels(comparison) {
-        let name = Text::new(Role::Notice, format!("{name}: "));
-        out.indented(0, name, Text::new(Role::Notice, label));
+        out.indented(
+            0,
+            Role::Notice.text(format!("{name}: ")),
+            Role::Notice.text(label),
+        );
     }
     out
 }
@@ -45,38 +50,27 @@ fn labels(comparison: &Comparison) -> Vec<(&'static str, String)> {
     let label = |side: &Side| side.emulation.as_ref().map(ToString::to_string);
     match (label(&comparison.a), label(&comparison.b)) {
         (Some(a), Some(b)) if a == b => vec![("emulated", a)],
-        (a, b) => a
-            .map(|label| ("A emulated", label))
-            .into_iter()
-            .chain(b.map(|label| ("B emulated", label)))
-            .collect(),
+        (a, b) => {
+            let a = a.map(|label| ("A emulated", label));
+            let b = b.map(|label| ("B emulated", label));
+            a.into_iter().chain(b).collect()
+        }
     }
 }
 
 fn sides(comparison: &Comparison, out: &mut Document) {
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("side", Align::Left),
-        ("runs", Align::Right),
-        ("exit", Align::Left),
-    ])
-    .caption("Sides");
+    let mut table = Table::of(["", "side", ">runs", "exit"]).caption("Sides");
     for (name, side) in [("A", &comparison.a), ("B", &comparison.b)] {
-        let mut codes: Vec<i32> = side.runs.iter().map(|run| run.exit_code).collect();
-        codes.sort_unstable();
-        codes.dedup();
-        let role = if codes == [0] {
-            Role::Plain
-        } else {
+        let codes: BTreeSet<i32> = side.runs.iter().map(|run| run.exit_code).collect();
+        let has_failed = codes.iter().any(|code| *code != 0);
+        let role = if has_failed {
             Role::Warning
+        } else {
+            Role::Plain
         };
         let codes: Vec<String> = codes.iter().map(ToString::to_string).collect();
-        table.row(vec![
-            Text::new(Role::Subject, name),
-            side.name().into(),
-            side.runs.len().to_string().into(),
-            Text::new(role, codes.join(", ")),
-        ]);
+        let (name, codes) = (Role::Subject.text(name), role.text(codes.join(", ")));
+        table.row(cells![name, side.name(), side.runs.len(), codes]);
     }
     out.table(table);
 }
@@ -85,20 +79,16 @@ fn times(elapsed: &Value, out: &mut Document) {
     let Some(change) = &elapsed.change else {
         return;
     };
-    let text = format!(
-        "A {:.2} s, B {:.2} s{} (medians, boot not counted)",
-        change.a_median,
-        change.b_median,
-        ratio_text(change)
+    let verdict = words(change.verdict);
+    let ratio = or(
+        change
+            .ratio
+            .map(|ratio| format!("; B/A {ratio:.2}, {verdict}")),
+        "",
     );
-    out.labelled(Text::new(Role::Dim, "time: "), text);
-}
-
-fn ratio_text(change: &Change) -> String {
-    change
-        .ratio
-        .map(|ratio| format!("; B/A {ratio:.2}, {}", words(change.verdict)))
-        .unwrap_or_default()
+    let (a, b) = (change.a_median, change.b_median);
+    let text = format!("A {a:.2} s, B {b:.2} s{ratio} (medians, boot not counted)");
+    out.labelled(Role::Dim.text("time: "), text);
 }
 
 /// A verdict in words.
@@ -122,41 +112,28 @@ fn values(comparison: &Comparison, out: &mut Document) {
         false => "values",
     };
     out.heading(title, remark);
-    let mut table = Table::new(&[
-        ("value", Align::Left),
-        ("A", Align::Right),
-        ("B", Align::Right),
-        ("B/A", Align::Right),
-        ("", Align::Left),
-    ])
-    .caption("Values");
-    comparison
-        .values
-        .iter()
-        .for_each(|value| table.row(value_row(value)));
+    let mut table = Table::of(["value", ">A", ">B", ">B/A", ""]).caption("Values");
+    for value in &comparison.values {
+        table.row(value_row(value));
+    }
     out.table(table);
 }
 
-fn value_row(value: &Value) -> Vec<Text> {
+fn value_row(value: &Value) -> [Text; 5] {
     let role = if value.differs() {
         Role::Middling
     } else {
         Role::Plain
     };
-    let differs = value
-        .change
-        .as_ref()
-        .filter(|change| change.verdict != Verdict::Equal);
+    let change = value.change.as_ref();
+    let differs = change.filter(|change| change.verdict != Verdict::Equal);
     let ratio = differs.and_then(|change| Some(format!("{:.3}", change.ratio?)));
-    vec![
-        Text::new(Role::Subject, &value.path),
-        Text::new(role, shown(&value.a)),
-        Text::new(role, shown(&value.b)),
-        ratio.unwrap_or_default().into(),
-        Text::new(
-            Role::Dim,
-            differs.map_or("", |change| words(change.verdict)),
-        ),
+    cells![
+        Role::Subject.text(&value.path),
+        role.text(shown(&value.a)),
+        role.text(shown(&value.b)),
+        or(ratio, ""),
+        Role::Dim.text(differs.map_or("", |change| words(change.verdict))),
     ]
 }
 
@@ -170,19 +147,16 @@ fn shown(runs: &[Json]) -> String {
     let numbers: Option<Vec<f64>> = runs.iter().map(Json::as_f64).collect();
     let mut distinct: Vec<String> = runs.iter().map(text).collect();
     distinct.dedup();
+    let numbers = numbers.unwrap_or_default();
     match (
         distinct.as_slice(),
-        numbers.as_deref().and_then(nearfar_statistics::Summary::of),
+        nearfar_statistics::Summary::of(&numbers),
     ) {
         ([one], _) => one.clone(),
         (_, Some(summary)) => {
-            let (least, most) = range(&numbers.unwrap_or_default());
-            format!(
-                "{} ({} to {})",
-                number(summary.median),
-                number(least),
-                number(most)
-            )
+            let (least, most) = range(&numbers);
+            let [median, least, most] = [summary.median, least, most].map(number);
+            format!("{median} ({least} to {most})")
         }
         _ => distinct.join(", "),
     }
@@ -213,48 +187,41 @@ fn lines_of(diff: &LineDiff, comparison: &Comparison, out: &mut Document) {
             Line::A(text) => ("A  ", Role::Far, text),
             Line::B(text) => ("B  ", Role::Local, text),
         };
-        out.labelled(Text::new(role, mark), Text::new(role, text));
+        out.labelled(role.text(mark), role.text(text));
     }
     for (name, count) in [("A", diff.a_unstable), ("B", diff.b_unstable)] {
         if count > 0 {
             let text =
                 format!("{count} of {name}'s lines above are not the same in each of its runs");
-            out.labelled(Text::new(Role::Warning, "varies: "), text);
+            out.labelled(Role::Warning.text("varies: "), text);
         }
     }
 }
 
 /// How many runs it takes, where there are too few.
 fn runs_needed(comparison: &Comparison, out: &mut Document) {
-    let verdicts = comparison
-        .values
-        .iter()
-        .chain([&comparison.elapsed])
-        .filter_map(|value| value.change);
-    if !verdicts
-        .into_iter()
-        .any(|change| change.verdict == Verdict::TooFewRuns)
-    {
-        return;
+    let values = comparison.values.iter().chain([&comparison.elapsed]);
+    let mut changes = values.filter_map(|value| value.change);
+    if changes.any(|change| change.verdict == Verdict::TooFewRuns) {
+        let (numbers, runs) = (
+            count(comparison.compared_numbers, "number"),
+            comparison.runs_needed,
+        );
+        let text =
+            format!("{numbers} compared: a significant difference takes --runs {runs} or more");
+        out.labelled(Role::Dim.text("runs: "), Role::Dim.text(text));
     }
-    let numbers = crate::amount::count(comparison.compared_numbers, "number");
-    let text = format!(
-        "{numbers} compared: a significant difference takes --runs {} or more",
-        comparison.runs_needed
-    );
-    out.labelled(Text::new(Role::Dim, "runs: "), Text::new(Role::Dim, text));
 }
 
-/// What a failed run said.
+/// The last line of the errors of a failed run.
 fn failures(name: &str, side: &Side, out: &mut Document) {
-    let Some(failed) = side.runs.iter().find(|run| run.exit_code != 0) else {
-        return;
-    };
-    let last = failed
-        .stderr
-        .lines()
-        .last()
-        .unwrap_or("it printed no error");
-    let label = format!("{name} ended with {}: ", failed.exit_code);
-    out.labelled(Text::new(Role::Warning, label), last);
+    if let Some(failed) = side.runs.iter().find(|run| run.exit_code != 0) {
+        let last = failed
+            .stderr
+            .lines()
+            .last()
+            .unwrap_or("it printed no error");
+        let label = format!("{name} ended with {}: ", failed.exit_code);
+        out.labelled(Role::Warning.text(label), last);
+    }
 }

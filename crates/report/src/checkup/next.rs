@@ -1,7 +1,7 @@
 //! What to do after a checkup: commands that can be pasted as they are.
 
 use super::Checkup;
-use crate::floating;
+use crate::unbound;
 
 /// A command and what it is for.
 pub(crate) struct Step {
@@ -28,7 +28,7 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
             "the changes that fix them; nothing is changed before nearfar apply",
         ));
     }
-    if checkup.floating.get().is_some_and(floating::hurts) {
+    if checkup.floating.get().is_some_and(unbound::is_slower) {
         let does = "how to keep a task on its node, and release it while that is full";
         steps.push(Step {
             command: "nearfar prefer --help".to_owned(),

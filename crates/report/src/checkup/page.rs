@@ -1,13 +1,12 @@
 //! One page that stands alone: no network, no script, legible on light, dark and paper.
 
 mod findings;
-mod floating;
 mod map;
 mod matrices;
 mod method;
+mod unbound;
 
 use nearfar_machine::Machine;
-use nearfar_placement::audit::Severity;
 
 use super::{Checkup, next};
 use crate::amount::{bytes, count, moment, nanoseconds};
@@ -40,7 +39,7 @@ pub fn page(checkup: &Checkup) -> Document {
         out.command(&step.command);
     }
     matrices::section(checkup, &mut out);
-    floating::section(checkup, &mut out);
+    unbound::section(checkup, &mut out);
     findings::not_checked(&checkup.audit, machine, &mut out);
     warnings(machine, &mut out);
     method::section(checkup, &mut out);
@@ -71,10 +70,14 @@ fn tiles(checkup: &Checkup) -> Vec<Tile> {
     ];
     let measured = measured(checkup);
     tiles.extend(measured.map(|(figure, remark)| Tile::new(figure, "ns a load", remark)));
-    let groups = severities(checkup).into_iter();
-    let badges: Vec<_> = groups
-        .map(|(severity, number)| (severity.to_string(), audit::number(severity, number)))
-        .collect();
+    let groups = audit::groups(&checkup.audit);
+    let by_severity = groups.chunk_by(|a, b| a.severity == b.severity);
+    let badges = by_severity.map(|groups| {
+        let findings = groups.iter().map(|group| group.findings.len()).sum();
+        let severity = groups[0].severity;
+        (severity.to_string(), audit::number(severity, findings))
+    });
+    let badges: Vec<(String, String)> = badges.collect();
     let verdict = match badges.is_empty() {
         true => Tile::new("0", "findings", audit::rules(&checkup.audit)),
         false => Tile::new("", "", audit::rules(&checkup.audit)),
@@ -83,34 +86,16 @@ fn tiles(checkup: &Checkup) -> Vec<Tile> {
     tiles
 }
 
-/// Findings by severity, gravest first.
-fn severities(checkup: &Checkup) -> Vec<(Severity, usize)> {
-    let mut numbers: Vec<(Severity, usize)> = Vec::new();
-    for group in audit::groups(&checkup.audit) {
-        let findings = group.findings.len();
-        match numbers
-            .last_mut()
-            .filter(|(last, _)| *last == group.severity)
-        {
-            Some((_, number)) => *number += findings,
-            None => numbers.push((group.severity, findings)),
-        }
-    }
-    numbers
-}
-
 /// The local latency, and the farthest.
 fn measured(checkup: &Checkup) -> Option<(String, String)> {
     let pairs = &checkup.probe.get()?.pairs;
-    let by_median = |a: &f64, b: &f64| a.total_cmp(b);
-    let medians = |local: bool| {
-        let of_kind = pairs
-            .iter()
-            .filter(move |pair| (pair.cpu_node == pair.memory_node) == local);
-        of_kind.map(|pair| pair.median_ns)
+    let medians = |is_local: bool| {
+        let pairs = pairs.iter();
+        let pairs = pairs.filter(move |pair| (pair.cpu_node == pair.memory_node) == is_local);
+        pairs.map(|pair| pair.median_ns)
     };
-    let local = medians(true).min_by(by_median)?;
-    let remark = match medians(false).max_by(by_median) {
+    let local = medians(true).min_by(f64::total_cmp)?;
+    let remark = match medians(false).max_by(f64::total_cmp) {
         Some(far) => format!("local; {} farthest", nanoseconds(far)),
         None => "local".to_owned(),
     };
@@ -143,5 +128,6 @@ fn made_at(checkup: &Checkup) -> Option<String> {
 
 /// What the figures of a measurement are, as text.
 fn latency_label(checkup: &Checkup) -> Option<String> {
-    checkup.probe.get().map(latency::label)
+    let matrix = checkup.probe.get()?;
+    Some(latency::label(matrix.emulation.as_ref()))
 }

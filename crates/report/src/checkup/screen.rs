@@ -2,18 +2,19 @@
 
 use nearfar_bench::latency::LatencyMatrix;
 use nearfar_machine::{Machine, NodeId};
+use nearfar_placement::audit::State;
 
 use super::Checkup;
 use super::next::steps;
-use crate::amount::{count, nanoseconds};
+use crate::amount::{count, nanoseconds, or};
 use crate::audit;
-use crate::document::{Align, Document, Scale, Table, Text};
-use crate::floating;
+use crate::document::{Align, Document, Scale, Table, cells};
 use crate::kinds::kinds;
 use crate::latency;
-use crate::style::Role;
+use crate::style::Role::{Dim, Heading, Subject};
 use crate::topo;
-use crate::wrapping::{clean, cut};
+use crate::unbound;
+use crate::wrapping::cut;
 
 /// Most nodes that have a line or a column of their own.
 const MAX_NODES: usize = 8;
@@ -28,8 +29,11 @@ const MAX_WARNINGS: usize = 2;
 pub fn screen(checkup: &Checkup, columns: usize) -> Document {
     let mut out = topo::head(&checkup.machine);
     nodes(&checkup.machine, &mut out);
-    distances(checkup, &mut out);
-    floating(checkup, &mut out);
+    match checkup.is_one_node() {
+        true => one_node(checkup, &mut out),
+        false => distances(checkup, &mut out),
+    }
+    unbound_tasks(checkup, &mut out);
     findings(checkup, columns, &mut out);
     not_checked(checkup, columns, &mut out);
     warnings(checkup, columns, &mut out);
@@ -45,175 +49,135 @@ fn is_tall(checkup: &Checkup) -> bool {
 /// A line a node, or a line a kind of node where there are many.
 fn nodes(machine: &Machine, out: &mut Document) {
     let kinds = kinds(machine.nodes.iter(), machine.nodes.len() <= MAX_NODES);
-    let shown = kinds.len().min(MAX_NODES);
-    let columns = [
-        ("node", Align::Left),
-        ("state", Align::Left),
-        ("CPUs", Align::Right),
-        ("", Align::Left),
-        ("memory", Align::Right),
-    ];
-    let mut table = Table::new(&columns);
-    for (kind, ids) in kinds.iter().take(shown) {
-        let cpus = ids
-            .first()
-            .filter(|_| ids.len() == 1)
-            .and_then(|id| machine.node(id));
+    let mut table = Table::of(["node", "state", ">CPUs", "", ">memory"]);
+    for (kind, ids) in kinds.iter().take(MAX_NODES) {
+        let only = ids.first().filter(|_| ids.len() == 1);
+        let cpus = only.and_then(|id| machine.node(id)).map(|node| &node.cpus);
         let cpus = match kind.cpus {
-            0 => Text::new(Role::Dim, "none"),
-            _ => Text::new(
-                Role::Subject,
-                cpus.map_or_else(|| "each".to_owned(), |node| node.cpus.to_string()),
-            ),
+            0 => Dim.text("none"),
+            _ => Subject.text(or(cpus, "each")),
         };
-        let state = if kind.online {
-            Text::new(Role::Local, "online")
-        } else {
-            Text::new(Role::Far, "offline")
-        };
-        let (ids, count) = (
-            Text::new(Role::Heading, ids.to_string()),
-            Text::from(kind.cpus.to_string()),
-        );
-        table.row(vec![ids, state, count, cpus, Text::from(&kind.memory)]);
+        let state = topo::nodes::state(kind.online);
+        table.row(cells![
+            Heading.text(ids),
+            state,
+            kind.cpus,
+            cpus,
+            &kind.memory
+        ]);
     }
     out.gap();
     out.table(table);
-    if kinds.len() > shown {
-        let more = format!(
-            "and {} more kinds of nodes; nearfar topo has them",
-            kinds.len() - shown
-        );
-        out.remark(more);
-    }
+    let hidden = kinds.len().saturating_sub(MAX_NODES);
+    out.more(hidden, " kinds of nodes; nearfar topo has them");
 }
 
 /// Distances and latencies: one matrix with both for few nodes, the extremes for many.
 fn distances(checkup: &Checkup, out: &mut Document) {
     let machine = &checkup.machine;
     let probe = checkup.probe.get();
-    if checkup.is_one_node() {
-        return one_node(checkup, out);
-    }
-    let remark = match (probe, checkup.probe.unknown_reason()) {
-        (Some(matrix), _) => format!("then ns a load, {}", latency::label(matrix)),
-        (None, reason) => format!("not measured: {}", reason.unwrap_or("no reason given")),
+    let remark = match probe {
+        Some(matrix) => {
+            let label = latency::label(matrix.emulation.as_ref());
+            format!("then ns a load, {label}")
+        }
+        None => not_measured(checkup),
     };
     out.heading("Distances", remark);
     match machine.online_nodes().count() <= MAX_NODES {
-        true => matrix(machine, probe, out),
+        true => out.table(matrix(machine, probe)),
         false => extremes(machine, probe, out),
     }
 }
 
-fn one_node(checkup: &Checkup, out: &mut Document) {
-    out.heading("One node", "");
-    let text = "Every CPU has the same distance to all of the memory: nothing can be far here. `nearfar lab` boots \
-                machines with far memory as guests.";
-    out.paragraph(text);
-    let measured = match (&checkup.probe.get(), checkup.probe.unknown_reason()) {
-        (Some(matrix), _) => match matrix.pairs.first() {
-            Some(pair) => {
-                format!(
-                    "local memory answers in {} ns ({})",
-                    latency::with_quartiles(pair),
-                    latency::label(matrix)
-                )
-            }
-            None => "nothing could be measured".to_owned(),
-        },
-        (None, because) => format!("not measured: {}", because.unwrap_or("no reason given")),
-    };
-    out.paragraph(measured);
+fn not_measured(checkup: &Checkup) -> String {
+    let reason = checkup.probe.unknown_reason();
+    format!("not measured: {}", reason.unwrap_or("no reason given"))
 }
 
-fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>, out: &mut Document) {
-    let ids: Vec<NodeId> = machine.online_nodes().map(|node| node.id).collect();
-    let headings: Vec<String> = ids.iter().map(ToString::to_string).collect();
-    let mut columns = vec![("node", Align::Right)];
-    columns.extend(
-        headings
-            .iter()
-            .map(|heading| (heading.as_str(), Align::Right)),
+fn one_node(checkup: &Checkup, out: &mut Document) {
+    out.heading("One node", "");
+    out.paragraph(
+        "Every CPU has the same distance to all of the memory: nothing can be far here. `nearfar lab` boots \
+         machines with far memory as guests.",
     );
+    let pair = |matrix: &LatencyMatrix| matrix.pairs.first().map(latency::with_quartiles);
+    out.paragraph(
+        match checkup.probe.get().map(|matrix| (pair(matrix), matrix)) {
+            Some((Some(pair), matrix)) => {
+                let label = latency::label(matrix.emulation.as_ref());
+                format!("local memory answers in {pair} ns ({label})")
+            }
+            Some((None, _)) => "nothing could be measured".to_owned(),
+            None => not_measured(checkup),
+        },
+    );
+}
+
+fn matrix(machine: &Machine, probe: Option<&LatencyMatrix>) -> Table {
+    let ids: Vec<NodeId> = machine.online_nodes().map(|node| node.id).collect();
+    let mut columns = vec![("node".to_owned(), Align::Right)];
+    columns.extend(ids.iter().map(|id| (id.to_string(), Align::Right)));
     let mut table = Table::new(&columns);
     let with_spread = ids.len() <= 4;
+    let cell = |from: NodeId, to: NodeId| {
+        let distance = machine.distance(from, to);
+        let measured = probe.and_then(|matrix| matrix.pair(from, to));
+        let figure = measured.map(|pair| match with_spread {
+            true => format!("  {} ns", latency::with_quartiles(pair)),
+            false => format!(" {}ns", nanoseconds(pair.median_ns)),
+        });
+        let role = distance.map_or(Dim, |it| Scale::DISTANCES.role(it.0.into()));
+        role.text(or(distance, "-") + &figure.unwrap_or_default())
+    };
     for &from in &ids {
-        let mut row = vec![Text::new(Role::Heading, from.to_string())];
-        row.extend(ids.iter().map(|&to| {
-            let distance = machine.distance(from, to);
-            let measured = probe.and_then(|matrix| matrix.pair(from, to));
-            let figure = measured.map(|pair| match with_spread {
-                true => format!("  {} ns", latency::with_quartiles(pair)),
-                false => format!(" {}ns", nanoseconds(pair.median_ns)),
-            });
-            let role = distance.map_or(Role::Dim, |distance| {
-                Scale::DISTANCES.role(distance.0.into())
-            });
-            let distance = distance.map_or_else(|| "-".to_owned(), |distance| distance.to_string());
-            Text::new(role, format!("{distance}{}", figure.unwrap_or_default()))
-        }));
-        table.row(row);
+        let cells = ids.iter().map(|&to| cell(from, to));
+        table.row([Heading.text(from)].into_iter().chain(cells));
     }
-    out.table(table);
+    table
 }
 
 /// The nearest and the farthest pair of different nodes, by distance and by measurement.
 fn extremes(machine: &Machine, probe: Option<&LatencyMatrix>, out: &mut Document) {
-    let table = machine.distances.get();
-    let apart = table
-        .into_iter()
-        .flat_map(|table| table.entries())
-        .filter(|(from, to, _)| from != to);
-    let known: Vec<_> = apart
-        .filter_map(|(from, to, distance)| Some((distance?.0.into(), from, to)))
-        .collect();
-    extreme_line("distance", &known, "", out);
+    let distances = machine.distances.get().into_iter();
+    let distances = distances.flat_map(|table| table.entries());
+    let known = distances.filter_map(|(from, to, distance)| Some((distance?.0.into(), from, to)));
+    extreme_line("distance", known, "", out);
     if let Some(matrix) = probe {
-        let apart = matrix
-            .pairs
-            .iter()
-            .filter(|pair| pair.cpu_node != pair.memory_node);
-        let known: Vec<_> = apart
-            .map(|pair| (pair.median_ns, pair.cpu_node, pair.memory_node))
-            .collect();
-        extreme_line("latency", &known, " ns", out);
+        let pairs = matrix.pairs.iter();
+        let known = pairs.map(|pair| (pair.median_ns, pair.cpu_node, pair.memory_node));
+        extreme_line("latency", known, " ns", out);
     }
     out.remark("the whole matrix: nearfar topo");
 }
 
-fn extreme_line(label: &str, pairs: &[(f64, NodeId, NodeId)], unit: &str, out: &mut Document) {
-    let by_figure = |a: &&(f64, NodeId, NodeId), b: &&(f64, NodeId, NodeId)| a.0.total_cmp(&b.0);
-    let Some((nearest, farthest)) = pairs
-        .iter()
-        .min_by(by_figure)
-        .zip(pairs.iter().max_by(by_figure))
-    else {
-        return;
-    };
+fn extreme_line(
+    label: &str,
+    pairs: impl Iterator<Item = (f64, NodeId, NodeId)>,
+    unit: &str,
+    out: &mut Document,
+) {
+    let mut pairs: Vec<_> = pairs.filter(|(_, from, to)| from != to).collect();
+    pairs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let pair = |(figure, from, to): &(f64, NodeId, NodeId)| {
         format!("{figure:.0}{unit} from node {from} to node {to}")
     };
-    let text = format!(
-        "nearest other node {}, farthest {}",
-        pair(nearest),
-        pair(farthest)
-    );
-    out.labelled(Text::new(Role::Dim, format!("{label:<9} ")), text);
+    if let (Some(nearest), Some(farthest)) = (pairs.first(), pairs.last()) {
+        let (nearest, farthest) = (pair(nearest), pair(farthest));
+        let text = format!("nearest other node {nearest}, farthest {farthest}");
+        out.labelled(Dim.text(format!("{label:<9} ")), text);
+    }
 }
 
-/// Whether the scheduler hurts floating tasks.
-fn floating(checkup: &Checkup, out: &mut Document) {
-    let title = "Floating tasks";
+/// Whether the scheduler slows unbound tasks.
+fn unbound_tasks(checkup: &Checkup, out: &mut Document) {
+    let title = "Unbound tasks";
     match (checkup.floating.get(), checkup.not_floated()) {
         (Some(found), _) => {
-            out.heading(title, floating::remark(found));
-            for verdict in floating::verdicts(found) {
-                let first = format!("{:<12}", verdict.what);
-                out.labelled(
-                    Text::new(Role::Dim, first),
-                    Text::new(verdict.role, verdict.text),
-                );
+            out.heading(title, unbound::remark(found));
+            for verdict in unbound::verdicts(found) {
+                let label = Dim.text(format!("{:<14}", verdict.what));
+                out.labelled(label, verdict.role.text(verdict.text));
             }
         }
         (None, Some(reason)) => {
@@ -227,42 +191,28 @@ fn floating(checkup: &Checkup, out: &mut Document) {
 fn findings(checkup: &Checkup, columns: usize, out: &mut Document) {
     out.heading("Findings", audit::counts(&checkup.audit));
     let groups = audit::groups(&checkup.audit);
-    let mut table = Table::new(&[
-        ("", Align::Left),
-        ("", Align::Right),
-        ("", Align::Left),
-        ("", Align::Left),
-    ]);
-    let widest = groups
-        .iter()
-        .take(MAX_RULES)
-        .map(|group| group.rule.len())
-        .max()
-        .unwrap_or(0);
+    let shown = &groups[..groups.len().min(MAX_RULES)];
+    let widest = shown.iter().map(|group| group.rule.len()).max();
     // Few findings have room to say more.
     let lines = if groups.len() <= 4 && !is_tall(checkup) {
         2
     } else {
         1
     };
-    let room = columns.saturating_sub(widest + 22) * lines;
-    for group in groups.iter().take(MAX_RULES) {
+    let room = columns.saturating_sub(widest.unwrap_or(0) + 22) * lines;
+    let mut table = Table::of(["", ">", "", ""]);
+    for group in shown {
         let first = group.findings.first();
-        let text = first.map_or_else(String::new, |finding| {
-            format!("{}: {}", finding.subject, finding.message)
-        });
-        table.row(vec![
-            Text::new(audit::role(group.severity), group.severity.to_string()),
-            Text::from(group.findings.len().to_string()),
-            Text::new(Role::Heading, group.rule),
-            Text::from(cut(&clean(&text), room.max(20))),
+        let text = first.map(|finding| format!("{}: {}", finding.subject, finding.message));
+        table.row(cells![
+            audit::role(group.severity).text(group.severity),
+            group.findings.len(),
+            Heading.text(group.rule),
+            cut(&text.unwrap_or_default(), room.max(20)),
         ]);
     }
     out.table(table);
-    if groups.len() > MAX_RULES {
-        let more = format!("and {} more rules with findings", groups.len() - MAX_RULES);
-        out.remark(more);
-    }
+    out.more(groups.len() - shown.len(), " rules with findings");
 }
 
 fn not_checked(checkup: &Checkup, columns: usize, out: &mut Document) {
@@ -270,39 +220,26 @@ fn not_checked(checkup: &Checkup, columns: usize, out: &mut Document) {
     if reasons.is_empty() {
         return;
     }
-    let (not_at_all, in_part) = (
-        checkup
-            .audit
-            .number(nearfar_placement::audit::State::NotChecked),
-        checkup.audit.number_in_part(),
+    let not_at_all = count(checkup.audit.number(State::NotChecked), "rule");
+    out.heading(
+        "Not checked",
+        match checkup.audit.number_in_part() {
+            0 => not_at_all,
+            in_part => format!("{not_at_all}, {in_part} in part"),
+        },
     );
-    let in_part = if in_part == 0 {
-        String::new()
-    } else {
-        format!(", {in_part} in part")
-    };
-    out.heading("Not checked", count(not_at_all, "rule") + &in_part);
-    for (because, rules) in reasons.iter().take(MAX_REASONS) {
-        let others = rules.len() - 1;
-        let rule = rules.first().copied().unwrap_or("");
-        let rules = if others == 0 {
-            rule.to_owned()
-        } else {
-            format!("{rule} and {others} more")
+    for (reason, rules) in reasons.iter().take(MAX_REASONS) {
+        let rules = match rules.as_slice() {
+            [rule] => (*rule).to_owned(),
+            rules => format!("{} and {} more", rules[0], rules.len() - 1),
         };
-        let line = cut(
-            &clean(&format!("{rules}: {because}")),
+        out.remark(cut(
+            &format!("{rules}: {reason}"),
             columns.saturating_sub(2),
-        );
-        out.remark(line);
+        ));
     }
-    if reasons.len() > MAX_REASONS {
-        let more = format!(
-            "and {} more reasons; nearfar audit has them",
-            reasons.len() - MAX_REASONS
-        );
-        out.remark(more);
-    }
+    let hidden = reasons.len().saturating_sub(MAX_REASONS);
+    out.more(hidden, " reasons; nearfar audit has them");
 }
 
 fn warnings(checkup: &Checkup, columns: usize, out: &mut Document) {
@@ -312,50 +249,38 @@ fn warnings(checkup: &Checkup, columns: usize, out: &mut Document) {
         .iter()
         .map(ToString::to_string)
         .collect();
-    let of_probe = checkup
-        .probe
+    let of_probe = checkup.probe.get().into_iter();
+    let of_probe = of_probe
+        .flat_map(|matrix| &matrix.warnings)
+        .map(ToString::to_string);
+    let unbound = checkup
+        .floating
         .get()
-        .map_or(&[][..], |matrix| &matrix.warnings);
-    let of_probe = of_probe.iter().map(ToString::to_string);
-    let of_probe: Vec<String> = of_probe
-        .chain(
-            checkup
-                .floating
-                .get()
-                .into_iter()
-                .flat_map(floating::warnings),
-        )
-        .collect();
+        .into_iter()
+        .flat_map(unbound::warnings);
+    let of_probe: Vec<String> = of_probe.chain(unbound).collect();
     if of_input.is_empty() && of_probe.is_empty() {
         return;
     }
     out.heading("Warnings", "");
     let room = columns.saturating_sub(4);
-    let (most, room) = if is_tall(checkup) {
-        (1, room)
-    } else {
-        (MAX_WARNINGS, (room * 2).saturating_sub(12))
+    let (most, room) = match is_tall(checkup) {
+        true => (1, room),
+        false => (MAX_WARNINGS, (room * 2).saturating_sub(12)),
     };
     for all in [of_probe, of_input] {
         for text in all.iter().take(most) {
-            let line = cut(&clean(text), room);
-            out.warning(line);
+            out.warning(cut(text, room));
         }
-        if all.len() > most {
-            let more = format!("and {} more; the page has them", all.len() - most);
-            out.indented(4, "", Text::new(Role::Dim, more));
-        }
+        out.more(all.len().saturating_sub(most), "; the page has them");
     }
 }
 
 fn next(checkup: &Checkup, out: &mut Document) {
     out.heading("Next", "");
-    let mut table = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    let mut table = Table::of(["", ""]);
     for step in steps(checkup) {
-        table.row(vec![
-            Text::new(Role::Subject, clean(&step.command)),
-            Text::new(Role::Dim, step.does),
-        ]);
+        table.row(cells![Subject.text(step.command), Dim.text(step.does)]);
     }
     out.table(table);
 }

@@ -1,6 +1,9 @@
 //! A matrix of figures whose colours say how bad they are.
 
-use super::Scale;
+use std::ops::Range;
+
+use super::{Align, Scale, Table, Text};
+use crate::style::Role;
 
 /// A matrix with its colours.
 #[derive(Clone, Debug)]
@@ -65,6 +68,30 @@ impl HeatMap {
             scale_of: "",
             legend: scale.legend(figure),
         }
+    }
+
+    /// Some of its columns as a table.
+    pub(super) fn table(&self, columns: Range<usize>) -> Table {
+        let heads = self.row_heads.iter().chain(&self.columns[columns.clone()]);
+        let heads: Vec<_> = heads.map(|head| (head, Align::Right)).collect();
+        let mut table = Table::new(&heads);
+        for (names, cells) in self.rows.iter().zip(&self.cells) {
+            let names = names.iter().map(|name| Role::Heading.text(name));
+            let cells = cells[columns.clone()].iter();
+            table.row(names.chain(cells.map(|cell| self.text(cell.as_ref()))));
+        }
+        table
+    }
+
+    fn text(&self, cell: Option<&HeatCell>) -> Text {
+        let Some(cell) = cell else {
+            return Role::Dim.text("-");
+        };
+        let role = match cell.heat.is_finite() {
+            true => self.scale.role(cell.heat),
+            false => Role::Plain,
+        };
+        role.text(format!("{}{}", cell.value, cell.spread))
     }
 
     /// Names of rows that are plain words or numbers.

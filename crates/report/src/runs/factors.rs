@@ -37,17 +37,16 @@ impl Layout {
             }
             levels
         };
-        let (varied, fixed): (Vec<_>, Vec<_>) = factors
+        let factors = factors
             .iter()
-            .map(|factor| (factor.name.clone(), levels(factor)))
-            .partition(|(_, levels)| levels.len() > 1);
+            .map(|factor| (factor.name.clone(), levels(factor)));
+        let (varied, fixed): (Vec<_>, Vec<_>) = factors.partition(|(_, levels)| levels.len() > 1);
         let fixed = fixed
             .iter()
             .filter_map(|(name, levels)| Some(format!("{name} {}", levels.first()?)));
-        let fixed = fixed.collect::<Vec<_>>().join(", ");
-        let remark = match fixed.as_str() {
-            "" => String::new(),
-            fixed => format!("In all cells: {fixed}."),
+        let remark = match fixed.collect::<Vec<_>>().as_slice() {
+            [] => String::new(),
+            fixed => format!("In all cells: {}.", fixed.join(", ")),
         };
         let heads: Vec<String> = varied.iter().map(|(name, _)| name.clone()).collect();
         // One factor alone is a column of rows: levels can be many.

@@ -9,26 +9,23 @@ use super::Shown;
 use super::page::{primary, value};
 use crate::document::{Axis, Chart, Document, Dot, Line, Plot};
 
+/// What the vertical axis is.
+const SHARE: &str = "share of the median of the cell (%)";
+
 /// Samples in the order they were taken, as a share of the median of their cell, and the median of each round.
 pub(super) fn section(shown: &Shown<'_>, out: &mut Document) {
     let Some(metric) = primary(shown) else { return };
-    let medians: BTreeMap<_, f64> = shown
-        .cells
-        .iter()
-        .filter_map(|cell| Some((&cell.cell, cell.metric(&metric.name)?.median?)))
-        .filter(|(_, median)| *median != 0.0)
-        .collect();
+    let medians = shown.cells.iter();
+    let medians = medians.filter_map(|cell| Some((&cell.cell, cell.metric(&metric.name)?.median?)));
+    let medians: BTreeMap<_, f64> = medians.filter(|(_, median)| *median != 0.0).collect();
     let share = |sample: &Sample| Some(value(sample, metric)? / medians.get(&sample.cell)? * 100.0);
-    let end = shown
-        .samples
-        .iter()
-        .map(|sample| sample.started_at_s - shown.run.started_at_s);
-    let (unit, seconds) = match end.fold(0.0, f64::max) {
+    let since_start = |sample: &Sample| sample.started_at_s - shown.run.started_at_s;
+    let (unit, seconds) = match shown.samples.iter().map(since_start).fold(0.0, f64::max) {
         longest if longest < 180.0 => ("s", 1.0),
         longest if longest < 3.0 * 3600.0 => ("min", 60.0),
         _ => ("h", 3600.0),
     };
-    let at = |sample: &Sample| (sample.started_at_s - shown.run.started_at_s) / seconds;
+    let at = |sample: &Sample| since_start(sample) / seconds;
     let dot = |sample: &Sample| {
         Some(Dot {
             x: at(sample),
@@ -59,6 +56,7 @@ pub(super) fn section(shown: &Shown<'_>, out: &mut Document) {
         median(&shares).unwrap_or(100.0)
     });
     out.heading("Over time", "");
+    let time = format!("time since the start of the run ({unit})");
     let mut about = "Each sample as a share of the median of its cell.".to_owned();
     if points.len() >= 3 {
         about += &format!(
@@ -70,14 +68,8 @@ pub(super) fn section(shown: &Shown<'_>, out: &mut Document) {
         title: format!("{} in the order of samples", metric.name),
         about,
         plot: Plot::Lines {
-            x: Axis::over(
-                format!("time since the start of the run ({unit})"),
-                dots.iter().map(|dot| dot.x),
-            ),
-            y: Axis::over(
-                "share of the median of the cell (%)",
-                dots.iter().map(|dot| dot.y),
-            ),
+            x: Axis::over(time, dots.iter().map(|dot| dot.x)),
+            y: Axis::over(SHARE, dots.iter().map(|dot| dot.y)),
             lines: vec![Line {
                 name: "median of a round".to_owned(),
                 points,

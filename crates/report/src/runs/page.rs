@@ -10,11 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_runs::{Better, Metric, Sample};
+use nearfar_runs::{Better, Metric, MetricSummary, Sample};
 
 use super::factors::Layout;
 use super::{Shown, metric_title, warnings_of};
-use crate::amount::{count, decimals, moment};
+use crate::amount::{count, decimals, moment, or};
 use crate::document::{
     Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Plot, Scale, Text, Tile,
 };
@@ -58,43 +58,34 @@ pub(super) fn primary<'a>(shown: &Shown<'a>) -> Option<&'a Metric> {
 fn tiles(shown: &Shown<'_>) -> Vec<Tile> {
     let run = shown.run;
     let good = run.samples.saturating_sub(run.failed);
-    let mut tiles = vec![Tile::new(
-        good.to_string(),
-        "samples",
-        format!("in {}", count(shown.cells.len(), "cell")),
-    )];
+    let cells = format!("in {}", count(shown.cells.len(), "cell"));
+    let mut tiles = vec![Tile::new(good.to_string(), "samples", cells)];
     tiles.extend(primary(shown).and_then(|metric| {
-        let medians = || {
-            shown
-                .cells
-                .iter()
-                .filter_map(|cell| cell.metric(&metric.name)?.median)
-        };
+        let medians = || figures(shown, metric).filter_map(|figures| figures.median);
         let (least, most) = (medians().reduce(f64::min)?, medians().reduce(f64::max)?);
         let decimals = decimals(most.abs());
         let range = format!("{least:.decimals$} to {most:.decimals$}");
-        Some(Tile::new(
-            range,
-            metric.unit.clone(),
-            format!("{}: medians of cells", metric.name),
-        ))
+        let what = format!("{}: medians of cells", metric.name);
+        Some(Tile::new(range, metric.unit.clone(), what))
     }));
-    let (warned, failed) = (run.with_warnings, run.failed);
+    let failed = format!("{} failed", run.failed);
     tiles.push(Tile::new(
-        warned.to_string(),
+        run.with_warnings.to_string(),
         "with warnings",
-        format!("{failed} failed"),
+        failed,
     ));
     let when = moment(run.started_at_s.max(0.0) as u64);
     let took = run
         .finished_at_s
         .map(|end| duration(end - run.started_at_s));
-    tiles.push(Tile::new(
-        took.unwrap_or_default(),
-        run.state.to_string(),
-        when,
-    ));
+    tiles.push(Tile::new(or(took, ""), run.state.to_string(), when));
     tiles
+}
+
+/// The figures of a metric, cell by cell.
+fn figures<'a>(shown: &Shown<'a>, metric: &Metric) -> impl Iterator<Item = &'a MetricSummary> {
+    let cells = shown.cells.iter();
+    cells.filter_map(|cell| cell.metric(&metric.name))
 }
 
 /// Seconds in the largest unit of which there are two at least.
@@ -108,11 +99,8 @@ fn duration(seconds: f64) -> String {
 
 /// A heat map of each metric, and every sample of the primary one.
 fn metrics(shown: &Shown<'_>, layout: &Layout, out: &mut Document) {
-    let (first, others): (Vec<&Metric>, Vec<&Metric>) = shown
-        .detail
-        .metrics
-        .iter()
-        .partition(|metric| metric.primary);
+    let metrics = shown.detail.metrics.iter();
+    let (first, others): (Vec<_>, Vec<_>) = metrics.partition(|metric| metric.primary);
     for metric in first {
         out.heading(metric_title(metric), direction(metric));
         out.heat_map(heat_map(shown, layout, metric));
@@ -146,42 +134,31 @@ fn heat(metric: &Metric, has_ratios: bool, figure: f64) -> f64 {
 }
 
 fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
-    let figures = || {
-        shown
-            .cells
-            .iter()
-            .filter_map(|cell| cell.metric(&metric.name))
-    };
-    let medians = || figures().filter_map(|figures| figures.median);
+    let medians = || figures(shown, metric).filter_map(|figures| figures.median);
     let decimals = decimals(medians().map(f64::abs).fold(0.0, f64::max));
     let has_ratios = medians().all(|median| median > 0.0);
     let heat = |figure: f64| heat(metric, has_ratios, figure);
-    let scale = Scale::over(medians().map(heat));
-    let cells = layout.rows().iter().map(|row| {
-        let cell = |index: &Option<usize>| {
-            let figures = shown.cells[(*index)?].metric(&metric.name)?;
-            let median = figures.median?;
-            let sure = figures.confidence.map(|it| {
-                (
-                    format!("{:.decimals$}", it.low),
-                    format!("{:.decimals$}", it.high),
-                )
-            });
-            let interval = match &sure {
-                Some((low, high)) => format!("95 % interval {low} to {high}"),
-                None => "too few samples for an interval".to_owned(),
-            };
-            let samples = count(figures.samples, "sample");
-            Some(HeatCell {
-                heat: heat(median),
-                value: format!("{median:.decimals$}"),
-                spread: String::new(),
-                interval: sure,
-                about: format!("median of {samples}, {interval}"),
-            })
+    let text = |figure: f64| format!("{figure:.decimals$}");
+    let cell = |index: &Option<usize>| {
+        let figures = shown.cells[(*index)?].metric(&metric.name)?;
+        let median = figures.median?;
+        let interval = figures.confidence.map(|it| (text(it.low), text(it.high)));
+        let sure = match &interval {
+            Some((low, high)) => format!("95 % interval {low} to {high}"),
+            None => "too few samples for an interval".to_owned(),
         };
-        row.cells.iter().map(cell).collect()
-    });
+        Some(HeatCell {
+            interval,
+            about: format!("median of {}, {sure}", count(figures.samples, "sample")),
+            ..HeatCell::of(heat(median), text(median))
+        })
+    };
+    let legend = |figure: f64| {
+        format!("{} {}", text(heat(figure)), metric.unit)
+            .trim_end()
+            .to_owned()
+    };
+    let rows = layout.rows().iter();
     HeatMap {
         title: format!("{}, medians", metric_title(metric)),
         remark: format!(
@@ -190,17 +167,12 @@ fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
         ),
         row_heads: layout.row_heads().to_vec(),
         column_head: layout.column_head().to_owned(),
-        rows: layout.rows().iter().map(|row| row.names.clone()).collect(),
+        rows: rows.clone().map(|row| row.names.clone()).collect(),
         columns: layout.columns().to_vec(),
-        cells: cells.collect(),
-        legend: scale.legend(|figure| {
-            let figure = heat(figure);
-            format!("{figure:.decimals$} {}", metric.unit)
-                .trim_end()
-                .to_owned()
-        }),
-        scale,
-        scale_of: "",
+        cells: rows
+            .map(|row| row.cells.iter().map(cell).collect())
+            .collect(),
+        ..HeatMap::of(Scale::over(medians().map(heat)), legend)
     }
 }
 
@@ -212,30 +184,24 @@ pub(super) fn value(sample: &Sample, metric: &Metric) -> Option<f64> {
 fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
     let mut by_cell: BTreeMap<_, Vec<Dot>> = BTreeMap::new();
     for sample in shown.samples {
-        by_cell
-            .entry(&sample.cell)
-            .or_default()
-            .extend(value(sample, metric).map(|x| Dot {
-                x,
-                y: 0.0,
-                has_warning: !sample.warnings.is_empty(),
-            }));
+        let dots = by_cell.entry(&sample.cell).or_default();
+        dots.extend(value(sample, metric).map(|x| Dot {
+            x,
+            y: 0.0,
+            has_warning: !sample.warnings.is_empty(),
+        }));
     }
-    let largest = by_cell
-        .values()
-        .flatten()
-        .map(|dot| dot.x.abs())
-        .fold(0.0, f64::max);
-    let decimals = decimals(largest);
+    let figures = by_cell.values().flatten().map(|dot| dot.x.abs());
+    let decimals = decimals(figures.fold(0.0, f64::max));
     let rows = shown.cells.iter().map(|cell| {
         let figures = cell.metric(&metric.name);
         let median = figures.and_then(|figures| figures.median);
-        let interval = figures
-            .and_then(|figures| figures.confidence)
-            .map(|it| (it.low, it.high));
-        let median_text = median.map_or("no sample".to_owned(), |it| {
-            format!("median {it:.decimals$}")
-        });
+        let interval = figures.and_then(|figures| figures.confidence);
+        let interval = interval.map(|it| (it.low, it.high));
+        let text = or(
+            median.map(|it| format!("median {it:.decimals$}")),
+            "no sample",
+        );
         let sure = interval.map(|(low, high)| format!(" ({low:.decimals$} to {high:.decimals$})"));
         let samples = count(figures.map_or(0, |figures| figures.samples), "sample");
         DotsRow {
@@ -243,7 +209,7 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
             dots: by_cell.remove(&cell.cell).unwrap_or_default(),
             median,
             interval,
-            about: format!("{median_text}{}, {samples}", sure.unwrap_or_default()),
+            about: format!("{text}{}, {samples}", or(sure, "")),
         }
     });
     let rows: Vec<DotsRow> = rows.collect();
@@ -267,9 +233,8 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
 fn all_figures(shown: &Shown<'_>, out: &mut Document) {
     out.heading("All figures", "confidence: 95 % interval of the median");
     for metric in &shown.detail.metrics {
-        let mut folded = Document::new();
-        folded.table(super::table_of(shown, metric));
-        out.details(metric_title(metric), false, folded);
+        let figures = super::table_of(shown, metric);
+        out.details(metric_title(metric), false, figures.into());
     }
 }
 
@@ -283,34 +248,27 @@ fn parameters(shown: &Shown<'_>, out: &mut Document) {
         serde_json::Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    out.facts(
-        members
-            .iter()
-            .map(|(name, it)| (Text::new(Role::Code, name), value(it))),
-    );
+    let members = members.iter();
+    out.facts(members.map(|(name, it)| (Role::Code.text(name), value(it))));
 }
 
 fn machine(shown: &Shown<'_>, out: &mut Document) {
     let (run, detail) = (shown.run, shown.detail);
     out.heading("Machine", "");
     let kernel = format!("{} {}", run.kernel, detail.kernel_version);
+    let command_line = Role::Code.text(&detail.kernel_command_line);
     let mut facts: Vec<(&str, Text)> = vec![
-        ("host", run.host.as_str().into()),
+        ("host", (&run.host).into()),
         ("kernel", kernel.trim().into()),
-        (
-            "kernel command line",
-            Text::new(Role::Code, &detail.kernel_command_line),
-        ),
+        ("kernel command line", command_line),
     ];
     match shown.machine {
         Some(machine) => {
+            let description = summary::circumstances(machine).join(", ");
             facts.push(("machine", Summary::of(machine).line().into()));
-            facts.push((
-                "description",
-                summary::circumstances(machine).join(", ").into(),
-            ));
+            facts.push(("description", description.into()));
         }
-        None => facts.push(("machine", Text::new(Role::Warning, super::UNREADABLE))),
+        None => facts.push(("machine", Role::Warning.text(super::UNREADABLE))),
     }
     facts.extend(super::targets(detail));
     out.facts(facts);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_machine::{Distance, DistanceOrigin, Distances, Machine, NodeSet};
+use nearfar_machine::{Distance, DistanceOrigin, Distances, Machine, NodeId, NodeSet};
 
 use crate::amount::or;
 use crate::document::{Document, HeatCell, HeatMap, Scale};
@@ -35,6 +35,15 @@ pub(crate) fn tables(machine: &Machine) -> impl Iterator<Item = (&'static str, &
 
 fn is_same(table: &Distances, other: &Distances) -> bool {
     other.nodes() == table.nodes() && other.entries().eq(table.entries())
+}
+
+/// The distance between two nodes, or both where the directions differ: `21`, `21/31`.
+pub(crate) fn both_ways(machine: &Machine, from: NodeId, to: NodeId) -> Option<String> {
+    match (machine.distance(from, to), machine.distance(to, from)) {
+        (None, None) => None,
+        (there, back) if there == back => Some(or(there, "?")),
+        (there, back) => Some(format!("{}/{}", or(there, "?"), or(back, "?"))),
+    }
 }
 
 /// Where a table comes from and what is odd about it.

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use nearfar_machine::{Distance, Machine, Node};
+use nearfar_machine::{Machine, Node};
 
-use super::notable;
-use crate::amount::bytes;
+use super::distances::both_ways;
+use super::{node_of, notable};
+use crate::amount::{bytes, or};
 use crate::summary::{self, Packages};
 use crate::wrapping::clean;
 
@@ -31,39 +32,18 @@ pub fn dot(machine: &Machine) -> String {
             quoted(&label(machine, &packages, node))
         );
     }
-    for device in machine
-        .pci
-        .get()
-        .into_iter()
-        .flatten()
-        .filter(|device| notable(device))
-    {
-        let what = device
-            .driver
-            .as_deref()
-            .or(device.class_name.as_deref())
-            .unwrap_or("");
+    let devices = machine.pci.get().into_iter().flatten();
+    for device in devices.filter(|device| notable(device)) {
+        let what = device.driver.as_ref().or(device.class_name.as_ref());
         let names = machine.names_on(device.address).join(" ");
-        let lines = [device.address.to_string(), names, what.to_owned()];
-        let name = lines
-            .iter()
-            .filter(|line| !line.is_empty())
-            .cloned()
-            .collect::<Vec<_>>()
-            .join("\n");
-        let id = quoted(&device.address.to_string());
+        let mut lines = vec![device.address.to_string(), names, or(what, "")];
+        lines.retain(|line| !line.is_empty());
+        let (id, name) = (quoted(&lines[0]), quoted(&lines.join("\n")));
         let _ = writeln!(
             out,
-            "  {id} [shape=component, style=filled, fillcolor=\"#fff4dd\", fontsize=9, label={}];",
-            quoted(&name)
+            "  {id} [shape=component, style=filled, fillcolor=\"#fff4dd\", fontsize=9, label={name}];"
         );
-        if let Some(node) = device
-            .node
-            .get()
-            .copied()
-            .flatten()
-            .filter(|&node| machine.node(node).is_some())
-        {
+        if let Some(node) = node_of(device).filter(|&node| machine.node(node).is_some()) {
             let _ = writeln!(out, "  n{node} -- {id} [style=bold];");
         }
     }
@@ -94,24 +74,13 @@ fn edges(machine: &Machine, out: &mut String) {
     let ids: Vec<_> = machine.nodes.iter().map(|node| node.id).collect();
     for (index, &from) in ids.iter().enumerate() {
         for &to in &ids[index + 1..] {
-            let there = machine.distance(from, to);
-            let back = machine.distance(to, from);
-            let text = |distance: Option<Distance>| {
-                distance.map_or_else(|| "?".to_owned(), |d| d.to_string())
+            let Some(label) = both_ways(machine, from, to) else {
+                continue;
             };
-            let label = match (there, back) {
-                (None, None) => continue,
-                (there, back) if there == back => text(there),
-                (there, back) => format!("{} / {}", text(there), text(back)),
-            };
-            let length = there
-                .or(back)
-                .map_or(2.0, |distance| f64::from(distance.0.min(255)) / 10.0);
-            let _ = writeln!(
-                out,
-                "  n{from} -- n{to} [label={}, len={length:.1}];",
-                quoted(&label)
-            );
+            let distance = machine.distance(from, to).or(machine.distance(to, from));
+            let length = distance.map_or(2.0, |it| f64::from(it.0.min(255)) / 10.0);
+            let label = quoted(&label);
+            let _ = writeln!(out, "  n{from} -- n{to} [label={label}, len={length:.1}];");
         }
     }
 }

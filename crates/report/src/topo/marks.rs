@@ -25,7 +25,7 @@ pub(crate) struct Marks {
     pub(crate) near: CpuSet,
     /// Interrupts by the node that serves them, far ones first.
     lots: BTreeMap<NodeId, Vec<Lot>>,
-    /// The gravest finding about a device, and how many there are.
+    /// The most severe finding about a device, and how many there are.
     findings: BTreeMap<PciAddress, (Severity, usize)>,
     /// What the kernel calls a device.
     names: BTreeMap<PciAddress, String>,
@@ -47,14 +47,10 @@ pub(crate) fn served(
     interrupt: &Interrupt,
 ) -> Option<Served> {
     let (device, serving) = (interrupt.device?, serving(interrupt)?);
-    let nodes = serving
-        .cpus
-        .iter()
-        .filter_map(|cpu| machine.node_of(cpu))
-        .collect();
+    let nodes = serving.cpus.iter().filter_map(|cpu| machine.node_of(cpu));
     Some(Served {
         device,
-        nodes,
+        nodes: nodes.collect(),
         home: localities.of(device).node,
     })
 }
@@ -62,22 +58,17 @@ pub(crate) fn served(
 /// The names under which the system knows PCI devices: network interfaces, NVMe controllers, disks.
 pub(crate) fn names(machine: &Machine) -> BTreeMap<PciAddress, String> {
     let interfaces = machine.networks.get().into_iter().flatten();
-    let interfaces =
-        interfaces.filter_map(|network| Some((network.device?, network.name.as_str())));
-    let controllers = machine
-        .nvme
-        .get()
-        .into_iter()
-        .flatten()
-        .flat_map(|subsystem| &subsystem.controllers);
-    let controllers =
-        controllers.filter_map(|controller| Some((controller.device?, controller.name.as_str())));
-    let mut names: BTreeMap<PciAddress, String> = BTreeMap::new();
+    let interfaces = interfaces.map(|network| (network.device, &network.name));
+    let subsystems = machine.nvme.get().into_iter().flatten();
+    let controllers = subsystems.flat_map(|subsystem| &subsystem.controllers);
+    let controllers = controllers.map(|controller| (controller.device, &controller.name));
     let disks = machine
         .disks
         .iter()
-        .map(|disk| (disk.device, disk.name.as_str()));
+        .map(|disk| (Some(disk.device), &disk.name));
+    let mut names: BTreeMap<PciAddress, String> = BTreeMap::new();
     for (device, name) in interfaces.chain(controllers).chain(disks) {
+        let Some(device) = device else { continue };
         let all = names.entry(device).or_default();
         all.push_str(if all.is_empty() { "" } else { ", " });
         all.push_str(name);
@@ -97,11 +88,9 @@ impl Marks {
             let Some(device) = finding.device else {
                 continue;
             };
-            let (gravest, number) = marks
-                .findings
-                .entry(device)
-                .or_insert((finding.severity, 0));
-            (*gravest, *number) = ((*gravest).max(finding.severity), *number + 1);
+            let of_device = marks.findings.entry(device);
+            let (worst, number) = of_device.or_insert((finding.severity, 0));
+            (*worst, *number) = ((*worst).max(finding.severity), *number + 1);
         }
         marks
     }
@@ -126,16 +115,14 @@ impl Marks {
             let (Some(node), 1) = (nodes.first(), nodes.len()) else {
                 continue;
             };
-            let cpus = if node == home {
+            let is_near = node == home;
+            let marked = if is_near {
                 &mut self.near
             } else {
                 &mut self.far
             };
-            cpus.extend(
-                serving(interrupt)
-                    .into_iter()
-                    .flat_map(|serving| serving.cpus.iter()),
-            );
+            let serving = serving(interrupt).into_iter();
+            marked.extend(serving.flat_map(|serving| serving.cpus.iter()));
             *lots.entry((node, device, home)).or_default() += 1;
         }
         for ((node, device, home), interrupts) in lots {
@@ -157,7 +144,7 @@ impl Marks {
         self.lots.get(&node).map_or(&[], Vec::as_slice)
     }
 
-    /// The gravest finding about a device, and how many there are.
+    /// The most severe finding about a device, and how many there are.
     pub(crate) fn findings(&self, device: PciAddress) -> Option<(Severity, usize)> {
         self.findings.get(&device).copied()
     }

@@ -1,10 +1,10 @@
-//! The machine as a picture: nodes are rooms, with their CPUs, caches, memory and devices inside.
+//! The machine as a picture: nodes are boxes, with their CPUs, caches, memory and devices inside.
 //!
 //! ```text
-//!  ┌ Node 0 ──────────┐          ┌ Node 1 ──────────┐      links with distances between the rooms of 2 and of
+//!  ┌ Node 0 ──────────┐          ┌ Node 1 ──────────┐      links with distances between the boxes of 2 and of
 //!  │ ┌ L3 32 MiB ───┐ │    21    │ ...              │      4 nodes; for all machines a heat map below
 //!  │ │ 0,4 1,5 2,6  │ ├──────────┤                  │
-//!  │ └──────────────┘ │          │                  │      the more nodes, the fewer details in a room:
+//!  │ └──────────────┘ │          │                  │      the more nodes, the fewer details in a box:
 //!  │ ▓▓▓░░░░ 64 GiB   │          │                  │      up to 4 full, up to 16 medium, above that small
 //!  │ ▪ nvme 3b:00.0   │          │                  │
 //!  └──────────────────┘          └──────────────────┘
@@ -12,11 +12,11 @@
 //! ```
 
 pub(crate) mod blocks;
+mod boxes;
 mod cores;
 pub(crate) mod legend;
 mod links;
 mod matrix;
-mod rooms;
 
 use maud::{Markup, PreEscaped, html};
 use nearfar_machine::{Machine, PciDevice};
@@ -35,8 +35,8 @@ const MARGIN: i32 = 16;
 /// Colours and type, for light and dark surroundings.
 pub(crate) const THEME: &str = include_str!("svg/theme.css");
 
+pub(crate) use boxes::cards;
 pub(crate) use matrix::ticks;
-pub(crate) use rooms::cards;
 
 /// How much of a node is drawn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -47,7 +47,7 @@ enum Detail {
 }
 
 impl Detail {
-    /// Space between a room's wall and what is in it.
+    /// Space between a box's edge and what is in it.
     fn padding(self) -> i32 {
         if self == Self::Small { 7 } else { 14 }
     }
@@ -62,6 +62,7 @@ impl Detail {
 }
 
 /// A part of the picture and the height it takes.
+#[derive(Default)]
 struct Drawn {
     markup: Markup,
     height: i32,
@@ -71,8 +72,8 @@ struct Drawn {
 pub fn svg(machine: &Machine) -> String {
     let inner = WIDTH - 2 * MARGIN;
     let marks = Marks::of(machine, None);
-    let mut parts = vec![head(machine), rooms::draw(machine, &marks, inner)];
-    parts.extend(homeless(machine, &marks, inner));
+    let mut parts = vec![head(machine), boxes::draw(machine, &marks, inner)];
+    parts.extend(on_no_node(machine, &marks, inner));
     parts.push(legend::draw(machine, &marks, inner));
     parts.extend(matrix::draw(machine, inner));
     let mut y = MARGIN;
@@ -128,8 +129,8 @@ fn head(machine: &Machine) -> Drawn {
     Drawn { markup, height: 58 }
 }
 
-/// Devices for which the kernel knows no node: they are drawn outside all rooms.
-fn homeless(machine: &Machine, marks: &Marks, width: i32) -> Option<Drawn> {
+/// Devices for which the kernel knows no node: they are drawn outside all boxes.
+fn on_no_node(machine: &Machine, marks: &Marks, width: i32) -> Option<Drawn> {
     const MOST: usize = 8;
     let without = |device: &&PciDevice| notable(device) && device.node.get() == Some(&None);
     let devices: Vec<&PciDevice> = machine.pci.get()?.iter().filter(without).collect();
@@ -151,7 +152,7 @@ fn homeless(machine: &Machine, marks: &Marks, width: i32) -> Option<Drawn> {
         more => format!("on no node, as far as the kernel knows ({more} more not drawn)"),
     };
     let markup = html! {
-        rect class="homeless" width=(width) height=(height) rx="8" {}
+        rect class="no-node" width=(width) height=(height) rx="8" {}
         (text("warn", 14, 20, width - 28, 12, &title))
         @for (y, device) in (38..).step_by(step as usize).zip(devices.iter().take(MOST)) {
             (self::device(device, marks, 14, y, if width < 600 { width - 28 } else { width / 2 - 28 }))

@@ -7,11 +7,11 @@ use nearfar_machine::{Machine, Node, NodeId, NodeSet};
 
 use super::Checkup;
 use crate::amount::count;
-use crate::document::{Align, Document, Table, Text};
+use crate::document::{Document, Table, Text, cells};
 use crate::kinds::kinds;
 use crate::style::Role;
 use crate::topo::marks::Marks;
-use crate::topo::{cards, legend, notable};
+use crate::topo::{cards, legend, node_of, notable};
 
 /// More kinds of other nodes than this are folded.
 const MAX_OPEN_KINDS: usize = 12;
@@ -24,9 +24,9 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     let marks = Marks::of(machine, Some(&checkup.audit));
     let drawn = drawn(machine, &marks);
     let size = if drawn.len() > 16 {
-        "rooms small"
+        "nodes small"
     } else {
-        "rooms"
+        "nodes"
     };
     out.section("machine", "The machine");
     if checkup.is_one_node() {
@@ -51,15 +51,9 @@ fn drawn<'a>(machine: &'a Machine, marks: &Marks) -> Vec<&'a Node> {
     if machine.nodes.len() <= MAX_PICTURES {
         return machine.nodes.iter().collect();
     }
-    let devices = machine
-        .pci
-        .get()
-        .into_iter()
-        .flatten()
-        .filter(|device| notable(device));
-    let with_devices: BTreeSet<NodeId> = devices
-        .filter_map(|device| device.node.get().copied().flatten())
-        .collect();
+    let devices = machine.pci.get().into_iter().flatten();
+    let devices = devices.filter(|device| notable(device));
+    let with_devices: BTreeSet<NodeId> = devices.filter_map(node_of).collect();
     let has = |node: &&Node| with_devices.contains(&node.id) || !marks.lots(node.id).is_empty();
     machine
         .nodes
@@ -74,26 +68,13 @@ fn alike(machine: &Machine, drawn: &[&Node], out: &mut Document) {
     let drawn: NodeSet = drawn.iter().map(|node| node.id).collect();
     let others = machine.nodes.iter().filter(|node| !drawn.contains(node.id));
     let kinds = kinds(others, false);
-    let mut table = Table::new(&[
-        ("nodes", Align::Left),
-        ("number", Align::Right),
-        ("state", Align::Left),
-        ("CPUs each", Align::Right),
-        ("memory each", Align::Right),
-    ])
-    .caption("Nodes that are alike");
+    let columns = ["nodes", ">number", "state", ">CPUs each", ">memory each"];
+    let mut table = Table::of(columns).caption("Nodes that are alike");
     for (kind, nodes) in &kinds {
-        table.row(vec![
-            nodes.to_string().into(),
-            nodes.len().to_string().into(),
-            if kind.online { "online" } else { "not online" }.into(),
-            kind.cpus.to_string().into(),
-            Text::from(&kind.memory),
-        ]);
+        let state = if kind.online { "online" } else { "not online" };
+        table.row(cells![nodes, nodes.len(), state, kind.cpus, &kind.memory]);
     }
-    let mut folded = Document::new();
-    folded.table(table);
     let others = machine.nodes.len() - drawn.len();
     let summary = format!("{}, by kind", count(others, "other node"));
-    out.details(summary, kinds.len() <= MAX_OPEN_KINDS, folded);
+    out.details(summary, kinds.len() <= MAX_OPEN_KINDS, table.into());
 }

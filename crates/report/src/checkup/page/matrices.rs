@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use maud::{Markup, html};
-use nearfar_bench::latency::{LatencyMatrix, LatencyPair};
+use nearfar_bench::latency::LatencyMatrix;
 use nearfar_machine::{Distance, Distances, NodeId};
 
 use super::Checkup;
@@ -116,48 +116,17 @@ fn areas(table: &Distances, title: &str, about: &str) -> Markup {
 }
 
 fn latency_map(matrix: &LatencyMatrix) -> HeatMap {
-    let nodes = |node: fn(&LatencyPair) -> NodeId| -> BTreeSet<NodeId> {
-        matrix.pairs.iter().map(node).collect()
+    let nodes: BTreeSet<NodeId> = matrix.pairs.iter().map(|pair| pair.memory_node).collect();
+    let mut map = match nodes.len() > MAX_CELLS {
+        true => latency_classes(matrix),
+        false => latency::map(matrix),
     };
-    let (cpus, memory) = (nodes(|pair| pair.cpu_node), nodes(|pair| pair.memory_node));
-    if memory.len() > MAX_CELLS {
-        return latency_classes(matrix);
+    map.remark = format!("ns a load, {}", latency::label(matrix.emulation.as_ref()));
+    if nodes.len() > MAX_WITH_SPREAD {
+        let cells = map.cells.iter_mut().flatten().flatten();
+        cells.for_each(|cell| (cell.spread, cell.interval) = Default::default());
     }
-    let pairs: BTreeMap<_, _> = matrix
-        .pairs
-        .iter()
-        .map(|pair| ((pair.cpu_node, pair.memory_node), pair))
-        .collect();
-    let with_spread = memory.len() <= MAX_WITH_SPREAD;
-    let cell = |from: NodeId, to: NodeId| Some(latency_cell(pairs.get(&(from, to))?, with_spread));
-    let row = |&from: &NodeId| memory.iter().map(|&to| cell(from, to)).collect();
-    HeatMap {
-        row_heads: vec!["node".to_owned()],
-        rows: HeatMap::names(&cpus),
-        columns: memory.iter().map(ToString::to_string).collect(),
-        cells: cpus.iter().map(row).collect(),
-        ..empty_map(matrix)
-    }
-}
-
-/// The map of latencies without its figures.
-fn empty_map(matrix: &LatencyMatrix) -> HeatMap {
-    HeatMap {
-        title: "Latency".to_owned(),
-        remark: format!("ns a load, {}", latency::label(matrix)),
-        ..HeatMap::of(latency::scale(matrix), |latency| {
-            format!("{} ns", nanoseconds(latency))
-        })
-    }
-}
-
-fn latency_cell(pair: &LatencyPair, with_spread: bool) -> HeatCell {
-    let (low, high) = (nanoseconds(pair.low_ns), nanoseconds(pair.high_ns));
-    HeatCell {
-        about: format!("{low} to {high} ns, CPU {}", pair.cpu),
-        interval: with_spread.then_some((low, high)),
-        ..HeatCell::of(pair.median_ns, nanoseconds(pair.median_ns))
-    }
+    map
 }
 
 /// The latencies of many nodes by distance: least, mean and most of the pairs' medians.
@@ -175,15 +144,17 @@ fn latency_classes(matrix: &LatencyMatrix) -> HeatMap {
         let most = medians.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         vec![Some(pairs), figure(least), figure(mean), figure(most)]
     };
-    let name = |distance: &Option<Distance>| or(*distance, "–");
     let shown = || classes.iter().take(MAX_CLASSES);
     HeatMap {
+        title: "Latency".to_owned(),
         row_heads: vec!["distance".to_owned()],
-        rows: HeatMap::names(shown().map(|(distance, _)| name(distance))),
+        rows: HeatMap::names(shown().map(|(distance, _)| or(*distance, "–"))),
         columns: ["pairs", "least", "mean", "most"]
             .map(str::to_owned)
             .to_vec(),
         cells: shown().map(|(_, medians)| row(medians)).collect(),
-        ..empty_map(matrix)
+        ..HeatMap::of(latency::scale(matrix), |heat| {
+            format!("{} ns", nanoseconds(heat))
+        })
     }
 }

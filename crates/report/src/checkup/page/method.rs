@@ -2,11 +2,11 @@
 
 use super::Checkup;
 use crate::document::{Document, Text};
-use crate::floating;
 use crate::latency;
 use crate::style::Role;
 use crate::summary;
 use crate::topo::distances::remark;
+use crate::unbound;
 
 /// The section on method.
 pub(super) fn section(checkup: &Checkup, out: &mut Document) {
@@ -33,7 +33,7 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
         }));
     }
     let floating = checkup.floating.get();
-    facts.extend(floating.map(|found| ("Floating tasks", floating::method(found).into())));
+    facts.extend(floating.map(|found| ("Unbound tasks", unbound::method(found).into())));
     facts.push(("Findings", rules(checkup)));
     out.section("method", "How each number was made");
     out.facts(facts);

@@ -1,6 +1,6 @@
 //! A document as Markdown with pipe tables, for mails, issues and commit messages.
 
-use super::super::{Align, Bars, Block, Chart, Dots, Head, HeatMap, Plot, Table, Text};
+use super::super::{Align, Block, Chart, Head, HeatMap, Plot, Table, Text, cells};
 use crate::style::Role;
 
 /// The whole document.
@@ -85,36 +85,22 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn rows(out: &mut String, heads: &[(String, Align)], rows: impl Iterator<Item = Vec<String>>) {
-    let mut row = |cells: Vec<String>| out.push_str(&format!("| {} |\n", cells.join(" | ")));
-    row(heads.iter().map(|(head, _)| escaped(head)).collect());
-    let mark = |align: &Align| {
-        if *align == Align::Right {
-            "---:"
-        } else {
-            "---"
-        }
-    };
-    row(heads
-        .iter()
-        .map(|(_, align)| mark(align).to_owned())
-        .collect());
-    rows.for_each(row);
-    out.push('\n');
-}
-
 fn table(out: &mut String, table: &Table) {
     let used = table.used();
-    let heads: Vec<_> = used
-        .iter()
-        .map(|&column| table.columns[column].clone())
-        .collect();
-    let cells = |row: &Vec<Text>| {
-        used.iter()
-            .map(|&column| row.get(column).map(inline).unwrap_or_default())
-            .collect()
+    let mut row = |cells: &mut dyn Iterator<Item = String>| {
+        out.push_str(&format!("| {} |\n", cells.collect::<Vec<_>>().join(" | ")));
     };
-    rows(out, &heads, table.rows.iter().map(cells));
+    let columns = || used.iter().map(|&column| &table.columns[column]);
+    row(&mut columns().map(|(head, _)| escaped(head)));
+    row(&mut columns().map(|(_, align)| match align {
+        Align::Right => "---:".to_owned(),
+        Align::Left => "---".to_owned(),
+    }));
+    for cells in &table.rows {
+        let cells = used.iter().map(|&column| cells.get(column));
+        row(&mut cells.map(|cell| cell.map(inline).unwrap_or_default()));
+    }
+    out.push('\n');
     for (number, note) in (1..).zip(&table.footnotes) {
         line(out, &format!("\\[{number}\\] {}", inline(note)));
     }
@@ -122,79 +108,43 @@ fn table(out: &mut String, table: &Table) {
 
 fn heat_map(out: &mut String, map: &HeatMap) {
     heading(out, 3, &Text::from(&map.title), &Text::from(&map.remark));
-    let heads = map
-        .row_heads
-        .iter()
-        .chain(&map.columns)
-        .map(|head| (head.clone(), Align::Right));
-    let cells = map.rows.iter().zip(&map.cells).map(|(names, cells)| {
-        let figures = cells.iter().map(|cell| {
-            cell.as_ref()
-                .map_or("-".to_owned(), |it| it.value.clone() + &it.spread)
-        });
-        names
-            .iter()
-            .cloned()
-            .chain(figures)
-            .map(|text| escaped(&text))
-            .collect()
-    });
-    rows(out, &heads.collect::<Vec<_>>(), cells);
+    table(out, &map.table(0..map.columns.len()));
 }
 
 /// The figures of a chart.
 fn chart(out: &mut String, chart: &Chart) {
     heading(out, 3, &Text::from(&chart.title), &Text::from(&chart.about));
-    let figures =
-        |heads: &[String], figures: &[String], lines: Vec<Vec<String>>, out: &mut String| {
-            let heads = heads.iter().map(|head| (head.clone(), Align::Left));
-            let figures = figures.iter().map(|head| (head.clone(), Align::Right));
-            rows(
-                out,
-                &heads.chain(figures).collect::<Vec<_>>(),
-                lines.into_iter(),
-            );
-        };
-    match &chart.plot {
-        Plot::Dots(Dots {
-            row_heads,
-            axis,
-            rows,
-        }) => {
-            let line = |row: &super::super::DotsRow| {
-                let names = row.names.iter().map(|name| escaped(name));
-                names.chain([escaped(&row.about)]).collect()
-            };
-            let lines = rows.iter().map(line).collect();
-            figures(row_heads, std::slice::from_ref(&axis.title), lines, out);
+    let with_heads = |heads: &[String], figures: &[&String]| {
+        let heads = heads.iter().map(|head| (head, Align::Left));
+        let figures = figures.iter().map(|&head| (head, Align::Right));
+        Table::new(&heads.chain(figures).collect::<Vec<_>>())
+    };
+    let figures = match &chart.plot {
+        Plot::Dots(dots) => {
+            let mut figures = with_heads(&dots.row_heads, &[&dots.axis.title]);
+            for row in &dots.rows {
+                figures.row(row.names.iter().chain([&row.about]).map(Text::from));
+            }
+            figures
         }
-        Plot::Bars(Bars {
-            row_heads,
-            classes,
-            rows,
-            ..
-        }) => {
-            let line = |(names, amounts): &(Vec<String>, Vec<f64>)| {
-                let names = names.iter().map(|name| escaped(name));
-                names
-                    .chain(amounts.iter().map(ToString::to_string))
-                    .collect()
-            };
-            figures(row_heads, classes, rows.iter().map(line).collect(), out);
+        Plot::Bars(bars) => {
+            let classes: Vec<&String> = bars.classes.iter().collect();
+            let mut figures = with_heads(&bars.row_heads, &classes);
+            for (names, amounts) in &bars.rows {
+                let names = names.iter().map(Text::from);
+                figures.row(names.chain(amounts.iter().map(Text::from)));
+            }
+            figures
         }
         Plot::Lines { x, y, lines, .. } => {
-            let points = lines
-                .iter()
-                .flat_map(|line| line.points.iter().map(move |point| (line, point)));
-            let line = points.map(|(line, (x, y))| {
-                vec![escaped(&line.name), format!("{x:.4}"), format!("{y:.4}")]
-            });
-            figures(
-                &[String::new()],
-                &[x.title.clone(), y.title.clone()],
-                line.collect(),
-                out,
-            );
+            let mut figures = with_heads(&[String::new()], &[&x.title, &y.title]);
+            for line in lines {
+                for (x, y) in &line.points {
+                    figures.row(cells![&line.name, format!("{x:.4}"), format!("{y:.4}")]);
+                }
+            }
+            figures
         }
-    }
+    };
+    table(out, &figures);
 }

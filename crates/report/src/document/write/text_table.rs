@@ -1,6 +1,6 @@
 //! Tables for a terminal, the way lscpu and ip write them: no boxes, two spaces between columns, wide columns wrapped.
 
-use super::super::{Align, HeatCell, HeatMap, Table, Text};
+use super::super::{Align, HeatMap, Table, Text};
 use super::text::paint;
 use crate::style::{Role, Style};
 use crate::wrapping::columns as width_of;
@@ -8,99 +8,79 @@ use crate::wrapping::columns as width_of;
 /// Columns between two cells.
 const GAP: usize = 2;
 
-/// A column that is written: its heading, alignment and the place of its cells in a row.
-struct Column<'a> {
-    heading: Text,
+/// A cell in the lines that its column has room for.
+struct Cell {
+    lines: Vec<Text>,
     align: Align,
-    cells: Vec<&'a Text>,
     width: usize,
 }
 
 /// The table as lines.
 pub(crate) fn table(table: &Table, style: &Style) -> String {
-    let empty = Text::default();
     let used = table.used();
-    let mut columns: Vec<Column<'_>> = used
+    let mut widths: Vec<usize> = used.iter().map(|&column| width(table, column)).collect();
+    fit(&mut widths, style.columns().saturating_sub(table.indent));
+    let heads = table
+        .columns
         .iter()
-        .map(|&index| Column {
-            heading: Text::new(Role::Dim, &table.columns[index].0),
-            align: table.columns[index].1,
-            cells: table
-                .rows
-                .iter()
-                .map(|row| row.get(index).unwrap_or(&empty))
-                .collect(),
-            width: 0,
-        })
-        .collect();
-    fit(&mut columns, style.columns().saturating_sub(table.indent));
+        .map(|(heading, _)| Role::Dim.text(heading));
+    let heads: Vec<Text> = heads.collect();
+    let has_heads = used.iter().any(|&column| !heads[column].is_empty());
     let mut out = String::new();
-    if columns.iter().any(|column| !column.heading.is_empty()) {
-        let cells: Vec<&Text> = columns.iter().map(|column| &column.heading).collect();
-        write_row(&mut out, table.indent, &columns, &cells, style);
-    }
-    for row in 0..table.rows.len() {
-        let cells: Vec<&Text> = columns.iter().map(|column| column.cells[row]).collect();
-        write_row(&mut out, table.indent, &columns, &cells, style);
+    for row in has_heads.then_some(&heads).into_iter().chain(&table.rows) {
+        let cells = used.iter().zip(&widths).map(|(&column, &width)| Cell {
+            lines: row
+                .get(column)
+                .map_or_else(Vec::new, |cell| cell.lines(width)),
+            align: table.columns[column].1,
+            width,
+        });
+        write_row(&mut out, table.indent, &cells.collect::<Vec<_>>(), style);
     }
     out
 }
 
+/// What a column needs.
+fn width(table: &Table, column: usize) -> usize {
+    let cells = table.rows.iter().filter_map(|row| row.get(column));
+    let widest = cells.map(Text::columns).max().unwrap_or(0);
+    widest.max(width_of(&table.columns[column].0))
+}
+
 /// Names with a value each, in two columns.
 pub(super) fn facts(facts: &[(Text, Text)], style: &Style) -> String {
-    let mut rows = Table::new(&[("", Align::Left), ("", Align::Left)]);
+    let mut rows = Table::of(["", ""]);
     for (name, value) in facts {
-        rows.row(vec![name.clone().in_role(Role::Dim), value.clone()]);
+        rows.row([name.clone().in_role(Role::Dim), value.clone()]);
     }
     table(&rows, style)
 }
 
-/// Gives each column what it needs, or for the widest ones what is left.
-fn fit(columns: &mut [Column<'_>], width: usize) {
-    for column in &mut *columns {
-        let cells = column.cells.iter().map(|cell| cell.columns());
-        column.width = cells.chain([column.heading.columns()]).max().unwrap_or(0);
-    }
-    let room = width.saturating_sub(GAP * columns.len().saturating_sub(1));
-    let mut most = columns.iter().map(|column| column.width).max().unwrap_or(0);
-    let total = |columns: &[Column<'_>], most: usize| {
-        columns
-            .iter()
-            .map(|column| column.width.min(most))
-            .sum::<usize>()
-    };
-    while most > 2 && total(columns, most) > room {
+/// Leaves each column what it needs, or the widest ones what is left.
+fn fit(widths: &mut [usize], width: usize) {
+    let room = width.saturating_sub(GAP * widths.len().saturating_sub(1));
+    let mut most = widths.iter().copied().max().unwrap_or(0);
+    while most > 2 && widths.iter().map(|width| width.min(&most)).sum::<usize>() > room {
         most -= 1;
     }
-    columns
+    widths
         .iter_mut()
-        .for_each(|column| column.width = column.width.min(most));
+        .for_each(|width| *width = most.min(*width));
 }
 
-fn write_row(
-    out: &mut String,
-    indent: usize,
-    columns: &[Column<'_>],
-    cells: &[&Text],
-    style: &Style,
-) {
-    let wrapped: Vec<Vec<Text>> = columns
-        .iter()
-        .zip(cells)
-        .map(|(column, cell)| cell.lines(column.width))
-        .collect();
-    let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);
+fn write_row(out: &mut String, indent: usize, cells: &[Cell], style: &Style) {
+    let height = cells.iter().map(|cell| cell.lines.len()).max().unwrap_or(0);
     for number in 0..height {
         let mut line = " ".repeat(indent);
         // Spaces are written only before text: no line ends in them.
         let mut pending = 0;
-        for (column, lines) in columns.iter().zip(&wrapped) {
-            let Some(text) = lines.get(number).filter(|text| !text.is_empty()) else {
-                pending += column.width + GAP;
+        for cell in cells {
+            let Some(text) = cell.lines.get(number).filter(|text| !text.is_empty()) else {
+                pending += cell.width + GAP;
                 continue;
             };
-            let blank = column.width.saturating_sub(text.columns());
-            let (before, after) = match column.align {
+            let blank = cell.width.saturating_sub(text.columns());
+            let (before, after) = match cell.align {
                 Align::Right => (blank, 0),
                 Align::Left => (0, blank),
             };
@@ -115,66 +95,20 @@ fn write_row(
 
 /// A heat map as a table; where it is too wide, blocks of columns one below the other.
 pub(super) fn heat_map(map: &HeatMap, style: &Style) -> String {
-    let cells: Vec<Vec<Text>> = map
-        .cells
-        .iter()
-        .map(|row| {
-            row.iter()
-                .map(|cell| heat_cell(map, cell.as_ref()))
-                .collect()
-        })
-        .collect();
-    let width = |column: usize| {
-        let texts = cells
-            .iter()
-            .filter_map(|row| row.get(column))
-            .map(Text::columns);
-        texts
-            .chain([width_of(&map.columns[column])])
-            .max()
-            .unwrap_or(0)
-    };
-    let names = (0..map.row_heads.len()).map(|index| {
-        let names = map.rows.iter().filter_map(|names| names.get(index));
-        let widths = names.map(|name| width_of(name));
-        GAP + widths
-            .chain([width_of(&map.row_heads[index])])
-            .max()
-            .unwrap_or(0)
-    });
-    let room = style.columns().saturating_sub(names.sum());
+    let names = map.row_heads.len();
+    let whole = map.table(0..map.columns.len());
+    let needed = |column: usize| GAP + width(&whole, column);
+    let room = style.columns().saturating_sub((0..names).map(needed).sum());
     let mut out = String::new();
     let mut start = 0;
     while start < map.columns.len() {
         let (mut end, mut taken) = (start, 0);
-        while end < map.columns.len() && (end == start || taken + GAP + width(end) <= room) {
-            taken += GAP + width(end);
+        while end < map.columns.len() && (end == start || taken + needed(names + end) <= room) {
+            taken += needed(names + end);
             end += 1;
         }
-        let heads = map.row_heads.iter().chain(&map.columns[start..end]);
-        let columns: Vec<_> = heads.map(|head| (head, Align::Right)).collect();
-        let mut block = Table::new(&columns);
-        for (names, cells) in map.rows.iter().zip(&cells) {
-            let names = names.iter().map(|name| Text::new(Role::Heading, name));
-            block.row(names.chain(cells[start..end].iter().cloned()));
-        }
-        out.push_str(&table(&block, style));
+        out.push_str(&table(&map.table(start..end), style));
         start = end;
     }
     out
-}
-
-fn heat_cell(map: &HeatMap, cell: Option<&HeatCell>) -> Text {
-    match cell {
-        None => Role::Dim.text("-"),
-        Some(cell) => {
-            let is_known = cell.heat.is_finite();
-            let role = if is_known {
-                map.scale.role(cell.heat)
-            } else {
-                Role::Plain
-            };
-            role.text(format!("{}{}", cell.value, cell.spread))
-        }
-    }
 }

@@ -7,17 +7,17 @@ use maud::{Markup, html};
 use nearfar_machine::{Cache, CacheKind, CpuId, CpuSet, Machine, Node, NodeSet};
 
 use super::{Detail, Drawn, at, text};
-use crate::amount::bytes;
+use crate::amount::{bytes, or};
 use crate::topo::marks::Marks;
 
-/// Most numbered cells in a room; more are drawn small and without numbers.
-const MOST_NUMBERED: usize = 64;
-/// Most caches in a room that are drawn around their cores.
-const MOST_GROUPS: usize = 16;
+/// Most numbered cells in a box; more are drawn small and without numbers.
+const MAX_NUMBERED: usize = 64;
+/// Most caches in a box that are drawn around their cores.
+const MAX_GROUPS: usize = 16;
 /// Space between cells.
 const GAP: i32 = 3;
 
-/// What all rooms need to know about CPUs, computed once.
+/// What all boxes need to know about CPUs, computed once.
 pub(super) struct Cores<'a> {
     /// CPUs by the lowest one of their core.
     by_leader: BTreeMap<CpuId, CpuSet>,
@@ -31,7 +31,7 @@ pub(super) struct Cores<'a> {
 /// Cores behind one cache.
 struct Group {
     label: String,
-    /// Whether the cache also serves other nodes: it is drawn open, once in the room of each.
+    /// Whether the cache also serves other nodes: it is drawn open, once in the box of each.
     is_shared: bool,
     cores: Vec<CpuSet>,
 }
@@ -52,14 +52,10 @@ impl<'a> Cores<'a> {
                 .or_default()
                 .insert(cpu.id);
         }
-        let data = || {
-            machine
-                .caches
-                .iter()
-                .filter(|cache| cache.kind != CacheKind::Instruction)
-        };
-        let level = data().map(|cache| cache.level).max();
-        let last_level = data().filter(|cache| Some(cache.level) == level).collect();
+        let data = machine.caches.iter();
+        let data = data.filter(|cache| cache.kind != CacheKind::Instruction);
+        let level = data.clone().map(|cache| cache.level).max();
+        let last_level = data.filter(|cache| Some(cache.level) == level).collect();
         let (online, kept_free) = (&machine.cpu_states.online, machine.cpu_states.kept_free());
         Self {
             by_leader,
@@ -78,7 +74,7 @@ impl<'a> Cores<'a> {
     /// The cores of one node; nothing for a node without CPUs.
     pub(super) fn draw(&self, node: &Node, width: i32, detail: Detail) -> Option<Drawn> {
         let groups = self.groups(node);
-        let cores = groups.iter().map(|group| group.cores.len()).sum::<usize>();
+        let cores: usize = groups.iter().map(|group| group.cores.len()).sum();
         if cores == 0 {
             return None;
         }
@@ -89,22 +85,18 @@ impl<'a> Cores<'a> {
         let mut y = 0;
         let mut placed: Vec<Markup> = Vec::new();
         for row in groups.chunks(columns) {
-            let class = |group: &Group| {
-                if group.is_shared {
+            let mut height = 0;
+            for (x, group) in (0..).step_by(own_width as usize + 6).zip(row) {
+                let drawn = self.group(group, own_width, &cell, boxed);
+                let class = if group.is_shared {
                     "group shared"
                 } else {
                     "group"
-                }
-            };
-            let drawn: Vec<Drawn> = row
-                .iter()
-                .map(|group| self.group(group, own_width, &cell, boxed))
-                .collect();
-            let height = drawn.iter().map(|drawn| drawn.height).max().unwrap_or(0);
-            for (column, drawn) in drawn.iter().enumerate() {
+                };
+                height = height.max(drawn.height);
                 placed.push(html! {
-                    g transform=(at(column as i32 * (own_width + 6), y)) {
-                        @if boxed { rect class=(class(&row[column])) width=(own_width) height=(height) rx="6" {} }
+                    g transform=(at(x, y)) {
+                        @if boxed { rect class=(class) width=(own_width) height=(drawn.height) rx="6" {} }
                         (drawn.markup)
                     }
                 });
@@ -131,20 +123,16 @@ impl<'a> Cores<'a> {
             left.remove(cpu);
             cores.push(core);
         }
-        let caches: Vec<&&Cache> = self
-            .last_level
-            .iter()
-            .filter(|cache| cache.cpus.intersects(&node.cpus))
-            .collect();
-        if caches.is_empty()
-            || caches.len() > MOST_GROUPS
-            || (caches.len() > 1 && caches.len() >= cores.len())
-        {
-            return vec![Group {
-                label: String::new(),
-                is_shared: false,
-                cores,
-            }];
+        let group = |label, is_shared, cores| Group {
+            label,
+            is_shared,
+            cores,
+        };
+        let is_here = |cache: &&&Cache| cache.cpus.intersects(&node.cpus);
+        let caches: Vec<&&Cache> = self.last_level.iter().filter(is_here).collect();
+        let are_own = caches.len() > 1 && caches.len() >= cores.len();
+        if caches.is_empty() || caches.len() > MAX_GROUPS || are_own {
+            return vec![group(String::new(), false, cores)];
         }
         let mut groups = Vec::new();
         for cache in caches {
@@ -152,35 +140,27 @@ impl<'a> Cores<'a> {
                 .into_iter()
                 .partition(|core| core.intersects(&cache.cpus));
             cores = others;
-            let size = cache
-                .size_bytes
-                .get()
-                .map_or_else(String::new, |&size| format!(" {}", bytes(size)));
-            let nodes: NodeSet = cache
+            let size = or(
+                cache
+                    .size_bytes
+                    .get()
+                    .map(|&size| format!(" {}", bytes(size))),
+                "",
+            );
+            let nodes = cache
                 .cpus
                 .iter()
-                .filter_map(|cpu| self.machine.node_of(cpu))
-                .collect();
-            let is_shared = nodes.len() > 1;
+                .filter_map(|cpu| self.machine.node_of(cpu));
+            let nodes: NodeSet = nodes.collect();
             // One cache behind several nodes must not look like one in each of them.
-            let with = if is_shared {
-                format!(", one for nodes {nodes}")
-            } else {
-                String::new()
+            let with = match nodes.len() {
+                0 | 1 => String::new(),
+                _ => format!(", one for nodes {nodes}"),
             };
-            groups.push(Group {
-                label: format!("L{}{size}{with}", cache.level),
-                is_shared,
-                cores: own,
-            });
+            let label = format!("L{}{size}{with}", cache.level);
+            groups.push(group(label, nodes.len() > 1, own));
         }
-        if !cores.is_empty() {
-            groups.push(Group {
-                label: String::new(),
-                is_shared: false,
-                cores,
-            });
-        }
+        groups.push(group(String::new(), false, cores));
         groups.retain(|group| !group.cores.is_empty());
         groups
     }
@@ -263,38 +243,22 @@ impl<'a> Cores<'a> {
 }
 
 fn cell(groups: &[Group], cores: usize, detail: Detail) -> Cell {
-    let longest = groups
-        .iter()
-        .flat_map(|group| &group.cores)
-        .map(|core| core.to_string().len())
-        .max()
-        .unwrap_or(1);
-    let most = match detail {
-        Detail::Full => MOST_NUMBERED,
-        Detail::Medium => MOST_NUMBERED / 4,
-        Detail::Small => 0,
+    let cells = groups.iter().flat_map(|group| &group.cores);
+    let longest = cells.map(|core| core.to_string().len()).max().unwrap_or(1);
+    let (max_numbered, side) = match detail {
+        Detail::Full => (MAX_NUMBERED, 10),
+        Detail::Medium => (MAX_NUMBERED / 4, 7),
+        Detail::Small => (0, 5),
     };
-    match detail {
-        _ if cores <= most && longest <= 12 => Cell {
-            width: (longest as i32 * 5 + 9).max(20),
-            height: 17,
-            numbered: true,
-        },
-        Detail::Full => Cell {
-            width: 10,
-            height: 10,
-            numbered: false,
-        },
-        Detail::Medium => Cell {
-            width: 7,
-            height: 7,
-            numbered: false,
-        },
-        Detail::Small => Cell {
-            width: 5,
-            height: 5,
-            numbered: false,
-        },
+    let numbered = cores <= max_numbered && longest <= 12;
+    let (width, height) = match numbered {
+        true => ((longest as i32 * 5 + 9).max(20), 17),
+        false => (side, side),
+    };
+    Cell {
+        width,
+        height,
+        numbered,
     }
 }
 

@@ -16,23 +16,13 @@ fn signs(machine: &Machine, marks: &Marks) -> Vec<Sign> {
     let box_of =
         |class: &str| html! { rect class=(class) x="0.5" y="0.5" width="11" height="11" rx="3" {} };
     let states = &machine.cpu_states;
-    let online = machine
-        .nodes
-        .iter()
-        .any(|node| node.cpus.intersects(&states.online));
-    let down = machine
-        .nodes
-        .iter()
-        .any(|node| !node.cpus.is_subset(&states.online));
-    let memory = machine
-        .nodes
-        .iter()
-        .any(|node| node.total_bytes().is_some_and(|size| size > 0));
-    let free = machine.nodes.iter().any(|node| {
-        node.memory
-            .get()
-            .is_some_and(|memory| memory.free_bytes.is_some())
-    });
+    let nodes = || machine.nodes.iter();
+    let online = nodes().any(|node| node.cpus.intersects(&states.online));
+    let down = nodes().any(|node| !node.cpus.is_subset(&states.online));
+    let memory = nodes().any(|node| node.total_bytes().is_some_and(|size| size > 0));
+    let free = nodes()
+        .filter_map(|node| node.memory.get())
+        .any(|memory| memory.free_bytes.is_some());
     let all = [
         (online, box_of("cpu"), "core, with its CPUs"),
         (
@@ -61,8 +51,8 @@ fn signs(machine: &Machine, marks: &Marks) -> Vec<Sign> {
             },
         ),
     ];
-    all.into_iter()
-        .filter(|(there, ..)| *there)
+    let there = all.into_iter().filter(|(there, ..)| *there);
+    there
         .map(|(_, shape, means)| Sign { shape, means })
         .collect()
 }

@@ -1,27 +1,28 @@
-//! Lines between the rooms of machines with two or four nodes, each with its distance.
+//! Lines between the boxes of machines with two or four nodes, each with its distance.
 
 use maud::{Markup, html};
-use nearfar_machine::{Machine, NodeId};
+use nearfar_machine::Machine;
 
-use super::rooms::Floor;
+use super::boxes::Grid;
+use crate::topo::distances::both_ways;
 
-/// The links; `boxes` are left edge, top and height of each room.
-pub(super) fn draw(machine: &Machine, floor: &Floor, boxes: &[(i32, i32, i32)]) -> Markup {
-    let drawable = matches!(boxes.len(), 2 | 4) && floor.columns == 2;
+/// The links; `boxes` are left edge, top and height of each box.
+pub(super) fn draw(machine: &Machine, grid: &Grid, boxes: &[(i32, i32, i32)]) -> Markup {
+    let drawable = matches!(boxes.len(), 2 | 4) && grid.columns == 2;
     if !drawable {
         return html! {};
     }
     let mut links = Vec::new();
     for from in 0..boxes.len() {
         for to in from + 1..boxes.len() {
-            let label = label(machine, machine.nodes[from].id, machine.nodes[to].id);
-            links.extend(label.map(|label| link(floor.width, boxes, (from, to), &label)));
+            let label = both_ways(machine, machine.nodes[from].id, machine.nodes[to].id);
+            links.extend(label.map(|label| link(grid.width, boxes, (from, to), &label)));
         }
     }
     html! { @for link in &links { (link) } }
 }
 
-/// From the middle of the side, or the corner, that faces the other room.
+/// From the middle of the side, or the corner, that faces the other box.
 fn link(width: i32, boxes: &[(i32, i32, i32)], (from, to): (usize, usize), label: &str) -> Markup {
     let ((ax, ay, ah), (bx, by, bh)) = (boxes[from], boxes[to]);
     let (x1, y1, x2, y2) = match (ax == bx, ay == by) {
@@ -39,21 +40,5 @@ fn link(width: i32, boxes: &[(i32, i32, i32)], (from, to): (usize, usize), label
         line.link x1=(x1) y1=(y1) x2=(x2) y2=(y2) {}
         rect.plate x=(x - plate / 2) y=(y - 10) width=(plate) height="20" rx="4" {}
         text.far x=(x) y=(y + 5) font-size="13" { (label) }
-    }
-}
-
-/// The distance, or both where the directions differ.
-fn label(machine: &Machine, from: NodeId, to: NodeId) -> Option<String> {
-    let (there, back) = (machine.distance(from, to), machine.distance(to, from));
-    let text = |distance: Option<_>| {
-        distance.map_or_else(
-            || "?".to_owned(),
-            |distance: nearfar_machine::Distance| distance.to_string(),
-        )
-    };
-    match (there, back) {
-        (None, None) => None,
-        (there, back) if there == back => Some(text(there)),
-        (there, back) => Some(format!("{}/{}", text(there), text(back))),
     }
 }

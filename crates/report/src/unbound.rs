@@ -1,4 +1,4 @@
-//! Whether the scheduler hurts floating tasks, in sentences. Each says its interval, or that none could be had.
+//! Whether the scheduler slows unbound tasks, in sentences. Each gives its interval, or says that there is none.
 
 use nearfar_bench::floating::{Floated, Floating};
 use nearfar_bench::matrix::{Question, Ratio};
@@ -7,60 +7,51 @@ use nearfar_machine::Known;
 use crate::amount::{bytes, count, lead};
 use crate::style::Role;
 
-/// What floated, and a sentence on what that did.
+/// What was unbound, and a sentence on what that did.
 pub(crate) struct Verdict {
-    /// `CPUs float`, `all floats`.
+    /// `CPUs unbound`, `all unbound`.
     pub(crate) what: &'static str,
     pub(crate) role: Role,
     pub(crate) text: String,
 }
 
-/// A verdict a way of floating.
-pub(crate) fn verdicts(floating: &Floating) -> Vec<Verdict> {
-    floating.contrasts.iter().map(verdict).collect()
+/// A verdict for unbound CPUs, one for unbound CPUs and memory.
+pub(crate) fn verdicts(found: &Floating) -> Vec<Verdict> {
+    found.contrasts.iter().map(verdict).collect()
 }
 
-/// Whether floating costs something significant, in either way.
-pub(crate) fn hurts(floating: &Floating) -> bool {
-    floating.contrasts.iter().any(|floated| {
-        floated
-            .ratio
-            .get()
-            .is_some_and(|it| it.is_significant() && it.median > 1.0)
-    })
+/// Whether it costs something significant, in either way.
+pub(crate) fn is_slower(found: &Floating) -> bool {
+    let mut ratios = found
+        .contrasts
+        .iter()
+        .filter_map(|contrast| contrast.ratio.get());
+    ratios.any(|ratio| ratio.is_significant() && ratio.median > 1.0)
 }
 
-fn verdict(floated: &Floated) -> Verdict {
-    let what = match floated.question {
-        Question::AllFloating => "all floats",
-        _ => "CPUs float",
+fn verdict(contrast: &Floated) -> Verdict {
+    let what = match contrast.question {
+        Question::AllFloating => "all unbound",
+        _ => "CPUs unbound",
     };
-    let (role, text) = match &floated.ratio {
+    let (role, mut text) = match &contrast.ratio {
         Known::Yes(ratio) => compared(ratio),
         Known::No { unknown_reason } => (Role::Dim, format!("unknown: {unknown_reason}")),
     };
-    let moves = floated.cross_node.get().map_or_else(String::new, |&moves| {
-        format!(
-            "; {} in {:.0} s",
-            count(moves as usize, "cross-node migration"),
-            floated.seconds
-        )
-    });
-    Verdict {
-        what,
-        role,
-        text: text + &moves,
+    if let Some(&moves) = contrast.cross_node.get() {
+        let moves = count(moves as usize, "cross-node migration");
+        text += &format!("; {moves} in {:.0} s", contrast.seconds);
     }
+    Verdict { what, role, text }
 }
 
 fn compared(ratio: &Ratio) -> (Role, String) {
     let by = percent(ratio.median);
     let Some(interval) = ratio.confidence else {
         let rounds = count(ratio.rounds, "round");
-        return (
-            Role::Dim,
-            format!("{by} % slower than bound in the median of {rounds}: too few for an interval"),
-        );
+        let text =
+            format!("{by} % slower than bound in the median of {rounds}: too few for an interval");
+        return (Role::Dim, text);
     };
     let (low, high) = (percent(interval.low), percent(interval.high));
     match (ratio.is_significant(), ratio.median > 1.0) {
@@ -69,8 +60,8 @@ fn compared(ratio: &Ratio) -> (Role, String) {
             format!("{by} % slower ({low} to {high} %) than bound"),
         ),
         (true, false) => {
-            let [by, low, high] =
-                [ratio.median, interval.high, interval.low].map(|ratio| percent(2.0 - ratio));
+            let faster = [ratio.median, interval.high, interval.low];
+            let [by, low, high] = faster.map(|ratio| percent(2.0 - ratio));
             (
                 Role::Local,
                 format!("{by} % faster ({low} to {high} %) than bound"),
@@ -86,42 +77,35 @@ fn compared(ratio: &Ratio) -> (Role, String) {
 /// How much longer something takes, in percent; whole ones from 10 on.
 fn percent(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
-    let text = if percent.abs() < 9.95 {
-        format!("{percent:.1}")
-    } else {
-        format!("{percent:.0}")
+    let text = match percent.abs() {
+        ..9.95 => format!("{percent:.1}"),
+        _ => format!("{percent:.0}"),
     };
-    if text
-        .trim_start_matches('-')
-        .chars()
-        .all(|c| c == '0' || c == '.')
-    {
-        "0".to_owned()
-    } else {
-        text
+    match text.trim_matches(['-', '0', '.']) {
+        "" => "0".to_owned(),
+        _ => text,
     }
 }
 
 /// What was done to find out, for the one line above the verdicts.
-pub(crate) fn remark(floating: &Floating) -> String {
-    let rounds = floating
+pub(crate) fn remark(found: &Floating) -> String {
+    let ratios = found
         .contrasts
         .iter()
-        .filter_map(|floated| Some(floated.ratio.get()?.rounds))
-        .max()
-        .unwrap_or(0);
+        .filter_map(|contrast| contrast.ratio.get());
+    let rounds = ratios.map(|ratio| ratio.rounds).max().unwrap_or(0);
     format!(
         "{} in {:.0} s under {} % load on {}, NUMA balancing {}",
         count(rounds, "round"),
-        floating.elapsed_s,
-        floating.parameters.load_percent,
-        count(floating.load_cpus.len(), "CPU"),
-        balancing(floating),
+        found.elapsed_s,
+        found.parameters.load_percent,
+        count(found.load_cpus.len(), "CPU"),
+        balancing(found),
     )
 }
 
-fn balancing(floating: &Floating) -> &'static str {
-    match floating.numa_balancing.get() {
+fn balancing(found: &Floating) -> &'static str {
+    match found.numa_balancing.get() {
         Some(true) => "on",
         Some(false) => "off",
         None => "unknown",
@@ -129,50 +113,37 @@ fn balancing(floating: &Floating) -> &'static str {
 }
 
 /// How the figures were made; on an emulated machine behind its label.
-pub(crate) fn method(floating: &Floating) -> String {
-    let parameters = &floating.parameters;
-    let label = floating
-        .emulation
-        .as_ref()
-        .map(|label| format!("{label}: "))
-        .unwrap_or_default();
+pub(crate) fn method(found: &Floating) -> String {
+    let parameters = &found.parameters;
+    let label = found.emulation.as_ref().map(|label| format!("{label}: "));
     let nodes: Vec<String> = parameters.nodes.iter().map(ToString::to_string).collect();
     format!(
-        "{label}a process reads and writes back {} words at random places of {}, {:.2} s a run, bound to node {} in turn, with its \
-         CPUs floating, and with all floating, in random order; while that ran, CPUs {} each had a load of {} %, without \
+        "{}a process reads and writes back {} words at random places of {}, {:.2} s a run, bound to node {} in turn, with its \
+         CPUs unbound, and with all unbound, in random order; while that ran, CPUs {} each had a load of {} %, without \
          which a scheduler has nothing to do. Ratios are taken within a round; the median of them and its 95 % interval. \
          Nothing was set: NUMA balancing was {}",
+        label.unwrap_or_default(),
         u64::from(parameters.counts) * parameters.steps,
         bytes(parameters.bytes),
         parameters.calibrated_to_s.unwrap_or_default(),
         nodes.join(" and "),
-        floating.load_cpus,
+        found.load_cpus,
         parameters.load_percent,
-        balancing(floating),
+        balancing(found),
     )
 }
 
 /// What was wrong with runs, and why migrations were not counted.
-pub(crate) fn warnings(floating: &Floating) -> Vec<String> {
-    let uncounted = floating
-        .contrasts
-        .iter()
-        .find_map(|floated| floated.cross_node.unknown_reason());
-    let uncounted = uncounted
-        .map(|because| format!("migrations of floating tasks were not counted: {because}"));
-    let failed = floating
-        .rows
-        .iter()
-        .flat_map(|row| &row.failed)
-        .map(|failed| (" failed", failed));
-    let with_warnings = floating
-        .warnings
-        .iter()
-        .map(|warning| (" with warnings", warning));
-    let runs = failed
-        .chain(with_warnings)
-        .map(|(how, it)| lead(it, "run", how) + &it.what);
-    runs.chain(uncounted).collect()
+pub(crate) fn warnings(found: &Floating) -> Vec<String> {
+    let mut contrasts = found.contrasts.iter();
+    let uncounted = contrasts.find_map(|contrast| contrast.cross_node.unknown_reason());
+    let uncounted =
+        uncounted.map(|reason| format!("migrations of unbound tasks were not counted: {reason}"));
+    let failed = found.rows.iter().flat_map(|row| &row.failed);
+    let failed = failed.map(|it| lead(it, "run", " failed") + &it.what);
+    let warnings = found.warnings.iter();
+    let warnings = warnings.map(|it| lead(it, "run", " with warnings") + &it.what);
+    failed.chain(warnings).chain(uncounted).collect()
 }
 
 #[cfg(test)]
