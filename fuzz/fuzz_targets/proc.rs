@@ -16,7 +16,7 @@ fuzz_target!(|content: &[u8]| {
     let _ = (status.allowed_cpus(), status.allowed_nodes());
     let sched = Sched::of(content);
     let _ = (sched.migrations(), sched.preferred_node(), sched.faults_by_node());
-    let _ = (RunTime::parse(content), meminfo::bytes(content, "MemFree"));
+    let _ = (RunTime::parse(content), meminfo::bytes(content, "MemFree"), meminfo::count(content, "HugePages_Total"));
     let _ = (cgroup::group_with(content, "cpuset"), mountinfo::mounts(content));
     cpu_times::parse(content).for_each(drop);
     let _ = maps::huge_bytes(content, 0x1000..0x2000);
