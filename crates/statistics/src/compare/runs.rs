@@ -113,8 +113,9 @@ mod tests {
     #[test]
     fn one_run_a_side_says_nothing_of_runs() {
         let run = vec![1.0, 2.0];
-        assert!(Between::of(&[run.clone()], &[run.clone()]).is_none());
-        let equal = Between::of(&[run.clone(), run.clone()], &[run]).unwrap();
+        let one = std::slice::from_ref(&run);
+        assert!(Between::of(one, one).is_none());
+        let equal = Between::of(&[run.clone(), run.clone()], one).unwrap();
         assert_eq!(
             (equal.two_sided(), equal.needed(0.01, 0.05)),
             (1.0, Some(2))
