@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use nearfar_machine::{CpuId, NodeId};
 use nearfar_placement::change::{Change, PLAN_FORMAT, Plan, Planned};
 
-use crate::setting::Setting;
+use crate::setting::{ChangeError, Setting};
 
 /// More changes than any machine has settings for: 8192 CPUs with as many queues stay far below it.
 const MOST_CHANGES: usize = 262_144;
@@ -86,7 +86,7 @@ pub enum PlanError {
         /// Counted from 1.
         number: usize,
         /// What is wrong with it.
-        because: String,
+        because: ChangeError,
     },
     /// Two changes to one file: which old value rollback should restore would hang on their order.
     #[error("changes {first} and {second} of the plan both write {file}: remove one")]
@@ -139,20 +139,20 @@ pub fn check(plan: &Plan) -> Result<(), PlanError> {
 }
 
 /// One change by itself.
-pub(crate) fn check_planned(planned: &Planned) -> Result<(), String> {
+pub(crate) fn check_planned(planned: &Planned) -> Result<(), ChangeError> {
     Setting::of(&planned.change).check()?;
     if planned
         .before
         .as_ref()
         .is_some_and(|before| before.len() > LONGEST_VALUE)
     {
-        return Err(format!(
-            "the value before has more than {LONGEST_VALUE} bytes"
-        ));
+        return Err(ChangeError::LongValue {
+            limit: LONGEST_VALUE,
+        });
     }
     match &planned.change {
         Change::InterruptAffinity { irq, cpus, .. } if cpus.is_empty() => {
-            Err(format!("interrupt {irq} would have no CPU to serve it"))
+            Err(ChangeError::NoCpus { irq: *irq })
         }
         Change::NvmeIoPolicy { policy, .. } => word(policy.as_str(), "I/O policy", b"-"),
         Change::DeviceNode {
@@ -165,15 +165,17 @@ pub(crate) fn check_planned(planned: &Planned) -> Result<(), String> {
 }
 
 /// A driver's name, as part of a path.
-pub(crate) fn driver(name: &str) -> Result<(), String> {
+pub(crate) fn driver(name: &str) -> Result<(), ChangeError> {
     word(name, "driver", b"_-")
 }
 
-fn word(text: &str, noun: &str, also: &[u8]) -> Result<(), String> {
+fn word(text: &str, noun: &'static str, also: &[u8]) -> Result<(), ChangeError> {
     let plain = text
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || also.contains(&b));
     let good = plain && (1..=64).contains(&text.len());
-    good.then_some(())
-        .ok_or_else(|| format!("{noun} {text:.64?} is no plain word"))
+    good.then_some(()).ok_or_else(|| ChangeError::Word {
+        noun,
+        text: text.to_owned(),
+    })
 }

@@ -19,8 +19,12 @@ pub use script::script;
 pub use systemd::systemd;
 pub use udev::udev;
 
-/// A change that can be exported, or a comment on why not.
-type Exported<'a> = Result<Writing<'a>, String>;
+/// A comment on why a change is not exported.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct LeftOut(String);
+
+type Exported<'a> = Result<Writing<'a>, LeftOut>;
 
 /// A change as a write.
 struct Writing<'a> {
@@ -91,14 +95,15 @@ fn writings(plan: &Plan) -> Vec<Exported<'_>> {
 }
 
 fn writing<'a>(plan: &Plan, planned: &'a Planned, number: usize) -> Exported<'a> {
-    let left_out = |because: String| format!("left out: change {number}: {}", comment(&because));
+    let left_out =
+        |because: String| LeftOut(format!("left out: change {number}: {}", comment(&because)));
     if plan.plan_format != PLAN_FORMAT {
         return Err(left_out(format!(
             "plan format {}, this version knows {PLAN_FORMAT}",
             plan.plan_format
         )));
     }
-    check_planned(planned).map_err(left_out)?;
+    check_planned(planned).map_err(|error| left_out(error.to_string()))?;
     let value = match &planned.change {
         Change::InterruptAffinity { cpus, .. } => cpus.to_string(),
         Change::Xps { cpus, .. } | Change::Rps { cpus, .. } => {

@@ -23,51 +23,75 @@ pub(crate) fn bound_driver(system: &dyn System, device: PciAddress) -> Option<St
         .map(str::to_owned)
 }
 
+/// Why a driver is not bound again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RebindError {
+    #[error("{device} is bound to driver {bound}, the plan was made for {driver}")]
+    OtherDriver {
+        device: PciAddress,
+        bound: String,
+        driver: String,
+    },
+    #[error("{0} is handed to a guest or a user-space driver")]
+    UserSpace(PciAddress),
+    #[error("{0} is a bridge: everything behind it would go too")]
+    Bridge(PciAddress),
+    #[error("{0} is an RDMA device: its memory registrations would be lost")]
+    Rdma(PciAddress),
+    #[error(
+        "network interface {name} of {device} is up: take it down first (ip link set {name} down)"
+    )]
+    InterfaceUp { name: String, device: PciAddress },
+    #[error("disk {disk} of {device} is in use ({user}): its driver cannot be bound again now")]
+    DiskInUse {
+        disk: String,
+        device: PciAddress,
+        user: String,
+    },
+    #[error("cannot read whether a disk is in use: {}", nearfar_proc::error_text(.0))]
+    Disks(#[from] io::Error),
+}
+
 /// Whether the driver can be taken from the device now.
 ///
 /// # Errors
-/// A sentence that names the user of the device, or the other driver.
+/// When something uses the device, or another driver has it.
 pub(crate) fn may_rebind(
     system: &dyn System,
     device: PciAddress,
     driver: &str,
-) -> Result<(), String> {
+) -> Result<(), RebindError> {
     match bound_driver(system, device) {
         Some(bound) if bound != driver => {
-            return Err(format!(
-                "{device} is bound to driver {bound}, the plan was made for {driver}"
-            ));
+            let driver = driver.to_owned();
+            return Err(RebindError::OtherDriver {
+                device,
+                bound,
+                driver,
+            });
         }
         _ if driver == "vfio-pci" => {
-            return Err(format!(
-                "{device} is handed to a guest or a user-space driver"
-            ));
+            return Err(RebindError::UserSpace(device));
         }
         _ => {}
     }
     let class =
         first_line(system, &format!("/sys/bus/pci/devices/{device}/class")).unwrap_or_default();
     if class.starts_with("0x06") {
-        return Err(format!(
-            "{device} is a bridge: everything behind it would go too"
-        ));
+        return Err(RebindError::Bridge(device));
     }
     if system
         .list(&format!("/sys/bus/pci/devices/{device}/infiniband"))
         .is_ok_and(|names| !names.is_empty())
     {
-        return Err(format!(
-            "{device} is an RDMA device: its memory registrations would be lost"
-        ));
+        return Err(RebindError::Rdma(device));
     }
     unused_interfaces(system, device)?;
-    let in_use = DisksInUse::read(system)
-        .map_err(|error| format!("cannot tell whether a disk is in use: {error}"))?;
+    let in_use = DisksInUse::read(system)?;
     for disk in disks_of(system, device) {
         if let Some(user) = in_use.user_of(system, &disk) {
-            return Err(format!(
-                "disk {disk} of {device} is in use ({user}): its driver cannot be bound again now"
-            ));
+            let user = user.to_string();
+            return Err(RebindError::DiskInUse { disk, device, user });
         }
     }
     Ok(())
@@ -89,7 +113,7 @@ pub(crate) fn rebind(system: &dyn System, device: PciAddress, driver: &str) -> i
 }
 
 /// Any interface that is up may carry the very connection the operator came over.
-fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), String> {
+fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), RebindError> {
     const IFF_UP: u64 = 1;
     for name in below(system, "/sys/class/net", device) {
         let flags = first_line(system, &format!("/sys/class/net/{name}/flags")).unwrap_or_default();
@@ -97,9 +121,7 @@ fn unused_interfaces(system: &dyn System, device: PciAddress) -> Result<(), Stri
         if flags.is_ok_and(|flags| flags & IFF_UP == 0) {
             continue;
         }
-        return Err(format!(
-            "network interface {name} of {device} is up: take it down first (ip link set {name} down)"
-        ));
+        return Err(RebindError::InterfaceUp { name, device });
     }
     Ok(())
 }

@@ -85,6 +85,30 @@ enum Meaning {
     Words(Vec<String>),
 }
 
+/// Why a change cannot be made anywhere. Names are those of the plan or journal, which may come from any user.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error("{0:.64?} is not an NVMe subsystem such as nvme-subsys0")]
+    NvmeSubsystem(String),
+    #[error(
+        "scheduler setting {name:.64?} is none of those nearfar writes ({})",
+        SCHEDULER_DEBUG.join(", ")
+    )]
+    SchedulerSetting { name: String },
+    #[error("sysctl {name:.64?} is none of those nearfar writes ({})", SYSCTLS.join(", "))]
+    Sysctl { name: String },
+    #[error("{0:.64?} is not a control group such as system.slice/db.service")]
+    ControlGroup(String),
+    #[error("{0:.64?} is not the name of a network interface")]
+    Interface(String),
+    #[error("{noun} {text:.64?} is not a plain word")]
+    Word { noun: &'static str, text: String },
+    #[error("the value before has more than {limit} bytes")]
+    LongValue { limit: usize },
+    #[error("interrupt {irq} would have no CPU to serve it")]
+    NoCpus { irq: nearfar_machine::Irq },
+}
+
 impl Setting {
     /// The setting a change is about.
     pub fn of(change: &Change) -> Self {
@@ -117,8 +141,8 @@ impl Setting {
     /// Whether the names in it can be part of a path.
     ///
     /// # Errors
-    /// A sentence that names what is wrong with which name.
-    pub fn check(&self) -> Result<(), String> {
+    /// Which name cannot be.
+    pub fn check(&self) -> Result<(), ChangeError> {
         match self {
             Self::InterruptAffinity { .. } | Self::DeviceNode { .. } => Ok(()),
             Self::Xps { interface, .. } | Self::Rps { interface, .. } => check_interface(interface),
@@ -126,31 +150,18 @@ impl Setting {
                 let number = subsystem.strip_prefix("nvme-subsys").unwrap_or_default();
                 let good =
                     (1..=10).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
-                good.then_some(()).ok_or_else(|| {
-                    format!("{subsystem:.64?} is no NVMe subsystem such as nvme-subsys0")
-                })
+                good.then_some(())
+                    .ok_or_else(|| ChangeError::NvmeSubsystem(subsystem.clone()))
             }
             Self::SchedulerDebug { name } => SCHEDULER_DEBUG
                 .contains(&name.as_str())
                 .then_some(())
-                .ok_or_else(|| {
-                    format!(
-                        "scheduler setting {name:.64?} is none of those nearfar writes ({})",
-                        SCHEDULER_DEBUG.join(", ")
-                    )
-                }),
+                .ok_or_else(|| ChangeError::SchedulerSetting { name: name.clone() }),
             Self::Cpuset { group } => check_group(group),
-            Self::Sysctl { name } => {
-                SYSCTLS
-                    .contains(&name.as_str())
-                    .then_some(())
-                    .ok_or_else(|| {
-                        format!(
-                            "sysctl {name:.64?} is none of those nearfar writes ({})",
-                            SYSCTLS.join(", ")
-                        )
-                    })
-            }
+            Self::Sysctl { name } => SYSCTLS
+                .contains(&name.as_str())
+                .then_some(())
+                .ok_or_else(|| ChangeError::Sysctl { name: name.clone() }),
         }
     }
 
@@ -214,21 +225,20 @@ impl Setting {
 }
 
 /// A group below the mount: plain names, none of which is `.` or `..`.
-fn check_group(group: &str) -> Result<(), String> {
+fn check_group(group: &str) -> Result<(), ChangeError> {
     let plain = |name: &str| {
         let known = |b: u8| b.is_ascii_alphanumeric() || b"._-@:\\".contains(&b);
         (1..=255).contains(&name.len()) && name.bytes().all(known) && name != "." && name != ".."
     };
     let good = group.len() <= 1024 && group.split('/').all(plain);
-    good.then_some(()).ok_or_else(|| {
-        format!("{group:.64?} is not a control group such as system.slice/db.service")
-    })
+    good.then_some(())
+        .ok_or_else(|| ChangeError::ControlGroup(group.to_owned()))
 }
 
-pub(crate) fn check_interface(name: &str) -> Result<(), String> {
+pub(crate) fn check_interface(name: &str) -> Result<(), ChangeError> {
     nearfar_lease::is_interface_name(name)
         .then_some(())
-        .ok_or_else(|| format!("{name:.64?} is no name of a network interface"))
+        .ok_or_else(|| ChangeError::Interface(name.to_owned()))
 }
 
 /// What to write for a change, in the form the file has now: masks as wide as the kernel's, and a line end where there

@@ -127,9 +127,15 @@ impl Undo<'_> {
                 };
             }
         }
-        match driver.map_or(Ok(None), |(device, driver)| {
-            self.bind_again(device, &driver)
-        }) {
+        let bound = driver.map_or(Ok(None), |(device, driver)| {
+            self.bind_again(device, &driver).map_err(|error| {
+                format!(
+                    "the node is as before, but driver {driver} could not be bound again: {}",
+                    error_text(&error)
+                )
+            })
+        });
+        match bound {
             Ok(note) => UndoResult::Restored {
                 from: now.trim_end().into(),
                 to: intent.old.trim_end().into(),
@@ -150,7 +156,8 @@ impl Undo<'_> {
         needed.then_some((device, driver))
     }
 
-    fn bind_again(&self, device: PciAddress, driver: &str) -> Result<Option<String>, String> {
+    /// What there is to say of it. Where the driver could not be bound again, the system's answer.
+    fn bind_again(&self, device: PciAddress, driver: &str) -> io::Result<Option<String>> {
         if bound_driver(self.system, device).is_some()
             && let Err(because) = may_rebind(self.system, device, driver)
         {
@@ -158,13 +165,7 @@ impl Undo<'_> {
                 "the driver keeps the node it was bound with: {because}"
             )));
         }
-        let bound = rebind(self.system, device, driver);
-        bound.map(|()| None).map_err(|error| {
-            format!(
-                "the node is as before, but driver {driver} could not be bound again: {}",
-                error_text(&error)
-            )
-        })
+        rebind(self.system, device, driver).map(|()| None)
     }
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nearfar_machine::CpuSet;
 use nearfar_proc::{choice, error_text};
 
+use crate::record::ForeignError;
 use crate::{LeaseError, UndoStatus, Undone};
 
 /// The files that are set for a while. Undoing does what a journal says, with the rights of the process that finds it: what is not
@@ -62,12 +63,12 @@ pub(crate) fn checked(
         true => path.to_owned(),
         false => fs::canonicalize(path).map_err(|error| bad(error_text(&error)))?,
     };
-    may_be_set(&path, leases).map_err(bad)?;
+    may_be_set(&path, leases).map_err(|error| bad(error.to_string()))?;
     Ok((path, new.to_owned()))
 }
 
 /// Whether a lease may set this. Who can write a file of the leases' own directory needs no lease for it; tests do.
-pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
+pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), ForeignError> {
     let of_group = path.is_absolute() && path.file_name().is_some_and(|name| name == OF_GROUPS);
     let is_test_file =
         || fs::canonicalize(leases).is_ok_and(|leases| path.parent() == Some(&leases));
@@ -75,12 +76,8 @@ pub(crate) fn may_be_set(path: &Path, leases: &Path) -> Result<(), String> {
         || of_group
         || is_of_device(path)
         || is_test_file();
-    may.then_some(()).ok_or_else(|| {
-        format!(
-            "{} is none of the files that nearfar sets for a while",
-            path.display()
-        )
-    })
+    may.then_some(())
+        .ok_or_else(|| ForeignError::File(path.to_owned()))
 }
 
 /// Whether it is the setting of an interrupt, a network queue or an NVMe subsystem, whose numbers and names differ

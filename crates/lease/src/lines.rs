@@ -38,11 +38,32 @@ pub fn now_s() -> u64 {
 }
 
 /// A line that does not hold.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {why}")]
 pub struct BadLine {
     /// Counted from 1.
     pub line: usize,
-    pub why: String,
+    pub why: LineError,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    #[error("it has no end")]
+    NoEnd,
+    #[error("it is too short for a record")]
+    TooShort,
+    #[error("it is not text")]
+    NotText(#[from] std::str::Utf8Error),
+    #[error("its checksum does not fit")]
+    Checksum,
+    #[error("it is not a record: {0}")]
+    NotARecord(#[from] serde_json::Error),
+    #[error("record {found} where {expected} was due")]
+    OutOfTurn { found: u64, expected: u64 },
+    /// What the journal's owner says of the record.
+    #[error(transparent)]
+    Content(Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// How far the whole records of a journal go.
@@ -57,9 +78,9 @@ pub struct Extent {
 }
 
 /// Hands each whole record to `take`, which says what is wrong with it. Any bytes may come.
-pub fn read<R: DeserializeOwned>(
+pub fn read<R: DeserializeOwned, E: std::error::Error + Send + Sync + 'static>(
     bytes: &[u8],
-    take: &mut dyn FnMut(Line<R>) -> Result<(), String>,
+    take: &mut dyn FnMut(Line<R>) -> Result<(), E>,
 ) -> Result<Extent, BadLine> {
     let mut extent = Extent::default();
     let mut rest = bytes;
@@ -72,9 +93,7 @@ pub fn read<R: DeserializeOwned>(
             None => (rest, None),
         };
         // A record counts only with its line end: what it announces was not done before that was on disk.
-        let parsed = after
-            .ok_or_else(|| "it has no end".to_owned())
-            .and_then(|_| parse_line(text));
+        let parsed = after.ok_or(LineError::NoEnd).and_then(|_| parse_line(text));
         let parsed = match parsed {
             Err(_) if after.is_none_or(<[u8]>::is_empty) => {
                 extent.torn = true;
@@ -83,11 +102,11 @@ pub fn read<R: DeserializeOwned>(
             parsed => parsed.map_err(|why| BadLine { line, why })?,
         };
         let in_turn = match parsed.n == extent.records {
-            true => take(parsed),
-            false => Err(format!(
-                "record {} where {} was due",
-                parsed.n, extent.records
-            )),
+            true => take(parsed).map_err(|error| LineError::Content(error.into())),
+            false => Err(LineError::OutOfTurn {
+                found: parsed.n,
+                expected: extent.records,
+            }),
         };
         in_turn.map_err(|why| BadLine { line, why })?;
         extent.records += 1;
@@ -97,13 +116,11 @@ pub fn read<R: DeserializeOwned>(
     Ok(extent)
 }
 
-fn parse_line<R: DeserializeOwned>(text: &[u8]) -> Result<Line<R>, String> {
-    let (sum, json) = text
-        .split_at_checked(9)
-        .ok_or("it is too short for a record")?;
-    let json = std::str::from_utf8(json).map_err(|_| "it is no text")?;
+fn parse_line<R: DeserializeOwned>(text: &[u8]) -> Result<Line<R>, LineError> {
+    let (sum, json) = text.split_at_checked(9).ok_or(LineError::TooShort)?;
+    let json = std::str::from_utf8(json)?;
     if format!("{:08x} ", crc32fast::hash(json.as_bytes())).as_bytes() != sum {
-        return Err("its checksum does not fit".to_owned());
+        return Err(LineError::Checksum);
     }
-    serde_json::from_str(json).map_err(|error| format!("it is no record: {error}"))
+    Ok(serde_json::from_str(json)?)
 }

@@ -178,38 +178,66 @@ impl Contents<'_> {
     }
 }
 
+/// What is wrong with a journal.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error("{}", error_text(.0))]
+    Unreadable(#[from] std::io::Error),
+    #[error("it has more than 64 MiB")]
+    TooLarge,
+    #[error(transparent)]
+    Line(#[from] lines::BadLine),
+    #[error("lease format {0}, this version knows {LEASE_FORMAT}")]
+    Format(u32),
+    #[error("a second lease begins")]
+    SecondLease,
+    #[error("the record that begins the lease is missing")]
+    NoLease,
+    #[error("{} has an old content already", .0.display())]
+    SecondOld(PathBuf),
+    #[error("{} has no old content", .0.display())]
+    NoOld(PathBuf),
+    /// A file or resource that no lease of nearfar has.
+    #[error(transparent)]
+    Foreign(#[from] ForeignError),
+}
+
+/// Something that nearfar neither sets nor makes for a while.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ForeignError {
+    #[error("{} is none of the files that nearfar sets for a while", .0.display())]
+    File(PathBuf),
+    #[error("{0} is nothing that nearfar makes")]
+    Resource(String),
+}
+
 /// Reads a journal in this directory. Any bytes may come; a file that no lease may set is an error.
-pub(crate) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, String> {
+pub(crate) fn read(file: &File, leases: &Path) -> Result<Contents<'static>, RecordError> {
     let mut bytes = Vec::new();
-    file.take(LONGEST + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| error_text(&error))?;
+    file.take(LONGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST {
-        return Err("it has more than 64 MiB".to_owned());
+        return Err(RecordError::TooLarge);
     }
     parse(&bytes, leases)
 }
 
-fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
+fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, RecordError> {
     let mut header = None;
     let (mut files, mut masks) = (Vec::<Held>::new(), Vec::new());
     let mut resources = Vec::new();
     let mut places: HashMap<PathBuf, usize> = HashMap::new();
-    let read = lines::read(bytes, &mut |line: Line<Record>| {
+    lines::read(bytes, &mut |line: Line<Record>| {
         match (line.record, line.n) {
             (Record::Lease(lease), 0) if lease.lease_format == LEASE_FORMAT => header = Some(lease),
             (Record::Lease(lease), 0) => {
-                return Err(format!(
-                    "lease format {}, this version knows {LEASE_FORMAT}",
-                    lease.lease_format
-                ));
+                return Err(RecordError::Format(lease.lease_format));
             }
-            (Record::Lease(_), _) => return Err("a second lease begins".to_owned()),
-            (_, 0) => return Err("the record that begins the lease is missing".to_owned()),
+            (Record::Lease(_), _) => return Err(RecordError::SecondLease),
+            (_, 0) => return Err(RecordError::NoLease),
             (Record::Old { path, old }, _) => {
                 may_be_set(&path, leases)?;
                 if places.insert(path.clone(), files.len()).is_some() {
-                    return Err(format!("{} has an old content already", path.display()));
+                    return Err(RecordError::SecondOld(path));
                 }
                 files.push(Held {
                     path,
@@ -219,7 +247,7 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
             }
             (Record::New { path, new }, _) => match places.get(&path) {
                 Some(&place) => drop(files[place].ours.insert(new)),
-                None => return Err(format!("{} has no old content", path.display())),
+                None => return Err(RecordError::NoOld(path)),
             },
             (Record::Masks(group), _) => masks.push(group),
             (Record::Resource(resource), _) => {
@@ -228,8 +256,7 @@ fn parse(bytes: &[u8], leases: &Path) -> Result<Contents<'static>, String> {
             }
         }
         Ok(())
-    });
-    read.map_err(|bad| format!("line {}: {}", bad.line, bad.why))?;
+    })?;
     Ok(Contents {
         header,
         files: files.into(),

@@ -119,7 +119,8 @@ fn is_dead(state: &StateDir, name: &str, file: &File) -> Result<bool, LeaseError
 }
 
 fn contents(state: &StateDir, name: &str, file: &File) -> Result<Contents<'static>, LeaseError> {
-    record::read(file, Path::new(&state.place)).map_err(|because| unreadable(state, name, because))
+    record::read(file, Path::new(&state.place))
+        .map_err(|error| unreadable(state, name, error.to_string()))
 }
 
 /// None where its owner has just released it.

@@ -24,6 +24,7 @@ use std::process::Command;
 use nearfar_proc::{TaskId, error_text};
 use serde::{Deserialize, Serialize};
 
+use crate::record::ForeignError;
 use crate::record::Record;
 use crate::{Lease, LeaseError, UndoStatus, Undone};
 
@@ -66,7 +67,7 @@ pub(crate) enum Resource {
 
 impl Resource {
     /// Whether it is one that a lease can have made.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), ForeignError> {
         let good = match self {
             Self::Process { token, .. } => is_token(token),
             Self::NullBlock { name } => is_ours(name),
@@ -81,7 +82,7 @@ impl Resource {
             }
         };
         good.then_some(())
-            .ok_or_else(|| format!("{self} is nothing that nearfar makes"))
+            .ok_or_else(|| ForeignError::Resource(self.to_string()))
     }
 
     /// Removes it, if it is there.
@@ -238,11 +239,10 @@ impl Lease {
     }
 
     fn register(&mut self, resource: Resource) -> Result<(), LeaseError> {
-        let bad = |because| LeaseError::Undo {
+        resource.check().map_err(|error| LeaseError::Undo {
             subject: resource.to_string(),
-            because,
-        };
-        resource.check().map_err(bad)?;
+            because: error.to_string(),
+        })?;
         self.note(Record::Resource(resource.clone()), true)?;
         self.resources.push(resource);
         Ok(())

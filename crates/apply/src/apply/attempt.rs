@@ -63,29 +63,39 @@ pub(super) fn attempt(
                 written.progress = Progress::Done;
                 Attempt::Made { now, recorded }
             }
-            Err(error) => take_back(system, journal, &mut written, error, tree),
+            Err(error) => take_back(system, journal, &mut written, error.to_string(), tree),
         },
     };
     writes.push(written);
     result
 }
 
+/// Why a write did not have its effect.
+#[derive(Debug, thiserror::Error)]
+enum SettleError {
+    #[error("written, but cannot be read back: {}", error_text(.0))]
+    ReadBack(#[source] io::Error),
+    /// A sentence of [`shows_another`].
+    #[error("{0}")]
+    ShowsAnother(String),
+    #[error("driver {driver} could not be bound again: {}", error_text(error))]
+    Rebind { driver: String, error: io::Error },
+}
+
 /// After the write: reads back, and binds the driver again where that was asked for.
-fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, String> {
+fn settle(system: &dyn System, intent: &Intent, tree: bool) -> Result<String, SettleError> {
     let path = intent.setting.path();
-    let now = text(system, &path)
-        .map_err(|error| format!("written, but cannot be read back: {}", error_text(&error)))?;
+    let now = text(system, &path).map_err(SettleError::ReadBack)?;
     if !intent.setting.same(&now, &intent.new) {
-        return Err(shows_another(&intent.setting, &intent.new, &now));
+        let shown = shows_another(&intent.setting, &intent.new, &now);
+        return Err(SettleError::ShowsAnother(shown));
     }
     if let (Some(driver), Setting::DeviceNode { device }) = (&intent.rebind, &intent.setting)
         && !tree
     {
-        rebind(system, *device, driver).map_err(|error| {
-            format!(
-                "driver {driver} could not be bound again: {}",
-                error_text(&error)
-            )
+        rebind(system, *device, driver).map_err(|error| SettleError::Rebind {
+            driver: driver.clone(),
+            error,
         })?;
     }
     Ok(now)

@@ -159,7 +159,8 @@ impl<'a> Carrying<'a> {
                 rebind: Some(driver),
                 ..
             } if !self.tree => {
-                if let Err(because) = may_rebind(self.system, *device, driver) {
+                if let Err(error) = may_rebind(self.system, *device, driver) {
+                    let because = error.to_string();
                     return Ok(Applied::LeftAlone { because });
                 }
                 Some(driver.clone())

@@ -11,6 +11,7 @@ use super::{Header, JOURNAL_FORMAT, Line, Record};
 use crate::change_set_files::ChangeSetFiles as _;
 use crate::change_set_id::ChangeSetId;
 use crate::error::ApplyError;
+use crate::setting::ChangeError;
 use nearfar_lease::StateDir;
 
 /// 4096 interrupts take 2 MiB.
@@ -49,7 +50,7 @@ pub(crate) fn read(state: &StateDir, run: ChangeSetId) -> Result<Contents, Apply
             let contents = parse(&bytes).map_err(|bad| ApplyError::Corrupt {
                 file,
                 line: bad.line,
-                because: bad.why,
+                because: bad.why.to_string(),
             })?;
             return match &contents.header {
                 Some(header) if header.id != run => Err(ApplyError::Corrupt {
@@ -82,22 +83,40 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, BadLine> {
     Ok(contents)
 }
 
-fn take_line(contents: &mut Contents, line: Line) -> Result<(), String> {
+/// What is wrong with a record where it is.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RecordError {
+    #[error(
+        "journal format {0}, this version knows {JOURNAL_FORMAT}: roll back with the version that wrote it"
+    )]
+    Format(u32),
+    #[error("a second change set begins")]
+    SecondHeader,
+    #[error("the record that begins the change set is missing")]
+    NoHeader,
+    #[error("write {found} where {expected} was due")]
+    OutOfTurn { found: u64, expected: usize },
+    #[error("it speaks of write {0}, which was not begun")]
+    NotBegun(u64),
+    #[error("it does not fit what write {0} had come to")]
+    Progress(u64),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+}
+
+fn take_line(contents: &mut Contents, line: Line) -> Result<(), RecordError> {
     let first = line.n == 0;
     match line.record {
         Record::Run(header) if first => {
             if header.journal_format != JOURNAL_FORMAT {
-                return Err(format!(
-                    "journal format {}, this version knows {JOURNAL_FORMAT}: roll back with the version that wrote it",
-                    header.journal_format
-                ));
+                return Err(RecordError::Format(header.journal_format));
             }
             contents.at_s = line.at_s;
             contents.header = Some(header);
             Ok(())
         }
-        Record::Run(_) => Err("a second change set begins".to_owned()),
-        _ if first => Err("the record that begins the change set is missing".to_owned()),
+        Record::Run(_) => Err(RecordError::SecondHeader),
+        _ if first => Err(RecordError::NoHeader),
         Record::Finished {} => {
             contents.finished = true;
             Ok(())

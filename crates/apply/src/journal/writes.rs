@@ -6,6 +6,7 @@
 //!    └─► failed            └─────────┘  (undone without undoing: the file was found as before)
 //! ```
 
+use super::read::RecordError;
 use super::{Intent, Record};
 
 /// A write and how far it got.
@@ -52,16 +53,15 @@ impl Written {
 }
 
 /// Adds what a record says. The journal may come from any user: names are checked and the order of events too.
-pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), String> {
+pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), RecordError> {
     let write = match record {
         Record::Intent(intent) => {
             intent.setting.check()?;
             if intent.write != writes.len() as u64 {
-                return Err(format!(
-                    "write {} where {} was due",
-                    intent.write,
-                    writes.len()
-                ));
+                return Err(RecordError::OutOfTurn {
+                    found: intent.write,
+                    expected: writes.len(),
+                });
             }
             if let Some(driver) = &intent.rebind {
                 crate::check::driver(driver)?;
@@ -78,7 +78,7 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Stri
     let known = usize::try_from(write)
         .ok()
         .and_then(|write| writes.get_mut(write));
-    let known = known.ok_or_else(|| format!("it speaks of write {write}, which was not begun"))?;
+    let known = known.ok_or(RecordError::NotBegun(write))?;
     let progress = match (record, &known.progress) {
         (Record::Done { now, .. }, Progress::Intended) => {
             known.now = Some(now);
@@ -91,7 +91,7 @@ pub(super) fn take(writes: &mut Vec<Written>, record: Record) -> Result<(), Stri
         (Record::Undone { .. }, Progress::Intended | Progress::Done | Progress::Undoing) => {
             Progress::Undone
         }
-        _ => return Err(format!("it does not fit what write {write} had come to")),
+        _ => return Err(RecordError::Progress(write)),
     };
     known.progress = progress;
     Ok(())
