@@ -190,7 +190,7 @@ fn a_forged_journal_with_good_checksums_cannot_name_other_files() {
     assert!(error.contains("line 2: sysctl"), "{error}");
     let error = forge(setting, r#"{"kind":"xps","interface":"../..","queue":0}"#);
     assert!(
-        error.contains("line 2:") && error.contains("no name of a network interface"),
+        error.contains("line 2:") && error.contains("not the name of a network interface"),
         "{error}"
     );
     assert!(

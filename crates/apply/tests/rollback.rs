@@ -311,3 +311,17 @@ fn devices_in_use_keep_their_driver() {
         assert!(kernel.log().is_empty(), "{said}");
     }
 }
+
+/// Earlier versions called a change set a run.
+#[test]
+fn a_journal_of_the_earlier_name_is_undone() {
+    let tree = Tree::machine();
+    let before = tree.files();
+    apply(&plan_of_all_kinds(), &tree.target(), &Default::default()).unwrap();
+    let earlier = tree.journal(1).with_file_name("run-1.journal");
+    std::fs::rename(tree.journal(1), &earlier).unwrap();
+    let outcome = rollback(&tree.target(), &RollbackOptions::default()).unwrap();
+    assert!(outcome.is_complete());
+    assert_eq!(tree.files(), before);
+    assert!(earlier.exists() && !tree.journal(1).exists());
+}

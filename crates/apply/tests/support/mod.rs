@@ -86,7 +86,7 @@ impl Tree {
 
     /// The journal of a change set.
     pub fn journal(&self, run: u64) -> PathBuf {
-        self.at(&format!("/var/lib/nearfar/run-{run}.journal"))
+        self.at(&format!("/var/lib/nearfar/change-{run}.journal"))
     }
 }
 
