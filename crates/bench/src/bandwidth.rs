@@ -60,7 +60,6 @@ pub struct BandwidthMatrix {
     pub skipped: Vec<SkippedPair>,
     /// Size of the buffer on each node, in bytes; the threads share it.
     pub buffer_bytes: u64,
-    /// What the buffers' pages are.
     pub page_kind: PageKind,
     /// How long bytes were counted for one sample, in seconds.
     pub window_s: f64,
@@ -91,11 +90,9 @@ impl BandwidthMatrix {
 /// One pair of nodes and kind of traffic.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct BandwidthPair {
-    /// What was done.
     pub traffic: Traffic,
     /// The node of the CPUs.
     pub cpu_node: NodeId,
-    /// The node of the memory.
     pub memory_node: NodeId,
     /// The CPUs that did it, one thread each.
     pub cpus: CpuSet,

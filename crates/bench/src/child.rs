@@ -25,60 +25,33 @@ pub use theirs::ServeError;
 /// Why a child did not do what it was started for.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// The program could not be started.
     #[error("cannot start {} as a child: {source}", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// What was asked for is impossible anywhere, or on this machine.
+    Start { program: PathBuf, source: io::Error },
     #[error("{because}")]
-    BadSpec {
-        /// The child's message.
-        because: String,
-    },
-    /// The system refused it.
+    BadSpec { because: String },
     #[error("{because}")]
-    Refused {
-        /// The child's message.
-        because: String,
-    },
-    /// The child ended without an answer.
+    Refused { because: String },
     #[error("the {what} ended before it was done ({status}){}{message}", if message.is_empty() { "" } else { ": " })]
     Ended {
-        /// What it was to do.
         what: &'static str,
-        /// How it ended.
         status: ExitStatus,
-        /// What it had to say.
         message: String,
     },
-    /// The child said something else than it should.
     #[error(
         "the {what} answered with something else than expected ({source}): is its program another version of nearfar?"
     )]
     Nonsense {
-        /// What it was to do.
         what: &'static str,
         /// Where the answer stops making sense.
         source: serde_json::Error,
     },
-    /// The pipes to the child failed.
     #[error("the conversation with the {what} failed: {source}")]
     Pipe {
-        /// What it was to do.
         what: &'static str,
-        /// What the system said.
         source: io::Error,
     },
-    /// The cancel flag was set, or Ctrl-C ended the child.
     #[error("the {what} was cancelled")]
-    Cancelled {
-        /// What it was to do.
-        what: &'static str,
-    },
+    Cancelled { what: &'static str },
 }
 
 /// The first line of a child: it is prepared.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use nearfar_machine::{CpuSet, Machine, NodeId};
 
 use crate::child::ChildError;
-use crate::matrix::{self, Places};
+use crate::matrix::{self, Places, RunFailed};
 use crate::options::{ProbeError, check_live};
 
 pub use answer::{Floated, Floating};
@@ -83,12 +83,10 @@ fn farthest_two(machine: &Machine, places: &Places) -> Option<Vec<NodeId>> {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum FloatingError {
-    /// There is one node with CPUs.
     #[error(
         "only one node has CPUs: a floating task has nowhere else to run, so it cannot be hurt"
     )]
     OneNode,
-    /// This process may use the CPUs of one node only.
     #[error(
         "this process may run on CPUs {cpus} only, which are of one node: its affinity or cpuset keeps it there"
     )]
@@ -96,21 +94,17 @@ pub enum FloatingError {
         /// Where it may run.
         cpus: CpuSet,
     },
-    /// No node has both.
     #[error(
         "no node has both memory and CPUs that this process may use: there is nothing to bind a task to"
     )]
     NoHome,
-    /// The machine cannot be measured.
     #[error(transparent)]
     Machine(#[from] ProbeError),
-    /// Less time than anything could be told from.
     #[error(
         "too little time: {rounds} rounds of {cells} runs take {needed_s:.0} s here, {left_s:.0} s are left for them; \
          {:.0} s more would do", needed_s - left_s
     )]
     TooLittleTime {
-        /// The fewest rounds.
         rounds: u32,
         /// Runs in a round.
         cells: usize,
@@ -119,13 +113,10 @@ pub enum FloatingError {
         /// Seconds that are left.
         left_s: f64,
     },
-    /// A child failed.
     #[error(transparent)]
     Child(ChildError),
-    /// A run failed.
     #[error("a run failed: {0}")]
-    Run(String),
-    /// The cancel flag was set.
+    Run(#[from] RunFailed),
     #[error("the probe of floating tasks was cancelled")]
     Cancelled,
 }

@@ -46,7 +46,6 @@ pub struct LatencyMatrix {
     pub line_bytes: u64,
     /// The largest cache that the buffer has to exceed, in bytes; `None` where the machine's caches are not known.
     pub last_level_cache_bytes: Option<u64>,
-    /// What the buffers' pages are.
     pub page_kind: PageKind,
     /// Loads in one sample.
     pub steps: u64,
@@ -73,7 +72,6 @@ impl LatencyMatrix {
 pub struct LatencyPair {
     /// The node of the CPU.
     pub cpu_node: NodeId,
-    /// The node of the memory.
     pub memory_node: NodeId,
     /// The CPU that did the loads.
     pub cpu: CpuId,

@@ -26,10 +26,7 @@ pub(crate) enum Backing {
     /// Transparent huge pages, where the kernel has some.
     Transparent,
     /// Pages of this size from the pool that was set aside (hugetlb).
-    Pool {
-        /// A power of two.
-        page_bytes: u64,
-    },
+    Pool { page_bytes: u64 },
     /// Base pages and no others.
     Base,
 }

@@ -1,43 +1,38 @@
 //! Measures nothing, to test the command with: two metrics, a slow and a failing cell, a setting, files, a server.
 
-use std::process::Command;
-use std::sync::atomic::AtomicBool;
-use std::thread::sleep;
-use std::time::Duration;
+use std::{process::Command, sync::atomic::AtomicBool, thread::sleep, time::Duration};
 
 use nearfar_experiment::{Better, BoxError, Cell, Change, Experiment, Factor, Metric};
 use nearfar_experiment::{Process, Resources, Values};
 use serde_json::{Value, json};
 
-use crate::registry::{Argument, ArgumentError, Arguments, Declaration, Varied};
+use crate::registry::{Argument, Arguments, Declaration, RunError, Varied};
 
 pub(crate) const DECLARATION: Declaration = Declaration {
     name: "mock",
     about: "Measure nothing, to test the frame of experiments",
+    examples: &["--samples 20 --label quiet", "--resume"],
     is_hidden: true,
+    samples: 10,
     factors: &[
         Varied::new("speed", &["fast", "slow", "failing"], &["fast", "slow"]),
         Varied::new("zone_reclaim", &["keep", "0", "1"], &["keep"]),
     ],
-    arguments: &[Argument::new(
-        "slow-ms",
-        "What a slow sample takes, in milliseconds",
-        "5",
-    )],
+    arguments: &[Argument::new("slow-ms", "A slow sample's time", "5")],
 };
 
 const NODES: &str = "/sys/devices/system/node/node[0-9]*";
 
 pub(crate) struct Mock {
-    factors: Vec<Factor>,
+    arguments: Arguments,
     slow_ms: u32,
     server: Option<Process>,
 }
 
 impl Mock {
-    pub(crate) fn new(arguments: &Arguments) -> Result<Self, ArgumentError> {
+    pub(crate) fn new(arguments: &Arguments) -> Result<Self, RunError> {
         Ok(Self {
-            factors: arguments.factors(),
+            arguments: arguments.clone(),
             slow_ms: arguments.get("slow-ms")?,
             server: None,
         })
@@ -57,7 +52,11 @@ impl Experiment for Mock {
     }
 
     fn factors(&self) -> Vec<Factor> {
-        self.factors.clone()
+        self.arguments.factors()
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        self.arguments.cells()
     }
 
     fn metrics(&self) -> Vec<Metric> {

@@ -32,6 +32,19 @@ pub(crate) struct NodeBuffers {
     pub(crate) warnings: Vec<Warning>,
 }
 
+/// Why a buffer is not in the pool of huge pages.
+#[derive(Debug, thiserror::Error)]
+enum PoolError {
+    #[error("{free_mib} MiB of it are free, {needed_mib} MiB are needed")]
+    TooSmall { free_mib: u64, needed_mib: usize },
+    #[error(transparent)]
+    Map(#[from] io::Error),
+    #[error("mbind: {0}")]
+    Bind(io::Error),
+    #[error("its pages could not be had: {0}")]
+    Pages(io::Error),
+}
+
 /// A buffer of `bytes` on each of `nodes`; those whose memory cannot be had are skipped. Leaves the calling thread
 /// pinned somewhere.
 ///
@@ -131,29 +144,24 @@ impl Allocation<'_> {
             return None;
         }
         let result = self.pool_pages(node).and_then(|page_bytes| {
-            let memory = Mapping::new(self.bytes, Backing::Pool { page_bytes })
-                .map_err(|error| error.to_string())?;
+            let memory = Mapping::new(self.bytes, Backing::Pool { page_bytes })?;
             if self.several {
-                memory
-                    .bind(node)
-                    .map_err(|error| format!("mbind: {error}"))?;
+                memory.bind(node).map_err(PoolError::Bind)?;
             }
-            memory
-                .populate()
-                .map_err(|error| format!("its pages could not be had: {error}"))?;
+            memory.populate().map_err(PoolError::Pages)?;
             Ok(memory)
         });
         if let (Err(because), HugePages::Pool) = (&result, self.options.huge_pages) {
             self.buffers.warnings.push(Warning::NoPool {
                 node,
-                because: because.clone(),
+                because: because.to_string(),
             });
         }
         result.ok()
     }
 
     /// The size of the pages of the pool that holds the buffer with least waste.
-    fn pool_pages(&self, node: NodeId) -> Result<u64, String> {
+    fn pool_pages(&self, node: NodeId) -> Result<u64, PoolError> {
         let memory = self.machine.node(node).and_then(|node| node.memory.get());
         let pools = memory.map_or(&[][..], |memory| &memory.huge_pages);
         let need = |page_bytes: u64| (self.bytes as u64).div_ceil(page_bytes.max(1));
@@ -169,11 +177,10 @@ impl Allocation<'_> {
                     .iter()
                     .map(|pool| pool.free.unwrap_or(0).saturating_mul(pool.page_bytes))
                     .sum();
-                format!(
-                    "{} MiB of it are free, {} MiB are needed",
-                    free >> 20,
-                    self.bytes >> 20
-                )
+                PoolError::TooSmall {
+                    free_mib: free >> 20,
+                    needed_mib: self.bytes >> 20,
+                }
             })
     }
 

@@ -17,7 +17,6 @@ pub(crate) struct NodeSelection {
 /// The CPUs of a node that can measure.
 pub(crate) struct Source {
     pub(crate) node: NodeId,
-    /// The one that measures alone.
     pub(crate) cpu: CpuId,
     /// All that may be used, one of each core before the siblings.
     pub(crate) all: Vec<CpuId>,
@@ -30,7 +29,6 @@ pub struct SkippedPair {
     pub cpu_node: Option<NodeId>,
     /// The node of the memory; `None` when the CPU node cannot measure any.
     pub memory_node: Option<NodeId>,
-    /// Why not.
     pub because: String,
 }
 

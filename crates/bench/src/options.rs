@@ -20,7 +20,6 @@ pub struct ProbeOptions {
     pub from: Option<NodeSet>,
     /// Measure the memory of these nodes only; `None` for all.
     pub to: Option<NodeSet>,
-    /// Which pages the buffers should have.
     pub huge_pages: HugePages,
     /// Set it from anywhere to end the probe early with [`ProbeError::Cancelled`].
     pub cancel: Arc<AtomicBool>,
@@ -68,7 +67,6 @@ pub enum HugePages {
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// Only the system the process runs on can be measured.
     #[error(
         "cannot measure {place} ({what}): only the live system has memory to measure; leave --source, --root and --fake away"
     )]
@@ -78,47 +76,26 @@ pub enum ProbeError {
         /// Which kind of source or overlay it is.
         what: String,
     },
-    /// A node that was asked for is not online.
     #[error("there is no node {node} to measure: online are {online}")]
-    NoSuchNode {
-        /// The node.
-        node: NodeId,
-        /// The nodes that are.
-        online: NodeSet,
-    },
-    /// A node that was to be measured from has no CPU that is online.
+    NoSuchNode { node: NodeId, online: NodeSet },
     #[error("node {node} has no CPU to measure from, only {has}; nodes with CPUs: {others}")]
     NoCpus {
-        /// The node.
         node: NodeId,
         /// What it has instead.
         has: &'static str,
         /// The nodes that have CPUs.
         others: NodeSet,
     },
-    /// A node whose memory was to be measured has none.
     #[error("node {node} has no memory to measure; nodes with memory: {others}")]
-    NoMemory {
-        /// The node.
-        node: NodeId,
-        /// The nodes that have memory.
-        others: NodeSet,
-    },
-    /// No online node has both memory and a CPU that this process may use, in any combination.
+    NoMemory { node: NodeId, others: NodeSet },
     #[error("nothing to measure: {because}")]
-    NothingToMeasure {
-        /// What is missing.
-        because: String,
-    },
-    /// The buffer that was asked for is larger than it may be.
+    NothingToMeasure { because: String },
     #[error("cannot use a buffer of {} on each node: {because}", in_mebibytes(.bytes))]
     BufferTooLarge {
         /// How many bytes were asked for.
         bytes: u64,
-        /// Which limit there is.
         because: String,
     },
-    /// The buffer that was asked for is so small that only caches would be measured.
     #[error(
         "cannot use a buffer of {bytes} bytes on each node: less than {least} would measure caches only"
     )]
@@ -128,18 +105,14 @@ pub enum ProbeError {
         /// The least.
         least: u64,
     },
-    /// The buffer could not be had.
     #[error("cannot map {bytes} bytes of memory for the probe: {source}; try a smaller buffer")]
     Memory {
         /// How many bytes were asked for.
         bytes: u64,
-        /// What the kernel said.
         source: std::io::Error,
     },
-    /// The measuring thread could not be started, or the kernel refused to say where it may run.
     #[error("cannot prepare the measuring thread: {0}")]
     Thread(#[source] std::io::Error),
-    /// The cancel flag was set.
     #[error("the probe was cancelled before it had its samples")]
     Cancelled,
 }

@@ -79,7 +79,6 @@ pub(crate) struct Declared {
     pub(crate) title: String,
     pub(crate) parameters: serde_json::Value,
     pub(crate) metrics: Vec<Metric>,
-    /// The cell of each item.
     pub(crate) cells: Vec<Cell>,
 }
 
@@ -141,7 +140,6 @@ impl<V> Samples<V> {
 /// What was measured, and the same as runs for the store.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured<T> {
-    /// What was measured.
     pub answer: T,
     /// Its samples, one recording for each experiment.
     pub recordings: Vec<Recording>,

@@ -68,7 +68,6 @@ pub struct SurveyOptions {
     pub threads: Option<usize>,
     /// Hand lines over between all pairs of CPUs.
     pub all_cpus: bool,
-    /// The rest.
     pub probe: ProbeOptions,
 }
 
@@ -104,9 +103,7 @@ pub struct Survey {
 /// A part without a figure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NotMeasured {
-    /// The part.
     pub part: Part,
-    /// Why not.
     pub because: String,
 }
 

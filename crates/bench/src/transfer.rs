@@ -79,11 +79,9 @@ pub struct TransferPair {
     pub first: CpuId,
     /// The higher CPU.
     pub second: CpuId,
-    /// The node of the first.
     pub first_node: Option<NodeId>,
     /// The node of the second.
     pub second_node: Option<NodeId>,
-    /// What they share.
     pub nearness: Nearness,
     /// Nanoseconds from storing to seeing the answer: there and back.
     pub round_trip_ns: Figures,
@@ -100,6 +98,5 @@ pub struct SkippedTransfer {
     pub first: CpuId,
     /// The higher CPU.
     pub second: CpuId,
-    /// Why not.
     pub because: String,
 }

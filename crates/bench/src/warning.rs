@@ -11,10 +11,7 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Warning {
     /// The clock frequency may have been low.
-    Governor {
-        /// The governor's name.
-        governor: String,
-    },
+    Governor { governor: String },
     /// A hypervisor gave the CPU to somebody else.
     StolenTime {
         /// The CPU that lost most.
@@ -28,28 +25,16 @@ pub enum Warning {
         wanted_bytes: u64,
         /// What it became, in bytes.
         got_bytes: u64,
-        /// What kept it small.
         because: String,
     },
     /// The size of the last-level cache is not known.
     UnknownCache,
     /// Memory could not be bound to its node; it was touched first from there instead.
-    BindRefused {
-        /// The memory's node.
-        node: NodeId,
-        /// What the kernel said.
-        error: String,
-    },
+    BindRefused { node: NodeId, error: String },
     /// Where the pages are could not be asked.
-    Unverified {
-        /// The memory's node.
-        node: NodeId,
-        /// What the kernel said.
-        error: String,
-    },
+    Unverified { node: NodeId, error: String },
     /// Some pages are on another node than they were meant for.
     PagesElsewhere {
-        /// The memory's node.
         node: NodeId,
         /// How many of the pages that were looked at, in percent.
         percent: f64,
@@ -59,12 +44,7 @@ pub enum Warning {
     /// Base pages, as asked for.
     BasePagesAsked,
     /// The pool of huge pages that was asked for could not be used.
-    NoPool {
-        /// The memory's node.
-        node: NodeId,
-        /// What it lacks.
-        because: String,
-    },
+    NoPool { node: NodeId, because: String },
     /// Other processes kept CPUs busy.
     OtherLoad {
         /// How much they used, in percent of one CPU.

@@ -1,9 +1,10 @@
 //! The matrix's answer over made-up samples whose truth is known, including samples that cannot tell.
 
+mod choosing;
 mod made_up;
 
-use made_up::{FAR, MIGRATION_S, NEAR_S, chance, sample, two_nodes, world};
-use nearfar_bench::matrix::{Contrast, MatrixCell, Question, findings, rows};
+use made_up::{FAR, MIGRATION_S, NEAR_S, cell, chance, sample, two_nodes, world};
+use nearfar_bench::matrix::{Contrast, MatrixCell, Question, RunFailed, findings, rows};
 use nearfar_machine::{Known, NodeId};
 
 fn answer(contrasts: &[Contrast], question: Question) -> &Contrast {
@@ -190,7 +191,7 @@ fn a_round_with_a_failed_run_is_left_out_of_the_ratios_that_need_it() {
         .iter_mut()
         .find(|taken| taken.round == 3 && taken.cell.is_other_node())
         .unwrap();
-    failing.sample = Err("out of memory".to_owned());
+    failing.sample = Err(RunFailed("out of memory".to_owned()));
     let failing = failing.cell;
     let found = findings(&cells, &taken);
     assert_eq!(
@@ -223,9 +224,8 @@ fn a_round_with_a_failed_run_is_left_out_of_the_ratios_that_need_it() {
 
 #[test]
 fn a_subset_asks_only_what_its_cells_can_answer() {
-    let parse = |texts: &[&str]| -> Vec<MatrixCell> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    };
+    let parse =
+        |texts: &[&str]| -> Vec<MatrixCell> { texts.iter().map(|text| cell(text)).collect() };
     let asked = |texts: &[&str]| -> Vec<Question> {
         findings(&parse(texts), &[])
             .contrasts

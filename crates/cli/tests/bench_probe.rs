@@ -7,6 +7,9 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use nearfar_experiment::fingerprint;
+use nearfar_runs::{Host, RunId, RunState, Store};
+use nearfar_sources::{Request, Want};
 use serde_json::Value;
 use waiting::wait_until;
 
@@ -47,7 +50,7 @@ fn failure(store: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 
 fn samples(answer: &Value) -> Vec<usize> {
     let of_row = |row: &Value| row["seconds"]["samples"].as_array().map_or(0, Vec::len);
-    answer["rows"]
+    answer["answer"]["rows"]
         .as_array()
         .unwrap()
         .iter()
@@ -69,11 +72,20 @@ fn the_cells_that_exist_are_measured_and_the_others_are_said() {
         &store,
         &[
             &TINY[..],
-            &["--samples", "2", "--policies", "off", "--seed", "7"],
+            &[
+                "--samples",
+                "2",
+                "--factor",
+                "preferred_node=-1",
+                "--factor",
+                "numa_balancing=0",
+                "--seed",
+                "7",
+            ],
         ]
         .concat(),
     );
-    assert_eq!(found["schema"], "bench-probe/1");
+    assert_eq!(found["schema"], "runs-show/2");
     let rows = samples(&found);
     assert!(
         rows.len() >= 4 && rows.iter().all(|&samples| samples == 2),
@@ -81,20 +93,32 @@ fn the_cells_that_exist_are_measured_and_the_others_are_said() {
     );
     assert_eq!(
         (
-            &found["rows"][0]["row"],
-            &found["rows"][0]["preferred_node"]
+            &found["answer"]["rows"][0]["row"],
+            &found["answer"]["rows"][0]["preferred_node"]
         ),
         (&Value::from(0), &Value::Null)
     );
-    assert!(found["rows"][0]["moments"]["mean"].as_f64().unwrap() > 0.0);
-    assert_eq!(found["run"], "1");
+    assert!(
+        found["answer"]["rows"][0]["moments"]["mean"]
+            .as_f64()
+            .unwrap()
+            > 0.0
+    );
+    assert_eq!(found["run"], 1);
     keys::documented([&found]);
     let nodes = found["parameters"]["nodes"].as_array().unwrap().len();
     let whole = answer(
         &store,
         &[
             &TINY[..],
-            &["--samples", "1", "--memory", "0", "--cpus", "F"],
+            &[
+                "--samples",
+                "1",
+                "--factor",
+                "memory_node=0",
+                "--factor",
+                "cpu_node=F",
+            ],
         ]
         .concat(),
     );
@@ -115,12 +139,14 @@ fn a_stored_run_shows_the_table_that_was_printed() {
     let few = [
         "--samples",
         "2",
-        "--policies",
-        "off",
-        "--memory",
-        "F",
-        "--cpus",
-        "F",
+        "--factor",
+        "preferred_node=-1",
+        "--factor",
+        "numa_balancing=0",
+        "--factor",
+        "memory_node=F",
+        "--factor",
+        "cpu_node=F",
     ];
     let printed = probe(&store, &[&TINY[..], &few].concat()).output().unwrap();
     let mut show = Command::new(env!("CARGO_BIN_EXE_nearfar"));
@@ -153,12 +179,14 @@ fn an_interrupted_run_is_completed_with_exactly_what_it_lacks() {
         &[
             "--samples",
             "40",
-            "--policies",
-            "off",
-            "--memory",
-            "0,F",
-            "--cpus",
-            "F",
+            "--factor",
+            "preferred_node=-1",
+            "--factor",
+            "numa_balancing=0",
+            "--factor",
+            "memory_node=0,F",
+            "--factor",
+            "cpu_node=F",
         ],
     ]
     .concat();
@@ -182,15 +210,15 @@ fn an_interrupted_run_is_completed_with_exactly_what_it_lacks() {
     );
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(
-        printed.contains(&format!("{before} of 80 samples are there")),
+        printed.contains(&format!("{before} of 80 in 2 cells")),
         "{printed}"
     );
     assert!(before < 80, "it was interrupted before its end");
     let resumed = answer(&store, &["--resume"]);
     assert_eq!(samples(&resumed), [40, 40]);
     assert_eq!(
-        (stored(), resumed["run"].as_str()),
-        (80, Some("1")),
+        (stored(), resumed["run"].as_u64()),
+        (80, Some(1)),
         "nothing is measured twice"
     );
     let (code, message) = failure(&store, &["--resume"]);
@@ -207,12 +235,14 @@ fn an_interrupted_run_that_is_not_stored_does_not_promise_to_go_on() {
         &[
             "--samples",
             "4000",
-            "--policies",
-            "off",
-            "--memory",
-            "F",
-            "--cpus",
-            "F",
+            "--factor",
+            "preferred_node=-1",
+            "--factor",
+            "numa_balancing=0",
+            "--factor",
+            "memory_node=F",
+            "--factor",
+            "cpu_node=F",
             "--no-store",
         ],
     ]
@@ -250,39 +280,57 @@ fn answer_of_export(store: &Path) -> usize {
 }
 
 #[test]
-fn one_probe_says_how_long_it_took_and_where_it_was() {
+fn a_run_that_is_not_stored_has_no_number() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("runs.db");
-    let found = answer(&store, &[&TINY[..], &["--once", "--cpus", "0"]].concat());
-    assert_eq!(found["schema"], "bench-probe-once/1");
+    let one = ["--no-store", "--samples", "1", "--factor", "cpu_node=0"];
+    let found = answer(&store, &[&TINY[..], &one].concat());
+    assert_eq!(found["run"], Value::Null);
+    let row = &found["answer"]["rows"][0];
     assert_eq!(
-        (&found["memory_node"], &found["cpu_node"]),
-        (&Value::from("floating"), &Value::from(0))
+        (&row["memory_node"], &row["cpu_node"]),
+        (&Value::from(0), &Value::from(0))
     );
-    let late = found["trace"]["numa_balancing_of_task"]["unknown_reason"].as_str();
-    assert!(
-        !late.is_some_and(|because| because.contains("No such file")),
-        "the child was asked too late: {late:?}"
-    );
-    assert!(found["probe"]["seconds"].as_f64().unwrap() > 0.0);
-    keys::documented([&found]);
-    assert!(!store.exists(), "one probe is not stored");
-    let table = probe(&store, &[&TINY[..], &["--once"]].concat())
-        .output()
-        .unwrap();
-    let table = String::from_utf8_lossy(&table.stdout).into_owned();
-    assert!(
-        table.contains("memory floating, CPUs floating: "),
-        "{table}"
-    );
+    assert!(!store.exists(), "nothing is stored");
+}
+
+/// A run of the first layout, of which half was measured, with the factors' names of that time.
+#[test]
+fn an_interrupted_run_of_the_first_layout_is_not_continued() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = directory.path().join("runs.db");
+    let machine = nearfar_sources::read(&Request::live(Want::topology())).unwrap();
+    let here = fingerprint(&machine, &Host::here());
+    let old = rusqlite::Connection::open(&store).unwrap();
+    let layout = include_str!("../../runs/tests/version-1.sql");
+    old.execute_batch(layout).unwrap();
+    let cells = r#"[{"cpu":"F","mem":"F","nb":0,"pnid":-1}]"#;
+    let parameters = r#"{"pattern":"random_read_write","bytes":4194304,"counts":4,"steps":20000,
+        "calibrated_to_s":null,"load_percent":5.0,"huge_pages":false,"settings":[],"nodes":[0],"left_out":[]}"#;
+    old.execute_batch(&format!(
+        r#"UPDATE run SET state = 'interrupted', fingerprint = '{here}';
+           UPDATE sample SET cell = '{{"cpu":"F","mem":"F","nb":0,"pnid":-1}}';
+           UPDATE detail SET parameters = '{parameters}', plan = '{cells}', factors =
+               '[{{"name":"pnid","levels":[-1]}},{{"name":"nb","levels":[0]}},{{"name":"mem","levels":["F"]}},
+                 {{"name":"cpu","levels":["F"]}}]';"#
+    ))
+    .unwrap();
+    drop(old);
+    let (code, message) = failure(&store, &["--resume", "--label", "quiet"]);
+    assert_eq!(code, Some(3), "{message}");
+    let says =
+        "run 3 cannot be continued: its samples, by nearfar 0.1.0, have other metrics (elapsed_s)";
+    assert!(message.contains(says), "{message}");
+    let run = Store::open(&store).unwrap().run(RunId(3)).unwrap();
+    assert_eq!((run.state, run.samples), (RunState::Interrupted, 2));
 }
 
 #[test]
 fn what_is_not_here_is_refused_with_what_is() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("runs.db");
-    let cases: [(&[&str], &str); 11] = [
-        (&["--memory", "4000"], "--memory 4000"),
+    let cases: [(&[&str], &str); 10] = [
+        (&["--factor", "memory_node=4000"], "memory_node=4000"),
         (
             &[
                 "--cell",
@@ -292,22 +340,15 @@ fn what_is_not_here_is_refused_with_what_is() {
         ),
         (
             &["--cell", "preferred_node=-1,memory_node=0"],
-            "preferred_node=0,numa_balancing=1,memory_node=F,cpu_node=0",
+            "numa_balancing is missing",
         ),
-        (&["--policies", "sometimes"], "sometimes"),
+        (&["--factor", "numa_balancing=sometimes"], "sometimes"),
         (&["--load", "100"], "0 to 99"),
-        (&["--once", "--memory", "0,F"], "--memory"),
-        (
-            &["--once", "--steps", "1", "--memory", "4000"],
-            "no node 4000",
-        ),
+        (&["--steps", "1", "--seconds", "1"], "--seconds"),
+        (&["--bytes", "0", "--steps", "1"], "--bytes"),
         (&["--resume", "--counts", "3"], "--counts"),
-        (&["--resume", "--samples", "3"], "--samples"),
+        (&["--resume", "--factor", "cpu_node=0"], "--factor"),
         (&["--resume", "--label", "lost"], "with the label \"lost\""),
-        (
-            &["--once", "--migration-cost-ns", "3"],
-            "--migration-cost-ns",
-        ),
     ];
     for (arguments, names) in cases {
         let (code, message) = failure(&store, arguments);

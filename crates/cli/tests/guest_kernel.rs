@@ -42,8 +42,10 @@ fn restores_the_settings_of_a_killed_run() {
     command.args([
         "--samples",
         "1000",
-        "--policies",
-        "off",
+        "--factor",
+        "preferred_node=-1",
+        "--factor",
+        "numa_balancing=0",
         "--migration-cost-ns",
         &other,
     ]);

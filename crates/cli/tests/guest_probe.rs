@@ -360,7 +360,7 @@ fn the_published_findings_hold_in_a_guest() {
 
     assert!(answer["emulation"]["delays"].is_object(), "{answer}");
     let matrix = Matrix(
-        answer["rows"]
+        answer["answer"]["rows"]
             .as_array()
             .unwrap()
             .iter()

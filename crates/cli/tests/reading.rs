@@ -135,12 +135,14 @@ fn stored_runs_are_read_where_nothing_can_be_written() {
         "0",
         "--samples",
         "1",
-        "--policies",
-        "off",
-        "--memory",
-        "F",
-        "--cpus",
-        "F",
+        "--factor",
+        "preferred_node=-1",
+        "--factor",
+        "numa_balancing=0",
+        "--factor",
+        "memory_node=F",
+        "--factor",
+        "cpu_node=F",
     ])
     .run()
     .succeeded();

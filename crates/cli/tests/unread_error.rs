@@ -147,12 +147,14 @@ fn a_matrix_is_measured_when_nothing_reads_its_progress() {
     let few = [
         "--samples",
         "2",
-        "--policies",
-        "off",
-        "--memory",
-        "F",
-        "--cpus",
-        "F",
+        "--factor",
+        "preferred_node=-1",
+        "--factor",
+        "numa_balancing=0",
+        "--factor",
+        "memory_node=F",
+        "--factor",
+        "cpu_node=F",
     ];
     let arguments = [&["bench", "probe"][..], &tiny, &few].concat();
     let mut command = nearfar(&dir, &arguments);
@@ -173,7 +175,7 @@ fn a_matrix_is_measured_when_nothing_reads_its_progress() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
-        answer["rows"][0]["seconds"]["samples"]
+        answer["answer"]["rows"][0]["seconds"]["samples"]
             .as_array()
             .unwrap()
             .len(),
@@ -191,7 +193,7 @@ fn on_two_nodes_settings_and_masks_are_put_back_when_nothing_reads_of_it() {
         mask() { sed -n "s/^Cpus_allowed_list:\t//p" /proc/$task/status; }
         settings() { cat /sys/kernel/debug/sched/migration_cost_ns /proc/sys/kernel/numa_balancing; }
         before=$(settings)
-        "$0" bench probe --no-store --bytes 4M --counts 4 --steps 20000 --samples 1 --memory F --cpus F --migration-cost-ns 700000 2> >(:)
+        "$0" bench probe --no-store --bytes 4M --counts 4 --steps 20000 --samples 1 --factor memory_node=F --factor cpu_node=F --migration-cost-ns 700000 2> >(:)
         echo "matrix ended with $?"
         [ "$(settings)" = "$before" ] && echo settings as before
         sleep 1000 & task=$!

@@ -1,8 +1,7 @@
 //! The matrix of the probe as tables and sentences.
 //!
 //! ```text
-//! Answer ──► head        what was run, on what machine
-//!        ──► run times   the published table's columns, median and its interval
+//! Answer ──► run times   the published table's columns, median and its interval
 //!        ──► migrations  medians a run by class, far share, what NUMA balancing moved
 //!        ──► findings    a sentence a question, with its interval or the reason why it is unknown
 //!        ──► remarks     what was left out, what was wrong with samples
@@ -11,33 +10,27 @@
 mod sentences;
 mod tables;
 
-use nearfar_bench::matrix::{Answer, MatrixCell, Parameters, Row, Sample};
-
-use nearfar_bench::probe::Where;
-use nearfar_machine::{Emulation, Known};
+use nearfar_bench::matrix::stored::NoAnswer;
+use nearfar_bench::matrix::{self, Answer, Row};
+use nearfar_machine::Known;
 use nearfar_runs::Counted;
 
-use crate::amount::{bytes, count, lead};
-use crate::document::{Axis, Bars, Chart, Document, Head, Plot, Text};
+use crate::amount::{count, lead};
+use crate::document::{Axis, Bars, Chart, Document, Plot, Text};
+use crate::runs::{Own, Shown};
 
-/// All of it.
-pub fn matrix(answer: &Answer) -> Document {
-    let mut out = Document::with_head(Head {
-        tool: "nearfar bench probe".to_owned(),
-        title: "Probe matrix".to_owned(),
-        remark: answer
-            .emulation
-            .as_ref()
-            .map_or_else(String::new, ToString::to_string),
-        ..Head::default()
-    });
-    setup(answer).iter().for_each(|text| out.paragraph(text));
-    results(answer, &mut out);
-    out
+/// What a stored run of the probe shows beyond what runs of all experiments do.
+pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, NoAnswer> {
+    let answer = matrix::stored::answer(shown.run, shown.detail, shown.samples)?;
+    Ok(Own {
+        text: tables(&answer),
+        page: of_page(&answer),
+        json: serde_json::to_value(&answer).unwrap_or_default(),
+    })
 }
 
-/// A whole matrix below the header of its stored run ([`crate::runs::header`]), which says how it was made.
-pub fn stored(answer: &Answer) -> Document {
+/// A whole matrix. The header of its stored run ([`crate::runs::header`]) says how it was made.
+pub fn tables(answer: &Answer) -> Document {
     let mut out = Document::new();
     let load = load(answer.parameters.load_percent, &answer.load_percent_had);
     let settings = std::iter::once(load).chain(settings(answer));
@@ -117,80 +110,6 @@ fn findings(answer: &Answer, out: &mut Document) {
     }
 }
 
-/// One run of one cell.
-pub fn once(
-    cell: &MatrixCell,
-    parameters: &Parameters,
-    sample: &Sample,
-    warnings: &[String],
-    emulation: Option<&Emulation>,
-) -> Document {
-    let mut out = Document::new();
-    out.heading(
-        "Probe",
-        emulation.map_or_else(String::new, ToString::to_string),
-    );
-    out.paragraph(what(parameters));
-    out.paragraph(load(parameters.load_percent, &sample.load_percent));
-    let probe = &sample.probe;
-    let memory = place("memory", cell.memory_node);
-    let cpus = place("CPUs", cell.cpu_node);
-    out.paragraph(format!(
-        "{memory}, {cpus}: {:.3} s, {:.1} ns an access",
-        probe.seconds,
-        probe.ns_an_access()
-    ));
-    if let Some(share) = sample.far_share().get() {
-        out.paragraph(format!(
-            "{:.1} % of the accesses went to another node",
-            share * 100.0
-        ));
-    }
-    out.paragraph(match &sample.trace {
-        Known::Yes(watched) => {
-            let moves = &watched.found.migrations;
-            format!(
-                "{}, {} of them to another node",
-                count(moves.total() as usize, "migration"),
-                moves.cross_node
-            )
-        }
-        Known::No { unknown_reason } => format!("migrations: unknown: {unknown_reason}"),
-    });
-    for text in warnings.iter().cloned().chain(sample.warnings()) {
-        out.warning(text);
-    }
-    out
-}
-
-fn place(of: &str, place: Where) -> String {
-    match place {
-        Where::Node(node) => format!("{of} bound to node {node}"),
-        Where::Floating => format!("{of} floating"),
-    }
-}
-
-/// What the probe does.
-fn what(parameters: &Parameters) -> String {
-    let Parameters {
-        pattern,
-        bytes: size,
-        counts,
-        steps,
-        huge_pages,
-        ..
-    } = parameters;
-    let pages = if *huge_pages { ", huge pages" } else { "" };
-    let (rounds, accesses) = (
-        count(*counts as usize, "round"),
-        if *steps == 1 { "access" } else { "accesses" },
-    );
-    format!(
-        "{pattern} over {}{pages}; {rounds} of {steps} {accesses} a run",
-        bytes(*size)
-    )
-}
-
 /// What load was asked for, and what it had: the probe and other tasks take their share of it.
 fn load(percent: f64, had: &Known<f64>) -> String {
     let had = had
@@ -203,26 +122,6 @@ fn load(percent: f64, had: &Known<f64>) -> String {
             "no load: alone on an idle machine the probe says little about scheduling".to_owned()
         }
     }
-}
-
-/// What was run, in sentences.
-fn setup(answer: &Answer) -> Vec<String> {
-    let mut said = vec![
-        what(&answer.parameters),
-        load(answer.parameters.load_percent, &answer.load_percent_had),
-    ];
-    let (there, wanted) = answer.progress();
-    let cells = count(answer.rows.len(), "cell");
-    said.push(match there == wanted {
-        true => format!(
-            "{cells}, {} each, in random order within each round",
-            count(answer.samples_wanted as usize, "sample")
-        ),
-        false => format!("{cells}; {there} of {wanted} samples are there"),
-    });
-    said.extend(settings(answer));
-    said.extend(answer.run.iter().map(|run| format!("stored as run {run}")));
-    said
 }
 
 fn settings(answer: &Answer) -> impl Iterator<Item = String> {

@@ -4,6 +4,8 @@ mod factors;
 mod over_time;
 mod page;
 
+use nearfar_bench::matrix::EXPERIMENT;
+use nearfar_bench::matrix::stored::NoAnswer;
 use nearfar_machine::Machine;
 use nearfar_runs::export::Imported;
 use nearfar_runs::{
@@ -94,6 +96,28 @@ pub struct Shown<'a> {
     pub cells: &'a [CellSummary],
     /// In the order they were taken.
     pub samples: &'a [Sample],
+}
+
+/// What an experiment shows of its runs beyond what runs of all experiments do.
+pub struct Own {
+    /// Instead of a table a metric.
+    pub text: Document,
+    /// On the page, below its metrics.
+    pub page: Document,
+    pub json: Value,
+}
+
+type OwnOf = fn(&Shown<'_>) -> Result<Own, NoAnswer>;
+
+/// Experiments that show more.
+const OWN: &[(&str, OwnOf)] = &[(EXPERIMENT, crate::probe::own)];
+
+impl Shown<'_> {
+    /// What the run's experiment shows of it; `None` for one that shows nothing of its own.
+    pub fn own(&self) -> Option<Result<Own, NoAnswer>> {
+        let found = OWN.iter().find(|(name, _)| *name == self.run.experiment);
+        found.map(|(_, own)| own(self))
+    }
 }
 
 /// One run: where and how it was made, and each cell's samples summed up.

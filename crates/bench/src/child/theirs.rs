@@ -16,18 +16,10 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// Why a child gives up.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// What it was told makes no sense, anywhere or on this machine.
     #[error("{0}")]
     BadSpec(String),
-    /// The system refused something that is needed.
     #[error("{what}: {source}")]
-    Refused {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Nobody listens any more.
+    Refused { what: String, source: io::Error },
     #[error("nobody listens to the child any more")]
     Unheard,
 }

@@ -13,9 +13,7 @@ pub struct Floating {
     pub parameters: Parameters,
     /// How many times as long floating tasks took as bound ones: CPUs floating, and all floating.
     pub contrasts: Vec<Floated>,
-    /// The cells summed up.
     pub rows: Vec<Row>,
-    /// What was wrong with runs.
     pub warnings: Vec<Counted>,
     /// The CPUs that had the load.
     pub load_cpus: CpuSet,
@@ -31,7 +29,6 @@ pub struct Floating {
 /// What floating cost, in one way of floating.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Floated {
-    /// What floated.
     pub question: Question,
     /// Time of a floating run through time of a bound one, or why that cannot be told.
     pub ratio: Known<Ratio>,

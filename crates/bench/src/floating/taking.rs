@@ -13,7 +13,9 @@ use nearfar_runs::{NewSample, SampleResult, now_s};
 use super::answer::{Floated, Floating};
 use super::budget::{self, MAX_ROUNDS};
 use super::{FloatingError, FloatingOptions};
-use crate::matrix::{self, Matrix, MatrixCell, Parameters, Policy, Sample, Taken, calibrate};
+use crate::matrix::{
+    self, Matrix, MatrixCell, Parameters, Policy, RunFailed, Sample, Taken, calibrate,
+};
 use crate::probe::{self, Pattern, Where};
 use crate::sampling::{Measured, SEED};
 
@@ -91,7 +93,7 @@ fn recording(matrix: &Matrix<'_>, samples: &[RunTaken], began_at_s: f64) -> Reco
         .into_iter()
         .collect();
     let stored = samples.iter().map(|taken| {
-        let result = stored_result::<Matrix<'_>>(taken.value.as_ref().map_err(String::clone));
+        let result = stored_result::<Matrix<'_>>(taken.value.as_ref().map_err(ToString::to_string));
         NewSample {
             round: taken.slot.round,
             cell: recording.cells[taken.slot.item].clone(),
@@ -105,7 +107,7 @@ fn recording(matrix: &Matrix<'_>, samples: &[RunTaken], began_at_s: f64) -> Reco
 }
 
 /// A run of the probe, or why there is none, with its place and time.
-type RunTaken = sampler::Taken<Result<Sample, String>>;
+type RunTaken = sampler::Taken<Result<Sample, RunFailed>>;
 
 /// Runs of the probe in some cells, as the sampler asks for them.
 struct Runs<'a, 'b> {
@@ -116,14 +118,14 @@ struct Runs<'a, 'b> {
 
 impl Source for Runs<'_, '_> {
     /// A run, or why there is none.
-    type Value = Result<Sample, String>;
+    type Value = Result<Sample, RunFailed>;
     type Error = Infallible;
 
     fn take(&mut self, turn: Turn) -> Result<Attempt<Self::Value>, Infallible> {
         let run = self.matrix.once(&self.cells[turn.slot.item], self.cancel);
         Ok(match run {
             Err(_) if self.cancel.load(Ordering::Relaxed) => Attempt::Lost,
-            run => Attempt::Value(run.map_err(|error| error.to_string())),
+            run => Attempt::Value(run.map_err(|error| RunFailed(error.to_string()))),
         })
     }
 }

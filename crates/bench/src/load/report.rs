@@ -35,21 +35,23 @@ impl LoadSpec {
         }
     }
 
-    /// Why this is no load, if it is none.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), LoadError> {
         match () {
-            // A number that is none is in no range.
-            () if !(0.0..=99.0).contains(&self.percent) => Err(format!(
-                "a load of {} % cannot be had: give 0 to 99",
-                self.percent
-            )),
-            () if !(0.0005..=1.0).contains(&self.period_s) => Err(format!(
-                "a period of {} s is too short or too long: give 0.0005 to 1",
-                self.period_s
-            )),
+            // NaN is in no range.
+            () if !(0.0..=99.0).contains(&self.percent) => Err(LoadError::Percent(self.percent)),
+            () if !(0.0005..=1.0).contains(&self.period_s) => Err(LoadError::Period(self.period_s)),
             () => Ok(()),
         }
     }
+}
+
+/// What is asked of a load that no CPU can do.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    #[error("a load of {0} % cannot be had: give 0 to 99")]
+    Percent(f64),
+    #[error("a period of {0} s is too short or too long: give 0.0005 to 1")]
+    Period(f64),
 }
 
 /// What the load on each CPU achieved.
@@ -74,7 +76,6 @@ impl LoadReport {
 pub struct LoadOnCpu {
     /// The CPU.
     pub cpu: CpuId,
-    /// Its process.
     pub pid: i32,
     /// Seconds it ran for.
     pub seconds: f64,

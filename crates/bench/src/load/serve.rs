@@ -26,7 +26,8 @@ const IDLE_PERIOD_S: f64 = 1.0;
 pub fn serve() -> Result<(), ServeError> {
     let mut caller = Conversation::open("load");
     let spec: LoadSpec = caller.spec()?;
-    spec.check().map_err(ServeError::BadSpec)?;
+    spec.check()
+        .map_err(|error| ServeError::BadSpec(error.to_string()))?;
     pin(spec.cpu)?;
     // Sleeps would otherwise last up to 50 us longer, and a share of 99 % leaves 100 us for them.
     let _ = set_current_timer_slack(NonZeroU64::new(1));

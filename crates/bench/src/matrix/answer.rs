@@ -1,7 +1,7 @@
 //! The answer of a run: a pure function of its parameters and of the samples that were kept.
 
 use nearfar_experiment::Change;
-use nearfar_machine::{Emulation, Known, NodeId};
+use nearfar_machine::{Known, NodeId};
 use nearfar_runs::Counted;
 use nearfar_statistics::Summary;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,6 @@ const MOST_MORE: f64 = 0.15;
 /// What is the same for all cells of a run. A run can only be continued with the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Parameters {
-    /// How the buffer is gone through.
     pub pattern: Pattern,
     /// Bytes of the buffer.
     pub bytes: u64,
@@ -51,9 +50,7 @@ pub struct Parameters {
 /// A file of the kernel and what it says during the run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KernelSetting {
-    /// Its path.
     pub path: String,
-    /// What is written to it.
     pub value: String,
 }
 
@@ -77,44 +74,28 @@ impl KernelSetting {
 /// The answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// The stored run's name; `null` where it was not stored.
-    pub run: Option<String>,
-    /// What was the same for all cells.
     pub parameters: Parameters,
     /// The cells summed up, in the published order.
     pub rows: Vec<Row>,
     /// What they say together.
     pub findings: Findings,
-    /// What was wrong with samples.
     pub warnings: Vec<Counted>,
     /// The share of the CPUs that the load had, in percent: the median over the samples.
     pub load_percent_had: Known<f64>,
     /// The share of its time that the probe waited for a CPU, 0 to 1: the median over the samples.
     pub waited_share: Known<f64>,
-    /// How many samples each cell should have.
-    pub samples_wanted: u32,
-    /// The emulated machine; `None` for a real one.
-    pub emulation: Option<Emulation>,
 }
 
 impl Answer {
     /// Of the samples that there are, complete or not.
-    pub fn new(
-        parameters: Parameters,
-        taken: &[Taken],
-        samples_wanted: u32,
-        emulation: Option<Emulation>,
-    ) -> Self {
+    pub fn new(parameters: Parameters, taken: &[Taken]) -> Self {
         Self {
-            run: None,
             rows: rows(&parameters.cells, taken),
             findings: findings(&parameters.cells, taken),
             warnings: warnings(taken),
             load_percent_had: load_percent_had(taken),
             waited_share: waited_share(taken),
             parameters,
-            samples_wanted,
-            emulation,
         }
     }
 
@@ -140,19 +121,5 @@ impl Answer {
                 .waited_share
                 .get()
                 .is_some_and(|share| *share > most / 100.0 + MOST_MORE)
-    }
-
-    /// Samples that are there, and that should be.
-    pub fn progress(&self) -> (usize, usize) {
-        let there = self
-            .rows
-            .iter()
-            .map(|row| {
-                row.seconds
-                    .as_ref()
-                    .map_or(0, |seconds| seconds.samples.len())
-            })
-            .sum();
-        (there, self.rows.len() * self.samples_wanted as usize)
     }
 }

@@ -39,9 +39,7 @@ pub struct Explained {
 /// A figure with its 95 % confidence interval.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Estimate {
-    /// The estimate.
     pub value: f64,
-    /// The interval.
     pub confidence: Interval,
 }
 

@@ -52,7 +52,6 @@ pub enum Question {
 /// A question and its answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Contrast {
-    /// What is asked.
     pub question: Question,
     /// The cells whose time is divided,
     pub of: Vec<MatrixCell>,
@@ -65,7 +64,6 @@ pub struct Contrast {
 /// How many times as long.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ratio {
-    /// The median over rounds.
     pub median: f64,
     /// Its 95 % confidence interval; `None` below six complete rounds.
     pub confidence: Option<Interval>,

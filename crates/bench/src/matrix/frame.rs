@@ -10,48 +10,62 @@ use crate::probe::Where;
 /// The name of the experiment in the store.
 pub const EXPERIMENT: &str = "probe";
 
-const PREFERRED_NODE: &str = "preferred_node";
-const NUMA_BALANCING: &str = "numa_balancing";
-const MEMORY_NODE: &str = "memory_node";
-const CPU_NODE: &str = "cpu_node";
+pub(super) const PREFERRED_NODE: &str = "preferred_node";
+pub(super) const NUMA_BALANCING: &str = "numa_balancing";
+pub(super) const MEMORY_NODE: &str = "memory_node";
+pub(super) const CPU_NODE: &str = "cpu_node";
 
 impl From<&MatrixCell> for Cell {
-    /// Named as the published table's columns. Places are texts, since "F" is one.
+    /// Places are texts, since "F" is one.
     fn from(cell: &MatrixCell) -> Self {
         let balancing = i64::from(cell.policy.numa_balancing);
         let (memory, cpus) = (cell.memory_node.to_string(), cell.cpu_node.to_string());
         Self::new()
-            .with(PREFERRED_NODE, cell.pnid())
+            .with(PREFERRED_NODE, cell.preferred_number())
             .with(NUMA_BALANCING, balancing)
             .with(MEMORY_NODE, memory)
             .with(CPU_NODE, cpus)
     }
 }
 
-/// The cell that the store has; `None` for one that is not of this experiment.
-pub fn from_stored(cell: &Cell) -> Option<MatrixCell> {
-    let number = |factor| match cell.level(factor)? {
-        Level::Number(number) => Some(*number),
+impl MatrixCell {
+    /// `None` for a cell that is not of this experiment.
+    pub fn of(cell: &Cell) -> Option<Self> {
+        let policy = Policy {
+            preferred_node: preferred_of(cell.level(PREFERRED_NODE)?)?,
+            numa_balancing: balancing_of(cell.level(NUMA_BALANCING)?)?,
+        };
+        Some(Self {
+            policy,
+            memory_node: place_of(cell.level(MEMORY_NODE)?)?,
+            cpu_node: place_of(cell.level(CPU_NODE)?)?,
+        })
+    }
+}
+
+/// -1 is no preferred node.
+pub(super) fn preferred_of(level: &Level) -> Option<Option<NodeId>> {
+    match level {
+        Level::Number(-1) => Some(None),
+        Level::Number(node) => {
+            let node = u32::try_from(*node).ok();
+            node.filter(|&node| node <= MAX_NUMBER)
+                .map(|node| Some(NodeId(node)))
+        }
         _ => None,
-    };
-    let place = |factor| -> Option<Where> { cell.level(factor)?.to_string().parse().ok() };
-    let preferred = match number(PREFERRED_NODE)? {
-        -1 => None,
-        node => Some(NodeId(
-            u32::try_from(node)
-                .ok()
-                .filter(|&node| node <= MAX_NUMBER)?,
-        )),
-    };
-    let policy = Policy {
-        preferred_node: preferred,
-        numa_balancing: number(NUMA_BALANCING)? != 0,
-    };
-    Some(MatrixCell {
-        policy,
-        memory_node: place(MEMORY_NODE)?,
-        cpu_node: place(CPU_NODE)?,
-    })
+    }
+}
+
+pub(super) fn balancing_of(level: &Level) -> Option<bool> {
+    match level {
+        Level::Number(0) => Some(false),
+        Level::Number(1) => Some(true),
+        _ => None,
+    }
+}
+
+pub(super) fn place_of(level: &Level) -> Option<Where> {
+    level.to_string().parse().ok()
 }
 
 /// The factors, with the levels that these cells have.
@@ -100,6 +114,7 @@ pub(super) fn values(sample: &Sample) -> Values {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matrix::DECLARATION;
 
     #[test]
     fn cells_come_back_from_the_store_as_they_went_in() {
@@ -107,10 +122,10 @@ mod tests {
             "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
             "preferred_node=3,numa_balancing=1,memory_node=F,cpu_node=12",
         ] {
-            let cell: MatrixCell = text.parse().unwrap();
-            assert_eq!(from_stored(&Cell::from(&cell)), Some(cell));
+            let cell = MatrixCell::of(&DECLARATION.cell(text).unwrap()).unwrap();
+            assert_eq!(MatrixCell::of(&Cell::from(&cell)), Some(cell));
         }
-        assert_eq!(from_stored(&Cell::new().with("queue_depth", 4u32)), None);
+        assert_eq!(MatrixCell::of(&Cell::new().with("queue_depth", 4u32)), None);
         let node = |number: i64| {
             Cell::new()
                 .with("preferred_node", number)
@@ -118,9 +133,9 @@ mod tests {
                 .with("memory_node", "F")
                 .with("cpu_node", "F")
         };
-        assert!(from_stored(&node(1)).is_some());
+        assert!(MatrixCell::of(&node(1)).is_some());
         assert_eq!(
-            [-2, 1 << 30, i64::MAX].map(|number| from_stored(&node(number))),
+            [-2, 1 << 30, i64::MAX].map(|number| MatrixCell::of(&node(number))),
             [None; 3]
         );
     }
@@ -131,7 +146,7 @@ mod tests {
             "preferred_node=-1,numa_balancing=0,memory_node=0,cpu_node=F",
             "preferred_node=-1,numa_balancing=0,memory_node=1,cpu_node=F",
         ]
-        .map(|text| text.parse().unwrap())
+        .map(|text| MatrixCell::of(&DECLARATION.cell(text).unwrap()).unwrap())
         .into();
         let factors = factors(&cells);
         assert_eq!(factors[2], Factor::new("memory_node", ["0", "1"]));

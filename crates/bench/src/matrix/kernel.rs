@@ -71,11 +71,8 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The files to set and what to, or why that cannot be done.
-    ///
-    /// # Errors
-    /// The file that is not there or cannot be written, and the reason, as a sentence.
-    pub fn settings(&self) -> Result<Vec<KernelSetting>, String> {
+    /// The files to set and what to.
+    pub fn settings(&self) -> Result<Vec<KernelSetting>, SettingError> {
         let mut settings = Vec::new();
         // The longest period before the shortest, which so never is the longer of the two.
         let longest = self
@@ -110,19 +107,28 @@ impl Tuning {
     }
 }
 
+/// Why a setting of the kernel cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingError {
+    #[error(
+        "there is neither {} nor {}: debugfs has to be mounted, by root (mount -t debugfs none /sys/kernel/debug), and \
+         the kernel to have NUMA balancing", paths[0], paths[1]
+    )]
+    Absent { paths: [String; 2] },
+    #[error("cannot write {path}: {error}")]
+    NotWritable { path: String, error: std::io::Error },
+}
+
 /// The file in debugfs, or the sysctl of older kernels.
-fn found(debug: &str, sysctl: &str) -> Result<String, String> {
-    let path = [format!("{DEBUG}/{debug}"), format!("{SYSCTL}/{sysctl}")];
-    let there = path.iter().find(|path| Path::new(path).exists());
-    let there = there.ok_or_else(|| {
-        format!(
-            "there is neither {} nor {}: debugfs has to be mounted, by root (mount -t debugfs none /sys/kernel/debug), \
-                 and the kernel to have NUMA balancing",
-            path[0], path[1]
-        )
-    })?;
-    writable(Path::new(there)).map_err(|error| format!("{there} cannot be written: {error}"))?;
-    Ok(there.clone())
+fn found(debug: &str, sysctl: &str) -> Result<String, SettingError> {
+    let paths = [format!("{DEBUG}/{debug}"), format!("{SYSCTL}/{sysctl}")];
+    let Some(path) = paths.iter().find(|path| Path::new(path).exists()).cloned() else {
+        return Err(SettingError::Absent { paths });
+    };
+    match writable(Path::new(&path)) {
+        Ok(()) => Ok(path),
+        Err(error) => Err(SettingError::NotWritable { path, error }),
+    }
 }
 
 fn writable(path: &Path) -> std::io::Result<()> {

@@ -10,7 +10,6 @@ use crate::probe::{PagesByNode, ProbeResult};
 /// One run of the probe in one cell.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// What the probe found.
     pub probe: ProbeResult,
     /// Its migrations and what NUMA balancing did, from before its timed part to its end; or why it was not traced.
     pub trace: Known<Watched>,
@@ -122,6 +121,11 @@ fn far_share(
     Some(share.clamp(0.0, 1.0))
 }
 
+/// Why there is no sample, as the store has it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct RunFailed(pub String);
+
 /// A sample with its place in the run, or why there is none.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Taken {
@@ -130,7 +134,7 @@ pub struct Taken {
     /// In this round: every cell once, one after the other, so that what drifts is the same for all.
     pub round: u32,
     /// The sample, or why the run failed.
-    pub sample: Result<Sample, String>,
+    pub sample: Result<Sample, RunFailed>,
 }
 
 impl Taken {

@@ -3,28 +3,22 @@
 use nearfar_runs::{Detail, Run, Sample as StoredSample};
 
 use super::answer::{Answer, Parameters};
-use super::frame::{EXPERIMENT, from_stored};
-use super::sample::Taken;
+use super::cell::MatrixCell;
+use super::frame::EXPERIMENT;
+use super::sample::{RunFailed, Taken};
 
 /// Why a stored run has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
-    /// It is of another experiment.
     #[error("run {run} is of the experiment {experiment}, not a matrix of the probe")]
     OtherExperiment {
-        /// Its number.
         run: nearfar_runs::RunId,
-        /// What it is of.
         experiment: String,
     },
-    /// A part of it was written by a version of nearfar that this one does not understand.
     #[error("{what} of run {run}, by nearfar {nearfar}, cannot be read: {source}")]
     Unreadable {
-        /// What cannot be read.
         what: String,
-        /// The run's number.
         run: nearfar_runs::RunId,
-        /// Which version wrote it.
         nearfar: String,
         /// Where it stops making sense.
         source: serde_json::Error,
@@ -45,7 +39,7 @@ pub fn parameters(run: &Run, detail: &Detail) -> Result<Parameters, NoAnswer> {
     let read: Result<Parameters, _> = serde_json::from_value(detail.parameters.clone());
     let mut parameters =
         read.map_err(|source| unreadable("the list of parameters".to_owned(), run, source))?;
-    parameters.cells = detail.plan.iter().filter_map(from_stored).collect();
+    parameters.cells = detail.plan.iter().filter_map(MatrixCell::of).collect();
     Ok(parameters)
 }
 
@@ -58,23 +52,16 @@ pub fn answer(run: &Run, detail: &Detail, samples: &[StoredSample]) -> Result<An
     let taken: Result<Vec<Option<Taken>>, NoAnswer> =
         samples.iter().map(|sample| taken(run, sample)).collect();
     let taken: Vec<Taken> = taken?.into_iter().flatten().collect();
-    let mut answer = Answer::new(
-        parameters,
-        &taken,
-        run.samples_per_cell,
-        run.emulation.clone(),
-    );
-    answer.run = Some(run.run.to_string());
-    Ok(answer)
+    Ok(Answer::new(parameters, &taken))
 }
 
 /// `None` for a sample of a cell that the matrix does not have, which no version writes.
 fn taken(run: &Run, stored: &StoredSample) -> Result<Option<Taken>, NoAnswer> {
-    let Some(cell) = from_stored(&stored.cell) else {
+    let Some(cell) = MatrixCell::of(&stored.cell) else {
         return Ok(None);
     };
     let sample = match &stored.failed {
-        Some(because) => Err(because.clone()),
+        Some(because) => Err(RunFailed(because.clone())),
         None => {
             let read = serde_json::from_value(stored.detail.clone());
             Ok(read

@@ -88,7 +88,7 @@ fn of_cell(row: usize, cell: MatrixCell, taken: &[&Taken]) -> Row {
         failed: counted(
             taken
                 .iter()
-                .filter_map(|taken| taken.sample.as_ref().err().cloned()),
+                .filter_map(|taken| taken.sample.as_ref().err().map(ToString::to_string)),
         ),
     }
 }

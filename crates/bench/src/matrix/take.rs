@@ -15,12 +15,12 @@ use std::sync::atomic::AtomicBool;
 
 use nearfar_experiment::{BoxError, Cell, Change, Experiment, Factor, Metric, Values};
 use nearfar_machine::{CpuSet, Known, Machine};
-use nearfar_trace::watch::{Watch, Watched};
+use nearfar_trace::watch::Watch;
 
 use super::answer::{KernelSetting, Parameters};
 use super::cell::MatrixCell;
 use super::choose::{Balancing, Places};
-use super::frame::{self, EXPERIMENT, from_stored};
+use super::frame::{self, EXPERIMENT};
 use super::kernel;
 use super::loading::Loading;
 use super::preferring::Preferring;
@@ -38,7 +38,7 @@ pub struct Matrix<'a> {
     sets_balancing: bool,
     loading: Loading,
     /// Opened once for the whole run; or why there is none.
-    watch: Result<Watch, String>,
+    watch: Known<Watch>,
 }
 
 impl<'a> Matrix<'a> {
@@ -46,7 +46,8 @@ impl<'a> Matrix<'a> {
     /// from within nearfar. What this user may not trace is not traced, and every sample says why.
     pub fn new(machine: &'a Machine, program: PathBuf, parameters: Parameters) -> Self {
         let loading = Loading::new(program.clone(), load_cpus(machine), parameters.load_percent);
-        let watch = Watch::open(machine).map_err(|error| error.to_string());
+        let watch =
+            Watch::open(machine).map_or_else(|error| Known::no(error.to_string()), Known::Yes);
         let sets_balancing = kernel::balancing(machine) == Balancing::Settable;
         Self {
             machine,
@@ -65,7 +66,7 @@ impl<'a> Matrix<'a> {
 
     /// Why migrations are not traced, where they are not.
     pub fn not_traced_because(&self) -> Option<&str> {
-        self.watch.as_ref().err().map(String::as_str)
+        self.watch.unknown_reason()
     }
 
     /// From now on runs make so many accesses in each round.
@@ -89,15 +90,15 @@ impl<'a> Matrix<'a> {
         })?;
         let preferring = preferring?;
         let pid = probe.pid();
-        let followed = self.follow(pid);
+        let followed = self.watched(|watch| watch.follow(pid));
         let mark = self.loading.mark();
         let result = probe.run(cancel);
         let load_percent = self.loading.percent_since(&mark);
         // While it is alive, as the kernel then still has its counts. Also after a failure: what is followed and kept must not pile
         // up.
-        let trace = match followed.and_then(|()| self.collect(pid)) {
-            Ok(watched) => Known::Yes(watched),
-            Err(because) => Known::no(because),
+        let trace = match followed {
+            Known::Yes(()) => self.watched(|watch| watch.collect(pid)),
+            Known::No { unknown_reason } => Known::No { unknown_reason },
         };
         let kept = preferring.map(Preferring::stop).transpose()?;
         Ok(Sample {
@@ -110,20 +111,16 @@ impl<'a> Matrix<'a> {
 }
 
 impl Matrix<'_> {
-    fn follow(&mut self, pid: i32) -> Result<(), String> {
-        self.watch
-            .as_mut()
-            .map_err(|because| because.clone())?
-            .follow(pid)
-            .map_err(|error| error.to_string())
-    }
-
-    fn collect(&mut self, pid: i32) -> Result<Watched, String> {
-        self.watch
-            .as_mut()
-            .map_err(|because| because.clone())?
-            .collect(pid)
-            .map_err(|error| error.to_string())
+    fn watched<T, E: std::fmt::Display>(
+        &mut self,
+        ask: impl FnOnce(&mut Watch) -> Result<T, E>,
+    ) -> Known<T> {
+        match &mut self.watch {
+            Known::Yes(watch) => {
+                ask(watch).map_or_else(|error| Known::no(error.to_string()), Known::Yes)
+            }
+            Known::No { unknown_reason } => Known::no(unknown_reason.clone()),
+        }
     }
 }
 
@@ -206,14 +203,15 @@ impl Experiment for Matrix<'_> {
 
     fn settings(&self, cell: &Cell) -> Vec<Change> {
         let of_run = self.parameters.settings.iter().map(KernelSetting::change);
-        let balancing = from_stored(cell)
+        let balancing = MatrixCell::of(cell)
             .filter(|_| self.sets_balancing)
             .map(|cell| kernel::set_balancing(cell.policy.numa_balancing));
         of_run.chain(balancing).collect()
     }
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Sample, BoxError> {
-        let cell = from_stored(cell).ok_or_else(|| format!("{cell} is no cell of the matrix"))?;
+        let cell =
+            MatrixCell::of(cell).ok_or_else(|| format!("{cell} is no cell of the matrix"))?;
         self.once(&cell, cancel)
     }
 

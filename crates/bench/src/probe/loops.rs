@@ -22,7 +22,6 @@ const SEED: u64 = 0x6e65_6172_6661_7221;
 /// A pattern of access, and how far it is.
 pub(super) struct Loop {
     pattern: Pattern,
-    /// The generator's state.
     state: u64,
     /// The next word of a sequence, or of the chain.
     at: usize,

@@ -9,13 +9,11 @@ use crate::mapping::PageKind;
 /// What the child says before its timed part.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ready {
-    /// The child's process number.
     pub pid: i32,
     /// The CPUs it may run on.
     pub cpus: CpuSet,
     /// Bytes of the buffer.
     pub buffer_bytes: u64,
-    /// What pages the buffer got.
     pub page_kind: PageKind,
     /// Where the buffer's pages are.
     pub pages: Known<PagesByNode>,
@@ -55,13 +53,11 @@ pub struct ProbeResult {
     pub cpus: CpuSet,
     /// Bytes of the buffer.
     pub buffer_bytes: u64,
-    /// What pages the buffer had.
     pub page_kind: PageKind,
     /// Where the buffer's pages were before the timed part.
     pub pages_before: Known<PagesByNode>,
     /// Where they were after it.
     pub pages_after: Known<PagesByNode>,
-    /// What was wrong with this run.
     pub warnings: Vec<SampleWarning>,
 }
 
@@ -84,7 +80,6 @@ pub struct Faults {
 /// Context switches of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Switches {
-    /// It waited for something.
     pub voluntary: u64,
     /// Somebody else's turn.
     pub involuntary: u64,
@@ -116,8 +111,6 @@ impl PagesByNode {
 /// Pages on one node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodePages {
-    /// The node.
     pub node: NodeId,
-    /// How many.
     pub pages: u64,
 }

@@ -26,7 +26,8 @@ const WARM_UP_STEPS: u64 = 4096;
 pub fn serve() -> Result<(), ServeError> {
     let mut caller = Conversation::open("probe");
     let spec: ProbeSpec = caller.spec()?;
-    spec.check().map_err(ServeError::BadSpec)?;
+    spec.check()
+        .map_err(|error| ServeError::BadSpec(error.to_string()))?;
     let bound_cpus = cpus_to_bind(&spec)?;
     let buffer = memory::prepare(&spec)?;
     // Only now: floating memory is where the process happened to be.

@@ -15,15 +15,9 @@ pub enum SampleWarning {
         percent: f64,
     },
     /// The processor slowed down for heat.
-    Throttled {
-        /// How often.
-        times: u64,
-    },
+    Throttled { times: u64 },
     /// The control group's CPU quota stopped the probe.
-    Quota {
-        /// How often.
-        times: u64,
-    },
+    Quota { times: u64 },
     /// Page faults in the timed part that NUMA balancing does not explain.
     Faults {
         /// Without I/O.
@@ -32,10 +26,7 @@ pub enum SampleWarning {
         major: u64,
     },
     /// The probe waited for something in the timed part.
-    Waited {
-        /// How often.
-        times: u64,
-    },
+    Waited { times: u64 },
     /// Far more involuntary switches than a competing load explains.
     Switched {
         /// Switches a second.
@@ -43,32 +34,20 @@ pub enum SampleWarning {
     },
     /// Pages of bound memory were on another node when the timed part began.
     Elsewhere {
-        /// The node asked for.
         node: NodeId,
         /// How many of the pages that were looked at, in percent.
         percent: f64,
     },
     /// Pages of bound memory left their node in the timed part.
     Moved {
-        /// The node asked for.
         node: NodeId,
         /// How many of the pages that were looked at, in percent.
         percent: f64,
     },
     /// The kernel refused to bind the memory; all of it is on its node nevertheless.
-    BindRefused {
-        /// The node asked for.
-        node: NodeId,
-        /// What the kernel said.
-        error: String,
-    },
+    BindRefused { node: NodeId, error: String },
     /// Where bound pages are could not be asked.
-    Unverified {
-        /// The node asked for.
-        node: NodeId,
-        /// What the kernel said.
-        error: String,
-    },
+    Unverified { node: NodeId, error: String },
     /// CPUs that the probe might use went offline, or came back, in the timed part.
     Offline {
         /// Those that were online only before or only after.

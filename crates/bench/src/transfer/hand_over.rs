@@ -20,7 +20,6 @@ pub(super) enum Trouble {
     Cannot(String),
     /// So many round trips were made until the time was over.
     TooSlow(u64),
-    /// The cancel flag was set.
     Cancelled,
 }
 

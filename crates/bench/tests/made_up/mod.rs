@@ -1,6 +1,8 @@
 //! Made-up samples of the matrix on a machine of two nodes, whose truth is known.
 
-use nearfar_bench::matrix::{Balancing, MatrixCell, Places, Sample, Selection, Taken, choose};
+use nearfar_bench::matrix::{
+    Balancing, DECLARATION, MatrixCell, Places, Sample, Selection, Taken, choose,
+};
 use nearfar_bench::probe::Where;
 use nearfar_machine::NodeId;
 use serde_json::json;
@@ -11,6 +13,11 @@ pub const NEAR_S: f64 = 10.0;
 pub const FAR: f64 = 0.24;
 /// What each migration from node to node costs.
 pub const MIGRATION_S: f64 = 0.0128;
+
+/// A cell as `--cell` takes it.
+pub fn cell(text: &str) -> MatrixCell {
+    MatrixCell::of(&DECLARATION.cell(text).unwrap()).unwrap()
+}
 
 /// The published matrix.
 pub fn two_nodes() -> Vec<MatrixCell> {

@@ -3,7 +3,6 @@
 pub mod child;
 mod guests;
 mod latency;
-mod probe;
 mod registered;
 
 use clap::{Args, Subcommand};
@@ -25,7 +24,6 @@ pub struct Bench {
 #[derive(Subcommand)]
 enum Experiment {
     Latency(latency::Latency),
-    Probe(probe::Probe),
     #[command(flatten)]
     Registered(registered::Registered),
 }
@@ -35,7 +33,6 @@ impl Bench {
     pub fn run(self, colour: Colour) -> Outcome {
         match self.experiment {
             Experiment::Latency(experiment) => experiment.run(colour),
-            Experiment::Probe(experiment) => experiment.run(colour),
             Experiment::Registered(experiment) => experiment.run(colour),
         }
     }

@@ -117,7 +117,7 @@ pub(super) fn key(row: &Row) -> Vec<Text> {
     let nb = u8::from(cell.policy.numa_balancing);
     let texts = [
         row.row.to_string(),
-        cell.pnid().to_string(),
+        cell.preferred_number().to_string(),
         nb.to_string(),
         cell.memory_node.to_string(),
         cell.cpu_node.to_string(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use nearfar_bench::matrix::{self, MatrixCell};
+use nearfar_bench::matrix;
 use nearfar_machine::{Emulation, NodeId};
 use nearfar_report::runs::Shown;
 use nearfar_runs::{
@@ -120,7 +120,7 @@ pub fn case_2() -> Stored {
             "preferred_node={},numa_balancing={},memory_node={},cpu_node={}",
             line[preferred], line[balancing], line[memory], line[cpu]
         );
-        let cell: MatrixCell = cell.parse().unwrap();
+        let cell = made_up::cell(&cell);
         let on_other = figure(other_s) / (figure(first_s) + figure(other_s));
         let mut sample = made_up::sample(figure(seconds), NodeId(0), on_other, 0);
         if let nearfar_machine::Known::Yes(watched) = &mut sample.trace {

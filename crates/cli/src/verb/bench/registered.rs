@@ -1,30 +1,39 @@
 //! `nearfar bench NAME` of the experiments in the registry: verb, help and arguments are made from what they declare.
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use nearfar_bench::registry::{ArgumentError, Arguments, EXPERIMENTS, Entry, Request, RunError};
+use nearfar_bench::registry::{
+    Announcement, Argument, Arguments, EXPERIMENTS, Entry, Kind, Request, RunError,
+};
 use nearfar_experiment::{Ended, Options, Resume, fingerprint};
 use nearfar_machine::Machine;
-use nearfar_runs::{Filter, Host, RunId, RunState, Store};
+use nearfar_report::count;
+use nearfar_runs::{Filter, Host, Run, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
 
 use super::guests;
-use crate::args::{Colour, FormatArgs, StoreArgs, of_store};
+use crate::args::{Colour, FormatArgs, StoreArgs, of_store, size};
 use crate::failure::{Failure, Outcome};
+use crate::output;
 use crate::verb::runs;
-use crate::{output, progress, signals};
+use crate::{progress, signals};
 
 /// The arguments that every experiment has.
 #[derive(Args)]
 struct CommonArgs {
-    /// Measure these levels of a factor (may be repeated)
-    #[arg(long, value_name = "NAME=LEVEL,...")]
+    /// Measure only these levels of a factor (may be repeated)
+    #[arg(long, value_name = "NAME=LEVEL,...", conflicts_with = "resume")]
     factor: Vec<String>,
+    /// Measure exactly this cell (may be repeated), with a level of each factor
+    #[arg(long, value_name = "NAME=LEVEL,NAME=LEVEL,...", conflicts_with_all = ["resume", "factor"])]
+    cell: Vec<String>,
     /// Samples of each cell
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    samples: u32,
-    /// Continue the newest interrupted run of this experiment on this machine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    samples: Option<u32>,
+    /// Continue the newest interrupted run of this experiment on this machine, with its cells and parameters
     #[arg(long)]
     resume: bool,
     /// Seed of the order [default: a random one, which is stored]
@@ -40,6 +49,9 @@ struct CommonArgs {
     /// Take one sample of each cell, print the last one as JSON, and store nothing
     #[arg(long, hide = true, conflicts_with_all = ["guest", "resume"])]
     one_sample: bool,
+    /// Keep nothing
+    #[arg(long, conflicts_with = "resume")]
+    no_store: bool,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -93,84 +105,178 @@ fn entry(name: &str) -> Option<&'static Entry> {
 
 fn definition(entry: &'static Entry) -> Command {
     let declaration = &entry.declaration;
-    let (name, about) = (declaration.name, declaration.about);
-    let factors = declaration.factors.iter().map(|factor| {
-        let (levels, default) = (factor.levels.join(","), factor.default.join(","));
-        format!("{}={levels} [default: {default}]", factor.name)
-    });
-    let factors = factors.collect::<Vec<_>>().join("; ");
-    let factor_help = format!("Measure these levels of a factor (may be repeated): {factors}");
+    let name = declaration.name;
+    let (about, _) = declaration
+        .about
+        .split_once("\n\n")
+        .unwrap_or((declaration.about, ""));
+    let factors = declaration.factors.iter();
+    let factors = factors.map(|factor| format!("\n{}: {}", factor.name, factor.help()));
+    let factor_help = "Measure only these levels of a factor (may be repeated)";
+    let factor_long_help = format!("{factor_help}\n{}", factors.collect::<String>());
+    let examples = declaration.examples.iter();
+    let examples = examples.map(|words| format!("\n  nearfar bench {name} {words}"));
+    let examples: Vec<String> = examples.map(|line| line.trim_end().to_owned()).collect();
+    let samples = format!("Samples of each cell [default: {}]", declaration.samples);
     // Before the rest: it would set what it says of itself.
     let command = CommonArgs::augment_args(Command::new(name))
         .about(about)
-        .long_about(about)
+        .long_about(declaration.about)
         .hide(declaration.is_hidden)
-        .mut_arg("factor", |factor| factor.help(factor_help))
-        .after_long_help(format!(
-            "Examples:\n  nearfar bench {name} --samples 20 --label quiet\n  nearfar bench {name} --resume"
-        ));
-    declaration
-        .arguments
-        .iter()
-        .fold(command, |command, argument| {
-            let argument = Arg::new(argument.name)
-                .long(argument.name)
-                .help(argument.help)
-                .value_name("VALUE")
-                .default_value(argument.default)
-                .action(ArgAction::Set);
-            command.arg(argument)
+        .mut_arg("factor", |factor| {
+            factor.help(factor_help).long_help(factor_long_help)
         })
+        .mut_arg("samples", |argument| argument.help(samples))
+        .mut_arg("guest", |guest| guest.hide(declaration.is_of_machine()))
+        .after_long_help(format!("Examples:{}", examples.concat()));
+    let arguments = declaration.arguments.iter().map(option);
+    command.args(arguments)
+}
+
+/// The option of a declared argument.
+fn option(argument: &'static Argument) -> Arg {
+    let option = Arg::new(argument.name)
+        .long(argument.name)
+        .help(argument.help)
+        .conflicts_with("resume");
+    let option = match argument.kind {
+        Kind::Flag => return option.action(ArgAction::SetTrue),
+        Kind::Text => option.value_name("VALUE"),
+        Kind::Size => option
+            .value_name("SIZE")
+            .value_parser(|text: &str| size(text).map(|bytes| bytes.to_string())),
+        Kind::OneOf(values) => option
+            .value_name("NAME")
+            .value_parser(PossibleValuesParser::new(values)),
+    };
+    match argument.default {
+        Some(default) => option.default_value(default),
+        None => option,
+    }
 }
 
 impl Registered {
     /// Measures, stores and prints what `runs show` prints.
     pub fn run(self, colour: Colour) -> Outcome {
-        let Self {
-            entry,
-            matches,
-            common,
-        } = self;
-        let value = |name: &str| matches.get_one::<String>(name).cloned();
-        let arguments = entry.declaration.arguments(&common.factor, value);
-        let arguments = arguments.map_err(Failure::input)?;
+        let declaration = &self.entry.declaration;
+        let value = |argument: &Argument| match argument.kind {
+            Kind::Flag => self
+                .matches
+                .get_flag(argument.name)
+                .then(|| "true".to_owned()),
+            _ => self.matches.get_one::<String>(argument.name).cloned(),
+        };
+        let common = &self.common;
+        let arguments = declaration.arguments(&common.factor, &common.cell, value);
+        let mut arguments = arguments.map_err(Failure::input)?;
+        if let (Some(guest), true) = (common.guest.first(), declaration.is_of_machine()) {
+            let name = declaration.name;
+            return Err(Failure::Input(anyhow::anyhow!(
+                "--guest {guest}: the cells of bench {name} depend on the machine; measure inside a guest: \
+                 nearfar lab run -- nearfar bench {name}"
+            )));
+        }
         let machine =
             nearfar_sources::read(&Source::live(Want::topology())).map_err(Failure::input)?;
         let cancel = signals::cancel_flag();
         if common.one_sample {
-            return one_sample(entry, arguments, &machine, &cancel);
+            return one_sample(self.entry, arguments, &machine, &cancel);
         }
-        let mut store = common.store.open()?;
-        let targets = guests::targets(&common.guest, &cancel)?;
-        let mut options = Options::new(common.samples);
-        (options.seed, options.label) = (common.seed, common.label.clone());
-        options.resume = match common.resume {
-            true => Resume::Run(interrupted(
-                &store,
-                &machine,
-                entry,
-                options.label.as_deref(),
-            )?),
-            false => Resume::Nothing,
+        let temporary = Temporary::new(common.no_store)?;
+        let mut store = match &temporary {
+            Some(temporary) => temporary.open()?,
+            None => common.store.open()?,
         };
+        let targets = guests::targets(&common.guest, &cancel)?;
+        let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
+        (options.seed, options.label) = (common.seed, common.label.clone());
+        options.resume = Resume::Nothing;
         options.progress = progress::on_standard_error();
-        let done = (entry.carry_out)(Request {
+        if common.resume {
+            let run = self.interrupted(&store, &machine)?;
+            let detail = store.detail(run.run).map_err(of_store)?;
+            options.resume = Resume::Run(run.run);
+            options.samples = common.samples.unwrap_or(run.samples_per_cell);
+            options.label.clone_from(&run.label);
+            arguments = declaration.arguments_of(run, detail);
+        }
+        let done = (self.entry.carry_out)(Request {
             arguments,
             options,
             store: &mut store,
             machine: &machine,
             cancel: &cancel,
             targets,
+            announce: &|announced| announce(announced, !common.no_store),
         });
         let done = done.map_err(refusal)?;
-        runs::show::show(&store, done.run, None, common.format.format, colour)?;
+        let (format, is_kept) = (common.format.format, !common.no_store);
+        runs::show::show(&store, done.run, None, format, colour, is_kept)?;
         match done.ended {
             Ended::Complete => Ok(()),
-            Ended::Interrupted => Err(Failure::Refused(anyhow::anyhow!(
-                "interrupted: run {} keeps its samples; --resume continues it",
-                done.run
-            ))),
+            Ended::Interrupted => Err(Failure::Refused(
+                self.interruption(&store.run(done.run).map_err(of_store)?),
+            )),
         }
+    }
+
+    /// What an interruption left, and how to continue.
+    fn interruption(&self, run: &Run) -> anyhow::Error {
+        let (there, wanted) = (
+            run.samples.saturating_sub(run.failed),
+            run.cells * u64::from(run.samples_per_cell),
+        );
+        if self.common.no_store {
+            return anyhow::anyhow!(
+                "interrupted: {there} of {wanted} samples were taken, and nothing is kept"
+            );
+        }
+        let file = self.common.store.store.as_ref();
+        let store = file.map(|file| format!(" --store {}", file.display()));
+        anyhow::anyhow!(
+            "interrupted: {there} of {wanted} samples are kept in run {}; `nearfar bench {} --resume{}` continues it",
+            run.run,
+            self.entry.declaration.name,
+            store.unwrap_or_default()
+        )
+    }
+
+    /// The newest interrupted run of this experiment on this machine.
+    fn interrupted(&self, store: &Store, machine: &Machine) -> Result<Run, Failure> {
+        let (name, label) = (self.entry.declaration.name, &self.common.label);
+        let filter = Filter {
+            experiment: Some(name.to_owned()),
+            label: label.clone(),
+            ..Filter::default()
+        };
+        let here = fingerprint(machine, &Host::here());
+        let runs = store.list(&filter).map_err(of_store)?;
+        let found = runs.into_iter().find(|run| {
+            run.fingerprint == here && matches!(run.state, RunState::Interrupted | RunState::Failed)
+        });
+        found.ok_or_else(|| {
+            let store = store.path().display();
+            let label = label.as_ref().map(|label| format!(" with the label \"{label}\""));
+            let label = label.unwrap_or_default();
+            Failure::Input(anyhow::anyhow!(
+                "nothing to resume: {store} has no interrupted run of {name}{label} on this machine \
+                 (nearfar runs list)"
+            ))
+        })
+    }
+}
+
+/// A store that is removed with its directory: the frame keeps every sample in one.
+struct Temporary(tempfile::TempDir);
+
+impl Temporary {
+    fn new(is_wanted: bool) -> Result<Option<Self>, Failure> {
+        let directory = is_wanted.then(tempfile::tempdir).transpose();
+        Ok(directory.map_err(Failure::refused)?.map(Self))
+    }
+
+    fn open(&self) -> Result<Store, Failure> {
+        Store::open(&self.0.path().join("runs.db")).map_err(of_store)
     }
 }
 
@@ -181,8 +287,8 @@ fn one_sample(
     machine: &Machine,
     cancel: &AtomicBool,
 ) -> Outcome {
-    let place = tempfile::tempdir().map_err(Failure::refused)?;
-    let mut store = Store::open(&place.path().join("runs.db")).map_err(of_store)?;
+    let directory = Temporary(tempfile::tempdir().map_err(Failure::refused)?);
+    let mut store = directory.open()?;
     let mut options = Options::new(1);
     // The answer says why there is no sample.
     options.failures_in_a_row = u32::MAX;
@@ -193,6 +299,7 @@ fn one_sample(
         machine,
         cancel,
         targets: None,
+        announce: &|_| (),
     });
     let run = done.map_err(refusal)?.run;
     let sample = store.samples(run).map_err(of_store)?.pop();
@@ -201,37 +308,44 @@ fn one_sample(
     output::print(&serde_json::to_string(&sample).map_err(Failure::refused)?)
 }
 
-/// The newest interrupted run of this experiment on this machine.
-fn interrupted(
-    store: &Store,
-    machine: &Machine,
-    entry: &Entry,
-    label: Option<&str>,
-) -> Result<RunId, Failure> {
-    let filter = Filter {
-        experiment: Some(entry.declaration.name.to_owned()),
-        label: label.map(str::to_owned),
-        ..Filter::default()
-    };
-    let here = fingerprint(machine, &Host::here());
-    let runs = store.list(&filter).map_err(of_store)?;
-    let found = runs.into_iter().find(|run| {
-        run.fingerprint == here && matches!(run.state, RunState::Interrupted | RunState::Failed)
+/// What is about to be measured and how long it may take, on standard error.
+fn announce(announced: &Announcement, is_kept: bool) {
+    let Announcement {
+        notes,
+        cells,
+        samples,
+        sample,
+    } = announced;
+    notes.iter().for_each(|note| output::say!("{note}"));
+    let all = *cells as f64 * f64::from(*samples);
+    let duration = sample.map_or_else(String::new, |sample| {
+        let (each, all) = (sample.as_secs_f64(), rough(sample.mul_f64(all)));
+        format!(" of about {each:.1} s, {all}")
     });
-    found.map(|run| run.run).ok_or_else(|| {
-        let store = store.path().display();
-        Failure::Input(anyhow::anyhow!(
-            "nothing to resume: {store} has no interrupted run of {} on this machine (nearfar runs list)",
-            entry.declaration.name
-        ))
-    })
+    let interrupted = match is_kept {
+        true => "Ctrl-C keeps the samples, --resume continues",
+        false => "Ctrl-C shows the samples, nothing is kept",
+    };
+    let (cells, samples) = (count(*cells, "cell"), count(*samples as usize, "sample"));
+    output::say!("{cells} x {samples}{duration}; {interrupted}");
+}
+
+/// A duration to one or two units.
+fn rough(duration: Duration) -> String {
+    let minutes = (duration.as_secs_f64() / 60.0).round() as u64;
+    match minutes {
+        0 => format!("about {:.0} s", duration.as_secs_f64()),
+        1..60 => format!("about {minutes} min"),
+        _ => format!("about {} h {} min", minutes / 60, minutes % 60),
+    }
 }
 
 fn refusal(error: RunError) -> Failure {
     match error {
-        RunError::Arguments(
-            error @ (ArgumentError::Factor { .. } | ArgumentError::Value { .. }),
-        ) => Failure::input(error),
+        RunError::Arguments(error) => Failure::input(error),
+        RunError::Target(error) => Failure::Input(anyhow::Error::from_boxed(error)),
+        RunError::Prepare(error) => Failure::Refused(anyhow::Error::from_boxed(error)),
+        RunError::Interrupted => Failure::refused(error),
         RunError::Experiment(error) => Failure::refused(error),
     }
 }

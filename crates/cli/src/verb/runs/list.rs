@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use clap::Args;
-use nearfar_bench::matrix;
+use nearfar_bench::registry::EXPERIMENTS;
 use nearfar_machine::alternatives;
 use nearfar_runs::{Filter, Run, Store, StoreError, now_s};
 use serde::Serialize;
@@ -89,13 +89,17 @@ impl List {
 
 /// Fails for the name of an experiment that no run has and this nearfar does not make.
 fn check_experiment(all: &[Run], experiment: Option<&str>) -> Outcome {
-    let Some(asked) = experiment.filter(|asked| *asked != matrix::EXPERIMENT) else {
+    let Some(asked) = experiment else {
         return Ok(());
     };
+    let shown = EXPERIMENTS
+        .iter()
+        .map(|entry| &entry.declaration)
+        .filter(|declaration| !declaration.is_hidden);
     let mut known: Vec<&str> = all
         .iter()
         .map(|run| run.experiment.as_str())
-        .chain([matrix::EXPERIMENT])
+        .chain(shown.map(|declaration| declaration.name))
         .collect();
     known.sort_unstable();
     known.dedup();

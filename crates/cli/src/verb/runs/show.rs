@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use nearfar_bench::matrix;
-use nearfar_report::{probe, runs};
+use nearfar_report::document::Document;
+use nearfar_report::runs;
 use nearfar_runs::{CellSummary, Detail, Run, RunId, Store, summarise};
 use serde::Serialize;
 
 use super::Which;
 use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 
 /// Show a stored run: its machine and parameters, and the result of each cell
@@ -38,6 +38,9 @@ struct Shown<'a> {
     #[serde(flatten)]
     detail: &'a Detail,
     summary: &'a [CellSummary],
+    /// What the experiment adds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<serde_json::Value>,
 }
 
 impl Show {
@@ -45,17 +48,25 @@ impl Show {
     pub fn run(self, colour: Colour) -> Outcome {
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
-        show(&store, id, self.html.as_deref(), self.format.format, colour)
+        show(
+            &store,
+            id,
+            self.html.as_deref(),
+            self.format.format,
+            colour,
+            true,
+        )
     }
 }
 
-/// Prints a stored run, and writes its page where a file is named.
+/// Prints a stored run, and writes its page where a file is named. A run that is not kept has no number.
 pub fn show(
     store: &Store,
     id: RunId,
     html: Option<&Path>,
     format: Format,
     colour: Colour,
+    is_kept: bool,
 ) -> Outcome {
     let run = store.run(id).map_err(of_store)?;
     let (detail, samples) = (
@@ -71,10 +82,17 @@ pub fn show(
         cells: &summary,
         samples: &samples,
     };
-    let answer = of_matrix(&shown);
+    // What the runs of all experiments have can be shown also where a newer nearfar wrote the rest.
+    let own = shown.own().and_then(|own| {
+        own.inspect_err(|error| output::say!("nearfar: {error}; shown as a run of any experiment"))
+            .ok()
+    });
+    let (text, page, answer) = match own {
+        Some(own) => (Some(own.text), own.page, Some(own.json)),
+        None => (None, Document::new(), None),
+    };
     if let Some(file) = html {
-        let own = answer.as_ref().map(probe::of_page);
-        let page = runs::page(&shown, own.unwrap_or_default());
+        let page = runs::page(&shown, page);
         output::write_file(file, page.to_html().as_bytes())?;
     }
     if format == Format::Json {
@@ -82,27 +100,24 @@ pub fn show(
             run: &run,
             detail: &detail,
             summary: &summary,
+            answer,
         };
+        let mut json = serde_json::to_value(&json).map_err(Failure::input)?;
+        if !is_kept {
+            json["run"] = serde_json::Value::Null;
+        }
         return output::print(&output::json("runs-show/2", None, &json)?);
     }
-    let document = match &answer {
-        Some(answer) => {
+    let mut document = match text {
+        Some(text) => {
             let mut document = runs::header(&shown);
-            document.append(probe::stored(answer));
+            document.append(text);
             document
         }
         None => runs::show(&shown),
     };
-    output::print(&document.to_text(&output::style(colour)))
-}
-
-/// What a run of the probe's matrix says; `None` for runs of other experiments.
-fn of_matrix(shown: &runs::Shown<'_>) -> Option<matrix::Answer> {
-    if shown.run.experiment != matrix::EXPERIMENT {
-        return None;
+    if !is_kept {
+        document.warning("not stored: --no-store");
     }
-    // What the runs of all experiments have can be shown also where a newer nearfar wrote the rest.
-    matrix::stored::answer(shown.run, shown.detail, shown.samples)
-        .inspect_err(|error| output::say!("nearfar: {error}; shown as a run of any experiment"))
-        .ok()
+    output::print(&document.to_text(&output::style(colour)))
 }
