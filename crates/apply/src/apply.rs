@@ -97,7 +97,7 @@ pub fn check_plan(plan: &Plan, target: &Target) -> Result<(), ApplyError> {
     fits(plan, target, &target.system()?).map(drop)
 }
 
-/// What a target says of itself.
+/// How a target describes itself.
 struct Here {
     host: Option<String>,
     boot: Option<String>,

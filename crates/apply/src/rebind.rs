@@ -132,7 +132,7 @@ fn below(system: &dyn System, class: &str, device: PciAddress) -> Vec<String> {
     let mut names = system.list(class).unwrap_or_default();
     names.retain(|name| match system.link(&format!("{class}/{name}")) {
         Ok(link) => link.contains(&part),
-        // A file among the links (/sys/class/net/bonding_masters), or gone meanwhile. What cannot be told counts as
+        // A file among the links (/sys/class/net/bonding_masters), or gone meanwhile. What is unknown counts as
         // the device's.
         Err(error) => !matches!(
             error.kind(),

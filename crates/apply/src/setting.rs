@@ -1,5 +1,5 @@
 //! The files a change can reach, and what their text means. A setting comes from a plan or a journal, both of which
-//! may have been written by a stranger: [`Setting::check`] stands before every use of [`Setting::path`].
+//! may have been written by an attacker: [`Setting::check`] precedes every use of [`Setting::path`].
 
 use nearfar_machine::{CpuSet, Irq, PciAddress};
 use nearfar_placement::change::Change;

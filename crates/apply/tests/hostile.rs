@@ -1,4 +1,4 @@
-//! Trees and journals from a stranger: nothing is written outside the tree, nothing panics, errors name the place.
+//! Trees and journals from an attacker: nothing is written outside the tree, nothing panics, errors name the place.
 
 mod support;
 

@@ -334,7 +334,7 @@ fn killed(before: &State, has_guard: bool, kills_guard: bool) {
         });
         return;
     }
-    assert_ne!(settings(), *before, "nobody has undone it");
+    assert_ne!(settings(), *before, "it was not undone");
     let next = Command::new(guests::NEARFAR)
         .args(["runs", "list"])
         .output()

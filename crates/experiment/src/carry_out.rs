@@ -47,12 +47,12 @@ pub struct Options {
     pub warnings: Vec<String>,
     /// How many samples may fail one after the other before the run stops.
     pub failures_in_a_row: u32,
-    /// Who is told how far it is.
+    /// Receives the progress.
     pub progress: Box<dyn Progress>,
 }
 
 impl Options {
-    /// So many samples a cell; an interrupted run is continued, three failures in a row stop it, nobody is told.
+    /// This many samples a cell; continues an interrupted run, stops after three failures in a row, reports no progress.
     pub fn new(samples: u32) -> Self {
         Self {
             samples,

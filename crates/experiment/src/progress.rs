@@ -24,13 +24,13 @@ pub struct Step<'a> {
     pub done: u64,
     /// How many attempts failed.
     pub failed: u64,
-    /// What the rest takes; `None` while that cannot be told.
+    /// What the rest takes; `None` while that is unknown.
     pub left: Option<Duration>,
     /// The cell that comes next; `None` after the last one.
     pub next: Option<&'a Cell>,
 }
 
-/// Who is told how far a run is.
+/// Receives the progress of a run.
 pub trait Progress {
     /// It begins, or goes on.
     fn begin(&mut self, begun: &Begun);
@@ -40,7 +40,7 @@ pub trait Progress {
     fn end(&mut self);
 }
 
-/// Nobody is told.
+/// Reports nothing.
 #[derive(Debug, Default)]
 pub struct Silent;
 

@@ -46,12 +46,12 @@ pub(crate) fn undo(groups: &[Masks], lease: &Header) -> Vec<Undone> {
     let records = Records::of(groups, lease);
     let mut settling = SETTLING.iter();
     for _ in 0..MAX_PASSES {
-        let kin = Descendants::find(&records);
-        if kin.put_back(&mut cpusets, &mut outcome) {
+        let found = Descendants::find(&records);
+        if found.put_back(&mut cpusets, &mut outcome) {
             settling = SETTLING.iter();
             continue;
         }
-        let Some(&wait) = settling.next().filter(|_| kin.has_confined()) else {
+        let Some(&wait) = settling.next().filter(|_| found.has_confined()) else {
             break;
         };
         sleep(wait);
@@ -237,20 +237,20 @@ impl<'a> Descendants<'a> {
             .collect();
         // Parents before children, so that going through them finds all descendants.
         alive.sort_by_key(|stat| (stat.id.start, stat.id));
-        let mut kin = Self {
+        let mut found = Self {
             records,
             processes: HashMap::new(),
         };
         for stat in &alive {
-            kin.add_noted(stat);
+            found.add_noted(stat);
         }
         let by_pid: HashMap<i32, &Stat> = alive.iter().map(|stat| (stat.id.tid, stat)).collect();
         let made_since = || alive.iter().filter(|stat| stat.id.start >= records.since);
         // Twice: numbers wrap around, so among those of one clock tick a child may stand before its maker.
         for stat in made_since().chain(made_since()) {
-            kin.add_descendant(stat, &by_pid);
+            found.add_descendant(stat, &by_pid);
         }
-        kin
+        found
     }
 
     /// A process of which threads are on record. One with its number that began later than all of them is another one.

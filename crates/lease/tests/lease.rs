@@ -428,7 +428,7 @@ proptest::proptest! {
     }
 }
 
-/// A shell with a child, both waiting, in a session of their own: orphans of other tests are no kin.
+/// A shell with a child, both waiting, in a session of their own: orphans of other tests are not its descendants.
 fn family() -> (Owner, i32) {
     let mut command = Command::new("setsid");
     command

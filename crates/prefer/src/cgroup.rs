@@ -102,7 +102,7 @@ impl Group {
             .components()
             .filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
         let parts: PathBuf = parts.collect();
-        // A directory is told by the mount it lies in; the deepest, since version 1 may be mounted inside version 2.
+        // A directory is identified by its mount; the deepest, since version 1 may be mounted inside version 2.
         let inside = mounts.iter().filter(|(mount, _)| path.starts_with(mount));
         let (mount, version, directory) =
             match inside.max_by_key(|(mount, _)| mount.as_os_str().len()) {

@@ -59,7 +59,7 @@ pub enum ServiceError {
     System(#[from] std::io::Error),
 }
 
-/// How a running service is told what to do: flags that signals set, and a pipe that they wake it with.
+/// Controls a running service: flags that signals set, and a pipe that they wake it with.
 #[derive(Debug)]
 pub struct Control {
     /// End, and leave everything as it was.
@@ -192,7 +192,7 @@ pub fn check(config: &Config, machine: &Machine) -> Result<Vec<Checked>, Service
     Ok(answer)
 }
 
-/// Runs until it is told to stop, and leaves every task as it was.
+/// Runs until it is asked to stop, and leaves every task as it was.
 ///
 /// # Errors
 /// When it cannot begin: the configuration is wrong, or there is another service. Later faults are logged.

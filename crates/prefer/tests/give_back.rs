@@ -102,11 +102,11 @@ fn an_orphan_that_pinned_itself_beside_a_kept_task_stays_pinned() {
     let Some(own) = own() else { return };
     let mut tasks = Tasks::new();
     // Of the session of the kept one, as of a shell, and not kept; its child loses its parent.
-    let stranger = tasks.make(0, "fork", 1);
+    let unrelated = tasks.make(0, "fork", 1);
     let keeper = KeeperProcess::start(&tasks.state(), &[tasks.tasks[&0].pid], false).unwrap();
     let orphan = tasks.make(1, "fork", 2);
     tasks.tell(2, "pin 0");
-    tasks.kill(stranger.pid);
+    tasks.kill(unrelated.pid);
     keeper.kill();
     tasks.leases().recover().unwrap();
     assert_eq!([tasks.tasks[&0].mask(), orphan.mask()], [own, home()]);

@@ -15,7 +15,7 @@ use nearfar_prefer::{Keeper, KeeperError, KeeperOptions, Targets};
 use nearfar_proc::{affinity, tasks};
 use support::{examples, home, machine, mask, own, within};
 
-/// A shell in a session of its own, so that orphans of other tests are no kin. What it prints is read line by line.
+/// A shell in a session of its own, so that orphans of other tests are not its descendants. What it prints is read line by line.
 struct Family {
     shell: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,

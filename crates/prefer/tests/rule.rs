@@ -174,8 +174,10 @@ fn who_has_to_leave_again_at_once_pauses_for_longer_each_time() {
     // A node that seems to have room only while the task is away.
     let mut returns = Vec::new();
     for look in 1..6000 {
-        let out = rule.place() == Place::Anywhere;
-        if rule.step(LOOK * look, if out { 0.0 } else { 0.9 }, out) == Some(Decision::Narrow) {
+        let released = rule.place() == Place::Anywhere;
+        if rule.step(LOOK * look, if released { 0.0 } else { 0.9 }, released)
+            == Some(Decision::Narrow)
+        {
             returns.push(LOOK * look);
         }
     }

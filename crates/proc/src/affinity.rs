@@ -38,7 +38,7 @@ impl Asker {
     /// As [`get`].
     pub fn ask(&mut self, tid: i32) -> io::Result<&[libc::c_ulong]> {
         let words = &mut self.words;
-        // SAFETY: the kernel writes at most as many bytes as it is told the buffer has.
+        // SAFETY: the kernel writes at most as many bytes as the argument says.
         let written = unsafe {
             libc::syscall(
                 libc::SYS_sched_getaffinity,

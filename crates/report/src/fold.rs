@@ -116,7 +116,7 @@ impl<'a> Folder<'a> {
         let numbers = ranges(findings.iter().filter_map(|finding| number(finding)));
         let all = |noun: &str| count(findings.len(), noun);
         match key {
-            // A finding says of itself better what it is about.
+            // A finding's own text names its subject better.
             _ if findings.len() == 1 => findings[0].subject.clone(),
             Key::Interrupts { device, nodes } => {
                 let name = or(self.names.get(device), &device.to_string());

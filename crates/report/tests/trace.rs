@@ -158,7 +158,7 @@ fn what_is_missing_stands_at_the_top() {
     }
     assert!(
         !text.contains("none lost") && !text.contains("the buffer was full"),
-        "nobody said why:\n{text}"
+        "no reason given:\n{text}"
     );
     lossy.losses.unwritten = Some(0);
     assert!(

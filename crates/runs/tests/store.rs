@@ -350,7 +350,7 @@ fn a_file_that_is_not_there_is_made_only_for_writing() {
     );
 }
 
-/// Whoever only looks must not have to wait for the disk, nor fail where it is full.
+/// A reader must not wait for the disk, nor fail where it is full.
 #[test]
 fn opening_and_listing_writes_nothing() {
     let given = Given::new();

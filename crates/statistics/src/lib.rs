@@ -5,7 +5,7 @@
 //!         ──► Moments     mean, standard deviation, least and most
 //! sides   ──► compare     is B better than A, by how much, and would more samples tell?
 //! pairs   ──► spearman    do both rank the same way?
-//! rows    ──► regression  how much of the time each migration cost, or why that cannot be told
+//! rows    ──► regression  how much of the time each migration cost, or why that is unknown
 //! ```
 //!
 //! Pure: numbers in, numbers out. Nothing in here knows what was measured or draws.

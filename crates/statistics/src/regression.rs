@@ -1,4 +1,4 @@
-//! Least squares: how much of what was measured each explaining column accounts for, and when that cannot be told.
+//! Least squares: how much of what was measured each explaining column accounts for, and when the data cannot show it.
 //!
 //! ```text
 //! row         group   outcome    columns                              fit
@@ -10,7 +10,7 @@
 //!
 //! Runs of different cells differ in more than the columns, so by default ([`Baseline::PerGroup`]) each group has a base of
 //! its own: the group's means are taken off first (the "within" estimator of panel data; Wooldridge, Econometric Analysis
-//! of Cross Section and Panel Data, 10.5). What a column does then is told by runs of one cell that differ in it.
+//! of Cross Section and Panel Data, 10.5). The effect of a column then comes from runs of one cell that differ in it.
 //!
 //! Samples of one cluster (cell) share what is special to it in every group (round), so repeating the rounds adds less than it
 //! seems: intervals count clusters, not samples (`regression/clustered.rs`). They also hold where samples with many migrations scatter

@@ -1,4 +1,4 @@
-//! Least squares: known coefficients are found, intervals hold what they promise, and what cannot be told is not told.
+//! Least squares: known coefficients are found, intervals hold what they promise, and unidentifiable coefficients are not reported.
 
 mod random;
 

@@ -25,7 +25,7 @@ const ALL_RINGS: usize = 256 << 20;
 /// How long an event that was counted may take until it is written; microseconds, unless its CPU is taken away meanwhile: on
 /// a busy virtual machine some were seen to take more than 50 ms.
 const LATEST: Duration = Duration::from_secs(1);
-/// The same after that was waited for in vain several times: some kernels never write some of the events that they count
+/// The same after several waits without result: some kernels never write some of the events that they count
 /// ([`Losses::unwritten`]), and an experiment that settles twice a run must not wait a second each time.
 const SOONEST: Duration = Duration::from_millis(20);
 
@@ -48,7 +48,7 @@ pub struct Session {
     names: Names,
     enabled: Option<Instant>,
     /// How long [`Self::settle`] waits for events that were counted and not written: [`LATEST`], a quarter of that after each
-    /// time in vain, and all of it again after waiting helped.
+    /// time without result, and all of it again after waiting helped.
     patience: Duration,
 }
 

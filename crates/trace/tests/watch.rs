@@ -40,7 +40,7 @@ fn open() -> Option<Watch> {
         return None;
     }
     let mut machine = synthetic::parse("node:2 memory:1G core:1 pu:1 distance:20").unwrap();
-    // Whoever moves a task may be on any CPU.
+    // The task that moves another may be on any CPU.
     machine.cpu_states.online = online();
     match Watch::open(&machine) {
         Ok(watch) => Some(watch),

@@ -8,11 +8,11 @@ const UNIT: &str = "#
 # Install: save as /etc/systemd/system/nearfar-placement.service, then
 #     systemctl daemon-reload && systemctl enable nearfar-placement.service
 # Each line is tried; the leading - lets the others go on where one is refused (journalctl -u nearfar-placement).
-# irqbalance moves interrupts again unless it is told not to (IRQBALANCE_BANNED_CPULIST, --banirq) or stopped.
+# irqbalance moves interrupts again unless it is configured not to (IRQBALANCE_BANNED_CPULIST, --banirq) or stopped.
 
 [Unit]
 Description=Memory placement from a nearfar plan
-# Network drivers ask for their interrupts when the interface comes up, hence after network.target.
+# Network drivers ask for their interrupts when the interface comes up: after network.target.
 After=systemd-udev-settle.service network.target irqbalance.service
 Wants=systemd-udev-settle.service
 

@@ -88,7 +88,7 @@ fn queue_rule(writing: &Writing<'_>, interface: &str, attribute: &str) -> String
 
 /// Waits for the device that has the interrupt: drivers agree on no form of a handler's name (`i40e-eth0-TxRx-1`,
 /// `virtio0-input.1`), so the plan says which it is. Network drivers ask for their interrupts when the interface is brought
-/// up, which udev is not told: hence the `change` event, for `udevadm trigger` after that.
+/// up, without an event of udev: the `change` event serves, for `udevadm trigger` after that.
 fn interrupt(writing: &Writing<'_>) -> String {
     let left_out = |because: &str| {
         format!(

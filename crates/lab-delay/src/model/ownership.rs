@@ -14,7 +14,7 @@
 //!            ──► transfer, same node                       otherwise           ──► memory
 //!          otherwise ──► hit
 //!  write   copies elsewhere ──► transfer, other node       copies elsewhere    ──► transfer, other node
-//!          wrote: itself, not shared; or nobody here       otherwise           ──► memory
+//!          wrote: itself, not shared; or no vCPU       otherwise           ──► memory
 //!            ──► hit
 //!          otherwise ──► transfer, same node
 //! ```
@@ -69,7 +69,7 @@ impl Word {
     /// The same with the copy of a node dropped.
     pub fn without(self, node: usize) -> Self {
         let left = self.0 & !copy(node);
-        // Without copies the line is in memory only, and nobody remembers who wrote it.
+        // Without copies the line is in memory only, and its writer is not recorded.
         Self(if left >> COPIES == 0 { 0 } else { left })
     }
 

@@ -13,7 +13,7 @@ const IMAGES: [&str; 3] = [
 /// EDK2 of this release was seen to work. That of 2022.11 tells the kernel of its flash as if it were memory; such memory is on
 /// no node, and the kernel (`memblock_validate_numa_coverage`) then puts everything on one.
 const WORKS_SINCE: (u32, u32) = (2025, 2);
-/// How the builds of Debian and its kin carry their release: in the paths of debugging information.
+/// How the builds of Debian and its derivatives carry their release: in the paths of debugging information.
 const MARK: &[u8] = b"/edk2-";
 
 /// The installed image that guests of an architecture want; `None` where they want none, or there is none that works.

@@ -30,7 +30,7 @@ pub struct Hardware {
     pub bridges: Vec<Bridge>,
 }
 
-/// A node as QEMU is told it.
+/// A node as QEMU's arguments describe it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GuestNode {
     /// Its vCPUs.

@@ -28,13 +28,13 @@ pub(super) fn check_count(machine: &Machine) -> Result<(), LabError> {
 #[derive(Debug)]
 pub(super) struct Numbers {
     guest: BTreeMap<NodeId, NodeId>,
-    /// How many nodes QEMU is told of: the described ones and those that fill gaps.
+    /// How many nodes QEMU's arguments have: the described ones and those that fill gaps.
     pub count: usize,
 }
 
 impl Numbers {
     /// Numbers as the guest's kernel will give them. QEMU's are the same, so that they need no translation: a node that the
-    /// kernel would number differently is told to QEMU under that number in the first place.
+    /// kernel would number differently has that number in QEMU's arguments.
     pub fn new(
         machine: &Machine,
         cpus: &[VirtualCpu],

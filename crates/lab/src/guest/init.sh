@@ -7,7 +7,7 @@
 #
 # guest.conf (in the archive) holds for all guests of a design. A guest is saved while this script waits for a line of the host:
 # nothing of the host is mounted then, and nothing of one guest is known. What comes after that each start pays for, and each new process
-# is code that QEMU translates anew, so everything that can be done before is done before.
+# is code that QEMU translates again, so everything that can be done before is done before.
 export PATH=/bin
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
@@ -97,7 +97,7 @@ port() { # NAME: its device, once it is there
 	done
 }
 
-# A port can be open only once at a time, so commands get pipes (they may open /dev/stdout anew) and a process each copies. The pipes
+# A port can be open only once at a time, so commands get pipes (they may open /dev/stdout again) and a process each copies. The pipes
 # are opened for both directions: one of which all writers are gone would end the copying processes.
 cd "$home" && mkfifo pipe/in pipe/out pipe/err pipe/link pipe/go pipe/fed
 exec 4<> pipe/out 5<> pipe/err 6<> pipe/link 9<> pipe/fed

@@ -65,7 +65,7 @@ impl Exec {
     }
 
     /// Starts the command in the shell's place. The guest's shell would run its own `ls` for `ls`, whatever `PATH` says, but not
-    /// for a path: so it is told to look through `PATH` by itself.
+    /// for a path: so it has to search `PATH`.
     fn start(&self) -> String {
         let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
         let (Some(program), Some(first)) = (words.first(), self.command.first()) else {

@@ -36,7 +36,7 @@ impl MemoryPolicy {
             Self::Preferred => libc::MPOL_PREFERRED,
             Self::Bind => libc::MPOL_BIND,
         };
-        // SAFETY: the kernel reads as many bits as it is told, which the slice has; it takes one bit less than it is told
+        // SAFETY: the kernel reads as many bits as the argument says, which the slice has; it takes one bit less than that
         // (get_nodes in mm/mempolicy.c).
         let result =
             unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, words.as_ptr(), bits(words)) };

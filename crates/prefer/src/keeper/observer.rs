@@ -11,7 +11,7 @@
 //! by their numbers there. The events are closed with this value.
 //!
 //! sched_setaffinity(2) is called with a number of the caller's pid namespace. In a container that is another one than here, so
-//! such a choice is told with the namespace, and [`super::lineage`] finds the thread.
+//! such a choice is reported with the namespace, and [`super::lineage`] finds the thread.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -263,7 +263,7 @@ impl Within {
         Self(tids.filter_map(of_thread).collect())
     }
 
-    /// The threads of this number; several only where their namespaces cannot be told apart.
+    /// The threads of this number; several only where their namespaces cannot be distinguished.
     pub(super) fn numbered(&self, namespace: Option<&Path>, number: i32) -> Vec<i32> {
         let is_same =
             |other: Option<&Path>| namespace.is_none() || other.is_none() || namespace == other;

@@ -44,7 +44,7 @@ const START_LOOKS: u32 = 20;
 /// So many calm looks, and they become rarer.
 const IDLE_LOOKS: u32 = 10;
 /// After so many looks that found a task waiting, haste has not helped.
-const MAX_HURRIED_LOOKS: u32 = 20;
+const MAX_CONTENDED_LOOKS: u32 = 20;
 /// A keeper that looks more rarely keeps no task in place.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(2);
 
@@ -72,7 +72,7 @@ impl Pace {
         } else {
             0
         };
-        let part = if (1..=MAX_HURRIED_LOOKS).contains(&self.waiting) {
+        let part = if (1..=MAX_CONTENDED_LOOKS).contains(&self.waiting) {
             MAX_CPU_PART_CONTENDED
         } else {
             MAX_CPU_PART
@@ -146,8 +146,8 @@ mod tests {
                 passed = pace.after(load, passed, cost);
                 prop_assert!(passed >= INTERVAL && passed <= MAX_PAUSE.max(2 * INTERVAL));
             }
-            let hurried = if load == Load::Contended { f64::from(MAX_HURRIED_LOOKS) * 0.5 * MAX_CPU_PART_CONTENDED } else { 0.0 };
-            let most = (all + passed).as_secs_f64() * MAX_CPU_PART + START_CREDIT_S + hurried;
+            let contended = if load == Load::Contended { f64::from(MAX_CONTENDED_LOOKS) * 0.5 * MAX_CPU_PART_CONTENDED } else { 0.0 };
+            let most = (all + passed).as_secs_f64() * MAX_CPU_PART + START_CREDIT_S + contended;
             prop_assert!(spent.as_secs_f64() <= most + 1e-6, "{spent:?} of {all:?}");
         }
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Samples of one cluster share what is special to it, however often it is repeated, so only clusters count. With few of them,
-//! or few that carry a column, the plain sandwich (CR0) and t(clusters - 1) cover far too seldom; CR2 is unbiased where samples
+//! or few that carry a column, the plain sandwich (CR0) and t(clusters - 1) cover far too rarely; CR2 is unbiased where samples
 //! are independent, and Satterthwaite's degrees of freedom follow how many clusters decide (Pustejovsky and Tipton 2018; Imbens
 //! and Kolesar 2016). They are worked out twice, for independent samples and for clusters that each have an effect of their own;
 //! the smaller ones count.

@@ -55,7 +55,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// Moves the pages of a process that are on these nodes. `count` is told of each batch; after one `is_over` may end it.
+/// Moves the pages of a process that are on these nodes. `count` is called for each batch; after one `is_over` may end it.
 ///
 /// # Errors
 /// When the process is gone (`ESRCH`, `ENOENT`) or another user's, or the kernel refuses as a whole.
@@ -221,7 +221,7 @@ fn statuses(
     }
     let nodes = node.map(|node| vec![node; addresses.len()]);
     let nodes = nodes.as_ref().map_or(std::ptr::null(), Vec::as_ptr);
-    // SAFETY: the kernel reads as many addresses and nodes, where there are nodes, as it is told, and writes as many statuses;
+    // SAFETY: the kernel reads as many addresses and nodes, where there are nodes, as the argument says, and writes as many statuses;
     // the addresses are those of another process or of this one, and are only looked up.
     let result = unsafe {
         libc::syscall(

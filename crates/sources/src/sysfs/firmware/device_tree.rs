@@ -114,7 +114,7 @@ impl<'t> DeviceTree<'t> {
         Known::Yes(None)
     }
 
-    /// What one entry says of itself; `None` where it says nothing.
+    /// What one entry states; `None` where it states nothing.
     fn locality_at(
         &self,
         path: &str,
