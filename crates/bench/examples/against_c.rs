@@ -35,7 +35,7 @@ fn main() -> Result<ExitCode, Problem> {
     println!("{mebibytes} MiB, lines of {LINE} B in one random cycle, CPU {cpu}, ns a load");
     println!("round       C  nearfar");
     for round in 1..=rounds {
-        // Whoever comes first may find the machine in another state: they take turns.
+        // The first may find the machine in another state, so the order alternates.
         let (c, nearfar) = match round % 2 {
             0 => (
                 chase(&program, mebibytes, cpu)?,

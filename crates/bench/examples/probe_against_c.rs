@@ -67,7 +67,7 @@ fn compare(
 ) -> Result<f64, Problem> {
     let (mut theirs, mut ours) = (Vec::new(), Vec::new());
     for run in 0..runs {
-        // Whoever comes first may find the machine in another state: they take turns.
+        // The first may find the machine in another state, so the order alternates.
         if run % 2 == 0 {
             theirs.push(in_c(program, pattern, bytes, cpu)?);
             ours.push(in_nearfar(pattern, bytes, cpu)?);

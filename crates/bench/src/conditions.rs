@@ -38,7 +38,7 @@ impl Ticks {
         }
     }
 
-    /// Seconds stolen from these CPUs since `before`, and all their time since then; `None` where nobody counts.
+    /// Seconds stolen from these CPUs since `before`, and all their time since then; `None` where the kernel does not count it.
     pub(crate) fn stolen_seconds_since(&self, before: &Self, cpus: &CpuSet) -> Option<(f64, f64)> {
         let ticks = |ticks: u64| ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
         let both = cpus

@@ -290,7 +290,7 @@ fn only(node: NodeId) -> (Vec<libc::c_ulong>, libc::c_ulong) {
     if let Some(word) = mask.last_mut() {
         *word = 1 << (node.0 % bits);
     }
-    // The kernel reads one bit less than it is told (get_nodes in mm/mempolicy.c).
+    // The kernel reads one bit less than the argument says (get_nodes in mm/mempolicy.c).
     let longest = mask.len() as libc::c_ulong * libc::c_ulong::from(bits) + 1;
     (mask, longest)
 }
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_pool_without_pages_refuses_instead_of_killing() {
-        // 1 GiB pages are in nobody's pool here; where they are, populating works.
+        // 1 GiB pages are in no pool here; where they are, populating works.
         match Mapping::new(
             1 << 30,
             Backing::Pool {

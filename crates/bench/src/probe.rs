@@ -42,7 +42,7 @@ pub use spec::{Pattern, ProbeSpec, Where};
 /// unless one of `nodes`, which are to hold it in turn, has not twice as much memory free. What had to be given up is in
 /// the warnings.
 pub fn default_buffer_bytes(machine: &Machine, nodes: &[NodeId]) -> (u64, Vec<Warning>) {
-    // A probe is filled once a run, which nobody's budget of seconds is for.
+    // A probe is filled once a run, which is outside the budget of seconds.
     let options = ProbeOptions {
         budget: std::time::Duration::from_secs(3600),
         ..ProbeOptions::default()

@@ -201,7 +201,7 @@ fn nodes_that_cannot_be_measured_as_asked_are_named() {
 }
 
 #[test]
-fn one_cpu_has_nobody_to_hand_a_line_to() {
+fn one_cpu_has_no_peer_for_transfers() {
     let mut machine = this_system();
     let only = machine.nodes[0].cpus.first().unwrap();
     machine.cpu_states.online = CpuSet::single(only);
@@ -225,7 +225,7 @@ fn a_survey_can_be_cancelled_while_it_runs() {
         }
         let cancel = Arc::new(AtomicBool::new(false));
         let mut options = small(&[part]);
-        // Far more than fits into the test's patience: it ends because it is told to.
+        // Far more than fits into the test's time limit: it ends because it is cancelled.
         options.probe = ProbeOptions {
             budget: Duration::from_secs(600),
             max_samples: 1_000_000,

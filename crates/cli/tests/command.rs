@@ -324,7 +324,7 @@ fn an_audit_fails_only_on_what_it_was_asked_to_fail_on() {
 }
 
 #[test]
-fn nobody_to_ask_means_nothing_is_changed() {
+fn without_a_terminal_to_ask_nothing_is_changed() {
     let tree = Laid::out(QUEUES);
     let root = tree.path("").display().to_string();
     let before = contents(&tree.path(""));

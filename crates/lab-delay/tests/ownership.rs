@@ -83,7 +83,7 @@ fn a_counter_that_two_nodes_write_costs_each_of_them_every_time() {
 }
 
 #[test]
-fn lines_that_nobody_writes_cost_every_node_its_memory_and_no_transfer() {
+fn lines_that_are_only_read_cost_every_node_its_memory_and_no_transfer() {
     assert_eq!(
         play(&model(), &[(0, 'r'), (2, 'r'), (3, 'r'), (1, 'r')]),
         [Memory, Memory, Hit, Hit]

@@ -27,7 +27,7 @@ impl<'a> Part<'a> {
         self.at
     }
 
-    /// Does a block and gives the bytes that were moved; at the end it starts anew.
+    /// Does a block and returns the bytes that were moved; at the end of the buffer it starts again.
     pub(super) fn step(&mut self, traffic: Traffic) -> u64 {
         // Copies go from one half to the other.
         let room = if traffic == Traffic::Copy {

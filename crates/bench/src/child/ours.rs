@@ -23,7 +23,7 @@ pub(crate) struct Child {
     /// What it is to do, for messages.
     what: &'static str,
     process: std::process::Child,
-    /// Closed when the child shall come to an end.
+    /// Closed to end the child.
     input: Option<ChildStdin>,
     output: ChildStdout,
     /// What was read behind the last whole line.
@@ -44,7 +44,7 @@ impl Child {
         Ok(child)
     }
 
-    /// Starts `program bench child WHAT`, which waits until it is told what to do.
+    /// Starts `program bench child WHAT`, which waits for its specification.
     pub(crate) fn untold(program: &Path, what: &'static str) -> Result<Self, ChildError> {
         let start = |source| ChildError::Start {
             program: program.to_owned(),

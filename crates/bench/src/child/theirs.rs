@@ -20,7 +20,7 @@ pub enum ServeError {
     BadSpec(String),
     #[error("{what}: {source}")]
     Refused { what: String, source: io::Error },
-    #[error("nobody listens to the child any more")]
+    #[error("the parent of the child has closed its pipe")]
     Unheard,
 }
 

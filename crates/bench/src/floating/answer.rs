@@ -30,7 +30,7 @@ pub struct Floating {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Floated {
     pub question: Question,
-    /// Time of a floating run through time of a bound one, or why that cannot be told.
+    /// Time of a floating run through time of a bound one, or why that is unknown.
     pub ratio: Known<Ratio>,
     /// Migrations from node to node in all the floating runs together, or why they were not counted.
     pub cross_node: Known<u64>,

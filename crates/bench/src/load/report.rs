@@ -3,7 +3,7 @@
 use nearfar_machine::CpuId;
 use serde::{Deserialize, Serialize};
 
-/// What one process of the load is told.
+/// The specification of one process of the load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadSpec {

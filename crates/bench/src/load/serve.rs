@@ -113,7 +113,7 @@ impl Clocks {
             if missing <= CLOSE_ENOUGH_S || now >= period.end {
                 break;
             }
-            // The wall's clock is no system call: time is burned in this process and not in the kernel. Whoever took
+            // The wall's clock is no system call: time is burned in this process and not in the kernel. A process that took
             // the CPU meanwhile shows in the other clock, and the loop goes round once more.
             while self.wall() < until {
                 std::hint::spin_loop();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::probe::Where;
 
-/// How the kernel is told where the probe belongs.
+/// How the preferred node reaches the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Policy {
     /// The node that the probe prefers to run on; `None` for none.

@@ -29,7 +29,7 @@ pub struct Kept {
     pub cpu_s: Known<f64>,
     /// How long it kept, in seconds.
     pub seconds: f64,
-    /// How often the probe was let out of its node, because that was full.
+    /// How often the probe was released from its node, because the node was full.
     pub widened: u64,
 }
 
