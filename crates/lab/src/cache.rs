@@ -38,7 +38,7 @@ pub use entries::{CacheEntry, Kind};
 pub use limit::{DEFAULT_LIMIT_BYTES, parse_limit};
 pub use removal::{Removed, Trimmed};
 pub(crate) use saved::RECORD_FORMAT;
-pub use saved::{MemoryFile, SavedRecord};
+pub use saved::{MemoryFile, SavedRecord, StoredError};
 
 /// How the names of unfinished folders begin.
 const MAKING: &str = "making-";

@@ -158,17 +158,17 @@ fn program_under(
         what: format!("a static {} for {arch}", program.name),
         hint,
     };
-    let repository = Repository::open(lock, arch).map_err(missing)?;
+    let repository = Repository::open(lock, arch).map_err(|error| missing(error.to_string()))?;
     for package in program.packages {
         let newest = repository
             .newest(package, |name| name == *package, None, progress)
-            .map_err(missing)?;
+            .map_err(|error| missing(error.to_string()))?;
         let Some(newest) = newest else { continue };
         let workshop = lock.workshop()?;
         let folder = workshop.path().join("package");
         repository
             .unpack(&newest, &folder, progress)
-            .map_err(missing)?;
+            .map_err(|error| missing(error.to_string()))?;
         let files = program.paths.iter().map(|path| folder.join(path));
         if let Some(file) = files.into_iter().find(|file| is_static(file, arch)) {
             note(&path, &newest).map_err(|error| {

@@ -15,11 +15,13 @@ pub mod sha256;
 pub mod sources;
 mod version;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::arch::Arch;
 use crate::cache::CacheLock;
+use crate::error::LabError;
 use apt::Apt;
 pub use control::Stanza;
 use sources::Archive;
@@ -62,15 +64,65 @@ pub struct Repository {
 /// What to do where packages cannot be fetched.
 const OTHERWISE: &str = "name a kernel of your own with --kernel PATH, which works everywhere";
 
+/// Why a package is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum PackageError {
+    #[error("{0}; {OTHERWISE}")]
+    NoArchive(#[from] sources::ArchiveError),
+    #[error("fetching needs {0}, which is not installed; {OTHERWISE}")]
+    MissingProgram(&'static str),
+    #[error("apt takes no path such as {0:?}; set XDG_CACHE_HOME")]
+    Path(PathBuf),
+    /// `what`: a file or a program.
+    #[error("{what}: {error}")]
+    System {
+        what: String,
+        #[source]
+        error: io::Error,
+    },
+    /// A program failed, with these words.
+    #[error("{program}: {words}")]
+    Failed { program: String, words: String },
+    #[error("{package} has the SHA-256 {found}, but the signed list says {expected}; try again")]
+    Checksum {
+        package: String,
+        found: String,
+        expected: String,
+    },
+    /// `lacks`: "image in /boot".
+    #[error("the package {package} has no {lacks}")]
+    Content {
+        package: String,
+        lacks: &'static str,
+    },
+    #[error("no depmod; install kmod")]
+    NoDepmod,
+    #[error(transparent)]
+    Lab(#[from] Box<LabError>),
+}
+
+impl PackageError {
+    /// What the system said of a file or a program.
+    pub(crate) fn system(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
+        let what = what.to_string();
+        move |error| Self::System { what, error }
+    }
+
+    /// What a program said on standard error.
+    pub(crate) fn failed(program: impl Into<String>, words: &[u8]) -> Self {
+        Self::Failed {
+            program: program.into(),
+            words: String::from_utf8_lossy(words).trim().to_owned(),
+        }
+    }
+}
+
 impl Repository {
     /// Prepares a private apt in the cache.
-    pub fn open(lock: &CacheLock<'_>, arch: Arch) -> Result<Self, String> {
-        let archive = Archive::of_system(Path::new("/"))
-            .map_err(|problem| format!("{problem}; {OTHERWISE}"))?;
-        let program = |name: &str| {
-            crate::programs::find(name).ok_or_else(|| {
-                format!("fetching needs {name}, which is not installed; {OTHERWISE}")
-            })
+    pub fn open(lock: &CacheLock<'_>, arch: Arch) -> Result<Self, PackageError> {
+        let archive = Archive::of_system(Path::new("/"))?;
+        let program = |name: &'static str| {
+            crate::programs::find(name).ok_or(PackageError::MissingProgram(name))
         };
         let apt = Apt::new(
             lock.cache().root().join("packages").join(arch.uname()),
@@ -98,7 +150,7 @@ impl Repository {
         wanted: impl Fn(&str) -> bool,
         otherwise: Option<&str>,
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Option<Stanza>, String> {
+    ) -> Result<Option<Stanza>, PackageError> {
         let own = self.archive.codename.as_str();
         let mut complaints = Vec::new();
         for codename in [Some(own), otherwise.filter(|other| *other != own)]
@@ -122,7 +174,11 @@ impl Repository {
         if complaints.is_empty() {
             Ok(None)
         } else {
-            Err(format!("apt-get update: {}", complaints.join("; ")))
+            let complaints = complaints.join("; ");
+            Err(PackageError::failed(
+                "apt-get update",
+                complaints.as_bytes(),
+            ))
         }
     }
 
@@ -132,7 +188,7 @@ impl Repository {
         package: &Stanza,
         folder: &Path,
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<(), String> {
+    ) -> Result<(), PackageError> {
         let name = package.package.as_str();
         let downloads = folder.with_extension("download");
         let mut report = |percent: f32| {
@@ -144,12 +200,13 @@ impl Repository {
             });
         };
         let file = self.apt.download(package, &downloads, &mut report)?;
-        let sum = sha256::of_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let sum = sha256::of_file(&file).map_err(PackageError::system(file.display()))?;
         if sum != package.sha256 {
-            return Err(format!(
-                "{name} has the SHA-256 {sum}, but the signed list says {}; try again",
-                package.sha256
-            ));
+            return Err(PackageError::Checksum {
+                package: name.to_owned(),
+                found: sum,
+                expected: package.sha256.clone(),
+            });
         }
         progress(Progress::Unpacking(name));
         let output = Command::new(&self.dpkg_deb)
@@ -157,12 +214,9 @@ impl Repository {
             .arg(&file)
             .arg(folder)
             .output();
-        let output = output.map_err(|error| format!("dpkg-deb: {error}"))?;
+        let output = output.map_err(PackageError::system("dpkg-deb"))?;
         if !output.status.success() {
-            return Err(format!(
-                "dpkg-deb -x: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            ));
+            return Err(PackageError::failed("dpkg-deb -x", &output.stderr));
         }
         Ok(())
     }

@@ -121,11 +121,17 @@ fn moving_names_of_suites_stand_for_the_release() {
 #[test]
 fn other_systems_and_machines_without_a_mirror_are_told_apart() {
     let ubuntu = "PRETTY_NAME=\"Ubuntu 24.04 LTS\"\nID=ubuntu\nVERSION_CODENAME=noble\n";
-    let problem = Archive::of_system(system(ubuntu, &[]).path()).unwrap_err();
+    let problem = Archive::of_system(system(ubuntu, &[]).path())
+        .unwrap_err()
+        .to_string();
     assert!(problem.contains("Ubuntu 24.04 LTS"), "{problem}");
-    let problem = Archive::of_system(system(DEBIAN_12, &[]).path()).unwrap_err();
+    let problem = Archive::of_system(system(DEBIAN_12, &[]).path())
+        .unwrap_err()
+        .to_string();
     assert!(problem.contains("no source of bookworm"), "{problem}");
-    let problem = Archive::of_system(Path::new("/nowhere")).unwrap_err();
+    let problem = Archive::of_system(Path::new("/nowhere"))
+        .unwrap_err()
+        .to_string();
     assert!(problem.contains("os-release"), "{problem}");
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nearfar_lab::arch::Arch;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::doctor::{self, Installer, State};
-use nearfar_lab::packages::sources::{Archive, Source};
+use nearfar_lab::packages::sources::{Archive, ArchiveError, Source};
 use nearfar_lab::qemu::{self, Qemu};
 use nearfar_machine::Acceleration;
 use proptest::prelude::*;
@@ -192,7 +192,7 @@ fn a_newer_qemu_comes_from_the_backports_of_the_machines_own_mirror() {
         "nothing that ends a quotation goes to a shell"
     );
     assert_eq!(
-        Installer::with(Err("Ubuntu".to_owned())).install_newer("x"),
+        Installer::with(Err(ArchiveError::NotDebian("Ubuntu".to_owned()))).install_newer("x"),
         None
     );
 }

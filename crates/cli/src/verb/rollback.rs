@@ -20,7 +20,7 @@ pub struct Rollback {
     #[command(flatten)]
     target: TargetArgs,
     /// The change set to undo, as `nearfar history` lists them [default: the last one that is not undone]
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "N")]
     change: Option<u64>,
     /// Also overwrite values that were changed since, and those of interrupts whose handlers have other names
     /// now. What is another device's is never written

@@ -156,7 +156,7 @@ fn saved_guest(path: PathBuf, now: SystemTime) -> Option<CacheEntry> {
             entry.name = record.to_string();
             entry.problem = entry.problem.or_else(|| record.damage(&entry.path));
         }
-        Err(problem) => entry.problem = Some(problem),
+        Err(problem) => entry.problem = Some(problem.to_string()),
     }
     // Removed by another process while its files were read.
     fs::symlink_metadata(&entry.path).is_ok().then_some(entry)

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cache, CacheLock, read_small};
+use super::{Cache, CacheLock, StoredError, read_small};
 use crate::error::LabError;
 
 /// The limit of a cache without `limit.json`.
@@ -29,13 +29,12 @@ struct LimitFile {
 /// Reads the content of `limit.json`: the limit in bytes.
 ///
 /// # Errors
-/// What is wrong with it, as a text that does not name the file.
-pub fn parse_limit(bytes: &[u8]) -> Result<u64, String> {
-    let LimitFile { format, bytes } =
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+/// What is wrong with it.
+pub fn parse_limit(bytes: &[u8]) -> Result<u64, StoredError> {
+    let LimitFile { format, bytes } = serde_json::from_slice(bytes)?;
     match format {
         FORMAT => Ok(bytes),
-        _ => Err(format!("format {format} is of another version of nearfar")),
+        _ => Err(StoredError::Format(format)),
     }
 }
 
@@ -49,7 +48,7 @@ impl Cache {
         let problem = match read_small(&path, MAX_FILE_BYTES) {
             Ok(bytes) => match parse_limit(&bytes) {
                 Ok(limit) => return Ok(limit),
-                Err(problem) => problem,
+                Err(problem) => problem.to_string(),
             },
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(DEFAULT_LIMIT_BYTES),
             Err(error) if error.kind() == ErrorKind::InvalidData => error.to_string(),

@@ -83,29 +83,60 @@ impl fmt::Display for SavedRecord {
     }
 }
 
+/// What is wrong with a file of the cache.
+#[derive(Debug, thiserror::Error)]
+pub enum StoredError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("format {0} is of another version of nearfar")]
+    Format(u64),
+    #[error("{file}: {error}")]
+    File {
+        file: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("record.json: {0}")]
+    Record(Box<StoredError>),
+    #[error("record.json: no {file} of {bytes} bytes")]
+    NotRecorded { file: String, bytes: u64 },
+    #[error("{file}: not what was saved")]
+    Changed { file: String },
+    /// What [`SavedRecord::damage`] says.
+    #[error("{0}")]
+    Damaged(String),
+    #[error("another user may have written it")]
+    OtherUser,
+}
+
+impl StoredError {
+    pub(crate) fn file(file: &str) -> impl FnOnce(io::Error) -> Self + use<> {
+        let file = file.to_owned();
+        move |error| Self::File { file, error }
+    }
+}
+
 impl SavedRecord {
     /// Reads the bytes of a record.
     ///
     /// # Errors
-    /// What is wrong with them, as a text that does not name the file.
-    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let Format { format } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    /// What is wrong with them.
+    pub fn parse(bytes: &[u8]) -> Result<Self, StoredError> {
+        let Format { format } = serde_json::from_slice(bytes)?;
         if format != RECORD_FORMAT {
-            return Err(format!("format {format} is of another version of nearfar"));
+            return Err(StoredError::Format(format));
         }
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())
+        Ok(serde_json::from_slice(bytes)?)
     }
 
     /// The record in a folder of `saved/`.
     ///
     /// # Errors
-    /// What is wrong with it, as a text that names the file.
-    pub(crate) fn read(folder: &Path) -> Result<Self, String> {
+    /// What is wrong with it.
+    pub(crate) fn read(folder: &Path) -> Result<Self, StoredError> {
         let bytes = read_small(&folder.join("record.json"), MAX_RECORD_BYTES)
-            .map_err(|error| error.to_string());
-        bytes
-            .and_then(|bytes| Self::parse(&bytes))
-            .map_err(|problem| format!("record.json: {problem}"))
+            .map_err(StoredError::file("record.json"))?;
+        Self::parse(&bytes).map_err(|error| StoredError::Record(Box::new(error)))
     }
 
     /// Writes the record into a folder: under another name, then renamed.

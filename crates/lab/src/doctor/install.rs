@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use crate::packages::sources::Archive;
+use crate::packages::sources::{Archive, ArchiveError};
 
 /// How packages are installed here.
 #[derive(Debug)]
 pub struct Installer {
     apt: bool,
     /// The machine's Debian, or why there is none to fetch from.
-    pub archive: Result<Archive, String>,
+    pub archive: Result<Archive, ArchiveError>,
 }
 
 impl Installer {
@@ -22,7 +22,7 @@ impl Installer {
     }
 
     /// An installer for a described archive; for tests.
-    pub fn with(archive: Result<Archive, String>) -> Self {
+    pub fn with(archive: Result<Archive, ArchiveError>) -> Self {
         Self { apt: true, archive }
     }
 

@@ -270,7 +270,7 @@ pub(super) fn packages(installer: &Installer) -> Item {
     let consequence = "what is not cached cannot be fetched; --kernel PATH works everywhere";
     let archive = match &installer.archive {
         Ok(archive) => archive,
-        Err(problem) => return Item::degraded(what, problem, consequence),
+        Err(problem) => return Item::degraded(what, problem.to_string(), consequence),
     };
     match ["apt-get", "apt-cache", "dpkg-deb"]
         .into_iter()

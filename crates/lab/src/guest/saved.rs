@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use super::PreparedGuest;
 use super::process;
-use crate::cache::{Cache, MemoryFile, RECORD_FORMAT, SavedRecord, mark_used};
+use crate::cache::{Cache, MemoryFile, RECORD_FORMAT, SavedRecord, StoredError, mark_used};
 use crate::error::LabError;
 use crate::packages::sha256;
 use nearfar_proc::system::boot_id;
@@ -133,33 +133,34 @@ impl Place {
     /// The saved guest, if there is one; marks it as used now.
     ///
     /// # Errors
-    /// In words, when it is damaged, or another user could have written it.
-    pub fn find(&self) -> Result<Option<SavedGuest>, String> {
+    /// When it is damaged, or another user could have written it.
+    pub fn find(&self) -> Result<Option<SavedGuest>, StoredError> {
         // Opened once: another process may put another guest in its place while its files are read.
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
             Err(Errno::NOENT) => return Ok(None),
-            other => other.map_err(|error| error.to_string())?,
+            other => other.map_err(|errno| StoredError::file("folder")(errno.into()))?,
         };
-        let seen = rustix::fs::fstat(&opened).map_err(|error| error.to_string())?;
+        let seen = rustix::fs::fstat(&opened)
+            .map_err(|errno| StoredError::file("folder")(errno.into()))?;
         let is_ours = seen.st_uid == rustix::process::geteuid().as_raw() || seen.st_uid == 0;
         if !is_ours || seen.st_mode & 0o022 != 0 {
-            return Err("another user may have written it".to_owned());
+            return Err(StoredError::OtherUser);
         }
         let folder = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
         let mut record = SavedRecord::read(&folder)?;
         if let Some(problem) = record.damage(&folder) {
-            return Err(problem);
+            return Err(StoredError::Damaged(problem));
         }
-        let open =
-            |name: &str| File::open(folder.join(name)).map_err(|error| format!("{name}: {error}"));
+        let open = |name: &str| File::open(folder.join(name)).map_err(StoredError::file(name));
         let state = open("state")?;
         let mut content = Vec::new();
         let read = memory::reopened(&state)
             .and_then(|file| file.take(MAX_STATE_BYTES).read_to_end(&mut content));
-        read.map_err(|error| format!("state: {error}"))?;
+        read.map_err(StoredError::file("state"))?;
         if sha256::of_bytes(&content) != record.state_sha256 {
-            return Err("state: not what was saved".to_owned());
+            let file = "state".to_owned();
+            return Err(StoredError::Changed { file });
         }
         let mut memory = Vec::new();
         for wanted in &self.record.memory {
@@ -167,14 +168,16 @@ impl Place {
                 .memory
                 .iter()
                 .find(|file| (&file.file, file.bytes) == (&wanted.file, wanted.bytes));
-            let file = file.ok_or_else(|| {
-                format!("record.json: no {} of {} bytes", wanted.file, wanted.bytes)
+            let file = file.ok_or_else(|| StoredError::NotRecorded {
+                file: wanted.file.clone(),
+                bytes: wanted.bytes,
             })?;
             let content = open(&file.file)?;
             // What was written shortly before the host crashed may be missing. One comparison in a boot of the host is enough.
             let is_compared = record.boot_id == self.record.boot_id && !record.boot_id.is_empty();
             if !is_compared && memory::sum(&content).ok() != Some(file.crc32) {
-                return Err(format!("{}: not what was saved", file.file));
+                let file = file.file.clone();
+                return Err(StoredError::Changed { file });
             }
             let node = file
                 .file
@@ -324,7 +327,8 @@ mod tests {
     }
 
     fn problem(place: &Place) -> String {
-        place.find().expect_err("damage is noticed")
+        let problem = place.find().expect_err("damage is noticed");
+        problem.to_string()
     }
 
     fn with_boot(place: &Place, boot_id: &str) -> Place {

@@ -10,7 +10,7 @@ use crate::error::LabError;
 use crate::foreign;
 use crate::kernels::record::{self, Record};
 use crate::kernels::{Kernel, Series, own};
-use crate::packages::{Progress, Repository, Stanza, sha256};
+use crate::packages::{PackageError, Progress, Repository, Stanza, sha256};
 
 /// Fetches the newest kernel of a series that the distribution has.
 pub(super) fn fetch(
@@ -19,10 +19,10 @@ pub(super) fn fetch(
     arch: Arch,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Kernel, LabError> {
-    let refused = |problem: String| LabError::Kernel {
+    let refused = |problem: PackageError| LabError::Kernel {
         spec: series.to_string(),
         arch,
-        problem,
+        problem: problem.to_string(),
     };
     let repository = Repository::open(lock, arch).map_err(&refused)?;
     let wanted = |name: &str| release_of(name, series, arch).is_some();
@@ -35,7 +35,11 @@ pub(super) fn fetch(
             "the distribution ({}) has no such kernel; `nearfar lab kernels list` shows those it has, --kernel PATH takes your own",
             repository.name()
         );
-        return Err(refused(what));
+        return Err(LabError::Kernel {
+            spec: series.to_string(),
+            arch,
+            problem: what,
+        });
     };
     let workshop = lock.workshop()?;
     let folder = workshop.path().join("kernel");
@@ -82,26 +86,33 @@ fn suite_with(series: Series) -> Option<&'static str> {
 }
 
 /// Puts an unpacked package in the cache's form and describes it.
-fn prepared(folder: &Path, package: &Stanza, series: Series, arch: Arch) -> Result<Record, String> {
+fn prepared(
+    folder: &Path,
+    package: &Stanza,
+    series: Series,
+    arch: Arch,
+) -> Result<Record, PackageError> {
+    let failed = || PackageError::system(format!("unpacked {}", package.package));
+    let lacks = |lacks| PackageError::Content {
+        package: package.package.clone(),
+        lacks,
+    };
     // Debian 13's packages know /usr/lib only.
     let (split, merged) = (folder.join("lib/modules"), folder.join("usr/lib/modules"));
     if !split.exists() && merged.exists() {
         fs::create_dir_all(folder.join("lib"))
             .and_then(|()| fs::rename(&merged, &split))
-            .map_err(|e| e.to_string())?;
+            .map_err(failed())?;
     }
     let release = release_of(&package.package, series, arch)
-        .ok_or("not a kernel package")?
+        .ok_or_else(|| lacks("kernel of that series"))?
         .to_owned();
     let images = own::images_in(&folder.join("boot"));
     let image = images
         .iter()
         .find(|image| image.to_string_lossy().ends_with(&format!("-{release}")));
-    let image =
-        image.ok_or_else(|| format!("the package {} has no image in /boot", package.package))?;
-    let bytes = fs::metadata(image)
-        .map_err(|error| error.to_string())?
-        .len();
+    let image = image.ok_or_else(|| lacks("image in /boot"))?;
+    let bytes = fs::metadata(image).map_err(failed())?.len();
     let record = Record {
         series,
         arch,
@@ -111,13 +122,13 @@ fn prepared(folder: &Path, package: &Stanza, series: Series, arch: Arch) -> Resu
         package_sha256: package.sha256.clone(),
         image: image
             .strip_prefix(folder)
-            .map_err(|error| error.to_string())?
+            .unwrap_or(image)
             .to_string_lossy()
             .into_owned(),
         image_bytes: bytes,
-        image_sha256: sha256::of_file(image).map_err(|error| error.to_string())?,
+        image_sha256: sha256::of_file(image).map_err(failed())?,
     };
-    record.write(folder).map_err(|error| error.to_string())?;
+    record.write(folder).map_err(failed())?;
     Ok(record)
 }
 
@@ -128,26 +139,25 @@ fn index_modules(
     folder: &Path,
     release: &str,
     progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<(), String> {
+) -> Result<(), PackageError> {
     let mut command = match depmod() {
         Some(program) => Command::new(program),
         None => {
-            let host = Arch::host().ok_or("no depmod; install kmod")?;
-            let busybox =
-                foreign::busybox_under(lock, host, progress).map_err(|error| error.to_string())?;
+            let host = Arch::host().ok_or(PackageError::NoDepmod)?;
+            let busybox = foreign::busybox_under(lock, host, progress).map_err(Box::new)?;
             let mut command = Command::new(busybox);
             command.arg("depmod");
             command
         }
     };
     let output = command.arg("-b").arg(folder).arg(release).output();
-    let output = output.map_err(|error| format!("depmod: {error}"))?;
+    let output = output.map_err(PackageError::system("depmod"))?;
     let index = folder.join("lib/modules").join(release).join("modules.dep");
     match fs::metadata(&index) {
         Ok(metadata) if output.status.success() && metadata.len() > 0 => Ok(()),
-        _ => Err(format!(
-            "depmod made no list of modules: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
+        _ => Err(PackageError::failed(
+            "depmod made no list of modules",
+            &output.stderr,
         )),
     }
 }

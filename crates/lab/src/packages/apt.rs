@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use crate::arch::Arch;
+use crate::packages::PackageError;
 use crate::packages::control::{self, Stanza};
 
 /// An apt whose lists, cache and list of installed packages (none) are in one folder.
@@ -22,18 +23,13 @@ impl Apt {
     pub fn new(
         folder: PathBuf,
         arch: Arch,
-        program: &dyn Fn(&str) -> Result<PathBuf, String>,
-    ) -> Result<Self, String> {
+        program: &dyn Fn(&'static str) -> Result<PathBuf, PackageError>,
+    ) -> Result<Self, PackageError> {
         let (apt_get, apt_cache) = (program("apt-get")?, program("apt-cache")?);
         let place = folder
             .to_str()
             .filter(|path| !path.contains(['"', '\\', '\n', ';']));
-        let place = place.ok_or_else(|| {
-            format!(
-                "apt takes no path such as {:?}; set XDG_CACHE_HOME",
-                folder.display()
-            )
-        })?;
+        let place = place.ok_or_else(|| PackageError::Path(folder.clone()))?;
         let written = [
             "sources.list.d",
             "lists/partial",
@@ -44,7 +40,7 @@ impl Apt {
         .try_for_each(|sub| fs::create_dir_all(folder.join(sub)))
         .and_then(|()| fs::write(folder.join("status"), ""))
         .and_then(|()| fs::write(folder.join("apt.conf"), configuration(place, arch.debian())));
-        written.map_err(|error| format!("{}: {error}", folder.display()))?;
+        written.map_err(PackageError::system(folder.display()))?;
         Ok(Self {
             folder,
             apt_get,
@@ -54,9 +50,13 @@ impl Apt {
 
     /// Fetches the lists of these sources; `report` gets 0 to 100. Returns apt's complaints: one suite may be missing
     /// while the others are there.
-    pub fn update(&self, sources: &str, report: &mut dyn FnMut(f32)) -> Result<String, String> {
+    pub fn update(
+        &self,
+        sources: &str,
+        report: &mut dyn FnMut(f32),
+    ) -> Result<String, PackageError> {
         let file = self.folder.join("sources.list.d/lab.sources");
-        fs::write(&file, sources).map_err(|error| format!("{}: {error}", file.display()))?;
+        fs::write(&file, sources).map_err(PackageError::system(file.display()))?;
         let mut command = self.command(&self.apt_get);
         command.arg("update");
         let (success, errors) = run(command, report)?;
@@ -69,7 +69,7 @@ impl Apt {
         &self,
         prefix: &str,
         wanted: &dyn Fn(&str) -> bool,
-    ) -> Result<Vec<Stanza>, String> {
+    ) -> Result<Vec<Stanza>, PackageError> {
         let names = self.ask(&["pkgnames", prefix])?;
         let mut arguments = vec!["show"];
         arguments.extend(names.lines().map(str::trim).filter(|name| wanted(name)));
@@ -85,8 +85,8 @@ impl Apt {
         package: &Stanza,
         folder: &Path,
         report: &mut dyn FnMut(f32),
-    ) -> Result<PathBuf, String> {
-        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    ) -> Result<PathBuf, PackageError> {
+        fs::create_dir_all(folder).map_err(PackageError::system(folder.display()))?;
         let mut command = self.command(&self.apt_get);
         command
             .arg("download")
@@ -103,25 +103,21 @@ impl Apt {
             .find(|path| path.extension().is_some_and(|extension| extension == "deb"));
         match file {
             Some(file) if success => Ok(file),
-            _ => Err(format!(
-                "apt-get download {}: {}",
-                package.package,
-                errors.trim()
+            _ => Err(PackageError::failed(
+                format!("apt-get download {}", package.package),
+                errors.as_bytes(),
             )),
         }
     }
 
-    fn ask(&self, arguments: &[&str]) -> Result<String, String> {
+    fn ask(&self, arguments: &[&str]) -> Result<String, PackageError> {
         let output = self.command(&self.apt_cache).args(arguments).output();
-        let output = output.map_err(|error| format!("{}: {error}", self.apt_cache.display()))?;
+        let output = output.map_err(PackageError::system(self.apt_cache.display()))?;
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(format!(
-            "apt-cache {}: {}",
-            arguments[0],
-            String::from_utf8_lossy(&output.stderr).trim()
-        ))
+        let program = format!("apt-cache {}", arguments[0]);
+        Err(PackageError::failed(program, &output.stderr))
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -165,9 +161,9 @@ Acquire::AllowDowngradeToInsecureRepositories "false";
 
 /// Runs apt with its progress on standard output; returns whether it succeeded and what it said on standard error in
 /// one line, without warnings that root's downloads are not in a sandbox.
-fn run(mut command: Command, report: &mut dyn FnMut(f32)) -> Result<(bool, String), String> {
+fn run(mut command: Command, report: &mut dyn FnMut(f32)) -> Result<(bool, String), PackageError> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let refused = |error| format!("{program}: {error}");
+    let refused = |error| PackageError::system(&program)(error);
     command
         .args(["-qq", "-o", "APT::Status-Fd=1"])
         .stdout(Stdio::piped())

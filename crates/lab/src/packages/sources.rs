@@ -113,21 +113,38 @@ pub struct Archive {
     pub has_backports: bool,
 }
 
+/// Why packages cannot be fetched on this machine.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    #[error("/etc/os-release: {0}")]
+    OsRelease(#[from] std::io::Error),
+    /// The system by its name.
+    #[error("packages are fetched on Debian only, and this is {0}")]
+    NotDebian(String),
+    #[error("/etc/os-release of {0} has no VERSION_CODENAME")]
+    NoCodename(String),
+    /// The release by its codename.
+    #[error(
+        "no source of {0} in /etc/apt/sources.list or /etc/apt/sources.list.d (cdrom: does not count)"
+    )]
+    NoSource(String),
+}
+
 impl Archive {
-    /// Reads the sources of the system below a folder (`/`). Errors say why packages cannot be fetched on this machine.
-    pub fn of_system(root: &Path) -> Result<Self, String> {
+    /// Reads the sources of the system below a folder (`/`).
+    ///
+    /// # Errors
+    /// When this is not a Debian with an archive.
+    pub fn of_system(root: &Path) -> Result<Self, ArchiveError> {
         let release = fs::read_to_string(root.join("etc/os-release"))
-            .or_else(|_| fs::read_to_string(root.join("usr/lib/os-release")))
-            .map_err(|error| format!("/etc/os-release: {error}"))?;
+            .or_else(|_| fs::read_to_string(root.join("usr/lib/os-release")))?;
         let field = |name| os_release_field(&release, name);
         let name = field("PRETTY_NAME").unwrap_or_else(|| "an unknown system".to_owned());
         if field("ID").as_deref() != Some("debian") {
-            return Err(format!(
-                "packages are fetched on Debian only, and this is {name}"
-            ));
+            return Err(ArchiveError::NotDebian(name));
         }
-        let codename = field("VERSION_CODENAME")
-            .ok_or_else(|| format!("/etc/os-release of {name} has no VERSION_CODENAME"))?;
+        let codename =
+            field("VERSION_CODENAME").ok_or_else(|| ArchiveError::NoCodename(name.clone()))?;
         let sources = sources_of_system(root);
         let of_suites = |wanted: &[&str]| {
             let has = |source: &&Source| {
@@ -138,11 +155,9 @@ impl Archive {
             };
             sources.iter().find(has).cloned()
         };
-        let main = of_suites(&[&codename]).or_else(|| of_suites(&ALIASES)).ok_or_else(|| {
-            format!(
-                "no source of {codename} in /etc/apt/sources.list or /etc/apt/sources.list.d (cdrom: does not count)"
-            )
-        })?;
+        let main = of_suites(&[&codename])
+            .or_else(|| of_suites(&ALIASES))
+            .ok_or_else(|| ArchiveError::NoSource(codename.clone()))?;
         let security = of_suites(&[&format!("{codename}-security")]).or_else(|| {
             of_suites(
                 &ALIASES

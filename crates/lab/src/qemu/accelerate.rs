@@ -101,7 +101,7 @@ pub fn acceleration_with(cache: &Cache, qemu: &Qemu, kernel: Option<&Kernel>) ->
     let answer = match kernel {
         Ok(kernel) => Answer {
             conditions,
-            died: boots(qemu, &kernel.image).err(),
+            died: boots(qemu, &kernel.image).err().map(|end| end.to_string()),
         },
         Err(error) => return Accelerated::tcg(format!("whether KVM works was not tried: {error}")),
     };
@@ -165,8 +165,19 @@ impl Answer {
     }
 }
 
-/// Boots a kernel without a root under KVM. Err: how it ended instead.
-fn boots(qemu: &Qemu, image: &Path) -> Result<(), String> {
+/// How a guest ended that did not live.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+enum BootEnd {
+    #[error("{program}: {reason}")]
+    NotStarted { program: String, reason: String },
+    #[error("QEMU ended: {last_line}")]
+    Ended { last_line: String },
+    #[error("its kernel hung for {seconds} s: {last_line}")]
+    Hung { seconds: u64, last_line: String },
+}
+
+/// Boots a kernel without a root under KVM.
+fn boots(qemu: &Qemu, image: &Path) -> Result<(), BootEnd> {
     let (machine, console) = match qemu.arch {
         Arch::X86_64 => ("q35", "ttyS0"),
         Arch::Aarch64 => ("virt,gic-version=host", "ttyAMA0"),
@@ -205,9 +216,10 @@ fn boots(qemu: &Qemu, image: &Path) -> Result<(), String> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .map_err(|error| format!("{}: {error}", qemu.program.display()))?;
+    let mut child = command.spawn().map_err(|error| BootEnd::NotStarted {
+        program: qemu.program.display().to_string(),
+        reason: error.to_string(),
+    })?;
     let verdict = watch(&mut child, LIMIT);
     let _ = child.kill();
     let _ = child.wait();
@@ -215,7 +227,7 @@ fn boots(qemu: &Qemu, image: &Path) -> Result<(), String> {
 }
 
 /// Reads what QEMU and the guest print until the guest is seen to live, both ends close, or time is up.
-fn watch(child: &mut Child, limit: Duration) -> Result<(), String> {
+fn watch(child: &mut Child, limit: Duration) -> Result<(), BootEnd> {
     let (sender, pieces) = mpsc::channel();
     let console = child
         .stdout
@@ -243,14 +255,14 @@ fn watch(child: &mut Child, limit: Duration) -> Result<(), String> {
         match pieces.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(piece) => seen.extend(piece),
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(format!("QEMU ended: {}", last_line(&seen)));
+                let last_line = last_line(&seen);
+                return Err(BootEnd::Ended { last_line });
             }
             Err(RecvTimeoutError::Timeout) => {
-                return Err(format!(
-                    "its kernel hung for {} s: {}",
-                    limit.as_secs(),
-                    last_line(&seen)
-                ));
+                return Err(BootEnd::Hung {
+                    seconds: limit.as_secs(),
+                    last_line: last_line(&seen),
+                });
             }
         }
         let text = String::from_utf8_lossy(&seen);
@@ -276,7 +288,7 @@ fn last_line(seen: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn verdict(script: &str, limit: Duration) -> Result<(), String> {
+    fn verdict(script: &str, limit: Duration) -> Result<(), BootEnd> {
         let mut command = Command::new("sh");
         command
             .args(["-c", script])
@@ -312,20 +324,22 @@ mod tests {
             LIMIT,
         )
         .unwrap_err();
-        assert!(died.starts_with("QEMU ended: "), "{died}");
+        assert!(matches!(died, BootEnd::Ended { .. }), "{died}");
         let died =
             verdict("echo 'Kernel panic - not syncing: Fatal exception'", LIMIT).unwrap_err();
-        assert!(died.contains("Fatal exception"), "{died}");
+        assert!(died.to_string().contains("Fatal exception"), "{died}");
         assert_eq!(
             verdict("exit 0", LIMIT),
-            Err("QEMU ended: it printed nothing".to_owned())
+            Err(BootEnd::Ended {
+                last_line: "it printed nothing".to_owned()
+            })
         );
     }
 
     #[test]
     fn a_guest_that_says_nothing_more_is_given_up() {
         let died = verdict("exec sleep 600", Duration::from_millis(50)).unwrap_err();
-        assert!(died.contains("hung"), "{died}");
+        assert!(matches!(died, BootEnd::Hung { .. }), "{died}");
     }
 
     #[test]
