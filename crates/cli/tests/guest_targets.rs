@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use waiting::wait_until;
 
@@ -160,11 +161,7 @@ fn an_interrupted_run_is_continued_in_equal_guests_only() {
     wait_until("no sample", || samples().is_some_and(|samples| samples > 2));
     let guests = guests_of(child.id());
     assert_eq!(guests.len(), 2, "{guests:?}");
-    // SAFETY: kill(2) of a child that was not waited for: the number is still its own.
-    assert_eq!(
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGINT) },
-        0
-    );
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(3));
     wait_until("a guest is left", || {
         !guests.iter().any(|&pid| is_qemu(pid))
