@@ -25,7 +25,7 @@ fn every_question_gets_the_answer_that_the_samples_were_made_with() {
         (other.median - 1.24).abs() < 1e-9 && other.is_significant(),
         "drift is no effect: {other:?}"
     );
-    assert!(ratio(Question::FloatingCpus).confidence.unwrap().low > 1.1);
+    assert!(ratio(Question::UnboundCpus).confidence.unwrap().low > 1.1);
     let preferred = ratio(Question::PreferredToBound);
     assert!(
         (preferred.median - 1.00256).abs() < 1e-9,
@@ -203,7 +203,7 @@ fn a_round_with_a_failed_run_is_left_out_of_the_ratios_that_need_it() {
         7
     );
     assert_eq!(
-        answer(&found.contrasts, Question::FloatingCpus)
+        answer(&found.contrasts, Question::UnboundCpus)
             .ratio
             .get()
             .unwrap()

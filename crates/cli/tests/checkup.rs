@@ -1,5 +1,5 @@
-//! The probe of floating tasks that `nearfar checkup` runs, with the command as its children. On a machine of one node it is made
-//! to run all the same: then floating costs nothing, and every part of it is still at work.
+//! The probe of unbound tasks that `nearfar checkup` runs, with the command as its children. On a machine of one node it is made
+//! to run all the same: then the ratio is about 1, and every part of it still runs.
 
 mod harness;
 mod keys;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Answer, NEARFAR, Sandbox, nearfar};
-use nearfar_bench::floating::{Floating, FloatingError, FloatingOptions, homes, measure};
+use nearfar_bench::unbound::{UnboundError, UnboundOptions, UnboundTasks, homes, measure};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_sources::{Request, Want, read};
 
-fn options(seconds: f64, cancel: &Arc<AtomicBool>) -> FloatingOptions {
+fn options(seconds: f64, cancel: &Arc<AtomicBool>) -> UnboundOptions {
     let (program, budget) = (PathBuf::from(NEARFAR), Duration::from_secs_f64(seconds));
-    FloatingOptions {
+    UnboundOptions {
         program,
         budget,
         load_percent: 5.0,
@@ -52,20 +52,20 @@ fn children() -> Vec<String> {
 /// The longest probe that these tests take, in seconds.
 const MAX_SECONDS: f64 = 60.0;
 
-fn measured(seconds: f64) -> Option<Floating> {
+fn measured(seconds: f64) -> Option<UnboundTasks> {
     let (machine, node) = this_machine();
     match measure(&machine, &[node], &options(seconds, &Arc::default())) {
         Ok(found) => Some(found.answer),
         // A slow machine, as the error says. The time varies, so the limit is twice as much.
-        Err(FloatingError::TooLittleTime {
+        Err(UnboundError::TooLittleTime {
             needed_s, left_s, ..
         }) if seconds < MAX_SECONDS => {
             measured((seconds + 2.0 * (needed_s - left_s)).min(MAX_SECONDS))
         }
         Err(
-            error @ (FloatingError::TooLittleTime { .. }
-            | FloatingError::Child(_)
-            | FloatingError::Run(_)),
+            error @ (UnboundError::TooLittleTime { .. }
+            | UnboundError::Child(_)
+            | UnboundError::Run(_)),
         ) => {
             println!("skipped: load: {error}");
             None
@@ -143,7 +143,7 @@ fn cancelled() {
     let started = Instant::now();
     let ended = measure(&machine, &[node], &options(600.0, &cancel));
     canceller.join().unwrap();
-    assert!(matches!(ended, Err(FloatingError::Cancelled)), "{ended:?}");
+    assert!(matches!(ended, Err(UnboundError::Cancelled)), "{ended:?}");
     assert!(
         started.elapsed() < Duration::from_secs(120),
         "{:?}",

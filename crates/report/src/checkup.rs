@@ -4,8 +4,8 @@ mod next;
 mod page;
 mod screen;
 
-use nearfar_bench::floating::Floating;
 use nearfar_bench::latency::LatencyMatrix;
+use nearfar_bench::unbound::UnboundTasks;
 use nearfar_machine::{Known, Machine};
 use nearfar_placement::audit::Audit;
 use serde::Serialize;
@@ -24,8 +24,8 @@ pub struct Checkup {
     pub audit: Audit,
     /// How long loads take; unknown where nothing could or should be measured, with the reason.
     pub probe: Known<LatencyMatrix>,
-    /// Whether the scheduler hurts floating tasks; unknown where that could or should not be probed, with the reason.
-    pub floating: Known<Floating>,
+    /// Whether the scheduler hurts unbound tasks; unknown where that could or should not be probed, with the reason.
+    pub unbound: Known<UnboundTasks>,
 }
 
 /// How a checkup was made, for the reader of a page that was passed on.
@@ -48,9 +48,9 @@ impl Checkup {
         self.machine.online_nodes().count() <= 1
     }
 
-    /// Why floating tasks were not probed, where the reason is not that nothing was measured at all.
-    pub(crate) fn not_floated(&self) -> Option<&str> {
-        self.floating
+    /// Why unbound tasks were not probed, where the reason is not that nothing was measured at all.
+    pub(crate) fn unbound_reason(&self) -> Option<&str> {
+        self.unbound
             .unknown_reason()
             .filter(|because| self.probe.unknown_reason() != Some(*because))
     }

@@ -1,7 +1,7 @@
 //! Whether the scheduler slows unbound tasks, in sentences. Each gives its interval, or says that there is none.
 
-use nearfar_bench::floating::{Floated, Floating};
 use nearfar_bench::matrix::{Question, Ratio};
+use nearfar_bench::unbound::{UnboundContrast, UnboundTasks};
 use nearfar_machine::Known;
 
 use crate::amount::{bytes, count, lead};
@@ -16,12 +16,12 @@ pub(crate) struct Verdict {
 }
 
 /// A verdict for unbound CPUs, one for unbound CPUs and memory.
-pub(crate) fn verdicts(found: &Floating) -> Vec<Verdict> {
+pub(crate) fn verdicts(found: &UnboundTasks) -> Vec<Verdict> {
     found.contrasts.iter().map(verdict).collect()
 }
 
 /// Whether it costs something significant, in either way.
-pub(crate) fn is_slower(found: &Floating) -> bool {
+pub(crate) fn is_slower(found: &UnboundTasks) -> bool {
     let mut ratios = found
         .contrasts
         .iter()
@@ -29,9 +29,9 @@ pub(crate) fn is_slower(found: &Floating) -> bool {
     ratios.any(|ratio| ratio.is_significant() && ratio.median > 1.0)
 }
 
-fn verdict(contrast: &Floated) -> Verdict {
+fn verdict(contrast: &UnboundContrast) -> Verdict {
     let what = match contrast.question {
-        Question::AllFloating => "all unbound",
+        Question::AllUnbound => "all unbound",
         _ => "CPUs unbound",
     };
     let (role, mut text) = match &contrast.ratio {
@@ -88,7 +88,7 @@ fn percent(ratio: f64) -> String {
 }
 
 /// What was done to find out, for the one line above the verdicts.
-pub(crate) fn remark(found: &Floating) -> String {
+pub(crate) fn remark(found: &UnboundTasks) -> String {
     let ratios = found
         .contrasts
         .iter()
@@ -104,7 +104,7 @@ pub(crate) fn remark(found: &Floating) -> String {
     )
 }
 
-fn balancing(found: &Floating) -> &'static str {
+fn balancing(found: &UnboundTasks) -> &'static str {
     match found.numa_balancing.get() {
         Some(true) => "on",
         Some(false) => "off",
@@ -113,7 +113,7 @@ fn balancing(found: &Floating) -> &'static str {
 }
 
 /// How the figures were made; on an emulated machine behind its label.
-pub(crate) fn method(found: &Floating) -> String {
+pub(crate) fn method(found: &UnboundTasks) -> String {
     let parameters = &found.parameters;
     let label = found.emulation.as_ref().map(|label| format!("{label}: "));
     let nodes: Vec<String> = parameters.nodes.iter().map(ToString::to_string).collect();
@@ -134,7 +134,7 @@ pub(crate) fn method(found: &Floating) -> String {
 }
 
 /// What was wrong with runs, and why migrations were not counted.
-pub(crate) fn warnings(found: &Floating) -> Vec<String> {
+pub(crate) fn warnings(found: &UnboundTasks) -> Vec<String> {
     let mut contrasts = found.contrasts.iter();
     let uncounted = contrasts.find_map(|contrast| contrast.cross_node.unknown_reason());
     let uncounted =
@@ -159,8 +159,8 @@ mod tests {
             confidence,
             rounds: 3,
         });
-        verdict(&Floated {
-            question: Question::AllFloating,
+        verdict(&UnboundContrast {
+            question: Question::AllUnbound,
             ratio,
             cross_node,
             seconds: 12.3,

@@ -124,7 +124,7 @@ fn a_page_says_what_unbound_tasks_cost_with_its_interval_and_under_which_load() 
         rows.contains("<td>node 0</td><td>unbound</td><td class=\"right\">9</td>"),
         "{rows}"
     );
-    checkup.floating = Known::no("only <one> node");
+    checkup.unbound = Known::no("only <one> node");
     assert!(
         checkup::page(&checkup)
             .to_html()

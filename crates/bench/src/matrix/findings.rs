@@ -36,11 +36,11 @@ pub enum Question {
     /// Bound to another node than the memory, against bound to the same.
     OtherNode,
     /// CPUs floating with the memory bound, against both bound to one node.
-    FloatingCpus,
+    UnboundCpus,
     /// All floating, against both bound to one node.
-    AllFloating,
+    AllUnbound,
     /// NUMA balancing on against off, memory floating.
-    BalancingFloatingMemory,
+    BalancingUnboundMemory,
     /// NUMA balancing on against off, memory bound and CPUs floating.
     BalancingBoundMemory,
     /// The memory's node preferred, against bound to it.
@@ -149,17 +149,17 @@ fn contrasts(cells: &[MatrixCell]) -> Vec<Sides> {
             &|c| vec![same(c)],
         ),
         (
-            Question::FloatingCpus,
+            Question::UnboundCpus,
             &|c| is_plain(c) && !floats(c.memory_node) && floats(c.cpu_node),
             &|c| vec![same(c)],
         ),
         (
-            Question::AllFloating,
+            Question::AllUnbound,
             &|c| is_plain(c) && floats(c.memory_node) && floats(c.cpu_node),
             &all_same,
         ),
         (
-            Question::BalancingFloatingMemory,
+            Question::BalancingUnboundMemory,
             &|c| balanced(c) && floats(c.memory_node),
             &|c| vec![off(c)],
         ),

@@ -48,7 +48,7 @@ pub fn serve() -> Result<(), ServeError> {
     caller.wait_for_end()
 }
 
-/// The CPUs to bind to; none when they float.
+/// The CPUs to bind to; none when they are unbound.
 fn cpus_to_bind(spec: &ProbeSpec) -> Result<Option<CpuSet>, ServeError> {
     let Where::Node(node) = spec.cpus else {
         return Ok(None);

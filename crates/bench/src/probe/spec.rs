@@ -72,7 +72,7 @@ pub enum Where {
 }
 
 impl Where {
-    /// The node, unless it floats.
+    /// The node, unless it is left to the kernel.
     pub fn node(self) -> Option<NodeId> {
         match self {
             Self::Node(node) => Some(node),

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use nearfar_bench::floating::{self, Floating, FloatingError, FloatingOptions};
 use nearfar_bench::latency::{self, LatencyMatrix, LatencyOptions};
+use nearfar_bench::unbound::{self, UnboundError, UnboundOptions, UnboundTasks};
 use nearfar_machine::{Known, Machine, SourceKind};
 use nearfar_placement::audit::{self, AuditOptions};
 use nearfar_report::checkup::Made;
@@ -85,14 +85,14 @@ impl Checkup {
             ..Want::all()
         })?;
         let page = self.page()?;
-        let (probe, floating) = self.measured(&machine, budget)?;
+        let (probe, unbound) = self.measured(&machine, budget)?;
         let audit = audit::audit(&machine, &AuditOptions::default());
         let checkup = nearfar_report::checkup::Checkup {
             made: made(&self.source),
             machine,
             audit,
             probe,
-            floating,
+            unbound,
         };
         // Each is given also where the other cannot be: what was measured took half a minute.
         let printed = output::print(&match self.format.format {
@@ -121,7 +121,7 @@ impl Checkup {
         &self,
         machine: &Machine,
         budget: Duration,
-    ) -> Result<(Known<LatencyMatrix>, Known<Floating>), Failure> {
+    ) -> Result<(Known<LatencyMatrix>, Known<UnboundTasks>), Failure> {
         if budget.is_zero() {
             const BECAUSE: &str = "--probe 0 asked for no measurement";
             return Ok((Known::no(BECAUSE), Known::no(BECAUSE)));
@@ -129,7 +129,7 @@ impl Checkup {
         let mut recorder = self.record.open()?;
         let started = Instant::now();
         let cancel = signals::cancel_flag();
-        let homes = floating::homes(machine);
+        let homes = unbound::homes(machine);
         announce(machine, budget, homes.is_ok());
         let probe = latencies(
             machine,
@@ -138,12 +138,12 @@ impl Checkup {
             &mut recorder,
         )?;
         let left = budget.saturating_sub(started.elapsed());
-        let floating = homes.and_then(|homes| {
+        let unbound = homes.and_then(|homes| {
             let program = PathBuf::from("/proc/self/exe");
-            floating::measure(
+            unbound::measure(
                 machine,
                 &homes,
-                &FloatingOptions {
+                &UnboundOptions {
                     program,
                     budget: left,
                     load_percent: LOAD_PERCENT,
@@ -151,12 +151,12 @@ impl Checkup {
                 },
             )
         });
-        match floating {
+        match unbound {
             Ok(measured) => {
                 recorder.keep(&measured, machine, Some(LABEL));
                 Ok((probe, Known::Yes(measured.answer)))
             }
-            Err(error @ FloatingError::Cancelled) => Err(Failure::refused(error)),
+            Err(error @ UnboundError::Cancelled) => Err(Failure::refused(error)),
             Err(error) => Ok((probe, Known::no(error.to_string()))),
         }
     }
@@ -222,11 +222,11 @@ fn made(source: &SourceArgs) -> Made {
 }
 
 /// Tells who waits what for, on a terminal.
-fn announce(machine: &Machine, budget: Duration, floats: bool) {
+fn announce(machine: &Machine, budget: Duration, is_unbound_probed: bool) {
     if machine.origin.kind != SourceKind::Live || !std::io::stderr().is_terminal() {
         return;
     }
-    let (load, budget) = match floats && budget > LATENCY_BUDGET {
+    let (load, budget) = match is_unbound_probed && budget > LATENCY_BUDGET {
         true => (
             format!(", the most of it with a load of {LOAD_PERCENT} % on each CPU"),
             budget,

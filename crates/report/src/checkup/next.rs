@@ -28,7 +28,7 @@ pub(crate) fn steps(checkup: &Checkup) -> Vec<Step> {
             "the changes that fix them; nothing is changed before nearfar apply",
         ));
     }
-    if checkup.floating.get().is_some_and(unbound::is_slower) {
+    if checkup.unbound.get().is_some_and(unbound::is_slower) {
         let does = "how to keep a task on its node, and release it while that is full";
         steps.push(Step {
             command: "nearfar prefer --help".to_owned(),

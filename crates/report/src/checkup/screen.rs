@@ -172,7 +172,7 @@ fn extreme_line(
 /// Whether the scheduler slows unbound tasks.
 fn unbound_tasks(checkup: &Checkup, out: &mut Document) {
     let title = "Unbound tasks";
-    match (checkup.floating.get(), checkup.not_floated()) {
+    match (checkup.unbound.get(), checkup.unbound_reason()) {
         (Some(found), _) => {
             out.heading(title, unbound::remark(found));
             for verdict in unbound::verdicts(found) {
@@ -254,7 +254,7 @@ fn warnings(checkup: &Checkup, columns: usize, out: &mut Document) {
         .flat_map(|matrix| &matrix.warnings)
         .map(ToString::to_string);
     let unbound = checkup
-        .floating
+        .unbound
         .get()
         .into_iter()
         .flat_map(unbound::warnings);

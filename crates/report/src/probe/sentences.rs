@@ -89,9 +89,9 @@ fn sides(question: Question) -> (&'static str, &'static str) {
     const SAME: &str = "memory and CPUs bound to one node";
     match question {
         Question::OtherNode => ("CPUs bound to another node than the memory", SAME),
-        Question::FloatingCpus => ("CPUs floating, memory bound", SAME),
-        Question::AllFloating => ("memory and CPUs floating", SAME),
-        Question::BalancingFloatingMemory => {
+        Question::UnboundCpus => ("CPUs floating, memory bound", SAME),
+        Question::AllUnbound => ("memory and CPUs floating", SAME),
+        Question::BalancingUnboundMemory => {
             ("NUMA balancing on, memory floating", "the same with it off")
         }
         Question::BalancingBoundMemory => (

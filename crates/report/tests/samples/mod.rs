@@ -2,8 +2,8 @@
 #![allow(dead_code)] // Each test binary uses another part.
 
 pub mod findings;
-pub mod floating;
 pub mod surveys;
+pub mod unbound;
 
 use nearfar_bench::latency::{LatencyMatrix, LatencyPair, PageKind, SkippedPair, Warning};
 use nearfar_machine::*;
@@ -503,7 +503,7 @@ pub fn checkup(machine: Machine, far: u32) -> Checkup {
     Checkup {
         made,
         probe: Known::Yes(latencies(&machine)),
-        floating: floating::of(&machine),
+        unbound: unbound::of(&machine),
         audit,
         machine,
     }

@@ -32,8 +32,8 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
             ("CPUs", cpus.into())
         }));
     }
-    let floating = checkup.floating.get();
-    facts.extend(floating.map(|found| ("Unbound tasks", unbound::method(found).into())));
+    let unbound = checkup.unbound.get();
+    facts.extend(unbound.map(|found| ("Unbound tasks", unbound::method(found).into())));
     facts.push(("Findings", rules(checkup)));
     out.section("method", "How each number was made");
     out.facts(facts);

@@ -11,7 +11,7 @@ use crate::unbound;
 
 /// The section; none where nothing was measured at all, which another section says.
 pub(super) fn section(checkup: &Checkup, out: &mut Document) {
-    let (found, reason) = (checkup.floating.get(), checkup.not_floated());
+    let (found, reason) = (checkup.unbound.get(), checkup.unbound_reason());
     if found.is_some() || reason.is_some() {
         out.section("unbound", "Unbound tasks");
     }

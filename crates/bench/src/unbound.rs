@@ -1,16 +1,16 @@
-//! Is this machine's scheduler hurting floating tasks? A small matrix within a budget of half a minute.
+//! Is this machine's scheduler hurting unbound tasks? A small matrix within a budget of half a minute.
 //!
 //! ```text
 //! a little load on every CPU, so that the scheduler has something to do
 //!   round 1   0/0  F/F  1/F  1/1  0/F     memory/CPUs of one run of the probe, F: left to the kernel
 //!   round 2   1/1  0/F  ...               every cell once a round, in random order
 //!   ...
-//! 0/F against 0/0, 1/F against 1/1 ──► what it costs that the CPUs float
-//! F/F against 0/0 and 1/1          ──► what it costs that all floats
+//! 0/F against 0/0, 1/F against 1/1 ──► the cost of unbound CPUs
+//! F/F against 0/0 and 1/1          ──► the cost of unbound memory and CPUs
 //! ```
 //!
 //! Nothing is set: NUMA balancing stays as it is, and no node is preferred. Load and probe are children that end with their
-//! handles. Runs are taken and judged as those of the [`crate::matrix`], whose cells these are; they are not stored.
+//! handles. Runs are taken and judged as those of the [`crate::matrix`], whose cells these are.
 
 mod answer;
 mod budget;
@@ -27,19 +27,19 @@ use crate::child::ChildError;
 use crate::matrix::{self, Places, RunFailed};
 use crate::options::{ProbeError, check_live};
 
-pub use answer::{Floated, Floating};
+pub use answer::{UnboundContrast, UnboundTasks};
 pub use taking::measure;
 
 /// What it takes.
 #[derive(Clone, Debug)]
-pub struct FloatingOptions {
+pub struct UnboundOptions {
     /// A program that answers `bench child`: `/proc/self/exe` from within nearfar.
     pub program: PathBuf,
     /// How long it may take, load and preparations included.
     pub budget: Duration,
     /// The load on each CPU, in percent of it.
     pub load_percent: f64,
-    /// Set it from anywhere to end the probe early with [`FloatingError::Cancelled`].
+    /// Set it from anywhere to end the probe early with [`UnboundError::Cancelled`].
     pub cancel: Arc<AtomicBool>,
 }
 
@@ -47,8 +47,8 @@ pub struct FloatingOptions {
 /// process may use and memory.
 ///
 /// # Errors
-/// Where the machine is not the running one, or nothing can float from node to node on it.
-pub fn homes(machine: &Machine) -> Result<Vec<NodeId>, FloatingError> {
+/// Where the machine is not the running one, or no task can run on two nodes.
+pub fn homes(machine: &Machine) -> Result<Vec<NodeId>, UnboundError> {
     check_live(machine)?;
     let places = matrix::places(machine);
     if places.cpus.len() < 2 {
@@ -59,12 +59,12 @@ pub fn homes(machine: &Machine) -> Result<Vec<NodeId>, FloatingError> {
                 .filter(|node| !node.cpus.is_empty())
                 .count()
             {
-                0 | 1 => FloatingError::OneNode,
-                _ => FloatingError::Confined { cpus },
+                0 | 1 => UnboundError::OneNode,
+                _ => UnboundError::Confined { cpus },
             },
         );
     }
-    farthest_two(machine, &places).ok_or(FloatingError::NoHome)
+    farthest_two(machine, &places).ok_or(UnboundError::NoHome)
 }
 
 /// The first node with CPUs and memory, and the one farthest from it, the first of equals.
@@ -82,9 +82,9 @@ fn farthest_two(machine: &Machine, places: &Places) -> Option<Vec<NodeId>> {
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum FloatingError {
+pub enum UnboundError {
     #[error(
-        "only one node has CPUs: a floating task has nowhere else to run, so it cannot be hurt"
+        "only one node has CPUs: an unbound task has nowhere else to run, so it cannot be hurt"
     )]
     OneNode,
     #[error(
@@ -117,11 +117,11 @@ pub enum FloatingError {
     Child(ChildError),
     #[error("a run failed: {0}")]
     Run(#[from] RunFailed),
-    #[error("the probe of floating tasks was cancelled")]
+    #[error("the probe of unbound tasks was cancelled")]
     Cancelled,
 }
 
-impl From<ChildError> for FloatingError {
+impl From<ChildError> for UnboundError {
     fn from(error: ChildError) -> Self {
         match error {
             ChildError::Cancelled { .. } => Self::Cancelled,

@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::matrix::{Contrast, MatrixCell, Parameters, Question, Ratio, Row, Taken, findings};
 
-/// What a probe of floating tasks found.
+/// What a probe of unbound tasks found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Floating {
+pub struct UnboundTasks {
     /// What was the same in all runs. The cells are memory and CPUs bound to a node, memory only, and neither.
     pub parameters: Parameters,
-    /// How many times as long floating tasks took as bound ones: CPUs floating, and all floating.
-    pub contrasts: Vec<Floated>,
+    /// How many times as long unbound tasks took as bound ones: CPUs unbound, and memory and CPUs unbound.
+    pub contrasts: Vec<UnboundContrast>,
     pub rows: Vec<Row>,
     pub warnings: Vec<Counted>,
     /// The CPUs that had the load.
@@ -26,25 +26,25 @@ pub struct Floating {
     pub emulation: Option<Emulation>,
 }
 
-/// What floating cost, in one way of floating.
+/// The cost of unbound tasks, in one contrast.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Floated {
+pub struct UnboundContrast {
     pub question: Question,
-    /// Time of a floating run through time of a bound one, or why that is unknown.
+    /// Time of a unbound run through time of a bound one, or why that is unknown.
     pub ratio: Known<Ratio>,
-    /// Migrations from node to node in all the floating runs together, or why they were not counted.
+    /// Migrations from node to node in all the unbound runs together, or why they were not counted.
     pub cross_node: Known<u64>,
     /// Seconds that these runs took.
     pub seconds: f64,
 }
 
-impl Floated {
-    /// What these runs say of both ways of floating.
+impl UnboundContrast {
+    /// Both contrasts of these runs.
     pub(super) fn of(cells: &[MatrixCell], taken: &[Taken]) -> Vec<Self> {
         let asked = |contrast: &Contrast| {
             matches!(
                 contrast.question,
-                Question::FloatingCpus | Question::AllFloating
+                Question::UnboundCpus | Question::AllUnbound
             )
         };
         let floated = |contrast: Contrast| {

@@ -10,9 +10,9 @@ use nearfar_experiment::{Recording, stored_result};
 use nearfar_machine::{Machine, NodeId};
 use nearfar_runs::{NewSample, SampleResult, now_s};
 
-use super::answer::{Floated, Floating};
+use super::answer::{UnboundContrast, UnboundTasks};
 use super::budget::{self, MAX_ROUNDS};
-use super::{FloatingError, FloatingOptions};
+use super::{UnboundError, UnboundOptions};
 use crate::matrix::{
     self, Matrix, MatrixCell, Parameters, Policy, RunFailed, Sample, Taken, calibrate,
 };
@@ -26,16 +26,16 @@ const COUNTS: u32 = 100;
 /// What a run is first calibrated to; what such runs take besides decides how long runs are.
 const FIRST_RUN_S: f64 = 0.3;
 
-/// Runs the probe bound to these nodes and floating in turn under a little load until the budget is spent. Sets nothing, and
-/// leaves nothing behind. On one node floating costs nothing, which is what it then finds.
+/// Runs the probe bound to these nodes and unbound in turn under a little load until the budget is spent. Sets nothing, and
+/// leaves nothing behind. On one node the ratio is 1.
 ///
 /// # Errors
 /// When there is too little time, a child fails while calibrating, or `cancel` is set.
 pub fn measure(
     machine: &Machine,
     homes: &[NodeId],
-    options: &FloatingOptions,
-) -> Result<Measured<Floating>, FloatingError> {
+    options: &UnboundOptions,
+) -> Result<Measured<UnboundTasks>, UnboundError> {
     let clock = Monotonic::start();
     let left_s = || options.budget.saturating_sub(clock.now()).as_secs_f64();
     let numa_balancing = matrix::is_balancing(machine);
@@ -67,8 +67,8 @@ pub fn measure(
             sample: taken.value,
         })
         .collect();
-    let answer = Floating {
-        contrasts: Floated::of(&parameters.cells, &taken),
+    let answer = UnboundTasks {
+        contrasts: UnboundContrast::of(&parameters.cells, &taken),
         rows: matrix::rows(&parameters.cells, &taken),
         warnings: matrix::warnings(&taken),
         parameters,
@@ -136,7 +136,7 @@ impl Runs<'_, '_> {
         rounds: u32,
         budget: Budget,
         clock: &Monotonic,
-    ) -> Result<Vec<RunTaken>, FloatingError> {
+    ) -> Result<Vec<RunTaken>, UnboundError> {
         let plan = Plan {
             budget,
             ..Plan::rounds(self.cells.len(), rounds, SEED)
@@ -144,7 +144,7 @@ impl Runs<'_, '_> {
         let cancel = self.cancel;
         let Ok(outcome) = sampler::sample(&plan, clock, cancel, self);
         match outcome.end {
-            End::Cancelled => Err(FloatingError::Cancelled),
+            End::Cancelled => Err(UnboundError::Cancelled),
             End::Complete | End::BudgetSpent => Ok(outcome.samples),
         }
     }
@@ -154,9 +154,9 @@ impl Runs<'_, '_> {
 /// load.
 fn overhead(
     matrix: &mut Matrix<'_>,
-    options: &FloatingOptions,
+    options: &UnboundOptions,
     clock: &Monotonic,
-) -> Result<f64, FloatingError> {
+) -> Result<f64, UnboundError> {
     let cells = matrix.parameters().cells.clone();
     let mut runs = Runs {
         matrix,
@@ -165,7 +165,7 @@ fn overhead(
     };
     let mut least_s = f64::INFINITY;
     for taken in runs.sample(1, Budget::Rounds, clock)? {
-        let run = taken.value.map_err(FloatingError::Run)?;
+        let run = taken.value.map_err(UnboundError::Run)?;
         least_s = least_s.min(taken.took.as_secs_f64() - run.probe.seconds);
     }
     Ok(least_s)
@@ -174,9 +174,9 @@ fn overhead(
 /// Rounds until another one would not fit.
 fn rounds(
     matrix: &mut Matrix<'_>,
-    options: &FloatingOptions,
+    options: &UnboundOptions,
     clock: &Monotonic,
-) -> Result<Vec<RunTaken>, FloatingError> {
+) -> Result<Vec<RunTaken>, UnboundError> {
     let cells = matrix.parameters().cells.clone();
     let mut runs = Runs {
         matrix,
@@ -190,7 +190,7 @@ fn rounds(
 fn parameters(
     machine: &Machine,
     homes: &[NodeId],
-    options: &FloatingOptions,
+    options: &UnboundOptions,
     numa_balancing: bool,
 ) -> Parameters {
     let (bytes, _) = probe::default_buffer_bytes(machine, homes);
@@ -209,7 +209,7 @@ fn parameters(
     }
 }
 
-/// Each node with CPUs bound to it and floating, and all floating.
+/// Each node with CPUs bound to it and unbound, and memory and CPUs unbound.
 fn cells(nodes: &[NodeId], numa_balancing: bool) -> Vec<MatrixCell> {
     let policy = Policy {
         preferred_node: None,

@@ -1,6 +1,6 @@
 //! How long a run and how many rounds a budget allows.
 
-use super::FloatingError;
+use super::UnboundError;
 
 /// Below this many rounds a median has no confidence interval of 95 %.
 const MIN_ROUNDS: u32 = 6;
@@ -17,15 +17,11 @@ pub(super) const MAX_ROUNDS: u32 = 60;
 ///
 /// # Errors
 /// When not even the fewest rounds of the shortest runs fit.
-pub(super) fn run_seconds(
-    left_s: f64,
-    cells: usize,
-    overhead_s: f64,
-) -> Result<f64, FloatingError> {
+pub(super) fn run_seconds(left_s: f64, cells: usize, overhead_s: f64) -> Result<f64, UnboundError> {
     let runs = cells.max(1) as f64;
     let needed_s = f64::from(MIN_ROUNDS) * runs * (MIN_RUN_S + overhead_s);
     if needed_s > left_s {
-        return Err(FloatingError::TooLittleTime {
+        return Err(UnboundError::TooLittleTime {
             rounds: MIN_ROUNDS,
             cells,
             needed_s,

@@ -1,14 +1,14 @@
-//! Probes of floating tasks, made up.
+//! Probes of unbound tasks, made up.
 
-use nearfar_bench::floating::{Floated, Floating};
 use nearfar_bench::matrix::{MatrixCell, Migrated, Parameters, Policy, Question, Ratio, Row};
 use nearfar_bench::probe::{Pattern, Where};
+use nearfar_bench::unbound::{UnboundContrast, UnboundTasks};
 use nearfar_machine::*;
 use nearfar_runs::Counted;
 use nearfar_statistics::{Figures, Interval, Moments};
 
-/// Of a machine's first two nodes, on which floating costs something.
-pub fn of(machine: &Machine) -> Known<Floating> {
+/// Of a machine's first two nodes, on which unbound tasks are slower.
+pub fn of(machine: &Machine) -> Known<UnboundTasks> {
     let nodes: Vec<NodeId> = machine.online_nodes().map(|node| node.id).take(2).collect();
     let [first, second] = nodes[..] else {
         return Known::no("only one node has CPUs");
@@ -31,11 +31,11 @@ pub fn of(machine: &Machine) -> Known<Floating> {
         samples: 2,
         differ: false,
     };
-    Known::Yes(Floating {
+    Known::Yes(UnboundTasks {
         parameters: parameters(nodes, cells.clone()),
         contrasts: vec![
-            floated(Question::FloatingCpus, 1.09, (1.04, 1.13), 31),
-            floated(Question::AllFloating, 1.001, (0.97, 1.0204), 7),
+            floated(Question::UnboundCpus, 1.09, (1.04, 1.13), 31),
+            floated(Question::AllUnbound, 1.001, (0.97, 1.0204), 7),
         ],
         rows: cells
             .into_iter()
@@ -50,13 +50,18 @@ pub fn of(machine: &Machine) -> Known<Floating> {
     })
 }
 
-fn floated(question: Question, median: f64, (low, high): (f64, f64), cross_node: u64) -> Floated {
+fn floated(
+    question: Question,
+    median: f64,
+    (low, high): (f64, f64),
+    cross_node: u64,
+) -> UnboundContrast {
     let ratio = Ratio {
         median,
         confidence: Some(Interval { low, high }),
         rounds: 9,
     };
-    Floated {
+    UnboundContrast {
         question,
         ratio: Known::Yes(ratio),
         cross_node: Known::Yes(cross_node),
