@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum Warning {
     /// The clock frequency may have been low.
     Governor { governor: String },
-    /// A hypervisor gave the CPU to somebody else.
+    /// A hypervisor gave the CPU to another guest.
     StolenTime {
         /// The CPU that lost most.
         cpu: CpuId,

@@ -27,6 +27,22 @@ const WORDS: &[(&str, &str)] = &[
     ("bear witness", "verify"),
     ("hears out", "drains"),
     ("lest", "so that not"),
+    ("nobody", "no process, nothing"),
+    ("somebody", "another process, another user"),
+    ("whoever", "the process that"),
+    ("beside", "next to, relative to, together with"),
+    ("seldom", "rarely"),
+    ("anew", "again"),
+    ("shall", "has to"),
+    ("stranger", "attacker, unrelated task"),
+    ("strangers", "ignored tasks"),
+    ("is told", "receives"),
+    ("cannot be told", "is unknown"),
+    ("in vain", "without result"),
+    ("hurried", "contended"),
+    ("let out", "released"),
+    ("lets out", "releases"),
+    ("comes home", "is on the preferred node again"),
 ];
 
 /// Identifiers that must not come back, in this case.

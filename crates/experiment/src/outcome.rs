@@ -7,7 +7,7 @@ use nearfar_runs::{Cell, CellSummary, RunId, Values};
 pub enum Ended {
     /// Every sample was taken.
     Complete,
-    /// Somebody wanted it to stop; carrying out the same experiment again continues it.
+    /// It was cancelled; carrying out the same experiment again continues it.
     Interrupted,
 }
 

@@ -17,7 +17,7 @@ pub const FILTER_LINES: usize = 512;
 /// How much of what emulation itself takes for an access may count as part of its delay, in nanoseconds.
 pub const OWN_COST_NS: u32 = 300;
 /// How much of what the model took too long for one delay may be taken off the next, in nanoseconds. Beyond it, the host ran
-/// somebody else.
+/// another task.
 pub const OVERRUN_NS: u32 = 1000;
 /// After how many accesses at most the next delay is one that follows at once.
 pub const AT_ONCE: u64 = 4;

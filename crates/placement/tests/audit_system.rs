@@ -172,7 +172,7 @@ fn a_cpuset_whose_cpus_and_memory_do_not_meet() {
       cost 21 -> 10
       advice Let its memory come from node 0 (AllowedMemoryNodes= of the unit), or move its CPUs.
     ");
-    // The CPUs of a node without memory are at home on the node next to it.
+    // The CPUs of a node without memory have that next to it as their nearest node.
     machine.nodes[0].memory = Known::Yes(Memory::of(0));
     insta::assert_snapshot!(findings(&machine), @r"
     fact node-without-memory | node 0: It has no memory: what its CPUs allocate comes from node 1.

@@ -13,7 +13,7 @@
 //! One ring buffer a CPU, as `perf record -a` has it: the kernel writes, this process reads, nothing is written twice.
 //! What the kernel counted and did not write, because a ring was full or otherwise, is counted ([`Losses`]) and travels
 //! with every answer.
-//! Topology comes from a [`Machine`](nearfar_machine::Machine) that somebody else has read.
+//! Topology comes from a [`Machine`](nearfar_machine::Machine) that the caller has read.
 
 mod error;
 pub mod format;

@@ -10,7 +10,7 @@
 //!
 //! All five come from per-CPU events: a migration happens in the context of the task that moves it, so an event attached to
 //! the task itself, or to its control group (PERF_FLAG_PID_CGROUP), would stay silent. Task numbers are those of the
-//! kernel's first pid namespace ([`in_first_pid_namespace`]). Beside them, where the kernel has them, what NUMA balancing
+//! kernel's first pid namespace ([`in_first_pid_namespace`]). Where the kernel has events of them, also what NUMA balancing
 //! itself does ([`Balanced`]).
 
 mod balancing;

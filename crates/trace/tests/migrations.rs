@@ -110,7 +110,7 @@ fn without_caches_a_move_within_a_node_is_just_that() {
 /// second 0     1         2        3         5         6          8        9        10
 /// 100    seen  |  0->2   .        |  2->8   .         |  8->9    .        .        end of trace: node 0 3 s, node 1 7 s
 /// 101    .     .         forked   born 8    8->4      .          ended             node 1 2 s (3 to 5), node 0 3 s (5 to 8)
-/// 999    somebody else   .        moves, and is not counted
+/// 999    another task    .        moves, and is not counted
 /// ```
 #[test]
 fn lives_of_a_task_and_its_child() {

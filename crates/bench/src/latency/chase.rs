@@ -75,7 +75,7 @@ pub(crate) fn link(words: &mut [u64], next: &[u32], stride: usize, cancel: &Atom
 pub(super) struct Took {
     /// On the wall.
     pub(super) wall: Duration,
-    /// Of the thread's own time on a CPU, which stands still while the scheduler runs somebody else. Where the kernel does
+    /// Of the thread's own time on a CPU, which stands still while the scheduler runs another task. Where the kernel does
     /// not trust the processor's counter, as in guests under emulation, it may advance in ticks only.
     pub(super) own: Duration,
 }

@@ -61,7 +61,7 @@ struct Pair {
     buffer: usize,
 }
 
-/// The chase through one buffer: it goes on where it stood, so that it comes back to a line only after it has been to
+/// The chase through one buffer: it continues where it stopped, so that it returns to a line only after it has been to
 /// all others.
 struct Chase<'a> {
     words: &'a [u64],
@@ -368,7 +368,7 @@ impl Chase<'_> {
     }
 }
 
-/// Which clock to believe: the finer one on the wall, unless the scheduler ran somebody else meanwhile.
+/// Which clock to believe: the finer one on the wall, unless the scheduler ran another task meanwhile.
 fn clock_of(took: Took, switches: u64) -> Duration {
     if switches > 0 && !took.own.is_zero() {
         took.own.min(took.wall)

@@ -13,7 +13,7 @@ use super::sample::Taken;
 use super::summary::{Row, load_percent_had, rows, waited_share, warnings};
 use crate::probe::Pattern;
 
-/// The load has less than this part of what it gets beside the probe only where others work, too.
+/// The load has less than this part of what it gets next to the probe only where other tasks run, too.
 const LEAST_HAD: f64 = 0.75;
 /// Runs shorter than twenty periods of the load, in seconds, tell little of its share.
 const LEAST_S: f64 = 0.2;

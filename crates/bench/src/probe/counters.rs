@@ -191,7 +191,7 @@ fn throttled(cpus: &CpuSet) -> Option<u64> {
     counts.flatten().reduce(u64::saturating_add)
 }
 
-/// How often the CPU quotas of this process' control groups stopped somebody in them (cgroup-v2.rst, `cpu.stat`).
+/// How often the CPU quotas of this process' control groups throttled tasks in them (cgroup-v2.rst, `cpu.stat`).
 fn quota() -> Option<u64> {
     let groups = tasks::groups(std::process::id().cast_signed()).ok()?;
     let group = cgroup::groups(&groups).find(|group| group.version_2)?;

@@ -81,7 +81,7 @@ pub struct Faults {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Switches {
     pub voluntary: u64,
-    /// Somebody else's turn.
+    /// The scheduler ran another task.
     pub involuntary: u64,
 }
 

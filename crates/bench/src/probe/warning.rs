@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SampleWarning {
-    /// A hypervisor gave the CPUs to somebody else.
+    /// A hypervisor gave the CPUs to another guest.
     Stolen {
         /// How much of the time of the CPUs in use, in percent.
         percent: f64,
@@ -53,7 +53,7 @@ pub enum SampleWarning {
         /// Those that were online only before or only after.
         cpus: CpuSet,
     },
-    /// Somebody changed where the probe may run, although its CPUs are bound.
+    /// The probe's affinity was changed, although its CPUs are bound.
     Rebound {
         /// Where it could run at the end.
         cpus: CpuSet,
@@ -111,8 +111,8 @@ impl fmt::Display for SampleWarning {
             ),
             Self::Moved { node, percent } => write!(
                 f,
-                "{percent:.1} % of the pages left node {node} in the timed part, although they are bound to it: somebody \
-                 moved them (migratepages, a cpuset with memory_migrate)"
+                "{percent:.1} % of the pages left node {node} in the timed part, although they are bound to it: another \
+                 process moved them (migratepages, a cpuset with memory_migrate)"
             ),
             Self::BindRefused { node, error } => write!(
                 f,
@@ -130,7 +130,7 @@ impl fmt::Display for SampleWarning {
             }
             Self::Rebound { cpus } => write!(
                 f,
-                "somebody changed the probe's affinity to CPUs {cpus} although it is bound: a daemon or a cpuset"
+                "the probe's affinity was changed to CPUs {cpus} although it is bound: by a daemon or a cpuset"
             ),
         }
     }

@@ -34,7 +34,7 @@ const MAX_TRIALS: u32 = 5;
 const SIDE_BY_SIDE_NS: f64 = 50_000.0;
 /// Fewest and most round trips in a sample.
 const TRIPS: std::ops::RangeInclusive<u64> = 100..=20_000;
-/// How long a sample takes at most, beside the thread that is started for it: less than a scheduler's time slice.
+/// How long a sample takes at most, without the start of its thread: less than a scheduler's time slice.
 const SAMPLE_TIME: Duration = Duration::from_millis(1);
 /// After this time a sample is given up.
 const SAMPLE_LIMIT: Duration = Duration::from_millis(10);

@@ -12,7 +12,7 @@ use crate::output;
 
 /// Undo what apply made: every file gets the value it had before
 ///
-/// Works after a crash or a kill too, and can be repeated. A value that somebody else changed since is left alone
+/// Works after a crash or a kill too, and can be repeated. A value that was changed since is left alone
 /// unless --force is given.
 #[derive(Args)]
 #[command(after_long_help = "Examples:\n  nearfar rollback\n  nearfar rollback --change 3")]

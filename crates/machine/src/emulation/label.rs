@@ -1,4 +1,4 @@
-//! The label that tables, pages and pictures print beside figures of an emulated machine.
+//! The label that tables, pages and pictures print next to figures of an emulated machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -299,7 +299,7 @@ fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
     };
     match looked()? {
         None => Ok(None),
-        // Once more: somebody may have made it shorter between the reading of its header and of its length.
+        // Again: another process may have made it shorter between the reading of its header and of its length.
         first => Ok(looked()?.filter(|second| Some(*second) == first)),
     }
 }

@@ -110,7 +110,7 @@ pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 /// Brings the layout up to the last of these steps. Another process that does the same waits, and then finds it done.
-/// Gives false, and leaves the file alone, where it has no version but somebody's tables.
+/// Gives false, and leaves the file alone, where it has no version but tables of another program.
 pub(super) fn upgrade(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<bool> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let from = usize::try_from(version(&transaction)?).unwrap_or(usize::MAX);

@@ -21,7 +21,7 @@ impl Store {
     /// Takes an interrupted or failed run over, to continue it with this many samples a cell.
     ///
     /// # Errors
-    /// [`StoreError::NotOurs`] where it is complete or somebody is at it.
+    /// [`StoreError::NotOurs`] where it is complete or another process carries it out.
     pub fn resume(&mut self, run: RunId, samples_per_cell: u32) -> Result<(), StoreError> {
         let found = self.run(run)?;
         match found.state {

@@ -20,7 +20,7 @@ pub struct Moves {
     unclaimed: HashMap<i32, Vec<(u64, Event)>>,
     /// Numbers that another thread has taken.
     renumbered: HashSet<i32>,
-    /// Followed tasks that could not be found when somebody looked last.
+    /// Followed tasks that could not be found at the last look.
     missing: HashSet<i32>,
     matrix: BTreeMap<(Option<NodeId>, Option<NodeId>), u64>,
     gaps: u64,

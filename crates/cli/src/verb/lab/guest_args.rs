@@ -90,7 +90,7 @@ impl GuestArgs {
         match key {
             "machine" => value.clone_into(&mut self.machine),
             "kernel" => self.kernel = Some(value.to_owned()),
-            // A guest without words of its own, beside one that has some.
+            // A guest without kernel parameters, next to one that has some.
             "append" if value == "none" => {}
             "append" => self.append.push(value.to_owned()),
             "accel" => self.accel = Accel::from_str(value, true)?,

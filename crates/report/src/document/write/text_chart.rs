@@ -113,12 +113,12 @@ fn bars_of(bars: &Bars, style: &Style) -> String {
         .rows
         .iter()
         .map(|(names, amounts)| (names, bar(amounts)));
-    let out = rows(&bars.row_heads, &bars.axis, columns, lines.collect(), style);
+    let text = rows(&bars.row_heads, &bars.axis, columns, lines.collect(), style);
     let legend = bars.classes.iter().zip(MARKS.iter().cycle());
     let legend: Vec<String> = legend
         .map(|(class, mark)| format!("{mark} {class}"))
         .collect();
-    out + &super::text::paragraph(
+    text + &super::text::paragraph(
         style,
         2,
         &Text::default(),
