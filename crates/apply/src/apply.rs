@@ -21,7 +21,7 @@ use crate::owner;
 use crate::system::System;
 use crate::target::Target;
 use nearfar_lease::Lock;
-use nearfar_lease::StateDir;
+use nearfar_lease::{StateDir, StateError};
 use run::Carrying;
 
 /// How to carry a plan out.
@@ -151,7 +151,7 @@ fn next_run(
         }
     }
     let last = runs.last().map_or(0, |run| run.0);
-    let next = last.checked_add(1).ok_or_else(|| ApplyError::StateDir {
+    let next = last.checked_add(1).ok_or_else(|| StateError::Directory {
         place: state.place.clone(),
         because: format!("run {last} is the highest number there is: move its journal away"),
     })?;

@@ -70,7 +70,6 @@ pub enum PlanError {
          plan again"
     )]
     OtherNodes {
-        /// The CPU.
         cpu: CpuId,
         /// Its node in the plan.
         plan: NodeId,
@@ -85,7 +84,6 @@ pub enum PlanError {
     Change {
         /// Counted from 1.
         number: usize,
-        /// What is wrong with it.
         because: ChangeError,
     },
     /// Two changes to one file: which old value rollback should restore would hang on their order.

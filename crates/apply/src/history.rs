@@ -20,7 +20,6 @@ use nearfar_lease::StateDir;
 /// A change set of apply that wrote something, or was about to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ChangeSet {
-    /// Its number.
     pub change_set: ChangeSetId,
     /// When it began, in seconds since 1970; 0 where the journal cannot be read.
     pub at_s: u64,
@@ -99,10 +98,7 @@ pub enum WriteState {
     /// It was made in an earlier boot; the reboot has reset it.
     GoneWithReboot,
     /// Not undone; the file cannot be read.
-    NotRead {
-        /// The system's answer.
-        because: String,
-    },
+    NotRead { because: String },
     /// Killed around the write: the file holds the old or the new value.
     Uncertain,
     /// The system refused it.

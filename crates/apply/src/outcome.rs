@@ -63,15 +63,9 @@ pub enum Applied {
         note: Option<String>,
     },
     /// It was as wanted before; nothing was written.
-    AlreadySo {
-        /// The value.
-        now: String,
-    },
+    AlreadySo { now: String },
     /// Not written, for a reason that is no fault: managed by the kernel, changed since the plan, in use.
-    LeftAlone {
-        /// The reason.
-        because: String,
-    },
+    LeftAlone { because: String },
     /// The system refused.
     Failed {
         /// What was tried and the system's answer.

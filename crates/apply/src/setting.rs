@@ -56,10 +56,7 @@ pub enum Setting {
         subsystem: String,
     },
     /// `/sys/bus/pci/devices/ADDRESS/numa_node`, a number, -1 for none.
-    DeviceNode {
-        /// The device.
-        device: PciAddress,
-    },
+    DeviceNode { device: PciAddress },
     /// `/sys/kernel/debug/sched/...`, words.
     SchedulerDebug {
         /// Below that directory.

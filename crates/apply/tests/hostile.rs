@@ -10,6 +10,7 @@ use nearfar_apply::{
     Applied, ApplyError, ApplyOptions, ChangeSetState, RollbackOptions, Target, apply, history,
     rollback,
 };
+use nearfar_lease::StateError;
 use proptest::prelude::*;
 use support::*;
 
@@ -44,7 +45,10 @@ fn links_out_of_the_tree_end_inside_it() {
     // The state directory's place leads outside too.
     let refused = apply(&plan, &tree.target(), &ApplyOptions::default());
     assert!(
-        matches!(refused, Err(ApplyError::StateDir { .. })),
+        matches!(
+            refused,
+            Err(ApplyError::State(StateError::Directory { .. }))
+        ),
         "{refused:?}"
     );
     let state = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ use nearfar_apply::{
     ApplyError, ApplyOptions, ChangeSetId, ChangeSetState, RollbackOptions, apply, history,
     rollback,
 };
+use nearfar_lease::StateError;
 use support::child::{in_tree, plan_file, run};
 use support::*;
 
@@ -52,7 +53,7 @@ fn the_second_refuses_and_names_the_first() {
     };
     assert!(matches!(
         rollback(&tree.target(), &options),
-        Err(ApplyError::Locked { .. })
+        Err(ApplyError::State(StateError::Locked { .. }))
     ));
     assert_eq!(tree.files(), before);
     assert_eq!(

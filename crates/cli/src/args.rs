@@ -135,7 +135,6 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// The file.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         let from_environment = || {
             std::env::var_os("NEARFAR_STORE")

@@ -74,10 +74,7 @@ pub enum CompareError {
     },
     /// One run in two places of a comparison of several runs.
     #[error("{run} is given twice")]
-    RepeatedRun {
-        /// Its name.
-        run: String,
-    },
+    RepeatedRun { run: String },
     /// Runs of different experiments.
     #[error(
         "{a} is a run of {a_experiment}, {b} of {b_experiment}: only runs of one experiment can be compared"

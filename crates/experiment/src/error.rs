@@ -12,7 +12,6 @@ pub enum ExperimentError {
     /// The experiment declares nothing to measure, or a cell twice.
     #[error("the experiment {experiment} has {what}: nothing was run")]
     Plan {
-        /// Its name.
         experiment: String,
         /// What is wrong with its cells.
         what: &'static str,
@@ -23,7 +22,6 @@ pub enum ExperimentError {
     /// The run that was to be continued is of another experiment, machine, label, or has other parameters.
     #[error("run {run} cannot be continued: its {differs}; begin a new run instead")]
     Other {
-        /// The run.
         run: RunId,
         /// What differs, such as "parameters differ".
         differs: String,
@@ -33,11 +31,9 @@ pub enum ExperimentError {
         "run {run} cannot be continued: its sample {number} cannot be read ({error}); begin a new run instead"
     )]
     Stored {
-        /// The run.
         run: RunId,
         /// The sample's number.
         number: u64,
-        /// What is wrong.
         #[source]
         error: serde_json::Error,
     },
@@ -46,14 +42,12 @@ pub enum ExperimentError {
     Sample {
         /// The experiment's name.
         experiment: String,
-        /// What is wrong.
         #[source]
         error: serde_json::Error,
     },
     /// The experiment could not prepare the run.
     #[error("run {run} stopped: cannot prepare it: {error}; it can be continued")]
     Setup {
-        /// The run.
         run: RunId,
         /// The experiment's reason.
         #[source]
@@ -62,11 +56,8 @@ pub enum ExperimentError {
     /// A setting could not be made.
     #[error("run {run} stopped: cannot set {}: {error}; its samples are kept, and it can be continued", path.display())]
     Setting {
-        /// The run.
         run: RunId,
-        /// The file.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         error: BoxError,
     },
@@ -75,7 +66,6 @@ pub enum ExperimentError {
         "run {run} stopped: {count} samples failed one after the other, the last one: {last}; its samples are kept, and it can be continued"
     )]
     Failures {
-        /// The run.
         run: RunId,
         /// How many.
         count: u32,
@@ -87,9 +77,7 @@ pub enum ExperimentError {
         "run {run} is stored, but not every setting could be put back: {error}; the next nearfar tries again"
     )]
     Restore {
-        /// The run.
         run: RunId,
-        /// The system's answer.
         #[source]
         error: BoxError,
     },

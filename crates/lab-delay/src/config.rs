@@ -63,7 +63,6 @@ pub enum ConfigError {
     Line {
         /// From 1.
         line: usize,
-        /// What is wrong with it.
         fault: LineFault,
     },
     /// There is no line with this key.

@@ -21,11 +21,9 @@ use ownership::{Accessor, Cost, Word};
 /// A vCPU's place in the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// Its number.
     pub vcpu: u16,
     /// Its node's position among the nodes with CPUs.
     pub node: usize,
-    /// Its node.
     pub node_number: u32,
 }
 

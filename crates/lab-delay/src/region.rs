@@ -46,7 +46,6 @@ pub enum RegionError {
     Map {
         /// The descriptor.
         fd: RawFd,
-        /// The reason.
         error: io::Error,
     },
     /// The file has no room for the first words.

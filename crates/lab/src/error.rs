@@ -91,12 +91,7 @@ pub enum LabError {
     },
     /// A file of ours or of a package has an unexpected content.
     #[error("{}: {problem}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
+    Content { path: PathBuf, problem: String },
 }
 
 /// Why a guest did not come up.
@@ -147,11 +142,6 @@ impl LabError {
             Self::System { .. } => "system",
             Self::Content { .. } => "content",
         }
-    }
-
-    /// Whether the same guest may do better next time.
-    pub fn is_by_chance(&self) -> bool {
-        matches!(self.code(), "guest-broken" | "guest-hung")
     }
 
     /// Wraps a refusal of the operating system.

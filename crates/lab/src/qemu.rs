@@ -25,7 +25,6 @@ pub const PLUGINS_SINCE: (u32, u32, u32) = (8, 2, 4);
 pub struct Qemu {
     /// For which guests.
     pub arch: Arch,
-    /// The program.
     pub program: PathBuf,
     /// `(10, 0, 2)`.
     pub version: (u32, u32, u32),

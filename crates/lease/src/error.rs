@@ -16,7 +16,6 @@ pub enum LeaseError {
     /// Another lease holds the file.
     #[error("{} is held by process {pid} ({what}): wait for it or end it", path.display())]
     Held {
-        /// The file.
         path: PathBuf,
         /// The other lease's owner.
         pid: u32,
@@ -25,16 +24,10 @@ pub enum LeaseError {
     },
     /// The file is none that a lease may set, or it or the value is nothing that could be put back.
     #[error("cannot change {} for a while: {because}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        because: String,
-    },
+    File { path: PathBuf, because: String },
     /// The kernel took something else than what was written.
     #[error("{} says {reads:?} after {wrote:?} was written", path.display())]
     ReadBack {
-        /// The file.
         path: PathBuf,
         /// What was written.
         wrote: String,
@@ -48,7 +41,6 @@ pub enum LeaseError {
         doing: &'static str,
         /// What it is, or what it is made of.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         error: std::io::Error,
     },
@@ -57,7 +49,6 @@ pub enum LeaseError {
     Affinity {
         /// The thread.
         tid: i32,
-        /// The system's answer.
         because: String,
     },
     /// The journal could not be written; what it was to announce was not done.
@@ -65,7 +56,6 @@ pub enum LeaseError {
     Journal {
         /// The journal of the lease.
         file: PathBuf,
-        /// The system's answer.
         because: String,
     },
     /// A journal of a dead owner cannot be read.
@@ -75,7 +65,6 @@ pub enum LeaseError {
     Unreadable {
         /// The journal.
         file: String,
-        /// What is wrong with it.
         because: String,
     },
     /// Something could not be put back; the next nearfar tries again.
@@ -83,7 +72,6 @@ pub enum LeaseError {
     Undo {
         /// The file or the threads.
         subject: String,
-        /// The system's answer.
         because: String,
     },
 }
@@ -94,7 +82,6 @@ pub enum StateError {
     /// It cannot be opened or made, or other users can write to it.
     #[error("cannot use the state directory {place}: {because}")]
     Directory {
-        /// The directory.
         place: String,
         /// Why not, and what to do.
         because: String,
@@ -106,7 +93,6 @@ pub enum StateError {
     Locked {
         /// "process 4711", where the lock tells.
         holder: String,
-        /// The lock file.
         lock: String,
     },
     /// Interrupted while waiting for the lock.

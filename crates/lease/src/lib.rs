@@ -123,10 +123,7 @@ pub enum UndoStatus {
         now: String,
     },
     /// It could not be put back; the lease stays, and the next nearfar tries again.
-    Failed {
-        /// The system's answer.
-        because: String,
-    },
+    Failed { because: String },
 }
 
 /// Undoes the leases of this user whose owners are dead. Cheap where there are none: one directory is read.

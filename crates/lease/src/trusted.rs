@@ -45,7 +45,6 @@ pub(crate) const READABLE_FILE: Mode = PRIVATE_FILE.union(READABLE);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// The system's answer.
     #[error("{}", error_text(.0))]
     System(#[from] io::Error),
     /// Another user's directory, link or file.

@@ -120,12 +120,7 @@ impl std::fmt::Display for EffectiveNode {
     }
 }
 
-/// Where the device at this address is. To ask for many devices make one [`Localities`].
-pub fn effective_node(machine: &Machine, address: PciAddress) -> EffectiveNode {
-    Localities::new(machine).of(address)
-}
-
-/// The same question for every device of a machine, with what siblings say gathered once.
+/// Where each device of a machine is, with what siblings say gathered once.
 pub struct Localities<'a> {
     machine: &'a Machine,
     siblings: BTreeMap<RootBus, BTreeMap<NodeId, Vec<PciAddress>>>,

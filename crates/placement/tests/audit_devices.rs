@@ -444,7 +444,9 @@ fn devices_the_source_does_not_list_are_not_invented() {
     list(&mut machine.interrupts).push(interrupt(7, "ghost-0", "0000:99:00.0", Some(0), "0"));
     insta::assert_snapshot!(findings(&machine), @"not checked interrupt-far: 0000:99:00.0: the device's node is unknown");
     assert_eq!(
-        nearfar_placement::locality::effective_node(&machine, pci("0000:99:00.0")).node,
+        nearfar_placement::locality::Localities::new(&machine)
+            .of(pci("0000:99:00.0"))
+            .node,
         None
     );
 }

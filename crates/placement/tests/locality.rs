@@ -4,17 +4,17 @@ mod common;
 
 use common::{add_firmware, add_function, device_on_an_offline_node, function, pci, two_nodes};
 use nearfar_machine::{Known, Machine, NodeId};
-use nearfar_placement::locality::{How, effective_node};
+use nearfar_placement::locality::{How, Localities};
 
 fn said(machine: &Machine, address: &str) -> String {
-    effective_node(machine, pci(address)).to_string()
+    Localities::new(machine).of(pci(address)).to_string()
 }
 
 #[test]
 fn the_kernels_word_comes_first() {
     let machine = device_on_an_offline_node(2);
     assert_eq!(
-        effective_node(&machine, pci("0000:20:00.0")).how,
+        Localities::new(&machine).of(pci("0000:20:00.0")).how,
         How::Kernel
     );
     insta::assert_snapshot!(said(&machine, "0000:20:00.0"), @"node 0");
@@ -35,7 +35,7 @@ fn the_firmwares_word_counts_where_the_kernel_has_none() {
 fn a_node_that_is_not_online_is_replaced_by_the_nearest_and_called_a_guess() {
     let machine = device_on_an_offline_node(2);
     assert_eq!(
-        effective_node(&machine, pci("0000:40:00.0")).node,
+        Localities::new(&machine).of(pci("0000:40:00.0")).node,
         Some(NodeId(1))
     );
     insta::assert_snapshot!(said(&machine, "0000:40:00.0"), @"node 1 (guessed: online node nearest to the firmware's node 2, 31)");
@@ -71,7 +71,7 @@ fn the_nvme_drivers_devices_are_no_witnesses() {
     let mut disk = function("0000:41:00.0", 0x01_0802, "nvme", Some(0));
     disk.root = "0000:40".parse().unwrap();
     add_function(&mut machine, disk);
-    assert_eq!(effective_node(&machine, pci("0000:40:00.0")).node, None);
+    assert_eq!(Localities::new(&machine).of(pci("0000:40:00.0")).node, None);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn unknown_names_what_was_looked_at() {
 #[test]
 fn json_has_the_node_and_how_side_by_side() {
     let machine = device_on_an_offline_node(2);
-    let json = serde_json::to_string(&effective_node(&machine, pci("0000:40:00.0"))).unwrap();
+    let json = serde_json::to_string(&Localities::new(&machine).of(pci("0000:40:00.0"))).unwrap();
     assert_eq!(
         json,
         r#"{"node":1,"how":"nearest-to-firmware","firmware":2,"distance":31,"evidence":"/sys/firmware/acpi/tables/DSDT"}"#

@@ -7,7 +7,7 @@ use nearfar_machine::{
     CpuId, CpuSet, Irq, Known, Machine, NodeBytes, NodeId, NodeSet, Origin, SourceKind, Task,
 };
 use nearfar_placement::audit::{AuditOptions, audit};
-use nearfar_placement::locality::effective_node;
+use nearfar_placement::locality::Localities;
 use nearfar_placement::order::nodes_by_distance;
 use nearfar_placement::plan::{PlanOptions, plan};
 use nearfar_placement::spread::{SpreadRequest, spread};
@@ -139,7 +139,7 @@ fn a_device_on_a_node_with_the_largest_number() {
         Some(u32::MAX),
         &[0, 0],
     );
-    let locality = effective_node(&machine, "0000:81:00.0".parse().unwrap());
+    let locality = Localities::new(&machine).of("0000:81:00.0".parse().unwrap());
     assert_eq!(locality.node, None);
     everything(&machine);
 }

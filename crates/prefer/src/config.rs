@@ -91,7 +91,6 @@ pub struct Tasks {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{place}:{line}: {problem}")]
 pub struct ConfigError {
-    /// The file.
     pub place: String,
     /// Counted from 1.
     pub line: usize,

@@ -43,7 +43,6 @@ pub enum ServiceError {
     /// The configuration cannot be read.
     #[error("{}: {because}", file.display())]
     Unreadable {
-        /// The file.
         file: PathBuf,
         /// The system's answer, or who else could change it.
         because: TrustError,
@@ -100,7 +99,6 @@ pub struct Checked {
 /// A process that a rule would have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct CheckedTask {
-    /// Its number.
     pub pid: i32,
     /// The kernel's name for it.
     pub name: String,

@@ -8,7 +8,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::text;
 
@@ -43,14 +43,6 @@ impl Mount {
 /// When /proc/self/mountinfo cannot be read.
 pub fn of_this_process() -> io::Result<Vec<Mount>> {
     Ok(mounts(&std::fs::read("/proc/self/mountinfo")?))
-}
-
-/// The mount that a path lies in: the last one mounted among those with the longest place.
-pub fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
-    mounts
-        .iter()
-        .filter(|mount| path.starts_with(&mount.place))
-        .max_by_key(|mount| mount.place.as_os_str().len())
 }
 
 /// The mounts in the kernel's order. Lines that are none are left out.
@@ -119,14 +111,6 @@ mod tests {
             (&*found[2].device, &found[2].source),
             ("8:1", &"/dev/sda1".into())
         );
-    }
-
-    #[test]
-    fn a_path_lies_in_the_deepest_mount() {
-        let mounts = mounts(MOUNTS);
-        let of = |path: &str| mount_of(&mounts, Path::new(path)).map(|mount| &*mount.kind);
-        assert_eq!(of("/c/d"), Some("cgroup"));
-        assert_eq!(of("/cd"), Some("ext4"));
     }
 
     proptest::proptest! {

@@ -67,7 +67,6 @@ impl Side {
 /// What two sides answered.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Comparison {
-    /// The command.
     pub command: Vec<String>,
     /// The first side.
     pub a: Side,

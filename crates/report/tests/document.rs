@@ -21,7 +21,6 @@ fn table(foreign: &str) -> Table {
         ("none", Align::Left),
     ])
     .caption("Devices");
-    let mark = table.footnote("with one sample");
     table.row(vec![
         Text::new(Role::Subject, foreign),
         "1200".into(),
@@ -29,7 +28,7 @@ fn table(foreign: &str) -> Table {
     ]);
     table.row(vec![
         "nvme1n1".into(),
-        Text::from("90").then(Role::Dim, mark),
+        Text::from("90").then(Role::Dim, "[1]"),
     ]);
     table
 }

@@ -74,7 +74,6 @@ impl LoadReport {
 /// What the load on one CPU achieved.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LoadOnCpu {
-    /// The CPU.
     pub cpu: CpuId,
     pub pid: i32,
     /// Seconds it ran for.

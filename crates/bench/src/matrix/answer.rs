@@ -40,7 +40,6 @@ pub struct Parameters {
     pub settings: Vec<KernelSetting>,
     /// Nodes that have CPUs: the load runs on these.
     pub nodes: Vec<NodeId>,
-    /// The cells.
     #[serde(default)]
     pub cells: Vec<MatrixCell>,
     /// What the matrix lacks on this machine, or with what this user may do.

@@ -61,13 +61,6 @@ pub struct ProbeResult {
     pub warnings: Vec<SampleWarning>,
 }
 
-impl ProbeResult {
-    /// Nanoseconds an access.
-    pub fn ns_an_access(&self) -> f64 {
-        self.seconds * 1e9 / (f64::from(self.counts) * self.steps as f64)
-    }
-}
-
 /// Page faults of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Faults {

@@ -66,7 +66,6 @@ impl std::str::FromStr for Which {
 }
 
 impl Which {
-    /// Its number.
     fn find(self, store: &nearfar_runs::Store) -> Result<RunId, Failure> {
         match self {
             Self::Number(run) => Ok(run),

@@ -12,7 +12,6 @@ use thiserror::Error;
 pub struct LinesError {
     /// Lines of the guest's memory.
     pub count: usize,
-    /// The reason.
     pub error: io::Error,
 }
 

@@ -10,7 +10,6 @@ pub struct Spot {
     pub line: u32,
     /// The node's position among the nodes with memory.
     pub memory: usize,
-    /// The node.
     pub node: u32,
 }
 

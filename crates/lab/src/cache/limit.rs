@@ -11,7 +11,6 @@ use crate::error::LabError;
 /// The limit of a cache without `limit.json`.
 pub const DEFAULT_LIMIT_BYTES: u64 = 8 << 30;
 
-/// The file.
 const NAME: &str = "limit.json";
 
 /// The version of the file that this nearfar reads and writes.

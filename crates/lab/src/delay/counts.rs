@@ -17,7 +17,6 @@ pub struct Counts {
 /// A vCPU's counts since the guest started.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct VcpuCounts {
-    /// Its node.
     pub node: NodeId,
     /// Loads and stores; instruction fetches are not among them.
     pub accesses: u64,

@@ -18,7 +18,6 @@ use crate::arch::Arch;
 /// A vCPU that waits for an interrupt while its local APIC has one in service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StuckVcpu {
-    /// Its number.
     pub number: usize,
     /// The vectors in service, as QEMU prints them.
     pub in_service: String,

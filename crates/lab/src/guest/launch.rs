@@ -23,7 +23,6 @@ use crate::start::Start;
 /// A guest whose QEMU runs and whose agent has not answered yet.
 #[derive(Debug)]
 pub struct Launched {
-    /// The guest.
     pub guest: Guest,
     /// When QEMU was started.
     pub started: Instant,

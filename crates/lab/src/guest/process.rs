@@ -27,7 +27,6 @@ use crate::error::LabError;
 /// A program to start.
 #[derive(Debug)]
 pub struct QemuCommand {
-    /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,

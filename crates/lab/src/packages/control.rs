@@ -62,7 +62,6 @@ pub fn paragraphs(text: &str) -> Vec<Paragraph> {
 /// A package in a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stanza {
-    /// Its name.
     pub package: String,
     /// Its version.
     pub version: String,

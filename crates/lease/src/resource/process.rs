@@ -52,7 +52,6 @@ impl Process {
         }
     }
 
-    /// Its number.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -54,7 +54,6 @@ impl OpenProcess {
         })
     }
 
-    /// Its number.
     pub fn pid(&self) -> i32 {
         self.pid
     }

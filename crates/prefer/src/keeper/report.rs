@@ -50,11 +50,9 @@ pub struct KeeperReport {
 /// A thread that has chosen for itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct SkippedTask {
-    /// Its number.
     pub tid: i32,
     /// Its process.
     pub pid: i32,
-    /// Its name.
     pub name: String,
     /// The CPUs it has now.
     pub cpus: CpuSet,

@@ -61,7 +61,6 @@ impl Entry {
 /// A process that a rule has from now on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// Its number.
     pub pid: i32,
     /// The process, opened before it was matched with the rules.
     pub process: OpenProcess,

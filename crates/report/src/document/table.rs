@@ -22,7 +22,6 @@ pub struct Table {
     pub(super) indent: usize,
     pub(super) columns: Vec<(String, Align)>,
     pub(super) rows: Vec<Vec<Text>>,
-    pub(super) footnotes: Vec<Text>,
 }
 
 impl Table {
@@ -36,7 +35,6 @@ impl Table {
             indent: 2,
             columns: columns.collect(),
             rows: Vec::new(),
-            footnotes: Vec::new(),
         }
     }
 
@@ -64,12 +62,6 @@ impl Table {
     pub fn row(&mut self, cells: impl IntoIterator<Item = Text>) {
         let cells = cells.into_iter().take(self.columns.len());
         self.rows.push(cells.collect());
-    }
-
-    /// Adds a line below the table, and returns the mark to put behind what it is about, such as `[1]`.
-    pub fn footnote(&mut self, text: impl Into<Text>) -> String {
-        self.footnotes.push(text.into());
-        format!("[{}]", self.footnotes.len())
     }
 
     pub fn is_empty(&self) -> bool {

@@ -44,7 +44,6 @@ struct Shown<'a> {
 }
 
 impl Show {
-    /// Reads and prints.
     pub fn run(self, colour: Colour) -> Outcome {
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;

@@ -264,9 +264,6 @@ fn table_of(table: &Table, ids: &mut Ids) -> Markup {
                 }
             }
         }
-        @if !table.footnotes.is_empty() {
-            ul.footnotes { @for (number, note) in (1..).zip(&table.footnotes) { li { "[" (number) "] " (inline(note)) } } }
-        }
     }
 }
 

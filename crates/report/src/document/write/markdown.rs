@@ -101,9 +101,6 @@ fn table(out: &mut String, table: &Table) {
         row(&mut cells.map(|cell| cell.map(inline).unwrap_or_default()));
     }
     out.push('\n');
-    for (number, note) in (1..).zip(&table.footnotes) {
-        line(out, &format!("\\[{number}\\] {}", inline(note)));
-    }
 }
 
 fn heat_map(out: &mut String, map: &HeatMap) {

@@ -1,6 +1,6 @@
 //! A document for a terminal.
 
-use super::super::{Block, Head, Table, Text};
+use super::super::{Block, Head, Text};
 use super::text_chart;
 use super::text_table;
 use crate::style::{Role, Style};
@@ -27,7 +27,7 @@ fn write(out: &mut String, blocks: &[Block], style: &Style) {
                 out.push_str(&paragraph(style, 2, &Text::new(Role::Warning, "! "), text));
             }
             Block::Facts(facts) => out.push_str(&text_table::facts(facts, style)),
-            Block::Table(it) => out.push_str(&table(it, style)),
+            Block::Table(it) => out.push_str(&text_table::table(it, style)),
             Block::HeatMap(map) => {
                 out.push_str(&heading(style, &map.title, &map.remark));
                 out.push_str(&text_table::heat_map(map, style));
@@ -74,16 +74,6 @@ fn command(out: &mut String, command: &str, style: &Style) {
     for line in lines {
         out.push_str(&format!("    {}\n", style.paint(Role::Subject, &line)));
     }
-}
-
-/// A table with its footnotes.
-fn table(table: &Table, style: &Style) -> String {
-    let mut out = text_table::table(table, style);
-    for (number, note) in (1..).zip(&table.footnotes) {
-        let mark = Text::new(Role::Dim, format!("[{number}] "));
-        out.push_str(&paragraph(style, table.indent, &mark, note));
-    }
-    out
 }
 
 /// A title behind an empty line, with a remark.
