@@ -261,7 +261,7 @@ fn prepare() {
         || !(has_null_block() || shell("mount -t configfs none /sys/kernel/config"))
         || !has_null_block()
     {
-        println!("skipped: kernels: this kernel has no null_blk in configfs");
+        println!("skipped: kernel: this kernel has no null_blk in configfs");
     }
     fs::write(Path::new(GROUPS).join("cgroup.subtree_control"), "+cpuset").unwrap();
 }
