@@ -336,6 +336,21 @@ fn what_is_no_store_is_refused_by_name() {
             .refused(&["show", "1", "--store", &place.file("none.db")], 2)
             .contains("no runs are stored there")
     );
+    let empty = place.file("empty.db");
+    std::fs::write(&empty, "").unwrap();
+    for arguments in [
+        &["list"][..],
+        &["show", "last"],
+        &["export", "last"],
+        &["rm", "1"],
+    ] {
+        let message = place.refused(&[arguments, &["--store", &empty]].concat(), 2);
+        assert!(
+            message.contains("empty.db is a file without tables, not a store of runs"),
+            "{message}"
+        );
+    }
+    assert_eq!(std::fs::read(&empty).unwrap(), b"");
     let cut = place.file("cut.db");
     drop(Store::open(Path::new(&cut)).unwrap());
     std::fs::File::options()

@@ -333,6 +333,27 @@ fn a_store_of_a_newer_program_is_refused_and_left_untouched() {
 }
 
 #[test]
+fn a_file_without_tables_becomes_a_store_only_for_writing() {
+    let given = Given::new();
+    let empty = given.directory.path().join("empty.db");
+    fs::write(&empty, "").unwrap();
+    let emptied = given.directory.path().join("emptied.db");
+    rusqlite::Connection::open(&emptied)
+        .unwrap()
+        .execute_batch("CREATE TABLE mail (text); DROP TABLE mail; VACUUM")
+        .unwrap();
+    for path in [&empty, &emptied] {
+        let before = fs::read(path).unwrap();
+        let error = Store::open_existing(path).unwrap_err();
+        assert!(matches!(error, StoreError::Foreign { .. }), "{error}");
+        assert!(fs::read(path).unwrap() == before, "{}", path.display());
+    }
+    assert_eq!(fs::read_dir(given.directory.path()).unwrap().count(), 2);
+    Store::open(&empty).unwrap();
+    assert!(Store::open_existing(&empty).is_ok());
+}
+
+#[test]
 fn a_file_that_is_not_there_is_made_only_for_writing() {
     let given = Given::new();
     let path = given.directory.path().join("a/b/runs.db");

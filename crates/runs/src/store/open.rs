@@ -77,12 +77,18 @@ impl Store {
     /// Opens a store that is there, for writing where that is possible and else for reading.
     ///
     /// # Errors
-    /// As [`Store::open`], and [`StoreError::Absent`].
+    /// As [`Store::open`], and [`StoreError::Absent`]. A file without tables is no store yet, and is not made one.
     pub fn open_existing(path: &Path) -> Result<Self, StoreError> {
         match look_at_header(path)? {
             Header::Absent => Err(StoreError::Absent {
                 path: path.to_owned(),
             }),
+            Header::Empty if !has_content(path, "-wal") && !has_content(path, "-journal") => {
+                Err(StoreError::Foreign {
+                    path: path.to_owned(),
+                    what: "a file without tables",
+                })
+            }
             Header::Ours if !writable(path) => Self::open_for_reading(path),
             _ => Self::open_for_writing(path),
         }
@@ -139,9 +145,7 @@ impl Store {
         let mut connection = Connection::open_with_flags(path, flags).map_err(&sqlite)?;
         if version(&connection).is_err() {
             // A write-ahead log needs files next to the store, even to read. Without any of it the store is complete.
-            let mut log = path.as_os_str().to_owned();
-            log.push("-wal");
-            if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
+            if has_content(path, "-wal") {
                 return Err(StoreError::ReadOnly {
                     path: path.to_owned(),
                 });
@@ -263,13 +267,15 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
     }
 }
 
+/// Whether the file of this name with this end has a byte.
+fn has_content(path: &Path, end: &str) -> bool {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(end);
+    std::fs::metadata(beside).is_ok_and(|beside| beside.len() > 0)
+}
+
 /// The bytes that a file has and that its header says it has, where the end is missing. SQLite would fill the last page up.
 fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
-    let has_file = |end: &str| {
-        let mut journal = path.as_os_str().to_owned();
-        journal.push(end);
-        std::fs::metadata(journal).is_ok_and(|journal| journal.len() > 0)
-    };
     let look = || -> std::io::Result<Option<(u64, u64)>> {
         let mut header = [0; 100];
         let mut file = File::open(path)?;
@@ -288,7 +294,7 @@ fn cut_off(path: &Path) -> std::io::Result<Option<(u64, u64)>> {
             0
         };
         // While there is a journal the file may be longer or shorter; it is looked at before the length is.
-        let unfinished = has_file("-wal") || has_file("-journal");
+        let unfinished = has_content(path, "-wal") || has_content(path, "-journal");
         let found = file.metadata()?.len();
         Ok((found < should && !unfinished).then_some((found, should)))
     };
