@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nearfar_experiment::RunId;
 use nearfar_experiment::progress::{Begun, Progress, Step};
 
 /// What suits standard error: a bar where it is a terminal, else lines.
@@ -29,7 +30,7 @@ impl Progress for Bar {
                 .unwrap_or_else(|_| ProgressStyle::default_bar())
                 .progress_chars("=> "),
         );
-        bar.set_prefix(format!("run {}", begun.run));
+        bar.set_prefix(name(begun.run));
         bar.set_position(begun.already);
         self.0 = Some(bar);
     }
@@ -90,8 +91,10 @@ impl<W: Write> Progress for Lines<W> {
             "samples"
         };
         self.line(&format!(
-            "run {}: {}: {} {samples}{already}",
-            begun.run, begun.title, begun.total
+            "{}: {}: {} {samples}{already}",
+            name(begun.run),
+            begun.title,
+            begun.total
         ));
         self.tenths = tenths(begun.already, begun.total);
         self.run = Some(begun.clone());
@@ -114,8 +117,8 @@ impl<W: Write> Progress for Lines<W> {
             .filter(|_| step.next.is_some())
             .map(|left| format!(", {}", remaining(left)));
         let text = format!(
-            "run {}: {} of {} samples ({} %){failed}{}",
-            begun.run,
+            "{}: {} of {} samples ({} %){failed}{}",
+            name(begun.run),
             step.done,
             begun.total,
             100 * step.done / begun.total.max(1),
@@ -127,6 +130,11 @@ impl<W: Write> Progress for Lines<W> {
     fn end(&mut self) {
         self.run = None;
     }
+}
+
+/// `run 7`; a run that is not stored has no number.
+fn name(run: Option<RunId>) -> String {
+    run.map_or_else(|| "not stored".to_owned(), |run| format!("run {run}"))
 }
 
 fn tenths(done: u64, total: u64) -> u64 {
@@ -149,7 +157,7 @@ fn remaining(left: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nearfar_experiment::{Cell, RunId};
+    use nearfar_experiment::Cell;
 
     use super::*;
 
@@ -157,7 +165,7 @@ mod tests {
     fn lines_come_every_tenth_of_the_way_with_the_rest_once_it_can_be_told() {
         let mut lines = Lines::new(Vec::new());
         lines.begin(&Begun {
-            run: RunId(7),
+            run: Some(RunId(7)),
             title: "probe".into(),
             total: 40,
             already: 0,

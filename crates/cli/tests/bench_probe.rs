@@ -251,7 +251,7 @@ fn an_interrupted_run_that_is_not_stored_does_not_promise_to_go_on() {
     // Its last words before the first sample; from then on a signal is an interruption.
     let mut errors = BufReader::new(child.stderr.take().unwrap());
     let mut said = String::new();
-    while !said.contains("run 1: ") {
+    while !said.contains("not stored: ") {
         assert!(errors.read_line(&mut said).unwrap() > 0, "{said}");
     }
     signal(&child, libc::SIGTERM);

@@ -41,6 +41,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Whether an earlier run is continued.
     pub resume: Resume,
+    /// Whether the store is kept: the number of the run else means nothing, and it cannot be continued.
+    pub is_kept: bool,
     /// What the user calls the run.
     pub label: Option<String>,
     /// What may be wrong with the whole run, in sentences, known as it begins.
@@ -58,6 +60,7 @@ impl Options {
             samples,
             seed: None,
             resume: Resume::Newest,
+            is_kept: true,
             label: None,
             warnings: Vec::new(),
             failures_in_a_row: 3,
@@ -101,11 +104,12 @@ pub fn carry_out_with<E: Experiment>(
 ) -> Result<Outcome<E::Sample>, ExperimentError> {
     let begun = begin(experiment, &options, store, machine)?;
     let run = begun.run;
+    let named = options.is_kept.then_some(run);
     let already = begun.samples.len();
     let total = (begun.plan.len() as u64) * u64::from(options.samples);
     let title = experiment.title();
     options.progress.begin(&Begun {
-        run,
+        run: named,
         title,
         total: total.max(already as u64),
         already: already as u64,
@@ -141,7 +145,7 @@ pub fn carry_out_with<E: Experiment>(
             return Err(error);
         }
     };
-    restored.map_err(|error| ExperimentError::Restore { run, error })?;
+    restored.map_err(|error| ExperimentError::Restore { run: named, error })?;
     let Work { begun, store, .. } = work;
     let stored = store.samples(run)?;
     let cells = summarise(&begun.plan, &begun.metrics, &stored);
@@ -221,6 +225,7 @@ fn begin<E: Experiment>(
         Resume::Run(run) => Some(resume::this(store, run, &same)?),
     };
     if let Some((run, detail)) = earlier {
+        resume::check_samples(&run, options.samples)?;
         // Taken over before it is read: until then another process may add to it.
         store.resume(run.run, options.samples)?;
         let stored = store.samples(run.run)?;
@@ -294,8 +299,13 @@ impl<E: Experiment> Work<'_, E> {
         })
     }
 
+    /// The number of the run, where it means something.
+    fn named(&self) -> Option<RunId> {
+        self.options.is_kept.then_some(self.begun.run)
+    }
+
     fn set_up(&mut self) -> Result<(), ExperimentError> {
-        let run = self.begun.run;
+        let run = self.named();
         self.experiment
             .setup(self.resources)
             .map_err(|error| ExperimentError::Setup { run, error })
@@ -383,7 +393,7 @@ impl<E: Experiment> Work<'_, E> {
     }
 
     fn set(&mut self, wanted: &[Change]) -> Result<(), ExperimentError> {
-        let run = self.begun.run;
+        let run = self.named();
         self.settings
             .make(wanted)
             .map_err(|(path, error)| ExperimentError::Setting { run, path, error })
@@ -395,7 +405,7 @@ impl<E: Experiment> Work<'_, E> {
         self.in_a_row += 1;
         match &new.result {
             SampleResult::Failed(last) if self.in_a_row >= self.options.failures_in_a_row => {
-                let (run, count) = (self.begun.run, self.in_a_row);
+                let (run, count) = (self.named(), self.in_a_row);
                 Err(ExperimentError::Failures {
                     run,
                     count,

@@ -26,6 +26,18 @@ pub enum ExperimentError {
         /// What differs, such as "parameters differ".
         differs: String,
     },
+    /// The run that was to be continued was planned with more samples of each cell.
+    #[error(
+        "run {run} was planned with {planned} samples of each cell and cannot be continued with {asked}; ask for \
+         {planned} or more"
+    )]
+    Fewer {
+        run: RunId,
+        /// Samples of each cell that it was planned with.
+        planned: u32,
+        /// How many were asked for.
+        asked: u32,
+    },
     /// What was stored of an interrupted run cannot be read back.
     #[error(
         "run {run} cannot be continued: its sample {number} cannot be read ({error}); begin a new run instead"
@@ -46,27 +58,31 @@ pub enum ExperimentError {
         error: serde_json::Error,
     },
     /// The experiment could not prepare the run.
-    #[error("run {run} stopped: cannot prepare it: {error}; it can be continued")]
+    #[error("{} stopped: cannot prepare it: {error}{}", named_run(*run), if_stored(*run, "; it can be continued"))]
     Setup {
-        run: RunId,
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
         /// The experiment's reason.
         #[source]
         error: BoxError,
     },
     /// A setting could not be made.
-    #[error("run {run} stopped: cannot set {}: {error}; its samples are kept, and it can be continued", path.display())]
+    #[error("{} stopped: cannot set {}: {error}{}", named_run(*run), path.display(), if_stored(*run, CONTINUED))]
     Setting {
-        run: RunId,
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
         path: PathBuf,
         #[source]
         error: BoxError,
     },
     /// Too many samples failed one after the other.
     #[error(
-        "run {run} stopped: {count} samples failed one after the other, the last one: {last}; its samples are kept, and it can be continued"
+        "{} stopped: {count} samples failed one after the other, the last one: {last}{}",
+        named_run(*run), if_stored(*run, CONTINUED)
     )]
     Failures {
-        run: RunId,
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
         /// How many.
         count: u32,
         /// Why the last one did.
@@ -74,13 +90,26 @@ pub enum ExperimentError {
     },
     /// Settings could not be put back. All samples are stored.
     #[error(
-        "run {run} is stored, but not every setting could be put back: {error}; the next nearfar tries again"
+        "{} ended, but not every setting could be put back: {error}; the next nearfar tries again",
+        named_run(*run)
     )]
     Restore {
-        run: RunId,
+        /// The run; `None` where it is not stored.
+        run: Option<RunId>,
         #[source]
         error: BoxError,
     },
+}
+
+/// What can be done about a run that stopped.
+const CONTINUED: &str = "; its samples are kept, and it can be continued";
+
+fn named_run(run: Option<RunId>) -> String {
+    run.map_or_else(|| "the run".to_owned(), |run| format!("run {run}"))
+}
+
+fn if_stored(run: Option<RunId>, text: &'static str) -> &'static str {
+    run.map_or("", |_| text)
 }
 
 /// A target by the levels of its cells.

@@ -7,8 +7,8 @@ use nearfar_runs::{Cell, RunId};
 /// A run as it begins or goes on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Begun {
-    /// Its number in the store.
-    pub run: RunId,
+    /// Its number in the store; `None` where the store is not kept.
+    pub run: Option<RunId>,
     /// What it is about.
     pub title: String,
     /// How many samples it is to have.

@@ -119,6 +119,18 @@ pub(crate) fn this(
     }
 }
 
+/// Fails where each cell is to get fewer samples than the run was planned with: it would be complete with more than all.
+pub(crate) fn check_samples(run: &Run, asked: u32) -> Result<(), ExperimentError> {
+    match run.samples_per_cell {
+        planned if asked < planned => Err(ExperimentError::Fewer {
+            run: run.run,
+            planned,
+            asked,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The places in the order for which there is a sample. A failed one leaves its place open, to be tried again.
 pub(crate) fn taken(plan: &[Cell], samples: &[Sample]) -> BTreeSet<Slot> {
     let place = |sample: &Sample| {

@@ -440,6 +440,50 @@ fn a_run_that_is_asked_for_by_number_is_continued_or_refused_and_never_begun_ane
     assert_eq!(place.runs(), 2);
 }
 
+#[test]
+fn a_run_is_not_continued_with_fewer_samples_than_it_was_planned_with() {
+    let mut place = Place::new();
+    let mut interrupted = Fake::new(2, |attempt, _, cancel| {
+        cancel.store(attempt == 5, Ordering::Relaxed);
+        Ok(1.0)
+    });
+    let run = place.carry_out(&mut interrupted, seeded(3, 1)).unwrap().run;
+    for resume in [Resume::Newest, Resume::Run(run)] {
+        let fewer = Options {
+            resume,
+            ..seeded(1, 1)
+        };
+        let error = place
+            .carry_out(&mut Fake::easy(2), fewer)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("planned with 3 samples of each cell and cannot be continued with 1"),
+            "{error}"
+        );
+    }
+    let found = place.store.run(run).unwrap();
+    assert_eq!(
+        (found.state, found.samples_per_cell, place.runs()),
+        (RunState::Interrupted, 3, 1)
+    );
+}
+
+#[test]
+fn the_error_of_a_run_that_is_not_kept_has_no_number_and_no_way_to_continue() {
+    let mut place = Place::new();
+    let mut broken = Fake::new(2, |_, _, _| Err("no permission".into()));
+    let options = Options {
+        is_kept: false,
+        ..Options::new(3)
+    };
+    let error = place.carry_out(&mut broken, options).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the run stopped: 3 samples failed one after the other, the last one: no permission"
+    );
+}
+
 /// What a foreign file may hold: a sample before the first round.
 #[test]
 fn samples_of_rounds_that_do_not_exist_are_not_counted() {

@@ -144,6 +144,7 @@ impl Ab {
             true => Resume::Newest,
             false => Resume::Nothing,
         };
+        options.is_kept = !self.no_store;
         options.label = self.label.clone();
         options.failures_in_a_row = 1;
         options.progress = Box::new(Turns {

@@ -191,6 +191,7 @@ impl Registered {
         let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
         (options.seed, options.label) = (common.seed, common.label.clone());
         options.resume = Resume::Nothing;
+        options.is_kept = !common.no_store;
         options.progress = progress::on_standard_error();
         if common.resume {
             let run = self.interrupted(&store, &machine)?;
@@ -290,6 +291,7 @@ fn one_sample(
     let directory = Temporary(tempfile::tempdir().map_err(Failure::refused)?);
     let mut store = directory.open()?;
     let mut options = Options::new(1);
+    options.is_kept = false;
     // The answer says why there is no sample.
     options.failures_in_a_row = u32::MAX;
     let done = (entry.carry_out)(Request {
