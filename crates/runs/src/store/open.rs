@@ -269,9 +269,9 @@ fn look_at_header(path: &Path) -> Result<Header, StoreError> {
 
 /// Whether the file of this name with this end has a byte.
 fn has_content(path: &Path, end: &str) -> bool {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(end);
-    std::fs::metadata(beside).is_ok_and(|beside| beside.len() > 0)
+    let mut other = path.as_os_str().to_owned();
+    other.push(end);
+    std::fs::metadata(other).is_ok_and(|other| other.len() > 0)
 }
 
 /// The bytes that a file has and that its header says it has, where the end is missing. SQLite would fill the last page up.
