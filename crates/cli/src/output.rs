@@ -27,7 +27,7 @@ pub fn print(text: &str) -> Outcome {
         });
     written.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::OutputClosed,
-        _ => Failure::Refused(anyhow::Error::new(error).context("writing to standard output")),
+        _ => Failure::Refused(anyhow::Error::new(error).context("cannot write to standard output")),
     })
 }
 
@@ -128,7 +128,7 @@ pub fn write_file(path: &Path, content: &[u8]) -> Outcome {
         replace(path, content)
     };
     written
-        .with_context(|| format!("writing {}", path.display()))
+        .with_context(|| format!("cannot write {}", path.display()))
         .map_err(Failure::refused)
 }
 
@@ -148,7 +148,7 @@ pub fn has_room(path: &Path, bytes: u64) -> Outcome {
         _ => return room_next_to(path, bytes),
     };
     tried
-        .with_context(|| format!("writing {}", path.display()))
+        .with_context(|| format!("cannot write {}", path.display()))
         .map_err(Failure::refused)
 }
 
@@ -156,7 +156,7 @@ pub fn has_room(path: &Path, bytes: u64) -> Outcome {
 pub fn room_next_to(path: &Path, bytes: u64) -> Outcome {
     let tried = temporary_next_to(path).and_then(|file| allocate(file.as_file(), bytes));
     tried
-        .with_context(|| format!("writing {}", path.display()))
+        .with_context(|| format!("cannot write {}", path.display()))
         .map_err(Failure::refused)
 }
 
@@ -181,7 +181,7 @@ pub fn write_unused(stem: &str, extension: &str, content: &[u8]) -> Result<PathB
     };
     let refused = |error| {
         Failure::Refused(
-            anyhow::Error::new(error).context(format!("writing {}", name(1).display())),
+            anyhow::Error::new(error).context(format!("cannot write {}", name(1).display())),
         )
     };
     let mut file = temporary_next_to(&name(1)).map_err(refused)?;

@@ -186,7 +186,7 @@ fn a_page_that_cannot_be_written_is_refused_before_anything_is_measured() {
     for page in ["/proc/page.html", "/nonexistent/page.html", "folder", "/"] {
         let answer = checkup(&sandbox, &["--html", page])
             .exited(3)
-            .says(&[&format!("writing {page}: ")]);
+            .says(&[&format!("cannot write {page}: ")]);
         // A screen would show that it was measured first.
         assert!(answer.stdout.is_empty(), "{answer}");
     }
@@ -200,7 +200,7 @@ fn the_screen_is_printed_also_when_the_page_is_lost_at_the_end() {
     for (format, part) in [("table", "2 nodes"), ("json", "checkup/1")] {
         let answer = checkup(&sandbox, &[&full[..], &[format]].concat())
             .exited(3)
-            .says(&["writing /dev/full: No space left on device"]);
+            .says(&["cannot write /dev/full: No space left on device"]);
         assert!(answer.text().contains(part), "{answer}");
     }
 }
@@ -245,7 +245,7 @@ fn a_full_disk_is_noticed_before_anything_is_measured() {
             assert_eq!(text(&output.stdout), "");
             let errors = text(&output.stderr);
             assert!(
-                errors.contains("writing page.html: No space left on device"),
+                errors.contains("cannot write page.html: No space left on device"),
                 "{errors}"
             );
         }

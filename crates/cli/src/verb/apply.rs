@@ -160,7 +160,7 @@ fn read_plan(file: &Path) -> Result<Plan, Failure> {
         std::fs::File::open(file)
             .and_then(|file| file.take(LARGEST_PLAN + 1).read_to_end(&mut text))
     };
-    read.with_context(|| format!("reading the plan {}", file.display()))
+    read.with_context(|| format!("cannot read the plan {}", file.display()))
         .map_err(Failure::Input)?;
     if text.len() as u64 > LARGEST_PLAN {
         return Err(Failure::Input(anyhow!(

@@ -40,7 +40,7 @@ impl Completions {
             .map_err(Failure::Input)?
             .write_registration(VARIABLE, NAME, NAME, NAME, &mut text);
         written
-            .context("writing the completions")
+            .context("cannot write the completions")
             .map_err(Failure::Refused)?;
         output::print(&String::from_utf8_lossy(&text))
     }

@@ -101,7 +101,7 @@ fn to_pipe(bytes: &[u8]) -> Outcome {
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::OutputClosed),
         written => written
-            .context("writing to standard output")
+            .context("cannot write to standard output")
             .map_err(Failure::refused),
     }
 }

@@ -40,7 +40,7 @@ impl Import {
         let added = self.files.iter().try_for_each(|file| {
             let name = file.display();
             let json = read(file)
-                .with_context(|| format!("reading {name}"))
+                .with_context(|| format!("cannot read {name}"))
                 .map_err(Failure::Input)?;
             // Not before there is something to add: a store that is missing is made.
             let store = match &mut store {
