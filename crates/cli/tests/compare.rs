@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use fastrand::Rng;
-use nearfar_machine::{Machine, Origin, SourceKind};
+use nearfar_machine::{Emulation, Machine, Origin, SourceKind};
 use nearfar_runs::{
-    Better, Cell, Ending, Factor, Histogram, Host, Metric, NewRun, NewSample, SampleResult, Store,
+    Better, Cell, Ending, Factor, Histogram, Host, Metric, NewRun, NewSample, RunTarget,
+    SampleResult, Store,
 };
 use serde_json::{Value, json};
 
@@ -20,6 +21,8 @@ struct Made {
     slowness: [f64; 2],
     memory: &'static [&'static str],
     seed: u64,
+    /// The kernels of guests that took the samples of sides a and b; none where the host did.
+    guests: &'static [&'static str],
 }
 
 const BEFORE: Made = Made {
@@ -29,6 +32,7 @@ const BEFORE: Made = Made {
     slowness: [1.0, 1.0],
     memory: &["0", "1"],
     seed: 1,
+    guests: &[],
 };
 
 struct Place {
@@ -106,6 +110,21 @@ fn fill(store: &mut Store, made: &Made) {
         kernel_version: "#1".to_owned(),
         kernel_command_line: "quiet".to_owned(),
     };
+    let target = |(side, kernel): (&str, &&str)| RunTarget {
+        levels: Cell::new().with("side", side),
+        fingerprint: (*kernel).to_owned(),
+        host: Host {
+            kernel: (*kernel).to_owned(),
+            ..host.clone()
+        },
+        emulation: Some(Emulation::Label(format!("a guest with Linux {kernel}"))),
+        machine: serde_json::to_value(&machine).unwrap(),
+    };
+    let targets: Vec<_> = ["a", "b"]
+        .into_iter()
+        .zip(made.guests)
+        .map(target)
+        .collect();
     let begun = NewRun {
         experiment: "fake",
         title: "nothing is measured",
@@ -124,7 +143,7 @@ fn fill(store: &mut Store, made: &Made) {
         machine: &machine,
         fingerprint: "f",
         host: &host,
-        targets: &[],
+        targets: &targets,
     };
     let run = store.begin(&begun).unwrap();
     let mut random = Rng::with_seed(made.seed);
@@ -339,6 +358,59 @@ fn levels_of_one_run_are_compared_round_by_round() {
         let (_, message) = place.ends(&[&["compare", "1"], arguments].concat(), 2);
         assert!(message.contains(part), "{message}");
     }
+}
+
+#[test]
+fn sides_that_guests_measured_have_the_kernel_and_emulation_of_their_guests() {
+    let place = Place::new(&[Made {
+        guests: &["6.1.9", "6.12.3"],
+        ..BEFORE
+    }]);
+    let answer = place.json(&["1", "--by", "side", "--metric", "elapsed_s"]);
+    let sides = answer["sides"].as_array().unwrap();
+    let kernels: Vec<_> = sides.iter().map(|side| &side["kernel"]).collect();
+    assert_eq!(kernels, ["6.1.9", "6.12.3"]);
+    for (side, kernel) in sides.iter().zip(["6.1.9", "6.12.3"]) {
+        let emulation = side["emulation"].to_string();
+        assert!(
+            emulation.contains(&format!("Linux {kernel}")) && !emulation.contains("side="),
+            "{emulation}"
+        );
+    }
+    let (csv, _) = place.ends(&["runs", "export", "1", "--format", "csv"], 0);
+    let with = |side: &str, kernel: &str| {
+        let guest = format!(",{kernel},a guest with Linux {kernel},");
+        let level = format!(",{side},");
+        let rows = csv.lines();
+        rows.filter(|row| row.contains(&guest) && row.contains(&level))
+            .count()
+    };
+    assert_eq!((with("a", "6.1.9"), with("b", "6.12.3")), (32, 32), "{csv}");
+    let (shown, _) = place.ends(&["runs", "show", "1"], 0);
+    assert!(
+        shown.contains("side=a: 6.1.9") && shown.contains("side=b: a guest with Linux 6.12.3"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn needs_of_more_than_ten_thousand_samples_are_not_told_apart() {
+    let place = Place::new(&[BEFORE, after()]);
+    let (text, _) = place.ends(
+        &[
+            "compare",
+            "1",
+            "2",
+            "--margin",
+            "0.01%",
+            "--metric",
+            "elapsed_s",
+        ],
+        0,
+    );
+    assert!(text.contains(">10000"), "{text}");
+    let has_more = |word: &str| word.parse().is_ok_and(|number: u64| number > 10_000);
+    assert!(!text.split_whitespace().any(has_more), "{text}");
 }
 
 #[test]

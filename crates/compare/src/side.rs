@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::Emulation;
 use nearfar_runs::export::Whole;
-use nearfar_runs::{Better, Cell, Level, Metric, MetricKind, MetricValue};
+use nearfar_runs::{Better, Cell, Level, Metric, MetricKind, MetricValue, RunTarget};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -44,6 +44,8 @@ pub struct Side {
     pub(crate) experiment: Option<String>,
     pub(crate) kernel: Option<String>,
     pub(crate) emulation: Option<Emulation>,
+    /// The machines that took its samples, where its run was made on another.
+    targets: Vec<RunTarget>,
     pub(crate) is_complete: Option<bool>,
     /// How it was made, by kind; what a file does not hold is missing.
     pub(crate) setup: BTreeMap<Kind, Value>,
@@ -83,8 +85,9 @@ impl Side {
             members: Vec::new(),
             label: run.label.clone(),
             experiment: Some(run.experiment.clone()),
-            kernel: Some(run.kernel.clone()),
+            kernel: Some(kernel_of(&detail.targets).unwrap_or_else(|| run.kernel.clone())),
             emulation: run.emulation.clone(),
+            targets: detail.targets.clone(),
             is_complete: Some(run.state == nearfar_runs::RunState::Complete),
             setup: setup(whole),
             definitions: Definitions {
@@ -122,6 +125,7 @@ impl Side {
             experiment: columns.single("experiment"),
             kernel: columns.single("kernel"),
             emulation: columns.single("emulated").map(Emulation::Label),
+            targets: Vec::new(),
             is_complete: None,
             setup: BTreeMap::new(),
             definitions: definitions.clone(),
@@ -289,6 +293,17 @@ impl Side {
             ..self.clone()
         };
         side.definitions.factors.retain(|name| name != factor);
+        let is_of = |target: &RunTarget| match target.levels.level(factor) {
+            Some(of_target) => of_target == level,
+            None => true,
+        };
+        side.targets.retain(is_of);
+        if let Some(kernel) = kernel_of(&side.targets) {
+            side.kernel = Some(kernel);
+        }
+        if let [target] = side.targets.as_slice() {
+            side.emulation = target.emulation.clone();
+        }
         side
     }
 
@@ -310,6 +325,17 @@ impl Side {
             .filter(|cell| known.insert(cell.to_string()))
             .collect()
     }
+}
+
+/// The kernels of the machines that took the samples, each once; `None` without such machines.
+fn kernel_of(targets: &[RunTarget]) -> Option<String> {
+    let mut kernels: Vec<&str> = Vec::new();
+    for target in targets {
+        if !kernels.contains(&target.host.kernel.as_str()) {
+            kernels.push(&target.host.kernel);
+        }
+    }
+    (!kernels.is_empty()).then(|| kernels.join(", "))
 }
 
 /// `runs 7, 9, 11`; `a.db:1, b.db:1`.

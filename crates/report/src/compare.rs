@@ -17,6 +17,8 @@ use figures::{change, significant};
 const MAX_DIFFERENCES: usize = 12;
 /// At most so many cells that one side lacks are listed.
 const MAX_ONE_SIDED: usize = 12;
+/// Numbers of samples above this are not told apart.
+const MAX_NEEDS: usize = 10_000;
 
 /// The comparison for people.
 pub fn document(comparison: &Comparison) -> Document {
@@ -270,8 +272,11 @@ fn cells(document: &mut Document, rows: &[&Row]) {
     ]);
     for row in rows {
         let compared = &row.compared;
-        let samples = compared.samples_needed.map(|needed| needed.to_string());
-        let runs = compared.runs_needed.map(|needed| count(needed, "run"));
+        let samples = compared.samples_needed.map(needs);
+        let runs = compared.runs_needed.map(|needed| match needed {
+            ..=MAX_NEEDS => count(needed, "run"),
+            _ => format!("{} runs", needs(needed)),
+        });
         table.row(vec![
             Text::new(Role::Subject, names.name(&row.cell)),
             significant(compared.a.median).into(),
@@ -282,6 +287,13 @@ fn cells(document: &mut Document, rows: &[&Row]) {
         ]);
     }
     document.table(table);
+}
+
+fn needs(samples: usize) -> String {
+    match samples {
+        ..=MAX_NEEDS => samples.to_string(),
+        _ => format!(">{MAX_NEEDS}"),
+    }
 }
 
 /// Short names of cells.

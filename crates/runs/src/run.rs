@@ -173,6 +173,15 @@ pub struct Detail {
     pub targets: Vec<RunTarget>,
 }
 
+impl Detail {
+    /// The machine that took the samples of a cell; `None` where the run's own did.
+    pub fn target(&self, cell: &Cell) -> Option<&RunTarget> {
+        let has = |(factor, level)| cell.level(factor) == Some(level);
+        let mut targets = self.targets.iter();
+        targets.find(|target| target.levels.levels().all(has))
+    }
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub enum SampleResult {
     Measured {

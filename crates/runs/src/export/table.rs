@@ -252,14 +252,18 @@ fn of_value(value: &MetricValue, mut put: impl FnMut(Option<Quantile>, Value)) {
 
 fn of_run(whole: &Whole, sample: &crate::run::Sample) -> [Value; OF_RUN.len()] {
     let run = &whole.run;
+    let (kernel, emulation) = match whole.detail.target(&sample.cell) {
+        Some(target) => (&target.host.kernel, &target.emulation),
+        None => (&run.kernel, &run.emulation),
+    };
     let warnings = (!sample.warnings.is_empty()).then(|| sample.warnings.join("; "));
     [
         run.run.0.into(),
         run.label.clone().into(),
         run.experiment.clone().into(),
         run.host.clone().into(),
-        run.kernel.clone().into(),
-        run.emulation.as_ref().map(ToString::to_string).into(),
+        kernel.clone().into(),
+        emulation.as_ref().map(ToString::to_string).into(),
         sample.number.into(),
         sample.round.into(),
         sample.started_at_s.into(),

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use nearfar_experiment::progress::{Begun, Progress, Step};
 use nearfar_experiment::sampler::Order;
-use nearfar_experiment::{BoxError, Cell, Experiment, Factor};
+use nearfar_experiment::{BoxError, Cell, Experiment, Factor, fingerprint};
 use nearfar_lab::LabError;
 use nearfar_lab::guest::{Exec, Input, PreparedGuest, Signals, Streams};
 use nearfar_report::ab::{Run, Side, numbers_of};
-use nearfar_runs::{Better, Metric, Values};
+use nearfar_runs::{Better, Host, Metric, RunTarget, Values};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -81,7 +81,8 @@ impl Experiment for Sides<'_> {
     fn title(&self) -> String {
         let command = self.command.join(" ");
         let words: Vec<&str> = command.split_whitespace().collect();
-        words.join(" ")
+        let [(a, _), (b, _)] = &self.sides;
+        format!("{} (a: {}; b: {})", words.join(" "), a.name(), b.name())
     }
 
     fn parameters(&self) -> Value {
@@ -92,6 +93,14 @@ impl Experiment for Sides<'_> {
 
     fn factors(&self) -> Vec<Factor> {
         vec![Factor::new(SIDE, ["a", "b"])]
+    }
+
+    fn targets(&self) -> Vec<RunTarget> {
+        let levels = ["a", "b"].map(cell).into_iter();
+        let sides = levels.zip(&self.sides);
+        sides
+            .map(|(levels, (_, guest))| target(levels, guest))
+            .collect()
     }
 
     /// A B B A: a drift of the host affects both sides alike.
@@ -136,6 +145,26 @@ impl Experiment for Sides<'_> {
             self.failure = Some(failure);
             reason.into()
         })
+    }
+}
+
+/// The machine of a side, of which each run boots a new one: what its design says, as nothing is up before the first run.
+fn target(levels: Cell, guest: &PreparedGuest) -> RunTarget {
+    let mut machine = guest.design.expected.clone();
+    machine.origin.emulation = Some(guest.emulation());
+    let host = Host {
+        name: guest.request.name.clone(),
+        kernel: guest.kernel.release.clone(),
+        kernel_version: String::new(),
+        kernel_command_line: guest.request.append.join(" "),
+    };
+    RunTarget {
+        levels,
+        fingerprint: fingerprint(&machine, &host),
+        emulation: machine.origin.emulation.clone(),
+        host,
+        // A description holds nothing that JSON does not.
+        machine: serde_json::to_value(machine).unwrap_or_default(),
     }
 }
 
@@ -218,6 +247,16 @@ impl Progress for Turns {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use nearfar_lab::arch::Arch;
+    use nearfar_lab::design::Design;
+    use nearfar_lab::kernels::Kernel;
+    use nearfar_lab::qemu::Qemu;
+    use nearfar_lab::request::GuestRequest;
+    use nearfar_machine::{Acceleration, Machine};
+    use nearfar_sources::{Request, Want};
+
     use super::*;
 
     #[test]
@@ -246,6 +285,70 @@ mod tests {
         assert_eq!(values["pairs_0_median_ns"].number(), 90.5);
         assert_eq!(values[ELAPSED].number(), 2.0);
         assert_eq!(values.len(), 5);
+    }
+
+    /// What a guest of this kernel and these words would be made of.
+    fn guest(release: &str, append: &[&str]) -> PreparedGuest {
+        let arch = Arch::X86_64;
+        let request = Request::source("two-node", Want::topology());
+        let machine = nearfar_sources::read(&request).unwrap();
+        let design = Design::new(&machine, arch).unwrap();
+        PreparedGuest {
+            request: GuestRequest {
+                append: append.iter().map(ToString::to_string).collect(),
+                ..GuestRequest::new(machine, "two-node")
+            },
+            design,
+            kernel: Kernel {
+                arch,
+                release: release.to_owned(),
+                image: PathBuf::new(),
+                modules: None,
+            },
+            qemu: Qemu {
+                arch,
+                program: PathBuf::new(),
+                version: (10, 0, 2),
+                plugins: false,
+            },
+            acceleration: Acceleration::Tcg,
+            delay: None,
+            foreign: None,
+            busybox: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn each_side_is_a_target_with_kernel_emulation_and_nodes_of_its_guest() {
+        let side = |kernel: &str| Side {
+            settings: [("kernel".to_owned(), kernel.to_owned())].into(),
+            emulation: None,
+            runs: Vec::new(),
+        };
+        let (a, b) = (side("6.1"), side("6.12"));
+        let sides = Sides {
+            command: &["nearfar".to_owned(), "topo".to_owned()],
+            sides: [(&a, guest("6.1.9", &[])), (&b, guest("6.12.3", &["quiet"]))],
+            failure: None,
+        };
+        assert_eq!(
+            sides.title(),
+            "nearfar topo (a: kernel=6.1; b: kernel=6.12)"
+        );
+        let targets = sides.targets();
+        let kernels: Vec<_> = targets.iter().map(|it| it.host.kernel.as_str()).collect();
+        assert_eq!(kernels, ["6.1.9", "6.12.3"]);
+        assert_eq!(targets[1].host.kernel_command_line, "quiet");
+        assert_ne!(targets[0].fingerprint, targets[1].fingerprint);
+        for (level, target) in ["a", "b"].into_iter().zip(&targets) {
+            assert_eq!(target.levels, cell(level));
+            let label = target.emulation.as_ref().unwrap().to_string();
+            assert!(label.contains("two-node"), "{label}");
+            let machine: Machine = serde_json::from_value(target.machine.clone()).unwrap();
+            assert_eq!(machine.nodes.len(), 2);
+            assert_eq!(machine.origin.emulation, target.emulation);
+        }
+        assert_eq!(targets, sides.targets(), "or a run could not be resumed");
     }
 
     #[test]
