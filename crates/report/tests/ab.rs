@@ -56,8 +56,13 @@ fn json_is_compared_by_path_and_equal_values_are_counted() {
     let answer = |iops: u32, node: &str| {
         format!(r#"{{"tool": "x", "jobs": [{{"name": "far", "iops": {iops}}}], "node": {node}}}"#)
     };
-    let (a, b): (Vec<String>, Vec<String>) = (0..4)
-        .map(|run| (answer(632 + run, "null"), answer(715 + run, "2")))
+    let (a, b): (Vec<String>, Vec<String>) = (0..6)
+        .map(|run| {
+            (
+                answer(632 + run * 5 % 7, "null"),
+                answer(715 + run * 5 % 7, "2"),
+            )
+        })
         .unzip();
     let runs = |texts: &[String]| {
         texts
@@ -131,12 +136,12 @@ fn of_itself(random: &mut Rng, numbers: usize, runs: usize) -> Comparison {
 fn a_thing_compared_with_itself_rarely_differs_in_any_of_many_numbers() {
     let mut random = Rng::with_seed(11);
     for (numbers, runs, trials) in [
-        (0, 4, 2000),
+        (0, 6, 2000),
         (4, 2, 300),
-        (5, 5, 2000),
-        (22, 6, 800),
-        (22, 8, 300),
-        (84, 7, 200),
+        (5, 8, 2000),
+        (22, 10, 800),
+        (22, 12, 300),
+        (84, 12, 200),
     ] {
         let alarms = (0..trials).filter(|_| {
             let found = of_itself(&mut random, numbers, runs);
@@ -152,7 +157,7 @@ fn a_thing_compared_with_itself_rarely_differs_in_any_of_many_numbers() {
         let (alarms, trials) = (alarms.count(), f64::from(trials));
         println!("{numbers} numbers and the time, {runs} runs: {alarms} of {trials}");
         // 5 % with three deviations of the count itself; too few runs never say anything.
-        let most = if runs < 4 {
+        let most = if runs < 6 {
             0.0
         } else {
             0.05 * trials + 3.0 * (0.05 * 0.95 * trials).sqrt()
@@ -188,20 +193,20 @@ fn two_runs_say_nothing_and_enough_runs_find_a_difference() {
     assert_eq!(two.values[0].change.unwrap().verdict, Verdict::TooFewRuns);
     assert_eq!(
         (two.compared_numbers, two.runs_needed),
-        (1, 4),
+        (1, 6),
         "the time is the same in every run and does not count"
     );
     let text = document(&two).to_text(&Style::default());
     assert!(
-        text.contains("too few runs to tell") && text.contains("--runs 4"),
+        text.contains("too few runs to tell") && text.contains("--runs 6"),
         "{text}"
     );
     assert_eq!(
-        found(4).values[0].change.unwrap().verdict,
+        found(6).values[0].change.unwrap().verdict,
         Verdict::Significant
     );
     assert!(
-        !document(&found(4))
+        !document(&found(6))
             .to_text(&Style::default())
             .contains("--runs")
     );

@@ -7,6 +7,10 @@ use serde::Serialize;
 
 use super::values::{Value, numbers};
 
+/// The runs of both sides alternate, so that what drifts on the host is common to both runs of a round. `nearfar compare`
+/// takes the same rounds.
+const DESIGN: Design = Design::Paired;
+
 /// Whether a difference is more than chance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -43,11 +47,17 @@ pub(super) fn judge<'a>(values: impl Iterator<Item = &'a mut Value>) {
         .collect();
     let questions: Vec<Question> = judged
         .iter_mut()
-        .map(|(_, a, b)| Question {
-            a: vec![std::mem::take(a)],
-            b: vec![std::mem::take(b)],
-            design: Design::Independent,
-            better: None,
+        .map(|(_, a, b)| {
+            // Of a comparison that was interrupted one side may have a run more.
+            let rounds = a.len().min(b.len());
+            a.truncate(rounds);
+            b.truncate(rounds);
+            Question {
+                a: vec![std::mem::take(a)],
+                b: vec![std::mem::take(b)],
+                design: DESIGN,
+                better: None,
+            }
         })
         .collect();
     let answers = compare(&questions, DEFAULT_MARGIN);
@@ -58,7 +68,7 @@ pub(super) fn judge<'a>(values: impl Iterator<Item = &'a mut Value>) {
 
 /// The least number of runs of each side that can give a significant difference of one of `compared` numbers.
 pub(super) fn runs_needed(compared: usize) -> usize {
-    compare::fewest_samples(Design::Independent, compared)
+    compare::fewest_samples(DESIGN, compared)
 }
 
 #[cfg(test)]
@@ -84,20 +94,33 @@ mod tests {
             [Verdict::Equal],
             "it does not count either"
         );
-        for (a, b) in [(&[1.0, 1.0][..], &[2.0, 2.0][..]), (&[1.0; 3], &[2.0; 3])] {
-            assert_eq!(verdicts(&[(a, b)]), [Verdict::TooFewRuns]);
+        for runs in [2, 5] {
+            let (a, b) = ([1.0; 5], [2.0, 3.0, 4.0, 5.0, 6.0]);
+            let found = verdicts(&[(&a[..runs], &b[..runs])]);
+            assert_eq!(found, [Verdict::TooFewRuns]);
         }
-        let (a, b) = ([1.0, 1.1, 1.2, 1.3], [1.4, 1.5, 1.6, 1.7]);
+        let (a, b) = (
+            [1.0, 1.3, 1.1, 1.5, 1.2, 1.4],
+            [2.1, 1.9, 2.5, 1.7, 2.7, 2.3],
+        );
         assert_eq!(verdicts(&[(&a, &b)]), [Verdict::Significant]);
         assert_eq!(verdicts(&[(&a, &b), (&a, &b)]), [Verdict::TooFewRuns; 2]);
         assert_eq!(
-            verdicts(&[(&[1.0, 1.1, 1.2, 1.45], &b)]),
+            verdicts(&[(&[1.0, 1.3, 1.1, 2.8, 1.2, 1.4], &b)]),
             [Verdict::NotSignificant]
         );
-        // 2 / C(2n, n): 1/35, 1/126, 1/462, 1/1716, 1/6435 for 4 to 8 runs.
+        // 2 / 2^n: 1/32, 1/64 ... 1/1024 for 6 to 11 runs.
         assert_eq!(
-            [1, 2, 6, 7, 23, 24, 85, 86].map(runs_needed),
-            [4, 5, 5, 6, 6, 7, 7, 8]
+            [1, 2, 3, 4, 6, 7, 12, 13, 25, 26, 51].map(runs_needed),
+            [6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11]
         );
+    }
+
+    #[test]
+    fn what_drifts_over_the_rounds_is_common_to_both_sides() {
+        let a = [10.0, 11.3, 12.1, 13.4, 14.2, 15.5, 16.1, 17.3];
+        let noise = [1.01, 1.03, 1.02, 1.04, 1.015, 1.035, 1.012, 1.025];
+        let b: Vec<f64> = a.iter().zip(noise).map(|(it, noise)| it * noise).collect();
+        assert_eq!(verdicts(&[(&a, &b)]), [Verdict::Significant]);
     }
 }
