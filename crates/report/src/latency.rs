@@ -51,6 +51,16 @@ fn of_samples(what: &str, samples: impl Iterator<Item = usize>) -> String {
     }
 }
 
+/// The fewest samples of which a median stands alone: of fewer there is no 95 % interval.
+const FEWEST_SAMPLES: usize = 6;
+
+/// That these pairs have too few samples for a figure without its spread; `None` where they have enough.
+pub(crate) fn too_few<'a>(pairs: impl IntoIterator<Item = &'a LatencyPair>) -> Option<String> {
+    let samples = pairs.into_iter().map(|pair| pair.samples_ns.len());
+    let fewest = samples.min().filter(|fewest| *fewest < FEWEST_SAMPLES)?;
+    Some(format!("too few samples ({fewest})"))
+}
+
 /// `104 ±3`: the larger of the two distances from the median to a quartile; one sample has none.
 pub(crate) fn with_quartiles(pair: &LatencyPair) -> String {
     if pair.samples_ns.len() < 2 {

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use html::Element;
-use nearfar_machine::{DistanceOrigin, Distances, Known, Machine, NodeId};
+use nearfar_machine::{DistanceOrigin, Distances, Known, Machine, NodeId, PciDevice};
 use nearfar_report::checkup::{self, Checkup};
-use nearfar_report::topo;
+use nearfar_report::{Style, topo};
 
 fn elements(checkup: &Checkup) -> Vec<Element> {
     html::page(&checkup::page(checkup).to_html()).unwrap()
@@ -337,4 +337,57 @@ fn a_thousand_nodes_are_a_small_page_whatever_their_distances() {
         Distances::from_rows(DistanceOrigin::Slit, (0..1024).map(NodeId).collect(), rows).unwrap();
     machine.firmware_distances = Known::Yes(table);
     size_of(machine, 50_000..3_000_000);
+}
+
+#[test]
+fn on_one_node_nothing_is_called_far() {
+    let html = |machine| checkup::page(&samples::checkup(machine, 8)).to_html();
+    let (one, two) = (html(samples::laptop()), html(samples::two_sockets()));
+    assert!(one.contains(">Findings (") && !one.contains("What is far"));
+    assert!(two.contains(">What is far (") && !two.contains(">Findings ("));
+}
+
+#[test]
+fn the_mark_of_findings_is_explained_where_a_device_has_it() {
+    let mut machine = samples::two_sockets();
+    let Known::Yes(devices) = &mut machine.pci else {
+        panic!("the sample has devices");
+    };
+    let drawn = devices[0].address;
+    // Bridges are in no picture.
+    let bridge = PciDevice {
+        address: "0000:00:1c.0".parse().unwrap(),
+        class: 0x06_04_00,
+        ..devices[0].clone()
+    };
+    let not_drawn = bridge.address;
+    devices.push(bridge);
+    let mut checkup = samples::checkup(machine, 8);
+    for (device, is_drawn) in [(drawn, true), (not_drawn, false)] {
+        for finding in &mut checkup.audit.findings {
+            finding.device = Some(device);
+        }
+        let html = checkup::page(&checkup).to_html();
+        assert_eq!(html.contains("class=\"flagged "), is_drawn, "{device}");
+        assert_eq!(html.contains("!3 before a device"), is_drawn, "{device}");
+    }
+}
+
+#[test]
+fn a_latency_of_few_samples_is_not_a_headline() {
+    let mut checkup = samples::checkup(samples::laptop(), 8);
+    for (number, is_figure) in [(1, false), (5, false), (6, true)] {
+        let mut matrix = samples::latencies(&checkup.machine);
+        matrix.pairs[0].samples_ns = vec![2691.0; number];
+        matrix.pairs[0].median_ns = 2691.0;
+        checkup.probe = Known::Yes(matrix);
+        let too_few = format!("too few samples ({number})");
+        let screen = checkup::screen(&checkup, 100).to_text(&Style::default());
+        assert_eq!(screen.contains("local memory answers in"), is_figure);
+        assert_eq!(screen.contains(&too_few), !is_figure, "{screen}");
+        let html = checkup::page(&checkup).to_html();
+        let tiles = &html[..html.find("<main").unwrap_or(html.len())];
+        assert_eq!(tiles.contains(&too_few), !is_figure, "{tiles}");
+        assert_eq!(tiles.contains("2691"), is_figure, "{tiles}");
+    }
 }

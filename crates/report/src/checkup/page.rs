@@ -95,6 +95,9 @@ fn measured(checkup: &Checkup) -> Option<(String, String)> {
         pairs.map(|pair| pair.median_ns)
     };
     let local = medians(true).min_by(f64::total_cmp)?;
+    if let Some(too_few) = latency::too_few(pairs) {
+        return Some(("?".to_owned(), too_few));
+    }
     let remark = match medians(false).max_by(f64::total_cmp) {
         Some(far) => format!("local; {} farthest", nanoseconds(far)),
         None => "local".to_owned(),

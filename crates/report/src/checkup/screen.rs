@@ -101,12 +101,21 @@ fn one_node(checkup: &Checkup, out: &mut Document) {
         "Every CPU has the same distance to all of the memory: nothing can be far here. `nearfar lab` boots \
          machines with far memory as guests.",
     );
-    let pair = |matrix: &LatencyMatrix| matrix.pairs.first().map(latency::with_quartiles);
     out.paragraph(
-        match checkup.probe.get().map(|matrix| (pair(matrix), matrix)) {
+        match checkup
+            .probe
+            .get()
+            .map(|matrix| (matrix.pairs.first(), matrix))
+        {
             Some((Some(pair), matrix)) => {
                 let label = latency::label(matrix.emulation.as_ref());
-                format!("local memory answers in {pair} ns ({label})")
+                match latency::too_few([pair]) {
+                    Some(too_few) => format!("latency of local memory: {too_few} ({label})"),
+                    None => {
+                        let pair = latency::with_quartiles(pair);
+                        format!("local memory answers in {pair} ns ({label})")
+                    }
+                }
             }
             Some((None, _)) => "nothing could be measured".to_owned(),
             None => not_measured(checkup),

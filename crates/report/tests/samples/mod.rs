@@ -445,7 +445,9 @@ pub fn latencies(machine: &Machine) -> LatencyMatrix {
                 cpu_node: from.id,
                 memory_node: to.id,
                 cpu: from.cpus.first().unwrap(),
-                samples_ns: vec![median - 2.0, median, median + 5.0],
+                samples_ns: [-2.0, -1.0, -0.5, 0.0, 1.0, 2.5, 5.0]
+                    .map(|it| median + it)
+                    .to_vec(),
                 median_ns: median,
                 low_ns: median - 1.0,
                 high_ns: median + 2.5,

@@ -24,10 +24,11 @@ const MAX_OPEN: usize = 3;
 pub(super) fn section(checkup: &Checkup, out: &mut Document) {
     let audit = &checkup.audit;
     let (groups, folder) = (groups(audit), Folder::of(&checkup.machine));
-    out.section(
-        "findings",
-        format!("What is far ({})", audit.findings.len()),
-    );
+    let title = match checkup.is_one_node() {
+        true => "Findings",
+        false => "What is far",
+    };
+    out.section("findings", format!("{title} ({})", audit.findings.len()));
     if groups.is_empty() {
         out.boxed(format!("No findings. {}.", rules(audit)));
     }

@@ -17,6 +17,8 @@ use crate::topo::{cards, legend, node_of, notable};
 const MAX_OPEN_KINDS: usize = 12;
 /// Most nodes with a picture each. Beyond, those that are like others are lines of a table.
 const MAX_PICTURES: usize = 64;
+/// How a picture marks a device with findings.
+const FLAGGED: &str = "class=\"flagged ";
 
 /// The section with the map, its legend and how to read it.
 pub(super) fn section(checkup: &Checkup, out: &mut Document) {
@@ -34,11 +36,11 @@ pub(super) fn section(checkup: &Checkup, out: &mut Document) {
         let text = Text::from(text).then(Role::Code, "nearfar lab");
         out.boxed(text.then(Role::Plain, " boots machines with far memory as guests."));
     }
-    let mut devices = machine.pci.get().into_iter().flatten();
-    if devices.any(|device| marks.findings(device.address).is_some()) {
+    let cards = cards(machine, &marks, drawn.iter().copied());
+    // Not every device has room in the picture of its node.
+    if cards.iter().any(|card| card.0.contains(FLAGGED)) {
         out.remark("!3 before a device: there are 3 findings about it.");
     }
-    let cards = cards(machine, &marks, drawn.iter().copied());
     out.picture(html! { ul class=(size) { @for card in cards { li { (card) } } } });
     out.picture(legend::list(machine, &marks));
     if drawn.len() < machine.nodes.len() {
