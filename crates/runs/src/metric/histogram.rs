@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 /// Relative error of at most 0.1 %.
 const SIGNIFICANT_DIGITS: u8 = 3;
-/// What a serialized histogram may inflate to, in bytes. One of five digits over all of 64 bits has less than 32 MiB.
-const MAX_INFLATED_BYTES: u64 = 32 << 20;
+/// What a serialized histogram may inflate to, in bytes: one of three digits over all of 64 bits has 56,320 counts of at most
+/// 9 bytes.
+const MAX_INFLATED_BYTES: u64 = 1 << 20;
 /// Cookie and length before the compressed part (HdrHistogram's V2DeflateSerializer).
 const COMPRESSED_HEADER_BYTES: usize = 8;
 
@@ -130,6 +131,13 @@ impl TryFrom<Encoded> for Histogram {
         if claimed.is_none_or(|claimed| u32::from_be_bytes(claimed) as usize > plain.len()) {
             return Err(NotAHistogram("it is cut off".to_owned()));
         }
+        // Memory is reserved by the claims of the header: 450 KiB for three digits over all of 64 bits, 49 MiB for five.
+        let digits = plain.get(12..16).and_then(|bytes| bytes.try_into().ok());
+        if digits.is_none_or(|digits| u32::from_be_bytes(digits) > SIGNIFICANT_DIGITS.into()) {
+            return Err(NotAHistogram(format!(
+                "it has more than {SIGNIFICANT_DIGITS} significant digits"
+            )));
+        }
         let read: Result<hdrhistogram::Histogram<u64>, _> =
             Deserializer::new().deserialize(&mut Cursor::new(plain));
         let mut histogram = read.map_err(|error| bad(&error))?;
@@ -171,6 +179,42 @@ mod tests {
         let values: Vec<u64> = (0..1_000_000u64).map(|n| 80 + (n * n) % 4096).collect();
         let text = serde_json::to_string(&of(&values)).unwrap();
         assert!(text.len() < 10_000, "{}", text.len());
+    }
+
+    /// 52 characters in a file took 49 MiB in memory.
+    #[test]
+    fn a_histogram_that_claims_more_digits_is_refused_by_its_header() {
+        let read = |digits| {
+            let given = hdrhistogram::Histogram::<u64>::new_with_max(1 << 62, digits).unwrap();
+            let Encoded { hdr_v2_deflate } = Histogram(given).into();
+            Histogram::try_from(Encoded { hdr_v2_deflate })
+        };
+        for digits in [4, 5] {
+            let message = read(digits).unwrap_err().to_string();
+            assert!(
+                message.contains("more than 3 significant digits"),
+                "{message}"
+            );
+        }
+        for digits in 0..=3 {
+            let counts = read(digits).unwrap().0.distinct_values();
+            assert!(counts * size_of::<u64>() < 1 << 19, "{counts}");
+        }
+    }
+
+    #[test]
+    fn every_value_of_the_widest_histogram_comes_back() {
+        let mut histogram = of(&[u64::MAX]);
+        let widest: Vec<u64> = histogram
+            .0
+            .iter_all()
+            .map(|it| it.value_iterated_to())
+            .collect();
+        for value in widest {
+            histogram.0.record_n(value, 1 << 40).unwrap();
+        }
+        let text = serde_json::to_string(&histogram).unwrap();
+        assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), histogram);
     }
 
     proptest! {
