@@ -1,12 +1,14 @@
 //! A table of samples as text by column: CSV and Parquet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 
-use nearfar_runs::export::DEFINITIONS;
+use nearfar_runs::Level;
+use nearfar_runs::export::{DEFINITIONS, Renamed, is_column_of_run};
+use serde::Deserialize;
 
 use crate::error::CompareError;
 use crate::side::Definitions;
@@ -15,8 +17,33 @@ use crate::side::Definitions;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Columns {
     names: Vec<String>,
-    rows: Vec<Vec<Option<String>>>,
+    rows: Vec<Row>,
     definitions: Option<Definitions>,
+    renamed: Option<Renamed>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+struct Row {
+    /// Its place in the file, from 1, without the line of names.
+    number: usize,
+    fields: Vec<Option<String>>,
+}
+
+impl Row {
+    fn number(from_0: usize, fields: Vec<Option<String>>) -> Self {
+        Self {
+            number: from_0 + 1,
+            fields,
+        }
+    }
+}
+
+/// What a Parquet file says of its columns; one without `renamed` is of an older version.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    definitions: Definitions,
+    renamed: Option<Renamed>,
 }
 
 impl Columns {
@@ -27,17 +54,16 @@ impl Columns {
     pub fn of_csv(input: impl Read) -> Result<Self, CompareError> {
         let mut reader = csv::Reader::from_reader(input);
         let names = reader.headers()?.iter().map(str::to_owned).collect();
-        let row = |record: csv::StringRecord| {
-            let texts = record.iter();
-            texts
-                .map(|text| (!text.is_empty()).then(|| text.to_owned()))
-                .collect()
-        };
-        let rows = reader.records().map(|record| record.map(row));
+        let field = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let mut rows = Vec::new();
+        for (index, record) in reader.records().enumerate() {
+            rows.push(Row::number(index, record?.iter().map(field).collect()));
+        }
         Ok(Self {
             names,
-            rows: rows.collect::<Result<_, _>>()?,
+            rows,
             definitions: None,
+            renamed: None,
         })
     }
 
@@ -50,22 +76,24 @@ impl Columns {
         let metadata = reader.metadata().file_metadata();
         let entries = metadata.key_value_metadata().into_iter().flatten();
         let entry = entries.clone().find(|entry| entry.key == DEFINITIONS);
-        let definitions =
+        let written: Option<Written> =
             entry.and_then(|entry| serde_json::from_str(entry.value.as_deref()?).ok());
+        let (definitions, renamed) = written.map_or((None, None), |written| {
+            (Some(written.definitions), written.renamed)
+        });
         let names = metadata.schema().get_fields().iter();
         let names = names.map(|field| field.name().to_owned()).collect();
         let mut rows = Vec::new();
-        for row in reader.get_row_iter(None)? {
-            rows.push(
-                row?.get_column_iter()
-                    .map(|(_, field)| text(field))
-                    .collect(),
-            );
+        for (index, row) in reader.get_row_iter(None)?.enumerate() {
+            let row = row?;
+            let fields = row.get_column_iter().map(|(_, field)| text(field));
+            rows.push(Row::number(index, fields.collect()));
         }
         Ok(Self {
             names,
             rows,
             definitions,
+            renamed,
         })
     }
 
@@ -77,7 +105,7 @@ impl Columns {
         let Some(place) = self.find("run") else {
             return Ok(self);
         };
-        let of = |row: &Vec<Option<String>>| row[place].clone().unwrap_or_default();
+        let of = |row: &Row| row.fields[place].clone().unwrap_or_default();
         let runs: BTreeSet<String> = self.rows.iter().map(of).collect();
         let list = || runs.iter().cloned().collect();
         match run {
@@ -108,14 +136,73 @@ impl Columns {
         self.names.iter().position(|it| it == name)
     }
 
-    pub(crate) fn text(&self, name: &str, row: usize) -> Option<&str> {
-        self.rows[row].get(self.find(name)?)?.as_deref()
+    /// The place of a factor's column.
+    pub(crate) fn factor(&self, name: &str) -> Option<usize> {
+        let renamed = self.renamed.as_ref().map(|renamed| &renamed.factors);
+        self.find_renamed(renamed, "factor_", name, is_column_of_run(name))
+    }
+
+    /// The place of a metric's column.
+    pub(crate) fn metric(&self, name: &str, factors: &[String]) -> Option<usize> {
+        let renamed = self.renamed.as_ref().map(|renamed| &renamed.metrics);
+        let is_factor = factors.iter().any(|it| it.eq_ignore_ascii_case(name));
+        let is_taken = is_factor || is_column_of_run(name);
+        self.find_renamed(renamed, "metric_", name, is_taken)
+    }
+
+    /// Exports rename columns whose name is taken. CSV does not say which, so that there the name with the prefix is looked for.
+    fn find_renamed(
+        &self,
+        renamed: Option<&BTreeMap<String, String>>,
+        prefix: &str,
+        name: &str,
+        is_taken: bool,
+    ) -> Option<usize> {
+        match renamed {
+            Some(renamed) => self.find(renamed.get(name).map_or(name, String::as_str)),
+            None => is_taken
+                .then(|| self.find(&format!("{prefix}{name}")))
+                .flatten()
+                .or_else(|| self.find(name)),
+        }
+    }
+
+    pub(crate) fn text(&self, place: usize, row: usize) -> Option<&str> {
+        let text = self.rows[row].fields.get(place)?.as_deref();
+        text.filter(|text| !text.is_empty())
+    }
+
+    /// # Errors
+    /// [`CompareError::NotANumber`]; infinity and NaN are none.
+    pub(crate) fn number(&self, place: usize, row: usize) -> Result<Option<f64>, CompareError> {
+        let Some(text) = self.text(place, row) else {
+            return Ok(None);
+        };
+        let number = text.trim().parse().ok().filter(|it: &f64| it.is_finite());
+        number.map(Some).ok_or_else(|| CompareError::NotANumber {
+            column: self.names[place].clone(),
+            row: self.rows[row].number,
+            text: text.to_owned(),
+        })
+    }
+
+    /// A level as a table writes it.
+    pub(crate) fn level(&self, place: usize, row: usize) -> Option<Level> {
+        Some(match self.text(place, row)? {
+            "true" => Level::Switch(true),
+            "false" => Level::Switch(false),
+            text => match text.parse::<i64>() {
+                // "007" and "+7" are names: they would be written otherwise.
+                Ok(number) if number.to_string() == text => Level::Number(number),
+                _ => Level::Name(text.to_owned()),
+            },
+        })
     }
 
     /// What a column holds in its first row: the same in each row of a run.
     pub(crate) fn single(&self, name: &str) -> Option<String> {
         let first = self.rows.first()?;
-        first.get(self.find(name)?)?.clone()
+        first.fields.get(self.find(name)?)?.clone()
     }
 
     pub(crate) fn missing(&self, column: &str) -> CompareError {

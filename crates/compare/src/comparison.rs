@@ -298,9 +298,9 @@ impl<'a> Join<'a> {
 
     fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
         let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
-        // Sides of one run were measured round by round, so that what drifts is common to both.
-        let is_one_run = !self.baseline.uids.is_empty() && self.baseline.uids == self.side.uids;
-        let (design, a, b) = match is_one_run {
+        // Levels of one run were measured round by round, so that what drifts is common to both.
+        let is_paired = self.baseline.is_paired() && self.side.is_paired();
+        let (design, a, b) = match is_paired {
             true => {
                 let (a, b) = paired(&a, &b);
                 (Design::Paired, vec![a], vec![b])

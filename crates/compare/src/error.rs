@@ -19,8 +19,8 @@ pub enum CompareError {
         /// Those it has.
         columns: Vec<String>,
     },
-    /// A metric whose column holds text.
-    #[error("row {row}: column {column:?} is not a number: {text:?}")]
+    /// A metric whose column holds text, infinity or NaN.
+    #[error("row {row}: column {column:?} is not a finite number: {text:?}")]
     NotANumber {
         /// The column.
         column: String,

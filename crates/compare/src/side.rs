@@ -40,6 +40,8 @@ pub struct Side {
     pub(crate) uids: Vec<String>,
     /// Where it has several runs, each of them, without samples.
     members: Vec<Self>,
+    /// Whether it is a level of runs whose samples were taken round by round.
+    is_paired: bool,
     pub(crate) label: Option<String>,
     pub(crate) experiment: Option<String>,
     pub(crate) kernel: Option<String>,
@@ -83,6 +85,7 @@ impl Side {
             runs: vec![run.run.0],
             uids: vec![run.uid.clone()],
             members: Vec::new(),
+            is_paired: false,
             label: run.label.clone(),
             experiment: Some(run.experiment.clone()),
             kernel: Some(kernel_of(&detail.targets).unwrap_or_else(|| run.kernel.clone())),
@@ -121,6 +124,7 @@ impl Side {
             runs: Vec::new(),
             uids: Vec::new(),
             members: Vec::new(),
+            is_paired: false,
             label: columns.single("label"),
             experiment: columns.single("experiment"),
             kernel: columns.single("kernel"),
@@ -134,42 +138,46 @@ impl Side {
             with_warnings: 0,
         };
         // A metric that this file has not is unknown in each of its samples; a factor it has not makes other cells.
-        let known = |name: &String| columns.find(name).is_some();
-        side.definitions
-            .metrics
-            .retain(|metric| known(&metric.name));
+        let factors = &definitions.factors;
+        let metric = |metric: &Metric| columns.metric(&metric.name, factors);
+        let metrics = &mut side.definitions.metrics;
+        metrics.retain(|it| metric(it).is_some());
+        let metrics: Vec<usize> = metrics.iter().filter_map(metric).collect();
         if side.definitions.metrics.is_empty() {
             return Err(columns.missing(&definitions.metrics[0].name));
         }
-        if let Some(factor) = definitions.factors.iter().find(|factor| !known(factor)) {
-            return Err(columns.missing(factor));
-        }
+        let factor = |name: &String| columns.factor(name).ok_or_else(|| columns.missing(name));
+        let factors = factors.iter().map(factor).collect::<Result<Vec<_>, _>>()?;
         for row in 0..columns.rows() {
-            side.add_row(columns, row)?;
+            side.add_row(columns, row, &factors, &metrics)?;
         }
         Ok(side)
     }
 
-    fn add_row(&mut self, columns: &Columns, row: usize) -> Result<(), CompareError> {
-        let text = |name: &str| columns.text(name, row).filter(|text| !text.is_empty());
+    /// `factors` and `metrics`: the places of their columns.
+    fn add_row(
+        &mut self,
+        columns: &Columns,
+        row: usize,
+        factors: &[usize],
+        metrics: &[usize],
+    ) -> Result<(), CompareError> {
+        let text = |name: &str| columns.text(columns.find(name)?, row);
         self.with_warnings += usize::from(text("warnings").is_some());
         if text("failed").is_some() {
             self.failed += 1;
             return Ok(());
         }
-        let factors = self.definitions.factors.iter();
-        let cell = factors.fold(Cell::new(), |cell, factor| match text(factor) {
-            Some(level) => cell.with(factor, level_of(level)),
-            None => cell,
+        let factors = self.definitions.factors.iter().zip(factors);
+        let cell = factors.fold(Cell::new(), |cell, (factor, &place)| {
+            match columns.level(place, row) {
+                Some(level) => cell.with(factor, level),
+                None => cell,
+            }
         });
         let mut values = BTreeMap::new();
-        for metric in &self.definitions.metrics {
-            if let Some(text) = text(&metric.name) {
-                let number = text.trim().parse().map_err(|_| CompareError::NotANumber {
-                    column: metric.name.clone(),
-                    row: row + 1,
-                    text: text.to_owned(),
-                })?;
+        for (metric, &place) in self.definitions.metrics.iter().zip(metrics) {
+            if let Some(number) = columns.number(place, row)? {
                 values.insert(metric.name.clone(), number);
             }
         }
@@ -231,7 +239,8 @@ impl Side {
         }
     }
 
-    /// The levels of one factor as sides, the baseline first: their samples are compared round by round.
+    /// The levels of one factor as sides, the baseline first: their samples are compared round by round, those of a table
+    /// only where each cell has at most one in a round.
     ///
     /// # Errors
     /// There is no such factor or level, or only one level.
@@ -266,10 +275,23 @@ impl Side {
             let place = place.ok_or_else(|| wrong(format!("{baseline:?} is none of them")))?;
             levels[..=place].rotate_right(1);
         }
-        Ok(levels
-            .into_iter()
-            .map(|level| self.at(factor, level))
-            .collect())
+        let is_paired = !self.uids.is_empty() || self.has_rounds();
+        let at = |level| Self {
+            is_paired,
+            ..self.at(factor, level)
+        };
+        Ok(levels.into_iter().map(at).collect())
+    }
+
+    /// Whether its samples are compared round by round with those of other levels.
+    pub fn is_paired(&self) -> bool {
+        self.is_paired
+    }
+
+    fn has_rounds(&self) -> bool {
+        let mut known = BTreeSet::new();
+        let mut samples = self.samples.iter();
+        samples.all(|it| it.round.is_some() && known.insert((&it.cell, it.run, it.round)))
     }
 
     /// The samples of one level, in cells without that factor.
@@ -375,14 +397,5 @@ fn numbers((name, value): (&String, &MetricValue)) -> Vec<(String, f64)> {
                 .collect()
         }
         other => vec![(name.clone(), other.number())],
-    }
-}
-
-/// A level as a table writes it.
-fn level_of(text: &str) -> Level {
-    match text {
-        "true" => Level::Switch(true),
-        "false" => Level::Switch(false),
-        text => Level::Name(text.to_owned()),
     }
 }

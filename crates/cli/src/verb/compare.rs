@@ -141,7 +141,13 @@ impl Compare {
                 };
                 let sides = sides::read(std::slice::from_ref(side), &self.store, &self.given())?;
                 let levels = sides[0].by(factor, self.baseline.as_deref());
-                levels.map_err(|error| of_error(side, error))?
+                let levels = levels.map_err(|error| of_error(side, error))?;
+                if !levels[0].is_paired() {
+                    output::say!(
+                        "nearfar: {side} has no column `round` with each cell once a round: its levels are compared unpaired"
+                    );
+                }
+                levels
             }
             None if self.sides.len() < 2 => {
                 return Err(Failure::Input(anyhow!(

@@ -15,7 +15,8 @@ use serde_json::json;
 
 use super::{Table, Values};
 
-/// The key of the file's metadata that says which columns are metrics, with units and directions, and which are factors.
+/// The key of the file's metadata that says which columns are metrics, with units and directions, which are factors, and
+/// which of both have a column of another name.
 pub const DEFINITIONS: &str = "nearfar_definitions";
 /// Rows that are written together. A run has a few thousand; more row groups than needed make files slow to read.
 const ROWS_A_GROUP: usize = 1 << 18;
@@ -25,7 +26,8 @@ const ROWS_A_GROUP: usize = 1 << 18;
 /// # Errors
 /// What writing answers.
 pub fn write<W: Write + Send>(table: &Table, out: W) -> Result<(), ParquetError> {
-    let definitions = json!({"metrics": table.metrics, "factors": table.factors});
+    let definitions =
+        json!({"metrics": table.metrics, "factors": table.factors, "renamed": table.renamed});
     let properties = WriterProperties::builder()
         .set_created_by(concat!("nearfar version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(vec![

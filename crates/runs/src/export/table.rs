@@ -13,6 +13,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Whole, flat};
@@ -59,6 +60,15 @@ pub struct Table {
     /// The columns that are metrics, as the runs declare them; one of histograms is several columns.
     pub metrics: Vec<Metric>,
     pub factors: Vec<String>,
+    pub renamed: Renamed,
+}
+
+/// The columns of factors and metrics whose own name is that of another column, by that name. One of a histogram has the name
+/// with its quantile.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Renamed {
+    pub factors: BTreeMap<String, String>,
+    pub metrics: BTreeMap<String, String>,
 }
 
 /// What a column is of, which decides its place: columns of all runs, then factors, then metrics, then what
@@ -86,6 +96,14 @@ const OF_RUN: [&str; 11] = [
     "failed",
     "warnings",
 ];
+
+/// Whether every table has a column of this name, also without regard to upper and lower case, that is neither a factor nor
+/// a metric.
+pub fn is_column_of_run(name: &str) -> bool {
+    OF_RUN
+        .iter()
+        .any(|of_run| of_run.eq_ignore_ascii_case(name))
+}
 
 impl Table {
     /// The samples of these runs, in the order of the runs and then as they were taken.
@@ -148,8 +166,10 @@ impl Table {
             name: names.of(&key),
             values: values_of(values, row),
         });
+        let columns = columns.collect();
         Ok(Self {
-            columns: columns.collect(),
+            columns,
+            renamed: names.renamed,
             rows: row,
             metrics: declared,
             factors: in_place_order(&factors)
@@ -282,7 +302,10 @@ fn of_level(level: &Level) -> Value {
 
 /// Names that were given. Programs that read tables do not tell upper from lower case, so neither does this.
 #[derive(Default)]
-struct Names(BTreeSet<String>);
+struct Names {
+    taken: BTreeSet<String>,
+    renamed: Renamed,
+}
 
 impl Names {
     fn of(&mut self, key: &Key) -> String {
@@ -298,14 +321,22 @@ impl Names {
         };
         let prefixed = format!("{otherwise}{name}");
         let numbered = (2..).map(|number| format!("{prefixed}_{number}"));
-        let free = |name: &String| !name.is_empty() && !self.0.contains(&name.to_lowercase());
-        let name = [name, prefixed.clone()]
+        let free = |name: &String| !name.is_empty() && !self.taken.contains(&name.to_lowercase());
+        let column = [name.clone(), prefixed.clone()]
             .into_iter()
             .chain(numbered)
             .find(free)
             .unwrap_or_default();
-        self.0.insert(name.to_lowercase());
-        name
+        self.taken.insert(column.to_lowercase());
+        let renamed = match key {
+            Key::Factor(..) => Some(&mut self.renamed.factors),
+            Key::Metric(..) => Some(&mut self.renamed.metrics),
+            Key::OfRun(_) | Key::Detail(_) => None,
+        };
+        if let Some(renamed) = renamed.filter(|_| column != name) {
+            renamed.insert(name, column.clone());
+        }
+        column
     }
 }
 
