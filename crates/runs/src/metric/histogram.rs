@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_of_the_widest_histogram_comes_back() {
+    fn every_count_of_the_widest_histogram_comes_back() {
         let mut histogram = of(&[u64::MAX]);
         let widest: Vec<u64> = histogram
             .0
@@ -214,7 +214,8 @@ mod tests {
             histogram.0.record_n(value, 1 << 40).unwrap();
         }
         let text = serde_json::to_string(&histogram).unwrap();
-        assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), histogram);
+        let read = serde_json::from_str::<Histogram>(&text).unwrap();
+        assert!(read.counts().eq(histogram.counts()));
     }
 
     proptest! {
