@@ -316,6 +316,18 @@ fn removing_says_what_went_and_an_unknown_run_is_wrong_usage() {
 }
 
 #[test]
+fn the_page_that_was_written_is_named_and_standard_output_is_no_page() {
+    let place = Place::new();
+    let page = place.file("run.html");
+    let output = place.nearfar(&["show", "1", "--html", &page]);
+    assert!(output.errors().contains(&format!("page: {page}")));
+    assert!(std::fs::read_to_string(&page).unwrap().contains("<html"));
+    let message = place.refused(&["show", "1", "--html", "-"], 2);
+    assert!(message.contains("--html -: "), "{message}");
+    assert!(!Path::new("-").exists());
+}
+
+#[test]
 fn what_is_no_store_is_refused_by_name() {
     let place = Place::new();
     let notes = place.file("notes.txt");

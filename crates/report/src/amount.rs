@@ -68,6 +68,33 @@ pub(crate) fn decimals(largest: f64) -> usize {
     (3 - largest.log10().floor() as i32).clamp(0, 9) as usize
 }
 
+/// A figure of a table with so many digits behind the point, and more where it would else have fewer than three that
+/// mean something. Whole numbers need none.
+pub(crate) fn figure(value: f64, decimals: usize) -> String {
+    let own = match value.abs() {
+        0.0 => decimals,
+        _ if value.fract() == 0.0 || !value.is_finite() => decimals,
+        size => usize::try_from(2 - size.log10().floor() as i32).unwrap_or(0),
+    };
+    // Beyond that it is the rounding of a sum.
+    let decimals = if own <= 9 {
+        own.max(decimals)
+    } else {
+        decimals
+    };
+    format!("{value:.decimals$}")
+}
+
+/// The divisor and the unit that leave few digits in front of the point: bytes a second as the surveys print them.
+pub(crate) fn scaled<'a>(unit: &'a str, largest: f64) -> (f64, &'a str) {
+    match (unit, largest) {
+        ("B/s", 1e9..) => (1e9, "GB/s"),
+        ("B/s", 1e6..) => (1e6, "MB/s"),
+        ("B/s", 1e3..) => (1e3, "kB/s"),
+        _ => (1.0, unit),
+    }
+}
+
 /// A moment as date and time of day in UTC, to the minute.
 pub(crate) fn moment(seconds_since_1970: u64) -> String {
     let (days, seconds) = (seconds_since_1970 / 86_400, seconds_since_1970 % 86_400);
@@ -132,6 +159,24 @@ mod tests {
     fn figures_have_four_digits_that_mean_something() {
         let cases = [21.41, 0.002, 1234.0, 5e-7, 0.0, f64::INFINITY];
         assert_eq!(cases.map(decimals), [2, 6, 0, 9, 3, 3]);
+    }
+
+    #[test]
+    fn figures_next_to_large_ones_keep_three_digits() {
+        let next_to_5000 = decimals(5000.0);
+        let cases = [1.5, 2.0, 5000.0, 0.012_34, 0.0, 1234.5, 1e-14];
+        assert_eq!(
+            cases.map(|value| figure(value, next_to_5000)),
+            ["1.50", "2", "5000", "0.0123", "0", "1234", "0"]
+        );
+        assert_eq!(figure(21.4, decimals(21.4)), "21.40");
+    }
+
+    #[test]
+    fn bytes_a_second_are_scaled_and_other_units_are_not() {
+        assert_eq!(scaled("B/s", 26_672_961_733.0), (1e9, "GB/s"));
+        assert_eq!(scaled("B/s", 12.0), (1.0, "B/s"));
+        assert_eq!(scaled("us", 5e9), (1.0, "us"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod factors;
 mod over_time;
 mod page;
+mod written;
 
 use nearfar_bench::matrix::EXPERIMENT;
 use nearfar_bench::matrix::stored::NoAnswer;
@@ -13,15 +14,19 @@ use nearfar_runs::{
 };
 use serde_json::Value;
 
-use crate::amount::{count, decimals, lead, moment, or};
+use crate::amount::{count, lead, moment, or};
 use crate::document::{Align, Document, Table, Text, cells};
 use crate::style::Role;
 use crate::summary::Summary;
+
+use written::Written;
 
 pub use page::page;
 
 /// Instead of a machine whose description cannot be read.
 const UNREADABLE: &str = "unknown: its description in the store is damaged, or a newer nearfar's";
+/// What the column "confidence" is.
+const CONFIDENCE: &str = "confidence: 95 % interval of the median";
 /// Most different warnings that are shown.
 const MAX_WARNINGS: usize = 8;
 
@@ -96,6 +101,8 @@ pub struct Shown<'a> {
     pub cells: &'a [CellSummary],
     /// In the order they were taken.
     pub samples: &'a [Sample],
+    /// Whether the run is in a store that stays, where its number finds it.
+    pub is_kept: bool,
 }
 
 /// What an experiment shows of its runs beyond what runs of all experiments do.
@@ -124,18 +131,20 @@ impl Shown<'_> {
 pub fn show(shown: &Shown<'_>) -> Document {
     let mut out = header(shown);
     for metric in &shown.detail.metrics {
+        let written = Written::of(shown, metric);
         let better = match metric.better {
             Better::Lower => "lower is better",
             Better::Higher => "higher is better",
         };
-        let unit = match metric.unit.as_str() {
+        let unit = match written.unit {
             "" => String::new(),
             unit => format!("{unit}; "),
         };
-        out.heading(
-            &metric.name,
-            format!("{unit}{better}; confidence: 95 % interval of the median"),
-        );
+        let confidence = match has_intervals(shown, metric) {
+            true => format!("; {CONFIDENCE}"),
+            false => String::new(),
+        };
+        out.heading(&metric.name, format!("{unit}{better}{confidence}"));
         out.table(table_of(shown, metric));
     }
     warnings_of(shown, &mut out);
@@ -160,7 +169,10 @@ pub fn header(shown: &Shown<'_>) -> Document {
     };
     let made = format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar);
     let host = format!("{}, {} {}", run.host, run.kernel, detail.kernel_version);
-    let mut out = Document::titled(format!("Run {}", run.run), &run.title);
+    let mut out = match shown.is_kept {
+        true => Document::titled(format!("Run {}", run.run), &run.title),
+        false => Document::titled(format!("{} (not stored)", run.title), ""),
+    };
     let facts = [
         ("label", Role::Subject.text(or(run.label.as_ref(), ""))),
         ("state", role_of(run.state).text(state)),
@@ -198,15 +210,12 @@ fn targets(detail: &Detail) -> impl Iterator<Item = (&'static str, Text)> {
 
 fn attempts(run: &Run, detail: &Detail) -> String {
     // Warnings about the whole run stand below; a bare "0 with warnings" would deny them.
-    let (own, whole) = match detail.warnings.len() {
-        0 => ("", String::new()),
-        number => (
-            " of their own",
-            format!("; {} about the whole run", count(number, "warning")),
-        ),
+    let whole = match detail.warnings.len() {
+        0 => String::new(),
+        number => format!("; {} about the run", count(number, "warning")),
     };
     format!(
-        "{} in {}, seed {}, {} with warnings{own}, {} failed{whole}",
+        "{} in {}, seed {}, {} with warnings, {} failed{whole}",
         samples_of(run),
         count(detail.plan.len(), "cell"),
         detail.seed,
@@ -228,12 +237,11 @@ fn parameters(parameters: &Value) -> String {
     members.iter().filter_map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// The name of a metric with its unit.
-fn metric_title(metric: &Metric) -> String {
-    match metric.unit.as_str() {
-        "" => metric.name.clone(),
-        unit => format!("{} ({unit})", metric.name),
-    }
+/// Whether a cell of the metric has an interval.
+fn has_intervals(shown: &Shown<'_>, metric: &Metric) -> bool {
+    let cells = shown.cells.iter();
+    let mut figures = cells.filter_map(|cell| cell.metric(&metric.name));
+    figures.any(|figures| figures.confidence.is_some())
 }
 
 /// Every figure of a metric, a line a cell.
@@ -253,29 +261,24 @@ fn table_of(shown: &Shown<'_>, metric: &Metric) -> Table {
     let factors = factors.map(|factor| (factor.name.as_str(), Align::Left));
     let figures = figures.map(|name| (name, Align::Right));
     let columns: Vec<_> = factors.chain(figures).collect();
-    let mut table = Table::new(&columns).caption(format!("{}, by cell", metric_title(metric)));
-    let figures = shown
-        .cells
-        .iter()
-        .filter_map(|cell| cell.metric(&metric.name));
-    let largest = figures.filter_map(|figures| Some(figures.moments?.max.abs()));
-    let decimals = decimals(largest.fold(0.0, f64::max));
+    let written = Written::of(shown, metric);
+    let mut table = Table::new(&columns).caption(format!("{}, by cell", written.title()));
     for cell in shown.cells {
         let level = |factor: &Factor| Role::Subject.text(or(cell.cell.level(&factor.name), ""));
         let factors = shown.detail.factors.iter().map(level);
-        table.row(factors.chain(figures_of(cell, metric, decimals)));
+        table.row(factors.chain(figures_of(cell, &written)));
     }
     table
 }
 
-fn figures_of(cell: &CellSummary, metric: &Metric, decimals: usize) -> [Text; 9] {
-    let number = |value: Option<f64>| or(value.map(|value| format!("{value:.decimals$}")), "");
+fn figures_of(cell: &CellSummary, written: &Written<'_>) -> [Text; 9] {
+    let number = |value: Option<f64>| or(value.map(|value| written.text(value)), "");
     let unless_zero =
         |role: Role, number: usize| role.text(or(Some(number).filter(|it| *it > 0), ""));
-    let figures = cell.metric(&metric.name);
+    let figures = cell.metric(written.name());
     let moments = figures.and_then(|figures| figures.moments);
     let interval = figures.and_then(|figures| figures.confidence);
-    let interval = interval.map(|it| format!("{:.decimals$} to {:.decimals$}", it.low, it.high));
+    let interval = interval.map(|it| written.interval(it.low, it.high));
     cells![
         number(moments.map(|moments| moments.mean)),
         number(moments.map(|moments| moments.max)),

@@ -119,3 +119,65 @@ fn a_run_of_any_experiment_as_text() {
     let stored = stored::two_metrics();
     insta::assert_snapshot!(runs::show(&stored.shown()).to_text(&Style::default()));
 }
+
+#[test]
+fn a_small_figure_next_to_a_large_one_keeps_three_digits() {
+    let stored = stored::one_metric(
+        "wait",
+        "us",
+        &[("a", &[1.5, 1.5, 1.5, 1.5, 1.6, 1.6]), ("b", &[5000.0; 6])],
+    );
+    let text = runs::show(&stored.shown()).to_text(&Style::default());
+    assert!(text.contains("1.50 to 1.60"), "{text}");
+    let page = runs::page(&stored.shown(), Document::new()).to_html();
+    let elements = elements(&page);
+    let cell = |start: &str| {
+        elements
+            .iter()
+            .any(|it| it.name == "td" && it.text.starts_with(start))
+    };
+    assert!(cell("1.50") && cell("5000"));
+    assert!(page.contains("1.50 to 5000"), "the tile");
+    assert!(page.contains("small: the 95 % interval"));
+    // 5000 is the worst of all.
+    assert!(page.contains("5000 us") && !page.contains("or worse"));
+}
+
+#[test]
+fn bytes_a_second_are_written_in_a_larger_unit_and_one_cell_has_one_figure() {
+    let stored = stored::one_metric("bandwidth", "B/s", &[("a", &[26_672_961_733.0])]);
+    let text = runs::show(&stored.shown()).to_text(&Style::default());
+    assert!(
+        text.contains("GB/s; lower is better\n") && text.contains("26.67"),
+        "{text}"
+    );
+    let page = runs::page(&stored.shown(), Document::new()).to_html();
+    assert!(page.contains("bandwidth (GB/s)"));
+    assert!(!page.contains("2667296") && !page.contains("26.67 to"));
+    assert!(page.contains("no interval below 6 samples") && !page.contains("confidence:"));
+}
+
+#[test]
+fn a_run_that_is_not_kept_has_no_number() {
+    let stored = stored::two_metrics();
+    let shown = runs::Shown {
+        is_kept: false,
+        ..stored.shown()
+    };
+    let text = runs::show(&shown).to_text(&Style::default());
+    assert!(
+        text.starts_with("random read-then-write, 36 cells, load 10 % (not stored)\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn warnings_about_the_run_are_counted_with_its_samples() {
+    let mut stored = stored::two_metrics();
+    stored.detail.warnings = vec!["a".to_owned(), "b".to_owned()];
+    let text = runs::header(&stored.shown()).to_text(&Style::default());
+    assert!(
+        text.contains("1 with warnings, 1 failed; 2 warnings about the run\n"),
+        "{text}"
+    );
+}

@@ -117,6 +117,11 @@ impl Scale {
         (share.clamp(0.0, 1.0) * f64::from(HOTTEST)).round() as u8
     }
 
+    /// Whether a figure is beyond the hottest step's.
+    pub(crate) fn is_beyond(&self, figure: f64) -> bool {
+        figure.is_finite() && figure > self.top
+    }
+
     /// The figure in the middle of a step: what the legend writes below it.
     pub(crate) fn figure(&self, step: u8) -> f64 {
         let share = f64::from(step.min(HOTTEST)) / f64::from(HOTTEST);

@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use nearfar_runs::{Better, Metric, MetricSummary, Sample};
 
 use super::factors::Layout;
-use super::{Shown, metric_title, warnings_of};
-use crate::amount::{count, decimals, moment, or};
+use super::written::Written;
+use super::{CONFIDENCE, Shown, has_intervals, warnings_of};
+use crate::amount::{count, moment, or};
 use crate::document::{
     Axis, Chart, Document, Dot, Dots, DotsRow, Head, HeatCell, HeatMap, Plot, Scale, Text, Tile,
 };
@@ -63,10 +64,13 @@ fn tiles(shown: &Shown<'_>) -> Vec<Tile> {
     tiles.extend(primary(shown).and_then(|metric| {
         let medians = || figures(shown, metric).filter_map(|figures| figures.median);
         let (least, most) = (medians().reduce(f64::min)?, medians().reduce(f64::max)?);
-        let decimals = decimals(most.abs());
-        let range = format!("{least:.decimals$} to {most:.decimals$}");
-        let what = format!("{}: medians of cells", metric.name);
-        Some(Tile::new(range, metric.unit.clone(), what))
+        let written = Written::of(shown, metric);
+        let (range, medians) = match written.text(least) {
+            one if one == written.text(most) => (one, "median"),
+            _ => (written.interval(least, most), "medians of cells"),
+        };
+        let what = format!("{}: {medians}", metric.name);
+        Some(Tile::new(range, written.unit, what))
     }));
     let failed = format!("{} failed", run.failed);
     tiles.push(Tile::new(
@@ -102,7 +106,7 @@ fn metrics(shown: &Shown<'_>, layout: &Layout, out: &mut Document) {
     let metrics = shown.detail.metrics.iter();
     let (first, others): (Vec<_>, Vec<_>) = metrics.partition(|metric| metric.primary);
     for metric in first {
-        out.heading(metric_title(metric), direction(metric));
+        out.heading(Written::of(shown, metric).title(), direction(metric));
         out.heat_map(heat_map(shown, layout, metric));
         if shown.cells.len() <= MAX_DOT_ROWS {
             out.chart(dots(shown, layout, metric));
@@ -135,10 +139,10 @@ fn heat(metric: &Metric, has_ratios: bool, figure: f64) -> f64 {
 
 fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
     let medians = || figures(shown, metric).filter_map(|figures| figures.median);
-    let decimals = decimals(medians().map(f64::abs).fold(0.0, f64::max));
+    let written = Written::of(shown, metric);
     let has_ratios = medians().all(|median| median > 0.0);
     let heat = |figure: f64| heat(metric, has_ratios, figure);
-    let text = |figure: f64| format!("{figure:.decimals$}");
+    let text = |figure: f64| written.text(figure);
     let cell = |index: &Option<usize>| {
         let figures = shown.cells[(*index)?].metric(&metric.name)?;
         let median = figures.median?;
@@ -154,17 +158,18 @@ fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
         })
     };
     let legend = |figure: f64| {
-        format!("{} {}", text(heat(figure)), metric.unit)
+        format!("{} {}", text(heat(figure)), written.unit)
             .trim_end()
             .to_owned()
     };
     let rows = layout.rows().iter();
+    let small = match has_intervals(shown, metric) {
+        true => "small: the 95 % interval of the median.",
+        false => "no interval below 6 samples.",
+    };
     HeatMap {
-        title: format!("{}, medians", metric_title(metric)),
-        remark: format!(
-            "small: the 95 % interval of the median. {}",
-            layout.remark()
-        ),
+        title: format!("{}, medians", written.title()),
+        remark: format!("{small} {}", layout.remark()),
         row_heads: layout.row_heads().to_vec(),
         column_head: layout.column_head().to_owned(),
         rows: rows.clone().map(|row| row.names.clone()).collect(),
@@ -182,39 +187,37 @@ pub(super) fn value(sample: &Sample, metric: &Metric) -> Option<f64> {
 }
 
 fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
+    let written = Written::of(shown, metric);
     let mut by_cell: BTreeMap<_, Vec<Dot>> = BTreeMap::new();
     for sample in shown.samples {
         let dots = by_cell.entry(&sample.cell).or_default();
-        dots.extend(value(sample, metric).map(|x| Dot {
-            x,
+        dots.extend(value(sample, metric).map(|figure| Dot {
+            x: written.number(figure),
             y: 0.0,
             has_warning: !sample.warnings.is_empty(),
         }));
     }
-    let figures = by_cell.values().flatten().map(|dot| dot.x.abs());
-    let decimals = decimals(figures.fold(0.0, f64::max));
     let rows = shown.cells.iter().map(|cell| {
         let figures = cell.metric(&metric.name);
         let median = figures.and_then(|figures| figures.median);
         let interval = figures.and_then(|figures| figures.confidence);
-        let interval = interval.map(|it| (it.low, it.high));
         let text = or(
-            median.map(|it| format!("median {it:.decimals$}")),
+            median.map(|it| format!("median {}", written.text(it))),
             "no sample",
         );
-        let sure = interval.map(|(low, high)| format!(" ({low:.decimals$} to {high:.decimals$})"));
+        let sure = interval.map(|it| format!(" ({})", written.interval(it.low, it.high)));
         let samples = count(figures.map_or(0, |figures| figures.samples), "sample");
         DotsRow {
             names: layout.names_of(&cell.cell),
             dots: by_cell.remove(&cell.cell).unwrap_or_default(),
-            median,
-            interval,
+            median: median.map(|it| written.number(it)),
+            interval: interval.map(|it| (written.number(it.low), written.number(it.high))),
             about: format!("{text}{}, {samples}", or(sure, "")),
         }
     });
     let rows: Vec<DotsRow> = rows.collect();
     let axis = Axis::over(
-        metric_title(metric),
+        written.title(),
         rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x),
     );
     Chart {
@@ -231,10 +234,12 @@ fn dots(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> Chart {
 }
 
 fn all_figures(shown: &Shown<'_>, out: &mut Document) {
-    out.heading("All figures", "confidence: 95 % interval of the median");
+    let mut metrics = shown.detail.metrics.iter();
+    let has_intervals = metrics.any(|metric| has_intervals(shown, metric));
+    out.heading("All figures", if has_intervals { CONFIDENCE } else { "" });
     for metric in &shown.detail.metrics {
         let figures = super::table_of(shown, metric);
-        out.details(metric_title(metric), false, figures.into());
+        out.details(Written::of(shown, metric).title(), false, figures.into());
     }
 }
 

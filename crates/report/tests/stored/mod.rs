@@ -69,6 +69,7 @@ impl Stored {
             machine: None,
             cells: &self.cells,
             samples: &self.samples,
+            is_kept: true,
         }
     }
 }
@@ -206,4 +207,29 @@ pub fn two_metrics() -> Stored {
     }
     let detail = detail(json!({"budget_s": 1}), metrics, &["side"], plan);
     Stored::new("mock", detail, samples, 3)
+}
+
+/// A run of one metric, lower is better, with these samples of each cell.
+pub fn one_metric(name: &str, unit: &str, cells: &[(&str, &[f64])]) -> Stored {
+    let plan: Vec<Cell> = cells
+        .iter()
+        .map(|(side, _)| Cell::new().with("side", *side))
+        .collect();
+    let figures = cells.iter().zip(&plan);
+    let figures = figures.flat_map(|((_, figures), cell)| figures.iter().map(move |it| (cell, it)));
+    let samples = figures.zip(1..).map(|((cell, figure), number)| Sample {
+        number,
+        round: number as u32,
+        cell: cell.clone(),
+        started_at_s: START_S + number as f64,
+        took_s: 1.0,
+        values: [(name.to_owned(), (*figure).into())].into(),
+        failed: None,
+        warnings: Vec::new(),
+        detail: Value::Null,
+    });
+    let samples: Vec<Sample> = samples.collect();
+    let metrics = vec![Metric::real(name, unit, Better::Lower).primary()];
+    let detail = detail(json!({}), metrics, &["side"], plan);
+    Stored::new("mock", detail, samples, cells.len() as u64)
 }

@@ -45,6 +45,11 @@ struct Shown<'a> {
 
 impl Show {
     pub fn run(self, colour: Colour) -> Outcome {
+        if self.html.as_deref() == Some(Path::new("-")) {
+            return Err(Failure::Input(anyhow::anyhow!(
+                "--html -: standard output has the table; name a file for the page"
+            )));
+        }
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
         show(
@@ -80,6 +85,7 @@ pub fn show(
         machine: machine.as_ref(),
         cells: &summary,
         samples: &samples,
+        is_kept,
     };
     // What the runs of all experiments have can be shown also where a newer nearfar wrote the rest.
     let own = shown.own().and_then(|own| {
@@ -93,6 +99,7 @@ pub fn show(
     if let Some(file) = html {
         let page = runs::page(&shown, page);
         output::write_file(file, page.to_html().as_bytes())?;
+        output::say!("page: {}", file.display());
     }
     if format == Format::Json {
         let json = Shown {
@@ -107,7 +114,7 @@ pub fn show(
         }
         return output::print(&output::json("runs-show/2", None, &json)?);
     }
-    let mut document = match text {
+    let document = match text {
         Some(text) => {
             let mut document = runs::header(&shown);
             document.append(text);
@@ -115,8 +122,5 @@ pub fn show(
         }
         None => runs::show(&shown),
     };
-    if !is_kept {
-        document.warning("not stored: --no-store");
-    }
     output::print(&document.to_text(&output::style(colour)))
 }

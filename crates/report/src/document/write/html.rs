@@ -330,13 +330,15 @@ fn legend(map: &HeatMap) -> Markup {
     else {
         return html! {};
     };
+    let mut cells = map.cells.iter().flatten().flatten();
+    let is_exceeded = cells.any(|cell| map.scale.is_beyond(cell.heat));
     let figure = |step: u8| map.legend.get(usize::from(step)).map_or("", String::as_str);
     html! {
         p.legend {
             span.scale {
                 (figure(0))
                 @for step in 0..=HOTTEST { i class={ "h" (step) } title=(figure(step)) {} }
-                (figure(HOTTEST)) " or worse"
+                (figure(HOTTEST)) @if is_exceeded { " or worse" }
             }
             span { (spacing.to_string()) " scale" (map.scale_of) }
         }
