@@ -521,3 +521,35 @@ fn a_wrong_file_is_named_with_what_is_wrong_in_it() {
     let (_, message) = place.ends(&["compare", "1"], 2);
     assert!(message.contains("two sides or more"), "{message}");
 }
+
+/// A table of one metric, `v`, with so many samples of each value.
+fn table(place: &Place, name: &str, parts: &[(usize, u32)]) -> String {
+    let of = |&(count, value): &(usize, u32)| format!("{value}\n").repeat(count);
+    let rows: String = parts.iter().map(of).collect();
+    let file = place.file(name);
+    std::fs::write(&file, format!("v\n{rows}")).unwrap();
+    file
+}
+
+#[test]
+fn what_is_worse_fails_also_where_the_typical_sample_is_the_same() {
+    let place = Place::new(&[]);
+    let usual = table(&place, "a.csv", &[(20, 1)]);
+    let doubled = table(&place, "b.csv", &[(11, 1), (9, 2)]);
+    let many = table(&place, "c.csv", &[(64, 100)]);
+    let slow = table(&place, "d.csv", &[(48, 100), (16, 1000)]);
+    for (a, b, limit) in [(&usual, &doubled, "40%"), (&many, &slow, "99%")] {
+        let fails = |on: &str, code| {
+            let asked = ["compare", a, b, "--metric", "v=lower", "--fail-on", on];
+            place.ends(&asked, code).0
+        };
+        let text = fails("regression", 1);
+        assert!(
+            text.contains(" worse") && text.contains("the means differ"),
+            "{text}"
+        );
+        fails(&format!("regression={limit}"), 1);
+    }
+    let asked = ["compare", &usual, &doubled, "--metric", "v=lower"];
+    place.ends(&[&asked[..], &["--fail-on", "regression=50%"]].concat(), 0);
+}

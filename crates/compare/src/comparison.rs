@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_machine::Emulation;
 use nearfar_runs::{Cell, Metric};
-use nearfar_statistics::compare::{Compared, Design, Question, Verdict};
+use nearfar_statistics::compare::{Better, Compared, Design, Question, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::difference::{Difference, Kind};
@@ -63,11 +63,34 @@ pub struct Row {
 }
 
 impl Row {
-    /// By how much it is significantly worse, as a share of the baseline: 0.05 is 5 % worse. `None` where it is not.
-    /// Infinite where the baseline is 0.
-    pub fn regression(&self) -> Option<f64> {
-        let change = self.compared.change.map(|change| change.value.abs());
-        (self.compared.verdict == Verdict::Worse).then(|| change.unwrap_or(f64::INFINITY))
+    /// By how much it is significantly worse, as a share of the baseline: 0.05 is 5 % worse. The larger of the shift and the change
+    /// of the means, which counts unless its interval holds no change. `None` where it is not worse. Infinite where the baseline is 0.
+    pub fn regression(&self, better: Better) -> Option<f64> {
+        let compared = &self.compared;
+        let upwards = match better {
+            Better::Lower => 1.0,
+            Better::Higher => -1.0,
+        };
+        let of_shift = compared.change.map(|change| upwards * change.value);
+        let of_means = compared.mean_change();
+        let is_counted = compared.mean.confidence.is_none() || compared.has_other_means();
+        let of_means = of_means.filter(|_| is_counted).map(|it| upwards * it);
+        (compared.verdict == Verdict::Worse).then(|| {
+            let of_shift = of_shift.unwrap_or(f64::INFINITY);
+            of_means.map_or(of_shift, |it| it.max(of_shift))
+        })
+    }
+}
+
+impl Comparison {
+    /// By how much each row is worse that is.
+    pub fn regressions(&self) -> impl Iterator<Item = f64> {
+        let better = |row: &Row| {
+            let metric = self.metrics.iter().find(|it| it.name == row.metric);
+            metric.map(|metric| metric.better)
+        };
+        let rows = self.rows.iter();
+        rows.filter_map(move |row| row.regression(better(row)?))
     }
 }
 
@@ -361,4 +384,39 @@ fn paired(a: &[(&Sample, f64)], b: &[(&Sample, f64)]) -> (Vec<f64>, Vec<f64>) {
     let both = a.iter();
     both.filter_map(|(round, a)| Some((*a, *b.get(round)?)))
         .unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(a: &[f64], b: &[f64], better: Better) -> Row {
+        let question = Question {
+            a: vec![a.to_vec()],
+            b: vec![b.to_vec()],
+            design: Design::Independent,
+            better: Some(better),
+        };
+        let mut answers = nearfar_statistics::compare::compare(&[question], 0.01);
+        Row {
+            side: "b".to_owned(),
+            metric: "v".to_owned(),
+            cell: Cell::default(),
+            compared: answers.remove(0).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_regression_is_as_large_as_the_change_of_the_mean_where_the_shift_is_none() {
+        let (usual, doubled) = ([1.0; 20], [[1.0; 11].as_slice(), &[2.0; 9]].concat());
+        let lower = row(&usual, &doubled, Better::Lower);
+        assert_eq!(lower.compared.shift.value, 1.0);
+        let by = lower.regression(Better::Lower).unwrap();
+        assert!((by - 0.45).abs() < 1e-9, "{by}");
+        let higher = row(&doubled, &usual, Better::Higher);
+        let by = higher.regression(Better::Higher).unwrap();
+        assert!((by - 0.45 / 1.45).abs() < 1e-9, "{by}");
+        let better = row(&usual, &doubled, Better::Higher);
+        assert_eq!(better.regression(Better::Higher), None);
+    }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nearfar_compare::{Comparison, Row, SideSummary};
 use nearfar_runs::{Cell, Metric};
+use nearfar_statistics::Interval;
 use nearfar_statistics::compare::{Better, Compared, Design, Verdict};
 
 use crate::amount::count;
@@ -178,25 +179,19 @@ fn warnings(document: &mut Document, comparison: &Comparison) {
     }
     if let number @ 1.. = rows.iter().filter(|row| is_of_means_only(row)).count() {
         document.warning(format!(
-            "the means differ in {} whose ranks do not: a few samples are far from the others",
+            "the means differ in {} in which the ranks do not, or by less: a few samples are far from the others",
             count(number, "comparison")
         ));
     }
 }
 
-/// Whether the interval of the means' change leaves out none, and the verdict sees no difference.
+/// Whether the means differ by more than chance and the ranks do not, or by something else.
 fn is_of_means_only(row: &Row) -> bool {
-    use nearfar_statistics::compare::Scale;
     let compared = &row.compared;
-    let none = match compared.scale {
-        Scale::Ratio => 1.0,
-        Scale::Difference => 0.0,
-    };
-    !compared.is_significant
-        && compared
-            .mean
-            .confidence
-            .is_some_and(|it| it.low > none || it.high < none)
+    let is_apart =
+        |(means, ranks): (Interval, Interval)| means.low > ranks.high || means.high < ranks.low;
+    let intervals = compared.mean.confidence.zip(compared.shift.confidence);
+    compared.has_other_means() && (!compared.is_significant || intervals.is_some_and(is_apart))
 }
 
 /// How many cells and metrics have which verdict: `2 worse, 34 not significant`.

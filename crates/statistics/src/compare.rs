@@ -6,12 +6,13 @@
 //!   ├──► ranks        Mann-Whitney, or Wilcoxon's signed ranks where rounds pair them: p, Hodges-Lehmann estimate, interval
 //!   ├──► runs         several runs a side: wider by what differs from run to run
 //!   ├──► dependence   samples that depend on their predecessors: wider, and said
-//!   ├──► means        bootstrap interval of the means' change, for what ranks do not see
+//!   ├──► means        interval of the means' change, for what ranks do not see
 //!   ├──► needed       not significant: how many samples would tell
 //!   └──► holm         all of them together: the chance of any false alarm is 5 %
 //! ```
 //!
-//! The verdict: an interval within the margin is equivalent, else a significant difference is better or worse.
+//! The verdict: an interval within the margin is equivalent unless the means contradict it, else a significant difference is better
+//! or worse.
 //!
 //! Pure: knows nothing of what was measured. docs/compare.md has the methods' error rates, as simulated.
 
@@ -68,6 +69,38 @@ pub enum Scale {
     Difference,
 }
 
+impl Scale {
+    /// The change where nothing changes.
+    pub fn none(self) -> f64 {
+        match self {
+            Self::Ratio => 1.0,
+            Self::Difference => 0.0,
+        }
+    }
+
+    fn change(self, a: f64, b: f64) -> f64 {
+        match self {
+            Self::Ratio => b / a,
+            Self::Difference => b - a,
+        }
+    }
+
+    /// A change, or a sample, as ranks are shifted: by the logarithm of a ratio.
+    fn to_shift(self, value: f64) -> f64 {
+        match self {
+            Self::Ratio => value.ln(),
+            Self::Difference => value,
+        }
+    }
+
+    fn of_shift(self, shift: f64) -> f64 {
+        match self {
+            Self::Ratio => shift.exp(),
+            Self::Difference => shift,
+        }
+    }
+}
+
 /// The samples of one metric of one cell on two sides: those of each run in the order in which they were taken.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Question {
@@ -115,7 +148,8 @@ pub enum Verdict {
     Worse,
     /// B differs significantly, and nothing says which direction is better.
     Different,
-    /// The interval of the change is within the margin, whether or not the difference is significant.
+    /// The interval of the change is within the margin; so is that of the means or, where the difference is
+    /// not significant, some of it.
     Equivalent,
     /// Every sample of both sides is the same.
     Equal,
@@ -141,7 +175,8 @@ pub struct Compared {
     pub shift: Estimate,
     /// The same as a share of A: 0.05 is 5 % more. `None` for a difference from a baseline whose median is 0.
     pub change: Option<Estimate>,
-    /// The mean of B through that of A, or less it, with a bootstrap interval; verdicts do not depend on it.
+    /// The mean of B through that of A, or less it, with a bootstrap interval, widened as `shift`. It decides whether a shift
+    /// within the margin is equivalent.
     pub mean: Estimate,
     /// The probability that a sample of B is better than one of A, ties counted half; where no direction is better, that it is
     /// larger. 0 to 1.
@@ -161,6 +196,24 @@ pub struct Compared {
     pub runs_needed: Option<usize>,
     /// How many times as large the variance is as that of independent samples; above 1 where samples depend on their predecessors.
     pub variance_inflation: f64,
+}
+
+impl Compared {
+    /// The change of the mean as a share of A, as `change`.
+    pub fn mean_change(&self) -> Option<f64> {
+        let base = self.a.median.abs();
+        match self.scale {
+            Scale::Ratio => Some(self.mean.value - 1.0),
+            Scale::Difference => (base > 0.0).then(|| self.mean.value / base),
+        }
+    }
+
+    /// Whether the means differ by more than chance.
+    pub fn has_other_means(&self) -> bool {
+        let none = self.scale.none();
+        let confidence = self.mean.confidence;
+        confidence.is_some_and(|it| it.low > none || it.high < none)
+    }
 }
 
 /// Answers all questions at once. `margin`: a change up to this share is equivalent, above 0 and below 1. A question without a

@@ -22,6 +22,16 @@ pub struct Interval {
     pub high: f64,
 }
 
+impl Interval {
+    /// From the lower of both lower ends to the higher of both upper ends.
+    pub(crate) fn hull(self, other: Self) -> Self {
+        Self {
+            low: self.low.min(other.low),
+            high: self.high.max(other.high),
+        }
+    }
+}
+
 /// Where some samples lie.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Summary {

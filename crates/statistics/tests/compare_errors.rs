@@ -489,3 +489,96 @@ fn runs_of_one_measured_cell_differ_from_each_other_as_rarely_as_stated() {
         assert!(alarms <= highest(0.05, trials), "{design:?}: {alarms}");
     }
 }
+
+/// Of runs `a` and `b`, with the margin that is the default.
+fn of_runs(a: Vec<Vec<f64>>, b: Vec<Vec<f64>>) -> Compared {
+    let question = Question {
+        a,
+        b,
+        design: Design::Independent,
+        better: Some(Better::Lower),
+    };
+    compare(&[question], DEFAULT_MARGIN).remove(0).unwrap()
+}
+
+fn joined(parts: &[(usize, f64)]) -> Vec<f64> {
+    let of = |&(count, value): &(usize, f64)| std::iter::repeat_n(value, count);
+    parts.iter().flat_map(of).collect()
+}
+
+#[test]
+fn a_quarter_of_the_samples_ten_times_as_slow_is_not_equivalent() {
+    let usual = joined(&[(64, 100.0)]);
+    let slow = joined(&[(3, 100.0), (1, 1000.0)]).repeat(16);
+    let found = of_runs(vec![usual.clone()], vec![slow.clone()]);
+    assert_eq!((found.shift.value, found.verdict), (1.0, Verdict::Worse));
+    assert_eq!(of_runs(vec![slow], vec![usual]).verdict, Verdict::Better);
+    // Without ties, and with the other samples a little faster: the means decide.
+    let mut random = Random(11);
+    for ratio in [1.002, 1.0, 0.998] {
+        let a = (0..64).map(|_| 100.0 + 0.3 * random.normal()).collect();
+        let slower = |index: usize| if index % 4 == 3 { 10.0 } else { ratio };
+        let b = (0..64).map(|it| slower(it) * (100.0 + 0.3 * random.normal()));
+        let found = of_runs(vec![a], vec![b.collect()]);
+        assert_ne!(found.verdict, Verdict::Equivalent, "{ratio}");
+        assert_ne!(found.verdict, Verdict::Better, "{ratio}");
+        assert!(found.has_other_means(), "{ratio}");
+    }
+    // A tenth of them is not significant by ranks, and is no proof of equivalence either.
+    let a: Vec<f64> = (0..64).map(|_| 100.0 + 0.3 * random.normal()).collect();
+    let b =
+        (0..64).map(|it| (if it % 10 == 5 { 10.0 } else { 1.0 }) * (100.0 + 0.3 * random.normal()));
+    let found = of_runs(vec![a], vec![b.collect()]);
+    assert_eq!(
+        (found.is_significant, found.verdict),
+        (false, Verdict::NotSignificant)
+    );
+    // The same small shift without the slow samples.
+    let mut found = |_| {
+        let mut side = |level: f64| {
+            let samples = (0..64).map(|_| level + 0.3 * random.normal());
+            vec![samples.collect()]
+        };
+        of_runs(side(100.0), side(100.4))
+    };
+    let shifted: Vec<Compared> = (0..50).map(&mut found).collect();
+    assert!(shifted.iter().filter(|it| it.is_significant).count() >= 45);
+    assert!(shifted.iter().all(is_equivalent));
+}
+
+#[test]
+fn few_samples_without_an_interval_of_means_are_judged_by_their_means() {
+    let usual = vec![100.0, 100.3, 100.1, 100.4, 100.05, 100.2, 100.15];
+    let shifted: Vec<f64> = usual.iter().map(|it| it + 0.45).collect();
+    let found = of_runs(vec![usual.clone()], vec![shifted.clone()]);
+    assert!(found.is_significant && found.mean.confidence.is_none());
+    assert_eq!(found.verdict, Verdict::Equivalent);
+    let mut slow = shifted;
+    slow[3] = 1000.0;
+    assert_eq!(of_runs(vec![usual], vec![slow]).verdict, Verdict::Worse);
+}
+
+#[test]
+fn the_interval_of_means_holds_what_runs_and_neighbours_share() {
+    let trials = trials(300);
+    let mut random = Random(12);
+    println!("| samples | interval of means holds the truth |");
+    println!("|---|---|");
+    let mut held = |name: &str, side: &mut dyn FnMut(&mut Random) -> Vec<Vec<f64>>, least: f64| {
+        let held = share(trials, |_| {
+            let (a, b) = (side(&mut random), side(&mut random));
+            let found = of_runs(a, b);
+            found.mean.confidence.is_some() && !found.has_other_means()
+        });
+        println!("| {name} | {} |", percent(held));
+        assert!(1.0 - held <= highest(1.0 - least, trials), "{name}: {held}");
+    };
+    for correlation in [0.5, 0.8] {
+        let mut side = |random: &mut Random| vec![following(64, correlation, random)];
+        held(&format!("correlation {correlation}"), &mut side, 0.93);
+    }
+    for runs in [2, 3, 5] {
+        let mut side = |random: &mut Random| runs_of(runs, 0.02, 1.0, random);
+        held(&format!("{runs} runs a side"), &mut side, 0.94);
+    }
+}

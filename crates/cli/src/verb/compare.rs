@@ -101,10 +101,10 @@ impl From<Across> for Kind {
     }
 }
 
-/// The answer to fail on: something is worse by more than this share.
+/// The answer to fail on: something is worse, by more than this share if there is one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct FailOn {
-    regression: f64,
+    regression: Option<f64>,
 }
 
 impl FromStr for FailOn {
@@ -114,8 +114,8 @@ impl FromStr for FailOn {
         let wrong = || format!("{text:?} is not an answer to fail on: regression or regression=2%");
         let rest = text.strip_prefix("regression").ok_or_else(wrong)?;
         let regression = match rest.strip_prefix('=') {
-            Some(limit) => share(limit)?,
-            None if rest.is_empty() => 0.0,
+            Some(limit) => Some(share(limit)?),
+            None if rest.is_empty() => None,
             None => return Err(wrong()),
         };
         Ok(Self { regression })
@@ -124,8 +124,8 @@ impl FromStr for FailOn {
 
 impl FailOn {
     fn is_met(self, comparison: &Comparison) -> bool {
-        let mut regressions = comparison.rows.iter().filter_map(|row| row.regression());
-        regressions.any(|by| by > self.regression)
+        let mut regressions = comparison.regressions();
+        regressions.any(|by| self.regression.is_none_or(|limit| by > limit))
     }
 }
 
@@ -238,7 +238,10 @@ mod tests {
             assert!(share(wrong).is_err(), "{wrong}");
         }
         let of = |text: &str| text.parse::<FailOn>().map(|it| it.regression);
-        assert_eq!([of("regression"), of("regression=5%")], [Ok(0.0), Ok(0.05)]);
+        assert_eq!(
+            [of("regression"), of("regression=5%")],
+            [Ok(None), Ok(Some(0.05))]
+        );
         for wrong in ["", "regressions", "regression=", "worse"] {
             assert!(of(wrong).is_err(), "{wrong}");
         }

@@ -7,7 +7,7 @@ use super::{
     Better, Compared, Design, Estimate, FALSE_ALARMS, Question, Scale, Side, Verdict, dependence,
     means, needed,
 };
-use crate::{CONFIDENCE, Interval};
+use crate::{CONFIDENCE, Interval, Summary};
 
 pub(super) struct Asked<'a> {
     question: &'a Question,
@@ -17,6 +17,7 @@ pub(super) struct Asked<'a> {
     scale: Scale,
     /// The shift on that scale, as logarithm of a ratio.
     shift: Estimate,
+    mean: Estimate,
     /// The margin as such a shift, downwards and upwards; `None` where there is nothing it is a share of.
     margins: Option<[f64; 2]>,
     p: f64,
@@ -46,10 +47,9 @@ impl<'a> Asked<'a> {
                 (Scale::Difference, (size > 0.0).then_some([-size, size]))
             }
         };
-        let runs = match scale {
-            Scale::Ratio => runs.map(|side| side.into_iter().map(logarithms).collect()),
-            Scale::Difference => runs,
-        };
+        let of_means = Between::of(&centres(&runs, |run| scale.to_shift(means::mean(run))));
+        let shifted = |run: Vec<f64>| run.into_iter().map(|it| scale.to_shift(it)).collect();
+        let runs = runs.map(|side| side.into_iter().map(shifted).collect::<Vec<Vec<f64>>>());
         let scaled = runs.each_ref().map(|side: &Vec<Vec<f64>>| side.concat());
         let [a, b] = &scaled;
         let (ranked, inflation) = match question.design {
@@ -68,18 +68,29 @@ impl<'a> Asked<'a> {
                 )
             }
         };
-        let between = Between::of(&runs[0], &runs[1]);
+        let between = Between::of(&centres(&runs, median));
         let outcome = ranked.against(0.0, inflation, nulls);
         let of_runs = between.as_ref().map_or(0.0, Between::two_sided);
         let confidence = ranked.interval(CONFIDENCE, inflation, nulls);
+        let mean = means::change(
+            (&values[0], &values[1]),
+            question.design,
+            scale,
+            (inflation, of_means.as_ref()),
+            CONFIDENCE,
+        );
         Some(Self {
             question,
+            mean,
             p: outcome.two_sided().max(of_runs),
             least_p: outcome.least_two_sided(),
             is_lower: outcome.lower() < outcome.upper(),
             shift: Estimate {
                 value: ranked.estimate(),
-                confidence: confidence.map(|it| widened(it, between.as_ref())),
+                confidence: confidence.map(|it| {
+                    let runs = between.as_ref();
+                    runs.map_or(it, |runs| it.hull(runs.interval(CONFIDENCE)))
+                }),
             },
             values,
             scaled,
@@ -102,13 +113,12 @@ impl<'a> Asked<'a> {
         let verdict = self.verdict(is_significant, among);
         let [a, b] = &self.values;
         let design = self.question.design;
-        let (mean, confidence) = means::change((a, b), design, self.scale, CONFIDENCE);
         let undecided = matches!(verdict, Verdict::NotSignificant | Verdict::TooFewSamples);
         let (samples_needed, runs_needed) = match self.margins.filter(|_| undecided) {
             Some([_, margin]) => self.needed(margin, FALSE_ALARMS / among as f64),
             None => (None, None),
         };
-        let shift = self.on_scale();
+        let shift = self.shift.map(|it| self.scale.of_shift(it));
         Compared {
             a: self.sides[0],
             b: self.sides[1],
@@ -116,10 +126,7 @@ impl<'a> Asked<'a> {
             scale: self.scale,
             shift,
             change: self.change(shift),
-            mean: Estimate {
-                value: mean,
-                confidence,
-            },
+            mean: self.mean,
             superiority: superiority(a, b, self.question.better),
             p: self.p,
             p_adjusted,
@@ -149,31 +156,57 @@ impl<'a> Asked<'a> {
         if self.values.iter().flatten().all(|&value| value == first) {
             return Verdict::Equal;
         }
-        // An end on the margin is not within it, also where both are rounded.
-        let within = self
-            .margins
-            .map(|margins| margins.map(|it| it * (1.0 - 1e-9)));
-        let is_equivalent = within.zip(self.shift.confidence);
-        if is_equivalent.is_some_and(|([low, high], it)| low < it.low && it.high < high) {
+        // A shift within the margin says nothing of a quarter of the samples that became ten times as slow: the means have to agree.
+        let means = self.means();
+        let are_other_means = means.low > 0.0 || means.high < 0.0;
+        let is_small = self.shift.confidence.is_some_and(|it| self.is_small(it));
+        if is_small && (self.is_small(means) || !is_significant && !self.is_beyond(means)) {
             return Verdict::Equivalent;
         }
+        let is_lower = match is_small && are_other_means {
+            true => means.high < 0.0,
+            false => self.is_lower,
+        };
         match self.question.better {
             _ if !is_significant && self.least_p * among as f64 > FALSE_ALARMS => {
                 Verdict::TooFewSamples
             }
             _ if !is_significant => Verdict::NotSignificant,
             None => Verdict::Different,
-            Some(better) if self.is_lower == (better == Better::Lower) => Verdict::Better,
+            Some(better) if is_lower == (better == Better::Lower) => Verdict::Better,
             Some(_) => Verdict::Worse,
         }
     }
 
-    /// The shift as a ratio or in the samples' unit.
-    fn on_scale(&self) -> Estimate {
-        match self.scale {
-            Scale::Ratio => self.shift.map(f64::exp),
-            Scale::Difference => self.shift,
-        }
+    /// Whether all of an interval of shifts is within the margin.
+    fn is_small(&self, interval: Interval) -> bool {
+        self.margins.is_some_and(|margins| {
+            // An end on the margin is not within it, also where both are rounded.
+            let [low, high] = margins.map(|it| it * (1.0 - 1e-9));
+            low < interval.low && interval.high < high
+        })
+    }
+
+    /// Whether none of an interval of shifts is within the margin.
+    fn is_beyond(&self, interval: Interval) -> bool {
+        let margins = self.margins;
+        margins.is_some_and(|[low, high]| interval.low > high || interval.high < low)
+    }
+
+    /// The interval of the means as shifts; where it is not known, only their change.
+    fn means(&self) -> Interval {
+        let shift = |it| self.scale.to_shift(it);
+        let value = self.mean.value;
+        self.mean.confidence.map_or(
+            Interval {
+                low: shift(value),
+                high: shift(value),
+            },
+            |it| Interval {
+                low: shift(it.low),
+                high: shift(it.high),
+            },
+        )
     }
 
     /// The shift as a share of A.
@@ -186,17 +219,15 @@ impl<'a> Asked<'a> {
     }
 }
 
-fn logarithms(run: Vec<f64>) -> Vec<f64> {
-    run.into_iter().map(f64::ln).collect()
+/// Of each run of both sides; no run is empty.
+fn centres(sides: &[Vec<Vec<f64>>; 2], centre: impl Fn(&[f64]) -> f64) -> [Vec<f64>; 2] {
+    sides
+        .each_ref()
+        .map(|runs| runs.iter().map(|run| centre(run)).collect())
 }
 
-/// The interval of the samples, and as far beyond it as that of the runs reaches.
-fn widened(samples: Interval, between: Option<&Between>) -> Interval {
-    let runs = between.map_or(samples, |between| between.interval(CONFIDENCE));
-    Interval {
-        low: samples.low.min(runs.low),
-        high: samples.high.max(runs.high),
-    }
+fn median(run: &[f64]) -> f64 {
+    Summary::of(run).map_or(f64::NAN, |it| it.median)
 }
 
 /// The runs of both sides without samples that are not finite and runs without samples; of pairs both go.

@@ -1,12 +1,12 @@
 //! Several runs a side: a run has effects of its own (where its memory lies, which CPUs it got, the boot), which all of its samples
-//! share. The spread of the runs' medians holds them; that of the samples does not.
+//! share. The spread of the runs' medians (or means) holds them; that of the samples does not.
 //!
-//! Student's t of the runs' medians with a common variance. Ranks cannot serve: of three runs a side they are never significant.
+//! Student's t of the runs' medians (or means) with a common variance. Ranks cannot serve: of three runs a side they are never significant.
 
 use statrs::distribution::{ContinuousCDF as _, StudentsT};
 
 use super::needed::POWER;
-use crate::{CONFIDENCE, Interval, Summary};
+use crate::{CONFIDENCE, Interval};
 
 /// A larger number of runs is not reported.
 const MAX_RUNS: usize = 1000;
@@ -14,7 +14,7 @@ const MAX_RUNS: usize = 1000;
 /// The difference between the runs of two sides.
 pub(super) struct Between {
     difference: f64,
-    /// Standard deviation of a run's median.
+    /// Standard deviation of a run's centre.
     deviation: f64,
     /// Standard error of the difference.
     error: f64,
@@ -22,18 +22,14 @@ pub(super) struct Between {
 }
 
 impl Between {
-    /// `None` where each side is one run. No run is empty.
-    pub fn of(a: &[Vec<f64>], b: &[Vec<f64>]) -> Option<Self> {
+    /// Of the centres of the runs of both sides; `None` where each side is one run.
+    pub fn of(sides: &[Vec<f64>; 2]) -> Option<Self> {
+        let [a, b] = sides;
         let freedom = (a.len() + b.len()).checked_sub(2).filter(|&it| it > 0)?;
-        let medians = |side: &[Vec<f64>]| -> Option<Vec<f64>> {
-            let of = |run: &Vec<f64>| Some(Summary::of(run)?.median);
-            side.iter().map(of).collect()
-        };
-        let sides = [medians(a)?, medians(b)?];
         let mean = |side: &Vec<f64>| side.iter().sum::<f64>() / side.len() as f64;
         let means = sides.each_ref().map(mean);
         let squares = |(side, mean): (&Vec<f64>, f64)| -> f64 {
-            side.iter().map(|median| (median - mean).powi(2)).sum()
+            side.iter().map(|centre| (centre - mean).powi(2)).sum()
         };
         let squares: f64 = sides.iter().zip(means).map(squares).sum();
         let deviation = (squares / freedom as f64).sqrt();
@@ -90,12 +86,11 @@ mod tests {
     #[test]
     fn figures_are_those_of_a_worked_example() {
         // Student's two-sample t: 3.0 of 4 degrees of freedom has a two-sided p of 0.0399; the 97.5 % quantile is 2.776.
-        let runs = |medians: [f64; 3]| medians.map(|it| vec![it - 1.0, it, it + 5.0]).to_vec();
         let step = 1.5f64.sqrt();
-        let between = Between::of(
-            &runs([-1.0, 0.0, 1.0]),
-            &runs([1.0, 2.0, 3.0].map(|it| it * step)),
-        );
+        let between = Between::of(&[
+            vec![-1.0, 0.0, 1.0],
+            [1.0, 2.0, 3.0].map(|it| it * step).to_vec(),
+        ]);
         let between = between.unwrap();
         let deviation = ((2.0 + 2.0 * 1.5) / 4.0f64).sqrt();
         let error = deviation * (2.0 / 3.0f64).sqrt();
@@ -112,10 +107,8 @@ mod tests {
 
     #[test]
     fn one_run_a_side_says_nothing_of_runs() {
-        let run = vec![1.0, 2.0];
-        let one = std::slice::from_ref(&run);
-        assert!(Between::of(one, one).is_none());
-        let equal = Between::of(&[run.clone(), run.clone()], one).unwrap();
+        assert!(Between::of(&[vec![1.5], vec![1.5]]).is_none());
+        let equal = Between::of(&[vec![1.5, 1.5], vec![1.5]]).unwrap();
         assert_eq!(
             (equal.two_sided(), equal.needed(0.01, 0.05)),
             (1.0, Some(2))
