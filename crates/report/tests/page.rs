@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use html::Element;
-use nearfar_machine::{DistanceOrigin, Distances, Known, Machine, NodeId, PciDevice};
+use nearfar_machine::{DistanceOrigin, Distances, Known, Machine, NodeId};
 use nearfar_report::checkup::{self, Checkup};
 use nearfar_report::{Style, topo};
 
@@ -349,23 +349,11 @@ fn on_one_node_nothing_is_called_far() {
 
 #[test]
 fn the_mark_of_findings_is_explained_where_a_device_has_it() {
-    let mut machine = samples::two_sockets();
-    let Known::Yes(devices) = &mut machine.pci else {
-        panic!("the sample has devices");
-    };
-    let drawn = devices[0].address;
-    // Bridges are in no picture.
-    let bridge = PciDevice {
-        address: "0000:00:1c.0".parse().unwrap(),
-        class: 0x06_04_00,
-        ..devices[0].clone()
-    };
-    let not_drawn = bridge.address;
-    devices.push(bridge);
-    let mut checkup = samples::checkup(machine, 8);
-    for (device, is_drawn) in [(drawn, true), (not_drawn, false)] {
+    let mut checkup = samples::checkup(samples::two_sockets(), 8);
+    // An NVMe disk, and a host bridge, which is in no picture.
+    for (device, is_drawn) in [("0000:d8:00.0", true), ("0000:00:00.0", false)] {
         for finding in &mut checkup.audit.findings {
-            finding.device = Some(device);
+            finding.device = Some(device.parse().unwrap());
         }
         let html = checkup::page(&checkup).to_html();
         assert_eq!(html.contains("class=\"flagged "), is_drawn, "{device}");
