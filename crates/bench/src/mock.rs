@@ -13,6 +13,7 @@ pub(crate) const DECLARATION: Declaration = Declaration {
     about: "Measure nothing, to test the frame of experiments",
     examples: &["--samples 20 --label quiet", "--resume"],
     is_hidden: true,
+    is_of_machine: false,
     samples: 10,
     factors: &[
         Varied::new("speed", &["fast", "slow", "failing"], &["fast", "slow"]),

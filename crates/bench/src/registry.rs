@@ -7,6 +7,7 @@
 //!                                       └─ with --guest: OnTargets, which takes each sample with the same verb in a guest
 //! ```
 
+mod arguments;
 mod declaration;
 
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use nearfar_experiment::{
-    BoxError, Cell, Ended, Experiment, ExperimentError, OnTargets, Options, RunId, Targets,
+    BoxError, Cell, Ended, Experiment, ExperimentError, Level, OnTargets, Options, RunId, Targets,
     carry_out,
 };
 use nearfar_machine::Machine;
@@ -22,7 +23,8 @@ use nearfar_runs::Store;
 
 use crate::{matrix, mock};
 
-pub use declaration::{Argument, ArgumentError, Arguments, Declaration, Kind, Levels, Varied};
+pub use arguments::{ArgumentError, Arguments};
+pub use declaration::{Argument, Declaration, Kind, Levels, Varied};
 
 /// The experiments that are carried out as they declare.
 pub const EXPERIMENTS: &[Entry] = &[
@@ -142,12 +144,11 @@ impl<'a> Request<'a> {
         let Some((targets, program)) = self.targets.take() else {
             return self.done(experiment);
         };
-        let (arguments, name) = (self.arguments.clone(), experiment.name().to_owned());
-        let command = move |cell: &Cell| {
-            let mut words = arguments.of_one_sample(&name, cell);
-            words.insert(0, program.clone().into());
-            words
-        };
+        let mut words = self.arguments.of_one_sample(experiment.name())?;
+        words.insert(0, program.into());
+        let level = |(name, level): (&str, &Level)| format!("--factor={name}={level}").into();
+        let command =
+            move |cell: &Cell| [words.clone(), cell.levels().map(level).collect()].concat();
         self.done(OnTargets::new(experiment, targets, command))
     }
 
@@ -162,58 +163,4 @@ impl<'a> Request<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use nearfar_experiment::Factor;
-
-    use super::*;
-
-    fn arguments(factors: &[&str]) -> Result<Arguments, ArgumentError> {
-        let factors: Vec<String> = factors.iter().map(|&factor| factor.to_owned()).collect();
-        mock::DECLARATION.arguments(&factors, &[], |_| None)
-    }
-
-    #[test]
-    fn factors_have_the_levels_that_were_asked_for() {
-        let factors = arguments(&["speed=slow,fast"]).unwrap().factors();
-        assert_eq!(factors[0], Factor::new("speed", ["slow", "fast"]));
-        for wrong in [
-            "speed",
-            "speed=",
-            "speed=quick",
-            "speed=slow,slow",
-            "sped=slow",
-        ] {
-            let error = arguments(&[wrong]).err().expect(wrong).to_string();
-            assert!(error.contains(wrong) && error.contains("are"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_cell_has_each_factor_once() {
-        let cell = mock::DECLARATION.cell("zone_reclaim=keep,speed=slow");
-        assert_eq!(cell.unwrap().text("speed"), "slow");
-        for wrong in [
-            "",
-            "speed=slow",
-            "speed=slow,zone_reclaim=2",
-            "speed=slow,speed=fast,zone_reclaim=0",
-        ] {
-            let error = mock::DECLARATION.cell(wrong).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("--cell {wrong}: ")), "{error}");
-        }
-    }
-
-    #[test]
-    fn names_are_unique_and_defaults_are_levels() {
-        let mut names = std::collections::BTreeSet::new();
-        for Entry { declaration, .. } in EXPERIMENTS {
-            assert!(names.insert(declaration.name));
-            for factor in declaration.factors {
-                if let Levels::Named { all, default } = &factor.levels {
-                    assert!(default.iter().all(|level| all.contains(level)));
-                }
-            }
-            assert!(declaration.arguments(&[], &[], |_| None).is_ok());
-        }
-    }
-}
+mod tests;

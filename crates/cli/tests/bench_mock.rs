@@ -99,6 +99,19 @@ fn each_cell_gets_its_samples_with_both_metrics() {
 }
 
 #[test]
+fn a_factor_that_is_repeated_has_all_its_levels_in_the_order_given() {
+    let place = Place::new();
+    let run = place.json(
+        "bench mock --samples 1 --slow-ms 1 --factor speed=slow --factor speed=fast --factor speed=slow",
+    );
+    let speed = |cell: usize| &run["summary"][cell]["cell"]["speed"];
+    assert_eq!(
+        (&run["samples"], speed(0), speed(1)),
+        (&json!(2), &json!("slow"), &json!("fast"))
+    );
+}
+
+#[test]
 fn the_order_is_that_of_the_seed_and_each_round_has_each_cell_once() {
     let place = Place::new();
     let order = |seed: u32| {

@@ -42,6 +42,7 @@ pub const DECLARATION: Declaration = Declaration {
         "--resume",
     ],
     is_hidden: false,
+    is_of_machine: true,
     samples: 64,
     factors: &[
         Varied::of_machine(
@@ -220,7 +221,7 @@ fn parameters(
         steps: steps.unwrap_or(1),
         calibrated_to_s: steps.is_none().then(|| seconds.unwrap_or(RUN_S)),
         load_percent: arguments.within("load", 0.0..=99.0)?.unwrap_or(0.0),
-        huge_pages: arguments.has("huge"),
+        huge_pages: arguments.has("huge")?,
         settings: settings.map_err(|error| RunError::Prepare(error.into()))?,
         nodes: places.cpus.clone(),
         cells: chosen.cells,

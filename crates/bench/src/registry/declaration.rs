@@ -1,15 +1,13 @@
-//! What an experiment says of itself, and what was asked of it.
+//! What an experiment says of itself.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::fmt::Display;
 use std::ops::RangeInclusive;
-use std::str::FromStr;
 
 use nearfar_experiment::{Cell, Factor, Level};
 use nearfar_runs::{Detail, Run};
+use serde_json::Value;
 
-use super::ONE_SAMPLE;
+use super::arguments::{ArgumentError, Arguments};
 
 /// What an experiment says of itself.
 pub struct Declaration {
@@ -21,6 +19,8 @@ pub struct Declaration {
     pub examples: &'static [&'static str],
     /// Whether no list and no page names it.
     pub is_hidden: bool,
+    /// Whether cells depend on the machine, so that each machine has a run of its own and no target takes its samples.
+    pub is_of_machine: bool,
     /// Samples of each cell unless others are asked for.
     pub samples: u32,
     pub factors: &'static [Varied],
@@ -42,6 +42,11 @@ pub enum Levels {
         all: &'static [&'static str],
         default: &'static [&'static str],
     },
+    /// Whole numbers in a range.
+    Number {
+        range: RangeInclusive<i64>,
+        default: &'static [i64],
+    },
     /// Those of the machine; all of them unless some are named.
     OfMachine {
         help: &'static str,
@@ -61,6 +66,16 @@ impl Varied {
         Self { name, levels }
     }
 
+    /// A factor whose levels are whole numbers, and those that it has by default.
+    pub const fn numbers(
+        name: &'static str,
+        range: RangeInclusive<i64>,
+        default: &'static [i64],
+    ) -> Self {
+        let levels = Levels::Number { range, default };
+        Self { name, levels }
+    }
+
     /// A factor whose levels depend on the machine.
     pub const fn of_machine(
         name: &'static str,
@@ -77,6 +92,11 @@ impl Varied {
             Levels::Named { all, default } => {
                 format!("{} [default: {}]", all.join(", "), default.join(","))
             }
+            Levels::Number { range, default } => {
+                let default: Vec<String> = default.iter().map(i64::to_string).collect();
+                let (least, most) = (range.start(), range.end());
+                format!("{least} to {most} [default: {}]", default.join(","))
+            }
             Levels::OfMachine { help, .. } => format!("{help} [default: all]"),
         }
     }
@@ -84,6 +104,10 @@ impl Varied {
     fn read(&self, text: &str) -> Option<Level> {
         match &self.levels {
             Levels::Named { all, .. } => all.contains(&text).then(|| text.into()),
+            Levels::Number { range, .. } => {
+                let number = text.parse().ok().filter(|number| range.contains(number));
+                number.map(Level::Number)
+            }
             Levels::OfMachine { read, .. } => read(text),
         }
     }
@@ -91,6 +115,7 @@ impl Varied {
     fn default(&self) -> Vec<Level> {
         match &self.levels {
             Levels::Named { default, .. } => default.iter().map(|&level| level.into()).collect(),
+            Levels::Number { default, .. } => default.iter().map(|&level| level.into()).collect(),
             Levels::OfMachine { .. } => Vec::new(),
         }
     }
@@ -138,45 +163,20 @@ impl Argument {
             default: None,
         }
     }
-}
 
-/// What was asked for: the levels of each declared factor, and the value of each declared argument.
-#[derive(Clone)]
-pub struct Arguments {
-    factors: Vec<Factor>,
-    cells: Vec<Cell>,
-    values: BTreeMap<&'static str, String>,
-    continued: Option<(Run, Detail)>,
-}
-
-/// What is wrong with the arguments of an experiment.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ArgumentError {
-    #[error("--{option} {given}: {expected}")]
-    Factor {
-        /// "factor" or "cell".
-        option: &'static str,
-        /// As it was typed.
-        given: String,
-        expected: String,
-    },
-    #[error("--{name} {value}: {reason}")]
-    Value {
-        name: String,
-        /// As it was typed.
-        value: String,
-        reason: String,
-    },
+    /// Its value in stored parameters; `None` where it was not given.
+    fn stored(&self, value: &Value) -> Option<String> {
+        match value {
+            Value::Null => None,
+            Value::Bool(false) if self.kind == Kind::Flag => None,
+            Value::String(text) => Some(text.clone()),
+            value => Some(value.to_string()),
+        }
+    }
 }
 
 impl Declaration {
-    /// Whether cells depend on the machine, so that each machine has a run of its own.
-    pub fn is_of_machine(&self) -> bool {
-        let of_machine = |factor: &Varied| matches!(factor.levels, Levels::OfMachine { .. });
-        self.factors.iter().any(of_machine)
-    }
-
-    /// The arguments as they were typed: `factors` as `NAME=LEVEL,LEVEL`, `cells` as `NAME=LEVEL,NAME=LEVEL`, `values`
+    /// The arguments as they were typed: `factors` as `NAME=LEVEL,LEVEL`, several of one factor together, `cells` as `NAME=LEVEL,NAME=LEVEL`, `values`
     /// by argument.
     ///
     /// # Errors
@@ -190,7 +190,9 @@ impl Declaration {
         let mut chosen: BTreeMap<&str, Vec<Level>> = BTreeMap::new();
         for given in factors {
             let (name, levels) = self.levels(given)?;
-            chosen.insert(name, levels);
+            let chosen = chosen.entry(name).or_default();
+            let new = levels.into_iter().filter(|level| !chosen.contains(level));
+            chosen.extend(new.collect::<Vec<_>>());
         }
         let of = |factor: &Varied| Factor {
             name: factor.name.to_owned(),
@@ -199,40 +201,39 @@ impl Declaration {
                 .unwrap_or_else(|| factor.default()),
         };
         let cells = cells.iter().map(|cell| self.cell(cell));
+        let value = |argument: &'static Argument| {
+            let default = || argument.default.map(str::to_owned);
+            (argument, Ok(values(argument).or_else(default)))
+        };
         Ok(Arguments {
             factors: self.factors.iter().map(of).collect(),
             cells: cells.collect::<Result<_, _>>()?,
-            values: self.values(values),
+            values: self.arguments.iter().map(value).collect(),
             continued: None,
         })
     }
 
-    /// The arguments of a stored run that is to be continued.
+    /// The arguments of a stored run that is to be continued: an argument's value is the parameter of its name with `_`.
+    /// One without a parameter has no value, not its default: to read it is an error.
     pub fn arguments_of(&self, run: Run, detail: Detail) -> Arguments {
-        let value = |argument: &Argument| {
-            let name = argument.name.replace('-', "_");
-            detail.parameters.get(&name).map(|value| match value {
-                serde_json::Value::String(text) => text.clone(),
-                value => value.to_string(),
-            })
+        let value = |argument: &'static Argument| {
+            let key = argument.name.replace('-', "_");
+            let value = match detail.parameters.get(&key) {
+                Some(value) => Ok(argument.stored(value)),
+                None => Err(ArgumentError::NotStored {
+                    name: argument.name.to_owned(),
+                    run: run.run,
+                    key,
+                }),
+            };
+            (argument, value)
         };
         Arguments {
             factors: detail.factors.clone(),
             cells: detail.plan.clone(),
-            values: self.values(value),
+            values: self.arguments.iter().map(value).collect(),
             continued: Some((run, detail)),
         }
-    }
-
-    fn values(
-        &self,
-        values: impl Fn(&Argument) -> Option<String>,
-    ) -> BTreeMap<&'static str, String> {
-        let given = |argument: &Argument| {
-            let value = values(argument).or_else(|| argument.default.map(str::to_owned));
-            Some((argument.name, value?))
-        };
-        self.arguments.iter().filter_map(given).collect()
     }
 
     fn levels(&self, given: &str) -> Result<(&'static str, Vec<Level>), ArgumentError> {
@@ -297,95 +298,5 @@ fn wrong(option: &'static str, given: &str, expected: String) -> ArgumentError {
         option,
         given: given.to_owned(),
         expected,
-    }
-}
-
-impl Arguments {
-    /// The factors with the levels that were asked for; without levels for all of the machine.
-    pub fn factors(&self) -> Vec<Factor> {
-        self.factors.clone()
-    }
-
-    /// The levels of a factor that were asked for.
-    pub fn levels(&self, name: &str) -> &[Level] {
-        let found = self.factors.iter().find(|factor| factor.name == name);
-        found.map_or(&[], |factor| &factor.levels)
-    }
-
-    /// The cells that were asked for one by one.
-    pub fn named_cells(&self) -> &[Cell] {
-        &self.cells
-    }
-
-    /// The cells that were asked for one by one, else every combination of levels.
-    pub fn cells(&self) -> Vec<Cell> {
-        match self.cells.as_slice() {
-            [] => Cell::all(&self.factors),
-            cells => cells.to_vec(),
-        }
-    }
-
-    /// The arguments of `nearfar` that take and print one sample of this cell.
-    pub(super) fn of_one_sample(&self, experiment: &str, cell: &Cell) -> Vec<OsString> {
-        let verb = ["bench", experiment, ONE_SAMPLE].map(str::to_owned);
-        let factor = |(name, level): (&str, &Level)| format!("--factor={name}={level}");
-        let value = |(name, value): (&&str, &String)| format!("--{name}={value}");
-        let words = verb.into_iter().chain(cell.levels().map(factor));
-        let words = words.chain(self.values.iter().map(value));
-        words.map(OsString::from).collect()
-    }
-
-    /// The stored run that is to be continued.
-    pub fn continued(&self) -> Option<&(Run, Detail)> {
-        self.continued.as_ref()
-    }
-
-    /// Whether an argument has a value; of a flag, whether it was given.
-    pub fn has(&self, name: &str) -> bool {
-        self.values.contains_key(name)
-    }
-
-    /// The value of a declared argument that has a default.
-    ///
-    /// # Errors
-    /// When it is not of that type, or has none.
-    pub fn get<T: FromStr<Err: Display>>(&self, name: &str) -> Result<T, ArgumentError> {
-        let value = self.values.get(name).map_or("", String::as_str);
-        value
-            .parse()
-            .map_err(|error: T::Err| self.wrong(name, error.to_string()))
-    }
-
-    /// The value of a declared argument in a range; `None` for one without.
-    ///
-    /// # Errors
-    /// When it is not of that type, or outside.
-    pub fn within<T>(
-        &self,
-        name: &str,
-        range: RangeInclusive<T>,
-    ) -> Result<Option<T>, ArgumentError>
-    where
-        T: FromStr + PartialOrd + Display,
-    {
-        let Some(value) = self.values.get(name) else {
-            return Ok(None);
-        };
-        match value.parse() {
-            Ok(value) if range.contains(&value) => Ok(Some(value)),
-            _ => Err(self.wrong(
-                name,
-                format!("expected {} to {}", range.start(), range.end()),
-            )),
-        }
-    }
-
-    /// The error of an argument whose value is wrong.
-    pub fn wrong(&self, name: &str, reason: String) -> ArgumentError {
-        ArgumentError::Value {
-            name: name.to_owned(),
-            value: self.values.get(name).cloned().unwrap_or_default(),
-            reason,
-        }
     }
 }

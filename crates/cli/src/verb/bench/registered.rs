@@ -127,7 +127,7 @@ fn definition(entry: &'static Entry) -> Command {
             factor.help(factor_help).long_help(factor_long_help)
         })
         .mut_arg("samples", |argument| argument.help(samples))
-        .mut_arg("guest", |guest| guest.hide(declaration.is_of_machine()))
+        .mut_arg("guest", |guest| guest.hide(declaration.is_of_machine))
         .after_long_help(format!("Examples:{}", examples.concat()));
     let arguments = declaration.arguments.iter().map(option);
     command.args(arguments)
@@ -169,7 +169,7 @@ impl Registered {
         let common = &self.common;
         let arguments = declaration.arguments(&common.factor, &common.cell, value);
         let mut arguments = arguments.map_err(Failure::input)?;
-        if let (Some(guest), true) = (common.guest.first(), declaration.is_of_machine()) {
+        if let (Some(guest), true) = (common.guest.first(), declaration.is_of_machine) {
             let name = declaration.name;
             return Err(Failure::Input(anyhow::anyhow!(
                 "--guest {guest}: the cells of bench {name} depend on the machine; measure inside a guest: \

@@ -1,0 +1,178 @@
+use std::collections::BTreeSet;
+
+use nearfar_experiment::{Factor, Level};
+use nearfar_runs::{Detail, Run};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// With a flag, an optional number, and factors with names and with numbers.
+const DECLARATION: Declaration = Declaration {
+    name: "declared",
+    about: "",
+    examples: &[],
+    is_hidden: true,
+    is_of_machine: false,
+    samples: 1,
+    factors: &[
+        Varied::new("speed", &["fast", "slow"], &["fast"]),
+        Varied::numbers("threads", 1..=64, &[1, 2]),
+    ],
+    arguments: &[
+        Argument::optional("huge-pages", "", Kind::Flag),
+        Argument::optional("steps", "", Kind::Text),
+        Argument::new("load", "", "60"),
+    ],
+};
+
+fn arguments(declaration: &Declaration, factors: &[&str]) -> Result<Arguments, ArgumentError> {
+    let factors: Vec<String> = factors.iter().map(|&factor| factor.to_owned()).collect();
+    declaration.arguments(&factors, &[], |_| None)
+}
+
+/// The arguments of a stored run with these parameters.
+fn stored(parameters: Value) -> Arguments {
+    let run: Run = serde_json::from_value(json!({
+        "run": 7, "uid": "", "experiment": "declared", "title": "", "state": "interrupted", "started_at_s": 0.0,
+        "samples": 0, "with_warnings": 0, "failed": 0, "cells": 1, "samples_per_cell": 1, "host": "", "kernel": "",
+        "nearfar": "", "fingerprint": "", "owner": {"pid": 1, "started_ticks": 0, "boot": "", "pid_namespace": ""},
+    }))
+    .unwrap();
+    let detail: Detail = serde_json::from_value(json!({
+        "parameters": parameters, "factors": [], "plan": [], "metrics": [], "seed": 0, "warnings": [],
+        "kernel_version": "", "kernel_command_line": "",
+    }))
+    .unwrap();
+    DECLARATION.arguments_of(run, detail)
+}
+
+#[test]
+fn factors_have_the_levels_that_were_asked_for() {
+    let mock = |factors: &[&str]| arguments(&mock::DECLARATION, factors);
+    for repeated in [
+        &["speed=slow,fast"][..],
+        &["speed=slow", "speed=slow,fast", "zone_reclaim=0"],
+    ] {
+        let factors = mock(repeated).unwrap().factors();
+        assert_eq!(factors[0], Factor::new("speed", ["slow", "fast"]));
+    }
+    for wrong in [
+        "speed",
+        "speed=",
+        "speed=quick",
+        "speed=slow,slow",
+        "sped=slow",
+    ] {
+        let error = mock(&[wrong]).err().expect(wrong).to_string();
+        assert!(error.contains(wrong) && error.contains("are"), "{error}");
+    }
+}
+
+#[test]
+fn numeric_levels_are_numbers_within_their_range() {
+    let levels = |given: &str| {
+        Ok(arguments(&DECLARATION, &[given])?
+            .levels("threads")
+            .to_vec())
+    };
+    assert_eq!(
+        levels("threads=2,10,1"),
+        Ok([2, 10, 1].map(Level::Number).to_vec())
+    );
+    for wrong in ["threads=0", "threads=65", "threads=two", "threads=1,01"] {
+        let error: ArgumentError = levels(wrong).expect_err(wrong);
+        assert!(
+            error.to_string().contains("1 to 64 [default: 1,2]"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_continued_run_has_the_values_that_are_stored() {
+    for (huge, expected) in [
+        (json!(true), true),
+        (json!(false), false),
+        (json!(null), false),
+    ] {
+        let arguments = stored(json!({"huge_pages": huge, "steps": null, "load": 30}));
+        assert_eq!(arguments.has("huge-pages"), Ok(expected), "{huge}");
+        assert_eq!(arguments.within("steps", 1..=9), Ok(None));
+        assert_eq!(arguments.get::<u32>("load"), Ok(30));
+    }
+    let given = stored(json!({"steps": 5}));
+    assert_eq!(given.within("steps", 1..=9), Ok(Some(5)));
+}
+
+#[test]
+fn an_argument_that_is_not_stored_has_no_default() {
+    let arguments = stored(json!({"huge": true}));
+    let errors = [
+        arguments.has("huge-pages").unwrap_err(),
+        arguments.within("steps", 1..=9).unwrap_err(),
+        arguments.get::<u32>("load").unwrap_err(),
+        arguments.of_one_sample("declared").unwrap_err(),
+    ];
+    for (error, key) in errors
+        .iter()
+        .zip(["huge_pages", "steps", "load", "huge_pages"])
+    {
+        let expected = format!("cannot continue run 7: its parameters have no \"{key}\"");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+    }
+}
+
+#[test]
+fn a_sample_on_a_target_has_a_flag_without_a_value() {
+    let given = |argument: &Argument| (argument.kind == Kind::Flag).then(|| "true".to_owned());
+    let arguments = DECLARATION.arguments(&[], &[], given).unwrap();
+    let words = arguments.of_one_sample("declared").unwrap();
+    assert_eq!(
+        words,
+        ["bench", "declared", ONE_SAMPLE, "--huge-pages", "--load=60"]
+    );
+    let none = DECLARATION.arguments(&[], &[], |_| None).unwrap();
+    assert_eq!(none.of_one_sample("declared").unwrap().len(), 4);
+}
+
+#[test]
+fn the_parameters_of_the_mock_have_each_of_its_arguments() {
+    let mock = mock::Mock::new(&arguments(&mock::DECLARATION, &[]).unwrap()).unwrap();
+    let parameters = mock.parameters();
+    for argument in mock::DECLARATION.arguments {
+        let key = argument.name.replace('-', "_");
+        assert!(parameters.get(&key).is_some(), "{key}: {parameters}");
+    }
+}
+
+#[test]
+fn a_cell_has_each_factor_once() {
+    let cell = mock::DECLARATION.cell("zone_reclaim=keep,speed=slow");
+    assert_eq!(cell.unwrap().text("speed"), "slow");
+    for wrong in [
+        "",
+        "speed=slow",
+        "speed=slow,zone_reclaim=2",
+        "speed=slow,speed=fast,zone_reclaim=0",
+    ] {
+        let error = mock::DECLARATION.cell(wrong).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("--cell {wrong}: ")), "{error}");
+    }
+}
+
+#[test]
+fn names_are_unique_and_defaults_are_levels() {
+    let mut names = BTreeSet::new();
+    let declarations = EXPERIMENTS.iter().map(|entry| &entry.declaration);
+    for declaration in declarations.chain([&DECLARATION]) {
+        assert!(names.insert(declaration.name));
+        for factor in arguments(declaration, &[]).unwrap().factors() {
+            let levels: Vec<String> = factor.levels.iter().map(Level::to_string).collect();
+            let typed = format!("{}={}", factor.name, levels.join(","));
+            if !levels.is_empty() {
+                let again = arguments(declaration, &[&typed]).unwrap().factors();
+                assert!(again.contains(&factor), "{typed}");
+            }
+        }
+    }
+}
