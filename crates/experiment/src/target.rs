@@ -140,11 +140,13 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> OnTargets<E, C> {
     }
 }
 
-/// A sample that a target took.
+/// A sample that a target took, stored as the experiment's own sample.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct TookOnTarget<S> {
     sample: S,
-    /// All that the target knows of, in sentences.
+    /// All that the target knows of, in sentences. The store keeps the warnings of each sample in their own place.
+    #[serde(skip)]
     warnings: Vec<String>,
 }
 
