@@ -2,20 +2,65 @@
 
 use std::collections::BTreeMap;
 
-use nearfar_runs::Metric;
 use nearfar_runs::export::Whole;
+use nearfar_runs::{Cell, Host, Metric, RunTarget};
 use serde_json::{Value, json};
 
 use crate::difference::{Difference, Kind, leaves};
 use crate::side::Side;
 
 /// How a run was made, by kind.
+///
+/// Machine, kernel and emulation are those of the systems that took the samples: of the targets where there are any, by
+/// their levels, else of the host.
 pub(crate) fn setup(whole: &Whole) -> BTreeMap<Kind, Value> {
+    let detail = &whole.detail;
+    let host;
+    let systems = match detail.targets.as_slice() {
+        [] => {
+            host = [host_of(whole)];
+            &host[..]
+        }
+        targets => targets,
+    };
+    let of_systems = |of: fn(&RunTarget) -> Value| match systems {
+        [system] if system.levels == Cell::new() => of(system),
+        systems => {
+            let of_levels = |it: &RunTarget| (it.levels.to_string(), of(it));
+            Value::Object(systems.iter().map(of_levels).collect())
+        }
+    };
+    [
+        (Kind::Machine, of_systems(machine)),
+        (Kind::Kernel, of_systems(kernel)),
+        (Kind::Emulation, of_systems(emulation)),
+        (Kind::Parameters, detail.parameters.clone()),
+    ]
+    .into()
+}
+
+/// The host of a run that took its samples itself, as the target of all cells.
+fn host_of(whole: &Whole) -> RunTarget {
     let (run, detail) = (&whole.run, &whole.detail);
-    let of_machine = |key: &str| whole.machine.get(key).cloned().unwrap_or_default();
+    RunTarget {
+        levels: Cell::new(),
+        fingerprint: run.fingerprint.clone(),
+        host: Host {
+            name: run.host.clone(),
+            kernel: run.kernel.clone(),
+            kernel_version: detail.kernel_version.clone(),
+            kernel_command_line: detail.kernel_command_line.clone(),
+        },
+        emulation: run.emulation.clone(),
+        machine: whole.machine.clone(),
+    }
+}
+
+fn machine(system: &RunTarget) -> Value {
+    let of_machine = |key: &str| system.machine.get(key).cloned().unwrap_or_default();
     let origin = of_machine("origin");
-    let machine = json!({
-        "host": run.host,
+    json!({
+        "host": system.host.name,
         "architecture": origin.get("architecture"),
         "product": origin.get("product"),
         "overlays": origin.get("overlays"),
@@ -23,20 +68,15 @@ pub(crate) fn setup(whole: &Whole) -> BTreeMap<Kind, Value> {
         "distances": of_machine("distances"),
         "cpus": of_machine("cpus"),
         "caches": of_machine("caches"),
-    });
-    let kernel = json!({
-        "release": run.kernel,
-        "build": detail.kernel_version,
-        "command_line": command_line(&detail.kernel_command_line),
-    });
-    let emulation = without_kernel(serde_json::to_value(&run.emulation).unwrap_or_default());
-    [
-        (Kind::Machine, machine),
-        (Kind::Kernel, kernel),
-        (Kind::Emulation, emulation),
-        (Kind::Parameters, detail.parameters.clone()),
-    ]
-    .into()
+    })
+}
+
+fn kernel(system: &RunTarget) -> Value {
+    json!({
+        "release": system.host.kernel,
+        "build": system.host.kernel_version,
+        "command_line": command_line(&system.host.kernel_command_line),
+    })
 }
 
 /// Nodes without what changes as they are used.
@@ -63,8 +103,9 @@ fn command_line(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// An emulation without its kernel, which is a kind of its own, and without the label, which says the same as the other fields.
-fn without_kernel(mut emulation: Value) -> Value {
+/// The emulation without its kernel, which is a kind of its own, and without the label, which says the same as the other fields.
+fn emulation(system: &RunTarget) -> Value {
+    let mut emulation = serde_json::to_value(&system.emulation).unwrap_or_default();
     if let Value::Object(fields) = &mut emulation {
         fields.remove("kernel");
         fields.remove("kernel_arguments");

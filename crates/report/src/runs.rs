@@ -168,7 +168,11 @@ pub fn header(shown: &Shown<'_>) -> Document {
         None => UNREADABLE.to_owned(),
     };
     let made = format!("{}{ended}, nearfar {}", when(run.started_at_s), run.nearfar);
-    let host = format!("{}, {} {}", run.host, run.kernel, detail.kernel_version);
+    let host = match detail.targets.is_empty() {
+        true => format!("{}, {} {}", run.host, run.kernel, detail.kernel_version),
+        // The kernels of the run are those of its targets.
+        false => run.host.clone(),
+    };
     let mut out = match shown.is_kept {
         true => Document::titled(format!("Run {}", run.run), &run.title),
         false => Document::titled(format!("{} (not stored)", run.title), ""),

@@ -138,7 +138,7 @@ pub struct Run {
     pub samples_per_cell: u32,
     /// The host's name.
     pub host: String,
-    /// Kernel release.
+    /// Kernel release; of a run on targets those of the targets, each once, joined by `, `.
     pub kernel: String,
     /// The emulated machine; `None` for a real one.
     #[serde(alias = "emulated")]
@@ -164,9 +164,9 @@ pub struct Detail {
     pub seed: u64,
     /// What may be wrong with the whole run, in sentences.
     pub warnings: Vec<String>,
-    /// Version of the kernel's build (`uname -v`).
+    /// Version of the host's kernel build (`uname -v`).
     pub kernel_version: String,
-    /// The kernel's command line; empty where it could not be read.
+    /// The host's kernel command line; empty where it could not be read.
     pub kernel_command_line: String,
     /// As [`NewRun::targets`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -260,13 +260,14 @@ fn parameters(shown: &Shown<'_>, out: &mut Document) {
 fn machine(shown: &Shown<'_>, out: &mut Document) {
     let (run, detail) = (shown.run, shown.detail);
     out.heading("Machine", "");
-    let kernel = format!("{} {}", run.kernel, detail.kernel_version);
-    let command_line = Role::Code.text(&detail.kernel_command_line);
-    let mut facts: Vec<(&str, Text)> = vec![
-        ("host", (&run.host).into()),
-        ("kernel", kernel.trim().into()),
-        ("kernel command line", command_line),
-    ];
+    let mut facts: Vec<(&str, Text)> = vec![("host", (&run.host).into())];
+    // The kernels of a run on targets are those of the targets.
+    if detail.targets.is_empty() {
+        let kernel = format!("{} {}", run.kernel, detail.kernel_version);
+        let command_line = Role::Code.text(&detail.kernel_command_line);
+        facts.push(("kernel", kernel.trim().into()));
+        facts.push(("kernel command line", command_line));
+    }
     match shown.machine {
         Some(machine) => {
             let description = summary::circumstances(machine).join(", ");

@@ -82,7 +82,7 @@ impl Store {
             cells: new.cells.len() as u64,
             samples_per_cell: new.samples_per_cell,
             host: new.host.name.clone(),
-            kernel: new.host.kernel.clone(),
+            kernel: kernel(new),
             emulation: emulation(new),
             nearfar: env!("CARGO_PKG_VERSION").to_owned(),
             fingerprint: new.fingerprint.to_owned(),
@@ -133,6 +133,20 @@ impl Store {
             detail,
         });
         row.map_err(|error| self.damaged("the sample", error))
+    }
+}
+
+/// The kernel release of the systems that took the samples; of several targets each release once.
+fn kernel(new: &NewRun<'_>) -> String {
+    let mut kernels: Vec<&str> = Vec::new();
+    for target in new.targets {
+        if !kernels.contains(&target.host.kernel.as_str()) {
+            kernels.push(&target.host.kernel);
+        }
+    }
+    match kernels.as_slice() {
+        [] => new.host.kernel.clone(),
+        kernels => kernels.join(", "),
     }
 }
 
