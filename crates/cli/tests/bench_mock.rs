@@ -141,9 +141,31 @@ fn the_order_is_that_of_the_seed_and_each_round_has_each_cell_once() {
 #[test]
 fn a_cell_that_fails_is_stored_and_the_others_go_on() {
     let place = Place::new();
-    let run = place.json("bench mock --samples 2 --slow-ms 1 --factor speed=fast,failing");
+    let said = |words: &str| {
+        let output = place.nearfar(words);
+        assert_eq!(output.status.code(), Some(3), "{}", message(&output));
+        message(&output)
+    };
+    let first = said("bench mock --samples 2 --slow-ms 1 --factor speed=fast,failing");
+    let hint = "samples failed: 2 of 4 samples are kept in run 1; `nearfar bench mock --resume` continues it";
+    assert!(first.contains(hint), "{first}");
+    let run = place.json("runs show 1");
     assert_eq!((&run["samples"], &run["failed"]), (&json!(4), &json!(2)));
+    assert_eq!(
+        (&run["state"], &run["failure"]),
+        (&json!("failed"), &json!("2 of 4 samples failed"))
+    );
     assert_eq!(run["summary"][1]["samples"], 0);
+    said("bench mock --resume");
+    let run = place.json("runs show 1");
+    assert_eq!((&run["samples"], &run["failed"]), (&json!(6), &json!(4)));
+    let elsewhere = place.nearfar("bench mock --resume --guest machine=two-node");
+    assert_eq!(elsewhere.status.code(), Some(2));
+    assert!(
+        message(&elsewhere).contains("taken on this machine: leave --guest out"),
+        "{}",
+        message(&elsewhere)
+    );
     let stopped = place.nearfar("bench mock --samples 5 --factor speed=failing");
     assert_eq!(stopped.status.code(), Some(3));
     assert!(
@@ -213,7 +235,7 @@ fn duckdb_reads_the_metrics_of_an_exported_run() {
 fn an_interrupted_run_is_continued_with_its_own_parameters() {
     let place = Place::new();
     let mut child = place
-        .command("bench mock --samples 1000 --slow-ms 20 --seed 3")
+        .command("bench mock --samples 1000 --slow-ms 20 --seed 3 --label quiet")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -236,7 +258,7 @@ fn an_interrupted_run_is_continued_with_its_own_parameters() {
         .unwrap();
     assert_eq!(status.code(), Some(3), "{said}");
     assert!(
-        said.contains("`nearfar bench mock --resume` continues it"),
+        said.contains("`nearfar bench mock --resume --label quiet` continues it"),
         "{said}"
     );
     assert_eq!(place.left(), Vec::<String>::new());

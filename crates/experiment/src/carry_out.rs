@@ -131,10 +131,10 @@ pub fn carry_out_with<E: Experiment>(
     work.options.progress.end();
     let ended = match ended {
         Ok(ended) => {
-            let ending = if ended == Ended::Complete {
-                Ending::Complete
-            } else {
-                Ending::Interrupted
+            let ending = match ended {
+                Ended::Complete => Ending::Complete,
+                Ended::Incomplete => Ending::Failed(work.failures()),
+                Ended::Interrupted => Ending::Interrupted,
             };
             work.store.finish(run, &ending)?;
             ended
@@ -294,6 +294,7 @@ impl<E: Experiment> Work<'_, E> {
         let cancel = self.cancel;
         let outcome = sampler::sample(&plan, &Monotonic::start(), cancel, self)?;
         Ok(match outcome.end {
+            End::Complete | End::BudgetSpent if !outcome.lost.is_empty() => Ended::Incomplete,
             End::Complete | End::BudgetSpent => Ended::Complete,
             End::Cancelled => Ended::Interrupted,
         })
@@ -302,6 +303,13 @@ impl<E: Experiment> Work<'_, E> {
     /// The number of the run, where it means something.
     fn named(&self) -> Option<RunId> {
         self.options.is_kept.then_some(self.begun.run)
+    }
+
+    /// Why samples are missing though all were tried.
+    fn failures(&self) -> String {
+        let wanted = self.begun.plan.len() as u64 * u64::from(self.options.samples);
+        let failed = self.failed;
+        format!("{failed} of {wanted} samples failed")
     }
 
     fn set_up(&mut self) -> Result<(), ExperimentError> {

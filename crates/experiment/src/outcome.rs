@@ -7,6 +7,8 @@ use nearfar_runs::{Cell, CellSummary, RunId, Values};
 pub enum Ended {
     /// Every sample was taken.
     Complete,
+    /// Every sample was tried, and some attempts failed; carrying out the same experiment again tries those again.
+    Incomplete,
     /// It was cancelled; carrying out the same experiment again continues it.
     Interrupted,
 }

@@ -188,11 +188,7 @@ impl<E: Experiment, C: Fn(&Cell) -> Vec<OsString>> Experiment for OnTargets<E, C
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {
         let is_own = |factor: &str| self.targets.factors.iter().all(|it| it.name != factor);
-        let own = cell.levels().filter(|(factor, _)| is_own(factor));
-        let own = own.fold(Cell::new(), |own, (factor, level)| {
-            own.with(factor, level.clone())
-        });
-        let command = (self.command)(&own);
+        let command = (self.command)(&cell.only(is_own));
         let output = self.targets.of(cell)?.run(&command, cancel)?;
         if output.exit_code != 0 {
             let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();

@@ -277,10 +277,20 @@ fn a_failure_is_kept_and_the_run_goes_on() {
     let outcome = place.carry_out(&mut fake, seeded(2, 1)).unwrap();
     assert_eq!(
         (outcome.ended, outcome.samples.len(), outcome.failed),
-        (Ended::Complete, 8, 4)
+        (Ended::Incomplete, 8, 4)
     );
     let stored = place.store.samples(outcome.run).unwrap();
     assert_eq!(stored[0].failed.as_deref(), Some("the child died"));
+    let run = place.store.run(outcome.run).unwrap();
+    assert_eq!(
+        (run.state, run.failure.as_deref()),
+        (RunState::Failed, Some("4 of 12 samples failed"))
+    );
+    let again = place.carry_out(&mut Fake::easy(3), seeded(2, 1)).unwrap();
+    assert_eq!(
+        (again.run, again.ended, again.already, again.samples.len()),
+        (outcome.run, Ended::Complete, 8, 12)
+    );
 }
 
 #[test]

@@ -126,6 +126,15 @@ impl Cell {
             .map(|(factor, level)| (factor.as_str(), level))
     }
 
+    /// The same with those of its factors only.
+    #[must_use]
+    pub fn only(&self, is_wanted: impl Fn(&str) -> bool) -> Self {
+        let wanted = self.levels().filter(|(factor, _)| is_wanted(factor));
+        wanted.fold(Self::new(), |cell, (factor, level)| {
+            cell.with(factor, level.clone())
+        })
+    }
+
     /// Every combination of the factors' levels; the last factor varies fastest.
     pub fn all(factors: &[Factor]) -> Vec<Self> {
         factors.iter().fold(vec![Self::new()], |cells, factor| {

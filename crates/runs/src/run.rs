@@ -1,5 +1,6 @@
 //! A run and its samples as values.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -46,6 +47,7 @@ pub enum RunState {
     Complete,
     /// It was interrupted, or its process is gone; what is missing can be taken later.
     Interrupted,
+    /// It stopped with an error, or every attempt at some samples failed; what is missing can be taken later.
     Failed,
     /// It was begun on another host or in another container, whose processes cannot be seen from here.
     OutOfSight,
@@ -68,7 +70,7 @@ pub enum Ending {
     /// Every sample was taken.
     Complete,
     Interrupted,
-    /// It could not go on, because of this.
+    /// It could not go on or samples are missing, because of this.
     Failed(String),
 }
 
@@ -180,6 +182,20 @@ impl Detail {
         let mut targets = self.targets.iter();
         targets.find(|target| target.levels.levels().all(has))
     }
+
+    /// Factors and plan without what is varied by the targets: what the experiment itself declared.
+    pub fn without_targets(&self) -> (Vec<Factor>, Vec<Cell>) {
+        let is_own = |factor: &str| {
+            let mut targets = self.targets.iter();
+            targets.all(|target| target.levels.level(factor).is_none())
+        };
+        let factors = self.factors.iter().filter(|factor| is_own(&factor.name));
+        // Each target has all cells.
+        let mut seen = BTreeSet::new();
+        let cells = self.plan.iter().map(|cell| cell.only(is_own));
+        let cells = cells.filter(|cell| seen.insert(cell.clone())).collect();
+        (factors.cloned().collect(), cells)
+    }
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -251,4 +267,43 @@ pub fn now_s() -> f64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_targets_vary_is_not_the_experiments_own() {
+        let target = |append: &str| {
+            let host =
+                json!({"name": "", "kernel": "", "kernel_version": "", "kernel_command_line": ""});
+            json!({"levels": {"append": append}, "fingerprint": "", "host": host, "emulation": null, "machine": null})
+        };
+        let mut stored = json!({
+            "parameters": {}, "metrics": [], "seed": 1, "warnings": [], "kernel_version": "",
+            "kernel_command_line": "",
+            "factors": [
+                {"name": "append", "levels": ["quiet", "none"]}, {"name": "speed", "levels": ["fast", "slow"]},
+            ],
+            "plan": [
+                {"append": "quiet", "speed": "slow"}, {"append": "quiet", "speed": "fast"},
+                {"append": "none", "speed": "slow"}, {"append": "none", "speed": "fast"},
+            ],
+            "targets": [target("quiet"), target("none")],
+        });
+        let detail: Detail = serde_json::from_value(stored.clone()).unwrap();
+        let (factors, cells) = detail.without_targets();
+        assert_eq!(factors, [Factor::new("speed", ["fast", "slow"])]);
+        let speeds: Vec<String> = cells.iter().map(Cell::to_string).collect();
+        assert_eq!(speeds, ["speed=slow", "speed=fast"]);
+        stored["targets"] = json!([]);
+        let here: Detail = serde_json::from_value(stored).unwrap();
+        assert_eq!(
+            here.without_targets(),
+            (here.factors.clone(), here.plan.clone())
+        );
+    }
 }

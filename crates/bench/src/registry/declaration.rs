@@ -228,9 +228,11 @@ impl Declaration {
             };
             (argument, value)
         };
+        // The targets join theirs again.
+        let (factors, cells) = detail.without_targets();
         Arguments {
-            factors: detail.factors.clone(),
-            cells: detail.plan.clone(),
+            factors,
+            cells,
             values: self.arguments.iter().map(value).collect(),
             continued: Some((run, detail)),
         }

@@ -1,5 +1,6 @@
 //! Guests of the lab that take the samples of an experiment.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,38 +10,93 @@ use nearfar_experiment::{BoxError, Cell, Factor, Target, TargetError, TargetOutp
 use nearfar_lab::LabError;
 use nearfar_lab::cache::Cache;
 use nearfar_lab::guest::{Exec, Guest, Input, Signals, Streams};
+use nearfar_lab::request::GuestRequest;
 use nearfar_machine::Machine;
-use nearfar_runs::Host;
+use nearfar_runs::{Detail, Host, Run};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::verb::lab::guest_args::{GuestArgs, booted, failure};
 
-/// The guests of `--guest KEY=VALUE ...`, all up, and the path of this program in them; `None` without any such option.
-pub fn targets(
-    options: &[String],
-    cancel: &AtomicBool,
-) -> Result<Option<(Targets, PathBuf)>, Failure> {
-    if options.is_empty() {
-        return Ok(None);
+/// The guests of `--guest KEY=VALUE ...`, understood and not booted.
+pub struct Guests {
+    /// The keys that are given several times.
+    factors: Vec<Factor>,
+    requests: Vec<(Cell, GuestRequest)>,
+}
+
+impl Guests {
+    /// `None` without any such option.
+    ///
+    /// # Errors
+    /// The first option that is wrong, by its words.
+    pub fn read(options: &[String]) -> Result<Option<Self>, Failure> {
+        if options.is_empty() {
+            return Ok(None);
+        }
+        let (same, factors) = split(options)?;
+        let requests = Cell::all(&factors)
+            .into_iter()
+            .map(|levels| Ok((levels.clone(), args(&same, &levels)?.request()?)))
+            .collect::<Result<_, Failure>>()?;
+        Ok(Some(Self { factors, requests }))
     }
-    let (same, factors) = split(options)?;
-    // All are understood before the first is booted.
-    let guests = Cell::all(&factors)
-        .into_iter()
-        .map(|levels| Ok((args(&same, &levels)?.request()?, levels)))
-        .collect::<Result<Vec<_>, Failure>>()?;
-    let program = std::env::current_exe().map_err(Failure::refused)?;
-    let mut requests = guests.into_iter();
-    let targets = Targets::open(factors, |levels| {
-        let (request, _) = requests.next().ok_or("no guest")?;
-        output::say!("starting the guest of {levels}");
-        let prepared = request.prepare(&Cache::of_user()?)?;
-        let guest = booted(&prepared, cancel)?;
-        Ok(Box::new(GuestTarget::new(guest, &program, cancel)?))
-    });
-    let targets = targets.map_err(refusal)?;
-    Ok(Some((targets, program)))
+
+    /// What differs between them, by guest; one cell without factors where there is one guest.
+    pub fn levels(&self) -> impl Iterator<Item = &Cell> {
+        self.requests.iter().map(|(levels, _)| levels)
+    }
+
+    /// The guests, all up, and the path of this program in them.
+    ///
+    /// # Errors
+    /// The first guest that cannot be booted; those before it are ended.
+    pub fn boot(self, cancel: &AtomicBool) -> Result<(Targets, PathBuf), Failure> {
+        let program = std::env::current_exe().map_err(Failure::refused)?;
+        let mut requests = self.requests.into_iter();
+        let targets = Targets::open(self.factors, |levels| {
+            let (_, request) = requests.next().ok_or("no guest")?;
+            output::say!("{}", starting(levels));
+            let prepared = request.prepare(&Cache::of_user()?)?;
+            let guest = booted(&prepared, cancel)?;
+            Ok(Box::new(GuestTarget::new(guest, &program, cancel)?))
+        });
+        Ok((targets.map_err(refusal)?, program))
+    }
+}
+
+/// Refuses to continue a run whose samples were taken in other guests than these, before one is booted.
+///
+/// # Errors
+/// Where the samples were taken.
+pub fn same_guests(run: &Run, detail: &Detail, guests: Option<&Guests>) -> Result<(), Failure> {
+    let stored: BTreeSet<&Cell> = detail.targets.iter().map(|target| &target.levels).collect();
+    let given: BTreeSet<&Cell> = guests.iter().flat_map(|guests| guests.levels()).collect();
+    if stored == given {
+        return Ok(());
+    }
+    let names: Vec<String> = stored.iter().map(ToString::to_string).collect();
+    let of_run = match stored.first() {
+        None => "on this machine: leave --guest out".to_owned(),
+        Some(levels) if **levels == Cell::new() => {
+            "in one guest: repeat the --guest options".to_owned()
+        }
+        Some(_) => format!(
+            "in guests of {}: repeat the --guest options",
+            names.join(", ")
+        ),
+    };
+    let run = run.run;
+    Err(Failure::Input(anyhow::anyhow!(
+        "run {run} cannot be continued so: its samples were taken {of_run}"
+    )))
+}
+
+fn starting(levels: &Cell) -> String {
+    match levels.levels().next() {
+        Some(_) => format!("starting the guest of {levels}"),
+        None => "starting the guest".to_owned(),
+    }
 }
 
 /// A key that is given once is the same in all guests; one given several times is a factor.
@@ -172,5 +228,31 @@ fn printed(
             let stderr = String::from_utf8_lossy(&stderr).trim().to_owned();
             Err(TargetError::Exit { exit_code, stderr }.into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(options: &[&str]) -> Guests {
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        Guests::read(&options).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_guest_is_named_where_there_are_several() {
+        let said = |options: &[&str]| {
+            let guests = read(options);
+            guests.levels().map(starting).collect::<Vec<_>>()
+        };
+        assert_eq!(said(&["machine=two-node"]), ["starting the guest"]);
+        assert_eq!(
+            said(&["machine=two-node", "append=quiet", "append=nokaslr"]),
+            [
+                "starting the guest of append=quiet",
+                "starting the guest of append=nokaslr"
+            ]
+        );
     }
 }

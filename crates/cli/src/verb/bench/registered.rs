@@ -1,5 +1,6 @@
 //! `nearfar bench NAME` of the experiments in the registry: verb, help and arguments are made from what they declare.
 
+use std::ffi::OsString;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -14,12 +15,12 @@ use nearfar_report::count;
 use nearfar_runs::{Filter, Host, Run, RunState, Store};
 use nearfar_sources::{Request as Source, Want};
 
-use super::guests;
+use super::guests::{Guests, same_guests};
 use crate::args::{Colour, FormatArgs, StoreArgs, of_store, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::verb::runs;
-use crate::{progress, signals};
+use crate::{progress, shell, signals};
 
 /// The arguments that every experiment has.
 #[derive(Args)]
@@ -56,6 +57,22 @@ struct CommonArgs {
     store: StoreArgs,
     #[command(flatten)]
     format: FormatArgs,
+}
+
+impl CommonArgs {
+    /// The command that continues what these began.
+    fn continuation(&self, experiment: &str) -> Vec<OsString> {
+        let mut words = ["nearfar", "bench", experiment, "--resume"]
+            .map(OsString::from)
+            .to_vec();
+        let label = self.label.iter().map(|label| ("--label", label.into()));
+        let guests = self.guest.iter().map(|guest| ("--guest", guest.into()));
+        let store = self.store.store.iter().map(|file| ("--store", file.into()));
+        for (option, value) in label.chain(guests).chain(store) {
+            words.extend([option.into(), value]);
+        }
+        words
+    }
 }
 
 /// One of the experiments, with its arguments.
@@ -187,7 +204,7 @@ impl Registered {
             Some(temporary) => temporary.open()?,
             None => common.store.open()?,
         };
-        let targets = guests::targets(&common.guest, &cancel)?;
+        let guests = Guests::read(&common.guest)?;
         let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
         (options.seed, options.label) = (common.seed, common.label.clone());
         options.resume = Resume::Nothing;
@@ -196,11 +213,13 @@ impl Registered {
         if common.resume {
             let run = self.interrupted(&store, &machine)?;
             let detail = store.detail(run.run).map_err(of_store)?;
+            same_guests(&run, &detail, guests.as_ref())?;
             options.resume = Resume::Run(run.run);
             options.samples = common.samples.unwrap_or(run.samples_per_cell);
             options.label.clone_from(&run.label);
             arguments = declaration.arguments_of(run, detail);
         }
+        let targets = guests.map(|guests| guests.boot(&cancel)).transpose()?;
         let done = (self.entry.carry_out)(Request {
             arguments,
             options,
@@ -215,30 +234,32 @@ impl Registered {
         runs::show::show(&store, done.run, None, format, colour, is_kept)?;
         match done.ended {
             Ended::Complete => Ok(()),
-            Ended::Interrupted => Err(Failure::Refused(
-                self.interruption(&store.run(done.run).map_err(of_store)?),
-            )),
+            Ended::Incomplete | Ended::Interrupted => {
+                let run = store.run(done.run).map_err(of_store)?;
+                Err(Failure::Refused(self.missing(&run, done.ended)))
+            }
         }
     }
 
-    /// What an interruption left, and how to continue.
-    fn interruption(&self, run: &Run) -> anyhow::Error {
+    /// What a run that is not complete has, and how to continue it.
+    fn missing(&self, run: &Run, ended: Ended) -> anyhow::Error {
+        let why = match ended {
+            Ended::Interrupted => "interrupted",
+            Ended::Incomplete | Ended::Complete => "samples failed",
+        };
         let (there, wanted) = (
             run.samples.saturating_sub(run.failed),
             run.cells * u64::from(run.samples_per_cell),
         );
         if self.common.no_store {
             return anyhow::anyhow!(
-                "interrupted: {there} of {wanted} samples were taken, and nothing is kept"
+                "{why}: {there} of {wanted} samples were taken, and nothing is kept"
             );
         }
-        let file = self.common.store.store.as_ref();
-        let store = file.map(|file| format!(" --store {}", file.display()));
         anyhow::anyhow!(
-            "interrupted: {there} of {wanted} samples are kept in run {}; `nearfar bench {} --resume{}` continues it",
+            "{why}: {there} of {wanted} samples are kept in run {}; `{}` continues it",
             run.run,
-            self.entry.declaration.name,
-            store.unwrap_or_default()
+            shell::words(self.common.continuation(self.entry.declaration.name))
         )
     }
 
@@ -349,5 +370,23 @@ fn refusal(error: RunError) -> Failure {
         RunError::Prepare(error) => Failure::Refused(anyhow::Error::from_boxed(error)),
         RunError::Interrupted => Failure::refused(error),
         RunError::Experiment(error) => Failure::refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_that_continues_has_label_guests_and_store() {
+        let given =
+            "mock --samples 3 --label=a&b --guest append=quiet --guest append=none --store runs.db";
+        let command = CommonArgs::augment_args(Command::new("mock"));
+        let matches = command.get_matches_from(given.split(' '));
+        let common = CommonArgs::from_arg_matches(&matches).unwrap();
+        assert_eq!(
+            shell::words(common.continuation("mock")),
+            "nearfar bench mock --resume --label 'a&b' --guest append=quiet --guest append=none --store runs.db"
+        );
     }
 }
