@@ -20,6 +20,7 @@ mod adopt;
 mod error;
 mod home;
 mod identity;
+mod ignored;
 mod lineage;
 mod look;
 mod masks;

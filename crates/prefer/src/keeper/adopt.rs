@@ -54,15 +54,16 @@ impl ThreadMasks {
             pid,
             Process::new(&stat, born.is_some().then_some(stat.id.start)),
         );
-        self.ignored.remove(&pid);
+        self.ignored.remove(pid);
         if self.options.children && self.cgroup.is_none() && self.orphans_except.is_none() {
             // Those that are there already were not made by one that is kept; the clock of starts is too coarse to tell.
             let tids = tasks::threads(pid).unwrap_or_default();
             let children = tids
                 .into_iter()
                 .flat_map(|tid| tasks::children(pid, tid).unwrap_or_default());
-            self.ignored
-                .extend(children.filter(|child| !self.processes.contains_key(child)));
+            children
+                .filter(|child| !self.processes.contains_key(child))
+                .for_each(|child| self.ignored.add(child));
         }
         self.note_sessions();
         self.masks.cpusets.refresh();
@@ -281,7 +282,7 @@ impl ThreadMasks {
         if self.processes.contains_key(&pid) {
             self.let_go(pid);
         }
-        self.ignored.insert(pid);
+        self.ignored.add(pid);
     }
 
     /// Keeps a process no longer: its threads get their own masks back.

@@ -11,6 +11,7 @@ use nearfar_proc::{RunTime, Stat};
 use nearfar_proc::{affinity, tasks};
 
 use super::actuator::{Actuator, Effort, Looked};
+use super::ignored::Ignored;
 use super::lineage::Lineage;
 use super::masks::{MaskTable, SeenMask};
 use super::memory::Mover;
@@ -71,8 +72,7 @@ pub struct ThreadMasks {
     pub(super) cgroup: Option<PathBuf>,
     /// Children of this very process that are not kept: they were there before the keeper, or are waited for by its owner.
     pub(super) orphans_except: Option<BTreeSet<i32>>,
-    /// Processes that were looked at and are not kept.
-    pub(super) ignored: BTreeSet<i32>,
+    pub(super) ignored: Ignored,
     pub(super) forks: ForkWatch,
     /// Whether the next look lists processes and threads though none was made since this one.
     pub(super) unsettled: bool,
@@ -138,7 +138,7 @@ impl ThreadMasks {
             mover: follow.then(|| Mover::start(&others, node)),
             cgroup: None,
             orphans_except: None,
-            ignored: BTreeSet::new(),
+            ignored: Ignored::default(),
             forks: ForkWatch::default(),
             unsettled: true,
             me: OpenTask::new(me, me),

@@ -21,10 +21,10 @@ impl ThreadMasks {
         {
             for pid in members::processes(&group).unwrap_or_default() {
                 if !self.processes.contains_key(&pid)
-                    && !self.ignored.contains(&pid)
+                    && !self.ignored.has(pid)
                     && self.adopt(pid, None).is_err()
                 {
-                    self.ignored.insert(pid);
+                    self.ignored.add(pid);
                 }
             }
         }
@@ -50,18 +50,16 @@ impl ThreadMasks {
         }
         children.sort_unstable_by_key(|&(_, child)| child);
         children.dedup_by_key(|&mut (_, child)| child);
-        children.retain(|(_, child)| {
-            !self.processes.contains_key(child) && !self.ignored.contains(child)
-        });
+        children
+            .retain(|(_, child)| !self.processes.contains_key(child) && !self.ignored.has(*child));
         for (parent, child) in children {
             self.unsettled = true;
             if !self.inherit(parent, child) {
-                self.ignored.insert(child);
+                self.ignored.add(child);
             }
         }
-        // A number that is free may be given to another process.
-        if !self.ignored.is_empty() && self.counts.looks.is_multiple_of(THOROUGH) {
-            self.ignored.retain(|&pid| tasks::stat(pid).is_ok());
+        if self.counts.looks.is_multiple_of(THOROUGH) {
+            self.ignored.forget_ended();
         }
     }
 
