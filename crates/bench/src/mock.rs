@@ -83,8 +83,9 @@ impl Experiment for Mock {
         Ok(std::fs::write(directory.join("file"), "of the cell")?)
     }
 
-    fn run(&mut self, cell: &Cell, _: &AtomicBool) -> Result<Self::Sample, BoxError> {
-        let answer = self.server.as_mut().ok_or("no server")?.ask(NODES)?;
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {
+        let server = self.server.as_mut().ok_or("no server")?;
+        let answer = server.ask(NODES, cancel)?;
         match cell.text("speed").as_str() {
             "failing" => return Err("this cell always fails".into()),
             "slow" => sleep(Duration::from_millis(self.slow_ms.into())),

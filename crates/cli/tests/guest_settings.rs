@@ -166,14 +166,14 @@ impl Experiment for Everything {
         Ok(())
     }
 
-    fn run(&mut self, cell: &Cell, _: &AtomicBool) -> Result<State, BoxError> {
+    fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<State, BoxError> {
         let mut state = settings();
         state.insert(
             "cpuset".to_owned(),
             content(self.group.join("cpuset.cpus.effective")),
         );
         let server = self.server.as_mut().ok_or("no server")?;
-        state.insert("server".to_owned(), server.ask("hello")?);
+        state.insert("server".to_owned(), server.ask("hello", cancel)?);
         state.insert("allowed".to_owned(), allowed_cpus(server.pid()));
         for device in &self.devices {
             fs::write(device, "a block")?;

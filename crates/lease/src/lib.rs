@@ -79,6 +79,8 @@ pub struct Lease {
     files: Vec<Held>,
     masks: Vec<Masks>,
     resources: Vec<Resource>,
+    /// How many resources the journal names that are removed.
+    removed: usize,
     /// Whether the journal's name is on disk.
     named: bool,
     released: bool,
@@ -194,6 +196,7 @@ impl Leases {
             files,
             masks,
             resources: Vec::new(),
+            removed: 0,
             named: false,
             released: false,
             guard,
@@ -346,6 +349,12 @@ impl Lease {
     /// # Errors
     /// When the journal cannot be written; the old one then goes on to count.
     pub fn rewrite_masks(&mut self, masks: Vec<Masks>) -> Result<(), LeaseError> {
+        let old = std::mem::replace(&mut self.masks, masks);
+        self.rewrite().inspect_err(|_| self.masks = old)
+    }
+
+    /// Writes a new journal of what there is now, in place of the old one.
+    fn rewrite(&mut self) -> Result<(), LeaseError> {
         let lock = Lock::take(&self.state, Some(LOCK_TIMEOUT), None)?;
         let (name, journal) = record::Journal::begin(&self.state, &self.header)?;
         let (old_name, old_journal) = (
@@ -353,12 +362,12 @@ impl Lease {
             std::mem::replace(&mut self.journal, journal),
         );
         self.named = false;
-        let old_masks = std::mem::replace(&mut self.masks, masks);
         if let Err(error) = self.note_all() {
             let _ = self.state.remove_file(&self.name);
-            (self.name, self.journal, self.masks) = (old_name, old_journal, old_masks);
+            (self.name, self.journal) = (old_name, old_journal);
             return Err(error);
         }
+        self.removed = 0;
         // A kill between the two leaves two journals of one lease, and undoing twice does no harm.
         let removed = self.state.remove_file(&old_name);
         drop(lock);

@@ -32,6 +32,9 @@ pub use process::Process;
 
 /// All names that a lease makes up begin so and end with a token.
 const PREFIX: &str = "nearfar-";
+/// Removed resources that a journal may name besides those that there are: 1000 records take 120 KiB, and a rewrite
+/// costs as much as some records.
+const MAX_REMOVED: usize = 1000;
 /// Hexadecimal digits of a token.
 const TOKEN_DIGITS: usize = 16;
 
@@ -223,6 +226,7 @@ impl Lease {
     /// The first one that could not be removed, after all others were.
     pub fn remove_since(&mut self, mark: usize) -> Result<(), LeaseError> {
         let mut failed = None;
+        let before = self.resources.len();
         for resource in self
             .resources
             .split_off(mark.min(self.resources.len()))
@@ -234,6 +238,12 @@ impl Lease {
                 self.resources.push(resource.clone());
                 failed = failed.or(Some(LeaseError::Undo { subject, because }));
             }
+        }
+        self.removed += before - self.resources.len();
+        if self.removed > MAX_REMOVED + self.resources.len() {
+            // Where it cannot be, the longer journal goes on to count.
+            let rewritten = self.rewrite();
+            failed = failed.or(rewritten.err());
         }
         failed.map_or(Ok(()), Err)
     }

@@ -543,3 +543,45 @@ fn a_thread_that_ended_is_no_reason_to_touch_another() {
     assert_eq!(place.journals(), 0);
     assert!(Path::new(&place.state()).exists());
 }
+
+/// One after the other, as the samples of an experiment have them.
+#[test]
+fn a_lease_with_many_removed_resources_has_a_small_journal() {
+    let place = Place::new();
+    let mut lease = place.leases().take("test").unwrap();
+    let kept = lease.temporary_file(1).unwrap();
+    for _ in 0..2000 {
+        let mark = lease.resource_mark();
+        let path = lease.temporary_file(0).unwrap();
+        lease.remove_since(mark).unwrap();
+        assert!(!path.exists());
+    }
+    let journals = fs::read_dir(place.state()).unwrap().map(Result::unwrap);
+    let journals =
+        journals.filter(|entry| entry.path().extension().is_some_and(|it| it == "journal"));
+    let bytes: Vec<u64> = journals
+        .map(|entry| entry.metadata().unwrap().len())
+        .collect();
+    assert!(bytes.len() == 1 && bytes[0] < 160 << 10, "{bytes:?}");
+    assert!(kept.exists());
+    lease.release().unwrap();
+    assert!(!kept.exists());
+}
+
+/// A process that ended by itself, and one that is killed.
+#[test]
+fn processes_of_a_lease_are_waited_for() {
+    let place = Place::new();
+    let mut lease = place.leases().take("test").unwrap();
+    for script in ["exit 3", "sleep 600"] {
+        let mark = lease.resource_mark();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let pid = lease.start(command).unwrap().pid() as i32;
+        if script == "exit 3" {
+            soon("it has not ended", || !tasks::is_alive(pid));
+        }
+        lease.remove_since(mark).unwrap();
+        assert!(tasks::stat(pid).is_err(), "{script}: its number is left");
+    }
+}

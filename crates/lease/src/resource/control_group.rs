@@ -6,6 +6,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::removed;
 use crate::UndoStatus;
 
@@ -35,9 +38,16 @@ pub(super) fn remove(path: &Path) -> io::Result<UndoStatus> {
         Ok(_) => {}
     }
     // Since 5.14: all tasks of the whole tree, also those that fork meanwhile.
-    fs::write(path.join("cgroup.kill"), "1")?;
+    let has_kill = match fs::write(path.join("cgroup.kill"), "1") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        answer => answer.map(|()| true)?,
+    };
     let until = Instant::now() + EMPTY_WITHIN;
     loop {
+        // What forks meanwhile is found by the next pass.
+        if !has_kill {
+            kill_members(path)?;
+        }
         match remove_tree(path) {
             // A task that was killed counts until it has ended.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < until => {
@@ -48,6 +58,26 @@ pub(super) fn remove(path: &Path) -> io::Result<UndoStatus> {
     }
 }
 
+/// Ends the processes that are now in a group and in those below it.
+fn kill_members(path: &Path) -> io::Result<()> {
+    let members = fs::read_to_string(path.join("cgroup.procs"))?;
+    // 0 is a process that cannot be seen from here.
+    let members = members.lines().filter_map(|line| line.parse().ok());
+    for pid in members.filter_map(Pid::from_raw) {
+        match kill_process(pid, Signal::KILL) {
+            Err(error) if error != Errno::SRCH => return Err(error.into()),
+            _ => {}
+        }
+    }
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            kill_members(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 fn remove_tree(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -56,4 +86,33 @@ fn remove_tree(path: &Path) -> io::Result<()> {
         }
     }
     fs::remove_dir(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    /// As before Linux 5.14: the members are those of the files.
+    #[test]
+    fn without_the_file_that_kills_all_the_members_of_the_tree_are_killed() {
+        let place = tempfile::tempdir().unwrap();
+        let below = place.path().join("below");
+        fs::create_dir(&below).unwrap();
+        let sleeping = || Command::new("sleep").arg("600").spawn().unwrap();
+        let (mut one, mut other) = (sleeping(), sleeping());
+        fs::write(
+            place.path().join("cgroup.procs"),
+            format!("0\n{}\n", one.id()),
+        )
+        .unwrap();
+        fs::write(below.join("cgroup.procs"), format!("{}\n", other.id())).unwrap();
+        kill_members(place.path()).unwrap();
+        for child in [&mut one, &mut other] {
+            assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        }
+        kill_members(place.path()).unwrap();
+    }
 }

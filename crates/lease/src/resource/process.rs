@@ -1,13 +1,16 @@
 //! Processes that end with a lease.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStdout, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nearfar_proc::{TaskId, tasks};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 
 use crate::UndoStatus;
 
@@ -15,6 +18,9 @@ use crate::UndoStatus;
 const VARIABLE: &str = "NEARFAR_RESOURCE";
 /// How long a killed process may take to end: one in an uninterruptible wait does not.
 const END_WITHIN: Duration = Duration::from_secs(5);
+/// How long an answer may take: a server that works on a request for longer cannot be told from one that is stuck.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const CANCEL_CHECK: Duration = Duration::from_millis(50);
 /// Passes over /proc: between two of them what is left can start more.
 const MAX_PASSES: u32 = 20;
 
@@ -35,20 +41,28 @@ impl Process {
     /// Writes a line to its standard input and reads one of its standard output. Both have to be pipes.
     ///
     /// # Errors
-    /// When one is not, or the process has ended.
-    pub fn ask(&mut self, line: &str) -> io::Result<String> {
-        let none = || io::Error::other("the process has no pipes");
+    /// When one is not, the process has ended or does not answer within a minute, or `cancel` is set.
+    pub fn ask(&mut self, line: &str, cancel: &AtomicBool) -> io::Result<String> {
+        let pid = self.pid();
+        let until = Instant::now() + ANSWER_WITHIN;
+        let answer = self.answer(line, cancel, until);
+        answer.map_err(|error| io::Error::new(error.kind(), format!("process {pid}: {error}")))
+    }
+
+    fn answer(&mut self, line: &str, cancel: &AtomicBool, until: Instant) -> io::Result<String> {
+        let none = || io::Error::other("it has no pipes");
         let (input, output) = (&mut self.child.stdin, &mut self.child.stdout);
         let output = output.as_mut().ok_or_else(none)?;
         writeln!(input.as_mut().ok_or_else(none)?, "{line}")?;
         let (mut answer, mut byte) = (Vec::new(), [0]);
         // Unbuffered: what follows the line is the next answer's.
-        while output.read(&mut byte)? == 1 && byte != *b"\n" {
-            answer.push(byte[0]);
-        }
-        match byte {
-            [b'\n'] => Ok(String::from_utf8_lossy(&answer).into_owned()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        loop {
+            until_readable(output, cancel, until)?;
+            match output.read(&mut byte)? {
+                0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended")),
+                _ if byte == *b"\n" => return Ok(String::from_utf8_lossy(&answer).into_owned()),
+                _ => answer.push(byte[0]),
+            }
         }
     }
 
@@ -94,6 +108,7 @@ pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<UndoStatus
             }
         }
         if found.is_empty() {
+            reap_ended(started)?;
             return Ok(status);
         }
         status = UndoStatus::Removed;
@@ -111,6 +126,17 @@ pub(super) fn end(token: &str, started: Option<TaskId>) -> io::Result<UndoStatus
     Err(io::Error::other(
         "it starts new processes faster than they can be ended",
     ))
+}
+
+/// Reaps the process that was started, where it ended by itself.
+fn reap_ended(started: Option<TaskId>) -> io::Result<()> {
+    let Some(task) = started else { return Ok(()) };
+    let is_it = || tasks::stat(task.tid).is_ok_and(|stat| stat.id == task);
+    match is_it().then(|| open(task.tid)).transpose()?.flatten() {
+        Some(process) if is_it() => reap(&process),
+        _ => {}
+    }
+    Ok(())
 }
 
 fn is_started(pid: i32, started: Option<TaskId>) -> bool {
@@ -139,16 +165,95 @@ fn open(pid: i32) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-fn wait(process: &OwnedFd, until: Instant) -> io::Result<()> {
-    let left = until.saturating_duration_since(Instant::now());
+/// Waits until there is something to read, in steps: a signal handler that sets `cancel` may run in another thread.
+fn until_readable(output: &ChildStdout, cancel: &AtomicBool, until: Instant) -> io::Result<()> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if cancel.load(Ordering::Relaxed) {
+            return Err(io::Error::other("interrupted before it answered"));
+        }
+        if poll(output, left.min(CANCEL_CHECK)) == 1 {
+            return Ok(());
+        }
+        if left.is_zero() {
+            let limit = ANSWER_WITHIN.as_secs();
+            let what = format!("it has not answered within {limit} s");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+    }
+}
+
+/// 1 when there is something to read or the other side has ended, 0 when there is not in time, -1 after a signal.
+fn poll(file: &impl AsRawFd, timeout: Duration) -> libc::c_int {
     let mut poll = libc::pollfd {
-        fd: process.as_raw_fd(),
+        fd: file.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
     // SAFETY: one descriptor, which outlives the call.
-    match unsafe { libc::poll(&mut poll, 1, left.as_millis() as libc::c_int) } {
+    unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as libc::c_int) }
+}
+
+fn wait(process: &OwnedFd, until: Instant) -> io::Result<()> {
+    let left = until.saturating_duration_since(Instant::now());
+    match poll(process, left) {
         0 => Err(io::Error::other("it was killed and has not ended")),
-        _ => Ok(()),
+        _ => {
+            reap(process);
+            Ok(())
+        }
+    }
+}
+
+/// A child of this process keeps its number until it is waited for. Others are not this process's to wait for, and the
+/// owner of a [`Child`] may have done it.
+fn reap(process: &OwnedFd) {
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let _ = waitid(WaitId::PidFd(process.as_fd()), ended);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn started(script: &str) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        start(command, TOKEN).unwrap()
+    }
+
+    /// Not `end`: the processes of tests that run at the same time have the same token.
+    fn ask(script: &str, is_cancelled: bool) -> Result<String, String> {
+        let mut process = started(script);
+        let until = Instant::now() + Duration::from_millis(100);
+        let answer = process.answer("a b", &AtomicBool::new(is_cancelled), until);
+        process.child.kill().unwrap();
+        process.child.wait().unwrap();
+        answer.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_answer_is_not_waited_for_without_end() {
+        assert_eq!(ask("read one; echo $one", false).unwrap(), "a b");
+        let stuck = ask("sleep 600", false).unwrap_err();
+        assert!(stuck.contains("has not answered within"), "{stuck}");
+        let cancelled = ask("sleep 600", true).unwrap_err();
+        assert!(cancelled.contains("interrupted"), "{cancelled}");
+        let ended = ask("read one", false).unwrap_err();
+        assert!(ended.contains("has ended"), "{ended}");
+    }
+
+    #[test]
+    fn an_error_names_the_process() {
+        let mut process = started("read one");
+        let error = process.ask("", &AtomicBool::new(false)).unwrap_err();
+        let pid = process.pid();
+        assert!(error.to_string().contains(&format!("process {pid}: ")));
+        process.child.wait().unwrap();
     }
 }
