@@ -21,6 +21,12 @@ struct Made {
     /// How many times as long it takes on each of two nodes.
     slowness: [f64; 2],
     memory: &'static [&'static str],
+    /// In how many of the 16 rounds the samples of memory 1 fail.
+    failing: u32,
+    /// As `bench probe` finds them by itself.
+    steps: u64,
+    /// The most samples a cell, and the time for all of them.
+    budget: (u32, f64),
     seed: u64,
     /// The kernels of guests that took the samples of sides a and b; none where the host did.
     guests: &'static [&'static str],
@@ -32,6 +38,9 @@ const BEFORE: Made = Made {
     load: 60,
     slowness: [1.0, 1.0],
     memory: &["0", "1"],
+    failing: 0,
+    steps: 90_476,
+    budget: (41, 1.0),
     seed: 1,
     guests: &[],
 };
@@ -130,7 +139,10 @@ fn fill(store: &mut Store, made: &Made) {
         experiment: "fake",
         title: "nothing is measured",
         label: Some(made.label),
-        parameters: &json!({"load": made.load, "buffer": {"bytes": 4096}}),
+        parameters: &json!({
+            "load": made.load, "buffer": {"bytes": 4096}, "steps": made.steps, "calibrated_to_s": made.budget.1,
+            "max_samples": made.budget.0, "budget_s": made.budget.1,
+        }),
         factors: &factors,
         cells: &Cell::all(&factors),
         samples_per_cell: 16,
@@ -165,16 +177,21 @@ fn fill(store: &mut Store, made: &Made) {
                 ("operations_per_s".to_owned(), (1e5 / elapsed).into()),
                 ("latency_ns".to_owned(), latency.into()),
             ];
+            let is_of_1 = cell.level("memory").unwrap().to_string() == "1";
+            let result = match is_of_1 && round <= made.failing {
+                true => SampleResult::Failed("the buffer did not fit".to_owned()),
+                false => SampleResult::Measured {
+                    values: values.into(),
+                    warnings: Vec::new(),
+                    detail: json!({}),
+                },
+            };
             let sample = NewSample {
                 round,
                 cell,
                 started_at_s: 1.75e9,
                 took_s: 2.0,
-                result: SampleResult::Measured {
-                    values: values.into(),
-                    warnings: Vec::new(),
-                    detail: json!({}),
-                },
+                result,
             };
             store.add_sample(run, &sample).unwrap();
         }
@@ -533,6 +550,121 @@ fn a_wrong_file_is_named_with_what_is_wrong_in_it() {
     }
     let (_, message) = place.ends(&["compare", "1"], 2);
     assert!(message.contains("two sides or more"), "{message}");
+    std::fs::write(&bad, "").unwrap();
+    let (_, message) = place.ends(&["compare", "1", &bad], 2);
+    assert!(message.ends_with("bad.csv: it is empty\n"), "{message}");
+    for content in [&b"\x7fELF\x02\x01\0\0"[..], b"\xfe\xed\n1\n"] {
+        std::fs::write(&bad, content).unwrap();
+        let (_, message) = place.ends(&["compare", "1", &bad], 2);
+        let part = "bad.csv: it is not a store, JSON, Parquet or CSV file";
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn failed_samples_are_a_regression() {
+    let failing = |failing| Made { failing, ..BEFORE };
+    let one_node = Made {
+        memory: &["0"],
+        ..BEFORE
+    };
+    let place = Place::new(&[BEFORE, failing(8), failing(16), one_node, failing(16)]);
+    let fails = |a: &str, b: &str, on: &str, code| {
+        let (text, _) = place.ends(&["compare", a, b, "--fail-on", on], code);
+        text
+    };
+    let text = fails("1", "3", "regression", 1);
+    for part in [
+        "verdicts: 2 cells failed, ",
+        "16 of 16  failed: no usable samples in B",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("on one side only"), "{text}");
+    assert!(fails("1", "2", "regression=49%", 1).contains("0 of 16  8 of 16  failed"));
+    fails("1", "2", "regression=51%", 0);
+    let better = fails("3", "1", "regression", 0);
+    assert!(better.contains("no usable samples in A") && !better.contains("cells failed"));
+    assert!(fails("3", "5", "regression", 0).contains("16 of 16  no usable samples"));
+    // Cells that only B has.
+    let text = fails("4", "3", "regression", 1);
+    assert!(text.contains("0 of 0  16 of 16  failed"), "{text}");
+    // The same of tables, and where no cell has values on both sides.
+    let csv = place.file("3.csv");
+    place.ends(&["runs", "export", "3", "--format", "csv", "-o", &csv], 0);
+    assert!(fails("1", &csv, "regression", 1).contains("2 cells failed, "));
+    let text = std::fs::read_to_string(&csv).unwrap();
+    let is_failed = |line: &&str| line.starts_with("run,") || line.contains("did not fit");
+    let lines: Vec<&str> = text.lines().filter(is_failed).collect();
+    std::fs::write(&csv, lines.join("\n") + "\n").unwrap();
+    let text = fails("1", &csv, "regression", 1);
+    assert!(text.contains("verdicts: 2 cells failed\n"), "{text}");
+    let answer = place.json(&["1", "3"]);
+    assert_eq!(
+        answer["failed_cells"][0],
+        json!({
+            "side": "run 3", "cell": {"memory": "1", "side": "a"}, "a": {"samples": 16, "failed": 0},
+            "b": {"samples": 0, "failed": 16}, "regression": 1.0,
+        })
+    );
+    assert_eq!(answer["one_sided"], json!([]));
+    // A level of which all samples failed is one.
+    let levels = place.json(&["3", "--by", "memory"]);
+    assert_eq!(levels["sides"][1]["failed"], 32);
+    assert_eq!(levels["sides"][0]["failed"], 0);
+}
+
+#[test]
+fn the_budget_of_sampling_may_differ_and_the_steps_not() {
+    let budget = Made {
+        budget: (7, 0.2),
+        ..after()
+    };
+    let steps = Made {
+        steps: 90_938,
+        ..after()
+    };
+    let place = Place::new(&[BEFORE, budget, steps]);
+    assert_eq!(place.json(&["1", "2"])["differences"], json!([]));
+    let (_, message) = place.ends(&["compare", "1", "3"], 2);
+    for part in [
+        "parameters steps: 90476 in the baseline, 90938 in run 3\n",
+        "\nfor a run of bench probe with as many steps as the baseline: --steps 90476\n",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn sides_are_named_as_they_are_given_and_are_not_the_same() {
+    let place = Place::new(&[BEFORE, after()]);
+    let tables = ["csv", "parquet"].map(|format| {
+        let table = place.file(&format!("both.{format}"));
+        place.ends(
+            &["runs", "export", "1", "2", "--format", format, "-o", &table],
+            0,
+        );
+        table
+    });
+    let table = &tables[1];
+    let sides = [format!("{table}:1"), format!("{table}:2")];
+    let answer = place.json(&[&sides[0], &sides[1]]);
+    let names = [0, 1].map(|side| answer["sides"][side]["name"].clone());
+    assert_eq!(names, sides.each_ref().map(|it| json!(it)));
+    let csv = format!("{}:2", tables[0]);
+    assert_eq!(place.json(&["1", &csv])["sides"][1]["name"], csv);
+    let stored = place.file("runs.db:before");
+    for (a, b, name) in [
+        ("1", "1", "run 1"),
+        ("2", "last", "run 2"),
+        ("1", &stored, "run 1"),
+        ("1,2", "1,2", "runs 1, 2"),
+        (&sides[0], &sides[0], &sides[0]),
+    ] {
+        let (_, message) = place.ends(&["compare", a, b], 2);
+        let expected = format!("both sides are {name}\n");
+        assert!(message.ends_with(&expected), "{expected}: {message}");
+    }
 }
 
 /// A table of one metric, `v`, with so often these values.

@@ -50,10 +50,21 @@ impl Columns {
     /// Reads CSV with a line of names (RFC 4180).
     ///
     /// # Errors
-    /// It is not CSV: a row of another length, a quote that is not closed, bytes that are not UTF-8.
+    /// It is empty or not CSV: a row of another length, a quote that is not closed, bytes that are not UTF-8.
     pub fn of_csv(input: impl Read) -> Result<Self, CompareError> {
         let mut reader = csv::Reader::from_reader(input);
-        let names = reader.headers()?.iter().map(str::to_owned).collect();
+        let headers = reader.headers().map_err(|error| match error.kind() {
+            csv::ErrorKind::Utf8 { .. } => CompareError::UnknownFormat,
+            _ => error.into(),
+        })?;
+        let is_binary = |it: char| it.is_control() && !it.is_whitespace();
+        if headers.iter().any(|name| name.contains(is_binary)) {
+            return Err(CompareError::UnknownFormat);
+        }
+        if headers.is_empty() {
+            return Err(CompareError::Empty);
+        }
+        let names = headers.iter().map(str::to_owned).collect();
         let field = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let mut rows = Vec::new();
         for (index, record) in reader.records().enumerate() {

@@ -1,16 +1,21 @@
 //! Every cell and metric that the baseline shares with another side.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use nearfar_machine::Emulation;
 use nearfar_runs::{Cell, Metric};
-use nearfar_statistics::compare::{Better, Compared, Design, Question, Verdict};
+use nearfar_statistics::compare::{Better, Compared, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::difference::{Difference, Kind};
 use crate::error::CompareError;
+use crate::failed::FailedCell;
+use crate::join::Join;
 use crate::setup::{metric_differences, setup_differences};
-use crate::side::{Sample, Side};
+use crate::side::Side;
+
+/// Parameters that decide how many samples are taken, or say how another parameter was found: not what a sample is.
+const NOT_COMPARED: [&str; 3] = ["max_samples", "budget_s", "calibrated_to_s"];
 
 /// What is asked.
 #[derive(Clone, PartialEq, Debug)]
@@ -83,14 +88,16 @@ impl Row {
 }
 
 impl Comparison {
-    /// By how much each row is worse that is.
+    /// By how much each row is worse that is, and how much larger a share failed of each cell of which more failed.
     pub fn regressions(&self) -> impl Iterator<Item = f64> {
         let better = |row: &Row| {
             let metric = self.metrics.iter().find(|it| it.name == row.metric);
             metric.map(|metric| metric.better)
         };
         let rows = self.rows.iter();
-        rows.filter_map(move |row| row.regression(better(row)?))
+        let worse = rows.filter_map(move |row| row.regression(better(row)?));
+        let failed = self.failed_cells.iter();
+        worse.chain(failed.filter_map(|cell| cell.regression))
     }
 }
 
@@ -122,6 +129,8 @@ pub struct Comparison {
     pub metrics: Vec<Metric>,
     /// Every cell and metric that a side shares with the baseline.
     pub rows: Vec<Row>,
+    /// Cells with failed samples on either side.
+    pub failed_cells: Vec<FailedCell>,
     /// What only one side has.
     pub one_sided: Vec<OneSided>,
 }
@@ -143,6 +152,9 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
     for side in others {
         check_repeated(baseline, side)?;
     }
+    let decides =
+        |it: &Difference| it.kind != Kind::Parameters || !NOT_COMPARED.contains(&it.name.as_str());
+    differences.retain(decides);
     let (allowed, refused): (Vec<_>, Vec<_>) = differences
         .into_iter()
         .partition(|difference| options.across.contains(&difference.kind));
@@ -150,7 +162,8 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
         return Err(CompareError::Differ(refused));
     }
     let metrics = metrics(sides, &allowed, &options.metrics)?;
-    let (mut questions, mut asked, mut one_sided) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut questions, mut asked) = (Vec::new(), Vec::new());
+    let (mut failed_cells, mut one_sided) = (Vec::new(), Vec::new());
     for side in others {
         let before = asked.len();
         let join = Join::new(baseline, side);
@@ -162,12 +175,14 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
                 }
             }
         }
-        if asked.len() == before {
+        let failed = join.failed();
+        if asked.len() == before && !failed.iter().any(FailedCell::is_of_both) {
             return Err(CompareError::NothingInCommon {
                 a: baseline.name.clone(),
                 b: side.name.clone(),
             });
         }
+        failed_cells.extend(failed);
         one_sided.extend(join.one_sided(&metrics));
     }
     let answers = nearfar_statistics::compare::compare(&questions, options.margin);
@@ -187,6 +202,7 @@ pub fn compare(sides: &[Side], options: &Options) -> Result<Comparison, CompareE
         differences: allowed,
         metrics,
         rows: rows.collect(),
+        failed_cells,
         one_sided,
     })
 }
@@ -208,7 +224,7 @@ fn summary(baseline: &Side, side: &Side) -> SideSummary {
         emulation: side.emulation.clone(),
         is_complete: side.is_complete,
         samples: side.samples.len(),
-        failed: side.failed,
+        failed: side.failed.len(),
         with_warnings: side.with_warnings,
         not_checked,
     }
@@ -216,6 +232,13 @@ fn summary(baseline: &Side, side: &Side) -> SideSummary {
 
 /// Sides of the same runs are levels of a factor; other sides share no run.
 fn check_repeated(a: &Side, b: &Side) -> Result<(), CompareError> {
+    // Tables have no uids.
+    let is_same = a.uids == b.uids && (!a.uids.is_empty() || a.name == b.name);
+    if is_same && !b.is_level {
+        return Err(CompareError::SameRun {
+            run: a.name.clone(),
+        });
+    }
     let of_a = |run: &&Side| run.uids.iter().any(|uid| a.uids.contains(uid));
     match b.members().iter().find(of_a) {
         Some(run) if a.uids != b.uids => Err(CompareError::RepeatedRun {
@@ -276,118 +299,10 @@ fn metrics(
     Ok(metrics)
 }
 
-/// The samples of two sides by cell.
-struct Join<'a> {
-    baseline: &'a Side,
-    side: &'a Side,
-    /// Cells of the baseline, then those of the other side alone.
-    cells: Vec<&'a Cell>,
-    samples: [BTreeMap<String, Vec<&'a Sample>>; 2],
-}
-
-impl<'a> Join<'a> {
-    fn new(baseline: &'a Side, side: &'a Side) -> Self {
-        let samples = [baseline, side].map(|side| {
-            let mut by_cell: BTreeMap<String, Vec<&Sample>> = BTreeMap::new();
-            for sample in &side.samples {
-                by_cell
-                    .entry(sample.cell.to_string())
-                    .or_default()
-                    .push(sample);
-            }
-            by_cell
-        });
-        let mut cells = baseline.cells();
-        let is_new = |cell: &&Cell| !samples[0].contains_key(&cell.to_string());
-        cells.extend(side.cells().into_iter().filter(is_new));
-        // Samples come in random order; cells in that of their levels.
-        cells.sort();
-        Self {
-            baseline,
-            side,
-            cells,
-            samples,
-        }
-    }
-
-    /// The samples of one side that have a metric, and its values.
-    fn values(&self, side: usize, cell: &Cell, metric: &str) -> Vec<(&'a Sample, f64)> {
-        let samples = self.samples[side].get(&cell.to_string());
-        let samples = samples.into_iter().flatten();
-        samples
-            .filter_map(|sample| Some((*sample, *sample.values.get(metric)?)))
-            .collect()
-    }
-
-    fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
-        let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
-        // Levels of one run were measured round by round, so that what drifts is common to both.
-        let is_paired = self.baseline.is_paired() && self.side.is_paired();
-        let (design, a, b) = match is_paired {
-            true => {
-                let (a, b) = paired(&a, &b);
-                (Design::Paired, vec![a], vec![b])
-            }
-            false => (Design::Independent, by_run(&a), by_run(&b)),
-        };
-        let has_samples = |side: &[Vec<f64>]| side.iter().any(|run| !run.is_empty());
-        (has_samples(&a) && has_samples(&b)).then_some(Question {
-            a,
-            b,
-            design,
-            better: Some(metric.better),
-        })
-    }
-
-    /// Cells and metrics that only one of both has.
-    fn one_sided(&self, metrics: &[Metric]) -> Vec<OneSided> {
-        let mut found = Vec::new();
-        for cell in &self.cells {
-            let has = |side, metric: &Metric| !self.values(side, cell, &metric.name).is_empty();
-            for (side, name) in [(0, &self.baseline.name), (1, &self.side.name)] {
-                let alone = metrics
-                    .iter()
-                    .filter(|it| has(side, it) && !has(1 - side, it));
-                let alone: Vec<String> = alone.map(|metric| metric.name.clone()).collect();
-                if !alone.is_empty() {
-                    found.push(OneSided {
-                        side: self.side.name.clone(),
-                        only_in: name.clone(),
-                        cell: (*cell).clone(),
-                        metrics: alone,
-                    });
-                }
-            }
-        }
-        found
-    }
-}
-
-/// The values of each run that has any.
-fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
-    let mut runs: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-    for (sample, value) in side {
-        runs.entry(sample.run).or_default().push(*value);
-    }
-    runs.into_values().collect()
-}
-
-/// The values of the rounds that both sides have, in the order of the rounds.
-fn paired(a: &[(&Sample, f64)], b: &[(&Sample, f64)]) -> (Vec<f64>, Vec<f64>) {
-    let of = |side: &[(&Sample, f64)]| -> BTreeMap<(usize, u32), f64> {
-        let rounds = side.iter();
-        rounds
-            .filter_map(|(sample, value)| Some(((sample.run, sample.round?), *value)))
-            .collect()
-    };
-    let (a, b) = (of(a), of(b));
-    let both = a.iter();
-    both.filter_map(|(round, a)| Some((*a, *b.get(round)?)))
-        .unzip()
-}
-
 #[cfg(test)]
 mod tests {
+    use nearfar_statistics::compare::{Design, Question};
+
     use super::*;
 
     fn row(a: &[f64], b: &[f64], better: Better) -> Row {

@@ -1,6 +1,6 @@
 //! Why sides cannot be compared.
 
-use crate::difference::Difference;
+use crate::difference::{Difference, Kind};
 
 /// What is wrong with a file, or with the choice of sides.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +11,12 @@ pub enum CompareError {
     /// A Parquet file that does not read as one.
     #[error("cannot read it as Parquet: {0}")]
     Parquet(#[from] parquet::errors::ParquetError),
+    /// A file without a byte, or of empty lines.
+    #[error("it is empty")]
+    Empty,
+    /// Bytes that are no text.
+    #[error("it is not a store, JSON, Parquet or CSV file")]
+    UnknownFormat,
     /// A column that is needed and not there.
     #[error("it has no column {column:?}; its columns are {}", .columns.join(", "))]
     NoColumn {
@@ -72,6 +78,12 @@ pub enum CompareError {
         /// Those they have.
         metrics: Vec<String>,
     },
+    /// A side that is the baseline.
+    #[error("both sides are {run}")]
+    SameRun {
+        /// Its name.
+        run: String,
+    },
     /// One run in two places of a comparison of several runs.
     #[error("{run} is given twice")]
     RepeatedRun { run: String },
@@ -116,6 +128,13 @@ fn refusal(differences: &[Difference]) -> String {
         if let more @ 1.. = of_kind.len().saturating_sub(MAX_NAMED) {
             lines.push(format!("  {kind}: {more} more"));
         }
+    }
+    let is_steps = |it: &&Difference| it.kind == Kind::Parameters && it.name == "steps";
+    if let Some(steps) = differences.iter().find(is_steps) {
+        lines.push(format!(
+            "for a run of bench probe with as many steps as the baseline: --steps {}",
+            steps.a
+        ));
     }
     let options: Vec<String> = kinds
         .iter()

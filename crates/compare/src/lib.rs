@@ -13,6 +13,8 @@ mod columns;
 mod comparison;
 mod difference;
 mod error;
+mod failed;
+mod join;
 mod setup;
 mod side;
 
@@ -20,4 +22,5 @@ pub use columns::Columns;
 pub use comparison::{Comparison, OneSided, Options, Row, SideSummary, compare};
 pub use difference::{Difference, Kind};
 pub use error::CompareError;
+pub use failed::{Attempts, FailedCell};
 pub use side::{Definitions, Side};

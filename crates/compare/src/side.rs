@@ -38,6 +38,8 @@ pub struct Side {
     pub(crate) runs: Vec<i64>,
     /// The names of its runs in every store.
     pub(crate) uids: Vec<String>,
+    /// Whether it is a level of a factor, which has its runs in common with the other levels.
+    pub(crate) is_level: bool,
     /// Where it has several runs, each of them, without samples.
     members: Vec<Self>,
     /// Whether it is a level of runs whose samples were taken round by round.
@@ -53,7 +55,8 @@ pub struct Side {
     pub(crate) setup: BTreeMap<Kind, Value>,
     pub(crate) definitions: Definitions,
     pub(crate) samples: Vec<Sample>,
-    pub(crate) failed: usize,
+    /// The cell of each sample that failed.
+    pub(crate) failed: Vec<Cell>,
     pub(crate) with_warnings: usize,
 }
 
@@ -71,9 +74,11 @@ impl Side {
     /// A whole run, stored or exported as JSON.
     pub fn of_run(name: impl Into<String>, whole: &Whole) -> Self {
         let (run, detail) = (&whole.run, &whole.detail);
-        let taken = whole.taken.iter();
-        let good = taken.filter(|sample| sample.failed.is_none());
-        let samples = good.map(|sample| Sample {
+        let (good, failed): (Vec<_>, Vec<_>) = whole
+            .taken
+            .iter()
+            .partition(|sample| sample.failed.is_none());
+        let samples = good.into_iter().map(|sample| Sample {
             run: 0,
             cell: sample.cell.clone(),
             round: Some(sample.round),
@@ -84,6 +89,7 @@ impl Side {
             name: name.into(),
             runs: vec![run.run.0],
             uids: vec![run.uid.clone()],
+            is_level: false,
             members: Vec::new(),
             is_paired: false,
             label: run.label.clone(),
@@ -98,7 +104,7 @@ impl Side {
                 factors: factors.collect(),
             },
             samples: samples.collect(),
-            failed: run.failed as usize,
+            failed: failed.iter().map(|sample| sample.cell.clone()).collect(),
             with_warnings: run.with_warnings as usize,
         }
     }
@@ -123,6 +129,7 @@ impl Side {
             name: name.into(),
             runs: Vec::new(),
             uids: Vec::new(),
+            is_level: false,
             members: Vec::new(),
             is_paired: false,
             label: columns.single("label"),
@@ -134,7 +141,7 @@ impl Side {
             setup: BTreeMap::new(),
             definitions: definitions.clone(),
             samples: Vec::new(),
-            failed: 0,
+            failed: Vec::new(),
             with_warnings: 0,
         };
         // A metric that this file has not is unknown in each of its samples; a factor it has not makes other cells.
@@ -164,10 +171,6 @@ impl Side {
     ) -> Result<(), CompareError> {
         let text = |name: &str| columns.text(columns.find(name)?, row);
         self.with_warnings += usize::from(text("warnings").is_some());
-        if text("failed").is_some() {
-            self.failed += 1;
-            return Ok(());
-        }
         let factors = self.definitions.factors.iter().zip(factors);
         let cell = factors.fold(Cell::new(), |cell, (factor, &place)| {
             match columns.level(place, row) {
@@ -175,6 +178,10 @@ impl Side {
                 None => cell,
             }
         });
+        if text("failed").is_some() {
+            self.failed.push(cell);
+            return Ok(());
+        }
         let mut values = BTreeMap::new();
         for (metric, &place) in self.definitions.metrics.iter().zip(metrics) {
             if let Some(number) = columns.number(place, row)? {
@@ -218,7 +225,7 @@ impl Side {
             } else {
                 pooled.runs.extend(&run.runs);
                 pooled.uids.extend(run.uids.iter().cloned());
-                pooled.failed += run.failed;
+                pooled.failed.extend(run.failed.iter().cloned());
                 pooled.with_warnings += run.with_warnings;
             }
             let of_run = |sample| Sample {
@@ -252,8 +259,8 @@ impl Side {
             });
         }
         let mut levels: Vec<&Level> = Vec::new();
-        for sample in &self.samples {
-            if let Some(level) = sample.cell.level(factor)
+        for cell in self.cells() {
+            if let Some(level) = cell.level(factor)
                 && !levels.contains(&level)
             {
                 levels.push(level);
@@ -302,8 +309,9 @@ impl Side {
                 cell.with(name, level.clone())
             })
         };
-        let samples = self.samples.iter();
-        let samples = samples.filter(|sample| sample.cell.level(factor) == Some(level));
+        let is_of = |cell: &Cell| cell.level(factor) == Some(level);
+        let samples = self.samples.iter().filter(|sample| is_of(&sample.cell));
+        let failed = self.failed.iter().filter(|cell| is_of(cell));
         let mut side = Self {
             name: format!("{factor}={level}"),
             samples: samples
@@ -312,6 +320,8 @@ impl Side {
                     ..sample.clone()
                 })
                 .collect(),
+            failed: failed.map(without).collect(),
+            is_level: true,
             ..self.clone()
         };
         side.definitions.factors.retain(|name| name != factor);
@@ -339,13 +349,10 @@ impl Side {
         self.samples.len()
     }
 
-    /// Its cells, in the order of their first samples.
-    pub(crate) fn cells(&self) -> Vec<&Cell> {
-        let mut known = BTreeSet::new();
-        let cells = self.samples.iter().map(|sample| &sample.cell);
-        cells
-            .filter(|cell| known.insert(cell.to_string()))
-            .collect()
+    /// The cell of each sample, those that failed last.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = &Cell> {
+        let samples = self.samples.iter().map(|sample| &sample.cell);
+        samples.chain(&self.failed)
     }
 }
 

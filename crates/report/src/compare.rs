@@ -1,6 +1,7 @@
 //! Runs side by side: a table for each metric, with what may be wrong with the comparison.
 
 mod figures;
+mod left_out;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +14,10 @@ use crate::amount::count;
 use crate::document::{Align, Document, Head, Table, Text};
 use crate::style::Role;
 use figures::{change, significant};
+use left_out::{failed, one_sided};
 
 /// At most so many differences of one side are listed; JSON has all of them.
 const MAX_DIFFERENCES: usize = 12;
-/// At most so many cells that one side lacks are listed.
-const MAX_ONE_SIDED: usize = 12;
 /// Numbers of samples above this are not told apart.
 const MAX_NEEDS: usize = 10_000;
 
@@ -33,10 +33,7 @@ pub fn document(comparison: &Comparison) -> Document {
     emulated(&mut document, &comparison.sides);
     differences(&mut document, comparison);
     warnings(&mut document, comparison);
-    document.labelled(
-        Text::new(Role::Heading, "verdicts: "),
-        counts(&comparison.rows),
-    );
+    document.labelled(Text::new(Role::Heading, "verdicts: "), counts(comparison));
     let (baseline, others) = comparison.sides.split_at(1);
     for side in others {
         for metric in &comparison.metrics {
@@ -55,8 +52,11 @@ pub fn document(comparison: &Comparison) -> Document {
             cells(&mut document, &rows);
         }
     }
+    failed(&mut document, comparison);
     one_sided(&mut document, comparison);
-    document.remark(method(comparison));
+    if !comparison.rows.is_empty() {
+        document.remark(method(comparison));
+    }
     document
 }
 
@@ -194,8 +194,11 @@ fn is_of_means_only(row: &Row) -> bool {
     compared.has_other_means() && (!compared.is_significant || intervals.is_some_and(is_apart))
 }
 
-/// How many cells and metrics have which verdict: `2 worse, 34 not significant`.
-fn counts(rows: &[Row]) -> String {
+/// How many cells and metrics have which verdict, after the cells that failed: `2 worse, 34 not significant`.
+fn counts(comparison: &Comparison) -> String {
+    let rows = &comparison.rows;
+    let failed = comparison.failed_cells.iter();
+    let failed = failed.filter(|cell| cell.regression.is_some()).count();
     const ORDER: [Verdict; 7] = [
         Verdict::Worse,
         Verdict::Better,
@@ -212,10 +215,13 @@ fn counts(rows: &[Row]) -> String {
     };
     let counted = ORDER.into_iter().map(|verdict| (verdict, of(verdict)));
     let counted = counted.filter(|(_, number)| *number > 0);
-    let parts: Vec<String> = counted
-        .map(|(verdict, number)| format!("{number} {}", words(verdict)))
-        .collect();
-    parts.join(", ")
+    let counted = counted.map(|(verdict, number)| format!("{number} {}", words(verdict)));
+    let failed = (failed > 0).then(|| format!("{} failed", count(failed, "cell")));
+    failed
+        .into_iter()
+        .chain(counted)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// A verdict in words.
@@ -333,31 +339,6 @@ impl CellNames {
         };
         let levels: Vec<String> = self.factors.iter().map(level).collect();
         levels.join(" / ")
-    }
-}
-
-fn one_sided(document: &mut Document, comparison: &Comparison) {
-    let alone = &comparison.one_sided;
-    if alone.is_empty() {
-        return;
-    }
-    document.heading("on one side only", count(alone.len(), "cell"));
-    let mut table = Table::new(&[
-        ("only in", Align::Left),
-        ("cell", Align::Left),
-        ("metrics", Align::Left),
-    ]);
-    for it in alone.iter().take(MAX_ONE_SIDED) {
-        let cell = it.cell.to_string();
-        table.row(vec![
-            it.only_in.as_str().into(),
-            if cell.is_empty() { "all" } else { &cell }.into(),
-            it.metrics.join(", ").into(),
-        ]);
-    }
-    document.table(table);
-    if let more @ 1.. = alone.len().saturating_sub(MAX_ONE_SIDED) {
-        document.remark(format!("and {more} more; --format json has all"));
     }
 }
 

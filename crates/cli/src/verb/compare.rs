@@ -53,7 +53,7 @@ pub struct Compare {
     /// A change whose interval is within this share is equivalent, even if it is significant
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = share)]
     margin: f64,
-    /// Exit with 1 where something is worse; with =PERCENT: by more than that
+    /// Exit with 1 where something is worse or more samples failed; with =PERCENT: by more than that
     #[arg(long, value_name = "regression[=PERCENT]")]
     fail_on: Option<FailOn>,
     /// How the answer is printed

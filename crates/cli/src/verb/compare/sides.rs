@@ -172,6 +172,7 @@ fn of_file(path: &Path, run: Option<&str>) -> Result<Found, Failure> {
     };
     let columns = columns.and_then(|columns| columns.of_run(run));
     let columns = columns.map_err(|error| of_error(&name, error))?;
+    let name = run.map_or_else(|| name.clone(), |run| format!("{name}:{run}"));
     Ok(Found::Table(name, columns))
 }
 
@@ -213,9 +214,6 @@ fn of_json(path: &Path, run: Option<&str>, name: String) -> Result<Found, Failur
         },
     };
     let whole = store.whole(imported.runs[place]).map_err(of_store)?;
-    let name = match run {
-        Some(run) => format!("{name}:{run}"),
-        None => name,
-    };
+    let name = run.map_or_else(|| name.clone(), |run| format!("{name}:{run}"));
     Ok(Found::Side(Box::new(Side::of_run(name, &whole))))
 }

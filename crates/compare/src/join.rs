@@ -1,0 +1,152 @@
+//! Two sides, cell by cell.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nearfar_runs::{Cell, Metric};
+use nearfar_statistics::compare::{Design, Question};
+
+use crate::comparison::OneSided;
+use crate::failed::{Attempts, FailedCell};
+use crate::side::{Sample, Side};
+
+/// The samples of two sides by cell.
+pub(crate) struct Join<'a> {
+    baseline: &'a Side,
+    side: &'a Side,
+    /// The cells of both, those without usable samples too.
+    pub cells: Vec<&'a Cell>,
+    samples: [BTreeMap<String, Vec<&'a Sample>>; 2],
+    /// How many failed.
+    failed: [BTreeMap<String, usize>; 2],
+}
+
+impl<'a> Join<'a> {
+    pub fn new(baseline: &'a Side, side: &'a Side) -> Self {
+        let samples = [baseline, side].map(|side| {
+            let mut by_cell: BTreeMap<String, Vec<&Sample>> = BTreeMap::new();
+            for sample in &side.samples {
+                by_cell
+                    .entry(sample.cell.to_string())
+                    .or_default()
+                    .push(sample);
+            }
+            by_cell
+        });
+        let failed = [baseline, side].map(|side| {
+            let mut by_cell = BTreeMap::new();
+            for cell in &side.failed {
+                *by_cell.entry(cell.to_string()).or_default() += 1;
+            }
+            by_cell
+        });
+        let mut known = BTreeSet::new();
+        let cells = baseline.cells().chain(side.cells());
+        let mut cells: Vec<&Cell> = cells
+            .filter(|cell| known.insert(cell.to_string()))
+            .collect();
+        // Samples come in random order; cells in that of their levels.
+        cells.sort();
+        Self {
+            baseline,
+            side,
+            cells,
+            samples,
+            failed,
+        }
+    }
+
+    fn attempts(&self, side: usize, cell: &Cell) -> Attempts {
+        let cell = cell.to_string();
+        Attempts {
+            samples: self.samples[side].get(&cell).map_or(0, Vec::len),
+            failed: self.failed[side].get(&cell).copied().unwrap_or(0),
+        }
+    }
+
+    /// The cells in which samples failed.
+    pub fn failed(&self) -> Vec<FailedCell> {
+        let of = |cell: &&Cell| {
+            let [a, b] = [0, 1].map(|side| self.attempts(side, cell));
+            FailedCell::of(&self.side.name, cell, a, b)
+        };
+        self.cells.iter().filter_map(of).collect()
+    }
+
+    /// The samples of one side that have a metric, and its values.
+    fn values(&self, side: usize, cell: &Cell, metric: &str) -> Vec<(&'a Sample, f64)> {
+        let samples = self.samples[side].get(&cell.to_string());
+        let samples = samples.into_iter().flatten();
+        samples
+            .filter_map(|sample| Some((*sample, *sample.values.get(metric)?)))
+            .collect()
+    }
+
+    pub fn question(&self, cell: &Cell, metric: &Metric) -> Option<Question> {
+        let [a, b] = [0, 1].map(|side| self.values(side, cell, &metric.name));
+        // Levels of one run were measured round by round, so that what drifts is common to both.
+        let is_paired = self.baseline.is_paired() && self.side.is_paired();
+        let (design, a, b) = match is_paired {
+            true => {
+                let (a, b) = paired(&a, &b);
+                (Design::Paired, vec![a], vec![b])
+            }
+            false => (Design::Independent, by_run(&a), by_run(&b)),
+        };
+        let has_samples = |side: &[Vec<f64>]| side.iter().any(|run| !run.is_empty());
+        (has_samples(&a) && has_samples(&b)).then_some(Question {
+            a,
+            b,
+            design,
+            better: Some(metric.better),
+        })
+    }
+
+    /// Cells and metrics that only one of both has; where all samples failed the cell is one of both.
+    pub fn one_sided(&self, metrics: &[Metric]) -> Vec<OneSided> {
+        let mut found = Vec::new();
+        for cell in &self.cells {
+            let has = |side, metric: &Metric| !self.values(side, cell, &metric.name).is_empty();
+            for (side, name) in [(0, &self.baseline.name), (1, &self.side.name)] {
+                if self.attempts(1 - side, cell).all_failed() {
+                    continue;
+                }
+                let alone = metrics
+                    .iter()
+                    .filter(|it| has(side, it) && !has(1 - side, it));
+                let alone: Vec<String> = alone.map(|metric| metric.name.clone()).collect();
+                if !alone.is_empty() {
+                    found.push(OneSided {
+                        side: self.side.name.clone(),
+                        only_in: name.clone(),
+                        cell: (*cell).clone(),
+                        metrics: alone,
+                    });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The values of each run that has any.
+fn by_run(side: &[(&Sample, f64)]) -> Vec<Vec<f64>> {
+    let mut runs: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for (sample, value) in side {
+        runs.entry(sample.run).or_default().push(*value);
+    }
+    runs.into_values().collect()
+}
+
+/// The values of the rounds that both sides have, in the order of the rounds.
+fn paired(a: &[(&Sample, f64)], b: &[(&Sample, f64)]) -> (Vec<f64>, Vec<f64>) {
+    let of = |side: &[(&Sample, f64)]| -> BTreeMap<(usize, u32), f64> {
+        let rounds = side.iter();
+        rounds
+            .filter_map(|(sample, value)| Some(((sample.run, sample.round?), *value)))
+            .collect()
+    };
+    let (a, b) = (of(a), of(b));
+    let both = a.iter();
+    both.filter_map(|(round, a)| Some((*a, *b.get(round)?)))
+        .unzip()
+}
