@@ -86,7 +86,7 @@ pub(crate) fn figure(value: f64, decimals: usize) -> String {
 }
 
 /// The divisor and the unit that leave few digits in front of the point: bytes a second as the surveys print them.
-pub(crate) fn scaled<'a>(unit: &'a str, largest: f64) -> (f64, &'a str) {
+pub(crate) fn scaled(unit: &str, largest: f64) -> (f64, &str) {
     match (unit, largest) {
         ("B/s", 1e9..) => (1e9, "GB/s"),
         ("B/s", 1e6..) => (1e6, "MB/s"),
