@@ -18,7 +18,7 @@ use crate::UndoStatus;
 const VARIABLE: &str = "NEARFAR_RESOURCE";
 /// How long a killed process may take to end: one in an uninterruptible wait does not.
 const END_WITHIN: Duration = Duration::from_secs(5);
-/// How long an answer may take: a server that works on a request for longer cannot be told from one that is stuck.
+/// How long an answer may take: a server that works on a request for longer is treated as stuck.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 const CANCEL_CHECK: Duration = Duration::from_millis(50);
 /// Passes over /proc: between two of them what is left can start more.
