@@ -162,7 +162,7 @@ impl Held {
         self.ours.iter().any(|ours| self.is_after(ours, now))
     }
 
-    /// Whether the file says this after `written` was written, see [`write`].
+    /// Whether the file says this after `written` was written, see [`write()`].
     fn is_after(&self, written: &str, now: &str) -> bool {
         let of_parent = || cpus_of_parent(&self.path).is_some_and(|it| it.trim() == now.trim());
         same(&self.path, written, now) || (written.trim().is_empty() && of_parent())

@@ -102,7 +102,7 @@ pub enum StoredError {
     NotRecorded { file: String, bytes: u64 },
     #[error("{file}: not what was saved")]
     Changed { file: String },
-    /// What [`SavedRecord::damage`] says.
+    /// What `SavedRecord::damage` returns.
     #[error("{0}")]
     Damaged(String),
     #[error("another user may have written it")]
