@@ -22,8 +22,6 @@ pub(crate) const DECLARATION: Declaration = Declaration {
     arguments: &[Argument::new("slow-ms", "A slow sample's time", "5")],
 };
 
-const NODES: &str = "/sys/devices/system/node/node[0-9]*";
-
 pub(crate) struct Mock {
     arguments: Arguments,
     slow_ms: u32,
@@ -85,7 +83,7 @@ impl Experiment for Mock {
 
     fn run(&mut self, cell: &Cell, cancel: &AtomicBool) -> Result<Self::Sample, BoxError> {
         let server = self.server.as_mut().ok_or("no server")?;
-        let answer = server.ask(NODES, cancel)?;
+        let answer = server.ask("/sys/devices/system/node/node[0-9]*", cancel)?;
         match cell.text("speed").as_str() {
             "failing" => return Err("this cell always fails".into()),
             "slow" => sleep(Duration::from_millis(self.slow_ms.into())),
