@@ -1,9 +1,12 @@
 //! Keeping what a command measured in the store.
 
+use std::ops::{Deref, DerefMut};
+
 use clap::Args;
 use nearfar_bench::survey::Measured;
 use nearfar_machine::Machine;
 use nearfar_runs::{RunId, Store};
+use tempfile::TempDir;
 
 use crate::args::{StoreArgs, of_store};
 use crate::failure::Failure;
@@ -17,6 +20,48 @@ pub struct RecordArgs {
     /// Do not store what is measured
     #[arg(long, conflicts_with = "store")]
     no_store: bool,
+}
+
+/// The store of an experiment, which keeps every sample in one: the user's, or one that is removed when this is dropped.
+pub struct ExperimentStore {
+    store: Store,
+    // After the store: it is closed before its directory is removed.
+    _directory: Option<TempDir>,
+}
+
+impl ExperimentStore {
+    pub fn open(args: &StoreArgs, is_kept: bool) -> Result<Self, Failure> {
+        if !is_kept {
+            return Self::temporary();
+        }
+        Ok(Self {
+            store: args.open()?,
+            _directory: None,
+        })
+    }
+
+    pub fn temporary() -> Result<Self, Failure> {
+        let directory = tempfile::tempdir().map_err(Failure::refused)?;
+        let store = Store::open(&directory.path().join("runs.db")).map_err(of_store)?;
+        Ok(Self {
+            store,
+            _directory: Some(directory),
+        })
+    }
+}
+
+impl Deref for ExperimentStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl DerefMut for ExperimentStore {
+    fn deref_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
 }
 
 /// A store that is open, or none.

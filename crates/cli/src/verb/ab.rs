@@ -12,13 +12,13 @@ use nearfar_lab::cache::Cache;
 use nearfar_lab::guest::PreparedGuest;
 use nearfar_lab::request::GuestRequest;
 use nearfar_report::ab::{Comparison, Run, Selection, Side};
-use nearfar_runs::Store;
 use nearfar_sources::{Request, Want};
 
 use self::sides::{Sides, Turns};
-use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
+use crate::args::{Colour, Format, FormatArgs, StoreArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::recorded::ExperimentStore;
 use crate::signals;
 use crate::verb::lab::guest_args::{GuestArgs, failure};
 
@@ -133,12 +133,7 @@ impl Ab {
     ) -> Result<[Vec<Run>; 2], Failure> {
         let machine =
             nearfar_sources::read(&Request::live(Want::topology())).map_err(Failure::input)?;
-        // The frame keeps every sample in a store; with --no-store it goes with its directory.
-        let temporary = tempfile::tempdir().map_err(Failure::refused)?;
-        let mut store = match self.no_store {
-            true => Store::open(&temporary.path().join("runs.db")).map_err(of_store)?,
-            false => self.store.open()?,
-        };
+        let mut store = ExperimentStore::open(&self.store, !self.no_store)?;
         let mut options = Options::new(self.runs);
         options.resume = match self.resume {
             true => Resume::Newest,

@@ -19,6 +19,7 @@ use super::guests::{Guests, same_guests};
 use crate::args::{Colour, FormatArgs, StoreArgs, of_store, size};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+use crate::recorded::ExperimentStore;
 use crate::verb::runs;
 use crate::{progress, shell, signals};
 
@@ -199,11 +200,7 @@ impl Registered {
         if common.one_sample {
             return one_sample(self.entry, arguments, &machine, &cancel);
         }
-        let temporary = Temporary::new(common.no_store)?;
-        let mut store = match &temporary {
-            Some(temporary) => temporary.open()?,
-            None => common.store.open()?,
-        };
+        let mut store = ExperimentStore::open(&common.store, !common.no_store)?;
         let guests = Guests::read(&common.guest)?;
         let mut options = Options::new(common.samples.unwrap_or(declaration.samples));
         (options.seed, options.label) = (common.seed, common.label.clone());
@@ -288,20 +285,6 @@ impl Registered {
     }
 }
 
-/// A store that is removed with its directory: the frame keeps every sample in one.
-struct Temporary(tempfile::TempDir);
-
-impl Temporary {
-    fn new(is_wanted: bool) -> Result<Option<Self>, Failure> {
-        let directory = is_wanted.then(tempfile::tempdir).transpose();
-        Ok(directory.map_err(Failure::refused)?.map(Self))
-    }
-
-    fn open(&self) -> Result<Store, Failure> {
-        Store::open(&self.0.path().join("runs.db")).map_err(of_store)
-    }
-}
-
 /// Takes a sample as a target of another nearfar, which stores it.
 fn one_sample(
     entry: &Entry,
@@ -309,8 +292,7 @@ fn one_sample(
     machine: &Machine,
     cancel: &AtomicBool,
 ) -> Outcome {
-    let directory = Temporary(tempfile::tempdir().map_err(Failure::refused)?);
-    let mut store = directory.open()?;
+    let mut store = ExperimentStore::temporary()?;
     let mut options = Options::new(1);
     options.is_kept = false;
     // The answer says why there is no sample.

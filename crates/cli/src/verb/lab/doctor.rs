@@ -40,7 +40,7 @@ impl FailOn {
 }
 
 impl Doctor {
-    /// Looks, and says so.
+    /// Prints what the lab needs and whether it is here.
     pub fn run(self, colour: Colour) -> Outcome {
         let doctor = doctor::examine(&Cache::of_user().map_err(failure)?);
         output::print(&match self.format.format {
