@@ -13,7 +13,7 @@ pub trait System {
     /// A file's whole content.
     ///
     /// # Errors
-    /// The system's answer; also for what is no regular file or has more than 4 MiB.
+    /// The system's answer; also for what is not a regular file or has more than 4 MiB.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
     /// Gives a file this content, with a single write as sysfs and procfs need it.

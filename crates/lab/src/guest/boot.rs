@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use super::console::Console;
 use super::launch::{Launched, launch};
-use super::link::Said;
+use super::link::Message;
 use super::modules::Modules;
 use super::progress::Progress;
 use super::saved::{Key, Place, SavedGuest};
@@ -210,7 +210,7 @@ impl<'a> Plan<'a> {
     /// A guest that boots and is used as it is.
     fn boot(&self, reason: Option<UnsavedReason>) -> Result<Guest, Failure> {
         let mut dialogue = self.launch(Start::Boot, None)?;
-        dialogue.expect(|said| matches!(said, Said::Booted))?;
+        dialogue.expect(|message| matches!(message, Message::Booted))?;
         dialogue.settle(&[])?;
         let mut guest = dialogue.finish(Start::Boot);
         guest.unsaved_reason = reason;
@@ -221,7 +221,7 @@ impl<'a> Plan<'a> {
     fn save(&mut self, place: &Place, late: &[LateDevice]) -> Result<Guest, Failure> {
         let files = SavedGuest::anonymous(self.prepared)?;
         let mut dialogue = self.launch(Start::Save, Some(&files))?;
-        dialogue.expect(|said| matches!(said, Said::Booted))?;
+        dialogue.expect(|message| matches!(message, Message::Booted))?;
         dialogue.check_health()?;
         let uri = dialogue.state.clone();
         let saved = state::save(&mut dialogue.guest.monitor, &uri);

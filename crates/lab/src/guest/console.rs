@@ -18,13 +18,13 @@ pub struct Console {
 
 #[derive(Debug, Default)]
 struct Heard {
-    said: Mutex<Said>,
+    said: Mutex<Received>,
     /// Notified when a listener ends.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct Received {
     end: Vec<u8>,
     bytes: u64,
     listeners: usize,
@@ -49,7 +49,7 @@ impl Console {
         });
     }
 
-    fn said(&self) -> MutexGuard<'_, Said> {
+    fn said(&self) -> MutexGuard<'_, Received> {
         self.heard
             .said
             .lock()
@@ -57,7 +57,7 @@ impl Console {
     }
 
     /// Waits until all was heard of sources that have ended: the last words of one that died come after the news of it.
-    pub fn hear_out(&self) {
+    pub fn drain(&self) {
         drop(
             self.heard
                 .ended
@@ -108,14 +108,14 @@ mod tests {
     #[test]
     fn the_last_words_of_a_source_that_has_ended_are_waited_for() {
         let console = Console::default();
-        console.hear_out();
+        console.drain();
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         console.listen(reader, false);
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             writer.write_all(b"Oops").expect("a reader");
         });
-        console.hear_out();
+        console.drain();
         assert_eq!(console.last_lines(1), "Oops");
     }
 }

@@ -35,7 +35,7 @@ impl Crash {
     /// The crash that a console shows; `None` where the kernel ended in order, or panicked without an exception: for want of a root,
     /// of memory, of a first program, which it would do again. Waits for its last words.
     pub fn shown(console: &Console) -> Option<Self> {
-        console.hear_out();
+        console.drain();
         let said = console.last_lines(REPORT_LINES);
         match (said.contains(BREAKPOINT), said.contains(END_OF_REPORT)) {
             (true, _) => Some(Self::LeftBreakpoint),

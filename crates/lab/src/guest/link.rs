@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 /// What the agent says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Said {
+pub enum Message {
     /// Its kernel and first root are up; it waits for its settings.
     Booted,
     /// The CPUs whose timer did not interrupt while it was looked at, as a list.
@@ -47,7 +47,7 @@ pub enum Said {
     },
 }
 
-impl Said {
+impl Message {
     fn parse(line: &str) -> Option<Self> {
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -83,7 +83,7 @@ impl Said {
 pub struct Link {
     socket: UnixStream,
     unfinished: Vec<u8>,
-    heard: VecDeque<Said>,
+    heard: VecDeque<Message>,
 }
 
 /// Longer lines are dropped.
@@ -117,7 +117,7 @@ impl Link {
             let line: Vec<_> = self.unfinished.drain(..=at).collect();
             // Anything in the guest can write here; what is not ours is passed over.
             self.heard
-                .extend(Said::parse(String::from_utf8_lossy(&line).trim_end()));
+                .extend(Message::parse(String::from_utf8_lossy(&line).trim_end()));
         }
         if self.unfinished.len() > LONGEST {
             self.unfinished.clear();
@@ -126,7 +126,7 @@ impl Link {
     }
 
     /// The next thing said that was read already.
-    pub fn next(&mut self) -> Option<Said> {
+    pub fn next(&mut self) -> Option<Message> {
         self.heard.pop_front()
     }
 
@@ -172,17 +172,17 @@ mod tests {
             assert!(link.read());
         }
         let said: Vec<_> = std::iter::from_fn(|| link.next()).collect();
-        let ask = Said::Ask {
+        let ask = Message::Ask {
             id: 5,
             words: "plug nvme node=1".to_owned(),
         };
         assert_eq!(
             said,
             [
-                Said::Ready,
-                Said::Started { id: 1, group: 77 },
+                Message::Ready,
+                Message::Started { id: 1, group: 77 },
                 ask,
-                Said::Exit { id: 1, code: 137 }
+                Message::Exit { id: 1, code: 137 }
             ]
         );
         drop(theirs);

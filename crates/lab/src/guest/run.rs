@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::link::Said;
+use super::link::Message;
 use super::marks::Cut;
 use super::pump::{self, Input, Streams};
 use super::script::Exec;
@@ -244,32 +244,32 @@ impl Guest {
 
     fn handle(
         &mut self,
-        said: Said,
+        message: Message,
         id: u64,
         progress: &mut Progress,
         watch: &mut Watch,
     ) -> Result<(), LabError> {
-        match said {
-            Said::Started { id: started, group } if started == id => {
+        match message {
+            Message::Started { id: started, group } if started == id => {
                 progress.group = Some(group);
                 for name in std::mem::take(&mut progress.early) {
                     self.pass(name, progress)?;
                 }
             }
-            Said::Exit { id: ended, code } if ended == id => progress.code = Some(code),
-            Said::Ask { id, words } => {
+            Message::Exit { id: ended, code } if ended == id => progress.code = Some(code),
+            Message::Ask { id, words } => {
                 let answer = self.asked(&words);
                 self.link
                     .answer(id, &answer)
                     .map_err(|error| self.died(&format!("no answer reaches it ({error})")))?;
             }
-            Said::Pong { number } => watch.pong(number),
-            Said::Booted
-            | Said::Ticks { .. }
-            | Said::Clock
-            | Said::Ready
-            | Said::Started { .. }
-            | Said::Exit { .. } => {}
+            Message::Pong { number } => watch.pong(number),
+            Message::Booted
+            | Message::Ticks { .. }
+            | Message::Clock
+            | Message::Ready
+            | Message::Started { .. }
+            | Message::Exit { .. } => {}
         }
         Ok(())
     }

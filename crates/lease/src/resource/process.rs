@@ -240,9 +240,9 @@ mod tests {
     #[test]
     fn an_answer_is_not_waited_for_without_end() {
         assert_eq!(ask("read one; echo $one", false).unwrap(), "a b");
-        let stuck = ask("sleep 600", false).unwrap_err();
+        let stuck = ask("exec sleep 600", false).unwrap_err();
         assert!(stuck.contains("has not answered within"), "{stuck}");
-        let cancelled = ask("sleep 600", true).unwrap_err();
+        let cancelled = ask("exec sleep 600", true).unwrap_err();
         assert!(cancelled.contains("interrupted"), "{cancelled}");
         let ended = ask("read one", false).unwrap_err();
         assert!(ended.contains("has ended"), "{ended}");

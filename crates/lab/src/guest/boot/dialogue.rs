@@ -12,7 +12,7 @@ use crate::design::late::LateDevice;
 use crate::error::LabError;
 use crate::guest::crash::Crash;
 use crate::guest::health::{self, Unhealthy};
-use crate::guest::link::Said;
+use crate::guest::link::Message;
 use crate::guest::progress::Progress;
 use crate::guest::qmp::MonitorError;
 use crate::guest::{Guest, arguments, random, renew, state};
@@ -47,7 +47,7 @@ impl Dialogue<'_> {
         talk(&mut self.guest).map_err(|problem| {
             // QEMU's message about its end comes after the end of the monitor.
             self.guest.kill();
-            self.guest.qemu_said.hear_out();
+            self.guest.qemu_said.drain();
             self.failure(Ending::ByChance(BootFailure::NotLoaded(
                 problem.to_string(),
             )))
@@ -55,15 +55,15 @@ impl Dialogue<'_> {
     }
 
     /// Waits until the guest says what is wanted; answers its question for the time.
-    pub fn expect(&mut self, mut wanted: impl FnMut(&Said) -> bool) -> Result<(), Failure> {
+    pub fn expect(&mut self, mut wanted: impl FnMut(&Message) -> bool) -> Result<(), Failure> {
         loop {
-            while let Some(said) = self.guest.link.next() {
-                if matches!(said, Said::Clock) {
+            while let Some(message) = self.guest.link.next() {
+                if matches!(message, Message::Clock) {
                     let answer = renew::answer()
                         .map_err(|error| LabError::system("reading random numbers", error))?;
                     self.send(&answer)?;
                 }
-                if wanted(&said) {
+                if wanted(&message) {
                     return Ok(());
                 }
             }
@@ -126,7 +126,7 @@ impl Dialogue<'_> {
         self.send(b"check\n")?;
         let mut missing = String::new();
         self.expect(|said| match said {
-            Said::Ticks { missing: seen } => {
+            Message::Ticks { missing: seen } => {
                 missing.clone_from(seen);
                 true
             }
@@ -161,7 +161,7 @@ impl Dialogue<'_> {
         let (token, machine_id) = (random_digits()?, random_digits()?);
         let settings = arguments::settings_of_guest(self.plan.prepared, &token, &machine_id, late);
         self.send(format!("settings\n{settings}.\n").as_bytes())?;
-        self.expect(|said| matches!(said, Said::Ready))?;
+        self.expect(|message| matches!(message, Message::Ready))?;
         self.guest.token = token;
         Ok(())
     }
