@@ -1,0 +1,110 @@
+use std::fmt;
+
+use crate::bitmap::Bitmap;
+use crate::pool::Pool;
+use crate::{Policy, Tags, Topology};
+
+/// How an allocator is made.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    pub(crate) tags: u32,
+    pub(crate) capacity: u32,
+    pub(crate) reserved: u32,
+    pub(crate) policy: Policy,
+    pub(crate) topology: Topology,
+    pub(crate) without_rseq: bool,
+}
+
+/// Why an allocator cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// There is no tag that is not reserved.
+    NoTags,
+    /// More than `MAX_TAGS`.
+    TooMany(u32),
+    /// The policy needs a topology: where each CPU is.
+    NoTopology(Policy),
+}
+
+impl Builder {
+    /// The most tags of an allocator: 2^24.
+    pub const MAX_TAGS: u32 = 1 << 24;
+
+    pub(crate) fn new(tags: u32) -> Self {
+        Self {
+            tags,
+            capacity: tags,
+            reserved: 0,
+            policy: Policy::default(),
+            topology: Topology::default(),
+            without_rseq: false,
+        }
+    }
+
+    /// Up to how many tags `Tags::resize` may grow; as many as there are at first unless this is called.
+    pub fn capacity(mut self, tags: u32) -> Self {
+        self.capacity = tags;
+        self
+    }
+
+    /// Tags 0..`tags` are handed out by `Tags::try_take_reserved` only: for work that frees other tags.
+    pub fn reserved(mut self, tags: u32) -> Self {
+        self.reserved = tags;
+        self
+    }
+
+    /// How free tags are kept.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Where each CPU is; `LimitTopology` and `Coarse` need it, the others only count steals with it.
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = topology;
+        self
+    }
+
+    /// `Auto` without restartable sequences, as where the system has none.
+    pub fn without_rseq(mut self) -> Self {
+        self.without_rseq = true;
+        self
+    }
+
+    /// # Errors
+    /// No tag that is not reserved, more than [`MAX_TAGS`](Self::MAX_TAGS), or a policy without the topology it needs.
+    pub fn build(self) -> Result<Tags, BuildError> {
+        let capacity = self.capacity.max(self.tags);
+        if capacity > Self::MAX_TAGS {
+            return Err(BuildError::TooMany(capacity));
+        }
+        if self.tags <= self.reserved {
+            return Err(BuildError::NoTags);
+        }
+        let needs_topology = matches!(self.policy, Policy::LimitTopology | Policy::Coarse(_));
+        if needs_topology && self.topology.cpus.is_empty() {
+            return Err(BuildError::NoTopology(self.policy));
+        }
+        let reserved = Bitmap::new(self.reserved);
+        (0..self.reserved).for_each(|tag| reserved.put(tag));
+        let pool = Pool::new(&self, capacity);
+        Ok(Tags::from_parts(pool, reserved, &self, capacity))
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoTags => f.write_str("no tag that is not reserved"),
+            Self::TooMany(tags) => {
+                write!(f, "{tags} tags, at most {} are possible", Builder::MAX_TAGS)
+            }
+            Self::NoTopology(policy) => {
+                write!(f, "the policy {policy:?} needs to know where each CPU is")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}

@@ -1,0 +1,31 @@
+//! Hands out the integers 0..N to any number of threads.
+//!
+//! ```
+//! let tags = nearfar_tags::Tags::new(255)?;
+//! let tag = tags.try_get().expect("none is held");
+//! assert!(tag.number() < 255);
+//! drop(tag); // free again
+//! # Ok::<(), nearfar_tags::BuildError>(())
+//! ```
+
+mod batch;
+mod bitmap;
+mod builder;
+mod future;
+mod guard;
+mod policy;
+mod pool;
+mod statistics;
+mod sync;
+mod tags;
+mod topology;
+mod waiters;
+
+pub use batch::Batch;
+pub use builder::{BuildError, Builder};
+pub use future::Get;
+pub use guard::{OwnedTag, Tag};
+pub use policy::Policy;
+pub use statistics::{Statistics, Steals};
+pub use tags::{ResizeError, Tags};
+pub use topology::{Cpu, Group, Topology};
