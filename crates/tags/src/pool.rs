@@ -28,15 +28,26 @@ impl Pool {
         self.words.take(self.limit.load(Ordering::SeqCst), 0)
     }
 
-    /// Makes a tag free. Whether waiters may have to be told: false where that is impossible.
+    /// Makes a tag free by the shortest way, without a look at waiters: false, and nothing done, where the policy has no such way or
+    /// somebody waits (between `revoke` and `calm`).
     #[inline]
-    pub(crate) fn put(&self, tag: u32) -> bool {
-        self.words.put(tag);
-        true
+    pub(crate) fn put_cached(&self, tag: u32) -> bool {
+        let _ = tag;
+        false
     }
 
-    /// Makes every free tag reachable by `take` without a wait, until `calm` is called: somebody is about to wait.
+    /// Makes a tag free. The caller looks at waiters before and after. Between `revoke` and `calm` the tag is where `take` of any
+    /// thread finds it.
+    pub(crate) fn put(&self, tag: u32) {
+        self.words.put(tag);
+    }
+
+    /// Somebody is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
+    /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`.
     pub(crate) fn revoke(&self) {}
+
+    /// A waiter has ended its wait: one for each `revoke`.
+    pub(crate) fn calm(&self) {}
 
     /// Sets the number of tags. Those above it that are held or cached come back and stay.
     pub(crate) fn resize(&self, tags: u32) {

@@ -152,7 +152,8 @@ impl Tags {
         if tag < self.reserved_tags {
             return self.reserved.put(tag);
         }
-        if self.pool.put(tag) {
+        if !self.pool.put_cached(tag) {
+            self.pool.put(tag);
             self.waiters.serve(|| self.pool.take());
         }
     }
