@@ -4,6 +4,8 @@
 //! addition, since a tag that is put is not free. The counts let a get prove that there was a moment without a free tag: two passes
 //! that see every word empty and no count changed.
 
+use std::ops::Range;
+
 use crate::sync::{AtomicU64, Ordering};
 
 /// Tags of a word.
@@ -54,23 +56,43 @@ impl Bitmap {
         }
     }
 
+    /// The first free tag of a range. `None` proves nothing.
+    pub(crate) fn take_in(&self, range: Range<u32>) -> Option<u32> {
+        if range.is_empty() {
+            return None;
+        }
+        let words = range.start / TAGS..range.end.div_ceil(TAGS);
+        words.into_iter().find_map(|index| {
+            let index = index as usize;
+            self.take_of(index, mask(range.end, index) & !mask(range.start, index))
+                .ok()
+        })
+    }
+
+    /// A free tag of a word among these bits, or the word without one.
+    fn take_of(&self, index: usize, bits: u64) -> Result<u32, u64> {
+        let mut word = self.words[index].load(Ordering::SeqCst);
+        while word & bits != 0 {
+            let bit = (word & bits).trailing_zeros();
+            let without = word & !(1 << bit);
+            let order = (Ordering::SeqCst, Ordering::SeqCst);
+            match self.words[index].compare_exchange_weak(word, without, order.0, order.1) {
+                Ok(_) => return Ok(index as u32 * TAGS + bit),
+                Err(now) => word = now,
+            }
+        }
+        Err(word)
+    }
+
     /// One pass over the words: a tag, or the sum of their counts where all are empty. A count only grows: an equal sum means equal
     /// counts.
     fn pass(&self, limit: u32, order: impl Iterator<Item = usize>) -> Pass {
         let mut puts = 0_u64;
         for index in order {
-            let mut word = self.words[index].load(Ordering::SeqCst);
-            let below = mask(limit, index);
-            while word & below != 0 {
-                let bit = (word & below).trailing_zeros();
-                let without = word & !(1 << bit);
-                let order = (Ordering::SeqCst, Ordering::SeqCst);
-                match self.words[index].compare_exchange_weak(word, without, order.0, order.1) {
-                    Ok(_) => return Pass::Tag(index as u32 * TAGS + bit),
-                    Err(now) => word = now,
-                }
+            match self.take_of(index, mask(limit, index)) {
+                Ok(tag) => return Pass::Tag(tag),
+                Err(word) => puts += word >> TAGS,
             }
-            puts += word >> TAGS;
         }
         Pass::Empty(puts)
     }

@@ -1,6 +1,7 @@
 use std::fmt;
 
 use crate::bitmap::Bitmap;
+use crate::order::Order;
 use crate::pool::Pool;
 use crate::{Policy, Tags, Topology};
 
@@ -25,6 +26,14 @@ pub enum BuildError {
     TooMany(u32),
     /// The policy needs a topology: where each CPU is.
     NoTopology(Policy),
+    /// The topology has no CPU, or more numbers of CPUs than 65535: how many.
+    CpuNumbers(usize),
+    /// The topology's distances are not one row for each node with a distance to each node: the first node without.
+    Distances { node: u32 },
+    /// A CPU is on a node without distances.
+    NoSuchNode { cpu: usize, node: u32 },
+    /// CPUs of a core are on several nodes, or share no last-level cache or core group: two of them.
+    SplitCore { core: u32, cpus: [usize; 2] },
 }
 
 impl Builder {
@@ -73,7 +82,8 @@ impl Builder {
     }
 
     /// # Errors
-    /// No tag that is not reserved, more than [`MAX_TAGS`](Self::MAX_TAGS), or a policy without the topology it needs.
+    /// No tag that is not reserved, more than [`MAX_TAGS`](Self::MAX_TAGS), a topology that contradicts itself, or a policy without
+    /// the topology it needs.
     pub fn build(self) -> Result<Tags, BuildError> {
         let capacity = self.capacity.max(self.tags);
         if capacity > Self::MAX_TAGS {
@@ -83,7 +93,9 @@ impl Builder {
             return Err(BuildError::NoTags);
         }
         let needs_topology = matches!(self.policy, Policy::LimitTopology | Policy::Coarse(_));
-        if needs_topology && self.topology.cpus.is_empty() {
+        if self.topology != Topology::default() {
+            self.topology.check()?;
+        } else if needs_topology {
             return Err(BuildError::NoTopology(self.policy));
         }
         let reserved = Bitmap::new(self.reserved);
@@ -102,6 +114,30 @@ impl fmt::Display for BuildError {
             }
             Self::NoTopology(policy) => {
                 write!(f, "the policy {policy:?} needs to know where each CPU is")
+            }
+            Self::CpuNumbers(0) => f.write_str("topology: no CPU"),
+            Self::CpuNumbers(cpus) => {
+                let most = Order::MAX_CPUS;
+                write!(
+                    f,
+                    "topology: {cpus} numbers of CPUs, at most {most} are possible"
+                )
+            }
+            Self::Distances { node } => {
+                write!(f, "topology: node {node} has no distance to each node")
+            }
+            Self::NoSuchNode { cpu, node } => {
+                write!(
+                    f,
+                    "topology: CPU {cpu} is on node {node}, which has no distances"
+                )
+            }
+            Self::SplitCore { core, cpus } => {
+                let [one, other] = cpus;
+                write!(
+                    f,
+                    "topology: CPUs {one} and {other} share core {core} but not its core group, last-level cache or node"
+                )
             }
         }
     }

@@ -11,8 +11,11 @@
 mod batch;
 mod bitmap;
 mod builder;
+mod cpu;
 mod future;
 mod guard;
+mod locked;
+mod order;
 mod policy;
 mod pool;
 mod statistics;

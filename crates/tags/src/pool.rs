@@ -2,30 +2,48 @@
 
 use crate::bitmap::Bitmap;
 use crate::builder::Builder;
+use crate::cpu;
+use crate::locked::{CacheSize, Locked, Search};
+use crate::order::Order;
+use crate::policy::Policy;
 use crate::statistics::Statistics;
 use crate::sync::{AtomicU32, Ordering};
+use crate::topology::Group;
 
-/// Every policy is one of these.
-pub(crate) struct Pool {
+pub(crate) enum Pool {
+    Words(Words),
+    Locked(Box<Locked>),
+}
+
+/// Words of bits that all threads share.
+pub(crate) struct Words {
     words: Bitmap,
     /// Tags at or above it are not handed out.
     limit: AtomicU32,
 }
 
 impl Pool {
+    /// The builder was checked.
     pub(crate) fn new(builder: &Builder, capacity: u32) -> Self {
-        let words = Bitmap::new(capacity);
-        (builder.reserved..builder.tags).for_each(|tag| words.put(tag));
-        Self {
-            words,
-            limit: AtomicU32::new(builder.tags),
+        let group = match builder.policy {
+            Policy::Coarse(group) => Some(group),
+            _ => None,
+        };
+        match builder.policy {
+            Policy::Stock | Policy::Limit | Policy::LimitTopology | Policy::Coarse(_) => {
+                Self::Locked(Box::new(locked(builder, group, capacity)))
+            }
+            Policy::Bitmap | Policy::Auto => Self::Words(Words::new(builder)),
         }
     }
 
     /// A free tag. `None` only if there was a moment without one, tags that another thread moves counted as held.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
-        self.words.take(self.limit.load(Ordering::SeqCst), 0)
+        match self {
+            Self::Words(pool) => pool.words.take(pool.limit.load(Ordering::SeqCst), 0),
+            Self::Locked(pool) => pool.take(cpu::current()),
+        }
     }
 
     /// Makes a tag free by the shortest way, without a look at waiters: false, and nothing done, where the policy has no such way or
@@ -39,7 +57,10 @@ impl Pool {
     /// Makes a tag free. The caller looks at waiters before and after. Between `revoke` and `calm` the tag is where `take` of any
     /// thread finds it.
     pub(crate) fn put(&self, tag: u32) {
-        self.words.put(tag);
+        match self {
+            Self::Words(pool) => pool.words.put(tag),
+            Self::Locked(pool) => pool.put(cpu::current(), tag),
+        }
     }
 
     /// Somebody is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
@@ -51,19 +72,75 @@ impl Pool {
 
     /// Sets the number of tags. Those above it that are held or cached come back and stay.
     pub(crate) fn resize(&self, tags: u32) {
-        self.limit.store(tags, Ordering::SeqCst);
+        match self {
+            Self::Words(pool) => pool.limit.store(tags, Ordering::SeqCst),
+            Self::Locked(pool) => pool.resize(tags),
+        }
     }
 
     pub(crate) fn size(&self) -> u32 {
-        self.limit.load(Ordering::SeqCst)
+        match self {
+            Self::Words(pool) => pool.limit.load(Ordering::SeqCst),
+            Self::Locked(pool) => pool.size(),
+        }
     }
 
     /// Free tags, roughly: others take and put meanwhile.
     pub(crate) fn free(&self) -> u32 {
-        self.words.free(self.size())
+        match self {
+            Self::Words(pool) => pool.words.free(self.size()),
+            Self::Locked(pool) => pool.free(),
+        }
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
-        Statistics::default()
+        match self {
+            Self::Words(_) => Statistics::default(),
+            Self::Locked(pool) => pool.statistics(),
+        }
     }
+}
+
+impl Words {
+    fn new(builder: &Builder) -> Self {
+        let words = Bitmap::new(builder.capacity.max(builder.tags));
+        (builder.reserved..builder.tags).for_each(|tag| words.put(tag));
+        Self {
+            words,
+            limit: AtomicU32::new(builder.tags),
+        }
+    }
+}
+
+fn locked(builder: &Builder, group: Option<Group>, capacity: u32) -> Locked {
+    let topology = &builder.topology;
+    let is_known = !topology.cpus.is_empty();
+    let order = match is_known {
+        true => Order::new(topology, group),
+        false => Order::unknown(cpu::possible()),
+    };
+    let online = match is_known {
+        true => topology.cpus.iter().flatten().count(),
+        false => cpu::online(),
+    };
+    let possible = topology.cpus.len().max(order.len());
+    let caches = order.len();
+    let divisor = match builder.policy {
+        Policy::Stock => possible,
+        Policy::Coarse(_) => 2 * caches,
+        _ => online.min(8),
+    };
+    let search = match builder.policy {
+        Policy::Stock | Policy::Limit => Search::InTurns,
+        _ => Search::NearestFirst,
+    };
+    let size = CacheSize {
+        divisor: divisor as u32,
+    };
+    Locked::new(
+        order,
+        search,
+        size,
+        (builder.reserved, builder.tags, capacity),
+    )
 }

@@ -1,5 +1,10 @@
 //! Which CPUs are near each other, as the caller says.
 
+use std::collections::HashMap;
+
+use crate::BuildError;
+use crate::order::Order;
+
 /// CPUs that share a part of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Group {
@@ -29,4 +34,37 @@ pub struct Topology {
     pub cpus: Vec<Option<Cpu>>,
     /// From node to node by index, as ACPI SLIT: 10 to itself.
     pub distances: Vec<Vec<u32>>,
+}
+
+impl Topology {
+    /// Whether the order of stealing can be made of it. A last-level cache or core group may span nodes, as with emulated nodes: its
+    /// CPUs on one node are near each other. A core may not.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        let cpus = || self.cpus.iter().enumerate();
+        let numbers = self.cpus.len();
+        if numbers > Order::MAX_CPUS {
+            return Err(BuildError::CpuNumbers(numbers));
+        }
+        if self.cpus.iter().all(Option::is_none) {
+            return Err(BuildError::CpuNumbers(0));
+        }
+        let nodes = self.distances.len();
+        if let Some(node) = self.distances.iter().position(|row| row.len() != nodes) {
+            let node = node as u32;
+            return Err(BuildError::Distances { node });
+        }
+        let mut cores = HashMap::new();
+        for (number, cpu) in cpus().filter_map(|(number, cpu)| Some((number, cpu.as_ref()?))) {
+            if cpu.node as usize >= nodes {
+                let node = cpu.node;
+                return Err(BuildError::NoSuchNode { cpu: number, node });
+            }
+            let (first, other) = *cores.entry(cpu.core).or_insert((number, cpu));
+            if other != cpu {
+                let (core, cpus) = (cpu.core, [first, number]);
+                return Err(BuildError::SplitCore { core, cpus });
+            }
+        }
+        Ok(())
+    }
 }

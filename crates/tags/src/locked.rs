@@ -1,0 +1,392 @@
+//! Caches under locks of their own over a pool under one lock: `Stock`, `Limit`, `LimitTopology` and `Coarse`.
+//!
+//! ```text
+//! take: own cache ─► lock the pool ─► a batch of the pool ─► all tags of another cache that is listed
+//! put:  own cache ─► full: lock the pool, move a batch to it
+//! ```
+//!
+//! What is published, and reproduced since the experiment compares it (lib/percpu_ida.c of Linux 3.13 to 4.18, block/blk-mq-tag.c
+//! of 3.14, and the patch of April 2014 that limits caches and looks for near ones first):
+//! - The pool's lock is held while tags move between caches. It is the one that half of the published system time goes to.
+//! - A CPU without tags empties the other cache, whatever it needs; the other CPU is without tags then, and does the same.
+//! - A shared list says which caches may hold tags: put adds a cache to it when its first tag comes, only a search removes it. In turns:
+//!   each search continues after the cache where the last one of any CPU ended.
+//! - Sizes: N / possible CPUs (`Stock`) or N / min(8, online CPUs) (`Limit`), from 1 to 64; half of it moves at once; a cache that
+//!   a put fills gives half of its tags to the pool. So a cache of size 1 holds no tags. With these sizes all caches
+//!   together can hold every tag; those of `Coarse` hold half of N at most, as no size is published for them.
+//!
+//! What differs: a CPU's threads may move, so the own cache is locked in a search as well; and a search goes on while any cache is
+//! listed. (3.13 gave up below half of the tags.) Thus `take` fails only if there was a moment without a free tag: the pool was empty
+//! and locked, no tag was in transit since only the holder of that lock moves some, and [`Bitmap::take`] proves a moment at
+//! which no cache was listed. A cache that holds a tag is listed, or the holder of the lock is about to empty it.
+
+use std::sync::OnceLock;
+
+use crate::bitmap::Bitmap;
+use crate::order::{Nearness, Order};
+use crate::statistics::{Statistics, Steals};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, PoisonError};
+
+/// Which cache is emptied when the pool is empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Search {
+    InTurns,
+    NearestFirst,
+}
+
+/// How many tags a cache holds, as a function of the number of tags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CacheSize {
+    /// The tags are divided by it.
+    pub divisor: u32,
+}
+
+impl CacheSize {
+    /// The kernel's BLK_MQ_TAG_CACHE_MIN and BLK_MQ_TAG_CACHE_MAX.
+    const MIN: u32 = 1;
+    const MAX: u32 = 64;
+
+    fn of(self, tags: u32) -> usize {
+        (tags / self.divisor).clamp(Self::MIN, Self::MAX) as usize
+    }
+}
+
+pub(crate) struct Locked {
+    order: Order,
+    search: Search,
+    size: CacheSize,
+    caches: Box<[OnceLock<Box<Cache>>]>,
+    /// The caches that may hold tags.
+    listed: Bitmap,
+    pool: Apart<Mutex<Pool>>,
+    /// A copy of `Pool::limit`.
+    limit: AtomicU32,
+}
+
+/// On cache lines of its own.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Apart<T>(T);
+
+/// Its lock is taken after that of the pool, never before, and never two at once.
+type Cache = Apart<Mutex<Stack>>;
+
+struct Stack {
+    /// Tags from here on are not kept.
+    limit: u32,
+    size: u16,
+    len: u16,
+    is_listed: bool,
+    lines: Box<[Line]>,
+}
+
+/// Tags of a cache.
+type Line = Apart<[u32; LINE_TAGS]>;
+
+const LINE_TAGS: usize = 16;
+
+struct Pool {
+    free: Vec<u32>,
+    /// Tags at or above the limit.
+    retired: Vec<u32>,
+    /// Tags on their way between caches; empty while the lock is not held.
+    moving: Vec<u32>,
+    limit: u32,
+    reserved: u32,
+    /// Where the next search in turns begins.
+    next: u32,
+    refills: u64,
+    steals: Steals,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Locked {
+    /// Tags `reserved..tags` are free, those up to `capacity` are retired.
+    pub(crate) fn new(
+        order: Order,
+        search: Search,
+        size: CacheSize,
+        (reserved, tags, capacity): (u32, u32, u32),
+    ) -> Self {
+        let pool = Pool {
+            free: (reserved..tags).collect(),
+            retired: (tags..capacity).collect(),
+            moving: Vec::new(),
+            limit: tags,
+            reserved,
+            next: 0,
+            refills: 0,
+            steals: Steals::default(),
+        };
+        Self {
+            search,
+            size,
+            caches: (0..order.len()).map(|_| OnceLock::new()).collect(),
+            listed: Bitmap::new(order.len() as u32),
+            order,
+            pool: Apart(Mutex::new(pool)),
+            limit: AtomicU32::new(tags),
+        }
+    }
+
+    /// A free tag for a thread of this CPU. `None` only if there was a moment without one.
+    #[inline]
+    pub(crate) fn take(&self, cpu: usize) -> Option<u32> {
+        let own = self.order.cache(cpu);
+        let cached = self.caches[own].get();
+        cached
+            .and_then(|cache| lock(&cache.0).pop())
+            .or_else(|| self.take_uncached(own))
+    }
+
+    #[cold]
+    fn take_uncached(&self, own: usize) -> Option<u32> {
+        let mut pool = lock(&self.pool.0);
+        let cache = self.cache(own, &pool);
+        // Another thread of the CPU may have put one.
+        if let Some(tag) = lock(&cache.0).pop() {
+            return Some(tag);
+        }
+        if let Some(tag) = pool.free.pop() {
+            self.refill(own, cache, &mut pool);
+            return Some(tag);
+        }
+        self.steal(own, cache, &mut pool)
+    }
+
+    fn refill(&self, own: usize, cache: &Cache, pool: &mut Pool) {
+        pool.refills += 1;
+        let mut stack = lock(&cache.0);
+        for _ in 1..stack.batch() {
+            match pool.free.pop() {
+                Some(tag) => self.push(own, &mut stack, tag),
+                None => break,
+            }
+        }
+    }
+
+    /// Moves the tags of another cache to the own one, but for the one that is returned.
+    fn steal(&self, own: usize, cache: &Cache, pool: &mut Pool) -> Option<u32> {
+        while let Some(other) = self.next_listed(own, pool) {
+            if let Some(stolen) = self.caches[other].get() {
+                lock(&stolen.0).drain(&mut pool.moving);
+            }
+            let Some(tag) = pool.moving.pop() else {
+                continue;
+            };
+            if other != own {
+                pool.steals.count(self.order.nearness(own, other));
+            }
+            let mut stack = lock(&cache.0);
+            while let Some(tag) = pool.moving.pop() {
+                match stack.is_full() {
+                    false => self.push(own, &mut stack, tag),
+                    true => pool.free.push(tag),
+                }
+            }
+            return Some(tag);
+        }
+        None
+    }
+
+    /// A cache that is listed, no longer. `None` only if there was a moment at which none was.
+    fn next_listed(&self, own: usize, pool: &mut Pool) -> Option<usize> {
+        let all = self.order.len() as u32;
+        let own = own as u32;
+        let from = |first: u32, range: std::ops::Range<u32>| {
+            let rest = range.start..first;
+            let found = self.listed.take_in(first..range.end);
+            found.or_else(|| self.listed.take_in(rest))
+        };
+        let found = match self.search {
+            Search::InTurns => from(pool.next, 0..all),
+            Search::NearestFirst => {
+                let mut ranges = self.order.nearest_first(own as usize);
+                ranges.find_map(|range| {
+                    let first = if range.contains(&own) {
+                        own
+                    } else {
+                        range.start
+                    };
+                    from(first, range)
+                })
+            }
+        };
+        let found = found.or_else(|| self.listed.take(all, 0))?;
+        pool.next = (found + 1) % all;
+        Some(found as usize)
+    }
+
+    /// Makes a tag free on this CPU.
+    #[inline]
+    pub(crate) fn put(&self, cpu: usize, tag: u32) {
+        let own = self.order.cache(cpu);
+        let cache = match self.caches[own].get() {
+            Some(cache) => cache,
+            None => self.cache(own, &lock(&self.pool.0)),
+        };
+        let mut stack = lock(&cache.0);
+        if tag >= stack.limit || stack.is_full() {
+            drop(stack);
+            return lock(&self.pool.0).put(tag);
+        }
+        self.push(own, &mut stack, tag);
+        let is_full = stack.is_full();
+        drop(stack);
+        if is_full {
+            self.spill(cache);
+        }
+    }
+
+    /// Moves a batch from a full cache to the pool.
+    #[cold]
+    fn spill(&self, cache: &Cache) {
+        let mut pool = lock(&self.pool.0);
+        let mut stack = lock(&cache.0);
+        if stack.is_full() {
+            let batch = stack.batch();
+            pool.free.extend((0..batch).map_while(|_| stack.pop()));
+        }
+    }
+
+    /// Lists the cache before the tag is in it.
+    fn push(&self, own: usize, stack: &mut Stack, tag: u32) {
+        if !stack.is_listed {
+            stack.is_listed = true;
+            self.listed.put(own as u32);
+        }
+        stack.push(tag);
+    }
+
+    /// A cache, made when it is first used: the pool is locked so that none is made while the limit changes.
+    fn cache(&self, index: usize, pool: &Pool) -> &Cache {
+        self.caches[index].get_or_init(|| {
+            let stack = Stack::new(pool.limit, self.size.of(pool.limit - pool.reserved));
+            Box::new(Apart(Mutex::new(stack)))
+        })
+    }
+
+    /// Sets the number of tags. Those above it that are cached, or come back later, are retired.
+    pub(crate) fn resize(&self, tags: u32) {
+        let mut pool = lock(&self.pool.0);
+        let pool = &mut *pool;
+        pool.limit = tags;
+        self.limit.store(tags, Ordering::SeqCst);
+        let size = self.size.of(tags - pool.reserved);
+        let caches = self.caches.iter().filter_map(OnceLock::get);
+        for cache in caches {
+            lock(&cache.0).resize(tags, size, &mut pool.free);
+        }
+        pool.free.append(&mut pool.retired);
+        pool.retired
+            .extend(pool.free.extract_if(.., |tag| *tag >= tags));
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.limit.load(Ordering::SeqCst)
+    }
+
+    /// Free tags, counted cache by cache.
+    pub(crate) fn free(&self) -> u32 {
+        let pool = lock(&self.pool.0);
+        let caches = self.caches.iter().filter_map(OnceLock::get);
+        let cached: u32 = caches.map(|cache| u32::from(lock(&cache.0).len)).sum();
+        pool.free.len() as u32 + cached
+    }
+
+    pub(crate) fn statistics(&self) -> Statistics {
+        let pool = lock(&self.pool.0);
+        Statistics {
+            steals: pool.steals,
+            refills: pool.refills,
+            ..Statistics::default()
+        }
+    }
+}
+
+impl Pool {
+    fn put(&mut self, tag: u32) {
+        match tag < self.limit {
+            true => self.free.push(tag),
+            false => self.retired.push(tag),
+        }
+    }
+}
+
+impl Stack {
+    fn new(limit: u32, size: usize) -> Self {
+        let mut stack = Self {
+            limit,
+            size: 0,
+            len: 0,
+            is_listed: false,
+            lines: Box::default(),
+        };
+        stack.set_size(size);
+        stack
+    }
+
+    /// At least as many as it holds.
+    fn set_size(&mut self, size: usize) {
+        let mut lines = std::mem::take(&mut self.lines).into_vec();
+        lines.resize(size.div_ceil(LINE_TAGS), Apart([0; LINE_TAGS]));
+        self.lines = lines.into_boxed_slice();
+        self.size = size as u16;
+    }
+
+    fn is_full(&self) -> bool {
+        self.len >= self.size
+    }
+
+    /// How many tags move between it and the pool at once.
+    fn batch(&self) -> usize {
+        usize::from(self.size / 2).max(1)
+    }
+
+    fn push(&mut self, tag: u32) {
+        *self.place(self.len) = tag;
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        Some(*self.place(self.len))
+    }
+
+    fn place(&mut self, index: u16) -> &mut u32 {
+        let index = usize::from(index);
+        &mut self.lines[index / LINE_TAGS].0[index % LINE_TAGS]
+    }
+
+    /// Moves all tags; the caller removed the cache from the list.
+    fn drain(&mut self, into: &mut Vec<u32>) {
+        self.is_listed = false;
+        into.extend(std::iter::from_fn(|| self.pop()));
+    }
+
+    /// Moves the tags out; those that may be kept come back by use.
+    fn resize(&mut self, limit: u32, size: usize, into: &mut Vec<u32>) {
+        into.extend(std::iter::from_fn(|| self.pop()));
+        self.limit = limit;
+        self.set_size(size);
+    }
+}
+
+impl Steals {
+    fn count(&mut self, nearness: Option<Nearness>) {
+        match nearness {
+            None => {}
+            Some(Nearness::Core) => self.core += 1,
+            Some(Nearness::CoreGroup) => self.core_group += 1,
+            Some(Nearness::Llc) => self.llc += 1,
+            Some(Nearness::Node) => self.node += 1,
+            Some(Nearness::Remote(distance)) => {
+                self.remote += 1;
+                self.remote_distance += u64::from(distance);
+            }
+        }
+    }
+}
