@@ -8,10 +8,12 @@
 //! # Ok::<(), nearfar_tags::BuildError>(())
 //! ```
 
+mod apart;
 mod batch;
 mod bitmap;
 mod builder;
 mod cpu;
+mod deferred;
 mod future;
 mod guard;
 mod locked;

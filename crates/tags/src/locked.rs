@@ -22,6 +22,7 @@
 
 use std::sync::OnceLock;
 
+use crate::apart::Apart;
 use crate::bitmap::Bitmap;
 use crate::order::{Nearness, Order};
 use crate::statistics::{Statistics, Steals};
@@ -62,11 +63,6 @@ pub(crate) struct Locked {
     /// A copy of `Pool::limit`.
     limit: AtomicU32,
 }
-
-/// On cache lines of its own.
-#[repr(align(64))]
-#[derive(Clone, Copy)]
-struct Apart<T>(T);
 
 /// Its lock is taken after that of the pool, never before, and never two at once.
 type Cache = Apart<Mutex<Stack>>;
@@ -178,7 +174,7 @@ impl Locked {
                 continue;
             };
             if other != own {
-                pool.steals.count(self.order.nearness(own, other));
+                count(&mut pool.steals, self.order.nearness(own, other));
             }
             let mut stack = lock(&cache.0);
             while let Some(tag) = pool.moving.pop() {
@@ -375,18 +371,16 @@ impl Stack {
     }
 }
 
-impl Steals {
-    fn count(&mut self, nearness: Option<Nearness>) {
-        match nearness {
-            None => {}
-            Some(Nearness::Core) => self.core += 1,
-            Some(Nearness::CoreGroup) => self.core_group += 1,
-            Some(Nearness::Llc) => self.llc += 1,
-            Some(Nearness::Node) => self.node += 1,
-            Some(Nearness::Remote(distance)) => {
-                self.remote += 1;
-                self.remote_distance += u64::from(distance);
-            }
+fn count(steals: &mut Steals, nearness: Option<Nearness>) {
+    match nearness {
+        None => {}
+        Some(Nearness::Core) => steals.core += 1,
+        Some(Nearness::CoreGroup) => steals.core_group += 1,
+        Some(Nearness::Llc) => steals.llc += 1,
+        Some(Nearness::Node) => steals.node += 1,
+        Some(Nearness::Remote(distance)) => {
+            steals.remote += 1;
+            steals.remote_distance += u64::from(distance);
         }
     }
 }

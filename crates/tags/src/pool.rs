@@ -3,6 +3,7 @@
 use crate::bitmap::Bitmap;
 use crate::builder::Builder;
 use crate::cpu;
+use crate::deferred::Deferred;
 use crate::locked::{CacheSize, Locked, Search};
 use crate::order::Order;
 use crate::policy::Policy;
@@ -13,6 +14,7 @@ use crate::topology::Group;
 pub(crate) enum Pool {
     Words(Words),
     Locked(Box<Locked>),
+    Deferred(Deferred),
 }
 
 /// Words of bits that all threads share.
@@ -33,7 +35,15 @@ impl Pool {
             Policy::Stock | Policy::Limit | Policy::LimitTopology | Policy::Coarse(_) => {
                 Self::Locked(Box::new(locked(builder, group, capacity)))
             }
-            Policy::Bitmap | Policy::Auto => Self::Words(Words::new(builder)),
+            Policy::Bitmap => {
+                let cpus = match builder.topology.cpus.len() {
+                    0 => cpu::possible(),
+                    numbers => numbers,
+                };
+                let tags = (builder.reserved, builder.tags, capacity);
+                Self::Deferred(Deferred::new(cpus, tags))
+            }
+            Policy::Auto => Self::Words(Words::new(builder)),
         }
     }
 
@@ -43,6 +53,7 @@ impl Pool {
         match self {
             Self::Words(pool) => pool.words.take(pool.limit.load(Ordering::SeqCst), 0),
             Self::Locked(pool) => pool.take(cpu::current()),
+            Self::Deferred(pool) => pool.take(cpu::current()),
         }
     }
 
@@ -60,6 +71,7 @@ impl Pool {
         match self {
             Self::Words(pool) => pool.words.put(tag),
             Self::Locked(pool) => pool.put(cpu::current(), tag),
+            Self::Deferred(pool) => pool.put(cpu::current(), tag),
         }
     }
 
@@ -75,6 +87,7 @@ impl Pool {
         match self {
             Self::Words(pool) => pool.limit.store(tags, Ordering::SeqCst),
             Self::Locked(pool) => pool.resize(tags),
+            Self::Deferred(pool) => pool.resize(tags),
         }
     }
 
@@ -82,6 +95,7 @@ impl Pool {
         match self {
             Self::Words(pool) => pool.limit.load(Ordering::SeqCst),
             Self::Locked(pool) => pool.size(),
+            Self::Deferred(pool) => pool.size(),
         }
     }
 
@@ -90,12 +104,13 @@ impl Pool {
         match self {
             Self::Words(pool) => pool.words.free(self.size()),
             Self::Locked(pool) => pool.free(),
+            Self::Deferred(pool) => pool.free(),
         }
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
         match self {
-            Self::Words(_) => Statistics::default(),
+            Self::Words(_) | Self::Deferred(_) => Statistics::default(),
             Self::Locked(pool) => pool.statistics(),
         }
     }

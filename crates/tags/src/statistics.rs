@@ -16,7 +16,7 @@ pub struct Statistics {
     pub hand_overs: u64,
 }
 
-/// Steals by what both CPUs share.
+/// Steals by what both CPUs share; none is counted by an allocator without a topology.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Steals {
     pub core: u64,

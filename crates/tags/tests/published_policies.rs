@@ -1,16 +1,17 @@
-//! The policies with caches under locks: whatever a cache holds, every thread reaches it.
+//! The policies that are published or follow from them: whatever a cache or a word holds, every thread reaches it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nearfar_tags::{Cpu, Group, Policy, Tags, Topology};
 
-const POLICIES: [Policy; 6] = [
+const POLICIES: [Policy; 7] = [
     Policy::Stock,
     Policy::Limit,
     Policy::LimitTopology,
     Policy::Coarse(Group::Core),
     Policy::Coarse(Group::Llc),
     Policy::Coarse(Group::Node),
+    Policy::Bitmap,
 ];
 
 /// Two nodes of two cores with two hardware threads.

@@ -1,0 +1,223 @@
+//! The policy `Bitmap`: words of bits with deferred clears and a hint for each CPU, as the block layer has used since Linux 4.9
+//! (lib/sbitmap.c, include/linux/sbitmap.h).
+//!
+//! ```text
+//! take: the word of the CPU's hint ─► without a free tag: move what was put into it ─► next word
+//! put:  a bit of the word's second word, no lock; the CPU's hint is the tag
+//! ```
+//!
+//! As documented there: a word and its second word are on cache lines of their own; there are at least four words, so that threads
+//! spread over them; a take that misses locks the word, moves all bits of the second word at once, and looks again (the lock came back
+//! in 2024: without it a take could miss bits on their way). A take that gets its hint advances it.
+//!
+//! What differs:
+//! - A word has up to 32 tags, not 64: the second word also counts puts. That count is what proves that a failed take met a moment without
+//!   a free tag: each word was found empty under its lock, where no bit is on its way, and no count changed until all were.
+//! - Wake-ups are not counted to a batch of clamp(N / 8, 1, 8): with a count, a tag could be free while a caller waits, for as long as
+//!   the others hold theirs. A put serves all waiters that it finds tags for at once, and one queue in the order of arrival takes
+//!   the place of eight.
+
+use std::sync::OnceLock;
+
+use crate::apart::Apart;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, PoisonError};
+
+/// The most tags of a word.
+const MAX_WORD_TAGS: u32 = u32::BITS;
+const MIN_WORDS: u32 = 4;
+const PUT: u64 = 1 << u32::BITS;
+
+pub(crate) struct Deferred {
+    words: Box<[Word]>,
+    word_tags: u32,
+    hints: Box<[OnceLock<Box<Hint>>]>,
+    /// Tags at or above it are not handed out.
+    limit: AtomicU32,
+}
+
+/// Where a CPU looks first.
+type Hint = Apart<AtomicU32>;
+
+struct Word {
+    /// A bit for each free tag that take finds.
+    free: Apart<AtomicU32>,
+    put: Apart<Put>,
+}
+
+struct Put {
+    /// Below, a bit for each tag that was put and not moved to `free`; above, the number of puts.
+    tags: AtomicU64,
+    /// Held while bits are neither here nor there.
+    moving: Mutex<()>,
+}
+
+impl Deferred {
+    /// Tags from `reserved` on are free, those at or above `tags` not handed out.
+    pub(crate) fn new(cpus: usize, (reserved, tags, capacity): (u32, u32, u32)) -> Self {
+        let mut word_tags = MAX_WORD_TAGS;
+        while word_tags > 1 && word_tags * MIN_WORDS > capacity {
+            word_tags /= 2;
+        }
+        let word = |index: u32| {
+            let start = index * word_tags;
+            bits(capacity, start, word_tags) & !bits(reserved, start, word_tags)
+        };
+        let words = (0..capacity.div_ceil(word_tags)).map(|index| Word::new(word(index)));
+        Self {
+            words: words.collect(),
+            word_tags,
+            hints: (0..cpus.max(1)).map(|_| OnceLock::new()).collect(),
+            limit: AtomicU32::new(tags),
+        }
+    }
+
+    /// A free tag for a thread of this CPU. `None` only if there was a moment without one.
+    #[inline]
+    pub(crate) fn take(&self, cpu: usize) -> Option<u32> {
+        let limit = self.size();
+        let hint = self.hint(cpu);
+        let first = match hint.0.load(Ordering::Relaxed) {
+            first if first < limit => first,
+            _ => 0,
+        };
+        let found = self.take_from(first, limit);
+        match found {
+            None => hint.0.store(0, Ordering::Relaxed),
+            Some(tag) if tag == first => hint.0.store(tag + 1, Ordering::Relaxed),
+            Some(_) => {}
+        }
+        found
+    }
+
+    fn take_from(&self, first: u32, limit: u32) -> Option<u32> {
+        let words = limit.div_ceil(self.word_tags);
+        let (word, bit) = (first / self.word_tags, first % self.word_tags);
+        loop {
+            let mut puts = 0_u64;
+            for index in (word..words).chain(0..word) {
+                let below = bits(limit, index * self.word_tags, self.word_tags);
+                let from = if index == word { bit } else { 0 };
+                match self.words[index as usize].take(below, from) {
+                    Ok(bit) => return Some(index * self.word_tags + bit),
+                    Err(count) => puts += count,
+                }
+            }
+            // A count only grows: an equal sum means equal counts.
+            let words = &self.words[..words as usize];
+            if puts == words.iter().map(Word::puts).sum() {
+                return None;
+            }
+        }
+    }
+
+    /// Makes a tag free on this CPU.
+    #[inline]
+    pub(crate) fn put(&self, cpu: usize, tag: u32) {
+        let word = &self.words[(tag / self.word_tags) as usize];
+        let bit = 1 << (tag % self.word_tags);
+        let before = word.put.0.tags.fetch_add(PUT + bit, Ordering::SeqCst);
+        debug_assert!(before & bit == 0, "tag {tag} was free already");
+        self.hint(cpu).0.store(tag, Ordering::Relaxed);
+    }
+
+    /// The hint of a CPU, made when it is first used: each CPU begins elsewhere.
+    fn hint(&self, cpu: usize) -> &Hint {
+        let cpu = cpu % self.hints.len();
+        self.hints[cpu].get_or_init(|| {
+            let word = cpu % self.words.len();
+            Box::new(Apart(AtomicU32::new(word as u32 * self.word_tags)))
+        })
+    }
+
+    /// Sets the number of tags.
+    pub(crate) fn resize(&self, tags: u32) {
+        self.limit.store(tags, Ordering::SeqCst);
+    }
+
+    pub(crate) fn size(&self) -> u32 {
+        self.limit.load(Ordering::SeqCst)
+    }
+
+    /// Free tags, counted word by word.
+    pub(crate) fn free(&self) -> u32 {
+        let limit = self.size();
+        let starts = (0..).step_by(self.word_tags as usize);
+        let words = self.words.iter().zip(starts);
+        words
+            .map(|(word, start)| {
+                (word.all_free() & bits(limit, start, self.word_tags)).count_ones()
+            })
+            .sum()
+    }
+}
+
+impl Word {
+    fn new(free: u32) -> Self {
+        let put = Put {
+            tags: AtomicU64::new(0),
+            moving: Mutex::new(()),
+        };
+        Self {
+            free: Apart(AtomicU32::new(free)),
+            put: Apart(put),
+        }
+    }
+
+    /// A free tag among these bits, from a bit on if there is one; or the number of puts when there was none.
+    fn take(&self, among: u32, from: u32) -> Result<u32, u64> {
+        loop {
+            let mut free = self.free.0.load(Ordering::SeqCst) & among;
+            while free != 0 {
+                let bit = match free & (u32::MAX << from) {
+                    0 => free.trailing_zeros(),
+                    after => after.trailing_zeros(),
+                };
+                let before = self.free.0.fetch_and(!(1 << bit), Ordering::SeqCst);
+                if before & (1 << bit) != 0 {
+                    return Ok(bit);
+                }
+                free = before & among;
+            }
+            if let Some(puts) = self.move_put(among) {
+                return Err(puts);
+            }
+        }
+    }
+
+    /// Makes the tags that were put free to take. The number of puts if none of these bits is free.
+    #[cold]
+    fn move_put(&self, among: u32) -> Option<u64> {
+        let Put { tags, moving } = &self.put.0;
+        let _moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let put = tags.load(Ordering::SeqCst);
+            if put as u32 != 0 {
+                let put = tags.fetch_and(!(PUT - 1), Ordering::SeqCst) as u32;
+                self.free.0.fetch_or(put, Ordering::SeqCst);
+                if put & among != 0 {
+                    return None;
+                }
+            } else if self.free.0.load(Ordering::SeqCst) & among != 0 {
+                return None;
+            } else {
+                return Some(put >> u32::BITS);
+            }
+        }
+    }
+
+    fn puts(&self) -> u64 {
+        self.put.0.tags.load(Ordering::SeqCst) >> u32::BITS
+    }
+
+    fn all_free(&self) -> u32 {
+        let Put { tags, moving } = &self.put.0;
+        let _moving = moving.lock().unwrap_or_else(PoisonError::into_inner);
+        self.free.0.load(Ordering::SeqCst) | tags.load(Ordering::SeqCst) as u32
+    }
+}
+
+/// The bits of a word that are tags below `limit`.
+fn bits(limit: u32, start: u32, word_tags: u32) -> u32 {
+    let below = limit.saturating_sub(start).min(word_tags);
+    ((1_u64 << below) - 1) as u32
+}
