@@ -39,7 +39,8 @@ pub struct Cell {
 /// What a measurement found.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Nanoseconds of a get and a put; of fairness, the fewest operations of a thread by the most.
+    /// Nanoseconds of a get and a put: of the threads' CPU time, of the time that passed for cross and blocking; of fairness, the
+    /// fewest operations of a thread by the most.
     pub figure: f64,
     /// Tags that one thread could not take afterwards, while nobody held any.
     pub unreachable: usize,
@@ -70,42 +71,51 @@ pub fn measure(
         }
         contestant.enter();
         ready.wait();
+        let (start, before) = (Instant::now(), cpu_time());
         let puts = one_thread(contestant, cell, rings.get(index / 2), index, &stop);
+        let (end, after) = (Instant::now(), cpu_time());
         contestant.leave();
-        puts
+        Some(Thread {
+            puts: puts?,
+            wall: (start, end),
+            cpu: after.saturating_sub(before),
+        })
     };
-    let (elapsed, puts) = thread::scope(|scope| {
+    let threads: Option<Vec<_>> = thread::scope(|scope| {
         let run = &run;
-        let threads: Vec<_> = (0..cell.threads)
-            .map(|index| scope.spawn(move || run(index)))
-            .collect();
+        let spawn = |index| scope.spawn(move || run(index));
+        let threads: Vec<_> = (0..cell.threads).map(spawn).collect();
         ready.wait();
-        let start = Instant::now();
         thread::sleep(time);
         stop.store(true, Ordering::Relaxed);
-        let elapsed = start.elapsed();
-        let puts = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("a loop does not panic"));
-        (elapsed, puts.collect::<Option<Vec<u64>>>())
+        threads.into_iter().map(joined).collect()
     });
-    let Some(puts) = puts else { return Ok(None) };
-    let unreachable = thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                contestant.enter();
-                let reachable = contestant.reachable();
-                contestant.leave();
-                cell.tags as usize - reachable
-            })
-            .join()
-            .expect("a loop does not panic")
-    });
-    let figure = figure(cell, elapsed, &puts, cpus.len());
+    let Some(threads) = threads else {
+        return Ok(None);
+    };
+    let count = || {
+        contestant.enter();
+        let reachable = contestant.reachable();
+        contestant.leave();
+        reachable
+    };
+    let reachable = thread::scope(|scope| joined(scope.spawn(count)));
     Ok(Some(Found {
-        figure,
-        unreachable,
+        figure: figure(cell.regime, &threads),
+        unreachable: cell.tags as usize - reachable,
     }))
+}
+
+/// What a thread did.
+struct Thread {
+    puts: u64,
+    /// From and to.
+    wall: (Instant, Instant),
+    cpu: Duration,
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().expect("a loop does not panic")
 }
 
 /// What the thread with this index does: how many tags it put, `None` where the contestant cannot do this.
@@ -131,18 +141,35 @@ fn one_thread(
     }
 }
 
-fn figure(cell: Cell, elapsed: Duration, puts: &[u64], cpus: usize) -> f64 {
-    let all: u64 = puts.iter().sum();
-    let wall = elapsed.as_nanos() as f64 / all.max(1) as f64;
-    match cell.regime {
-        // A thread's time for an operation, as if it had its share of the CPUs to itself.
-        Regime::Plenty | Regime::Saturated => wall * cell.threads.min(cpus) as f64,
-        Regime::Cross | Regime::Blocking => wall,
+fn figure(regime: Regime, threads: &[Thread]) -> f64 {
+    let puts = || threads.iter().map(|thread| thread.puts);
+    let by_put = |time: Duration| time.as_nanos() as f64 / puts().sum::<u64>().max(1) as f64;
+    match regime {
+        // What other programs take of the CPUs is not counted, nor is a sleep for a lock.
+        Regime::Plenty | Regime::Saturated => by_put(threads.iter().map(|thread| thread.cpu).sum()),
+        Regime::Cross | Regime::Blocking => {
+            let starts = threads.iter().map(|thread| thread.wall.0).min();
+            let ends = threads.iter().map(|thread| thread.wall.1).max();
+            let elapsed = starts.zip(ends).map(|(start, end)| end - start);
+            by_put(elapsed.unwrap_or_default())
+        }
         Regime::Fairness => {
-            let (least, most) = (puts.iter().min(), puts.iter().max());
-            *least.unwrap_or(&0) as f64 / (*most.unwrap_or(&0)).max(1) as f64
+            let (least, most) = (puts().min(), puts().max());
+            least.unwrap_or(0) as f64 / most.unwrap_or(0).max(1) as f64
         }
     }
+}
+
+/// The CPU time of the calling thread.
+fn cpu_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes one timespec.
+    let answer = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert!(answer == 0, "each thread has this clock");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The CPUs this program may use.
