@@ -30,6 +30,7 @@ pub mod probe;
 pub mod registry;
 mod sampling;
 pub mod survey;
+pub mod tags;
 pub mod transfer;
 pub mod unbound;
 pub mod warning;
