@@ -1,6 +1,5 @@
 use std::fmt;
 
-use crate::bitmap::Bitmap;
 use crate::order::Order;
 use crate::pool::Pool;
 use crate::{Policy, Tags, Topology};
@@ -57,7 +56,7 @@ impl Builder {
         self
     }
 
-    /// Tags 0..`tags` are handed out by `Tags::try_take_reserved` only: for work that frees other tags.
+    /// Tags 0..`tags` are handed out by `Tags::get_reserved` and its forms only: for work that frees other tags.
     pub fn reserved(mut self, tags: u32) -> Self {
         self.reserved = tags;
         self
@@ -98,10 +97,8 @@ impl Builder {
         } else if needs_topology {
             return Err(BuildError::NoTopology(self.policy));
         }
-        let reserved = Bitmap::new(self.reserved);
-        (0..self.reserved).for_each(|tag| reserved.put(tag));
         let pool = Pool::new(&self, capacity);
-        Ok(Tags::from_parts(pool, reserved, &self, capacity))
+        Ok(Tags::from_parts(pool, &self, capacity))
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) struct Deferred {
     hints: Box<[OnceLock<Box<Hint>>]>,
     /// Tags at or above it are not handed out.
     limit: AtomicU32,
+    capacity: u32,
 }
 
 /// Where a CPU looks first.
@@ -68,6 +69,7 @@ impl Deferred {
             word_tags,
             hints: (0..cpus.max(1)).map(|_| OnceLock::new()).collect(),
             limit: AtomicU32::new(tags),
+            capacity,
         }
     }
 
@@ -129,9 +131,11 @@ impl Deferred {
         })
     }
 
-    /// Sets the number of tags.
-    pub(crate) fn resize(&self, tags: u32) {
+    /// Sets the number of tags. Returns how many at or above it are held.
+    pub(crate) fn resize(&self, tags: u32) -> u32 {
         self.limit.store(tags, Ordering::SeqCst);
+        let free = self.count(|start| !bits(tags, start, self.word_tags));
+        self.capacity - tags - free
     }
 
     pub(crate) fn size(&self) -> u32 {
@@ -141,13 +145,15 @@ impl Deferred {
     /// Free tags, counted word by word.
     pub(crate) fn free(&self) -> u32 {
         let limit = self.size();
+        self.count(|start| bits(limit, start, self.word_tags))
+    }
+
+    /// Counts the tags that are not held among these bits of the word that starts with a tag.
+    fn count(&self, among: impl Fn(u32) -> u32) -> u32 {
         let starts = (0..).step_by(self.word_tags as usize);
         let words = self.words.iter().zip(starts);
-        words
-            .map(|(word, start)| {
-                (word.all_free() & bits(limit, start, self.word_tags)).count_ones()
-            })
-            .sum()
+        let counts = words.map(|(word, start)| (word.all_free() & among(start)).count_ones());
+        counts.sum()
     }
 }
 

@@ -50,6 +50,11 @@ impl OwnedTag {
     pub fn number(&self) -> u32 {
         self.number
     }
+
+    /// The allocator.
+    pub fn tags(&self) -> &Arc<Tags> {
+        &self.tags
+    }
 }
 
 impl Drop for OwnedTag {

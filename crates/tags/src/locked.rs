@@ -62,6 +62,7 @@ pub(crate) struct Locked {
     pool: Apart<Mutex<Pool>>,
     /// A copy of `Pool::limit`.
     limit: AtomicU32,
+    capacity: u32,
 }
 
 /// Its lock is taken after that of the pool, never before, and never two at once.
@@ -125,6 +126,7 @@ impl Locked {
             order,
             pool: Apart(Mutex::new(pool)),
             limit: AtomicU32::new(tags),
+            capacity,
         }
     }
 
@@ -265,8 +267,8 @@ impl Locked {
         })
     }
 
-    /// Sets the number of tags. Those above it that are cached, or come back later, are retired.
-    pub(crate) fn resize(&self, tags: u32) {
+    /// Sets the number of tags. Those above it that are cached, or come back later, are retired. Returns how many are held.
+    pub(crate) fn resize(&self, tags: u32) -> u32 {
         let mut pool = lock(&self.pool.0);
         let pool = &mut *pool;
         pool.limit = tags;
@@ -279,6 +281,7 @@ impl Locked {
         pool.free.append(&mut pool.retired);
         pool.retired
             .extend(pool.free.extract_if(.., |tag| *tag >= tags));
+        self.capacity - tags - pool.retired.len() as u32
     }
 
     pub(crate) fn size(&self) -> u32 {

@@ -22,6 +22,7 @@ pub(crate) struct Words {
     words: Bitmap,
     /// Tags at or above it are not handed out.
     limit: AtomicU32,
+    capacity: u32,
 }
 
 impl Pool {
@@ -43,8 +44,14 @@ impl Pool {
                 let tags = (builder.reserved, builder.tags, capacity);
                 Self::Deferred(Deferred::new(cpus, tags))
             }
-            Policy::Auto => Self::Words(Words::new(builder)),
+            Policy::Auto => Self::Words(Words::new(builder, capacity)),
         }
+    }
+
+    /// A free tag by the shortest way, without a look at whether this is a forked child: `None` where the policy has no such way.
+    #[inline]
+    pub(crate) fn take_cached(&self) -> Option<u32> {
+        None
     }
 
     /// A free tag. `None` only if there was a moment without one, tags that another thread moves counted as held.
@@ -82,10 +89,14 @@ impl Pool {
     /// A waiter has ended its wait: one for each `revoke`.
     pub(crate) fn calm(&self) {}
 
-    /// Sets the number of tags. Those above it that are held or cached come back and stay.
-    pub(crate) fn resize(&self, tags: u32) {
+    /// Sets the number of tags. Those above it that are held or cached come back and stay. Returns how many above it are held. By
+    /// one caller at a time.
+    pub(crate) fn resize(&self, tags: u32) -> u32 {
         match self {
-            Self::Words(pool) => pool.limit.store(tags, Ordering::SeqCst),
+            Self::Words(pool) => {
+                pool.limit.store(tags, Ordering::SeqCst);
+                pool.capacity - tags - pool.words.free_above(tags)
+            }
             Self::Locked(pool) => pool.resize(tags),
             Self::Deferred(pool) => pool.resize(tags),
         }
@@ -117,12 +128,13 @@ impl Pool {
 }
 
 impl Words {
-    fn new(builder: &Builder) -> Self {
-        let words = Bitmap::new(builder.capacity.max(builder.tags));
-        (builder.reserved..builder.tags).for_each(|tag| words.put(tag));
+    fn new(builder: &Builder, capacity: u32) -> Self {
+        let words = Bitmap::new(capacity);
+        (builder.reserved..capacity).for_each(|tag| words.put(tag));
         Self {
             words,
             limit: AtomicU32::new(builder.tags),
+            capacity,
         }
     }
 }

@@ -1,23 +1,45 @@
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bitmap::Bitmap;
 use crate::builder::Builder;
+use crate::fork::Process;
 use crate::pool::Pool;
-use crate::waiters::{Waiters, Wake};
-use crate::{Batch, BuildError, Get, OwnedTag, Policy, Statistics, Tag};
+use crate::supply::{Reserved, Supply};
+use crate::waiters::Shared;
+use crate::{Batch, BuildError, Get, GetOwned, OwnedTag, Policy, Statistics, Tag};
 
 /// The tags 0..N and who may have them next.
 ///
-/// Any number of threads share it by reference, by [`Arc`], or as a `static` [`LazyLock`](std::sync::LazyLock).
+/// Any number of threads share it by reference, by [`Arc`], or as a `static`:
+///
+/// ```
+/// use std::sync::LazyLock;
+/// use nearfar_tags::Tags;
+///
+/// static TAGS: LazyLock<Tags> = LazyLock::new(|| Tags::new(255).expect("255 tags are possible"));
+///
+/// let tag = TAGS.get();
+/// assert!(tag.number() < 255);
+/// ```
+///
+/// # Waiting
+/// Callers that wait are served in the order of their arrival. A caller that does not wait yet may take a tag before them while a woken
+/// waiter is on its way. A waiter that was woken and found no tag is overdue, and so is a task, a batch, or a waiter that did not run
+/// while a tag it was woken for was put 1000 times. While there is an overdue waiter, each tag that is put is handed to the first waiter. So an overdue waiter
+/// with k-1 others before it has a tag after k puts at most (a batch counts as many as it wants).
+///
+/// # Fork
+/// In a forked child the tags belong to the parent: getting one panics, putting one and dropping a guard or a future does nothing. The
+/// child can make an allocator of its own.
 pub struct Tags {
-    pool: Pool,
-    waiters: Waiters,
-    reserved: Bitmap,
-    reserved_tags: u32,
+    supply: Supply<Pool>,
+    reserved: Supply<Reserved>,
+    /// Held while the size changes.
+    resize: Mutex<()>,
     capacity: u32,
     policy: Policy,
+    process: Process,
 }
 
 /// A size that an allocator cannot have.
@@ -55,19 +77,14 @@ impl Tags {
         Builder::new(tags)
     }
 
-    pub(crate) fn from_parts(
-        pool: Pool,
-        reserved: Bitmap,
-        builder: &Builder,
-        capacity: u32,
-    ) -> Self {
+    pub(crate) fn from_parts(pool: Pool, builder: &Builder, capacity: u32) -> Self {
         Self {
-            pool,
-            waiters: Waiters::default(),
-            reserved,
-            reserved_tags: builder.reserved,
+            supply: Supply::new(pool),
+            reserved: Supply::new(Reserved::new(builder.reserved)),
+            resize: Mutex::new(()),
             capacity,
             policy: builder.policy,
+            process: Process::current(),
         }
     }
 
@@ -82,12 +99,12 @@ impl Tags {
         Tag::new(self, self.take())
     }
 
-    /// A tag, or `None` if none was handed over in time.
+    /// A tag, or `None` if there was none for that long. Zero does not wait; a time beyond the clock's range is no limit.
     pub fn get_timeout(&self, timeout: Duration) -> Option<Tag<'_>> {
         self.take_timeout(timeout).map(|tag| Tag::new(self, tag))
     }
 
-    /// A tag, once the future is ready. A future that is dropped gives its place, or its tag, to the next.
+    /// A tag, once the future is ready, under any executor. A future that is dropped gives its place, or its tag, to the next.
     pub fn get_async(&self) -> Get<'_> {
         Get::new(self)
     }
@@ -98,47 +115,83 @@ impl Tags {
         Some(OwnedTag::new(self.clone(), tag))
     }
 
+    /// As `get`, with a guard that keeps the allocator alive.
+    pub fn get_owned(self: &Arc<Self>) -> OwnedTag {
+        OwnedTag::new(self.clone(), self.take())
+    }
+
+    /// As `get_timeout`, with a guard that keeps the allocator alive.
+    pub fn get_owned_timeout(self: &Arc<Self>, timeout: Duration) -> Option<OwnedTag> {
+        let tag = self.take_timeout(timeout)?;
+        Some(OwnedTag::new(self.clone(), tag))
+    }
+
+    /// As `get_async`, with a future and a guard that keep the allocator alive.
+    pub fn get_owned_async(self: &Arc<Self>) -> GetOwned {
+        GetOwned::new(self.clone())
+    }
+
     /// Up to `most` tags; fewer, or none, if there was a moment without another free one.
     pub fn try_get_batch(&self, most: usize) -> Batch<'_> {
-        let mut tags = Vec::with_capacity(most.min(self.capacity as usize));
-        while tags.len() < most
-            && let Some(tag) = self.try_take()
-        {
-            tags.push(tag);
-        }
+        let mut tags = vec![0; most.min(self.capacity as usize)];
+        let taken = self.try_take_batch(&mut tags);
+        tags.truncate(taken);
         Batch::new(self, tags)
+    }
+
+    /// Exactly `tags` tags; waits for them. `None` if there are fewer that are not reserved, or `resize` leaves fewer meanwhile.
+    ///
+    /// The caller gets all at once: while it waits it keeps no tag unless it is the first waiter, so two callers that hold no
+    /// other tags cannot wait for each other.
+    pub fn get_batch(&self, tags: usize) -> Option<Batch<'_>> {
+        self.get_batch_until(tags, None)
+    }
+
+    /// As `get_batch`; also `None` if there were not as many for that long.
+    pub fn get_batch_timeout(&self, tags: usize, timeout: Duration) -> Option<Batch<'_>> {
+        self.get_batch_until(tags, Instant::now().checked_add(timeout))
+    }
+
+    fn get_batch_until(&self, tags: usize, deadline: Option<Instant>) -> Option<Batch<'_>> {
+        self.process.assert();
+        let usable = || (self.size() - self.reserved.pool.tags()) as usize;
+        let tags = self.supply.take_all_until(tags, usable, deadline)?;
+        Some(Batch::new(self, tags))
     }
 
     /// As `try_get`, without a guard: the caller puts it back with `put`.
     #[inline]
     pub fn try_take(&self) -> Option<u32> {
-        self.pool.take()
+        let cached = self.supply.pool.take_cached();
+        cached.or_else(|| self.try_take_shared())
+    }
+
+    fn try_take_shared(&self) -> Option<u32> {
+        self.process.assert();
+        self.supply.pool.take()
     }
 
     /// As `get`, without a guard.
     pub fn take(&self) -> u32 {
-        self.take_until(None)
-            .expect("a wait without a deadline ends with a tag")
+        self.try_take().unwrap_or_else(|| {
+            let tag = self.supply.take_until(None);
+            tag.expect("a wait without a deadline ends with a tag")
+        })
     }
 
     /// As `get_timeout`, without a guard.
     pub fn take_timeout(&self, timeout: Duration) -> Option<u32> {
-        self.take_until(Instant::now().checked_add(timeout))
-    }
-
-    fn take_until(&self, deadline: Option<Instant>) -> Option<u32> {
-        if let Some(tag) = self.try_take() {
-            return Some(tag);
+        let tag = self.try_take();
+        if tag.is_some() || timeout.is_zero() {
+            return tag;
         }
-        let entry = self.waiters.enqueue(Wake::Thread(std::thread::current()));
-        self.after_enqueue();
-        self.waiters.sleep(&entry, deadline)
+        self.supply.take_until(Instant::now().checked_add(timeout))
     }
 
-    /// A tag may have become free, or into a cache, before the waiter was seen.
-    pub(crate) fn after_enqueue(&self) {
-        self.pool.revoke();
-        self.waiters.serve(|| self.pool.take());
+    /// As `try_get_batch`, without guards and memory: fills `tags` from its start and returns how many there are.
+    pub fn try_take_batch(&self, tags: &mut [u32]) -> usize {
+        self.process.assert();
+        self.supply.take_batch(tags)
     }
 
     /// Makes a tag free that `take`, `try_take`, or `take_timeout` returned, or that a guard was dissolved into.
@@ -149,27 +202,77 @@ impl Tags {
     #[inline]
     pub fn put(&self, tag: u32) {
         assert!(tag < self.capacity, "there is no tag {tag}");
-        if tag < self.reserved_tags {
-            return self.reserved.put(tag);
+        if self.reserved.pool.has(tag) {
+            return self.put_reserved(tag);
         }
-        if !self.pool.put_cached(tag) {
-            self.pool.put(tag);
-            self.waiters.serve(|| self.pool.take());
+        if !self.supply.pool.put_cached(tag) {
+            self.put_shared(tag);
         }
     }
 
-    /// A reserved tag, if one is free; [`put`](Self::put) makes it free again.
+    #[cold]
+    fn put_reserved(&self, tag: u32) {
+        if !self.process.has_forked() {
+            self.reserved.put(tag);
+        }
+    }
+
+    fn put_shared(&self, tag: u32) {
+        if !self.process.has_forked() {
+            self.supply.put(tag);
+        }
+    }
+
+    /// As `put` for each of them, with one look at waiters.
+    ///
+    /// # Panics
+    /// As `put`; then none of them is free.
+    pub fn put_batch(&self, tags: &[u32]) {
+        let mut are_ordinary = true;
+        for &tag in tags {
+            assert!(tag < self.capacity, "there is no tag {tag}");
+            are_ordinary &= !self.reserved.pool.has(tag);
+        }
+        if self.process.has_forked() {
+            return;
+        }
+        match are_ordinary {
+            true => self.supply.put_batch(tags),
+            false => tags.iter().for_each(|&tag| self.put(tag)),
+        }
+    }
+
+    /// A reserved tag, or `None` if there was a moment without a free one.
+    pub fn try_get_reserved(&self) -> Option<Tag<'_>> {
+        self.try_take_reserved().map(|tag| Tag::new(self, tag))
+    }
+
+    /// A reserved tag, or `None` if there was none for that long, or there are no reserved tags.
+    pub fn get_reserved_timeout(&self, timeout: Duration) -> Option<Tag<'_>> {
+        let tag = self.try_take_reserved();
+        if tag.is_some() || timeout.is_zero() || self.reserved.pool.tags() == 0 {
+            return tag.map(|tag| Tag::new(self, tag));
+        }
+        let tag = self
+            .reserved
+            .take_until(Instant::now().checked_add(timeout))?;
+        Some(Tag::new(self, tag))
+    }
+
+    /// As `try_get_reserved`, without a guard; [`put`](Self::put) makes it free again.
     pub fn try_take_reserved(&self) -> Option<u32> {
-        self.reserved.take(self.reserved_tags, 0)
+        self.process.assert();
+        self.reserved.pool.take()
     }
 
-    /// Sets the number of tags, the reserved ones counted. Tags at or above it that are held stay valid; they are not handed out
-    /// again once they are put.
+    /// Sets the number of tags, the reserved ones counted, and returns how many at or above it are still held. Those stay valid; they
+    /// are not handed out once they are put, until the number is raised again. Tags that become free by this are given to waiters.
     ///
     /// # Errors
     /// More than the capacity, or none that is not reserved.
-    pub fn resize(&self, tags: u32) -> Result<(), ResizeError> {
-        let least = self.reserved_tags + 1;
+    pub fn resize(&self, tags: u32) -> Result<u32, ResizeError> {
+        self.process.assert();
+        let least = self.reserved.pool.tags() + 1;
         if !(least..=self.capacity).contains(&tags) {
             let capacity = self.capacity;
             return Err(ResizeError {
@@ -178,14 +281,18 @@ impl Tags {
                 capacity,
             });
         }
-        self.pool.resize(tags);
-        self.waiters.serve(|| self.pool.take());
-        Ok(())
+        let one_at_a_time = self.resize.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.supply.pool.resize(tags);
+        drop(one_at_a_time);
+        let usable = (tags + 1 - least) as usize;
+        self.supply.waiters.end_larger(usable);
+        self.supply.waiters.serve(&self.supply.pool);
+        Ok(held)
     }
 
     /// The number of tags, the reserved ones counted.
     pub fn size(&self) -> u32 {
-        self.pool.size()
+        self.supply.pool.size()
     }
 
     /// Up to how many tags `resize` may grow.
@@ -193,26 +300,37 @@ impl Tags {
         self.capacity
     }
 
-    /// How many tags that are not reserved were free while they were counted.
+    /// How many tags that are not reserved were free while they were counted. 0 in a forked child.
     pub fn free(&self) -> u32 {
-        self.pool.free()
+        match self.process.has_forked() {
+            true => 0,
+            false => self.supply.pool.free(),
+        }
     }
 
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// What it did so far.
+    /// What it did so far; nothing in a forked child.
     pub fn statistics(&self) -> Statistics {
+        if self.process.has_forked() {
+            return Statistics::default();
+        }
+        let (waits, hand_overs) = self.supply.waiters.counts();
         Statistics {
-            waits: self.waiters.waits(),
-            hand_overs: self.waiters.hand_overs(),
-            ..self.pool.statistics()
+            waits,
+            hand_overs,
+            ..self.supply.pool.statistics()
         }
     }
 
-    pub(crate) fn waiters(&self) -> &Waiters {
-        &self.waiters
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub(crate) fn supply(&self) -> &Supply<Pool> {
+        &self.supply
     }
 }
 

@@ -1,43 +1,118 @@
-//! Callers that wait for a tag, first come, first served.
+//! Callers that wait for a tag, in the order of their arrival.
 //!
 //! ```text
-//! get: no tag ─► enqueue ─► make cached tags reachable ─► try again ─► sleep
-//! put: tag free ─► fence ─► anybody waiting? ─► take a tag for the first ─► hand it over, wake it
+//! get: none free ─► spin ─► join the queue ─► revoke caches ─► try again ─► sleep ─► woken: try ─┬─► tag
+//!                                                                 ▲                              ▼
+//!                                                                 └──────── overdue, keeps its place
+//! put: a waiter is overdue ─► hand the tag to the first waiter, no other thread sees it
+//!      otherwise ─► make the tag free ─► waiters? ─► wake the next one, unless one was woken for this tag already
 //! ```
+//!
+//! A put that makes the tag free lets a running thread take it again at once, without a context switch, while the woken waiter is on
+//! its way. A woken waiter that finds no tag is *overdue*. While there is an overdue waiter, each put hands its tag to the first waiter
+//! of the queue. So a waiter that runs when it is woken is passed once; one that does not run is passed at most [`MAX_PASSES`] times by
+//! each tag that a waiter was woken for, and is overdue then. Tasks and batches are overdue from the start: a task may be woken long
+//! before it is polled.
+//!
+//! No wake-up is lost:
+//! - The first waiter joins (`mode`), then tries; a put makes its tag free, then reads `mode`. A fence stands between both steps of
+//!   both, so one of them sees the other.
+//! - A put that wakes nobody because of a record in `woken` relies on the waiter that was woken: it clears its record, then tries.
+//! - A waiter that leaves for any reason makes a tag that is free by then visible once more, as a put does (`pass_on`).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::task::Waker;
-use std::thread::Thread;
 use std::time::Instant;
 
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, PoisonError, fence};
+use crate::apart::Apart;
+use crate::sync::{
+    Arc, AtomicU32, AtomicU64, Event, Mutex, MutexGuard, Ordering, PoisonError, fence,
+};
 
-/// How a waiter is woken.
-#[derive(Clone, Debug)]
-pub(crate) enum Wake {
-    Thread(Thread),
-    Task(Waker),
+/// How often a tag is made free for anyone while a waiter that was woken for it has not run yet.
+pub(crate) const MAX_PASSES: u32 = 1000;
+
+/// Wake-ups on their way that puts can see; more are possible, and may wake a waiter for nothing.
+const RECORDS: usize = 8;
+
+/// Nobody waits.
+const NOBODY: u32 = 0;
+/// Somebody waits, and nobody is overdue.
+const WAITING: u32 = 1;
+/// Somebody is overdue.
+const OVERDUE: u32 = 2;
+
+/// Free tags that any thread can take.
+pub(crate) trait Shared {
+    /// `None` only if there was a moment without a free tag.
+    fn take(&self) -> Option<u32>;
+    /// Makes a tag free.
+    fn put(&self, tag: u32);
+    /// Whether the tag is not handed out any more.
+    fn is_retired(&self, tag: u32) -> bool;
+    /// Makes the tags of caches free for any thread, and keeps them so until `calm`.
+    fn revoke(&self);
+    /// One for each `revoke`.
+    fn calm(&self);
 }
 
-/// A waiter's entry.
+/// What a wait ended with.
 #[derive(Debug)]
-pub(crate) struct Entry(Mutex<State>);
+pub(crate) enum Granted {
+    Tag(u32),
+    /// Fewer than wanted if the wait was ended before.
+    Batch(Vec<u32>),
+}
 
+/// A waiter's place in the queue, for the waiter.
 #[derive(Debug)]
-enum State {
-    Waiting(Wake),
-    Given(u32),
-    Ended,
+pub(crate) struct Place {
+    id: u64,
+    grant: Arc<Grant>,
+}
+
+#[derive(Debug, Default)]
+struct Grant {
+    event: Event,
+    granted: Mutex<Option<Granted>>,
+}
+
+/// A waiter's place in the queue, for others.
+struct Waiter {
+    id: u64,
+    wanted: usize,
+    given: Vec<u32>,
+    phase: Phase,
+    /// `None`: a thread that sleeps on its event.
+    waker: Option<Waker>,
+    grant: Arc<Grant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Asleep,
+    /// Woken for this tag, and not yet seen to run.
+    Woken(u32),
+    Overdue,
 }
 
 #[derive(Default)]
+struct Queue {
+    /// By `id`.
+    waiters: VecDeque<Waiter>,
+    overdue: usize,
+    joined: u64,
+    hand_overs: u64,
+}
+
 pub(crate) struct Waiters {
-    queue: Mutex<VecDeque<Arc<Entry>>>,
-    /// Entries of the queue; changed under its lock.
-    count: AtomicUsize,
-    waits: AtomicU64,
-    hand_overs: AtomicU64,
+    /// Read by each put, on a line that changes only when the queue's state does.
+    mode: Apart<AtomicU32>,
+    /// Tag + 1 that a waiter on its way was woken for, and how often it was made free since in the upper half; 0 for none. The tag's
+    /// remainder is the index.
+    woken: [AtomicU64; RECORDS],
+    queue: Mutex<Queue>,
+    max_passes: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -45,96 +120,356 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Waiters {
-    /// Takes part in the queue. The caller tries once more before it sleeps.
-    pub(crate) fn enqueue(&self, wake: Wake) -> Arc<Entry> {
-        let entry = Arc::new(Entry(Mutex::new(State::Waiting(wake))));
-        let mut queue = lock(&self.queue);
-        queue.push_back(entry.clone());
-        self.count.store(queue.len(), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        entry
+    pub(crate) fn new(max_passes: u32) -> Self {
+        Self {
+            mode: Apart(AtomicU32::new(NOBODY)),
+            woken: std::array::from_fn(|_| AtomicU64::new(0)),
+            queue: Mutex::default(),
+            max_passes,
+        }
     }
 
-    /// After a tag was made free: gives the first waiters what `take` finds.
+    /// Makes a tag free, or hands it to the first waiter.
     #[inline]
-    pub(crate) fn serve(&self, take: impl Fn() -> Option<u32>) {
+    pub(crate) fn put(&self, tag: u32, shared: &impl Shared) {
+        if self.mode.0.load(Ordering::Relaxed) == OVERDUE {
+            return self.put_overdue(tag, shared);
+        }
+        shared.put(tag);
         fence(Ordering::SeqCst);
-        if self.count.load(Ordering::SeqCst) != 0 {
-            self.serve_waiters(take);
+        if self.mode.0.load(Ordering::Relaxed) != NOBODY {
+            self.announce(tag, shared);
+        }
+    }
+
+    /// As `put` for each tag, with one look at waiters for all.
+    pub(crate) fn put_batch(&self, tags: &[u32], shared: &impl Shared) {
+        if self.mode.0.load(Ordering::Relaxed) == OVERDUE {
+            return tags.iter().for_each(|&tag| self.put(tag, shared));
+        }
+        tags.iter().for_each(|&tag| shared.put(tag));
+        fence(Ordering::SeqCst);
+        if self.has_waiters() {
+            tags.iter().for_each(|&tag| self.announce(tag, shared));
         }
     }
 
     #[cold]
-    fn serve_waiters(&self, take: impl Fn() -> Option<u32>) {
+    fn put_overdue(&self, tag: u32, shared: &impl Shared) {
+        if !shared.is_retired(tag) && self.hand_over(tag, false, shared) {
+            return;
+        }
+        shared.put(tag);
+        fence(Ordering::SeqCst);
+        self.announce(tag, shared);
+    }
+
+    /// A tag was made free while somebody waits: sees to it that a waiter tries.
+    #[cold]
+    pub(crate) fn announce(&self, tag: u32, shared: &impl Shared) {
+        let is_late = match self.count_pass(tag) {
+            Some(passes) if passes < self.max_passes => return,
+            passes => passes.is_some(),
+        };
         let mut queue = lock(&self.queue);
-        while !queue.is_empty() {
-            let Some(tag) = take() else { break };
-            let Some(entry) = queue.pop_front() else {
-                break;
-            };
-            self.count.store(queue.len(), Ordering::SeqCst);
-            self.hand_overs.fetch_add(1, Ordering::Relaxed);
-            let before = std::mem::replace(&mut *lock(&entry.0), State::Given(tag));
-            match before {
-                State::Waiting(Wake::Thread(thread)) => thread.unpark(),
-                State::Waiting(Wake::Task(waker)) => waker.wake(),
-                State::Given(_) | State::Ended => unreachable!("an entry of the queue waits"),
-            }
+        if is_late && let Some(first) = queue.waiters.front() {
+            let id = first.id;
+            self.make_overdue(&mut queue, id);
+        }
+        if queue.overdue == 0 {
+            self.wake_next(queue, tag);
+            return;
+        }
+        drop(queue);
+        // The tag became visible too early: what is free now is for the first waiter.
+        if let Some(tag) = shared.take() {
+            self.put(tag, shared);
         }
     }
 
-    /// Ends a wait: the tag that was handed over meanwhile.
-    pub(crate) fn leave(&self, entry: &Arc<Entry>) -> Option<u32> {
+    /// How often this tag was made free since a waiter was woken for it; `None` if no waiter on its way was.
+    fn count_pass(&self, tag: u32) -> Option<u32> {
+        let record = &self.woken[tag as usize % RECORDS];
+        let is_same = |value: u64| value as u32 == tag + 1;
+        if !is_same(record.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let before = record.fetch_add(1 << u32::BITS, Ordering::Relaxed);
+        is_same(before).then_some((before >> u32::BITS) as u32)
+    }
+
+    fn wake_next(&self, mut queue: MutexGuard<'_, Queue>, tag: u32) {
+        let mut waiters = queue.waiters.iter_mut();
+        let Some(next) = waiters.find(|waiter| waiter.phase == Phase::Asleep) else {
+            return; // All are on their way.
+        };
+        next.phase = Phase::Woken(tag);
+        self.woken[tag as usize % RECORDS].store(u64::from(tag) + 1, Ordering::Relaxed);
+        let grant = next.grant.clone();
+        drop(queue);
+        grant.event.set();
+    }
+
+    /// Gives a tag to the first waiter: if one is overdue, or at any rate (`always`). False if there is none.
+    fn hand_over(&self, tag: u32, always: bool, shared: &impl Shared) -> bool {
         let mut queue = lock(&self.queue);
-        queue.retain(|other| !Arc::ptr_eq(other, entry));
-        self.count.store(queue.len(), Ordering::SeqCst);
-        match std::mem::replace(&mut *lock(&entry.0), State::Ended) {
-            State::Given(tag) => Some(tag),
-            State::Waiting(_) | State::Ended => None,
+        if queue.overdue == 0 && !always {
+            return false;
+        }
+        let Some(first) = queue.waiters.front_mut() else {
+            return false;
+        };
+        let granted = if first.wanted == 1 {
+            Granted::Tag(tag)
+        } else {
+            first.given.push(tag);
+            if first.given.len() < first.wanted {
+                return true;
+            }
+            Granted::Batch(std::mem::take(&mut first.given))
+        };
+        let was_woken = matches!(first.phase, Phase::Woken(_));
+        queue.hand_overs += 1;
+        self.end_wait(queue, 0, Some(granted));
+        if was_woken {
+            self.pass_on(shared);
+        }
+        true
+    }
+
+    /// Removes a waiter, and wakes it if it is granted something.
+    fn end_wait(&self, mut queue: MutexGuard<'_, Queue>, index: usize, granted: Option<Granted>) {
+        let Some(waiter) = queue.waiters.remove(index) else {
+            return;
+        };
+        match waiter.phase {
+            Phase::Asleep => {}
+            Phase::Woken(tag) => self.forget(tag),
+            Phase::Overdue => queue.overdue -= 1,
+        }
+        self.publish(&queue);
+        let is_granted = granted.is_some();
+        // Before the queue is unlocked: who is not in the queue finds what it was granted.
+        *lock(&waiter.grant.granted) = granted;
+        drop(queue);
+        // A waker is the caller's code, its drop as well: it runs without the lock.
+        match waiter.waker {
+            Some(waker) if is_granted => waker.wake(),
+            None if is_granted => waiter.grant.event.set(),
+            _ => {}
         }
     }
 
-    /// The tag that was handed over, or sets how the waiter is woken.
-    pub(crate) fn poll(&self, entry: &Arc<Entry>, wake: Wake) -> Option<u32> {
-        let mut state = lock(&entry.0);
-        match &mut *state {
-            State::Given(tag) => {
-                let tag = *tag;
-                *state = State::Ended;
-                Some(tag)
-            }
-            waiting => {
-                *waiting = State::Waiting(wake);
-                None
+    /// Clears the record of a wake-up. It may be that of another waiter, woken for the same tag later: a put wakes one more then.
+    fn forget(&self, tag: u32) {
+        let record = &self.woken[tag as usize % RECORDS];
+        if record.load(Ordering::Relaxed) as u32 == tag + 1 {
+            record.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn make_overdue(&self, queue: &mut Queue, id: u64) {
+        let Some(index) = queue.index(id) else { return };
+        match std::mem::replace(&mut queue.waiters[index].phase, Phase::Overdue) {
+            Phase::Overdue => return,
+            Phase::Woken(tag) => self.forget(tag),
+            Phase::Asleep => {}
+        }
+        queue.overdue += 1;
+        self.publish(queue);
+    }
+
+    fn publish(&self, queue: &Queue) {
+        let mode = match (queue.waiters.is_empty(), queue.overdue) {
+            (true, _) => NOBODY,
+            (false, 0) => WAITING,
+            (false, _) => OVERDUE,
+        };
+        if self.mode.0.load(Ordering::Relaxed) != mode {
+            self.mode.0.store(mode, Ordering::Relaxed);
+        }
+    }
+
+    /// A waiter left: puts may have relied on it while others wait.
+    fn pass_on(&self, shared: &impl Shared) {
+        fence(Ordering::SeqCst);
+        if self.has_waiters()
+            && let Some(tag) = shared.take()
+        {
+            self.put(tag, shared);
+        }
+    }
+
+    /// Tags became free without a put: gives them to the waiters.
+    pub(crate) fn serve(&self, shared: &impl Shared) {
+        fence(Ordering::SeqCst);
+        while self.has_waiters()
+            && let Some(tag) = shared.take()
+        {
+            if !self.hand_over(tag, true, shared) {
+                return self.put(tag, shared);
             }
         }
     }
 
-    /// Sleeps until a tag is handed over.
-    pub(crate) fn sleep(&self, entry: &Arc<Entry>, deadline: Option<Instant>) -> Option<u32> {
+    /// Joins the queue for `wanted` tags, and takes what is free by then. Each place ends with `sleep`, a `poll` that is ready, or
+    /// `leave`.
+    pub(crate) fn join(&self, wanted: usize, waker: Option<Waker>, shared: &impl Shared) -> Place {
+        let grant = Arc::new(Grant::default());
+        let mut queue = lock(&self.queue);
+        let id = queue.joined;
+        queue.joined += 1;
+        let is_first = queue.waiters.is_empty();
+        let is_overdue = wanted > 1 || waker.is_some();
+        queue.overdue += usize::from(is_overdue);
+        queue.waiters.push_back(Waiter {
+            id,
+            wanted,
+            given: Vec::new(),
+            phase: if is_overdue {
+                Phase::Overdue
+            } else {
+                Phase::Asleep
+            },
+            waker,
+            grant: grant.clone(),
+        });
+        self.publish(&queue);
+        drop(queue);
+        shared.revoke();
+        if is_first || is_overdue {
+            self.serve(shared);
+        }
+        Place { id, grant }
+    }
+
+    /// Sleeps until the wait has ended; `None`, or a part of a batch, at the deadline.
+    pub(crate) fn sleep(
+        &self,
+        place: &Place,
+        deadline: Option<Instant>,
+        shared: &impl Shared,
+    ) -> Option<Granted> {
         loop {
-            if let Some(tag) = self.poll(entry, Wake::Thread(std::thread::current())) {
-                return Some(tag);
+            if !place.grant.event.wait(deadline) {
+                return self.leave(place, shared);
             }
-            match deadline {
-                None => std::thread::park(),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return self.leave(entry);
-                    }
-                    std::thread::park_timeout(left);
-                }
+            if let Some(granted) = place.end(shared) {
+                return Some(granted);
+            }
+            if let Some(tag) = shared.take().or_else(|| self.wait_overdue(place, shared)) {
+                return Some(self.leave_with(tag, place, shared));
             }
         }
     }
 
-    pub(crate) fn waits(&self) -> u64 {
-        self.waits.load(Ordering::Relaxed)
+    /// A waiter was woken and found nothing.
+    fn wait_overdue(&self, place: &Place, shared: &impl Shared) -> Option<u32> {
+        let mut queue = lock(&self.queue);
+        self.make_overdue(&mut queue, place.id);
+        drop(queue);
+        fence(Ordering::SeqCst);
+        shared.take()
     }
 
-    pub(crate) fn hand_overs(&self) -> u64 {
-        self.hand_overs.load(Ordering::Relaxed)
+    /// A waiter took a tag itself; it keeps the one that was handed over meanwhile, if any.
+    fn leave_with(&self, tag: u32, place: &Place, shared: &impl Shared) -> Granted {
+        match self.leave(place, shared) {
+            Some(granted) => {
+                self.put(tag, shared);
+                granted
+            }
+            None => Granted::Tag(tag),
+        }
+    }
+
+    /// What was granted; otherwise the waiter is woken by `waker` from now on.
+    pub(crate) fn poll(
+        &self,
+        place: &Place,
+        waker: &Waker,
+        shared: &impl Shared,
+    ) -> Option<Granted> {
+        let waker = waker.clone();
+        let mut queue = lock(&self.queue);
+        let Some(index) = queue.index(place.id) else {
+            drop(queue);
+            return place.end(shared);
+        };
+        let old = queue.waiters[index].waker.replace(waker);
+        drop(queue);
+        drop(old);
+        None
+    }
+
+    /// Ends a wait: what was granted meanwhile, or a part of a batch.
+    pub(crate) fn leave(&self, place: &Place, shared: &impl Shared) -> Option<Granted> {
+        let mut queue = lock(&self.queue);
+        let Some(index) = queue.index(place.id) else {
+            drop(queue);
+            return place.end(shared);
+        };
+        let given = std::mem::take(&mut queue.waiters[index].given);
+        self.end_wait(queue, index, None);
+        shared.calm();
+        self.pass_on(shared);
+        (!given.is_empty()).then_some(Granted::Batch(given))
+    }
+
+    /// Ends the waits for more tags than there are.
+    pub(crate) fn end_larger(&self, tags: usize) {
+        loop {
+            let mut queue = lock(&self.queue);
+            let mut waiters = queue.waiters.iter();
+            let Some(index) = waiters.position(|waiter| waiter.wanted > tags) else {
+                return;
+            };
+            let given = std::mem::take(&mut queue.waiters[index].given);
+            self.end_wait(queue, index, Some(Granted::Batch(given)));
+        }
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.mode.0.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// Whether tags are handed over, so that a caller that does not wait may see none for long.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.mode.0.load(Ordering::Relaxed) == OVERDUE
+    }
+
+    /// How often a caller waited, and how often a tag, or the last one of a batch, was handed over.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let queue = lock(&self.queue);
+        (queue.joined, queue.hand_overs)
+    }
+}
+
+impl Granted {
+    pub(crate) fn into_tags(self) -> Vec<u32> {
+        match self {
+            Self::Tag(tag) => vec![tag],
+            Self::Batch(tags) => tags,
+        }
+    }
+}
+
+impl Queue {
+    fn index(&self, id: u64) -> Option<usize> {
+        self.waiters
+            .binary_search_by_key(&id, |waiter| waiter.id)
+            .ok()
+    }
+}
+
+impl Place {
+    /// What was granted.
+    fn end(&self, shared: &impl Shared) -> Option<Granted> {
+        let granted = lock(&self.grant.granted).take();
+        if granted.is_some() {
+            shared.calm();
+        }
+        granted
     }
 }

@@ -1,0 +1,172 @@
+//! Free tags and the callers that wait for them.
+
+use std::time::Instant;
+
+use crate::bitmap::Bitmap;
+use crate::pool::Pool;
+use crate::waiters::{Granted, MAX_PASSES, Place, Shared, Waiters};
+
+/// Attempts before a caller joins the queue.
+const SPINS: u32 = 40;
+
+pub(crate) struct Supply<P> {
+    pub pool: P,
+    pub waiters: Waiters,
+}
+
+impl<P: Shared> Supply<P> {
+    pub(crate) fn new(pool: P) -> Self {
+        let waiters = Waiters::new(MAX_PASSES);
+        Self { pool, waiters }
+    }
+
+    /// A tag; waits for one until the deadline.
+    pub(crate) fn take_until(&self, deadline: Option<Instant>) -> Option<u32> {
+        if let Some(tag) = self.spin() {
+            return Some(tag);
+        }
+        let place = self.waiters.join(1, None, &self.pool);
+        match self.waiters.sleep(&place, deadline, &self.pool)? {
+            Granted::Tag(tag) => Some(tag),
+            Granted::Batch(_) => unreachable!("one tag is wanted"),
+        }
+    }
+
+    /// Tries until it is likely that a sleep is shorter than more attempts.
+    fn spin(&self) -> Option<u32> {
+        for _ in 0..SPINS {
+            if self.waiters.is_overdue() {
+                return None;
+            }
+            std::hint::spin_loop();
+            if let Some(tag) = self.pool.take() {
+                return Some(tag);
+            }
+        }
+        std::thread::yield_now();
+        self.pool.take()
+    }
+
+    /// Takes tags until `tags` is full or there was a moment without a free one. Returns how many.
+    pub(crate) fn take_batch(&self, tags: &mut [u32]) -> usize {
+        let mut taken = 0;
+        while taken < tags.len()
+            && let Some(tag) = self.pool.take()
+        {
+            tags[taken] = tag;
+            taken += 1;
+        }
+        taken
+    }
+
+    /// `wanted` tags at once; waits for them until the deadline. `None` if `usable` says that there are fewer.
+    pub(crate) fn take_all_until(
+        &self,
+        wanted: usize,
+        usable: impl Fn() -> usize,
+        deadline: Option<Instant>,
+    ) -> Option<Vec<u32>> {
+        if wanted > usable() {
+            return None;
+        }
+        let mut tags = vec![0; wanted];
+        let taken = self.take_batch(&mut tags);
+        if taken == wanted {
+            return Some(tags);
+        }
+        // Kept, they could be the ones that another caller with a part of a batch waits for.
+        self.put_batch(&tags[..taken]);
+        let place = self.waiters.join(wanted, None, &self.pool);
+        let granted = match wanted > usable() {
+            true => self.waiters.leave(&place, &self.pool),
+            false => self.waiters.sleep(&place, deadline, &self.pool),
+        };
+        let tags = granted.map_or(Vec::new(), Granted::into_tags);
+        if tags.len() < wanted {
+            self.put_batch(&tags);
+            return None;
+        }
+        Some(tags)
+    }
+
+    #[inline]
+    pub(crate) fn put(&self, tag: u32) {
+        self.waiters.put(tag, &self.pool);
+    }
+
+    pub(crate) fn put_batch(&self, tags: &[u32]) {
+        self.waiters.put_batch(tags, &self.pool);
+    }
+
+    /// Ends a wait that its caller gives up.
+    pub(crate) fn leave(&self, place: &Place) {
+        if let Some(granted) = self.waiters.leave(place, &self.pool) {
+            self.put_batch(&granted.into_tags());
+        }
+    }
+}
+
+impl Shared for Pool {
+    #[inline]
+    fn take(&self) -> Option<u32> {
+        Pool::take(self)
+    }
+
+    #[inline]
+    fn put(&self, tag: u32) {
+        Pool::put(self, tag);
+    }
+
+    fn is_retired(&self, tag: u32) -> bool {
+        tag >= self.size()
+    }
+
+    fn revoke(&self) {
+        Pool::revoke(self);
+    }
+
+    fn calm(&self) {
+        Pool::calm(self);
+    }
+}
+
+/// The reserved tags. They are few and never cached.
+pub(crate) struct Reserved {
+    words: Bitmap,
+    tags: u32,
+}
+
+impl Reserved {
+    /// Tags 0..`tags`, all free.
+    pub(crate) fn new(tags: u32) -> Self {
+        let words = Bitmap::new(tags);
+        (0..tags).for_each(|tag| words.put(tag));
+        Self { words, tags }
+    }
+
+    pub(crate) fn has(&self, tag: u32) -> bool {
+        tag < self.tags
+    }
+
+    pub(crate) fn tags(&self) -> u32 {
+        self.tags
+    }
+}
+
+impl Shared for Reserved {
+    fn take(&self) -> Option<u32> {
+        self.words.take(self.tags, 0)
+    }
+
+    fn put(&self, tag: u32) {
+        self.words.put(tag);
+    }
+
+    fn is_retired(&self, _: u32) -> bool {
+        false
+    }
+
+    fn revoke(&self) {}
+
+    fn calm(&self) {}
+}
