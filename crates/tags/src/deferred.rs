@@ -20,6 +20,7 @@
 use std::sync::OnceLock;
 
 use crate::apart::Apart;
+use crate::size::Size;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, PoisonError};
 
 /// The most tags of a word.
@@ -31,8 +32,7 @@ pub(crate) struct Deferred {
     words: Box<[Word]>,
     word_tags: u32,
     hints: Box<[OnceLock<Box<Hint>>]>,
-    /// Tags at or above it are not handed out.
-    limit: AtomicU32,
+    size: Size,
     capacity: u32,
 }
 
@@ -68,7 +68,7 @@ impl Deferred {
             words: words.collect(),
             word_tags,
             hints: (0..cpus.max(1)).map(|_| OnceLock::new()).collect(),
-            limit: AtomicU32::new(tags),
+            size: Size::new(tags),
             capacity,
         }
     }
@@ -76,8 +76,12 @@ impl Deferred {
     /// A free tag for a thread of this CPU. `None` only if there was a moment without one.
     #[inline]
     pub(crate) fn take(&self, cpu: usize) -> Option<u32> {
-        let limit = self.size();
         let hint = self.hint(cpu);
+        let take = |size| self.take_from_hint(hint, size);
+        self.size.take(take, |tag| self.put(cpu, tag))
+    }
+
+    fn take_from_hint(&self, hint: &Hint, limit: u32) -> Option<u32> {
         let first = match hint.0.load(Ordering::Relaxed) {
             first if first < limit => first,
             _ => 0,
@@ -133,13 +137,13 @@ impl Deferred {
 
     /// Sets the number of tags. Returns how many at or above it are held.
     pub(crate) fn resize(&self, tags: u32) -> u32 {
-        self.limit.store(tags, Ordering::SeqCst);
+        self.size.set(tags);
         let free = self.count(|start| !bits(tags, start, self.word_tags));
         self.capacity - tags - free
     }
 
     pub(crate) fn size(&self) -> u32 {
-        self.limit.load(Ordering::SeqCst)
+        self.size.get()
     }
 
     /// Free tags, counted word by word.

@@ -22,6 +22,7 @@ mod locked;
 mod order;
 mod policy;
 mod pool;
+mod size;
 mod statistics;
 mod supply;
 mod sync;

@@ -7,8 +7,8 @@ use crate::deferred::Deferred;
 use crate::locked::{CacheSize, Locked, Search};
 use crate::order::Order;
 use crate::policy::Policy;
+use crate::size::Size;
 use crate::statistics::Statistics;
-use crate::sync::{AtomicU32, Ordering};
 use crate::topology::Group;
 
 pub(crate) enum Pool {
@@ -20,8 +20,7 @@ pub(crate) enum Pool {
 /// Words of bits that all threads share.
 pub(crate) struct Words {
     words: Bitmap,
-    /// Tags at or above it are not handed out.
-    limit: AtomicU32,
+    size: Size,
     capacity: u32,
 }
 
@@ -58,7 +57,11 @@ impl Pool {
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         match self {
-            Self::Words(pool) => pool.words.take(pool.limit.load(Ordering::SeqCst), 0),
+            Self::Words(pool) => {
+                let words = &pool.words;
+                pool.size
+                    .take(|size| words.take(size, 0), |tag| words.put(tag))
+            }
             Self::Locked(pool) => pool.take(cpu::current()),
             Self::Deferred(pool) => pool.take(cpu::current()),
         }
@@ -94,7 +97,7 @@ impl Pool {
     pub(crate) fn resize(&self, tags: u32) -> u32 {
         match self {
             Self::Words(pool) => {
-                pool.limit.store(tags, Ordering::SeqCst);
+                pool.size.set(tags);
                 pool.capacity - tags - pool.words.free_above(tags)
             }
             Self::Locked(pool) => pool.resize(tags),
@@ -104,7 +107,7 @@ impl Pool {
 
     pub(crate) fn size(&self) -> u32 {
         match self {
-            Self::Words(pool) => pool.limit.load(Ordering::SeqCst),
+            Self::Words(pool) => pool.size.get(),
             Self::Locked(pool) => pool.size(),
             Self::Deferred(pool) => pool.size(),
         }
@@ -133,7 +136,7 @@ impl Words {
         (builder.reserved..capacity).for_each(|tag| words.put(tag));
         Self {
             words,
-            limit: AtomicU32::new(builder.tags),
+            size: Size::new(builder.tags),
             capacity,
         }
     }
