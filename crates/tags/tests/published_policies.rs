@@ -105,3 +105,48 @@ fn tags_above_a_lower_limit_come_back_with_a_higher_one() {
         assert_eq!(std::iter::from_fn(|| tags.try_take()).count(), 64);
     }
 }
+
+fn error(topology: Topology) -> String {
+    let builder = Tags::builder(255).policy(Policy::LimitTopology);
+    let built = builder.topology(topology).build();
+    built.expect_err("it is refused").to_string()
+}
+
+#[test]
+fn a_topology_that_contradicts_itself_is_refused() {
+    let sound = two_nodes();
+    let messages = [
+        error(Topology::default()),
+        error(Topology {
+            cpus: vec![None; 3],
+            ..sound.clone()
+        }),
+        error(Topology {
+            cpus: vec![None; 1 << 20],
+            ..sound.clone()
+        }),
+        error(Topology {
+            distances: vec![vec![10, 21], vec![21]],
+            ..sound.clone()
+        }),
+        error(Topology {
+            distances: vec![vec![10]],
+            ..sound.clone()
+        }),
+        {
+            let mut split = sound.clone();
+            split.cpus[1] = split.cpus[7];
+            split.cpus[1].as_mut().expect("it is a CPU").core = 0;
+            error(split)
+        },
+    ];
+    let expected = [
+        "the policy LimitTopology needs to know where each CPU is",
+        "topology: no CPU",
+        "topology: 1048576 numbers of CPUs, at most 65535 are possible",
+        "topology: node 1 has no distance to each node",
+        "topology: CPU 4 is on node 1, which has no distances",
+        "topology: CPUs 0 and 1 share core 0 but not its core group, last-level cache or node",
+    ];
+    assert_eq!(messages, expected);
+}

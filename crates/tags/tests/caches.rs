@@ -1,0 +1,292 @@
+//! The caches and words of the policies, used from chosen CPUs by one thread: what they hand out is compared with a set.
+
+#[path = "../src/apart.rs"]
+mod apart;
+#[path = "../src/bitmap.rs"]
+#[allow(dead_code)] // What only other policies need.
+mod bitmap;
+#[path = "../src/deferred.rs"]
+mod deferred;
+#[path = "../src/locked.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod locked;
+#[path = "../src/order.rs"]
+mod order;
+#[path = "../src/statistics.rs"]
+mod statistics;
+#[path = "../src/sync.rs"]
+#[allow(unused_imports)] // Each protocol uses some.
+mod sync;
+
+mod topology {
+    pub use nearfar_tags::{Cpu, Group, Topology};
+}
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use deferred::Deferred;
+use locked::{CacheSize, Locked, Search};
+use order::{Nearness, Order};
+use topology::{Cpu, Group, Topology};
+
+/// Four nodes on a line, each with two last-level caches of two core groups of two cores with two hardware threads: 16 CPUs a node.
+fn four_nodes() -> Topology {
+    let cpu = |number: u32| Cpu {
+        core: number / 2,
+        core_group: number / 4,
+        llc: number / 8,
+        node: number / 16,
+    };
+    let distance = |from: u32, to: u32| 10 + 5 * from.abs_diff(to);
+    Topology {
+        cpus: (0..64).map(|number| Some(cpu(number))).collect(),
+        distances: (0..4)
+            .map(|from| (0..4).map(|to| distance(from, to)).collect())
+            .collect(),
+    }
+}
+
+enum Policy {
+    Locked(Box<Locked>),
+    Deferred(Deferred),
+}
+
+impl Policy {
+    fn all(tags: u32, capacity: u32) -> Vec<Self> {
+        let limits = (1, tags, capacity);
+        let locked = |order, search, divisor| {
+            let size = CacheSize { divisor };
+            Self::Locked(Box::new(Locked::new(order, search, size, limits)))
+        };
+        let near = |group, divisor| {
+            let order = Order::new(&four_nodes(), group);
+            locked(order, Search::NearestFirst, divisor)
+        };
+        vec![
+            locked(Order::unknown(64), Search::InTurns, 64),
+            locked(Order::unknown(64), Search::InTurns, 4),
+            near(None, 8),
+            near(Some(Group::Core), 64),
+            near(Some(Group::Llc), 4),
+            near(Some(Group::Node), 2),
+            Self::Deferred(Deferred::new(64, limits)),
+        ]
+    }
+
+    fn take(&self, cpu: usize) -> Option<u32> {
+        match self {
+            Self::Locked(policy) => policy.take(cpu),
+            Self::Deferred(policy) => policy.take(cpu),
+        }
+    }
+
+    fn put(&self, cpu: usize, tag: u32) {
+        match self {
+            Self::Locked(policy) => policy.put(cpu, tag),
+            Self::Deferred(policy) => policy.put(cpu, tag),
+        }
+    }
+
+    fn resize(&self, tags: u32) {
+        match self {
+            Self::Locked(policy) => policy.resize(tags),
+            Self::Deferred(policy) => policy.resize(tags),
+        }
+    }
+
+    fn free(&self) -> u32 {
+        match self {
+            Self::Locked(policy) => policy.free(),
+            Self::Deferred(policy) => policy.free(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(usize),
+    /// A held tag, by its rank.
+    Put(usize, usize),
+    Resize(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // The CPUs above 63 were added after the topology was read.
+    let cpu = 0..70_usize;
+    prop_oneof![
+        8 => cpu.clone().prop_map(Step::Take),
+        6 => (cpu, any::<usize>()).prop_map(|(cpu, rank)| Step::Put(cpu, rank)),
+        1 => (2..=40_u32).prop_map(Step::Resize),
+    ]
+}
+
+/// Tag 0 is reserved: it is not handed out.
+fn check(policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut limit = 24;
+    let mut held = BTreeSet::new();
+    for step in steps {
+        match *step {
+            Step::Take(cpu) => match policy.take(cpu) {
+                Some(tag) => {
+                    prop_assert!((1..limit).contains(&tag), "{tag} is no tag");
+                    prop_assert!(held.insert(tag), "{tag} was handed out twice");
+                }
+                None => prop_assert!((1..limit).all(|tag| held.contains(&tag))),
+            },
+            Step::Put(cpu, rank) => {
+                let tag = held.iter().copied().nth(rank % held.len().max(1));
+                if let Some(tag) = tag {
+                    held.remove(&tag);
+                    policy.put(cpu, tag);
+                }
+            }
+            Step::Resize(tags) => {
+                limit = tags;
+                policy.resize(tags);
+            }
+        }
+        let free = (1..limit).filter(|tag| !held.contains(tag)).count();
+        prop_assert_eq!(policy.free() as usize, free);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
+
+    #[test]
+    fn a_policy_hands_out_what_a_set_would(steps in prop::collection::vec(step(), 0..400)) {
+        for policy in Policy::all(24, 40) {
+            check(&policy, &steps)?;
+        }
+    }
+
+    #[test]
+    fn ranges_reach_every_cache_the_nearest_first(
+        cpus in prop::collection::vec(prop::option::of((0..4_u32, 0..3_u32, 0..3_u32, 0..3_u32)), 1..80),
+        group in prop::option::of(prop::sample::select(vec![Group::Core, Group::Llc, Group::Node])),
+    ) {
+        // A core's number is its own in the whole machine.
+        let cpu = |(node, llc, core_group, core)| {
+            let core = ((node * 3 + llc) * 3 + core_group) * 3 + core;
+            Cpu { core, core_group, llc, node }
+        };
+        let mut cpus: Vec<Option<Cpu>> = cpus.into_iter().map(|known| known.map(cpu)).collect();
+        cpus.push(Some(Cpu::default()));
+        let topology = Topology { cpus, ..four_nodes() };
+        let order = Order::new(&topology, group);
+        for own in 0..order.len() {
+            let mut reached = BTreeSet::new();
+            let mut last = Nearness::Core;
+            for range in order.nearest_first(own) {
+                let new: Vec<u32> = range.filter(|cache| reached.insert(*cache)).collect();
+                for cache in new {
+                    let nearness = order.nearness(own, cache as usize).expect("it is known");
+                    prop_assert!(nearness >= last);
+                    last = nearness;
+                }
+            }
+            prop_assert_eq!(reached.len(), order.len());
+        }
+        let position = |number: usize| topology.cpus[number].as_ref();
+        let known = (0..topology.cpus.len()).filter(|number| position(*number).is_some());
+        for number in known {
+            let same = order.cache(number) == order.cache(topology.cpus.len() - 1);
+            let shares = match (group, position(number), position(topology.cpus.len() - 1)) {
+                (Some(Group::Core), Some(one), Some(other)) => one.core == other.core,
+                (Some(Group::Llc), Some(one), Some(other)) => (one.llc, one.node) == (other.llc, other.node),
+                (Some(Group::Node), Some(one), Some(other)) => one.node == other.node,
+                _ => number == topology.cpus.len() - 1,
+            };
+            prop_assert_eq!(same, shares);
+        }
+    }
+}
+
+fn near_first(tags: u32) -> Locked {
+    let order = Order::new(&four_nodes(), None);
+    let size = CacheSize { divisor: 8 };
+    Locked::new(order, Search::NearestFirst, size, (0, tags, tags))
+}
+
+/// Every tag is in the cache of some CPU: two at most in each, 64 tags in all.
+fn fill(policy: &Locked, cpus: &[usize]) {
+    let held: Vec<u32> = std::iter::from_fn(|| policy.take(0)).collect();
+    let turns = cpus.iter().cycle();
+    held.into_iter()
+        .zip(turns)
+        .for_each(|(tag, cpu)| policy.put(*cpu, tag));
+}
+
+#[test]
+fn the_nearest_cache_is_emptied_first() {
+    let policy = near_first(64);
+    // Of CPU 17: its sibling, its core group, its last-level cache, its node, the nodes at distance 15 (0 and 2) and 20 (3).
+    let others = [63, 5, 33, 28, 21, 18, 16];
+    let held: Vec<u32> = std::iter::from_fn(|| policy.take(17)).collect();
+    let mut tags = held.into_iter();
+    for cpu in others {
+        tags.by_ref().take(2).for_each(|tag| policy.put(cpu, tag));
+    }
+    (0..2 * others.len()).for_each(|_| assert!(policy.take(17).is_some()));
+    assert_eq!(policy.take(17), None);
+    let steals = policy.statistics().steals;
+    let near = [steals.core, steals.core_group, steals.llc, steals.node];
+    assert_eq!(near, [1, 1, 1, 1]);
+    assert_eq!((steals.remote, steals.remote_distance), (3, 15 + 15 + 20));
+}
+
+#[test]
+fn a_near_tag_is_taken_before_a_far_one() {
+    let policy = near_first(64);
+    fill(&policy, &(0..64).collect::<Vec<_>>());
+    let before = policy.statistics().steals;
+    assert!(policy.take(40).is_some(), "its own");
+    assert!(policy.take(40).is_some(), "its sibling's");
+    let after = policy.statistics().steals;
+    assert_eq!((after.core - before.core, after.remote), (1, before.remote));
+}
+
+#[test]
+fn a_search_in_turns_continues_after_the_last_one() {
+    let order = Order::new(&four_nodes(), None);
+    let size = CacheSize { divisor: 8 };
+    let policy = Locked::new(order, Search::InTurns, size, (0, 64, 64));
+    let held: Vec<u32> = std::iter::from_fn(|| policy.take(0)).collect();
+    for (cpu, pair) in [3, 20, 50].into_iter().zip(held.chunks(2)) {
+        pair.iter().for_each(|tag| policy.put(cpu, *tag));
+    }
+    // CPU 0 empties the caches of 3, 20 and 50; CPU 51 then starts behind them and finds what CPU 60 has, not what CPU 2 has.
+    (0..6).for_each(|_| assert!(policy.take(0).is_some()));
+    policy.put(2, held[0]);
+    policy.put(60, held[1]);
+    assert_eq!(policy.take(51), Some(held[1]));
+}
+
+#[test]
+fn a_search_takes_the_whole_cache() {
+    let policy = near_first(64);
+    let held: Vec<u32> = std::iter::from_fn(|| policy.take(0)).collect();
+    held[..5].iter().for_each(|tag| policy.put(1, *tag));
+    assert!(policy.take(63).is_some());
+    let steals = policy.statistics().steals;
+    (0..4).for_each(|_| assert!(policy.take(63).is_some()));
+    assert_eq!(
+        policy.statistics().steals,
+        steals,
+        "the rest was moved with it"
+    );
+}
+
+#[test]
+fn puts_are_gathered_and_moved_at_once() {
+    let policy = Deferred::new(1, (0, 128, 128));
+    let held: Vec<u32> = (0..32).filter_map(|_| policy.take(0)).collect();
+    assert_eq!(held, (0..32).collect::<Vec<_>>(), "the hint advances");
+    // The last put sets the hint to tag 0, whose word has no tag until the 32 that were put are moved.
+    held.iter().rev().for_each(|tag| policy.put(0, *tag));
+    let again: BTreeSet<u32> = (0..32).filter_map(|_| policy.take(0)).collect();
+    assert_eq!(again, held.into_iter().collect());
+}

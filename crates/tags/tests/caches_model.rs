@@ -1,0 +1,194 @@
+//! Every order of two or three threads' steps in the caches under locks and in the words with deferred clears, by loom.
+//!
+//! The files are those of the library; `sync` is loom's. A search that empties a cache, a put to that cache and a take from it are what
+//! moves a tag past another thread's search. Up to `PREEMPTIONS` forced changes of thread, more where a thread ends or blocks.
+
+#[path = "../src/apart.rs"]
+mod apart;
+#[path = "../src/bitmap.rs"]
+#[allow(dead_code)] // What only other policies need.
+mod bitmap;
+#[path = "../src/deferred.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod deferred;
+#[path = "../src/locked.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod locked;
+#[path = "../src/order.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod order;
+#[path = "../src/statistics.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod statistics;
+
+mod sync {
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub use loom::sync::{Mutex, MutexGuard};
+    pub use std::sync::PoisonError;
+}
+
+mod topology {
+    pub use nearfar_tags::{Cpu, Group, Topology};
+}
+
+use std::sync::Arc;
+
+use deferred::Deferred;
+use locked::{CacheSize, Locked, Search};
+use order::Order;
+
+const PREEMPTIONS: usize = 3;
+
+fn model(threads: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(threads);
+}
+
+/// Caches of up to `tags` / `divisor` tags for three CPUs; every tag is held.
+fn locked(search: Search, tags: u32, divisor: u32) -> Arc<Locked> {
+    let size = CacheSize { divisor };
+    let order = Order::unknown(3);
+    let policy = Locked::new(order, search, size, (0, tags, tags));
+    (0..tags).for_each(|_| assert!(policy.take(0).is_some()));
+    Arc::new(policy)
+}
+
+/// Runs one on a thread of its own, the other on this one; then every tag is free, once.
+fn both<P: Send + Sync + 'static>(
+    policy: &Arc<P>,
+    one: impl FnOnce(&P) + Send + 'static,
+    other: impl FnOnce(&P),
+    take: impl Fn(&P) -> Option<u32>,
+    tags: u32,
+) {
+    let one = {
+        let policy = policy.clone();
+        loom::thread::spawn(move || one(&policy))
+    };
+    other(policy);
+    one.join().expect("it did not panic");
+    let mut all: Vec<u32> = std::iter::from_fn(|| take(policy)).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..tags).collect::<Vec<_>>());
+}
+
+/// One thread holds a tag, puts it and takes one, the other takes one: each finds one of the two at any time.
+#[test]
+fn no_take_misses_a_tag_that_is_stolen_put_or_taken() {
+    for search in [Search::InTurns, Search::NearestFirst] {
+        model(move || {
+            let policy = locked(search, 2, 1);
+            policy.put(1, 1);
+            let one = |policy: &Locked| {
+                policy.put(0, 0);
+                let tag = policy.take(0).expect("one is free");
+                policy.put(0, tag);
+            };
+            let other = |policy: &Locked| {
+                let tag = policy.take(2).expect("one is free");
+                policy.put(2, tag);
+            };
+            both(&policy, one, other, |policy| policy.take(1), 2);
+        });
+    }
+}
+
+/// Two threads steal from each other and from a cache that both put to: a put fills it and moves tags to the pool.
+#[test]
+fn no_take_misses_a_tag_that_is_moved_to_the_pool() {
+    model(|| {
+        let policy = locked(Search::NearestFirst, 3, 1);
+        policy.put(1, 2);
+        policy.put(1, 1);
+        let one = |policy: &Locked| {
+            policy.put(1, 0);
+            let tag = policy.take(0).expect("one is free");
+            policy.put(0, tag);
+        };
+        let other = |policy: &Locked| {
+            let tag = policy.take(1).expect("one is free");
+            policy.put(1, tag);
+        };
+        both(&policy, one, other, |policy| policy.take(2), 3);
+    });
+}
+
+/// Three threads hold at most one tag each; there are three.
+#[test]
+fn three_threads_find_three_tags() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let policy = locked(Search::InTurns, 3, 1);
+        policy.put(1, 1);
+        policy.put(2, 2);
+        let third = {
+            let policy = policy.clone();
+            loom::thread::spawn(move || {
+                assert!(policy.take(2).is_some(), "one is free");
+            })
+        };
+        let second = {
+            let policy = policy.clone();
+            loom::thread::spawn(move || {
+                assert!(policy.take(0).is_some(), "one is free");
+            })
+        };
+        policy.put(0, 0);
+        assert!(policy.take(0).is_some(), "one is free");
+        second.join().expect("it did not panic");
+        third.join().expect("it did not panic");
+        assert_eq!(policy.take(1), None);
+    });
+}
+
+/// A tag above the lowered limit is not handed out later, wherever it was; it comes back when the limit is raised.
+#[test]
+fn a_lowered_limit_meets_takes_and_puts() {
+    model(|| {
+        let policy = locked(Search::NearestFirst, 2, 1);
+        policy.put(1, 0);
+        let one = |policy: &Locked| {
+            policy.put(0, 1);
+            if let Some(tag) = policy.take(0) {
+                policy.put(0, tag);
+            }
+        };
+        let other = |policy: &Locked| {
+            policy.resize(1);
+            let tag = policy.take(2);
+            assert!(tag.is_none_or(|tag| tag == 0));
+            if let Some(tag) = tag {
+                policy.put(2, tag);
+            }
+        };
+        both(&policy, one, other, |policy| policy.take(2), 1);
+        policy.resize(2);
+        assert_eq!(policy.take(0), Some(1));
+    });
+}
+
+/// Two tags of `capacity` are in use, in two words or in one: bits that are moved are not missed.
+#[test]
+fn no_take_misses_a_bit_that_is_moved() {
+    for capacity in [2, 8] {
+        model(move || {
+            let policy = Deferred::new(4, (0, 2, capacity));
+            (0..2).for_each(|_| assert!(policy.take(0).is_some()));
+            policy.put(1, 1);
+            let policy = Arc::new(policy);
+            // Looks at tag 1 first, after it made tag 0 free; the other one looks at tag 0 first.
+            let one = |policy: &Deferred| {
+                policy.put(0, 0);
+                let tag = policy.take(1).expect("one is free");
+                policy.put(1, tag);
+            };
+            let other = |policy: &Deferred| {
+                let tag = policy.take(2).expect("one is free");
+                policy.put(2, tag);
+            };
+            both(&policy, one, other, |policy| policy.take(3), 2);
+        });
+    }
+}
