@@ -14,9 +14,10 @@ mod locked;
 mod order;
 #[path = "../src/statistics.rs"]
 mod statistics;
-#[path = "../src/sync.rs"]
-#[allow(unused_imports)] // Each protocol uses some.
-mod sync;
+mod sync {
+    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 mod topology {
     pub use nearfar_tags::{Cpu, Group, Topology};
@@ -89,7 +90,8 @@ impl Policy {
         }
     }
 
-    fn resize(&self, tags: u32) {
+    /// How many tags from `tags` on are held.
+    fn resize(&self, tags: u32) -> u32 {
         match self {
             Self::Locked(policy) => policy.resize(tags),
             Self::Deferred(policy) => policy.resize(tags),
@@ -144,7 +146,8 @@ fn check(policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
             }
             Step::Resize(tags) => {
                 limit = tags;
-                policy.resize(tags);
+                let above = held.range(tags..).count();
+                prop_assert_eq!(policy.resize(tags) as usize, above);
             }
         }
         let free = (1..limit).filter(|tag| !held.contains(tag)).count();

@@ -17,9 +17,10 @@ mod order;
 #[path = "../src/statistics.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod statistics;
-#[path = "../src/sync.rs"]
-#[allow(unused_imports)] // Each protocol uses some.
-mod sync;
+mod sync {
+    pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub use std::sync::{Mutex, MutexGuard, PoisonError};
+}
 
 mod topology {
     pub use nearfar_tags::{Cpu, Group, Topology};
