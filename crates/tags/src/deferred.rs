@@ -110,7 +110,7 @@ impl Deferred {
             }
             // A count only grows: an equal sum means equal counts.
             let words = &self.words[..words as usize];
-            if puts == words.iter().map(Word::puts).sum() {
+            if puts == words.iter().map(Word::puts).sum::<u64>() {
                 return None;
             }
         }

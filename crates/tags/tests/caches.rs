@@ -12,6 +12,8 @@ mod deferred;
 mod locked;
 #[path = "../src/order.rs"]
 mod order;
+#[path = "../src/size.rs"]
+mod size;
 #[path = "../src/statistics.rs"]
 mod statistics;
 mod sync {

@@ -17,6 +17,8 @@ mod locked;
 #[path = "../src/order.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod order;
+#[path = "../src/size.rs"]
+mod size;
 #[path = "../src/statistics.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod statistics;
