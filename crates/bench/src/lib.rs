@@ -6,6 +6,7 @@
 //! transfer   ns a round trip      a cache line handed over between two CPUs and back
 //! survey     all three within one budget, on the same buffers
 //! probe      seconds a run        a process of its own, bound or floating, near its memory or far
+//! tags       operations a second  tags of a device, taken by workers on its node and on another one
 //! load       percent of a CPU     on each CPU a process of its own, so that the scheduler has something to do
 //! ```
 //!

@@ -204,6 +204,16 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr(self.base().cast::<u64>()) }
     }
 
+    /// The memory as words that several threads read and write.
+    pub(crate) fn shared_words(&self) -> &[AtomicU64] {
+        // SAFETY: as for `words`, and an atomic word is laid out as a word. The borrow excludes `words_mut`; `words` is not called
+        // by those who share the memory.
+        unsafe {
+            let start = self.base().cast::<AtomicU64>();
+            std::slice::from_raw_parts(start, self.bytes / size_of::<AtomicU64>())
+        }
+    }
+
     /// The share of its pages that are not on `node`, from pages spread evenly over it.
     pub(crate) fn share_elsewhere(&self, node: NodeId) -> io::Result<f64> {
         let nodes = self.nodes_of_pages(PAGES_ASKED)?;

@@ -21,7 +21,7 @@ use nearfar_experiment::{
 use nearfar_machine::Machine;
 use nearfar_runs::Store;
 
-use crate::{matrix, mock};
+use crate::{matrix, mock, tags};
 
 pub use arguments::{ArgumentError, Arguments};
 pub use declaration::{Argument, Declaration, Kind, Levels, Varied};
@@ -31,6 +31,10 @@ pub const EXPERIMENTS: &[Entry] = &[
     Entry {
         declaration: matrix::DECLARATION,
         carry_out: |request| request.carry_out(matrix::make),
+    },
+    Entry {
+        declaration: tags::DECLARATION,
+        carry_out: |request| request.carry_out(tags::make),
     },
     Entry {
         declaration: mock::DECLARATION,
@@ -78,6 +82,8 @@ pub struct Context<'a> {
     pub machine: &'a Machine,
     /// Ends it when set.
     pub cancel: &'a AtomicBool,
+    /// Whether `machine` takes the samples, and not another one.
+    pub is_measured_here: bool,
 }
 
 /// An experiment that is ready to be carried out.
@@ -130,7 +136,12 @@ impl<'a> Request<'a> {
         make: impl FnOnce(&Arguments, Context<'a>) -> Result<Made<E>, RunError>,
     ) -> Result<Done, RunError> {
         let (machine, cancel) = (self.machine, self.cancel);
-        let made = make(&self.arguments, Context { machine, cancel })?;
+        let context = Context {
+            machine,
+            cancel,
+            is_measured_here: self.targets.is_none(),
+        };
+        let made = make(&self.arguments, context)?;
         let mut notes = made.notes;
         notes.extend(made.warnings.iter().cloned());
         (self.announce)(&Announcement {

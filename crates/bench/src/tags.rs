@@ -1,15 +1,33 @@
-//! Tags handed out to near and far workers: what the samples of `nearfar bench tags` say.
+//! Case 3: the tags of a device, taken by two groups of workers, one of them on the device's node.
 //!
 //! ```text
+//!  node of the device              adjacent (near) or most distant (far) node
+//!  worker worker worker worker     worker worker worker worker      a thread each, pinned, up to its share of the depth in flight
+//!     │ take                          │ take                        Tags: the policy of the cell
+//!     ▼                               ▼
+//!  request of the tag, entries of the queues: memory of the device's node
+//!     │ due after the device's service time
+//!     ▼
+//!  completed by the submitter, any worker or one on the device's node ─► put
+//!
 //! plan ────► scenarios    near-low, near-high, far-low, far-high, alone: cells that differ in the policy only
 //! samples ─► findings     is one policy better than another in a scenario? (nearfar-statistics, paired by round)
 //! CSV ─────► published    figures of others, and whether they rank the cells the same way
 //! ```
 
+mod declared;
+mod device;
 pub mod findings;
+mod groups;
 pub mod published;
+mod sample;
 mod scenario;
+mod take;
+mod topology;
+mod worker;
 
+pub use declared::DECLARATION;
+pub(crate) use declared::make;
 pub use findings::{Findings, findings};
 pub use published::{Agreement, Published, PublishedError, agreement};
 pub use scenario::{ALONE, DEPTH, DISTANCE, POLICY, Scenario, scenarios};

@@ -133,7 +133,9 @@ pub(crate) fn make<'a>(
     arguments: &Arguments,
     context: Context<'a>,
 ) -> Result<Made<Matrix<'a>>, RunError> {
-    let Context { machine, cancel } = context;
+    let Context {
+        machine, cancel, ..
+    } = context;
     if let Some((run, detail)) = arguments.continued() {
         let parameters = stored::parameters(run, detail);
         let parameters = parameters.map_err(|error| RunError::Target(error.into()))?;

@@ -1,0 +1,274 @@
+//! A device that holds a tag for a while: requests, queues, and when each I/O is done.
+//!
+//! ```text
+//!  memory of the device's node
+//!  ├─ requests   one for each tag, as the block layer has: written when it is submitted, read when it is completed
+//!  └─ queues     one for each worker: the next line when an I/O is submitted, and when one is completed
+//! ```
+//!
+//! A request is in the cache of whoever had the tag last, so a tag from afar brings its lines from afar. A queue is so long that its
+//! lines are in no cache when their turn comes, as if the device had just written them.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
+/// Words of a request's first line.
+const OWNER: usize = 0;
+const DUE: usize = 1;
+const FREED: usize = 2;
+
+/// How fast the device is and how large what it keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Config {
+    pub(super) tags: u32,
+    pub(super) request_bytes: usize,
+    /// An I/O takes at least as long.
+    pub(super) service_ns: u64,
+    /// Between two I/Os of one queue that the device ends; 0 for no limit.
+    pub(super) interval_ns: u64,
+}
+
+/// A tag that was handed out while it was held.
+#[derive(Debug, thiserror::Error)]
+#[error("tag {tag} was handed out while it was held")]
+pub(super) struct Duplicate {
+    tag: u32,
+}
+
+/// The device, shared by all workers.
+pub(super) struct Device<'a> {
+    config: Config,
+    requests: &'a [AtomicU64],
+    request_words: usize,
+    queues: Vec<&'a [AtomicU64]>,
+    /// Submitted and not completed, by submitter and then by handler; `None` where that handler completes none of it.
+    rings: Vec<Option<Ring>>,
+    completed: Vec<Padded<AtomicU64>>,
+}
+
+/// A worker's position in its queue.
+#[derive(Default)]
+pub(super) struct Queue {
+    next_line: usize,
+    last_due_ns: u64,
+}
+
+/// On cache lines that nothing else is on, nor on the one that the processor may fetch with it.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct Padded<T>(pub(super) T);
+
+/// Tags from one worker to another.
+struct Ring {
+    slots: Box<[AtomicU32]>,
+    head: Padded<AtomicU32>,
+    tail: Padded<AtomicU32>,
+}
+
+impl<'a> Device<'a> {
+    /// Bytes of the requests.
+    pub(super) fn request_memory(config: &Config) -> usize {
+        config.tags as usize * words_of(config.request_bytes) * size_of::<u64>()
+    }
+
+    /// A device for so many workers. `memory` holds the requests and, in equal parts of it, the queues. `completes` says which
+    /// handler may complete a submitter's I/O.
+    pub(super) fn new(
+        config: Config,
+        memory: &'a [AtomicU64],
+        workers: usize,
+        completes: impl Fn(usize, usize) -> bool,
+    ) -> Self {
+        let words = words_of(config.request_bytes);
+        let (requests, queues) = memory.split_at(config.tags as usize * words);
+        requests
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+        let part = (queues.len() / workers / LINE_WORDS).max(1) * LINE_WORDS;
+        let pairs = (0..workers).flat_map(|from| (0..workers).map(move |to| (from, to)));
+        let ring = |(from, to)| completes(from, to).then(|| Ring::new(config.tags));
+        Self {
+            config,
+            requests,
+            request_words: words,
+            queues: queues.chunks_exact(part).take(workers).collect(),
+            rings: pairs.map(ring).collect(),
+            completed: (0..workers).map(|_| Padded::default()).collect(),
+        }
+    }
+
+    fn request(&self, tag: u32) -> &[AtomicU64] {
+        let start = tag as usize * self.request_words;
+        &self.requests[start..start + self.request_words]
+    }
+
+    fn ring(&self, submitter: usize, handler: usize) -> Option<&Ring> {
+        self.rings[submitter * self.completed.len() + handler].as_ref()
+    }
+
+    /// Starts an I/O.
+    ///
+    /// # Errors
+    /// When the tag is held already.
+    pub(super) fn submit(
+        &self,
+        (submitter, handler): (usize, usize),
+        queue: &mut Queue,
+        tag: u32,
+        now_ns: u64,
+    ) -> Result<(), Duplicate> {
+        let request = self.request(tag);
+        if request[OWNER].swap(submitter as u64 + 1, Ordering::Relaxed) != 0 {
+            return Err(Duplicate { tag });
+        }
+        let done = queue.last_due_ns + self.config.interval_ns;
+        let due = done.max(now_ns + self.config.service_ns);
+        queue.last_due_ns = due;
+        request[DUE].store(due, Ordering::Relaxed);
+        for line in request.chunks(LINE_WORDS).skip(1) {
+            line[0].store(now_ns, Ordering::Relaxed);
+        }
+        self.entry(submitter, queue)
+            .store(now_ns, Ordering::Relaxed);
+        if let Some(ring) = self.ring(submitter, handler) {
+            ring.push(tag);
+        }
+        Ok(())
+    }
+
+    /// The next line of a worker's queue.
+    fn entry(&self, worker: usize, queue: &mut Queue) -> &AtomicU64 {
+        let words = self.queues[worker];
+        queue.next_line = (queue.next_line + LINE_WORDS) % words.len();
+        &words[queue.next_line]
+    }
+
+    /// When the oldest I/O of a submitter is done that this handler completes; `None` without one.
+    pub(super) fn next_due(&self, submitter: usize, handler: usize) -> Option<u64> {
+        let tag = self.ring(submitter, handler)?.first()?;
+        Some(self.request(tag)[DUE].load(Ordering::Relaxed))
+    }
+
+    /// Completes that I/O; its tag, to be put.
+    pub(super) fn complete(
+        &self,
+        (submitter, handler): (usize, usize),
+        queue: &mut Queue,
+        now_ns: u64,
+    ) -> Option<u32> {
+        let tag = self.ring(submitter, handler)?.pop()?;
+        self.entry(handler, queue).load(Ordering::Relaxed);
+        let request = self.request(tag);
+        for line in request.chunks(LINE_WORDS).skip(1) {
+            line[0].load(Ordering::Relaxed);
+        }
+        request[FREED].store(now_ns, Ordering::Relaxed);
+        request[OWNER].store(0, Ordering::Relaxed);
+        self.completed[submitter].0.fetch_add(1, Ordering::Release);
+        Some(tag)
+    }
+
+    /// When the last I/O of a tag was completed.
+    pub(super) fn freed_ns(&self, tag: u32) -> u64 {
+        self.request(tag)[FREED].load(Ordering::Relaxed)
+    }
+
+    /// How many of a worker's I/Os are completed.
+    pub(super) fn completed(&self, submitter: usize) -> u64 {
+        self.completed[submitter].0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn service_ns(&self) -> u64 {
+        self.config.service_ns
+    }
+}
+
+fn words_of(request_bytes: usize) -> usize {
+    request_bytes.div_ceil(LINE_WORDS * size_of::<u64>()).max(1) * LINE_WORDS
+}
+
+impl Ring {
+    /// Room for all tags.
+    fn new(tags: u32) -> Self {
+        let slots = (0..tags.next_power_of_two()).map(|_| AtomicU32::new(0));
+        Self {
+            slots: slots.collect(),
+            head: Padded::default(),
+            tail: Padded::default(),
+        }
+    }
+
+    fn slot(&self, position: u32) -> &AtomicU32 {
+        &self.slots[position as usize & (self.slots.len() - 1)]
+    }
+
+    fn push(&self, tag: u32) {
+        let tail = self.tail.0.load(Ordering::Relaxed);
+        self.slot(tail).store(tag, Ordering::Relaxed);
+        self.tail.0.store(tail.wrapping_add(1), Ordering::Release);
+    }
+
+    fn first(&self) -> Option<u32> {
+        let head = self.head.0.load(Ordering::Relaxed);
+        let is_empty = self.tail.0.load(Ordering::Acquire) == head;
+        (!is_empty).then(|| self.slot(head).load(Ordering::Relaxed))
+    }
+
+    fn pop(&self) -> Option<u32> {
+        let tag = self.first()?;
+        let head = self.head.0.load(Ordering::Relaxed);
+        self.head.0.store(head.wrapping_add(1), Ordering::Release);
+        Some(tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: Config = Config {
+        tags: 3,
+        request_bytes: 100,
+        service_ns: 50,
+        interval_ns: 20,
+    };
+
+    fn memory() -> Vec<AtomicU64> {
+        (0..3 * 16 + 2 * 64).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    #[test]
+    fn an_io_takes_the_service_time_and_those_of_a_queue_the_interval() {
+        let memory = memory();
+        let device = Device::new(CONFIG, &memory, 2, |_, _| true);
+        let (mut submitter, mut handler) = (Queue::default(), Queue::default());
+        for (tag, now) in [(2, 100), (0, 110), (1, 400)] {
+            device.submit((0, 1), &mut submitter, tag, now).unwrap();
+        }
+        for (tag, due) in [(2, 150), (0, 170), (1, 450)] {
+            assert_eq!(device.next_due(0, 1), Some(due));
+            assert_eq!(device.complete((0, 1), &mut handler, due + 5), Some(tag));
+            assert_eq!(device.freed_ns(tag), due + 5);
+        }
+        assert_eq!(device.next_due(0, 1), None);
+        assert_eq!((device.completed(0), device.completed(1)), (3, 0));
+    }
+
+    #[test]
+    fn a_tag_that_is_handed_out_twice_is_noticed() {
+        let memory = memory();
+        let device = Device::new(CONFIG, &memory, 2, |from, to| from == to);
+        let mut queue = Queue::default();
+        device.submit((0, 0), &mut queue, 1, 0).unwrap();
+        let error = device.submit((1, 1), &mut queue, 1, 0).unwrap_err();
+        assert!(error.to_string().contains("tag 1"));
+        device.complete((0, 0), &mut queue, 50);
+        device.submit((1, 1), &mut queue, 1, 60).unwrap();
+    }
+
+    #[test]
+    fn requests_are_whole_lines() {
+        assert_eq!(Device::request_memory(&CONFIG), 3 * 128);
+    }
+}

@@ -1,0 +1,197 @@
+//! Taking a sample: the workers of a cell, each on its CPU, for a while.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nearfar_experiment::BoxError;
+use nearfar_machine::CpuId;
+use nearfar_proc::affinity;
+use nearfar_tags::Tags;
+
+use super::device::{Config, Device};
+use super::sample::Sample;
+use super::worker::{ENDED, MEASURING, Measured, Shared, WARMING_UP, Worker};
+
+/// Between two looks at whether it was cancelled.
+const CANCEL_CHECK: Duration = Duration::from_millis(20);
+/// The warm-up's part of a sample's time.
+const WARM_UP_PART: u32 = 4;
+
+/// Which worker completes an I/O.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Completion {
+    /// The one that submitted it.
+    Submitter,
+    /// Any of them.
+    Any,
+    /// One on the device's node.
+    Device,
+}
+
+impl Completion {
+    pub(super) fn of(level: &str) -> Option<Self> {
+        match level {
+            "submitter" => Some(Self::Submitter),
+            "any" => Some(Self::Any),
+            "device" => Some(Self::Device),
+            _ => None,
+        }
+    }
+
+    /// The workers that may complete an I/O of this one, where `on_device_node` are on the device's node.
+    fn handlers(self, submitter: usize, workers: usize, on_device_node: usize) -> Range<usize> {
+        match self {
+            Self::Submitter => submitter..submitter + 1,
+            Self::Any => 0..workers,
+            Self::Device => 0..on_device_node,
+        }
+    }
+}
+
+/// What a cell measures.
+pub(super) struct Spec<'a> {
+    /// The workers', those on the device's node first.
+    pub(super) cpus: &'a [CpuId],
+    pub(super) on_device_node: usize,
+    pub(super) completion: Completion,
+    /// I/Os that each worker keeps in flight.
+    pub(super) shares: Vec<u64>,
+    pub(super) batch: u32,
+    pub(super) time: Duration,
+    pub(super) device: Config,
+}
+
+/// Measures.
+///
+/// # Errors
+/// When a worker cannot run on its CPU, a tag was handed out twice, or `cancel` was set.
+pub(super) fn take(
+    spec: &Spec<'_>,
+    tags: &Tags,
+    memory: &[AtomicU64],
+    cancel: &AtomicBool,
+) -> Result<Sample, BoxError> {
+    let workers = spec.cpus.len();
+    let handlers = |index| {
+        spec.completion
+            .handlers(index, workers, spec.on_device_node)
+    };
+    let completes = |submitter, handler| handlers(submitter).contains(&handler);
+    let shared = &Shared {
+        tags,
+        device: Device::new(spec.device, memory, workers, completes),
+        phase: AtomicU8::new(WARMING_UP),
+        started: Instant::now(),
+        sleepers: (0..workers).map(|_| Default::default()).collect(),
+        batch: spec.batch,
+    };
+    std::thread::scope(|scope| {
+        let (arrived, arrivals) = mpsc::channel();
+        let spawn = |(index, &cpu): (usize, &CpuId)| {
+            let (arrived, share, handlers) = (arrived.clone(), spec.shares[index], handlers(index));
+            let thread = std::thread::Builder::new().name("nearfar-worker".to_owned());
+            thread.spawn_scoped(scope, move || -> Result<Measured, BoxError> {
+                let pinned = affinity::pin(cpu);
+                let pinned = pinned.map_err(|error| format!("cannot run on CPU {cpu}: {error}"));
+                let _ = arrived.send(pinned.is_ok());
+                pinned?;
+                Ok(Worker::new(shared, index, share, handlers).run()?)
+            })
+        };
+        let threads: Vec<_> = spec.cpus.iter().enumerate().map(spawn).collect();
+        let started = threads.iter().all(Result::is_ok);
+        let all_run = started && (0..workers).all(|_| arrivals.recv() == Ok(true));
+        let measured = match all_run {
+            true => measure(shared, spec.time, cancel),
+            false => None,
+        };
+        shared.set_phase(ENDED);
+        let mut workers = Vec::new();
+        for thread in threads {
+            let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+            workers.push(thread.join().map_err(|_| "a worker panicked")?);
+        }
+        let workers: Vec<Measured> = workers.into_iter().collect::<Result<_, _>>()?;
+        let (before, after) = measured.ok_or("interrupted")?;
+        Ok(Sample::new(&workers, &before, &after))
+    })
+}
+
+/// Lets the workers warm up and measure. What the allocator had done before and after; `None` when it was cancelled.
+fn measure(
+    shared: &Shared<'_>,
+    time: Duration,
+    cancel: &AtomicBool,
+) -> Option<(nearfar_tags::Statistics, nearfar_tags::Statistics)> {
+    pause(time / WARM_UP_PART, cancel)?;
+    let before = shared.tags.statistics();
+    shared.set_phase(MEASURING);
+    pause(time, cancel)?;
+    Some((before, shared.tags.statistics()))
+}
+
+fn pause(time: Duration, cancel: &AtomicBool) -> Option<()> {
+    let end = Instant::now() + time;
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return None;
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some(());
+        }
+        sleep(left.min(CANCEL_CHECK));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nearfar_tags::Policy;
+
+    use super::*;
+
+    /// Workers on the CPUs of this process, in turns.
+    fn sample(completion: Completion, workers: usize, depth: u64, tags: u32) -> Sample {
+        let here: Vec<CpuId> = affinity::get(0).unwrap().iter().collect();
+        let cpus: Vec<CpuId> = here.iter().copied().cycle().take(workers).collect();
+        let device = Config {
+            tags,
+            request_bytes: 64,
+            service_ns: 1000,
+            interval_ns: 0,
+        };
+        let words = Device::request_memory(&device) / 8 + 1024;
+        let memory: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let spec = Spec {
+            cpus: &cpus,
+            on_device_node: workers.div_ceil(2),
+            completion,
+            shares: vec![depth / workers as u64; workers],
+            batch: 8,
+            time: Duration::from_millis(40),
+            device,
+        };
+        let tags = Tags::builder(tags).policy(Policy::Auto).build().unwrap();
+        take(&spec, &tags, &memory, &AtomicBool::new(false)).unwrap()
+    }
+
+    #[test]
+    fn every_completion_goes_on_with_more_io_than_tags() {
+        for completion in [Completion::Submitter, Completion::Any, Completion::Device] {
+            let sample = sample(completion, 4, 32, 9);
+            assert!(sample.operations_per_s > 0.0, "{completion:?}");
+            assert!(sample.wait_share > 0.0, "{completion:?}");
+            assert!(sample.hand_over_ns.count() > 0, "{completion:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_alone_with_tags_to_spare_never_waits() {
+        let sample = sample(Completion::Submitter, 1, 4, 16);
+        assert_eq!((sample.wait_share, sample.fairness), (0.0, Some(1.0)));
+        assert_eq!(sample.hand_over_ns.count(), 0);
+    }
+}

@@ -1,0 +1,316 @@
+//! A worker: keeps its share of the depth in flight and completes what is done.
+//!
+//! ```text
+//!  complete what is done ─► put ─► take a tag for each I/O that is missing ─► submit
+//!       ▲                            │ none is free
+//!       │                            ▼
+//!       └───── sleep until the next I/O is done, or a tag is handed over
+//! ```
+//!
+//! A worker that waits for a tag has its place among the waiters, and goes on completing: in the block layer the process sleeps
+//! and its CPU still takes the device's interrupts.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use nearfar_runs::Histogram;
+use nearfar_tags::{Get, Tags};
+
+use super::device::{Device, Duplicate, Padded, Queue};
+use crate::conditions::usage_of;
+
+/// What all workers do now.
+pub(super) const WARMING_UP: u8 = 0;
+pub(super) const MEASURING: u8 = 1;
+pub(super) const ENDED: u8 = 2;
+
+/// The longest sleep of a worker that has nothing to complete.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// What all workers share.
+pub(super) struct Shared<'a> {
+    pub(super) tags: &'a Tags,
+    pub(super) device: Device<'a>,
+    pub(super) phase: AtomicU8,
+    pub(super) started: Instant,
+    pub(super) sleepers: Vec<Padded<Sleeper>>,
+    /// Most completions before a worker submits again.
+    pub(super) batch: u32,
+}
+
+/// A worker that may sleep.
+#[derive(Default)]
+pub(super) struct Sleeper {
+    is_asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Sleeper {
+    fn wake(&self) {
+        if self.is_asleep.swap(false, Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.is_asleep.store(true, Ordering::SeqCst);
+        std::thread::park_timeout(time);
+        self.is_asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Shared<'_> {
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Tells all workers what to do now.
+    pub(super) fn set_phase(&self, phase: u8) {
+        self.phase.store(phase, Ordering::Release);
+        self.sleepers.iter().for_each(|sleeper| sleeper.0.wake());
+    }
+}
+
+/// What one worker measured.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) operations: u64,
+    pub(super) elapsed_s: f64,
+    pub(super) user_s: f64,
+    pub(super) system_s: f64,
+    /// With a place among the waiters.
+    pub(super) wait_s: f64,
+    pub(super) hand_over_ns: Histogram,
+}
+
+/// One worker.
+pub(super) struct Worker<'a> {
+    shared: &'a Shared<'a>,
+    index: usize,
+    /// I/Os that it keeps in flight.
+    share: u64,
+    /// Who may complete its I/Os, one of them at random.
+    handlers: std::ops::Range<usize>,
+    random: fastrand::Rng,
+    queue: Queue,
+    submitted: u64,
+    wait: Option<Wait<'a>>,
+    waited_ns: u64,
+    hand_over_ns: Histogram,
+    waker: Waker,
+}
+
+struct Wait<'a> {
+    get: Pin<Box<Get<'a>>>,
+    since_ns: u64,
+    /// Counted from here: the beginning of the measurement where that is later.
+    counted_from_ns: u64,
+}
+
+struct WakeThread(Thread);
+
+impl Wake for WakeThread {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// A worker's counts at one moment.
+struct Mark {
+    at_ns: u64,
+    completed: u64,
+    waited_ns: u64,
+    user_s: f64,
+    system_s: f64,
+}
+
+impl<'a> Worker<'a> {
+    /// A worker that runs on the calling thread.
+    pub(super) fn new(
+        shared: &'a Shared<'a>,
+        index: usize,
+        share: u64,
+        handlers: std::ops::Range<usize>,
+    ) -> Self {
+        let thread = std::thread::current();
+        let _ = shared.sleepers[index].0.thread.set(thread.clone());
+        Self {
+            shared,
+            index,
+            share,
+            handlers,
+            random: fastrand::Rng::with_seed(index as u64),
+            queue: Queue::default(),
+            submitted: 0,
+            wait: None,
+            waited_ns: 0,
+            hand_over_ns: Histogram::new(),
+            waker: Arc::new(WakeThread(thread)).into(),
+        }
+    }
+
+    /// Works until the measurement ends.
+    ///
+    /// # Errors
+    /// A tag that was handed out twice.
+    pub(super) fn run(mut self) -> Result<Measured, Duplicate> {
+        self.work_while(WARMING_UP)?;
+        self.restart_wait();
+        self.hand_over_ns = Histogram::new();
+        let before = self.mark();
+        self.work_while(MEASURING)?;
+        self.restart_wait();
+        let after = self.mark();
+        Ok(Measured {
+            operations: after.completed - before.completed,
+            elapsed_s: seconds(after.at_ns - before.at_ns),
+            user_s: after.user_s - before.user_s,
+            system_s: after.system_s - before.system_s,
+            wait_s: seconds(after.waited_ns - before.waited_ns),
+            hand_over_ns: self.hand_over_ns,
+        })
+    }
+
+    fn mark(&self) -> Mark {
+        let usage = usage_of(libc::RUSAGE_THREAD);
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        Mark {
+            at_ns: self.shared.now_ns(),
+            completed: self.shared.device.completed(self.index),
+            waited_ns: self.waited_ns,
+            user_s: seconds(usage.ru_utime),
+            system_s: seconds(usage.ru_stime),
+        }
+    }
+
+    /// Counts the wait so far.
+    fn restart_wait(&mut self) {
+        let now = self.shared.now_ns();
+        if let Some(wait) = &mut self.wait {
+            self.waited_ns += now - wait.counted_from_ns;
+            wait.counted_from_ns = now;
+        }
+    }
+
+    fn work_while(&mut self, phase: u8) -> Result<(), Duplicate> {
+        while self.shared.phase.load(Ordering::Relaxed) == phase {
+            let completed = self.complete();
+            let submitted = self.submit()?;
+            if completed == 0 && submitted == 0 {
+                self.sleep();
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes what is done, up to a batch of it.
+    fn complete(&mut self) -> u32 {
+        let (device, now) = (&self.shared.device, self.shared.now_ns());
+        let mut count = 0;
+        for submitter in 0..self.shared.sleepers.len() {
+            let pair = (submitter, self.index);
+            let is_done = || {
+                device
+                    .next_due(submitter, self.index)
+                    .is_some_and(|due| due <= now)
+            };
+            let mut completed = false;
+            while count < self.shared.batch && is_done() {
+                let Some(tag) = device.complete(pair, &mut self.queue, now) else {
+                    break;
+                };
+                self.shared.tags.put(tag);
+                (count, completed) = (count + 1, true);
+            }
+            if completed && submitter != self.index {
+                self.shared.sleepers[submitter].0.wake();
+            }
+        }
+        count
+    }
+
+    /// Submits until its share is in flight or no tag is free.
+    fn submit(&mut self) -> Result<u32, Duplicate> {
+        let device = &self.shared.device;
+        let mut count = 0;
+        while self.submitted - device.completed(self.index) < self.share
+            && let Some(tag) = self.tag()
+        {
+            let handler = self.random.usize(self.handlers.clone());
+            let now = self.shared.now_ns();
+            device.submit((self.index, handler), &mut self.queue, tag, now)?;
+            self.submitted += 1;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// A tag, or a place among the waiters.
+    fn tag(&mut self) -> Option<u32> {
+        if let Some(wait) = &mut self.wait {
+            let mut context = Context::from_waker(&self.waker);
+            let Poll::Ready(tag) = wait.get.as_mut().poll(&mut context) else {
+                return None;
+            };
+            let tag = tag.into_number();
+            self.end_wait(tag);
+            return Some(tag);
+        }
+        if let Some(tag) = self.shared.tags.try_take() {
+            return Some(tag);
+        }
+        let mut get = Box::pin(self.shared.tags.get_async());
+        let since_ns = self.shared.now_ns();
+        match get.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+            Poll::Ready(tag) => Some(tag.into_number()),
+            Poll::Pending => {
+                let counted_from_ns = since_ns;
+                self.wait = Some(Wait {
+                    get,
+                    since_ns,
+                    counted_from_ns,
+                });
+                None
+            }
+        }
+    }
+
+    fn end_wait(&mut self, tag: u32) {
+        let (now, freed) = (self.shared.now_ns(), self.shared.device.freed_ns(tag));
+        if let Some(wait) = self.wait.take() {
+            self.waited_ns += now - wait.counted_from_ns;
+            self.hand_over_ns
+                .record(now.saturating_sub(freed.max(wait.since_ns)));
+        }
+    }
+
+    /// Until the next I/O is done, another worker may have submitted one that is, or a tag is handed over.
+    fn sleep(&self) {
+        let (device, now) = (&self.shared.device, self.shared.now_ns());
+        let due = |submitter| device.next_due(submitter, self.index);
+        let next = (0..self.shared.sleepers.len()).filter_map(due).min();
+        let longest = Duration::from_nanos(device.service_ns()).min(LONGEST_SLEEP);
+        let time = next.map_or(LONGEST_SLEEP, |due| {
+            Duration::from_nanos(due.saturating_sub(now))
+        });
+        let is_only_own = self.handlers.len() == 1 && self.handlers.start == self.index;
+        let time = if is_only_own { time } else { time.min(longest) };
+        if !time.is_zero() {
+            self.shared.sleepers[self.index].0.sleep(time);
+        }
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
