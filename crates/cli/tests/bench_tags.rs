@@ -1,0 +1,93 @@
+//! `bench tags` through the whole command: every policy on this machine, and what it says about cells it cannot measure.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Short, and with little memory.
+const QUICK: &str =
+    "--samples 1 --seconds 0.02 --queue-memory 64K --workers 2 --seed 3 --format json";
+
+fn tags(store: &tempfile::TempDir, words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
+    command
+        .args(["bench", "tags"])
+        .args(words.split_whitespace())
+        .args(QUICK.split_whitespace())
+        .env("NEARFAR_STORE", store.path().join("runs.db"))
+        .env("HOME", store.path())
+        .env("XDG_STATE_HOME", store.path().join("state"))
+        .stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_policy_is_measured_where_there_is_a_node_for_it() {
+    let store = tempfile::tempdir().unwrap();
+    let output = tags(&store, "--factor depth=8 --tags 32");
+    let run: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", errors(&output)));
+    assert_eq!(run["state"], "complete", "{}", errors(&output));
+    let cells = run["summary"].as_array().unwrap();
+    let level = |cell: &Value, factor: &str| cell["cell"][factor].as_str().unwrap().to_owned();
+    let alone = cells
+        .iter()
+        .filter(|cell| level(cell, "distance") == "alone");
+    let alone: Vec<_> = alone.map(|cell| level(cell, "policy")).collect();
+    let policies = [
+        "stock",
+        "limit",
+        "limit_topology",
+        "coarse_core",
+        "coarse_llc",
+        "coarse_node",
+        "bitmap",
+        "auto",
+    ];
+    assert_eq!(alone, policies);
+    for distance in ["near", "far"] {
+        let is_measured = cells.iter().any(|cell| level(cell, "distance") == distance);
+        let is_named = errors(&output).contains(&format!("not measured: distance={distance}: "));
+        assert_ne!(is_measured, is_named, "{distance}: {}", errors(&output));
+    }
+    for cell in cells {
+        let first = &cell["metrics"][0];
+        assert_eq!(first["metric"], "operations_per_s");
+        assert!(first["median"].as_f64().unwrap() > 0.0, "{cell}");
+    }
+}
+
+#[test]
+fn more_io_than_tags_makes_a_worker_wait() {
+    let store = tempfile::tempdir().unwrap();
+    // Alone it has a quarter of the depth: 8 of 4 tags.
+    let words = "--factor policy=stock,bitmap,auto --factor distance=alone --factor depth=32 --tags 4";
+    let output = tags(&store, words);
+    let run: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", errors(&output)));
+    let cells = run["summary"].as_array().unwrap();
+    assert_eq!(cells.len(), 3);
+    for cell in cells {
+        let metrics = cell["metrics"].as_array().unwrap();
+        let waits = metrics.iter().find(|it| it["metric"] == "wait_share");
+        assert!(waits.unwrap()["median"].as_f64().unwrap() > 0.0, "{cell}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_argument() {
+    let store = tempfile::tempdir().unwrap();
+    for (words, says) in [
+        ("--tags 0", "--tags 0: expected 1 to 16777216"),
+        ("--workers none", "--workers none: expected 1 to 64"),
+        ("--request-bytes 8", "--request-bytes 8: expected 32 to"),
+    ] {
+        let output = tags(&store, words);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(errors(&output).contains(says), "{}", errors(&output));
+    }
+}

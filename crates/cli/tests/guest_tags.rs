@@ -1,0 +1,36 @@
+//! Case 3 in a guest of four nodes with delays and line transfers: the published order of allocators.
+//!
+//! Needs what crates/cli/tests/guest_leftovers.rs needs; without it says so and passes.
+
+mod guests;
+
+use serde_json::Value;
+
+/// One worker a group: more vCPUs at work than the host has CPUs take time from each other.
+const TAGS: &str = "bench tags --no-store --format json --samples 6 --seconds 0.3 --workers 1 --possible-cpus 64 \
+                    --factor policy=stock,limit_topology --factor distance=far --factor depth=512";
+
+#[test]
+fn stealing_from_the_nearest_beats_the_first_allocator_far_away() {
+    if guests::skipped() {
+        return;
+    }
+    let _turn = guests::turn();
+    let options = ["--scale", "cpus=2,memory=512M", "--delay", "auto"];
+    let mut command = guests::lab_run("queues-on-node-2", &[&options[..], &guests::IN_TIME].concat());
+    command.arg(guests::NEARFAR).args(TAGS.split_whitespace());
+    let output = guests::output(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let run: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"));
+    assert_eq!(run["state"], "complete", "{errors}");
+    let median = |policy: &str| {
+        let cells = run["summary"].as_array().unwrap();
+        let cell = cells.iter().find(|it| it["cell"]["policy"] == policy);
+        let first = &cell.unwrap()["metrics"][0];
+        assert_eq!(first["metric"], "operations_per_s");
+        first["median"].as_f64().unwrap()
+    };
+    let (stock, topology) = (median("stock"), median("limit_topology"));
+    assert!(stock < topology, "stock {stock}, limit_topology {topology}");
+}
