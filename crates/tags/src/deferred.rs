@@ -13,9 +13,9 @@
 //! What differs:
 //! - A word has up to 32 tags, not 64: the second word also counts puts. That count is what proves that a failed take met a moment without
 //!   a free tag: each word was found empty under its lock, where no bit is on its way, and no count changed until all were.
-//! - Wake-ups are not counted to a batch of clamp(N / 8, 1, 8): with a count, a tag could be free while a caller waits, for as long as
-//!   the others hold theirs. A put serves all waiters that it finds tags for at once, and one queue in the order of arrival takes
-//!   the place of eight.
+//! - Wake-ups are not counted to a batch of clamp(N / 8, 1, 8) on each of eight queues: with a count, a tag could be free while a
+//!   caller waits, for as long as the others hold theirs. The one queue of `waiters` groups them instead: no put wakes a waiter while
+//!   one that was woken for the same tag is on its way, for up to eight tags.
 
 use std::sync::OnceLock;
 

@@ -65,7 +65,7 @@ pub(crate) struct Locked {
     capacity: u32,
 }
 
-/// Its lock is taken after that of the pool, never before, and never two at once.
+/// Its lock is taken after that of the pool, never before it, and never two at once.
 type Cache = Apart<Mutex<Stack>>;
 
 struct Stack {
@@ -272,7 +272,8 @@ impl Locked {
         let mut pool = lock(&self.pool.0);
         let pool = &mut *pool;
         pool.limit = tags;
-        self.limit.store(tags, Ordering::SeqCst);
+        // While the caches change, `size` is the larger one: tags above the smaller one may still be handed out.
+        self.limit.fetch_max(tags, Ordering::SeqCst);
         let size = self.size.of(tags - pool.reserved);
         let caches = self.caches.iter().filter_map(OnceLock::get);
         for cache in caches {
@@ -281,6 +282,7 @@ impl Locked {
         pool.free.append(&mut pool.retired);
         pool.retired
             .extend(pool.free.extract_if(.., |tag| *tag >= tags));
+        self.limit.store(tags, Ordering::SeqCst);
         self.capacity - tags - pool.retired.len() as u32
     }
 
