@@ -96,24 +96,6 @@ impl Bitmap {
         }
         Pass::Empty(puts)
     }
-
-    /// Tags at or above `limit` that are not held, counted word by word.
-    pub(crate) fn free_above(&self, limit: u32) -> u32 {
-        let words = self.words.iter().enumerate();
-        words
-            .map(|(index, word)| {
-                (word.load(Ordering::SeqCst) & !mask(limit, index) & (PUT - 1)).count_ones()
-            })
-            .sum()
-    }
-
-    /// Free tags below `limit`, counted word by word.
-    pub(crate) fn free(&self, limit: u32) -> u32 {
-        let words = self.words.iter().enumerate();
-        words
-            .map(|(index, word)| (word.load(Ordering::Relaxed) & mask(limit, index)).count_ones())
-            .sum()
-    }
 }
 
 enum Pass {

@@ -9,9 +9,11 @@
 //! ```
 
 mod apart;
+mod auto;
 mod batch;
 mod bitmap;
 mod builder;
+mod caches;
 mod cpu;
 mod deferred;
 mod event;
@@ -22,6 +24,8 @@ mod locked;
 mod order;
 mod policy;
 mod pool;
+mod rseq;
+mod shards;
 mod size;
 mod statistics;
 mod supply;

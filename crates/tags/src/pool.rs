@@ -1,27 +1,24 @@
 //! The free tags of an allocator, kept as its policy says.
 
-use crate::bitmap::Bitmap;
+use crate::auto::{Auto, Sizes};
 use crate::builder::Builder;
+use crate::caches::Caches;
 use crate::cpu;
 use crate::deferred::Deferred;
 use crate::locked::{CacheSize, Locked, Search};
 use crate::order::Order;
 use crate::policy::Policy;
-use crate::size::Size;
 use crate::statistics::Statistics;
 use crate::topology::Group;
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "`Auto` is what the shortest paths read: a box would be a load more"
+)]
 pub(crate) enum Pool {
-    Words(Words),
+    Auto(Auto),
     Locked(Box<Locked>),
     Deferred(Deferred),
-}
-
-/// Words of bits that all threads share.
-pub(crate) struct Words {
-    words: Bitmap,
-    size: Size,
-    capacity: u32,
 }
 
 impl Pool {
@@ -43,43 +40,51 @@ impl Pool {
                 let tags = (builder.reserved, builder.tags, capacity);
                 Self::Deferred(Deferred::new(cpus, tags))
             }
-            Policy::Auto => Self::Words(Words::new(builder, capacity)),
+            Policy::Auto => Self::Auto(auto(builder, capacity)),
         }
     }
 
-    /// A free tag by the shortest way, without a look at whether this is a forked child: `None` where the policy has no such way.
+    /// A free tag by the shortest way, without a look at whether this is a forked child: `None` where the policy has no such way or
+    /// it found none.
     #[inline]
     pub(crate) fn take_cached(&self) -> Option<u32> {
-        None
+        match self {
+            Self::Auto(pool) => pool.take_cached(),
+            Self::Locked(_) | Self::Deferred(_) => None,
+        }
     }
 
     /// A free tag. `None` only if there was a moment without one, tags that another thread moves counted as held.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
-        match self {
-            Self::Words(pool) => {
-                let words = &pool.words;
-                pool.size
-                    .take(|size| words.take(size, 0), |tag| words.put(tag))
-            }
+        self.take_cached().or_else(|| self.take_shared().0)
+    }
+
+    /// As `take` after `take_cached`; also whether it made other tags free that waiters may not have seen.
+    pub(crate) fn take_shared(&self) -> (Option<u32>, bool) {
+        let tag = match self {
+            Self::Auto(pool) => return pool.take(),
             Self::Locked(pool) => pool.take(cpu::current()),
             Self::Deferred(pool) => pool.take(cpu::current()),
-        }
+        };
+        (tag, false)
     }
 
     /// Makes a tag free by the shortest way, without a look at waiters: false, and nothing done, where the policy has no such way or
     /// somebody waits (between `revoke` and `calm`).
     #[inline]
     pub(crate) fn put_cached(&self, tag: u32) -> bool {
-        let _ = tag;
-        false
+        match self {
+            Self::Auto(pool) => pool.put_cached(tag),
+            Self::Locked(_) | Self::Deferred(_) => false,
+        }
     }
 
     /// Makes a tag free. The caller looks at waiters before and after. Between `revoke` and `calm` the tag is where `take` of any
     /// thread finds it.
     pub(crate) fn put(&self, tag: u32) {
         match self {
-            Self::Words(pool) => pool.words.put(tag),
+            Self::Auto(pool) => pool.put(tag),
             Self::Locked(pool) => pool.put(cpu::current(), tag),
             Self::Deferred(pool) => pool.put(cpu::current(), tag),
         }
@@ -87,19 +92,24 @@ impl Pool {
 
     /// Somebody is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
     /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`.
-    pub(crate) fn revoke(&self) {}
+    pub(crate) fn revoke(&self) {
+        if let Self::Auto(pool) = self {
+            pool.revoke();
+        }
+    }
 
     /// A waiter has ended its wait: one for each `revoke`.
-    pub(crate) fn calm(&self) {}
+    pub(crate) fn calm(&self) {
+        if let Self::Auto(pool) = self {
+            pool.calm();
+        }
+    }
 
     /// Sets the number of tags. Those above it that are held or cached come back and stay. Returns how many above it are held. By
     /// one caller at a time.
     pub(crate) fn resize(&self, tags: u32) -> u32 {
         match self {
-            Self::Words(pool) => {
-                pool.size.set(tags);
-                pool.capacity - tags - pool.words.free_above(tags)
-            }
+            Self::Auto(pool) => pool.resize(tags),
             Self::Locked(pool) => pool.resize(tags),
             Self::Deferred(pool) => pool.resize(tags),
         }
@@ -107,7 +117,7 @@ impl Pool {
 
     pub(crate) fn size(&self) -> u32 {
         match self {
-            Self::Words(pool) => pool.size.get(),
+            Self::Auto(pool) => pool.size(),
             Self::Locked(pool) => pool.size(),
             Self::Deferred(pool) => pool.size(),
         }
@@ -116,7 +126,7 @@ impl Pool {
     /// Free tags, roughly: others take and put meanwhile.
     pub(crate) fn free(&self) -> u32 {
         match self {
-            Self::Words(pool) => pool.words.free(self.size()),
+            Self::Auto(pool) => pool.free(),
             Self::Locked(pool) => pool.free(),
             Self::Deferred(pool) => pool.free(),
         }
@@ -124,22 +134,25 @@ impl Pool {
 
     pub(crate) fn statistics(&self) -> Statistics {
         match self {
-            Self::Words(_) | Self::Deferred(_) => Statistics::default(),
+            Self::Auto(pool) => pool.statistics(),
+            Self::Deferred(_) => Statistics::default(),
             Self::Locked(pool) => pool.statistics(),
         }
     }
 }
 
-impl Words {
-    fn new(builder: &Builder, capacity: u32) -> Self {
-        let words = Bitmap::new(capacity);
-        (builder.reserved..capacity).for_each(|tag| words.put(tag));
-        Self {
-            words,
-            size: Size::new(builder.tags),
-            capacity,
-        }
-    }
+fn auto(builder: &Builder, capacity: u32) -> Auto {
+    let sizes = Sizes {
+        reserved: builder.reserved,
+        size: builder.tags,
+        capacity,
+    };
+    let cpus = cpu::possible();
+    let caches = match builder.without_rseq {
+        true => None,
+        false => Caches::new(cpus),
+    };
+    Auto::new(&sizes, caches, (cpus, cpu::online()))
 }
 
 fn locked(builder: &Builder, group: Option<Group>, capacity: u32) -> Locked {

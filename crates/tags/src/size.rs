@@ -5,6 +5,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// Above the number of tags, how often it was set: a take that sees the same value before and after its search saw one size.
 const SET: u64 = 1 << u32::BITS;
 
+#[repr(transparent)]
 pub(crate) struct Size(AtomicU64);
 
 impl Size {

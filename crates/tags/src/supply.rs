@@ -20,6 +20,15 @@ impl<P: Shared> Supply<P> {
         Self { pool, waiters }
     }
 
+    /// A tag, or `None` if there was a moment without a free one.
+    pub(crate) fn take(&self) -> Option<u32> {
+        let (tag, has_moved) = self.pool.take_and_move();
+        if has_moved {
+            self.waiters.serve(&self.pool);
+        }
+        tag
+    }
+
     /// A tag; waits for one until the deadline.
     pub(crate) fn take_until(&self, deadline: Option<Instant>) -> Option<u32> {
         if let Some(tag) = self.spin() {
@@ -39,19 +48,19 @@ impl<P: Shared> Supply<P> {
                 return None;
             }
             std::hint::spin_loop();
-            if let Some(tag) = self.pool.take() {
+            if let Some(tag) = self.take() {
                 return Some(tag);
             }
         }
         std::thread::yield_now();
-        self.pool.take()
+        self.take()
     }
 
     /// Takes tags until `tags` is full or there was a moment without a free one. Returns how many.
     pub(crate) fn take_batch(&self, tags: &mut [u32]) -> usize {
         let mut taken = 0;
         while taken < tags.len()
-            && let Some(tag) = self.pool.take()
+            && let Some(tag) = self.take()
         {
             tags[taken] = tag;
             taken += 1;
@@ -110,6 +119,11 @@ impl Shared for Pool {
     #[inline]
     fn take(&self) -> Option<u32> {
         Pool::take(self)
+    }
+
+    fn take_and_move(&self) -> (Option<u32>, bool) {
+        let cached = self.take_cached();
+        cached.map_or_else(|| self.take_shared(), |tag| (Some(tag), false))
     }
 
     #[inline]

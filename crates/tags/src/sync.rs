@@ -1,7 +1,23 @@
 //! The primitives of every protocol here. Models replace this module by loom's: they include a protocol's file with `#[path]` and
 //! have a `crate::sync` of their own, so the file that is modelled is the one that runs.
 
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use crate::event::Event;
+
+/// Microseconds since the first call.
+pub(crate) fn now_us() -> u64 {
+    static START: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
+    START.elapsed().as_micros() as u64
+}
+
+/// A number of this thread, the lowest ones first.
+pub(crate) fn thread_number() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}

@@ -168,7 +168,7 @@ impl Tags {
 
     fn try_take_shared(&self) -> Option<u32> {
         self.process.assert();
-        self.supply.pool.take()
+        self.supply.take()
     }
 
     /// As `get`, without a guard.

@@ -46,6 +46,10 @@ const OVERDUE: u32 = 2;
 pub(crate) trait Shared {
     /// `None` only if there was a moment without a free tag.
     fn take(&self) -> Option<u32>;
+    /// As `take`, and whether it made other tags free that waiters may not have seen: the caller serves them.
+    fn take_and_move(&self) -> (Option<u32>, bool) {
+        (self.take(), false)
+    }
     /// Makes a tag free.
     fn put(&self, tag: u32);
     /// Whether the tag is not handed out any more.

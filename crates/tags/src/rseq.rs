@@ -1,0 +1,112 @@
+//! Restartable sequences: a few instructions that the kernel sends back to their start when the thread is preempted, migrated or
+//! handles a signal before the last of them, so that they need no lock and no atomic instruction for the data of their CPU.
+//!
+//! The C library (glibc 2.35) registers each thread's area with the kernel (Linux 4.18) and exports where it is. Without it, without
+//! the kernel's `membarrier` for such sequences (Linux 5.10), or on another architecture there is no [`Rseq`].
+//!
+//! A sequence names its descriptor in the thread's area: first instruction, length, and where to go on when it is interrupted. It
+//! stays named until the next one; a library that is unloaded while its threads live on would have to clear it.
+
+use std::sync::LazyLock;
+
+#[cfg_attr(
+    all(
+        target_os = "linux",
+        target_env = "gnu",
+        target_arch = "x86_64",
+        target_pointer_width = "64",
+        not(miri)
+    ),
+    path = "rseq/x86_64.rs"
+)]
+#[cfg_attr(
+    all(
+        target_os = "linux",
+        target_env = "gnu",
+        target_arch = "aarch64",
+        target_endian = "little",
+        target_pointer_width = "64",
+        not(miri)
+    ),
+    path = "rseq/aarch64.rs"
+)]
+#[cfg_attr(
+    not(all(
+        target_os = "linux",
+        target_env = "gnu",
+        target_endian = "little",
+        target_pointer_width = "64",
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        not(miri)
+    )),
+    path = "rseq/none.rs"
+)]
+mod sequences;
+
+pub(crate) use sequences::{pop, push};
+
+const QUERY: libc::c_int = 0;
+const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
+const REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
+const MAX_TRIES: u32 = 1 << 16;
+/// Bytes of the area up to and with `rseq_cs`.
+const MIN_SIZE: u32 = 16;
+
+/// What `pop` and `push` return where they did nothing.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// Restartable sequences are there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rseq {
+    /// From the thread pointer to the thread's area.
+    offset: isize,
+}
+
+impl Rseq {
+    /// `None` where the kernel, the C library or the process's limits do not offer them. Asks once.
+    pub(crate) fn probe() -> Option<Self> {
+        static PROBED: LazyLock<Option<Rseq>> = LazyLock::new(|| {
+            let (offset, size) = sequences::area()?;
+            let commands = membarrier(QUERY)?;
+            let has_command = commands & i64::from(PRIVATE_EXPEDITED_RSEQ) != 0;
+            (size >= MIN_SIZE && has_command).then_some(())?;
+            membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ)?;
+            Some(Rseq { offset })
+        });
+        *PROBED
+    }
+
+    #[inline]
+    pub(crate) fn offset(self) -> isize {
+        self.offset
+    }
+
+    /// The CPU that runs this thread, or a number that is none (above all CPUs) where the thread has no area.
+    #[inline]
+    pub(crate) fn cpu(self) -> u32 {
+        // SAFETY: `probe` found the area's offset, which holds for each thread of the process.
+        unsafe { sequences::cpu(self.offset) }
+    }
+
+    /// On return, each sequence of this process that began before has ended or starts again, and what it wrote is visible.
+    pub(crate) fn restart_all(self) {
+        let mut tries = 0;
+        while membarrier(PRIVATE_EXPEDITED_RSEQ).is_none() {
+            // The kernel may be short of memory for a moment; a child of fork may have to register again.
+            membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ);
+            std::thread::yield_now();
+            tries += 1;
+            assert!(
+                tries < MAX_TRIES,
+                "the kernel refuses membarrier, which it granted before"
+            );
+        }
+    }
+}
+
+/// `None` if the kernel refuses.
+fn membarrier(command: libc::c_int) -> Option<i64> {
+    // SAFETY: membarrier takes integers and writes no memory of the process.
+    let answer = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    (answer >= 0).then_some(answer)
+}

@@ -1,0 +1,29 @@
+//! Where there are no sequences: another architecture or C library, or an interpreter that runs no assembly.
+
+pub(crate) fn area() -> Option<(isize, u32)> {
+    None
+}
+
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn cpu(_offset: isize) -> u32 {
+    super::NONE
+}
+
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn pop(_: isize, _: *const u64, _: *mut u8, _: u32) -> u32 {
+    super::NONE
+}
+
+/// # Safety
+/// None is needed.
+pub(crate) unsafe fn push(
+    _: isize,
+    _: (*const u64, *const u32),
+    _: *mut u8,
+    _: u32,
+    _tag: u32,
+) -> bool {
+    false
+}
