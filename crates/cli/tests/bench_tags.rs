@@ -65,7 +65,8 @@ fn every_policy_is_measured_where_there_is_a_node_for_it() {
 fn more_io_than_tags_makes_a_worker_wait() {
     let store = tempfile::tempdir().unwrap();
     // Alone it has a quarter of the depth: 8 of 4 tags.
-    let words = "--factor policy=stock,bitmap,auto --factor distance=alone --factor depth=32 --tags 4";
+    let words =
+        "--factor policy=stock,bitmap,auto --factor distance=alone --factor depth=32 --tags 4";
     let output = tags(&store, words);
     let run: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", errors(&output)));

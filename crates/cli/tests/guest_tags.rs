@@ -17,7 +17,10 @@ fn stealing_from_the_nearest_beats_the_first_allocator_far_away() {
     }
     let _turn = guests::turn();
     let options = ["--scale", "cpus=2,memory=512M", "--delay", "auto"];
-    let mut command = guests::lab_run("queues-on-node-2", &[&options[..], &guests::IN_TIME].concat());
+    let mut command = guests::lab_run(
+        "queues-on-node-2",
+        &[&options[..], &guests::IN_TIME].concat(),
+    );
     command.arg(guests::NEARFAR).args(TAGS.split_whitespace());
     let output = guests::output(&mut command);
     let errors = String::from_utf8_lossy(&output.stderr);

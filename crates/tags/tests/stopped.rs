@@ -29,8 +29,11 @@ fn assert_reaches(variant: Variant, moment: Moment) {
         variant.name
     );
     assert_eq!(reached.misses, 0, "{}: {reached:?}", variant.name);
-    let median = quantile(&reached.longest, 0.5);
-    assert!(median < MAX_MEDIAN, "{}: {reached:?}", variant.name);
+    // A thread that locked a cache may be preempted, under the other policies.
+    if variant.is_async_signal_safe() {
+        let median = quantile(&reached.longest, 0.5);
+        assert!(median < MAX_MEDIAN, "{}: {reached:?}", variant.name);
+    }
 }
 
 #[test]
