@@ -39,8 +39,8 @@ pub struct Cell {
 /// What a measurement found.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// Nanoseconds of a get and a put: of the threads' CPU time, of the time that passed for cross and blocking; of fairness, the
-    /// fewest operations of a thread by the most.
+    /// Nanoseconds of a get and a put: of CPU time, of the time that passed for blocking; of fairness, the fewest operations of a
+    /// thread by the most.
     pub figure: f64,
     /// Tags that one thread could not take afterwards, while nobody held any.
     pub unreachable: usize,
@@ -147,7 +147,12 @@ fn figure(regime: Regime, threads: &[Thread]) -> f64 {
     match regime {
         // What other programs take of the CPUs is not counted, nor is a sleep for a lock.
         Regime::Plenty | Regime::Saturated => by_put(threads.iter().map(|thread| thread.cpu).sum()),
-        Regime::Cross | Regime::Blocking => {
+        // Those that take share a CPU, as do those that put: the time that passes is that of the side that takes longer.
+        Regime::Cross => {
+            let side = |first| threads.iter().skip(first).step_by(2).map(|it| it.cpu).sum();
+            by_put(Duration::max(side(0), side(1)))
+        }
+        Regime::Blocking => {
             let starts = threads.iter().map(|thread| thread.wall.0).min();
             let ends = threads.iter().map(|thread| thread.wall.1).max();
             let elapsed = starts.zip(ends).map(|(start, end)| end - start);
