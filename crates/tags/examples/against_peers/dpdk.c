@@ -9,17 +9,16 @@
 #include <rte_mempool.h>
 #include <rte_pause.h>
 
-enum { LINE = 16, LINES = 8, BETWEEN_LOOKS = 64, CACHE = 16 };
-#define CLOSED (UINT64_C(1) << 63)
+enum { MOST = 31, LINES = 4, CLOSED = UINT16_MAX, BETWEEN_LOOKS = 64, CACHE = 16 };
 
-// As in ring.rs.
-struct count {
-    uint64_t value;
+// As in ring.rs. A tag is an object's distance from the first one in cache lines.
+struct line {
+    uint16_t filled;
+    uint16_t tags[MOST];
 } __attribute__((aligned(128)));
 struct ring {
-    struct count filled, emptied;
-    uint32_t slots[LINES][LINE];
-    uint64_t lines;
+    struct line lines[LINES];
+    uint64_t len, line;
 };
 
 static bool stopped(const uint8_t *stop) { return __atomic_load_n(stop, __ATOMIC_RELAXED); }
@@ -45,7 +44,7 @@ static void note_first(struct rte_mempool *pool, void *first, void *object, unsi
 struct peer {
     struct rte_mempool *pool;
     unsigned tags;
-    char *first; // object: a tag in a ring is the distance from it
+    char *first; // object
 };
 
 void peer_free(struct peer *peer) {
@@ -107,39 +106,40 @@ static void pause_for(unsigned *turns) {
 
 void peer_cross_take(struct peer *peer, struct ring *ring, const uint8_t *stop) {
     struct rte_mempool *pool = peer->pool;
-    void *objects[LINE];
-    for (uint64_t line = 0;; line++) {
-        unsigned turns = 0, taken = 0;
-        while (taken < LINE) {
-            if (rte_mempool_get(pool, &objects[taken]) == 0)
-                taken++;
-            else if (stopped(stop))
-                break;
+    unsigned turns = 0;
+    for (uint64_t number = 0;; number++) {
+        struct line *line = &ring->lines[number % ring->len];
+        while (__atomic_load_n(&line->filled, __ATOMIC_ACQUIRE) != 0) pause_for(&turns);
+        uint64_t taken = 0;
+        while (taken < ring->line && !stopped(stop)) {
+            void *object;
+            if (rte_mempool_get(pool, &object) == 0)
+                line->tags[taken++] = ((char *)object - peer->first) / RTE_CACHE_LINE_SIZE;
             else
                 pause_for(&turns);
         }
-        if (taken < LINE || stopped(stop)) {
-            while (taken > 0) rte_mempool_put(pool, objects[--taken]);
-            break;
-        }
-        while (line >= __atomic_load_n(&ring->emptied.value, __ATOMIC_ACQUIRE) + ring->lines) pause_for(&turns);
-        for (unsigned i = 0; i < LINE; i++) ring->slots[line % LINES][i] = (char *)objects[i] - peer->first;
-        __atomic_store_n(&ring->filled.value, line + 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&line->filled, taken == 0 ? CLOSED : taken, __ATOMIC_RELEASE);
+        if (taken == 0) return;
     }
-    __atomic_fetch_or(&ring->filled.value, CLOSED, __ATOMIC_RELEASE);
 }
 
 uint64_t peer_cross_put(struct peer *peer, struct ring *ring) {
     struct rte_mempool *pool = peer->pool;
     unsigned turns = 0;
-    for (uint64_t line = 0;;) {
-        uint64_t value = __atomic_load_n(&ring->filled.value, __ATOMIC_ACQUIRE), filled = value & ~CLOSED;
-        if (filled == line && value & CLOSED) return filled * LINE;
-        if (filled == line) pause_for(&turns);
-        for (; line < filled; line++) {
-            for (unsigned i = 0; i < LINE; i++) rte_mempool_put(pool, peer->first + (int32_t)ring->slots[line % LINES][i]);
-            __atomic_store_n(&ring->emptied.value, line + 1, __ATOMIC_RELEASE);
+    uint64_t puts = 0;
+    for (uint64_t number = 0;;) {
+        struct line *line = &ring->lines[number % ring->len];
+        uint16_t filled = __atomic_load_n(&line->filled, __ATOMIC_ACQUIRE);
+        if (filled == CLOSED) return puts;
+        if (filled == 0) {
+            pause_for(&turns);
+            continue;
         }
+        for (unsigned i = 0; i < filled; i++)
+            rte_mempool_put(pool, peer->first + (int16_t)line->tags[i] * RTE_CACHE_LINE_SIZE);
+        __atomic_store_n(&line->filled, 0, __ATOMIC_RELEASE);
+        number++;
+        puts += filled;
     }
 }
 

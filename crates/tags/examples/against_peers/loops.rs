@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::peers::Peer;
-use crate::ring::{LINE, Pause, Ring};
+use crate::ring::{Pause, Ring};
 
 /// Operations between two looks at the flag that ends a measurement.
 const BETWEEN_LOOKS: u64 = 64;
@@ -69,33 +69,44 @@ impl<P: Peer> Contestant for P {
     }
 
     fn cross_take(&self, ring: &Ring, stop: &AtomicBool) {
-        let mut line = 0;
-        while let Some(tags) = full_line(self, stop) {
-            let mut pause = Pause::default();
-            while !ring.has_space(line) {
+        let mut pause = Pause::default();
+        for number in 0.. {
+            let line = ring.at(number);
+            while !line.is_empty() {
                 pause.wait();
             }
-            ring.fill(line, &tags);
-            line += 1;
+            let mut taken = 0;
+            while taken < ring.line && !stop.load(Ordering::Relaxed) {
+                match self.try_take() {
+                    Some(tag) => {
+                        line.set(taken, tag);
+                        taken += 1;
+                    }
+                    None => pause.wait(),
+                }
+            }
+            match taken {
+                0 => return line.close(),
+                taken => line.fill(taken),
+            }
         }
-        ring.close();
     }
 
     fn cross_put(&self, ring: &Ring) -> u64 {
-        let mut line = 0;
         let mut pause = Pause::default();
-        loop {
-            let (filled, is_open) = ring.filled();
-            for next in line..filled {
-                ring.tags(next).for_each(|tag| self.put(tag));
-                ring.empty(next + 1);
+        let (mut number, mut puts) = (0, 0);
+        while let Some(filled) = ring.at(number).filled() {
+            if filled == 0 {
+                pause.wait();
+                continue;
             }
-            match (filled == line, is_open) {
-                (true, true) => pause.wait(),
-                (true, false) => return filled * LINE as u64,
-                (false, _) => line = filled,
-            }
+            let line = ring.at(number);
+            line.tags(filled).for_each(|tag| self.put(tag));
+            line.empty();
+            number += 1;
+            puts += filled;
         }
+        puts
     }
 
     fn blocking(&self, stop: &AtomicBool) -> Option<u64> {
@@ -140,29 +151,6 @@ fn until(stop: &AtomicBool, mut some: impl FnMut() -> u64) -> u64 {
         all += some();
     }
     all
-}
-
-/// As many tags as a line of a ring has; `None`, and the tags are put, if the measurement ended.
-fn full_line(peer: &impl Peer, stop: &AtomicBool) -> Option<[u32; LINE]> {
-    let mut tags = [0; LINE];
-    let mut pause = Pause::default();
-    for taken in 0..LINE {
-        tags[taken] = loop {
-            if let Some(tag) = peer.try_take() {
-                break tag;
-            }
-            if stop.load(Ordering::Relaxed) {
-                tags[..taken].iter().for_each(|tag| peer.put(*tag));
-                return None;
-            }
-            pause.wait();
-        };
-    }
-    if stop.load(Ordering::Relaxed) {
-        tags.iter().for_each(|tag| peer.put(*tag));
-        return None;
-    }
-    Some(tags)
 }
 
 /// The tags a thread holds, in the order it took them.

@@ -42,7 +42,7 @@ struct Arguments {
     #[arg(long, value_enum, value_delimiter = ',')]
     contestant: Vec<Kind>,
     /// Tags of all regimes but blocking
-    #[arg(long, default_value_t = 255, value_parser = clap::value_parser!(u32).range(255..))]
+    #[arg(long, default_value_t = 255, value_parser = clap::value_parser!(u32).range(255..=1 << 14))]
     tags: u32,
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,

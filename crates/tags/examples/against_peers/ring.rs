@@ -1,74 +1,87 @@
 //! A ring by which one thread hands tags to another.
 //!
-//! It passes them in lines of 16, so that the ring costs two transfers of a cache line for 16 tags: what is measured is the
-//! allocator. `dpdk.c` knows the layout.
+//! A line holds up to 31 tags and how many they are: 0 until the side that takes tags has filled it, and again when the side that puts
+//! them has emptied it. So the ring costs a few transfers of a cache line for a line of tags: what is measured is the allocator.
+//! `dpdk.c` knows the layout.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Tags of a line.
-pub const LINE: usize = 16;
+/// Tags of a line at most.
+const MOST: usize = 31;
 /// Lines of the longest ring, a power of two.
-const LINES: usize = 8;
+const LINES: usize = 4;
+/// Instead of tags: no line follows.
+const CLOSED: u16 = u16::MAX;
 
 #[repr(C, align(128))]
 #[derive(Default)]
-struct Count(AtomicU64);
+pub struct Line {
+    filled: AtomicU16,
+    tags: [AtomicU16; MOST],
+}
 
 /// From one thread to one other.
 #[repr(C)]
-#[derive(Default)]
 pub struct Ring {
-    /// Lines that were filled, and all bits once the last was.
-    filled: Count,
-    /// Lines that were emptied.
-    emptied: Count,
-    slots: [[AtomicU32; LINE]; LINES],
-    /// Lines that may be full at a time.
-    lines: u64,
+    lines: [Line; LINES],
+    /// Lines in use, a power of two.
+    len: u64,
+    /// Tags of a line.
+    pub line: u64,
 }
 
-const CLOSED: u64 = 1 << 63;
-
 impl Ring {
-    /// One of `rings` rings that together hold the tags of all lines.
+    /// One of 1, 2 or 4 rings, which hold 120 to 124 tags together.
     pub fn of(rings: usize) -> Self {
+        let (len, line) = match rings {
+            1 => (4, 31),
+            2 => (2, 31),
+            _ => (2, 15),
+        };
         Self {
-            lines: (LINES / rings).max(1) as u64,
-            ..Self::default()
+            lines: Default::default(),
+            len,
+            line,
         }
     }
 
-    /// Whether line `line` can be filled.
-    pub fn has_space(&self, line: u64) -> bool {
-        line < self.emptied.0.load(Ordering::Acquire) + self.lines
+    pub fn at(&self, line: u64) -> &Line {
+        &self.lines[(line % self.len) as usize]
+    }
+}
+
+impl Line {
+    /// Whether it can be filled.
+    pub fn is_empty(&self) -> bool {
+        self.filled.load(Ordering::Acquire) == 0
     }
 
-    pub fn fill(&self, line: u64, tags: &[u32; LINE]) {
-        let slots = &self.slots[line as usize % LINES];
-        for (slot, tag) in slots.iter().zip(tags) {
-            slot.store(*tag, Ordering::Relaxed);
-        }
-        self.filled.0.store(line + 1, Ordering::Release);
+    pub fn set(&self, index: u64, tag: u32) {
+        self.tags[index as usize].store(tag as u16, Ordering::Relaxed);
     }
 
-    /// No line follows.
+    pub fn fill(&self, tags: u64) {
+        self.filled.store(tags as u16, Ordering::Release);
+    }
+
+    /// No line follows this one.
     pub fn close(&self) {
-        self.filled.0.fetch_or(CLOSED, Ordering::Release);
+        self.filled.store(CLOSED, Ordering::Release);
     }
 
-    /// How many lines were filled, and whether more follow.
-    pub fn filled(&self) -> (u64, bool) {
-        let filled = self.filled.0.load(Ordering::Acquire);
-        (filled & !CLOSED, filled & CLOSED == 0)
+    /// How many tags it has, `None` if it is the end.
+    pub fn filled(&self) -> Option<u64> {
+        let filled = self.filled.load(Ordering::Acquire);
+        (filled != CLOSED).then_some(filled.into())
     }
 
-    pub fn tags(&self, line: u64) -> impl Iterator<Item = u32> {
-        let slots = self.slots[line as usize % LINES].iter();
-        slots.map(|slot| slot.load(Ordering::Relaxed))
+    pub fn tags(&self, filled: u64) -> impl Iterator<Item = u32> {
+        let tags = self.tags[..filled as usize].iter();
+        tags.map(|tag| tag.load(Ordering::Relaxed).into())
     }
 
-    pub fn empty(&self, lines: u64) {
-        self.emptied.0.store(lines, Ordering::Release);
+    pub fn empty(&self) {
+        self.filled.store(0, Ordering::Release);
     }
 }
 
