@@ -14,6 +14,7 @@ mod batch;
 mod bitmap;
 mod builder;
 mod caches;
+mod coarse;
 mod cpu;
 mod deferred;
 mod event;

@@ -1,4 +1,4 @@
-//! Caches under locks of their own over a pool under one lock: `Stock`, `Limit`, `LimitTopology` and `Coarse`.
+//! Caches under locks of their own over a pool under one lock: `Stock`, `Limit` and `LimitTopology`.
 //!
 //! ```text
 //! take: own cache ─► lock the pool ─► a batch of the pool ─► all tags of another cache that is listed
@@ -13,7 +13,7 @@
 //!   each search continues after the cache where the last one of any CPU ended.
 //! - Sizes: N / possible CPUs (`Stock`) or N / min(8, online CPUs) (`Limit`), from 1 to 64; half of it moves at once; a cache that
 //!   a put fills gives half of its tags to the pool. So a cache of size 1 holds no tags. With these sizes all caches
-//!   together can hold every tag; those of `Coarse` hold half of N at most, as no size is published for them.
+//!   together can hold every tag: other policies hold at most half of N in caches.
 //!
 //! What differs: a CPU's threads may move, so the own cache is locked in a search as well; and a search goes on while any cache is
 //! listed. (3.13 gave up below half of the tags.) Thus `take` fails only if there was a moment without a free tag: the pool was empty

@@ -147,6 +147,23 @@ impl Order {
     }
 }
 
+impl Order {
+    /// All other caches, the nearest first.
+    pub(crate) fn others(&self, own: usize) -> impl Iterator<Item = usize> {
+        let own = own as u32;
+        let mut reached = own..own + 1;
+        self.nearest_first(own as usize).flat_map(move |range| {
+            let inner = reached.clone();
+            if range.contains(&own) {
+                reached = range.clone();
+            }
+            range
+                .filter(move |cache| !inner.contains(cache))
+                .map(|cache| cache as usize)
+        })
+    }
+}
+
 impl Node {
     fn new(keys: &[Key], nodes: &[u32], node: u32, topology: &Topology) -> Self {
         let row = &topology.distances[node as usize];

@@ -11,7 +11,7 @@ pub enum Policy {
     Limit,
     /// As `Limit`, from the nearest cache first: same core, core group, last-level cache, node, then by the nodes' distance.
     LimitTopology,
-    /// As `LimitTopology`, with one cache for each group of CPUs.
+    /// Words of bits for each group of CPUs without a lock; where they are empty, those of the nearest group.
     Coarse(Group),
     /// Words of bits with a hint for each CPU, deferred clears and wake-ups in batches, as the kernel's lib/sbitmap.c.
     Bitmap,

@@ -3,13 +3,13 @@
 use crate::auto::{Auto, Sizes};
 use crate::builder::Builder;
 use crate::caches::Caches;
+use crate::coarse::Coarse;
 use crate::cpu;
 use crate::deferred::Deferred;
 use crate::locked::{CacheSize, Locked, Search};
 use crate::order::Order;
 use crate::policy::Policy;
 use crate::statistics::Statistics;
-use crate::topology::Group;
 
 #[expect(
     clippy::large_enum_variant,
@@ -19,18 +19,19 @@ pub(crate) enum Pool {
     Auto(Auto),
     Locked(Box<Locked>),
     Deferred(Deferred),
+    Coarse(Box<Coarse>),
 }
 
 impl Pool {
     /// The builder was checked.
     pub(crate) fn new(builder: &Builder, capacity: u32) -> Self {
-        let group = match builder.policy {
-            Policy::Coarse(group) => Some(group),
-            _ => None,
-        };
         match builder.policy {
-            Policy::Stock | Policy::Limit | Policy::LimitTopology | Policy::Coarse(_) => {
-                Self::Locked(Box::new(locked(builder, group, capacity)))
+            Policy::Stock | Policy::Limit | Policy::LimitTopology => {
+                Self::Locked(Box::new(locked(builder, capacity)))
+            }
+            Policy::Coarse(group) => {
+                let tags = (builder.reserved, builder.tags, capacity);
+                Self::Coarse(Box::new(Coarse::new(&builder.topology, group, tags)))
             }
             Policy::Bitmap => {
                 let cpus = match builder.topology.cpus.len() {
@@ -50,7 +51,7 @@ impl Pool {
     pub(crate) fn take_cached(&self) -> Option<u32> {
         match self {
             Self::Auto(pool) => pool.take_cached(),
-            Self::Locked(_) | Self::Deferred(_) => None,
+            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => None,
         }
     }
 
@@ -66,6 +67,7 @@ impl Pool {
             Self::Auto(pool) => return pool.take(),
             Self::Locked(pool) => pool.take(cpu::current()),
             Self::Deferred(pool) => pool.take(cpu::current()),
+            Self::Coarse(pool) => pool.take(cpu::current()),
         };
         (tag, false)
     }
@@ -76,7 +78,7 @@ impl Pool {
     pub(crate) fn put_cached(&self, tag: u32) -> bool {
         match self {
             Self::Auto(pool) => pool.put_cached(tag),
-            Self::Locked(_) | Self::Deferred(_) => false,
+            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => false,
         }
     }
 
@@ -87,6 +89,7 @@ impl Pool {
             Self::Auto(pool) => pool.put(tag),
             Self::Locked(pool) => pool.put(cpu::current(), tag),
             Self::Deferred(pool) => pool.put(cpu::current(), tag),
+            Self::Coarse(pool) => pool.put(cpu::current(), tag),
         }
     }
 
@@ -112,6 +115,7 @@ impl Pool {
             Self::Auto(pool) => pool.resize(tags),
             Self::Locked(pool) => pool.resize(tags),
             Self::Deferred(pool) => pool.resize(tags),
+            Self::Coarse(pool) => pool.resize(tags),
         }
     }
 
@@ -120,6 +124,7 @@ impl Pool {
             Self::Auto(pool) => pool.size(),
             Self::Locked(pool) => pool.size(),
             Self::Deferred(pool) => pool.size(),
+            Self::Coarse(pool) => pool.size(),
         }
     }
 
@@ -129,6 +134,7 @@ impl Pool {
             Self::Auto(pool) => pool.free(),
             Self::Locked(pool) => pool.free(),
             Self::Deferred(pool) => pool.free(),
+            Self::Coarse(pool) => pool.free(),
         }
     }
 
@@ -137,6 +143,7 @@ impl Pool {
             Self::Auto(pool) => pool.statistics(),
             Self::Deferred(_) => Statistics::default(),
             Self::Locked(pool) => pool.statistics(),
+            Self::Coarse(pool) => pool.statistics(),
         }
     }
 }
@@ -155,11 +162,11 @@ fn auto(builder: &Builder, capacity: u32) -> Auto {
     Auto::new(&sizes, caches, (cpus, cpu::online()))
 }
 
-fn locked(builder: &Builder, group: Option<Group>, capacity: u32) -> Locked {
+fn locked(builder: &Builder, capacity: u32) -> Locked {
     let topology = &builder.topology;
     let is_known = !topology.cpus.is_empty();
     let order = match is_known {
-        true => Order::new(topology, group),
+        true => Order::new(topology, None),
         false => Order::unknown(cpu::possible()),
     };
     let online = match is_known {
@@ -167,10 +174,8 @@ fn locked(builder: &Builder, group: Option<Group>, capacity: u32) -> Locked {
         false => cpu::online(),
     };
     let possible = topology.cpus.len().max(order.len());
-    let caches = order.len();
     let divisor = match builder.policy {
         Policy::Stock => possible,
-        Policy::Coarse(_) => 2 * caches,
         _ => online.min(8),
     };
     let search = match builder.policy {

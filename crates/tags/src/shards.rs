@@ -66,15 +66,24 @@ impl Moved {
 impl Shards {
     /// Space for this many tags, none of them free, in shards for up to this many CPUs.
     pub(crate) fn new(capacity: u32, cpus: usize) -> Self {
-        let blocks = capacity.div_ceil(BLOCK_TAGS).max(1) as usize;
-        let shards = cpus.clamp(1, (MAX_BLOCKS / blocks).max(1));
-        let stride = blocks.next_multiple_of(2);
+        let most = MAX_BLOCKS / Self::blocks_of(capacity);
+        Self::with_shards(capacity, cpus.clamp(1, most.max(1)))
+    }
+
+    /// As `new`, in this many shards.
+    pub(crate) fn with_shards(capacity: u32, shards: usize) -> Self {
+        let stride = Self::blocks_of(capacity).next_multiple_of(2);
         let block = || Block(std::array::from_fn(|_| AtomicU64::new(0)));
         Self {
             blocks: (0..stride * shards).map(|_| block()).collect(),
             stride,
             shards,
         }
+    }
+
+    /// Blocks of a shard that are read for this many tags.
+    pub(crate) fn blocks_of(capacity: u32) -> usize {
+        capacity.div_ceil(BLOCK_TAGS).max(1) as usize
     }
 
     /// Makes a tag free that is not. How often a tag was put into its word before.
@@ -129,7 +138,7 @@ impl Shards {
 
     /// A free tag of a shard, or the sum of its words' counts when it saw them empty.
     #[inline]
-    fn take_of(&self, shard: usize, limit: u32, home: usize) -> Result<u32, u64> {
+    pub(crate) fn take_of(&self, shard: usize, limit: u32, home: usize) -> Result<u32, u64> {
         let mut puts = 0;
         for block in self.block_order(limit, home) {
             let words = &self.shard(shard)[block].0;

@@ -5,6 +5,9 @@ mod apart;
 #[path = "../src/bitmap.rs"]
 #[allow(dead_code)] // What only other policies need.
 mod bitmap;
+#[path = "../src/coarse.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod coarse;
 #[path = "../src/deferred.rs"]
 mod deferred;
 #[path = "../src/locked.rs"]
@@ -12,6 +15,9 @@ mod deferred;
 mod locked;
 #[path = "../src/order.rs"]
 mod order;
+#[path = "../src/shards.rs"]
+#[allow(dead_code)] // What only other policies need.
+mod shards;
 #[path = "../src/size.rs"]
 mod size;
 #[path = "../src/statistics.rs"]
@@ -29,9 +35,10 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use coarse::Coarse;
 use deferred::Deferred;
 use locked::{CacheSize, Locked, Search};
-use order::{Nearness, Order};
+use order::Order;
 use topology::{Cpu, Group, Topology};
 
 /// Four nodes on a line, each with two last-level caches of two core groups of two cores with two hardware threads: 16 CPUs a node.
@@ -54,6 +61,7 @@ fn four_nodes() -> Topology {
 enum Policy {
     Locked(Box<Locked>),
     Deferred(Deferred),
+    Coarse(Coarse),
 }
 
 impl Policy {
@@ -63,17 +71,15 @@ impl Policy {
             let size = CacheSize { divisor };
             Self::Locked(Box::new(Locked::new(order, search, size, limits)))
         };
-        let near = |group, divisor| {
-            let order = Order::new(&four_nodes(), group);
-            locked(order, Search::NearestFirst, divisor)
-        };
+        let coarse = |group| Self::Coarse(Coarse::new(&four_nodes(), group, limits));
+        let order = Order::new(&four_nodes(), None);
         vec![
             locked(Order::unknown(64), Search::InTurns, 64),
             locked(Order::unknown(64), Search::InTurns, 4),
-            near(None, 8),
-            near(Some(Group::Core), 64),
-            near(Some(Group::Llc), 4),
-            near(Some(Group::Node), 2),
+            locked(order, Search::NearestFirst, 8),
+            coarse(Group::Core),
+            coarse(Group::Llc),
+            coarse(Group::Node),
             Self::Deferred(Deferred::new(64, limits)),
         ]
     }
@@ -82,6 +88,7 @@ impl Policy {
         match self {
             Self::Locked(policy) => policy.take(cpu),
             Self::Deferred(policy) => policy.take(cpu),
+            Self::Coarse(policy) => policy.take(cpu),
         }
     }
 
@@ -89,6 +96,7 @@ impl Policy {
         match self {
             Self::Locked(policy) => policy.put(cpu, tag),
             Self::Deferred(policy) => policy.put(cpu, tag),
+            Self::Coarse(policy) => policy.put(cpu, tag),
         }
     }
 
@@ -97,6 +105,7 @@ impl Policy {
         match self {
             Self::Locked(policy) => policy.resize(tags),
             Self::Deferred(policy) => policy.resize(tags),
+            Self::Coarse(policy) => policy.resize(tags),
         }
     }
 
@@ -104,6 +113,7 @@ impl Policy {
         match self {
             Self::Locked(policy) => policy.free(),
             Self::Deferred(policy) => policy.free(),
+            Self::Coarse(policy) => policy.free(),
         }
     }
 }
@@ -183,17 +193,16 @@ proptest! {
         let topology = Topology { cpus, ..four_nodes() };
         let order = Order::new(&topology, group);
         for own in 0..order.len() {
-            let mut reached = BTreeSet::new();
-            let mut last = Nearness::Core;
+            let mut reached = BTreeSet::from([own as u32]);
             for range in order.nearest_first(own) {
-                let new: Vec<u32> = range.filter(|cache| reached.insert(*cache)).collect();
-                for cache in new {
-                    let nearness = order.nearness(own, cache as usize).expect("it is known");
-                    prop_assert!(nearness >= last);
-                    last = nearness;
-                }
+                reached.extend(range);
             }
             prop_assert_eq!(reached.len(), order.len());
+            let others: Vec<usize> = order.others(own).collect();
+            let nearness = |other: &usize| order.nearness(own, *other).expect("it is known");
+            prop_assert!(others.is_sorted_by_key(nearness));
+            let others: BTreeSet<usize> = others.into_iter().collect();
+            prop_assert_eq!(others, (0..order.len()).filter(|other| *other != own).collect());
         }
         let position = |number: usize| topology.cpus[number].as_ref();
         let known = (0..topology.cpus.len()).filter(|number| position(*number).is_some());
@@ -294,4 +303,30 @@ fn puts_are_gathered_and_moved_at_once() {
     held.iter().rev().for_each(|tag| policy.put(0, *tag));
     let again: BTreeSet<u32> = (0..32).filter_map(|_| policy.take(0)).collect();
     assert_eq!(again, held.into_iter().collect());
+}
+
+#[test]
+fn a_group_takes_one_tag_from_the_nearest_group() {
+    let policy = Coarse::new(&four_nodes(), Group::Llc, (0, 64, 64));
+    let held: Vec<u32> = std::iter::from_fn(|| policy.take(0)).collect();
+    let before = policy.statistics().steals;
+    assert_eq!((before.node, before.remote), (8, 48), "eight tags a group");
+    // CPUs 63, 33 and 24 are at the distances 20, 15 and 0 of CPU 16.
+    for (cpu, pair) in [63, 33, 24].into_iter().zip(held.chunks(2)) {
+        pair.iter().for_each(|tag| policy.put(cpu, *tag));
+    }
+    let taken: Vec<u32> = std::iter::from_fn(|| policy.take(16)).collect();
+    let groups = |tag: &u32| held.iter().position(|held| held == tag).map(|at| at / 2);
+    let groups: Vec<Option<usize>> = taken.iter().map(groups).collect();
+    assert_eq!(
+        groups,
+        [Some(2), Some(2), Some(1), Some(1), Some(0), Some(0)]
+    );
+    let after = policy.statistics().steals;
+    assert_eq!(after.node - before.node, 2);
+    assert_eq!(after.remote - before.remote, 4);
+    assert_eq!(
+        after.remote_distance - before.remote_distance,
+        2 * (15 + 20)
+    );
 }

@@ -8,6 +8,9 @@ mod apart;
 #[path = "../src/bitmap.rs"]
 #[allow(dead_code)] // What only other policies need.
 mod bitmap;
+#[path = "../src/coarse.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod coarse;
 #[path = "../src/deferred.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod deferred;
@@ -17,6 +20,9 @@ mod locked;
 #[path = "../src/order.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod order;
+#[path = "../src/shards.rs"]
+#[allow(dead_code)] // What only other policies need.
+mod shards;
 #[path = "../src/size.rs"]
 mod size;
 #[path = "../src/statistics.rs"]
@@ -35,9 +41,11 @@ mod topology {
 
 use std::sync::Arc;
 
+use coarse::Coarse;
 use deferred::Deferred;
 use locked::{CacheSize, Locked, Search};
 use order::Order;
+use topology::{Cpu, Group, Topology};
 
 const PREEMPTIONS: usize = 3;
 
@@ -193,4 +201,37 @@ fn no_take_misses_a_bit_that_is_moved() {
             both(&policy, one, other, |policy| policy.take(3), 2);
         });
     }
+}
+
+/// As with the caches: a tag that is taken from one group and put to another is not missed.
+#[test]
+fn no_take_misses_a_tag_of_another_group() {
+    model(|| {
+        let cpu = |node| {
+            Some(Cpu {
+                core: node,
+                node,
+                ..Cpu::default()
+            })
+        };
+        let topology = Topology {
+            cpus: (0..2).map(cpu).collect(),
+            distances: vec![vec![10, 20], vec![20, 10]],
+        };
+        let policy = Coarse::new(&topology, Group::Node, (0, 2, 2));
+        (0..2).for_each(|_| assert!(policy.take(0).is_some()));
+        policy.put(1, 1);
+        let policy = Arc::new(policy);
+        // Puts where the other one has looked already, and takes where it has not.
+        let one = |policy: &Coarse| {
+            policy.put(0, 0);
+            let tag = policy.take(1).expect("one is free");
+            policy.put(1, tag);
+        };
+        let other = |policy: &Coarse| {
+            let tag = policy.take(0).expect("one is free");
+            policy.put(0, tag);
+        };
+        both(&policy, one, other, |policy| policy.take(1), 2);
+    });
 }

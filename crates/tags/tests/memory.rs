@@ -5,6 +5,9 @@ mod apart;
 #[path = "../src/bitmap.rs"]
 #[allow(dead_code)] // What only other policies need.
 mod bitmap;
+#[path = "../src/coarse.rs"]
+#[allow(dead_code)] // What only the library needs.
+mod coarse;
 #[path = "../src/deferred.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod deferred;
@@ -14,6 +17,9 @@ mod locked;
 #[path = "../src/order.rs"]
 #[allow(dead_code)] // What only the library needs.
 mod order;
+#[path = "../src/shards.rs"]
+#[allow(dead_code)] // What only other policies need.
+mod shards;
 #[path = "../src/size.rs"]
 mod size;
 #[path = "../src/statistics.rs"]
@@ -31,10 +37,11 @@ mod topology {
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
 
+use coarse::Coarse;
 use deferred::Deferred;
 use locked::{CacheSize, Locked, Search};
 use order::Order;
-use topology::{Cpu, Topology};
+use topology::{Cpu, Group, Topology};
 
 const CPUS: u32 = 4096;
 const TAGS: u32 = 255;
@@ -108,6 +115,10 @@ fn allocators_of_4096_cpus_stay_under_a_mebibyte() {
             }
         });
         check(name, made, touched);
+    }
+    for group in [Group::Core, Group::Llc, Group::Node] {
+        let (_policy, made) = bytes_of(|| Coarse::new(&topology, group, limits));
+        check(&format!("Coarse of {group:?}"), made, 0);
     }
     let (policy, made) = bytes_of(|| Deferred::new(CPUS as usize, limits));
     let ((), touched) = bytes_of(|| {
