@@ -194,11 +194,9 @@ impl Auto {
         }
     }
 
-    /// Somebody is about to wait: moves every free tag into the words, and keeps them there until `calm`.
-    pub(crate) fn revoke(&self) {
-        if self.caches.is_some() {
-            self.close();
-        }
+    /// Somebody is about to wait: moves every free tag into the words, and keeps them there until `calm`. Whether it moved any.
+    pub(crate) fn revoke(&self) -> bool {
+        self.caches.is_some() && self.close()
     }
 
     /// Somebody does not wait any more.

@@ -55,13 +55,8 @@ impl Pool {
         }
     }
 
-    /// A free tag. `None` only if there was a moment without one, tags that another thread moves counted as held.
-    #[inline]
-    pub(crate) fn take(&self) -> Option<u32> {
-        self.take_cached().or_else(|| self.take_shared().0)
-    }
-
-    /// As `take` after `take_cached`; also whether it made other tags free that waiters may not have seen.
+    /// A free tag, after `take_cached`. `None` only if there was a moment without one, tags that another thread moves counted as held.
+    /// Also whether it made other tags free that waiters may not have seen.
     pub(crate) fn take_shared(&self) -> (Option<u32>, bool) {
         let tag = match self {
             Self::Auto(pool) => return pool.take(),
@@ -94,10 +89,12 @@ impl Pool {
     }
 
     /// Somebody is about to wait: makes every free tag reachable by `take` of any thread, now and until each `revoke` had its `calm`.
-    /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`.
-    pub(crate) fn revoke(&self) {
-        if let Self::Auto(pool) = self {
-            pool.revoke();
+    /// Tags that another thread was moving meanwhile are reachable as well when this returns, or that thread calls `put`. Whether it
+    /// moved any.
+    pub(crate) fn revoke(&self) -> bool {
+        match self {
+            Self::Auto(pool) => pool.revoke(),
+            Self::Locked(_) | Self::Deferred(_) => false,
         }
     }
 

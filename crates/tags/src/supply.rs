@@ -22,11 +22,7 @@ impl<P: Shared> Supply<P> {
 
     /// A tag, or `None` if there was a moment without a free one.
     pub(crate) fn take(&self) -> Option<u32> {
-        let (tag, has_moved) = self.pool.take_and_move();
-        if has_moved {
-            self.waiters.serve(&self.pool);
-        }
-        tag
+        self.waiters.take(&self.pool)
     }
 
     /// A tag; waits for one until the deadline.
@@ -117,11 +113,7 @@ impl<P: Shared> Supply<P> {
 
 impl Shared for Pool {
     #[inline]
-    fn take(&self) -> Option<u32> {
-        Pool::take(self)
-    }
-
-    fn take_and_move(&self) -> (Option<u32>, bool) {
+    fn take(&self) -> (Option<u32>, bool) {
         let cached = self.take_cached();
         cached.map_or_else(|| self.take_shared(), |tag| (Some(tag), false))
     }
@@ -135,8 +127,8 @@ impl Shared for Pool {
         tag >= self.size()
     }
 
-    fn revoke(&self) {
-        Pool::revoke(self);
+    fn revoke(&self) -> bool {
+        Pool::revoke(self)
     }
 
     fn calm(&self) {
@@ -168,8 +160,8 @@ impl Reserved {
 }
 
 impl Shared for Reserved {
-    fn take(&self) -> Option<u32> {
-        self.words.take(self.tags, 0)
+    fn take(&self) -> (Option<u32>, bool) {
+        (self.words.take(self.tags, 0), false)
     }
 
     fn put(&self, tag: u32) {
@@ -180,7 +172,9 @@ impl Shared for Reserved {
         false
     }
 
-    fn revoke(&self) {}
+    fn revoke(&self) -> bool {
+        false
+    }
 
     fn calm(&self) {}
 }

@@ -6,7 +6,6 @@ use crate::builder::Builder;
 use crate::fork::Process;
 use crate::pool::Pool;
 use crate::supply::{Reserved, Supply};
-use crate::waiters::Shared;
 use crate::{Batch, BuildError, Get, GetOwned, OwnedTag, Policy, Statistics, Tag};
 
 /// The tags 0..N and who may have them next.
@@ -262,7 +261,7 @@ impl Tags {
     /// As `try_get_reserved`, without a guard; [`put`](Self::put) makes it free again.
     pub fn try_take_reserved(&self) -> Option<u32> {
         self.process.assert();
-        self.reserved.pool.take()
+        self.reserved.take()
     }
 
     /// Sets the number of tags, the reserved ones counted, and returns how many at or above it are still held. Those stay valid; they

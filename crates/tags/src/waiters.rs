@@ -44,18 +44,14 @@ const OVERDUE: u32 = 2;
 
 /// Free tags that any thread can take.
 pub(crate) trait Shared {
-    /// `None` only if there was a moment without a free tag.
-    fn take(&self) -> Option<u32>;
-    /// As `take`, and whether it made other tags free that waiters may not have seen: the caller serves them.
-    fn take_and_move(&self) -> (Option<u32>, bool) {
-        (self.take(), false)
-    }
+    /// A free tag; `None` only if there was a moment without one. Also whether it made other tags free that waiters may not have seen.
+    fn take(&self) -> (Option<u32>, bool);
     /// Makes a tag free.
     fn put(&self, tag: u32);
     /// Whether the tag is not handed out any more.
     fn is_retired(&self, tag: u32) -> bool;
-    /// Makes the tags of caches free for any thread, and keeps them so until `calm`.
-    fn revoke(&self);
+    /// Makes the tags of caches free for any thread, and keeps them so until `calm`. Whether there were any.
+    fn revoke(&self) -> bool;
     /// One for each `revoke`.
     fn calm(&self);
 }
@@ -133,6 +129,15 @@ impl Waiters {
         }
     }
 
+    /// A free tag; `None` only if there was a moment without one.
+    pub(crate) fn take(&self, shared: &impl Shared) -> Option<u32> {
+        let (tag, has_moved) = shared.take();
+        if has_moved {
+            self.serve(shared);
+        }
+        tag
+    }
+
     /// Makes a tag free, or hands it to the first waiter.
     #[inline]
     pub(crate) fn put(&self, tag: u32, shared: &impl Shared) {
@@ -186,7 +191,7 @@ impl Waiters {
         }
         drop(queue);
         // The tag became visible too early: what is free now is for the first waiter.
-        if let Some(tag) = shared.take() {
+        if let Some(tag) = self.take(shared) {
             self.put(tag, shared);
         }
     }
@@ -298,7 +303,7 @@ impl Waiters {
     fn pass_on(&self, shared: &impl Shared) {
         fence(Ordering::SeqCst);
         if self.has_waiters()
-            && let Some(tag) = shared.take()
+            && let Some(tag) = self.take(shared)
         {
             self.put(tag, shared);
         }
@@ -308,7 +313,7 @@ impl Waiters {
     pub(crate) fn serve(&self, shared: &impl Shared) {
         fence(Ordering::SeqCst);
         while self.has_waiters()
-            && let Some(tag) = shared.take()
+            && let (Some(tag), _) = shared.take()
         {
             if !self.hand_over(tag, true, shared) {
                 return self.put(tag, shared);
@@ -340,8 +345,8 @@ impl Waiters {
         });
         self.publish(&queue);
         drop(queue);
-        shared.revoke();
-        if is_first || is_overdue {
+        // The tags of caches may be for those before. Otherwise the first waiter looks for all that join while it does.
+        if shared.revoke() || is_first || is_overdue {
             self.serve(shared);
         }
         Place { id, grant }
@@ -361,7 +366,10 @@ impl Waiters {
             if let Some(granted) = place.end(shared) {
                 return Some(granted);
             }
-            if let Some(tag) = shared.take().or_else(|| self.wait_overdue(place, shared)) {
+            if let Some(tag) = self
+                .take(shared)
+                .or_else(|| self.wait_overdue(place, shared))
+            {
                 return Some(self.leave_with(tag, place, shared));
             }
         }
@@ -373,7 +381,7 @@ impl Waiters {
         self.make_overdue(&mut queue, place.id);
         drop(queue);
         fence(Ordering::SeqCst);
-        shared.take()
+        self.take(shared)
     }
 
     /// A waiter took a tag itself; it keeps the one that was handed over meanwhile, if any.
@@ -415,8 +423,8 @@ impl Waiters {
         };
         let given = std::mem::take(&mut queue.waiters[index].given);
         self.end_wait(queue, index, None);
-        shared.calm();
         self.pass_on(shared);
+        shared.calm();
         (!given.is_empty()).then_some(Granted::Batch(given))
     }
 

@@ -53,7 +53,7 @@ use waiters::{Granted, Shared, Waiters};
 /// Two tags as bits of a word. No stronger order than that of a lock: the protocol's own fences have to do.
 struct Word(AtomicU32);
 
-impl Shared for Word {
+impl Word {
     fn take(&self) -> Option<u32> {
         let mut word = self.0.load(Ordering::Acquire);
         while word != 0 {
@@ -72,23 +72,88 @@ impl Shared for Word {
         let before = self.0.fetch_or(1 << tag, Ordering::Release);
         assert!(before & (1 << tag) == 0, "tag {tag} was free already");
     }
+}
+
+impl Shared for Word {
+    fn take(&self) -> (Option<u32>, bool) {
+        (Word::take(self), false)
+    }
+
+    fn put(&self, tag: u32) {
+        Word::put(self, tag);
+    }
 
     fn is_retired(&self, _: u32) -> bool {
         false
     }
 
-    fn revoke(&self) {}
+    fn revoke(&self) -> bool {
+        false
+    }
 
     fn calm(&self) {}
 }
 
-/// What the threads of a model share.
-struct Model {
+/// A word and a cache, which is used while nobody waits. A sequence that puts a tag into the cache commits or aborts; a
+/// revocation is not one step: the tags are nowhere for a moment.
+struct Cached {
     word: Word,
+    /// Users of the closed gate, times 4, and a bit for each tag of the cache.
+    gate: AtomicU32,
+}
+
+impl Cached {
+    const USER: u32 = 4;
+
+    fn put_cached(&self, tag: u32) -> bool {
+        let add = |gate| (gate < Self::USER).then_some(gate | 1 << tag);
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        self.gate.fetch_update(order.0, order.1, add).is_ok()
+    }
+
+    fn move_cached(&self) -> bool {
+        let bits = self.gate.fetch_and(!(Self::USER - 1), Ordering::AcqRel) % Self::USER;
+        if bits != 0 {
+            self.word.0.fetch_or(bits, Ordering::Release);
+        }
+        bits != 0
+    }
+}
+
+impl Shared for Cached {
+    fn take(&self) -> (Option<u32>, bool) {
+        if let Some(tag) = self.word.take() {
+            return (Some(tag), false);
+        }
+        let has_moved = self.move_cached();
+        (self.word.take(), has_moved)
+    }
+
+    fn put(&self, tag: u32) {
+        self.word.put(tag);
+    }
+
+    fn is_retired(&self, _: u32) -> bool {
+        false
+    }
+
+    fn revoke(&self) -> bool {
+        self.gate.fetch_add(Self::USER, Ordering::AcqRel);
+        self.move_cached()
+    }
+
+    fn calm(&self) {
+        self.gate.fetch_sub(Self::USER, Ordering::AcqRel);
+    }
+}
+
+/// What the threads of a model share.
+struct Model<S = Word> {
+    word: S,
     waiters: Waiters,
 }
 
-impl Model {
+impl<S: Shared> Model<S> {
     fn put(&self, tag: u32) {
         self.waiters.put(tag, &self.word);
     }
@@ -116,7 +181,7 @@ impl Model {
 
     /// Takes a tag before waiters do, if it can, and puts it.
     fn pass(&self) {
-        if let Some(tag) = self.word.take() {
+        if let Some(tag) = self.waiters.take(&self.word) {
             self.put(tag);
         }
     }
@@ -139,7 +204,78 @@ fn model(preemptions: usize, tags: u32, max_passes: u32, run: fn(Arc<Model>)) {
     });
 }
 
-fn spawn(model: &Arc<Model>, run: impl FnOnce(&Model) + 'static) -> thread::JoinHandle<()> {
+/// As `model`, with a cache.
+fn model_of_caches(preemptions: usize, tags: u32, run: fn(Arc<Model<Cached>>)) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(move || {
+        let model = Arc::new(Model {
+            word: Cached {
+                word: Word(AtomicU32::new(0)),
+                gate: AtomicU32::new(0),
+            },
+            waiters: Waiters::new(1),
+        });
+        run(model.clone());
+        assert_eq!(
+            model.word.gate.load(Ordering::Acquire) / Cached::USER,
+            0,
+            "users"
+        );
+        model.word.move_cached();
+        let free = model.word.word.0.load(Ordering::Acquire);
+        assert_eq!(free, (1 << tags) - 1, "bits of the free tags");
+    });
+}
+
+fn put_cached(model: &Model<Cached>, tag: u32) {
+    if !model.word.put_cached(tag) {
+        model.put(tag);
+    }
+}
+
+#[test]
+fn a_cached_tag_ends_a_wait() {
+    model_of_caches(5, 1, |model| {
+        let waiter = spawn(&model, |model| put_cached(model, model.take()));
+        put_cached(&model, 0);
+        waiter.join().unwrap();
+    });
+}
+
+/// A get may have the cached tag in hand while the others look for it.
+#[test]
+fn cached_tags_end_two_waits() {
+    model_of_caches(2, 1, |model| {
+        let waiters = [(); 2].map(|()| spawn(&model, |model| put_cached(model, model.take())));
+        put_cached(&model, 0);
+        for waiter in waiters {
+            waiter.join().unwrap();
+        }
+    });
+}
+
+/// It moves both tags and keeps one.
+#[test]
+fn a_get_that_revokes_serves_waiters() {
+    model_of_caches(3, 2, |model| {
+        put_cached(&model, 0);
+        put_cached(&model, 1);
+        let other = model.clone();
+        let waiter = thread::spawn(move || other.take());
+        let got = model.waiters.take(&model.word);
+        let waited = waiter.join().unwrap();
+        for tag in got.into_iter().chain([waited]) {
+            put_cached(&model, tag);
+        }
+    });
+}
+
+fn spawn<S: 'static>(
+    model: &Arc<Model<S>>,
+    run: impl FnOnce(&Model<S>) + 'static,
+) -> thread::JoinHandle<()> {
     let model = model.clone();
     thread::spawn(move || run(&model))
 }
