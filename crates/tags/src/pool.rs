@@ -94,7 +94,7 @@ impl Pool {
     pub(crate) fn revoke(&self) -> bool {
         match self {
             Self::Auto(pool) => pool.revoke(),
-            Self::Locked(_) | Self::Deferred(_) => false,
+            Self::Locked(_) | Self::Deferred(_) | Self::Coarse(_) => false,
         }
     }
 
