@@ -85,12 +85,14 @@ pub(crate) fn figure(value: f64, decimals: usize) -> String {
     format!("{value:.decimals$}")
 }
 
-/// The divisor and the unit that leave few digits in front of the point: bytes a second as the surveys print them.
+/// The divisor and the unit that leave few digits in front of the point: bytes a second as the surveys print them, shares as
+/// percentages.
 pub(crate) fn scaled(unit: &str, largest: f64) -> (f64, &str) {
     match (unit, largest) {
         ("B/s", 1e9..) => (1e9, "GB/s"),
         ("B/s", 1e6..) => (1e6, "MB/s"),
         ("B/s", 1e3..) => (1e3, "kB/s"),
+        ("1", _) => (0.01, "%"),
         _ => (1.0, unit),
     }
 }
@@ -177,6 +179,7 @@ mod tests {
         assert_eq!(scaled("B/s", 26_672_961_733.0), (1e9, "GB/s"));
         assert_eq!(scaled("B/s", 12.0), (1.0, "B/s"));
         assert_eq!(scaled("us", 5e9), (1.0, "us"));
+        assert_eq!(scaled("1", 0.7), (0.01, "%"));
     }
 
     #[test]

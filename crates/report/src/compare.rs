@@ -1,6 +1,6 @@
 //! Runs side by side: a table for each metric, with what may be wrong with the comparison.
 
-mod figures;
+pub(crate) mod figures;
 mod left_out;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -22,8 +22,10 @@ use crate::runs::{Own, Shown};
 /// What a stored run of the probe shows beyond what runs of all experiments do.
 pub(crate) fn own(shown: &Shown<'_>) -> Result<Own, NoAnswer> {
     let answer = matrix::stored::answer(shown.run, shown.detail, shown.samples)?;
+    let text = tables(&answer);
     Ok(Own {
-        text: tables(&answer),
+        mail: text.clone(),
+        text,
         page: of_page(&answer),
         json: serde_json::to_value(&answer).unwrap_or_default(),
     })

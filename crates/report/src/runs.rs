@@ -1,12 +1,13 @@
 //! Stored runs: a list of them, and one with what its samples say by cell.
 
 mod factors;
+mod mail;
 mod over_time;
 mod page;
 mod written;
 
-use nearfar_bench::matrix::EXPERIMENT;
 use nearfar_bench::matrix::stored::NoAnswer;
+use nearfar_bench::{matrix, tags};
 use nearfar_machine::Machine;
 use nearfar_runs::export::Imported;
 use nearfar_runs::{
@@ -19,9 +20,11 @@ use crate::document::{Align, Document, Table, Text, cells};
 use crate::style::Role;
 use crate::summary::Summary;
 
-use written::Written;
-
+pub(crate) use factors::Layout;
+pub use mail::mail;
+pub(crate) use page::heat_map;
 pub use page::page;
+pub(crate) use written::Written;
 
 /// Instead of a machine whose description cannot be read.
 const UNREADABLE: &str = "unknown: its description in the store is damaged, or a newer nearfar's";
@@ -111,13 +114,18 @@ pub struct Own {
     pub text: Document,
     /// On the page, below its metrics.
     pub page: Document,
+    /// In a mail, instead of a table a metric.
+    pub mail: Document,
     pub json: Value,
 }
 
 type OwnOf = fn(&Shown<'_>) -> Result<Own, NoAnswer>;
 
 /// Experiments that show more.
-const OWN: &[(&str, OwnOf)] = &[(EXPERIMENT, crate::probe::own)];
+const OWN: &[(&str, OwnOf)] = &[
+    (matrix::EXPERIMENT, crate::probe::own),
+    (tags::EXPERIMENT, crate::tags::own),
+];
 
 impl Shown<'_> {
     /// What the run's experiment shows of it; `None` for one that shows nothing of its own.
@@ -130,6 +138,13 @@ impl Shown<'_> {
 /// One run: where and how it was made, and each cell's samples summed up.
 pub fn show(shown: &Shown<'_>) -> Document {
     let mut out = header(shown);
+    tables(shown, &mut out);
+    warnings_of(shown, &mut out);
+    out
+}
+
+/// A table a metric.
+fn tables(shown: &Shown<'_>, out: &mut Document) {
     for metric in &shown.detail.metrics {
         let written = Written::of(shown, metric);
         let better = match metric.better {
@@ -147,8 +162,6 @@ pub fn show(shown: &Shown<'_>) -> Document {
         out.heading(&metric.name, format!("{unit}{better}{confidence}"));
         out.table(table_of(shown, metric));
     }
-    warnings_of(shown, &mut out);
-    out
 }
 
 /// Where and how a run was made.
@@ -297,7 +310,7 @@ fn figures_of(cell: &CellSummary, written: &Written<'_>) -> [Text; 9] {
 }
 
 /// What was wrong with samples, the most frequent first, and why some failed.
-fn warnings_of(shown: &Shown<'_>, out: &mut Document) {
+pub(crate) fn warnings_of(shown: &Shown<'_>, out: &mut Document) {
     let samples = shown.samples.iter();
     let failed = counted(samples.clone().filter_map(|it| it.failed.as_deref()));
     let warnings = counted(samples.flat_map(|it| &it.warnings).map(String::as_str));

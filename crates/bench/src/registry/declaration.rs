@@ -238,6 +238,36 @@ impl Declaration {
         }
     }
 
+    /// The words of the command that makes a run as a stored one: its levels, its values and its order, where they are not those
+    /// that are taken by default. The machines of targets are not in it.
+    pub fn command(&self, run: &Run, detail: &Detail) -> Vec<String> {
+        let mut words = ["nearfar", "bench", self.name].map(str::to_owned).to_vec();
+        let (factors, _) = detail.without_targets();
+        for factor in factors {
+            let default = self.factor(&factor.name).map(Varied::default);
+            if default.as_ref() != Some(&factor.levels) {
+                let levels: Vec<String> = factor.levels.iter().map(Level::to_string).collect();
+                words.push(format!("--factor={}={}", factor.name, levels.join(",")));
+            }
+        }
+        for argument in self.arguments {
+            let stored = detail.parameters.get(argument.name.replace('-', "_"));
+            let value = stored.and_then(|it| argument.stored(it));
+            match (argument.kind, value) {
+                (Kind::Flag, Some(_)) => words.push(format!("--{}", argument.name)),
+                (_, Some(value)) if argument.default != Some(value.as_str()) => {
+                    words.push(format!("--{}={value}", argument.name));
+                }
+                _ => {}
+            }
+        }
+        if run.samples_per_cell != self.samples {
+            words.push(format!("--samples={}", run.samples_per_cell));
+        }
+        words.push(format!("--seed={}", detail.seed));
+        words
+    }
+
     fn levels(&self, given: &str) -> Result<(&'static str, Vec<Level>), ArgumentError> {
         let (name, levels) = given.split_once('=').unwrap_or((given, ""));
         let wrong = |expected| wrong("factor", given, expected);

@@ -19,7 +19,7 @@ pub(super) fn percent(share: f64) -> String {
 }
 
 /// `+5.4 % (+4.1 to +6.6)`; in the metric's unit where the baseline is 0.
-pub(super) fn change(compared: &Compared) -> String {
+pub(crate) fn change(compared: &Compared) -> String {
     let (estimate, factor, unit) = match compared.change {
         Some(change) => (change, 100.0, " %"),
         None => (compared.shift, 1.0, ""),

@@ -9,7 +9,7 @@
 use nearfar_runs::{Cell, CellSummary, Factor};
 
 /// Cells in rows and columns.
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// The factors that vary.
     heads: Vec<String>,
     columns: Vec<String>,
@@ -18,15 +18,15 @@ pub(super) struct Layout {
 }
 
 /// Cells that differ in the last factor only.
-pub(super) struct Row {
-    pub(super) names: Vec<String>,
+pub(crate) struct Row {
+    pub(crate) names: Vec<String>,
     /// Places in the list of cells, by column.
-    pub(super) cells: Vec<Option<usize>>,
+    pub(crate) cells: Vec<Option<usize>>,
 }
 
 impl Layout {
     /// The cells of a run, in their order.
-    pub(super) fn of(factors: &[Factor], cells: &[CellSummary]) -> Self {
+    pub(crate) fn of(factors: &[Factor], cells: &[CellSummary]) -> Self {
         let levels = |factor: &Factor| {
             let mut levels: Vec<String> = Vec::new();
             for cell in cells {
@@ -66,18 +66,46 @@ impl Layout {
         layout
     }
 
+    /// Cells in columns of one factor, and in rows by a name of their own.
+    pub(crate) fn by(
+        factor: &str,
+        cells: &[CellSummary],
+        row_head: &str,
+        name: impl Fn(&Cell) -> String,
+    ) -> Self {
+        let mut layout = Self {
+            heads: vec![row_head.to_owned(), factor.to_owned()],
+            columns: Vec::new(),
+            rows: Vec::new(),
+            remark: String::new(),
+        };
+        for cell in cells {
+            let level = level(&cell.cell, factor);
+            if !layout.columns.contains(&level) {
+                layout.columns.push(level);
+            }
+        }
+        for (index, cell) in cells.iter().enumerate() {
+            let level = level(&cell.cell, factor);
+            layout.place_in(index, vec![name(&cell.cell)], Some(&level));
+        }
+        layout
+    }
+
     fn place(&mut self, index: usize, cell: &Cell) {
         let mut names = self.names_of(cell);
         let column = match names.len() {
-            2.. => {
-                let last = names.pop();
-                self.columns
-                    .iter()
-                    .position(|column| Some(column) == last.as_ref())
-            }
-            _ => Some(0),
+            2.. => names.pop(),
+            _ => self.columns.first().cloned(),
         };
-        let Some(column) = column else { return };
+        self.place_in(index, names, column.as_ref());
+    }
+
+    fn place_in(&mut self, index: usize, names: Vec<String>, column: Option<&String>) {
+        let mut columns = self.columns.iter();
+        let Some(column) = columns.position(|it| Some(it) == column) else {
+            return;
+        };
         let place = self.rows.iter().position(|row| row.names == names);
         let place = place.unwrap_or_else(|| {
             let cells = vec![None; self.columns.len()];
@@ -88,17 +116,17 @@ impl Layout {
     }
 
     /// The levels of a cell in the factors that vary.
-    pub(super) fn names_of(&self, cell: &Cell) -> Vec<String> {
+    pub(crate) fn names_of(&self, cell: &Cell) -> Vec<String> {
         self.heads.iter().map(|head| level(cell, head)).collect()
     }
 
     /// All factors that vary.
-    pub(super) fn all_heads(&self) -> &[String] {
+    pub(crate) fn all_heads(&self) -> &[String] {
         &self.heads
     }
 
     /// The factors of rows.
-    pub(super) fn row_heads(&self) -> &[String] {
+    pub(crate) fn row_heads(&self) -> &[String] {
         match self.heads.as_slice() {
             [rows @ .., _] if !rows.is_empty() => rows,
             heads => heads,
@@ -106,23 +134,23 @@ impl Layout {
     }
 
     /// The factor of columns; empty where one factor or none varies.
-    pub(super) fn column_head(&self) -> &str {
+    pub(crate) fn column_head(&self) -> &str {
         match self.heads.as_slice() {
             [_, .., last] => last,
             _ => "",
         }
     }
 
-    pub(super) fn columns(&self) -> &[String] {
+    pub(crate) fn columns(&self) -> &[String] {
         &self.columns
     }
 
-    pub(super) fn rows(&self) -> &[Row] {
+    pub(crate) fn rows(&self) -> &[Row] {
         &self.rows
     }
 
     /// The factors that do not vary.
-    pub(super) fn remark(&self) -> &str {
+    pub(crate) fn remark(&self) -> &str {
         &self.remark
     }
 }

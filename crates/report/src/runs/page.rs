@@ -137,7 +137,8 @@ fn heat(metric: &Metric, has_ratios: bool, figure: f64) -> f64 {
     }
 }
 
-fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
+/// The medians of a metric with their intervals.
+pub(crate) fn heat_map(shown: &Shown<'_>, layout: &Layout, metric: &Metric) -> HeatMap {
     let medians = || figures(shown, metric).filter_map(|figures| figures.median);
     let written = Written::of(shown, metric);
     let has_ratios = medians().all(|median| median > 0.0);

@@ -6,16 +6,16 @@ use super::Shown;
 use crate::amount::{decimals, figure, scaled};
 
 /// The unit and the digits of a metric's figures in one run.
-pub(super) struct Written<'a> {
+pub(crate) struct Written<'a> {
     metric: &'a Metric,
-    pub(super) unit: &'a str,
+    pub(crate) unit: &'a str,
     divisor: f64,
     decimals: usize,
 }
 
 impl<'a> Written<'a> {
     /// By the largest sample.
-    pub(super) fn of(shown: &Shown<'_>, metric: &'a Metric) -> Self {
+    pub(crate) fn of(shown: &Shown<'_>, metric: &'a Metric) -> Self {
         let cells = shown.cells.iter();
         let figures = cells.filter_map(|cell| cell.metric(&metric.name)?.moments);
         let largest = figures
@@ -30,27 +30,27 @@ impl<'a> Written<'a> {
         }
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.metric.name
     }
 
     /// In the unit.
-    pub(super) fn number(&self, value: f64) -> f64 {
+    pub(crate) fn number(&self, value: f64) -> f64 {
         value / self.divisor
     }
 
     /// Without the unit.
-    pub(super) fn text(&self, value: f64) -> String {
+    pub(crate) fn text(&self, value: f64) -> String {
         figure(self.number(value), self.decimals)
     }
 
     /// `1.5 to 2.5`.
-    pub(super) fn interval(&self, low: f64, high: f64) -> String {
+    pub(crate) fn interval(&self, low: f64, high: f64) -> String {
         format!("{} to {}", self.text(low), self.text(high))
     }
 
     /// The name of the metric with the unit.
-    pub(super) fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         match self.unit {
             "" => self.metric.name.clone(),
             unit => format!("{} ({unit})", self.metric.name),

@@ -1,14 +1,14 @@
-//! Stored runs for tests: the matrix of docs/case-2 and a run of an experiment with two metrics.
+//! Stored runs for tests: the matrix of docs/case-2, tags in the published shape, and a run of an experiment with two metrics.
 #![allow(dead_code)] // Each test binary uses another part.
 
 use std::collections::BTreeSet;
 
-use nearfar_bench::matrix;
+use nearfar_bench::{matrix, tags};
 use nearfar_machine::{Emulation, NodeId};
 use nearfar_report::runs::Shown;
 use nearfar_runs::{
-    Better, Cell, CellSummary, Detail, Factor, Metric, Owner, Run, RunId, RunState, Sample, Values,
-    summarise,
+    Better, Cell, CellSummary, Detail, Factor, Histogram, Metric, MetricValue, Owner, Run, RunId,
+    RunState, Sample, Values, summarise,
 };
 use serde_json::{Value, json};
 
@@ -232,4 +232,133 @@ pub fn one_metric(name: &str, unit: &str, cells: &[(&str, &[f64])]) -> Stored {
     let metrics = vec![Metric::real(name, unit, Better::Lower).primary()];
     let detail = detail(json!({}), metrics, &["side"], plan);
     Stored::new("mock", detail, samples, cells.len() as u64)
+}
+
+/// A run of tags: the scenarios in rows, the policies in columns, thousands of operations a second.
+const OPERATIONS: [(&str, i64, [f64; 8]); 5] = [
+    (
+        "near",
+        248,
+        [50.0, 54.0, 54.1, 60.0, 61.0, 58.0, 52.0, 66.0],
+    ),
+    (
+        "near",
+        512,
+        [40.0, 44.0, 47.0, 50.0, 52.0, 52.0, 43.0, 60.0],
+    ),
+    ("far", 248, [30.0, 38.0, 41.0, 44.0, 47.0, 46.0, 36.0, 55.0]),
+    ("far", 512, [15.0, 23.0, 22.0, 26.0, 30.0, 31.0, 24.0, 39.0]),
+    (
+        "alone",
+        248,
+        [90.0, 90.1, 89.9, 92.0, 91.8, 88.0, 70.0, 140.0],
+    ),
+];
+const POLICIES: [&str; 8] = [
+    "stock",
+    "limit",
+    "limit_topology",
+    "coarse_core",
+    "coarse_llc",
+    "coarse_node",
+    "bitmap",
+    "auto",
+];
+
+/// Twelve rounds of case 3, made up: noise of 2 %, and a machine that becomes 10 % slower.
+pub fn case_3() -> Stored {
+    let mut random = fastrand::Rng::with_seed(3);
+    let cell = |distance: &str, depth: i64, policy: &str| {
+        let cell = Cell::new()
+            .with(tags::POLICY, policy)
+            .with("completion", "any");
+        cell.with(tags::DISTANCE, distance).with(tags::DEPTH, depth)
+    };
+    let (mut plan, mut samples) = (Vec::new(), Vec::new());
+    for round in 1..=12u32 {
+        for (distance, depth, medians) in OPERATIONS {
+            for (policy, median) in POLICIES.into_iter().zip(medians) {
+                let cell = cell(distance, depth, policy);
+                if round == 1 {
+                    plan.push(cell.clone());
+                }
+                let noise = 0.99 + 0.02 * random.f64();
+                let operations = 1e3 * median * noise * (1.0 - f64::from(round) / 120.0);
+                let number = samples.len() as u64 + 1;
+                samples.push(Sample {
+                    number,
+                    round,
+                    values: tags_values(&cell, operations, noise),
+                    cell,
+                    started_at_s: START_S + 2.0 * number as f64,
+                    took_s: 2.0,
+                    failed: None,
+                    warnings: Vec::new(),
+                    detail: Value::Null,
+                });
+            }
+        }
+    }
+    let metrics = vec![
+        Metric::real(tags::OPERATIONS, "1/s", Better::Higher).primary(),
+        Metric::real("user_s", "s", Better::Lower),
+        Metric::real("system_s", "s", Better::Lower),
+        Metric::real(tags::SYSTEM_SHARE, "1", Better::Lower),
+        Metric::real("wait_share", "1", Better::Lower),
+        Metric::histogram("hand_over_ns", "ns", Better::Lower),
+        Metric::integer("steals_core", "", Better::Lower),
+        Metric::integer("steals_core_group", "", Better::Lower),
+        Metric::integer("steals_llc", "", Better::Lower),
+        Metric::integer("steals_node", "", Better::Lower),
+        Metric::integer("steals_remote", "", Better::Lower),
+        Metric::real("steal_distance", "", Better::Lower),
+        Metric::integer("line_transfers", "", Better::Lower),
+        Metric::real("fairness", "1", Better::Higher),
+    ];
+    let factors = [tags::DISTANCE, tags::DEPTH, "completion", tags::POLICY];
+    let mut detail = detail(json!({"tags": 255, "seconds": 2}), metrics, &factors, plan);
+    // As declared, not in ascending order.
+    detail.factors[0] = Factor::new(tags::DISTANCE, ["near", "far", "alone"]);
+    detail.factors[3] = Factor::new(tags::POLICY, POLICIES);
+    let mut stored = Stored::new(tags::EXPERIMENT, detail, samples, 40);
+    stored.run.title = "255 tags, 40 cells".to_owned();
+    stored
+}
+
+fn tags_values(cell: &Cell, operations: f64, noise: f64) -> Values {
+    let policy = cell.text(tags::POLICY);
+    let is_stealing = policy != "bitmap" && cell.text(tags::DISTANCE) != "alone";
+    let steals = |share: f64| {
+        MetricValue::from((f64::from(u8::from(is_stealing)) * share * noise * 1e4) as u64)
+    };
+    let remote = if policy == "stock" { 0.7 } else { 0.2 };
+    let mut hand_over = Histogram::new();
+    let waits = if cell.text(tags::DEPTH) == "512" {
+        20
+    } else {
+        0
+    };
+    (0..waits).for_each(|wait| hand_over.record(4000 + wait * 700));
+    let share = (1.0 - operations / 1.5e5).clamp(0.0, 1.0);
+    let mut values: Values = [
+        (tags::OPERATIONS, operations.into()),
+        ("user_s", (4.0 * (1.0 - share)).into()),
+        ("system_s", (4.0 * share).into()),
+        (tags::SYSTEM_SHARE, share.into()),
+        ("wait_share", (share * 0.4).into()),
+        ("steals_core", steals(0.05)),
+        ("steals_core_group", steals(0.0)),
+        ("steals_llc", steals(0.1)),
+        ("steals_node", steals(0.2)),
+        ("steals_remote", steals(remote)),
+        ("steal_distance", (10.0 + 22.0 * remote).into()),
+        ("line_transfers", (1_000_000u64).into()),
+        ("fairness", (0.9 * noise).into()),
+    ]
+    .map(|(name, value): (&str, MetricValue)| (name.to_owned(), value))
+    .into();
+    if waits > 0 {
+        values.insert("hand_over_ns".to_owned(), hand_over.into());
+    }
+    values
 }

@@ -1,0 +1,103 @@
+//! A stored run as the text of a mail: what machine, what was run and how to repeat it, what was found, what is not claimed.
+
+use nearfar_bench::registry::EXPERIMENTS;
+use nearfar_runs::RunState;
+
+use super::{Shown, UNREADABLE};
+use crate::amount::{count, moment};
+use crate::document::{Document, Text};
+use crate::style::Style;
+use crate::summary::Summary;
+
+/// Columns that a mail shows without wrapping, also when it is quoted.
+const MAIL_COLUMNS: usize = 72;
+
+/// The mail; `of_experiment` is what the renderer of its experiment has to say of it, `None` for a table a metric.
+pub fn mail(shown: &Shown<'_>, of_experiment: Option<Document>) -> String {
+    let mut out = Document::new();
+    out.facts(facts(shown));
+    let command = command(shown);
+    if let Some(command) = &command {
+        out.heading("To repeat it", "");
+        out.command(command);
+    }
+    match of_experiment {
+        Some(document) => out.append(document),
+        None => super::tables(shown, &mut out),
+    }
+    not_claimed(shown, command.is_some(), &mut out);
+    let style = Style {
+        colour: false,
+        width: MAIL_COLUMNS,
+    };
+    out.to_text(&style)
+}
+
+fn facts<'a>(shown: &Shown<'a>) -> impl Iterator<Item = (&'static str, Text)> + use<'a> {
+    let (run, detail) = (shown.run, shown.detail);
+    let machine = match shown.machine {
+        Some(machine) => Summary::of(machine).line(),
+        None => UNREADABLE.to_owned(),
+    };
+    let emulated = run.emulation.as_ref().map(ToString::to_string);
+    let kernel = match detail.targets.is_empty() {
+        true => format!("Linux {} {}", run.kernel, detail.kernel_version),
+        // Those of its targets are named with them.
+        false => String::new(),
+    };
+    let samples = format!(
+        "{} of each of {} ({}), nearfar {}",
+        count(run.samples_per_cell as usize, "sample"),
+        count(detail.plan.len(), "cell"),
+        moment(run.started_at_s.max(0.0) as u64),
+        run.nearfar
+    );
+    let facts = [
+        ("machine", machine.into()),
+        ("emulated", emulated.unwrap_or_default().into()),
+        ("kernel", kernel.trim().into()),
+        ("experiment", run.title.as_str().into()),
+        ("samples", samples.into()),
+    ];
+    facts.into_iter().chain(super::targets(detail))
+}
+
+/// The command that makes a run as this one; `None` for an experiment that the registry does not have.
+fn command(shown: &Shown<'_>) -> Option<String> {
+    let mut declarations = EXPERIMENTS.iter().map(|entry| &entry.declaration);
+    let declaration = declarations.find(|it| it.name == shown.run.experiment)?;
+    let words = declaration.command(shown.run, shown.detail);
+    // No level and no value that a declaration reads needs quotation marks but a text.
+    let word = |word: String| match word.contains([' ', '\'', '"', '$', '*', ';', '&', '|']) {
+        true => format!("'{}'", word.replace('\'', "'\\''")),
+        false => word,
+    };
+    Some(words.into_iter().map(word).collect::<Vec<_>>().join(" "))
+}
+
+/// What the figures do not say.
+fn not_claimed(shown: &Shown<'_>, has_command: bool, out: &mut Document) {
+    let (run, detail) = (shown.run, shown.detail);
+    out.heading("Not claimed", "");
+    if run.emulation.is_some() || detail.targets.iter().any(|it| it.emulation.is_some()) {
+        out.paragraph(
+            "How fast a real machine is: the delays of this one are modelled. Orders and ratios are of this model, which the label \
+             above describes.",
+        );
+    }
+    out.paragraph(
+        "What differs from boot to boot: all samples are of one run, each interval is the 95 % interval of the median of its cell.",
+    );
+    if run.state != RunState::Complete {
+        out.paragraph(format!("That the run is complete: it is {}.", run.state));
+    }
+    if run.failed + run.with_warnings > 0 {
+        out.paragraph(format!(
+            "That all samples are sound: {} failed, {} have warnings; `nearfar runs show {}` has them.",
+            run.failed, run.with_warnings, run.run
+        ));
+    }
+    if has_command && !detail.targets.is_empty() {
+        out.paragraph("The command above has no --guest options: give those of the targets.");
+    }
+}

@@ -1,0 +1,94 @@
+//! Whether a run ranks its cells as published figures do.
+
+use nearfar_bench::tags::Agreement;
+use nearfar_bench::tags::published::LeftOut;
+use nearfar_machine::Known;
+
+use crate::amount::{count, decimals, figure};
+use crate::document::{Align, Document, Table, Text, cells};
+use crate::style::Role;
+
+/// The rank correlations with a table, and what they leave out. `name`: where the table is from.
+pub fn published(agreements: &[Agreement], name: &str) -> Document {
+    let mut out = Document::titled("Published figures", name);
+    for agreement in agreements {
+        out.labelled(Role::Subject.text(label(agreement)), correlation(agreement));
+    }
+    if let Some(first) = agreements.first() {
+        out.table(pairs(first));
+        left_out(first, &mut out);
+    }
+    out.remark(
+        "Spearman's rank correlation of the published figures with the medians of the same cells; by round: with the samples of each \
+         round, the median and its 95 % interval. It is of these cells: other cells may rank otherwise.",
+    );
+    out
+}
+
+/// `kiops, completion any: `.
+fn label(agreement: &Agreement) -> String {
+    let levels = agreement.conditions.levels();
+    let levels: String = levels.map(|(name, it)| format!(", {name} {it}")).collect();
+    format!("{}{levels}: ", agreement.column)
+}
+
+fn correlation(agreement: &Agreement) -> Text {
+    let value = match &agreement.correlation {
+        Known::Yes(value) => value,
+        Known::No { unknown_reason } => {
+            return Role::Dim.text(format!("unknown: {unknown_reason}"));
+        }
+    };
+    let by_round = agreement.by_round.map_or_else(String::new, |it| {
+        let interval = it.confidence.map_or_else(String::new, |it| {
+            format!(" ({:.2} to {:.2})", it.low, it.high)
+        });
+        let rounds = count(it.rounds, "round");
+        format!("; by round {:.2}{interval}, {rounds}", it.median)
+    });
+    let cells = count(agreement.cells.len(), "cell");
+    Role::Plain.text(format!(
+        "{value:.2} over {cells}, with {}{by_round}",
+        agreement.metric
+    ))
+}
+
+fn pairs(agreement: &Agreement) -> Table {
+    let columns = [
+        ("scenario", Align::Left),
+        ("policy", Align::Left),
+        (agreement.column.as_str(), Align::Right),
+        (agreement.metric.as_str(), Align::Right),
+    ];
+    let mut table = Table::new(&columns).caption("The cells of both");
+    let largest = |of: fn(&nearfar_bench::tags::published::Pair) -> f64| {
+        decimals(agreement.cells.iter().map(of).fold(0.0, f64::max))
+    };
+    let (published, measured) = (largest(|it| it.published), largest(|it| it.measured));
+    for pair in &agreement.cells {
+        table.row(cells![
+            Role::Heading.text(&pair.scenario),
+            Role::Subject.text(&pair.policy),
+            figure(pair.published, published),
+            figure(pair.measured, measured),
+        ]);
+    }
+    table
+}
+
+/// Cells by the reason why they are left out.
+fn left_out(agreement: &Agreement, out: &mut Document) {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for LeftOut { cell, reason } in &agreement.left_out {
+        match reasons.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, cells)) => cells.push(cell),
+            None => reasons.push((reason, vec![cell])),
+        }
+    }
+    for (reason, cells) in reasons {
+        out.labelled(
+            Role::Dim.text("left out: "),
+            format!("{} ({reason})", cells.join(", ")),
+        );
+    }
+}

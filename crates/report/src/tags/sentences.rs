@@ -1,0 +1,240 @@
+//! The findings in words. Each figure has its interval; what is not significant is said to be that.
+
+use nearfar_bench::tags::findings::{Order, OrderVerdict, Step};
+use nearfar_bench::tags::{DISTANCE, Findings, POLICY, Scenario};
+use nearfar_runs::Cell;
+use nearfar_statistics::compare::Verdict;
+
+use crate::compare::figures::change;
+use crate::document::Text;
+use crate::style::Role;
+
+/// How verdicts are made.
+pub(super) const METHOD: &str = "Operations per second, paired by round: Wilcoxon's signed ranks. For each of the four questions \
+                                 (published order, other policies, far, alone) the chance of any false alarm is 5 % (Holm).";
+
+/// All of them.
+pub(super) fn of(findings: &Findings) -> Vec<Text> {
+    let mut said = orders(findings);
+    said.extend(others(findings));
+    said.extend(far(findings));
+    said.extend(alone(findings));
+    if said.is_empty() {
+        said.push(Role::Dim.text(
+            "the cells of this run have nothing to be compared with: it takes two of the published policies, or near and far",
+        ));
+    }
+    said
+}
+
+/// The finding in two sentences: the published order, then the other policies.
+pub(super) fn summary(findings: &Findings) -> Vec<Text> {
+    let mut said = Vec::new();
+    if !findings.orders.is_empty() {
+        let parts = [
+            (OrderVerdict::Holds, "holds in"),
+            (OrderVerdict::HoldsInPart, "in part in"),
+            (OrderVerdict::Contradicted, "is contradicted in"),
+            (OrderVerdict::NotSignificant, "is not significant in"),
+            (OrderVerdict::Unknown, "is unknown in"),
+        ];
+        let part = |(verdict, words): (OrderVerdict, &str)| {
+            let of = findings.orders.iter().filter(|it| it.verdict == verdict);
+            let names: Vec<&str> = of.map(|it| it.scenario.as_str()).collect();
+            (!names.is_empty()).then(|| format!("{words} {}", list(&names)))
+        };
+        let parts: Vec<String> = parts.into_iter().filter_map(part).collect();
+        let text = format!(
+            "The order stock < limit < limit_topology {}.",
+            parts.join("; it ")
+        );
+        said.push(text.replace("it in part in", "it holds in part in").into());
+    }
+    let policies = policies_of_others(findings);
+    if !policies.is_empty() {
+        let part = |policy: &&str| {
+            let of = findings.others.iter().filter(|it| it.policy == **policy);
+            let beaten: Vec<&str> = of
+                .filter(|it| it.beats_all)
+                .map(|it| it.scenario.as_str())
+                .collect();
+            match beaten.as_slice() {
+                [] => format!("{policy} in no scenario"),
+                beaten => format!("{policy} in {}", list(beaten)),
+            }
+        };
+        let parts: Vec<String> = policies.iter().map(part).collect();
+        said.push(format!("All three are beaten by {}.", parts.join("; by ")).into());
+    }
+    said
+}
+
+/// A sentence a scenario: is the published order there?
+pub(super) fn orders(findings: &Findings) -> Vec<Text> {
+    findings.orders.iter().map(order).collect()
+}
+
+fn order(order: &Order) -> Text {
+    let (role, verdict) = match order.verdict {
+        OrderVerdict::Holds => (Role::Near, "the published order"),
+        OrderVerdict::HoldsInPart => (Role::Plain, "the published order in part"),
+        OrderVerdict::Contradicted => (Role::Far, "not the published order"),
+        OrderVerdict::NotSignificant => (Role::Dim, "no order is significant"),
+        OrderVerdict::Unknown => (Role::Dim, "unknown"),
+    };
+    let steps: Vec<String> = order.steps.iter().map(step).collect();
+    Role::Subject
+        .text(format!("{}: ", order.scenario))
+        .then(role, verdict)
+        .then(Role::Plain, format!(": {}", steps.join("; ")))
+}
+
+/// `limit +27 % (+25 to +29) against stock`.
+fn step(step: &Step) -> String {
+    let (a, b) = step.policies();
+    let compared = match step.compared.get() {
+        Some(compared) => compared,
+        None => {
+            let reason = step.compared.unknown_reason().unwrap_or_default();
+            return format!("{b} against {a} unknown: {reason}");
+        }
+    };
+    let change = format!("{b} {} against {a}", change(compared));
+    match compared.verdict {
+        Verdict::Better | Verdict::Different => change,
+        Verdict::Worse => format!("{change}, worse"),
+        Verdict::Equivalent => format!("{change}, equivalent"),
+        Verdict::Equal => format!("{b} equal to {a}"),
+        Verdict::NotSignificant => format!("{change}, not significant"),
+        Verdict::TooFewSamples => format!("{change}, too few samples"),
+    }
+}
+
+/// The policies that were not published, each once.
+fn policies_of_others(findings: &Findings) -> Vec<&str> {
+    let mut policies: Vec<&str> = Vec::new();
+    for other in &findings.others {
+        if !policies.contains(&other.policy.as_str()) {
+            policies.push(&other.policy);
+        }
+    }
+    policies
+}
+
+/// A sentence a policy: where does it beat the published three?
+fn others(findings: &Findings) -> Vec<Text> {
+    let sentence = |policy: &str| {
+        let of: Vec<_> = findings
+            .others
+            .iter()
+            .filter(|it| it.policy == policy)
+            .collect();
+        let beaten: Vec<&str> = of
+            .iter()
+            .filter(|it| it.beats_all)
+            .map(|it| it.scenario.as_str())
+            .collect();
+        let not = of.iter().filter(|it| !it.beats_all).map(|other| {
+            let steps = other.steps.iter();
+            let steps = steps.filter(|it| it.verdict() != Some(Verdict::Better));
+            let steps: Vec<String> = steps.map(step).collect();
+            match steps.is_empty() {
+                true => format!("{}: not all three were measured", other.scenario),
+                false => format!("{}: {}", other.scenario, steps.join(", ")),
+            }
+        });
+        let not: Vec<String> = not.collect();
+        let mut text = Role::Subject.text(format!("{policy}: "));
+        text = match beaten.as_slice() {
+            [] => text.then(Role::Plain, "better than all three in no scenario"),
+            beaten => text.then(
+                Role::Near,
+                format!("better than all three in {}", list(beaten)),
+            ),
+        };
+        match not.is_empty() {
+            true => text,
+            false => text.then(Role::Plain, format!("; {}", not.join("; "))),
+        }
+    };
+    policies_of_others(findings)
+        .into_iter()
+        .map(sentence)
+        .collect()
+}
+
+/// A sentence a far scenario: what do the policies lose against near?
+fn far(findings: &Findings) -> Vec<Text> {
+    let scenario = |cell: &Cell| {
+        let levels = cell.only(|factor| factor != POLICY);
+        findings
+            .scenarios
+            .iter()
+            .find(move |it| it.levels == levels)
+    };
+    let of = |it: &Scenario| {
+        let steps = findings.distances.iter();
+        let steps: Vec<&Step> = steps.filter(|step| scenario(&step.b) == Some(it)).collect();
+        let near = scenario(&steps.first()?.a)?;
+        let times = |step: &&Step| {
+            let policy = step.b.text(POLICY);
+            let Some(compared) = step.compared.get() else {
+                return format!("{policy} unknown");
+            };
+            let interval = compared.shift.confidence.map_or_else(String::new, |it| {
+                format!(" ({:.2} to {:.2})", it.low, it.high)
+            });
+            format!("{policy} {:.2}{interval}", compared.shift.value)
+        };
+        let times: Vec<String> = steps.iter().map(times).collect();
+        let text = format!(
+            "times the operations of {}: {}",
+            near.name,
+            times.join(", ")
+        );
+        Some(
+            Role::Subject
+                .text(format!("{}: ", it.name))
+                .then(Role::Plain, text),
+        )
+    };
+    let far = findings.scenarios.iter();
+    far.filter(|it| it.levels.text(DISTANCE) == "far")
+        .filter_map(of)
+        .collect()
+}
+
+/// Whether a policy makes the case of one worker worse.
+fn alone(findings: &Findings) -> Option<Text> {
+    let steps = &findings.alone;
+    if steps.is_empty() {
+        return None;
+    }
+    let of = |verdict: Verdict| {
+        let of = steps.iter().filter(|it| it.verdict() == Some(verdict));
+        of.map(step).collect::<Vec<_>>()
+    };
+    let unknown = steps.iter();
+    let unknown = unknown.filter(|it| matches!(it.verdict(), None | Some(Verdict::TooFewSamples)));
+    let (worse, unknown) = (of(Verdict::Worse), unknown.count());
+    let label = Role::Subject.text("alone: ");
+    let text = match (worse.as_slice(), unknown) {
+        ([], 0) => label.then(Role::Near, "no policy is significantly worse than stock"),
+        ([], _) => label.then(Role::Dim, "unknown: too few samples"),
+        (worse, _) => label.then(Role::Far, worse.join("; ")),
+    };
+    let better: Vec<String> = of(Verdict::Better);
+    Some(match better.is_empty() {
+        true => text,
+        false => text.then(Role::Plain, format!("; {}", better.join("; "))),
+    })
+}
+
+/// `a, b and c`.
+fn list(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [others @ .., last] => format!("{} and {last}", others.join(", ")),
+    }
+}

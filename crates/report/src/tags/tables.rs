@@ -1,0 +1,125 @@
+//! The tables: a row a cell, medians.
+
+use nearfar_bench::tags::{Findings, OPERATIONS, POLICY, SYSTEM_SHARE};
+use nearfar_runs::{Cell, CellSummary, Metric};
+
+use crate::amount::or;
+use crate::document::{Align, Table, Text};
+use crate::runs::{Shown, Written};
+use crate::style::Role;
+
+/// What the table of times is.
+pub(super) const TIMES: &str =
+    "medians of samples; hand-over: from a put to the end of the wait of its receiver, all samples";
+/// What the table of steals is.
+pub(super) const STEALS: &str = "medians of samples, by what the thief's CPU shares with the other";
+
+/// The metrics of steals, nearest first.
+pub(super) const CLASSES: [(&str, &str); 5] = [
+    ("steals_core", "core"),
+    ("steals_core_group", "core group"),
+    ("steals_llc", "cache"),
+    ("steals_node", "node"),
+    ("steals_remote", "remote"),
+];
+
+/// A declared metric; `None` for a run without it.
+pub(super) fn metric<'a>(shown: &Shown<'a>, name: &str) -> Option<&'a Metric> {
+    shown.detail.metrics.iter().find(|it| it.name == name)
+}
+
+/// The scenario of a cell.
+pub(super) fn scenario(findings: &Findings, cell: &Cell) -> String {
+    let levels = cell.only(|factor| factor != POLICY);
+    let mut all = findings.scenarios.iter();
+    let found = all.find(|it| it.levels == levels);
+    or(found.map(|it| &it.name), "?")
+}
+
+/// A metric's column: its heading, and its figure in a cell.
+type Column<'a> = (String, Box<dyn Fn(&CellSummary) -> Text + 'a>);
+
+/// Medians of a metric, below its unit.
+fn medians<'a>(shown: &Shown<'a>, name: &'a str, head: &str) -> Option<Column<'a>> {
+    let written = Written::of(shown, metric(shown, name)?);
+    let head = match written.unit {
+        "" => head.to_owned(),
+        unit => format!("{head} {unit}"),
+    };
+    let text = move |cell: &CellSummary| {
+        let median = cell.metric(name).and_then(|figures| figures.median);
+        or(median.map(|it| written.text(it)), "").into()
+    };
+    Some((head, Box::new(text)))
+}
+
+/// The interval of a metric's median.
+fn intervals<'a>(shown: &Shown<'a>, name: &'a str) -> Option<Column<'a>> {
+    let written = Written::of(shown, metric(shown, name)?);
+    let text = move |cell: &CellSummary| {
+        let interval = cell.metric(name).and_then(|figures| figures.confidence);
+        or(interval.map(|it| written.interval(it.low, it.high)), "").into()
+    };
+    Some(("95 % interval".to_owned(), Box::new(text)))
+}
+
+/// A quantile over all samples, of nanoseconds in microseconds.
+fn hand_over<'a>(
+    shown: &Shown<'a>,
+    head: &str,
+    of: fn(&nearfar_runs::Quantiles) -> u64,
+) -> Option<Column<'a>> {
+    const NAME: &str = "hand_over_ns";
+    metric(shown, NAME)?;
+    let text = move |cell: &CellSummary| {
+        let quantiles = cell.metric(NAME).and_then(|figures| figures.quantiles);
+        let us = quantiles.map(|it| format!("{:.1}", of(&it) as f64 / 1e3));
+        or(us, "").into()
+    };
+    Some((head.to_owned(), Box::new(text)))
+}
+
+fn table(shown: &Shown<'_>, findings: &Findings, columns: Vec<Column<'_>>, caption: &str) -> Table {
+    let names = [("scenario", Align::Left), ("policy", Align::Left)];
+    let heads = columns.iter();
+    let heads = heads.map(|(head, _)| (head.as_str(), Align::Right));
+    let heads: Vec<_> = names.into_iter().chain(heads).collect();
+    let mut table = Table::new(&heads).caption(caption);
+    for cell in shown.cells {
+        let names = [
+            Role::Heading.text(scenario(findings, &cell.cell)),
+            Role::Subject.text(cell.cell.text(POLICY)),
+        ];
+        let figures = columns.iter().map(|(_, text)| text(cell));
+        table.row(names.into_iter().chain(figures));
+    }
+    table
+}
+
+/// Where the time goes.
+pub(super) fn times(shown: &Shown<'_>, findings: &Findings) -> Table {
+    let columns = [
+        medians(shown, OPERATIONS, "operations"),
+        intervals(shown, OPERATIONS),
+        medians(shown, "user_s", "user"),
+        medians(shown, "system_s", "system"),
+        medians(shown, SYSTEM_SHARE, "system"),
+        medians(shown, "wait_share", "waiting"),
+        hand_over(shown, "hand-over us p50", |it| it.p50),
+        hand_over(shown, "p99", |it| it.p99),
+        medians(shown, "fairness", "fairness"),
+    ];
+    let columns = columns.into_iter().flatten().collect();
+    table(shown, findings, columns, "Where the time goes")
+}
+
+/// Whose tags were taken.
+pub(super) fn steals(shown: &Shown<'_>, findings: &Findings) -> Table {
+    let classes = CLASSES.map(|(name, title)| medians(shown, name, title));
+    let others = [
+        medians(shown, "steal_distance", "distance"),
+        medians(shown, "line_transfers", "line transfers"),
+    ];
+    let columns = classes.into_iter().chain(others).flatten().collect();
+    table(shown, findings, columns, "Steals")
+}
