@@ -52,8 +52,6 @@ fn text(shown: &Shown<'_>, findings: &Findings) -> Document {
 
 fn page(shown: &Shown<'_>, findings: &Findings) -> Document {
     let mut out = Document::new();
-    out.section("by-scenario", "By scenario");
-    matrices(shown, findings, &mut out);
     said(findings, &mut out);
     out.heading("Steals", tables::STEALS);
     if let Some(chart) = steals(shown, findings) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! distance near, depth 248, 255 tags  ──► near-low         distance near, depth 512, 255 tags  ──► near-high
-//! distance alone                      ──► alone            completion varies as well           ──► near-low, any
+//! distance alone, one depth           ──► alone            completion varies as well           ──► near-low, any
 //! ```
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ const PUBLISHED_TAGS: i64 = 255;
 pub struct Scenario {
     /// Unique in its run.
     pub name: String,
-    /// Distance, and whether the depth is above the number of tags: `near-low`, `far-high`, `alone`.
+    /// Distance, and whether the depth is above the number of tags: `near-low`, `far-high`; `alone` without a depth.
     pub published_name: String,
     /// The levels of all factors but the policy.
     pub levels: Cell,
@@ -96,16 +96,21 @@ fn side(levels: &Cell, tags: i64) -> Option<&'static str> {
     }
 }
 
-/// The published name, with the depth as a number where it would name two, and the levels of other factors that vary.
+/// The published name, with what tells depths apart where it would name two, and the levels of other factors that vary.
 fn name(levels: &Cell, all: &[Cell], tags: i64) -> String {
     let published = published_name(levels, tags);
     let with_this_name = all
         .iter()
         .filter(|it| published_name(it, tags) == published);
-    let depths: BTreeSet<String> = with_this_name.map(|it| it.text(DEPTH)).collect();
-    let mut name = match depths.len() {
-        2.. => format!("{}-{}", levels.text(DISTANCE), levels.text(DEPTH)),
-        _ => published,
+    let depths: BTreeSet<_> = with_this_name
+        .map(|it| (it.text(DEPTH), side(it, tags)))
+        .collect();
+    let sides: BTreeSet<_> = depths.iter().map(|(_, side)| side).collect();
+    let distance = levels.text(DISTANCE);
+    let mut name = match side(levels, tags) {
+        _ if depths.len() < 2 => published,
+        Some(side) if sides.len() == depths.len() => format!("{distance}-{side}"),
+        _ => format!("{distance}-{}", levels.text(DEPTH)),
     };
     for (factor, level) in levels.levels() {
         let varies = || all.iter().any(|it| it.level(factor) != Some(level));
@@ -136,6 +141,8 @@ mod tests {
         let plan = [("near", 248), ("near", 512), ("far", 248), ("alone", 248)]
             .map(|(distance, depth)| cell(distance, depth, "any"));
         assert_eq!(names(&plan), ["near-low", "near-high", "far-low", "alone"]);
+        let plan = [cell("alone", 248, "any"), cell("alone", 512, "any")];
+        assert_eq!(names(&plan), ["alone-low", "alone-high"]);
     }
 
     #[test]

@@ -365,6 +365,11 @@ pub const TARGETS: &[Target] = &[
         &["no run"],
     ),
     target(
+        ["runs show", "published"],
+        "runs show --store {store} 1 --published /nonexistent.csv",
+        &["/nonexistent.csv"],
+    ),
+    target(
         ["runs show", "store"],
         "runs show --store /nonexistent/runs.db 1",
         &["/nonexistent/runs.db"],

@@ -11,8 +11,11 @@ use crate::style::Role;
 /// The rank correlations with a table, and what they leave out. `name`: where the table is from.
 pub fn published(agreements: &[Agreement], name: &str) -> Document {
     let mut out = Document::titled("Published figures", name);
+    let varies = |it: &Agreement| it.conditions != agreements[0].conditions;
+    let has_conditions = agreements.iter().any(varies);
     for agreement in agreements {
-        out.labelled(Role::Subject.text(label(agreement)), correlation(agreement));
+        let label = label(agreement, has_conditions);
+        out.labelled(Role::Subject.text(label), correlation(agreement));
     }
     if let Some(first) = agreements.first() {
         out.table(pairs(first));
@@ -26,8 +29,8 @@ pub fn published(agreements: &[Agreement], name: &str) -> Document {
 }
 
 /// `kiops, completion any: `.
-fn label(agreement: &Agreement) -> String {
-    let levels = agreement.conditions.levels();
+fn label(agreement: &Agreement, has_conditions: bool) -> String {
+    let levels = agreement.conditions.levels().filter(|_| has_conditions);
     let levels: String = levels.map(|(name, it)| format!(", {name} {it}")).collect();
     format!("{}{levels}: ", agreement.column)
 }

@@ -41,7 +41,8 @@ pub(super) fn summary(findings: &Findings) -> Vec<Text> {
         let part = |(verdict, words): (OrderVerdict, &str)| {
             let of = findings.orders.iter().filter(|it| it.verdict == verdict);
             let names: Vec<&str> = of.map(|it| it.scenario.as_str()).collect();
-            (!names.is_empty()).then(|| format!("{words} {}", list(&names)))
+            let among = findings.orders.len();
+            (!names.is_empty()).then(|| format!("{words} {}", scenarios(&names, among)))
         };
         let parts: Vec<String> = parts.into_iter().filter_map(part).collect();
         let text = format!(
@@ -52,19 +53,22 @@ pub(super) fn summary(findings: &Findings) -> Vec<Text> {
     }
     let policies = policies_of_others(findings);
     if !policies.is_empty() {
-        let part = |policy: &&str| {
-            let of = findings.others.iter().filter(|it| it.policy == **policy);
-            let beaten: Vec<&str> = of
-                .filter(|it| it.beats_all)
-                .map(|it| it.scenario.as_str())
-                .collect();
-            match beaten.as_slice() {
-                [] => format!("{policy} in no scenario"),
-                beaten => format!("{policy} in {}", list(beaten)),
+        let mut parts: Vec<(String, Vec<&str>)> = Vec::new();
+        for policy in policies {
+            let of = findings.others.iter().filter(|it| it.policy == policy);
+            let of: Vec<_> = of.collect();
+            let beaten = of.iter().filter(|it| it.beats_all);
+            let beaten: Vec<&str> = beaten.map(|it| it.scenario.as_str()).collect();
+            let beaten = scenarios(&beaten, of.len());
+            match parts.iter_mut().find(|(known, _)| *known == beaten) {
+                Some((_, policies)) => policies.push(policy),
+                None => parts.push((beaten, vec![policy])),
             }
-        };
-        let parts: Vec<String> = policies.iter().map(part).collect();
-        said.push(format!("All three are beaten by {}.", parts.join("; by ")).into());
+        }
+        let part =
+            |(beaten, policies): &(String, Vec<&str>)| format!("by {} in {beaten}", list(policies));
+        let parts: Vec<String> = parts.iter().map(part).collect();
+        said.push(format!("All three are beaten {}.", parts.join("; ")).into());
     }
     said
 }
@@ -149,7 +153,7 @@ fn others(findings: &Findings) -> Vec<Text> {
             [] => text.then(Role::Plain, "better than all three in no scenario"),
             beaten => text.then(
                 Role::Near,
-                format!("better than all three in {}", list(beaten)),
+                format!("better than all three in {}", scenarios(beaten, of.len())),
             ),
         };
         match not.is_empty() {
@@ -228,6 +232,15 @@ fn alone(findings: &Findings) -> Option<Text> {
         true => text,
         false => text.then(Role::Plain, format!("; {}", better.join("; "))),
     })
+}
+
+/// Some of so many scenarios.
+fn scenarios(names: &[&str], among: usize) -> String {
+    match names.len() {
+        0 => "no scenario".to_owned(),
+        number if number == among && among > 1 => format!("all {among} scenarios"),
+        _ => list(names),
+    }
 }
 
 /// `a, b and c`.

@@ -1,16 +1,16 @@
 //! The tables: a row a cell, medians.
 
-use nearfar_bench::tags::{Findings, OPERATIONS, POLICY, SYSTEM_SHARE};
+use nearfar_bench::tags::{Findings, OPERATIONS, POLICY};
 use nearfar_runs::{Cell, CellSummary, Metric};
 
-use crate::amount::or;
+use crate::amount::{figure, or};
 use crate::document::{Align, Table, Text};
 use crate::runs::{Shown, Written};
 use crate::style::Role;
 
 /// What the table of times is.
-pub(super) const TIMES: &str =
-    "medians of samples; hand-over: from a put to the end of the wait of its receiver, all samples";
+pub(super) const TIMES: &str = "medians; interval: 95 %, of the median of operations/s; hand-over: median/99th percentile of the \
+                                time from a tag's completion until the caller that waited has it";
 /// What the table of steals is.
 pub(super) const STEALS: &str = "medians of samples, by what the thief's CPU shares with the other";
 
@@ -53,6 +53,16 @@ fn medians<'a>(shown: &Shown<'a>, name: &'a str, head: &str) -> Option<Column<'a
     Some((head, Box::new(text)))
 }
 
+/// Medians of a count.
+fn counts<'a>(shown: &Shown<'a>, name: &'a str, head: &str) -> Option<Column<'a>> {
+    metric(shown, name)?;
+    let text = move |cell: &CellSummary| {
+        let median = cell.metric(name).and_then(|figures| figures.median);
+        or(median.map(|it| figure(it.round(), 0)), "").into()
+    };
+    Some((head.to_owned(), Box::new(text)))
+}
+
 /// The interval of a metric's median.
 fn intervals<'a>(shown: &Shown<'a>, name: &'a str) -> Option<Column<'a>> {
     let written = Written::of(shown, metric(shown, name)?);
@@ -60,23 +70,20 @@ fn intervals<'a>(shown: &Shown<'a>, name: &'a str) -> Option<Column<'a>> {
         let interval = cell.metric(name).and_then(|figures| figures.confidence);
         or(interval.map(|it| written.interval(it.low, it.high)), "").into()
     };
-    Some(("95 % interval".to_owned(), Box::new(text)))
+    Some(("interval".to_owned(), Box::new(text)))
 }
 
-/// A quantile over all samples, of nanoseconds in microseconds.
-fn hand_over<'a>(
-    shown: &Shown<'a>,
-    head: &str,
-    of: fn(&nearfar_runs::Quantiles) -> u64,
-) -> Option<Column<'a>> {
+/// Median and 99th percentile over all samples, in microseconds.
+fn hand_over<'a>(shown: &Shown<'a>) -> Option<Column<'a>> {
     const NAME: &str = "hand_over_ns";
     metric(shown, NAME)?;
     let text = move |cell: &CellSummary| {
         let quantiles = cell.metric(NAME).and_then(|figures| figures.quantiles);
-        let us = quantiles.map(|it| format!("{:.1}", of(&it) as f64 / 1e3));
-        or(us, "").into()
+        let us = |ns: u64| figure(ns as f64 / 1e3, 0);
+        let both = quantiles.map(|it| format!("{}/{}", us(it.p50), us(it.p99)));
+        or(both, "").into()
     };
-    Some((head.to_owned(), Box::new(text)))
+    Some(("hand-over us".to_owned(), Box::new(text)))
 }
 
 fn table(shown: &Shown<'_>, findings: &Findings, columns: Vec<Column<'_>>, caption: &str) -> Table {
@@ -99,14 +106,11 @@ fn table(shown: &Shown<'_>, findings: &Findings, columns: Vec<Column<'_>>, capti
 /// Where the time goes.
 pub(super) fn times(shown: &Shown<'_>, findings: &Findings) -> Table {
     let columns = [
-        medians(shown, OPERATIONS, "operations"),
         intervals(shown, OPERATIONS),
         medians(shown, "user_s", "user"),
         medians(shown, "system_s", "system"),
-        medians(shown, SYSTEM_SHARE, "system"),
         medians(shown, "wait_share", "waiting"),
-        hand_over(shown, "hand-over us p50", |it| it.p50),
-        hand_over(shown, "p99", |it| it.p99),
+        hand_over(shown),
         medians(shown, "fairness", "fairness"),
     ];
     let columns = columns.into_iter().flatten().collect();
@@ -115,10 +119,10 @@ pub(super) fn times(shown: &Shown<'_>, findings: &Findings) -> Table {
 
 /// Whose tags were taken.
 pub(super) fn steals(shown: &Shown<'_>, findings: &Findings) -> Table {
-    let classes = CLASSES.map(|(name, title)| medians(shown, name, title));
+    let classes = CLASSES.map(|(name, title)| counts(shown, name, title));
     let others = [
         medians(shown, "steal_distance", "distance"),
-        medians(shown, "line_transfers", "line transfers"),
+        counts(shown, "line_transfers", "line transfers"),
     ];
     let columns = classes.into_iter().chain(others).flatten().collect();
     table(shown, findings, columns, "Steals")

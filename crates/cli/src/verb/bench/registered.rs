@@ -227,8 +227,8 @@ impl Registered {
             announce: &|announced| announce(announced, !common.no_store),
         });
         let done = done.map_err(refusal)?;
-        let (format, is_kept) = (common.format.format, !common.no_store);
-        runs::show::show(&store, done.run, None, format, colour, is_kept)?;
+        let shape = runs::show::Shape::of(common.format.format, colour, !common.no_store);
+        runs::show::show(&store, done.run, &shape)?;
         match done.ended {
             Ended::Complete => Ok(()),
             Ended::Incomplete | Ended::Interrupted => {

@@ -1,22 +1,30 @@
 //! `nearfar runs show`.
 
+use std::fs::File;
+use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use anyhow::{Context as _, anyhow};
+use clap::{Args, ValueEnum};
+use nearfar_bench::tags::{self, Agreement, Published};
 use nearfar_report::document::Document;
 use nearfar_report::runs;
 use nearfar_runs::{CellSummary, Detail, Run, RunId, Store, summarise};
 use serde::Serialize;
 
 use super::Which;
-use crate::args::{Colour, Format, FormatArgs, StoreArgs, of_store};
+use crate::args::{Colour, Format, StoreArgs, of_store};
 use crate::failure::{Failure, Outcome};
 use crate::output;
+
+/// Most bytes that are read of a file of published figures.
+const MAX_PUBLISHED_BYTES: u64 = 1 << 20;
 
 /// Show a stored run: its machine and parameters, and the result of each cell
 #[derive(Args)]
 #[command(
-    after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --html run-12.html\n  nearfar runs show 12 --format json"
+    after_long_help = "Examples:\n  nearfar runs show last\n  nearfar runs show 12 --html run-12.html\n  nearfar runs show 12 --format json\n  \
+                       nearfar runs show 12 --published figures.csv --format mail"
 )]
 pub struct Show {
     /// Its number, or "last"
@@ -27,8 +35,64 @@ pub struct Show {
     /// Write the run also as a page: heat maps of its metrics, every sample, run times against time
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    #[command(flatten)]
-    format: FormatArgs,
+    /// Compare the order of the cells of a run of bench tags with published figures: CSV with the columns scenario, variant, kiops
+    /// and, if known, sys_percent
+    #[arg(long, value_name = "FILE")]
+    published: Option<PathBuf>,
+    /// How the answer is printed
+    #[arg(long, value_enum, default_value_t = Form::Table, value_name = "FORMAT")]
+    format: Form,
+}
+
+/// The formats.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For people.
+    Table,
+    /// For programs; documented in docs/json.md.
+    Json,
+    /// For issues and commit messages.
+    Markdown,
+    /// For mails: plain text in 72 columns, with the command to repeat it and what is not claimed.
+    Mail,
+}
+
+impl From<Format> for Form {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Table => Self::Table,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+/// Figures of others, and the file they are from.
+struct Figures {
+    name: String,
+    published: Published,
+}
+
+/// How a run is shown.
+pub struct Shape<'a> {
+    html: Option<&'a Path>,
+    figures: Option<Figures>,
+    form: Form,
+    colour: Colour,
+    /// A run that is not kept has no number.
+    is_kept: bool,
+}
+
+impl Shape<'_> {
+    /// As experiments show a run that they made.
+    pub fn of(format: Format, colour: Colour, is_kept: bool) -> Self {
+        Self {
+            html: None,
+            figures: None,
+            form: format.into(),
+            colour,
+            is_kept,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -41,37 +105,64 @@ struct Shown<'a> {
     /// What the experiment adds.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    published: Option<&'a [Agreement]>,
 }
 
 impl Show {
     pub fn run(self, colour: Colour) -> Outcome {
         if self.html.as_deref() == Some(Path::new("-")) {
-            return Err(Failure::Input(anyhow::anyhow!(
+            return Err(Failure::Input(anyhow!(
                 "--html -: standard output has the table; name a file for the page"
             )));
         }
+        let figures = self.published.as_deref().map(figures).transpose()?;
         let store = self.store.open_existing()?;
         let id = self.run.find(&store)?;
-        show(
-            &store,
-            id,
-            self.html.as_deref(),
-            self.format.format,
-            colour,
-            true,
-        )
+        let shape = Shape {
+            html: self.html.as_deref(),
+            figures,
+            ..Shape::of(Format::Table, colour, true)
+        };
+        let form = self.format;
+        show(&store, id, &Shape { form, ..shape })
     }
 }
 
-/// Prints a stored run, and writes its page where a file is named. A run that is not kept has no number.
-pub fn show(
-    store: &Store,
-    id: RunId,
-    html: Option<&Path>,
-    format: Format,
-    colour: Colour,
-    is_kept: bool,
-) -> Outcome {
+/// Reads published figures.
+fn figures(file: &Path) -> Result<Figures, Failure> {
+    let name = file.display().to_string();
+    let opened = File::open(file).with_context(|| format!("cannot read {name}"));
+    let input = opened.map_err(Failure::Input)?.take(MAX_PUBLISHED_BYTES);
+    let published = Published::read(BufReader::new(input));
+    let published = published
+        .map_err(|error| Failure::Input(anyhow::Error::new(error).context(name.clone())))?;
+    Ok(Figures { name, published })
+}
+
+/// The rank correlations with published figures, where there are such figures.
+fn agreements(
+    shape: &Shape<'_>,
+    shown: &runs::Shown<'_>,
+) -> Result<Option<Vec<Agreement>>, Failure> {
+    let Some(Figures { name, published }) = &shape.figures else {
+        return Ok(None);
+    };
+    let run = shown.run;
+    if run.experiment != tags::EXPERIMENT {
+        return Err(Failure::Input(anyhow!(
+            "--published {name}: run {} is of {}; only the cells of runs of {} have published figures",
+            run.run,
+            run.experiment,
+            tags::EXPERIMENT
+        )));
+    }
+    let found = tags::agreement(shown.detail, shown.samples, published);
+    Ok(Some(found))
+}
+
+/// Prints a stored run, and writes its page where a file is named.
+pub fn show(store: &Store, id: RunId, shape: &Shape<'_>) -> Outcome {
     let run = store.run(id).map_err(of_store)?;
     let (detail, samples) = (
         store.detail(id).map_err(of_store)?,
@@ -85,42 +176,53 @@ pub fn show(
         machine: machine.as_ref(),
         cells: &summary,
         samples: &samples,
-        is_kept,
+        is_kept: shape.is_kept,
     };
+    let agreements = agreements(shape, &shown)?;
     // What the runs of all experiments have can be shown also where a newer nearfar wrote the rest.
     let own = shown.own().and_then(|own| {
         own.inspect_err(|error| output::say!("nearfar: {error}; shown as a run of any experiment"))
             .ok()
     });
-    let (text, page, answer) = match own {
-        Some(own) => (Some(own.text), own.page, Some(own.json)),
-        None => (None, Document::new(), None),
+    let (mut text, mut page, mut mail, answer) = match own {
+        Some(own) => (Some(own.text), own.page, Some(own.mail), Some(own.json)),
+        None => (None, Document::new(), None, None),
     };
-    if let Some(file) = html {
+    if let (Some(found), Some(figures)) = (&agreements, &shape.figures) {
+        let published = nearfar_report::tags::published(found, &figures.name);
+        let documents = text.iter_mut().chain(&mut mail).chain([&mut page]);
+        documents.for_each(|document| document.append(published.clone()));
+    }
+    if let Some(file) = shape.html {
         let page = runs::page(&shown, page);
         output::write_file(file, page.to_html().as_bytes())?;
         output::say!("page: {}", file.display());
     }
-    if format == Format::Json {
+    if shape.form == Form::Json {
         let json = Shown {
             run: &run,
             detail: &detail,
             summary: &summary,
             answer,
+            published: agreements.as_deref(),
         };
         let mut json = serde_json::to_value(&json).map_err(Failure::input)?;
-        if !is_kept {
+        if !shape.is_kept {
             json["run"] = serde_json::Value::Null;
         }
         return output::print(&output::json("runs-show/2", None, &json)?);
     }
-    let document = match text {
+    let document = || match &text {
         Some(text) => {
             let mut document = runs::header(&shown);
-            document.append(text);
+            document.append(text.clone());
             document
         }
         None => runs::show(&shown),
     };
-    output::print(&document.to_text(&output::style(colour)))
+    output::print(&match shape.form {
+        Form::Mail => runs::mail(&shown, mail),
+        Form::Markdown => document().to_markdown(),
+        Form::Table | Form::Json => document().to_text(&output::style(shape.colour)),
+    })
 }
