@@ -12,7 +12,7 @@ use crate::style::Role;
 pub(super) const TIMES: &str = "medians; interval: 95 %, of the median of operations/s; hand-over: median/99th percentile of the \
                                 time from a tag's completion until the caller that waited has it";
 /// What the table of steals is.
-pub(super) const STEALS: &str = "medians of samples, by what the thief's CPU shares with the other";
+pub(super) const STEALS: &str = "medians of samples, by what both CPUs share";
 
 /// The metrics of steals, nearest first.
 pub(super) const CLASSES: [(&str, &str); 5] = [
