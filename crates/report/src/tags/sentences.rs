@@ -87,7 +87,7 @@ fn order(order: &Order) -> Text {
         OrderVerdict::Unknown => (Role::Dim, "unknown"),
     };
     let steps: Vec<String> = order.steps.iter().map(step).collect();
-    Role::Subject
+    Role::Heading
         .text(format!("{}: ", order.scenario))
         .then(role, verdict)
         .then(Role::Plain, format!(": {}", steps.join("; ")))
@@ -148,7 +148,7 @@ fn others(findings: &Findings) -> Vec<Text> {
             }
         });
         let not: Vec<String> = not.collect();
-        let mut text = Role::Subject.text(format!("{policy}: "));
+        let mut text = Role::Heading.text(format!("{policy}: "));
         text = match beaten.as_slice() {
             [] => text.then(Role::Plain, "better than all three in no scenario"),
             beaten => text.then(
@@ -167,19 +167,23 @@ fn others(findings: &Findings) -> Vec<Text> {
         .collect()
 }
 
+/// The scenario of a cell.
+fn scenario_of<'a>(findings: &'a Findings, cell: &Cell) -> Option<&'a Scenario> {
+    let levels = cell.only(|factor| factor != POLICY);
+    findings.scenarios.iter().find(|it| it.levels == levels)
+}
+
+/// Those of some steps whose second cell is of a scenario.
+fn steps_to<'a>(findings: &Findings, steps: &'a [Step], to: &Scenario) -> Vec<&'a Step> {
+    let is_of = |step: &&Step| scenario_of(findings, &step.b) == Some(to);
+    steps.iter().filter(is_of).collect()
+}
+
 /// A sentence a far scenario: what do the policies lose against near?
 fn far(findings: &Findings) -> Vec<Text> {
-    let scenario = |cell: &Cell| {
-        let levels = cell.only(|factor| factor != POLICY);
-        findings
-            .scenarios
-            .iter()
-            .find(move |it| it.levels == levels)
-    };
     let of = |it: &Scenario| {
-        let steps = findings.distances.iter();
-        let steps: Vec<&Step> = steps.filter(|step| scenario(&step.b) == Some(it)).collect();
-        let near = scenario(&steps.first()?.a)?;
+        let steps = steps_to(findings, &findings.distances, it);
+        let near = scenario_of(findings, &steps.first()?.a)?;
         let times = |step: &&Step| {
             let policy = step.b.text(POLICY);
             let Some(compared) = step.compared.get() else {
@@ -197,7 +201,7 @@ fn far(findings: &Findings) -> Vec<Text> {
             times.join(", ")
         );
         Some(
-            Role::Subject
+            Role::Heading
                 .text(format!("{}: ", it.name))
                 .then(Role::Plain, text),
         )
@@ -208,20 +212,25 @@ fn far(findings: &Findings) -> Vec<Text> {
         .collect()
 }
 
-/// Whether a policy makes the case of one worker worse.
-fn alone(findings: &Findings) -> Option<Text> {
-    let steps = &findings.alone;
+/// A sentence a scenario of one worker: does a policy make it worse?
+fn alone(findings: &Findings) -> Vec<Text> {
+    let alone = findings.scenarios.iter().filter(|it| it.is_alone());
+    let of = |it: &Scenario| alone_in(it, &steps_to(findings, &findings.alone, it));
+    alone.filter_map(of).collect()
+}
+
+fn alone_in(scenario: &Scenario, steps: &[&Step]) -> Option<Text> {
     if steps.is_empty() {
         return None;
     }
     let of = |verdict: Verdict| {
         let of = steps.iter().filter(|it| it.verdict() == Some(verdict));
-        of.map(step).collect::<Vec<_>>()
+        of.map(|it| step(it)).collect::<Vec<_>>()
     };
     let unknown = steps.iter();
     let unknown = unknown.filter(|it| matches!(it.verdict(), None | Some(Verdict::TooFewSamples)));
     let (worse, unknown) = (of(Verdict::Worse), unknown.count());
-    let label = Role::Subject.text("alone: ");
+    let label = Role::Heading.text(format!("{}: ", scenario.name));
     let text = match (worse.as_slice(), unknown) {
         ([], 0) => label.then(Role::Near, "no policy is significantly worse than stock"),
         ([], _) => label.then(Role::Dim, "unknown: too few samples"),
