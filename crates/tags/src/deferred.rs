@@ -16,6 +16,8 @@
 //! - Wake-ups are not counted to a batch of clamp(N / 8, 1, 8) on each of eight queues: with a count, a tag could be free while a
 //!   caller waits, for as long as the others hold theirs. The one queue of `waiters` groups them instead: no put wakes a waiter while
 //!   one that was woken for the same tag is on its way, for up to eight tags.
+//! - The kernel disables interrupts while it holds a word's lock. A thread that is preempted or stopped there keeps up to 32 tags on
+//!   their way, and blocks takes that miss in that word; puts go on.
 
 use std::sync::OnceLock;
 

@@ -19,6 +19,9 @@
 //! listed. (3.13 gave up below half of the tags.) Thus `take` fails only if there was a moment without a free tag: the pool was empty
 //! and locked, no tag was in transit since only the holder of that lock moves some, and [`Bitmap::take`] proves a moment at
 //! which no cache was listed. A cache that holds a tag is listed, or the holder of the lock is about to empty it.
+//!
+//! The kernel disables interrupts while it holds these locks. A thread cannot: who needs the lock of one that is preempted, or stopped
+//! by a signal inside a call, waits for it, and a signal handler must not call. `Coarse` and `Auto` have no locks.
 
 use std::sync::OnceLock;
 

@@ -54,10 +54,10 @@ impl Variant {
         }
     }
 
-    /// Whether a signal handler may call `try_take`, and, while no thread waits for a tag, `put`. The other policies lock a cache:
-    /// a handler that interrupts the owner of the lock would wait for it forever.
+    /// Whether a signal handler may call `try_take`, and, while no thread waits for a tag, `put`. The other policies lock a cache
+    /// or a word: a handler that interrupts the owner of the lock would wait for it forever.
     pub fn is_async_signal_safe(&self) -> bool {
-        self.policy == Policy::Auto
+        matches!(self.policy, Policy::Auto | Policy::Coarse(_))
     }
 }
 
