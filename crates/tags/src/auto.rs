@@ -133,7 +133,7 @@ impl Auto {
     /// A free tag. `None` only if there was a moment without one, tags that another thread moves counted as held: up to a batch in
     /// each thread that fills or spills its CPU's cache, one in each that empties caches. Also whether it moved free tags into the words,
     /// which a waiter may have missed.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn take(&self) -> (Option<u32>, bool) {
         let mut has_moved = false;
         let tag = loop {
@@ -174,24 +174,36 @@ impl Auto {
     }
 
     /// Makes a tag free where `put_cached` did not.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn put(&self, tag: u32) {
-        let home = self.home();
-        if let Some(caches) = &self.caches
-            && self.control.gate.load(Ordering::SeqCst) & LOW == 0
-            && tag < self.size()
-            && let Some(cache) = caches.cache(home)
-        {
-            if cache.most.load(Ordering::Relaxed) != 0 {
-                return self.spill(caches, tag, home);
-            }
-            if self.claim(caches, home) && caches.push(&self.control, tag) {
-                return;
-            }
+        let is_open = self.control.gate.load(Ordering::SeqCst) & LOW == 0;
+        if is_open && self.put_open(tag) {
+            return;
         }
-        if self.words.put(tag, home).is_multiple_of(PUTS_PER_LOOK) {
+        if self
+            .words
+            .put(tag, self.home())
+            .is_multiple_of(PUTS_PER_LOOK)
+        {
             self.look();
         }
+    }
+
+    /// As `put`; the gate was open a moment ago. False, and nothing done, if the tag belongs into the words.
+    #[inline(never)]
+    fn put_open(&self, tag: u32) -> bool {
+        let home = self.home();
+        let Some(caches) = &self.caches else {
+            return false;
+        };
+        let Some(cache) = caches.cache(home).filter(|_| tag < self.size()) else {
+            return false;
+        };
+        if cache.most.load(Ordering::Relaxed) != 0 {
+            self.spill(caches, tag, home);
+            return true;
+        }
+        self.claim(caches, home) && caches.push(&self.control, tag)
     }
 
     /// Somebody is about to wait: moves every free tag into the words, and keeps them there until `calm`. Whether it moved any.
@@ -248,6 +260,7 @@ impl Auto {
     }
 
     /// A tag of the words, and more into this CPU's cache.
+    #[inline(never)]
     fn refill(&self, has_moved: &mut bool) -> Option<u32> {
         let caches = self.caches.as_ref()?;
         let home = caches.cpu();
@@ -338,6 +351,7 @@ impl Auto {
     }
 
     /// Closes the gate, or keeps it closed, until `leave`. On return no cache holds a tag. Whether a tag was moved into the words.
+    #[inline(never)]
     fn close(&self) -> bool {
         let join = |gate: u64| Some((gate | CLOSED) + USER);
         let order = (Ordering::SeqCst, Ordering::SeqCst);

@@ -57,6 +57,7 @@ impl Pool {
 
     /// A free tag, after `take_cached`. `None` only if there was a moment without one, tags that another thread moves counted as held.
     /// Also whether it made other tags free that waiters may not have seen.
+    #[inline]
     pub(crate) fn take_shared(&self) -> (Option<u32>, bool) {
         let tag = match self {
             Self::Auto(pool) => return pool.take(),
@@ -79,6 +80,7 @@ impl Pool {
 
     /// Makes a tag free. The caller looks at waiters before and after. Between `revoke` and `calm` the tag is where `take` of any
     /// thread finds it.
+    #[inline]
     pub(crate) fn put(&self, tag: u32) {
         match self {
             Self::Auto(pool) => pool.put(tag),

@@ -10,7 +10,8 @@
 
 use std::ops::Range;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::apart::Apart;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Tags of a word.
 const TAGS: u32 = u32::BITS;
@@ -31,6 +32,8 @@ pub(crate) struct Shards {
     blocks: Box<[Block]>,
     /// Blocks from a shard to the next: even, since CPUs fetch cache lines in pairs.
     stride: usize,
+    /// By shard: the word into which a tag was put last, where a take looks first.
+    recent: Box<[Apart<AtomicU32>]>,
     shards: usize,
 }
 
@@ -77,6 +80,7 @@ impl Shards {
         Self {
             blocks: (0..stride * shards).map(|_| block()).collect(),
             stride,
+            recent: (0..shards).map(|_| Apart::default()).collect(),
             shards,
         }
     }
@@ -89,8 +93,13 @@ impl Shards {
     /// Makes a tag free that is not. How often a tag was put into its word before.
     #[inline]
     pub(crate) fn put(&self, tag: u32, home: usize) -> u32 {
-        let block = &self.shard(home % self.shards)[(tag / BLOCK_TAGS) as usize];
+        let shard = self.shard_of(home);
+        let block = &self.shard(shard)[(tag / BLOCK_TAGS) as usize];
         let word = &block.0[(tag % BLOCK_TAGS / TAGS) as usize];
+        let recent = &self.recent[shard].0;
+        if recent.load(Ordering::Relaxed) != tag / TAGS {
+            recent.store(tag / TAGS, Ordering::Relaxed);
+        }
         let before = word.fetch_add(PUT + (1 << (tag % TAGS)), Ordering::SeqCst);
         debug_assert!(
             before & (1 << (tag % TAGS)) == 0,
@@ -110,7 +119,7 @@ impl Shards {
         for tag in tags {
             bits[(tag / TAGS) as usize] |= 1 << (tag % TAGS);
         }
-        let words = self.shard(home % self.shards).iter().flat_map(|b| &b.0);
+        let words = self.shard(self.shard_of(home)).iter().flat_map(|b| &b.0);
         for (word, bits) in words.zip(bits).filter(|(_, bits)| *bits != 0) {
             let before = word.fetch_add(PUT + u64::from(bits), Ordering::SeqCst);
             debug_assert!(before & u64::from(bits) == 0, "a tag was free already");
@@ -119,71 +128,58 @@ impl Shards {
 
     /// A free tag below `limit`, from the shard of `home` first. `None` only if there was a moment without one.
     pub(crate) fn take(&self, limit: u32, home: usize) -> Option<u32> {
-        let mut before = None;
+        let shard = self.shard_of(home);
+        let recent = self.recent[shard].0.load(Ordering::Relaxed);
+        let block = &self.shard(shard)[recent as usize / WORDS];
+        if let Some(tag) = block.take_word(recent as usize % WORDS, limit, recent * TAGS) {
+            return Some(tag);
+        }
         loop {
-            let mut puts = 0;
-            for shard in self.order(home) {
-                match self.take_of(shard, limit, home) {
-                    Ok(tag) => return Some(tag),
-                    Err(count) => puts += count,
-                }
+            let (mut before, mut after) = (0, 0);
+            let tag = self.find(limit, home, |block, first| {
+                block.take(limit, first).map_err(|puts| before += puts).ok()
+            });
+            if tag.is_some() {
+                return tag;
             }
-            // A count only grows: an equal sum means equal counts, so that all words were empty between the passes.
-            if before == Some(puts) {
+            self.find(limit, home, |block, _| {
+                after += block.puts();
+                None::<()>
+            });
+            // A count only grows: an equal sum means equal counts, so that all words stayed empty since they were seen so.
+            if before == after {
                 return None;
             }
-            before = Some(puts);
         }
     }
 
-    /// A free tag of a shard, or the sum of its words' counts when it saw them empty.
+    /// A free tag of a shard, or the sum of its words' counts when each was seen empty.
     #[inline]
     pub(crate) fn take_of(&self, shard: usize, limit: u32, home: usize) -> Result<u32, u64> {
         let mut puts = 0;
-        for block in self.block_order(limit, home) {
-            let words = &self.shard(shard)[block].0;
-            for (index, word) in words.iter().enumerate() {
-                let first = block as u32 * BLOCK_TAGS + index as u32 * TAGS;
-                let mut seen = word.load(Ordering::SeqCst);
-                while seen as u32 != 0 {
-                    let free = seen as u32 & below(limit, first);
-                    if free == 0 {
-                        break;
-                    }
-                    let bit = free.trailing_zeros();
-                    match exchange(word, seen, seen & !(1 << bit)) {
-                        Ok(()) => return Ok(first + bit),
-                        Err(now) => seen = now,
-                    }
-                }
-                puts += seen >> TAGS;
-            }
-        }
-        Err(puts)
+        let tag = self.find_in(shard, limit, home, |block, first| {
+            block.take(limit, first).map_err(|count| puts += count).ok()
+        });
+        tag.ok_or(puts)
     }
 
-    /// Moves up to `most` free tags below `limit` out of the first shard that has any; none proves nothing.
+    /// Moves up to `most` free tags below `limit` out of the first block that has any; none proves nothing.
     pub(crate) fn take_some(&self, limit: u32, home: usize, most: usize) -> Moved {
-        let mut moved = Moved::new();
-        for shard in self.order(home) {
-            for block in self.block_order(limit, home) {
-                for (index, word) in self.shard(shard)[block].0.iter().enumerate() {
-                    let first = block as u32 * BLOCK_TAGS + index as u32 * TAGS;
-                    let mut bits = take_bits(word, below(limit, first), most - moved.len);
-                    while bits != 0 {
-                        moved.push(first + bits.trailing_zeros());
-                        bits &= bits - 1;
-                    }
-                    if moved.len == most {
-                        return moved;
-                    }
+        let moved = self.find(limit, home, |block, first| {
+            let mut moved = Moved::new();
+            for (word, first) in block.0.iter().zip((first..).step_by(TAGS as usize)) {
+                let mut bits = take_bits(word, below(limit, first), most - moved.len);
+                while bits != 0 {
+                    moved.push(first + bits.trailing_zeros());
+                    bits &= bits - 1;
+                }
+                if moved.len == most {
+                    break;
                 }
             }
-            if moved.len != 0 {
-                break;
-            }
-        }
-        moved
+            (moved.len != 0).then_some(moved)
+        });
+        moved.unwrap_or_else(Moved::new)
     }
 
     /// Free tags among these, counted word by word.
@@ -206,17 +202,104 @@ impl Shards {
     }
 
     #[inline]
-    fn order(&self, home: usize) -> impl Iterator<Item = usize> {
-        let first = home % self.shards;
-        (first..self.shards).chain(0..first)
+    fn shard_of(&self, home: usize) -> usize {
+        match home < self.shards {
+            true => home,
+            false => home % self.shards,
+        }
     }
 
-    /// Blocks with tags below `limit`; CPUs that share a shard begin at different ones.
+    /// The first answer of `look` to a block with tags below `limit` and its first tag, from the shard of `home` on.
     #[inline]
-    fn block_order(&self, limit: u32, home: usize) -> impl Iterator<Item = usize> {
+    fn find<T>(
+        &self,
+        limit: u32,
+        home: usize,
+        mut look: impl FnMut(&Block, u32) -> Option<T>,
+    ) -> Option<T> {
+        let mut shard = self.shard_of(home);
+        for _ in 0..self.shards {
+            let found = self.find_in(shard, limit, home, &mut look);
+            if found.is_some() {
+                return found;
+            }
+            shard = if shard + 1 == self.shards {
+                0
+            } else {
+                shard + 1
+            };
+        }
+        None
+    }
+
+    /// As `find`, in one shard. CPUs that share it begin at different blocks.
+    #[inline]
+    fn find_in<T>(
+        &self,
+        shard: usize,
+        limit: u32,
+        home: usize,
+        mut look: impl FnMut(&Block, u32) -> Option<T>,
+    ) -> Option<T> {
         let blocks = limit.div_ceil(BLOCK_TAGS) as usize;
-        let first = home / self.shards % blocks.max(1);
-        (first..blocks).chain(0..first)
+        let of_shard = &self.shard(shard)[..blocks];
+        let mut block = match blocks {
+            0 | 1 => 0,
+            blocks => home / self.shards % blocks,
+        };
+        for _ in 0..blocks {
+            let found = look(&of_shard[block], block as u32 * BLOCK_TAGS);
+            if found.is_some() {
+                return found;
+            }
+            block = if block + 1 == blocks { 0 } else { block + 1 };
+        }
+        None
+    }
+}
+
+impl Block {
+    /// A free tag, or the sum of the words' counts when each was seen empty; `first` is the block's first tag.
+    #[inline]
+    fn take(&self, limit: u32, first: u32) -> Result<u32, u64> {
+        let (mut all, mut puts) = (0, 0);
+        for word in &self.0 {
+            let seen = word.load(Ordering::SeqCst);
+            all |= seen as u32;
+            puts += seen >> TAGS;
+        }
+        if all == 0 {
+            return Err(puts);
+        }
+        // A word that is empty by now had the count that was added, or the next pass sees a higher one.
+        let mut words = 0..WORDS;
+        let tag = words.find_map(|index| self.take_word(index, limit, first + index as u32 * TAGS));
+        tag.ok_or(puts)
+    }
+
+    /// A free tag of the word `index`, whose first tag is `first`.
+    #[inline]
+    fn take_word(&self, index: usize, limit: u32, first: u32) -> Option<u32> {
+        let word = &self.0[index];
+        let mut seen = word.load(Ordering::SeqCst);
+        if seen as u32 == 0 {
+            return None;
+        }
+        let below = below(limit, first);
+        while seen as u32 & below != 0 {
+            let bit = (seen as u32 & below).trailing_zeros();
+            match exchange(word, seen, seen & !(1 << bit)) {
+                Ok(()) => return Some(first + bit),
+                Err(now) => seen = now,
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn puts(&self) -> u64 {
+        let words = self.0.iter();
+        words.map(|word| word.load(Ordering::SeqCst) >> TAGS).sum()
     }
 }
 

@@ -6,6 +6,17 @@ pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use crate::event::Event;
 
+/// Orders a put before what follows. Each put ends with an atomic read-modify-write, be it that of a lock, which is a full barrier on
+/// x86 already.
+#[inline(always)]
+pub(crate) fn fence_after_put() {
+    if cfg!(all(target_arch = "x86_64", not(miri))) {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// Microseconds since the first call.
 pub(crate) fn now_us() -> u64 {
     static START: std::sync::LazyLock<std::time::Instant> =

@@ -27,6 +27,7 @@ use std::time::Instant;
 use crate::apart::Apart;
 use crate::sync::{
     Arc, AtomicU32, AtomicU64, Event, Mutex, MutexGuard, Ordering, PoisonError, fence,
+    fence_after_put,
 };
 
 /// How often a tag is made free for anyone while a waiter that was woken for it has not run yet.
@@ -145,7 +146,7 @@ impl Waiters {
             return self.put_overdue(tag, shared);
         }
         shared.put(tag);
-        fence(Ordering::SeqCst);
+        fence_after_put();
         if self.mode.0.load(Ordering::Relaxed) != NOBODY {
             self.announce(tag, shared);
         }
@@ -157,7 +158,7 @@ impl Waiters {
             return tags.iter().for_each(|&tag| self.put(tag, shared));
         }
         tags.iter().for_each(|&tag| shared.put(tag));
-        fence(Ordering::SeqCst);
+        fence_after_put();
         if self.has_waiters() {
             tags.iter().for_each(|&tag| self.announce(tag, shared));
         }

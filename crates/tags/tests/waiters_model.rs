@@ -18,6 +18,10 @@ mod sync {
     pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::PoisonError;
 
+    pub(crate) fn fence_after_put() {
+        fence(Ordering::SeqCst);
+    }
+
     #[derive(Debug, Default)]
     pub(crate) struct Event {
         is_set: Mutex<bool>,
