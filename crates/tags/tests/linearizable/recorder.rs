@@ -7,7 +7,12 @@ use std::time::Duration;
 use nearfar_tags::Tags;
 
 use crate::history::{Call, History, Operation};
-use crate::system::{self, ThreadId};
+use crate::system::ThreadId;
+#[cfg(not(miri))]
+use crate::system::handle;
+
+/// Turns of a thread that waits for others before it yields; under Miri, turns are slow and nothing runs in parallel.
+const SPINS: u32 = if cfg!(miri) { 1 } else { 20_000 };
 
 /// What is recorded: the crate's allocator, or one with a fault.
 pub trait Allocate: Sync {
@@ -92,7 +97,7 @@ fn interrupt(workers: &Workers) {
     }
     static HANDLER: Once = Once::new();
     // SAFETY: the handler calls nothing but sched_yield, which is a bare system call.
-    HANDLER.call_once(|| unsafe { system::handle(libc::SIGUSR1, yield_now) });
+    HANDLER.call_once(|| unsafe { handle(libc::SIGUSR1, yield_now) });
     for thread in workers.threads.iter().cycle() {
         // A thread that is interrupted all the time would not finish.
         thread::sleep(Duration::from_micros(50));
@@ -137,7 +142,7 @@ impl Workers {
             if self.ready.load(Ordering::SeqCst) == self.threads.len() {
                 return;
             }
-            match turn % 20_000 {
+            match turn % SPINS {
                 0 => thread::yield_now(),
                 _ => std::hint::spin_loop(),
             }
