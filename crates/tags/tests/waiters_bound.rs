@@ -1,0 +1,118 @@
+//! How often a waiter is passed, at most: the file that runs, with waiters that join the queue and then never run.
+
+#[path = "../src/apart.rs"]
+#[allow(dead_code)]
+mod apart;
+#[path = "../src/event.rs"]
+#[allow(dead_code)]
+mod event;
+#[path = "../src/waiters.rs"]
+#[allow(dead_code)]
+mod waiters;
+
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+    pub(crate) use crate::event::Event;
+}
+
+use std::cell::RefCell;
+use std::task::Waker;
+
+use waiters::{Granted, MAX_PASSES, Place, Shared, Waiters};
+
+/// Free tags; the last one that was put is taken first.
+#[derive(Default)]
+struct Free(RefCell<Vec<u32>>);
+
+impl Shared for Free {
+    fn take(&self) -> (Option<u32>, bool) {
+        (self.0.borrow_mut().pop(), false)
+    }
+
+    fn put(&self, tag: u32) {
+        self.0.borrow_mut().push(tag);
+    }
+
+    fn is_retired(&self, _: u32) -> bool {
+        false
+    }
+
+    fn revoke(&self) -> bool {
+        false
+    }
+
+    fn calm(&self) {}
+}
+
+/// How often a thread that takes and puts tag 0 again and again sees it before a waiter has it.
+fn passes(waiters: &Waiters, free: &Free) -> u32 {
+    let mut passes = 0;
+    loop {
+        waiters.put(0, free);
+        if free.take().0.is_none() {
+            return passes;
+        }
+        passes += 1;
+    }
+}
+
+fn granted(waiters: &Waiters, place: &Place, free: &Free) -> Option<u32> {
+    match waiters.poll(place, Waker::noop(), free) {
+        Some(Granted::Tag(tag)) => Some(tag),
+        _ => None,
+    }
+}
+
+#[test]
+fn waiters_that_never_run_have_a_tag_after_a_known_number_of_puts() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let places = [(); 5].map(|()| waiters.join(1, None, &free));
+    for (position, place) in places.iter().enumerate() {
+        // One put wakes the waiter.
+        assert_eq!(passes(&waiters, &free), 1 + MAX_PASSES);
+        assert_eq!(
+            granted(&waiters, place, &free),
+            Some(0),
+            "waiter {position}"
+        );
+    }
+    assert!(!waiters.has_waiters());
+}
+
+#[test]
+fn tasks_are_never_passed() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let places = [(); 5].map(|()| waiters.join(1, Some(Waker::noop().clone()), &free));
+    for place in &places {
+        assert_eq!(passes(&waiters, &free), 0);
+        assert_eq!(granted(&waiters, place, &free), Some(0));
+    }
+}
+
+/// As long as a waiter is overdue, those before it get their tags without being passed.
+#[test]
+fn waiters_before_an_overdue_one_are_not_passed() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let threads = [(); 3].map(|()| waiters.join(1, None, &free));
+    let task = waiters.join(1, Some(Waker::noop().clone()), &free);
+    for place in threads.iter().chain([&task]) {
+        assert_eq!(passes(&waiters, &free), 0);
+        assert_eq!(granted(&waiters, place, &free), Some(0));
+    }
+}
+
+/// Four tags are put once each: each wakes a waiter of its own, though none of them runs.
+#[test]
+fn every_tag_wakes_a_waiter() {
+    let (waiters, free) = (Waiters::new(MAX_PASSES), Free::default());
+    let places = [(); 4].map(|()| waiters.join(1, None, &free));
+    waiters.put_batch(&[0, 1, 2, 3], &free);
+    for place in places.iter().rev() {
+        // Returns at once: its event is set.
+        let granted = waiters.sleep(place, None, &free);
+        assert!(matches!(granted, Some(Granted::Tag(_))));
+    }
+    assert_eq!(free.take().0, None);
+}
