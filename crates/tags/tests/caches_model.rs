@@ -1,7 +1,8 @@
 //! Every order of two or three threads' steps in the caches under locks and in the words with deferred clears, by loom.
 //!
 //! The files are those of the library; `sync` is loom's. A search that empties a cache, a put to that cache and a take from it are what
-//! moves a tag past another thread's search. Up to `PREEMPTIONS` forced changes of thread, more where a thread ends or blocks.
+//! moves a tag past another thread's search. The number of forced changes of thread has no bound with two threads and is up to three with
+//! three.
 
 #[path = "../src/apart.rs"]
 mod apart;
@@ -47,11 +48,9 @@ use locked::{CacheSize, Locked, Search};
 use order::Order;
 use topology::{Cpu, Group, Topology};
 
-const PREEMPTIONS: usize = 3;
-
-fn model(threads: impl Fn() + Sync + Send + 'static) {
+fn model(preemptions: Option<usize>, threads: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.preemption_bound = preemptions;
     builder.check(threads);
 }
 
@@ -87,7 +86,7 @@ fn both<P: Send + Sync + 'static>(
 #[test]
 fn no_take_misses_a_tag_that_is_stolen_put_or_taken() {
     for search in [Search::InTurns, Search::NearestFirst] {
-        model(move || {
+        model(None, move || {
             let policy = locked(search, 2, 1);
             policy.put(1, 1);
             let one = |policy: &Locked| {
@@ -107,7 +106,7 @@ fn no_take_misses_a_tag_that_is_stolen_put_or_taken() {
 /// Two threads steal from each other and from a cache that both put to: a put fills it and moves tags to the pool.
 #[test]
 fn no_take_misses_a_tag_that_is_moved_to_the_pool() {
-    model(|| {
+    model(None, || {
         let policy = locked(Search::NearestFirst, 3, 1);
         policy.put(1, 2);
         policy.put(1, 1);
@@ -124,39 +123,42 @@ fn no_take_misses_a_tag_that_is_moved_to_the_pool() {
     });
 }
 
-/// Three threads hold at most one tag each; there are three.
+/// Three threads hold at most one tag each; there are three. Two of them steal.
 #[test]
 fn three_threads_find_three_tags() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(|| {
+    model(Some(3), || {
         let policy = locked(Search::InTurns, 3, 1);
         policy.put(1, 1);
-        policy.put(2, 2);
+        policy.put(1, 2);
+        let use_one = |policy: &Locked, cpu| {
+            let tag = policy.take(cpu).expect("one is free");
+            policy.put(cpu, tag);
+        };
         let third = {
             let policy = policy.clone();
-            loom::thread::spawn(move || {
-                assert!(policy.take(2).is_some(), "one is free");
-            })
+            loom::thread::spawn(move || use_one(&policy, 2))
+        };
+        let one = move |policy: &Locked| {
+            policy.put(0, 0);
+            use_one(policy, 0);
         };
         let second = {
             let policy = policy.clone();
-            loom::thread::spawn(move || {
-                assert!(policy.take(0).is_some(), "one is free");
-            })
+            loom::thread::spawn(move || use_one(&policy, 1))
         };
-        policy.put(0, 0);
-        assert!(policy.take(0).is_some(), "one is free");
+        one(&policy);
         second.join().expect("it did not panic");
         third.join().expect("it did not panic");
-        assert_eq!(policy.take(1), None);
+        let mut all: Vec<u32> = std::iter::from_fn(|| policy.take(2)).collect();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2]);
     });
 }
 
 /// A tag above the lowered limit is not handed out later, wherever it was; it comes back when the limit is raised.
 #[test]
 fn a_lowered_limit_meets_takes_and_puts() {
-    model(|| {
+    model(None, || {
         let policy = locked(Search::NearestFirst, 2, 1);
         policy.put(1, 0);
         let one = |policy: &Locked| {
@@ -183,7 +185,7 @@ fn a_lowered_limit_meets_takes_and_puts() {
 #[test]
 fn no_take_misses_a_bit_that_is_moved() {
     for capacity in [2, 8] {
-        model(move || {
+        model(None, move || {
             let policy = Deferred::new(4, (0, 2, capacity));
             (0..2).for_each(|_| assert!(policy.take(0).is_some()));
             policy.put(1, 1);
@@ -206,7 +208,7 @@ fn no_take_misses_a_bit_that_is_moved() {
 /// As with the caches: a tag that is taken from one group and put to another is not missed.
 #[test]
 fn no_take_misses_a_tag_of_another_group() {
-    model(|| {
+    model(None, || {
         let cpu = |node| {
             Some(Cpu {
                 core: node,
