@@ -15,6 +15,10 @@ mod sync {
     pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
     pub(crate) use crate::event::Event;
+
+    pub(crate) fn fence_after_put() {
+        fence(Ordering::SeqCst);
+    }
 }
 
 use std::cell::RefCell;
