@@ -6,8 +6,10 @@ use crate::bitmap::Bitmap;
 use crate::pool::Pool;
 use crate::waiters::{Granted, MAX_PASSES, Place, Shared, Waiters};
 
-/// Attempts before a caller joins the queue.
-const SPINS: u32 = 40;
+/// Attempts before a caller yields, or joins the queue.
+const SPINS: u32 = 10;
+/// The longest pause between attempts.
+const MAX_PAUSES_LOG2: u32 = 6;
 
 pub(crate) struct Supply<P> {
     pub pool: P,
@@ -37,16 +39,22 @@ impl<P: Shared> Supply<P> {
         }
     }
 
-    /// Tries until it is likely that a sleep is shorter than more attempts.
+    /// Tries for about as long as it takes to sleep and wake. Longer and longer pauses let a thread that takes and puts use its cache
+    /// line; a yield lets one run that was interrupted while it held a tag, unless others wait and would be passed by it.
     fn spin(&self) -> Option<u32> {
-        for _ in 0..SPINS {
+        for round in 0..SPINS {
             if self.waiters.is_overdue() {
                 return None;
             }
-            std::hint::spin_loop();
+            for _ in 0..1 << round.min(MAX_PAUSES_LOG2) {
+                std::hint::spin_loop();
+            }
             if let Some(tag) = self.take() {
                 return Some(tag);
             }
+        }
+        if self.waiters.has_waiters() {
+            return None;
         }
         std::thread::yield_now();
         self.take()
