@@ -16,14 +16,18 @@
 //!
 //! Without restartable sequences the gate is closed for ever.
 
-use crate::caches::{Caches, SLOTS};
+use crate::caches::{Caches, Empty, MOST};
+use std::cell::Cell;
+
+use crate::calm::Calm;
 use crate::shards::{MAX_BATCH, Moved, Shards};
 use crate::size::Size;
 use crate::statistics::Statistics;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, now_us};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Users of the closed gate: waiters, and threads that empty caches.
 const USER: u64 = 1;
+const USERS: u64 = EMPTIED - 1;
 /// All caches were emptied since it was closed.
 const EMPTIED: u64 = 1 << 30;
 const CLOSED: u64 = 1 << 31;
@@ -34,13 +38,6 @@ const LOW: u64 = EPOCH - 1;
 
 /// Fewer tags than this are never cached.
 const MIN_CACHED: u32 = 16;
-/// A cache has space for at least this many: N / active CPUs is 8 or more.
-const MIN_SHARE: u32 = 4;
-/// The gate is closed for this long at least, and longer if it was not open for long.
-const MIN_CLOSED_US: u64 = 1_000;
-const MAX_CLOSED_US: u64 = 256_000;
-/// An opening that lasted less than this many times the closing before it was too early.
-const OPEN_FACTOR: u64 = 8;
 /// One of so many puts into a word looks whether the gate may open.
 const PUTS_PER_LOOK: u32 = 64;
 
@@ -60,22 +57,12 @@ pub(crate) struct Auto {
     calm: Calm,
 }
 
-/// When the gate may open, and how much each CPU may cache then.
-#[repr(align(128))]
-struct Calm {
-    /// 1 if a get failed since `since_us`.
-    missed: AtomicU32,
-    /// When the gate was closed or opened, or a get's failure was noted.
-    since_us: AtomicU64,
-    /// How long the gate has to be closed without a failure.
-    closed_us: AtomicU64,
-    /// Tags that a CPU may cache.
-    share: AtomicU32,
-    /// Tags that all caches may hold now, their sum.
-    claimed: AtomicU32,
-    /// CPUs that gave their share back since the gate was closed.
-    active: AtomicU32,
-    revocations: AtomicU64,
+/// What a search with the gate open found.
+enum Search {
+    Tag(u32),
+    NoneFree,
+    /// Other caches may have some.
+    Unknown,
 }
 
 /// The tags `reserved..size` are free, those up to `capacity` as soon as the limit grows.
@@ -101,7 +88,7 @@ impl Auto {
         for tag in sizes.reserved..sizes.capacity {
             words.put(tag, (tag / u32::BITS) as usize);
         }
-        let this = Self {
+        Self {
             control: Control {
                 gate: AtomicU64::new(gate),
                 size: Size::new(sizes.size),
@@ -109,19 +96,8 @@ impl Auto {
             caches,
             words,
             capacity: sizes.capacity,
-            calm: Calm {
-                missed: AtomicU32::new(0),
-                since_us: AtomicU64::new(0),
-                closed_us: AtomicU64::new(MIN_CLOSED_US),
-                share: AtomicU32::new(0),
-                claimed: AtomicU32::new(0),
-                active: AtomicU32::new(0),
-                revocations: AtomicU64::new(0),
-            },
-        };
-        let share = this.share_of(online.min(8));
-        this.calm.share.store(share, Ordering::Relaxed);
-        this
+            calm: Calm::new(MOST, sizes.size, online.min(8)),
+        }
     }
 
     /// A tag of this CPU's cache.
@@ -139,25 +115,24 @@ impl Auto {
         let tag = loop {
             let gate = self.control.gate.load(Ordering::SeqCst);
             if gate & LOW == 0
-                && let Some(tag) = self.refill(&mut has_moved)
+                && let Some(caches) = &self.caches
             {
-                break Some(tag);
+                match self.take_open(caches, gate, &mut has_moved) {
+                    Search::Tag(tag) => break Some(tag),
+                    Search::NoneFree => break None,
+                    Search::Unknown => {}
+                }
             }
             if gate & EMPTIED == 0 {
                 has_moved |= self.close();
                 self.leave();
                 continue;
             }
-            let home = self.home();
-            let tag = self.control.size.take(
-                |size| self.words.take(size, home),
-                |tag| self.words.put_all(&[tag], home),
-            );
-            if tag.is_some() {
-                break tag;
+            if let Some(tag) = self.take_closed(gate, &mut has_moved) {
+                break Some(tag);
             }
             if self.control.gate.load(Ordering::SeqCst) / EPOCH == gate / EPOCH {
-                self.note_miss();
+                self.calm.note_miss();
                 break None;
             }
         };
@@ -180,12 +155,9 @@ impl Auto {
         if is_open && self.put_open(tag) {
             return;
         }
-        if self
-            .words
-            .put(tag, self.home())
-            .is_multiple_of(PUTS_PER_LOOK)
-        {
-            self.look();
+        let home = self.home();
+        if self.words.put(tag, home).is_multiple_of(PUTS_PER_LOOK) {
+            self.look(home);
         }
     }
 
@@ -208,23 +180,19 @@ impl Auto {
 
     /// Somebody is about to wait: moves every free tag into the words, and keeps them there until `calm`. Whether it moved any.
     pub(crate) fn revoke(&self) -> bool {
-        self.caches.is_some() && self.close()
+        self.close()
     }
 
     /// Somebody does not wait any more.
     pub(crate) fn calm(&self) {
-        if self.caches.is_some() {
-            self.leave();
-        }
+        self.leave();
     }
 
     /// Sets the limit. On return, tags at or above it are in the words, or held: how many are.
     pub(crate) fn resize(&self, tags: u32) -> u32 {
         self.control.size.set(tags);
-        if self.caches.is_some() {
-            self.close();
-            self.leave();
-        }
+        self.close();
+        self.leave();
         self.capacity - tags - self.words.free(tags..self.capacity)
     }
 
@@ -241,12 +209,12 @@ impl Auto {
         let refills = |caches: &Caches| -> u64 {
             let each = caches
                 .touched()
-                .map(|cache| cache.refills.load(Ordering::Relaxed));
+                .map(|cache| u64::from(cache.refills.load(Ordering::Relaxed)));
             each.sum()
         };
         Statistics {
             refills: self.caches.as_ref().map_or(0, refills),
-            revocations: self.calm.revocations.load(Ordering::Relaxed),
+            revocations: self.calm.revocations(),
             ..Statistics::default()
         }
     }
@@ -259,10 +227,13 @@ impl Auto {
         }
     }
 
-    /// A tag of the words, and more into this CPU's cache.
+    /// A tag of the words, and more of them into this CPU's cache.
     #[inline(never)]
-    fn refill(&self, has_moved: &mut bool) -> Option<u32> {
-        let caches = self.caches.as_ref()?;
+    fn take_open(&self, caches: &Caches, gate: u64, has_moved: &mut bool) -> Search {
+        let empty = match caches.pop_or_empty(&self.control) {
+            Ok(tag) => return Search::Tag(tag),
+            Err(empty) => empty,
+        };
         let home = caches.cpu();
         let cache = caches.cache(home);
         let share = cache.map_or(0, |cache| cache.most.load(Ordering::Relaxed));
@@ -270,27 +241,79 @@ impl Auto {
             // All caches may have been emptied for smaller shares.
             *has_moved = true;
         }
+        let size = self.size();
         let most = (share / 2).clamp(1, MAX_BATCH as u32) as usize;
-        let mut moved = self.words.take_some(self.size(), home, most);
-        let tag = moved.pop()?;
-        if tag >= self.size() {
-            // The size became less: none of them may be handed out.
-            moved.push(tag);
-            self.words.put_all(moved.tags(), home);
-            return None;
-        }
+        let mut moved = match self.words.take_some(size, home, most) {
+            Ok(moved) => moved,
+            Err(puts) => return self.look_again(caches, gate, (empty, puts), size),
+        };
         if let Some(cache) = cache {
             cache.refills.fetch_add(1, Ordering::Relaxed);
         }
-        while let Some(other) = moved.pop() {
+        let tag = moved.pop().filter(|tag| *tag < self.size());
+        while tag.is_some()
+            && let Some(other) = moved.pop()
+        {
             if !caches.push(&self.control, other) {
                 moved.push(other);
-                self.words.put_all(moved.tags(), home);
-                *has_moved = true;
                 break;
             }
         }
-        Some(tag)
+        if !moved.tags().is_empty() {
+            self.words.put_all(moved.tags(), home);
+            *has_moved = true;
+        }
+        tag.map_or(Search::Unknown, Search::Tag)
+    }
+
+    /// After this CPU's cache and then the words were seen without a tag: there was a moment without a free one if no other CPU may
+    /// cache any, and neither changed until a second look.
+    fn look_again(
+        &self,
+        caches: &Caches,
+        gate: u64,
+        (empty, puts): (Empty, u64),
+        size: u32,
+    ) -> Search {
+        let is_sole = || caches.most(empty) == Some(self.calm.claimed());
+        if !is_sole() || self.words.pass(size, caches.cpu()) != Some(puts) {
+            return Search::Unknown;
+        }
+        match caches.pop_or_empty(&self.control) {
+            Ok(tag) => Search::Tag(tag),
+            Err(still)
+                if still == empty
+                    && is_sole()
+                    && self.control.gate.load(Ordering::SeqCst) == gate
+                    && self.size() == size =>
+            {
+                Search::NoneFree
+            }
+            Err(_) => Search::Unknown,
+        }
+    }
+
+    /// A tag of the words. From the shard of another CPU it moves some at once, unless somebody waits.
+    fn take_closed(&self, gate: u64, has_moved: &mut bool) -> Option<u32> {
+        let home = self.home();
+        let moved = Cell::new(false);
+        let take = |size| {
+            if gate & USERS != 0 || !self.words.is_home_empty(home) {
+                return self.words.take(size, home);
+            }
+            let Ok(mut some) = self.words.take_some(size, home, MAX_BATCH / 2) else {
+                return self.words.take(size, home);
+            };
+            let tag = some.pop();
+            self.words.put_all(some.tags(), home);
+            moved.set(true);
+            tag
+        };
+        let put = |tag| self.words.put_all(&[tag], home);
+        let tag = self.control.size.take(take, put);
+        // Who waits since then may have missed what was moved.
+        *has_moved |= moved.get() && self.control.gate.load(Ordering::SeqCst) & USERS != 0;
+        tag
     }
 
     /// Moves half of this CPU's cache, and a tag, into the words.
@@ -314,40 +337,21 @@ impl Auto {
         let Some(cache) = caches.cache(cpu).filter(|_| !caches.is_wiped()) else {
             return false;
         };
-        let share = self.calm.share.load(Ordering::Relaxed);
-        let budget = self.size() / 2;
-        let add = |claimed: u32| (claimed + share <= budget).then_some(claimed + share);
-        let claimed = &self.calm.claimed;
-        if claimed
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, add)
-            .is_err()
-        {
-            self.divide();
+        let Some(share) = self.calm.claim(self.size() / 2) else {
+            // More CPUs cache than there are shares: takes all back, for smaller ones.
+            self.close();
+            self.calm.note_active();
+            self.leave();
             return false;
-        }
+        };
         // Before a sequence can put a tag into it.
         caches.touch(cpu);
         let order = (Ordering::SeqCst, Ordering::SeqCst);
-        if cache
-            .most
-            .compare_exchange(0, share, order.0, order.1)
-            .is_err()
-        {
-            claimed.fetch_sub(share, Ordering::SeqCst);
+        let most = cache.most.compare_exchange(0, share, order.0, order.1);
+        if most.is_err() {
+            self.calm.unclaim(share);
         }
         true
-    }
-
-    /// More CPUs cache than there are shares: takes all back, for smaller ones.
-    fn divide(&self) {
-        self.close();
-        self.calm.active.fetch_add(1, Ordering::Relaxed);
-        self.leave();
-    }
-
-    /// Tags that each of so many CPUs may cache.
-    fn share_of(&self, cpus: usize) -> u32 {
-        (self.size() / 2 / cpus.max(1) as u32).clamp(MIN_SHARE, SLOTS as u32)
     }
 
     /// Closes the gate, or keeps it closed, until `leave`. On return no cache holds a tag. Whether a tag was moved into the words.
@@ -358,7 +362,7 @@ impl Auto {
         let gate = self.control.gate.fetch_update(order.0, order.1, join);
         let gate = gate.unwrap_or_else(|gate| gate);
         if gate & LOW == 0 {
-            self.note_closing();
+            self.calm.note_closing();
         }
         if gate & EMPTIED != 0 {
             return false;
@@ -383,8 +387,8 @@ impl Auto {
         for cache in caches.touched() {
             let share = cache.most.swap(0, Ordering::SeqCst);
             if share != 0 {
-                self.calm.claimed.fetch_sub(share, Ordering::SeqCst);
-                self.calm.active.fetch_add(1, Ordering::Relaxed);
+                self.calm.unclaim(share);
+                self.calm.note_active();
             }
             while let Some(tag) = cache.steal() {
                 self.words.put(tag, home);
@@ -394,58 +398,23 @@ impl Auto {
         has_moved
     }
 
-    fn note_miss(&self) {
-        // Read first: all CPUs keep the line while gets go on to fail.
-        if self.caches.is_some() && self.calm.missed.load(Ordering::Relaxed) == 0 {
-            self.calm.missed.store(1, Ordering::Relaxed);
-        }
-    }
-
-    fn note_closing(&self) {
-        let calm = &self.calm;
-        let now = now_us();
-        let opened = calm.since_us.swap(now, Ordering::Relaxed);
-        let closed = calm.closed_us.load(Ordering::Relaxed);
-        let is_early = now.saturating_sub(opened) < closed * OPEN_FACTOR;
-        let next = match is_early && calm.revocations.load(Ordering::Relaxed) != 0 {
-            true => (closed * 2).min(MAX_CLOSED_US),
-            false => MIN_CLOSED_US,
-        };
-        calm.closed_us.store(next, Ordering::Relaxed);
-        calm.revocations.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Opens the gate if tags are no longer scarce.
     #[cold]
-    fn look(&self) {
-        let Some(caches) = &self.caches else { return };
-        let calm = &self.calm;
+    fn look(&self, home: usize) {
         let gate = self.control.gate.load(Ordering::SeqCst);
-        if gate & LOW != CLOSED | EMPTIED || caches.is_wiped() {
+        let has_caches = |caches: &Caches| !caches.is_wiped();
+        if gate & LOW != CLOSED | EMPTIED || !self.caches.as_ref().is_some_and(has_caches) {
             return;
         }
-        let now = now_us();
-        let since = calm.since_us.load(Ordering::Relaxed);
-        if now.saturating_sub(since) < calm.closed_us.load(Ordering::Relaxed) {
+        let size = self.size();
+        if !self.calm.look(home, self.words.free(0..size), size) {
             return;
         }
-        let limit = self.size();
-        let has_missed = calm.missed.swap(0, Ordering::Relaxed) != 0;
-        calm.since_us.store(now, Ordering::Relaxed);
-        if has_missed || self.words.free(0..limit) < limit / 4 {
-            return;
-        }
-        let active = calm.active.load(Ordering::Relaxed) as usize;
-        let share = self.share_of(active.next_power_of_two());
-        calm.share.store(share, Ordering::Relaxed);
-        let opened = (gate & !LOW) + EPOCH;
+        let opened = (gate & !LOW).wrapping_add(EPOCH);
         let order = (Ordering::SeqCst, Ordering::SeqCst);
-        let gate = self
-            .control
-            .gate
-            .compare_exchange(gate, opened, order.0, order.1);
+        let gate = (self.control.gate).compare_exchange(gate, opened, order.0, order.1);
         if gate.is_ok() {
-            calm.active.store(0, Ordering::Relaxed);
+            self.calm.note_opening();
         }
     }
 }

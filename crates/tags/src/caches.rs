@@ -1,30 +1,33 @@
 //! A cache of free tags for each possible CPU, in memory that is touched only for CPUs that ran a caller.
 //!
 //! ```text
-//! count  most  refills   slots: count tags, the last is taken first
-//! ├──4──┼──4──┼────8────┼──4──┼──4──┼── … 44
+//! count  most  pushes  refills  slots: count tags, the last is taken first
+//! ├──4──┼──4──┼───4───┼───4───┼──4──┼──4──┼── … 44
 //! ```
 //!
-//! Only restartable sequences write `count` and slots while the gate is open; while it is closed, and after `restart_all`, any thread
+//! Only restartable sequences write tags while the gate is open; while it is closed, and after `restart_all`, any thread
 //! takes tags out with atomic instructions. A cache of zeros holds nothing and accepts nothing, and that is what a child of fork
 //! finds.
 
 use std::ptr::NonNull;
 
 use crate::auto::Control;
-use crate::rseq::{self, Rseq};
+use crate::rseq::{self, Popped, Rseq};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
+const SLOTS: usize = 44;
 /// Tags that a cache has space for.
-pub(crate) const SLOTS: usize = 44;
+pub(crate) const MOST: u32 = SLOTS as u32;
 
 #[repr(C, align(64))]
 pub(crate) struct Cache {
     count: AtomicU32,
     /// Tags it may hold: 0 until a thread of its CPU asks for some, and after it was emptied.
     pub(crate) most: AtomicU32,
+    /// Counted before a tag is put.
+    pushes: AtomicU32,
     /// How often it was filled.
-    pub(crate) refills: AtomicU64,
+    pub(crate) refills: AtomicU32,
     slots: [AtomicU32; SLOTS],
 }
 
@@ -33,8 +36,19 @@ const _: () = {
     assert!(size_of::<Cache>() == 3 << 6);
     assert!(std::mem::offset_of!(Cache, count) == 0);
     assert!(std::mem::offset_of!(Cache, most) == 4);
+    assert!(std::mem::offset_of!(Cache, pushes) == 8);
     assert!(std::mem::offset_of!(Cache, slots) == 16);
+    assert!(std::mem::offset_of!(Control, gate) == 0);
+    assert!(std::mem::offset_of!(Control, size) == 8);
 };
+
+/// A cache that was empty: the same twice was empty in between, since a sequence that puts a tag, seen from the same CPU, counts
+/// and puts at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Empty {
+    cache: usize,
+    pushes: u32,
+}
 
 pub(crate) struct Caches {
     rseq: Rseq,
@@ -65,30 +79,42 @@ impl Caches {
         Some(this)
     }
 
-    /// The last tag of this CPU's cache, while the gate is open.
+    /// A tag of this CPU's cache, while the gate is open.
     #[inline(always)]
     pub(crate) fn pop(&self, control: &Control) -> Option<u32> {
-        let gate = (&raw const control.gate).cast();
-        // SAFETY: `rseq` was probed; `memory` has `cpus` caches of the layout above; whoever writes one otherwise closed the gate and
-        // called `restart_all` first.
-        let tag = unsafe {
-            rseq::pop(
-                self.rseq.offset(),
-                gate,
-                self.memory.as_ptr().cast(),
-                self.cpus,
-            )
-        };
-        (tag != rseq::NONE).then_some(tag)
+        let popped = self.sequence(control);
+        (popped.tag != rseq::NONE).then_some(popped.tag)
     }
 
-    /// Puts a tag below the limit into this CPU's cache, while the gate is open. Whether it did.
+    /// As `pop`, while the gate is open and this thread runs on a possible CPU: `Err` says which cache was empty.
+    pub(crate) fn pop_or_empty(&self, control: &Control) -> Result<u32, Empty> {
+        let Popped { tag, cache, pushes } = self.sequence(control);
+        match tag {
+            rseq::NONE => Err(Empty { cache, pushes }),
+            tag => Ok(tag),
+        }
+    }
+
+    /// Tags that the cache may hold which was empty.
+    pub(crate) fn most(&self, empty: Empty) -> Option<u32> {
+        let offset = empty.cache.checked_sub(self.memory.addr().get())?;
+        let cache = self.cache(offset / size_of::<Cache>())?;
+        Some(cache.most.load(Ordering::SeqCst))
+    }
+
+    #[inline(always)]
+    fn sequence(&self, control: &Control) -> Popped {
+        let control = std::ptr::from_ref(control).cast();
+        let memory = self.memory.as_ptr().cast();
+        // SAFETY: `rseq` was probed; `memory` has `cpus` caches of the layout above; whoever writes one otherwise closed the gate and
+        // called `restart_all` first.
+        unsafe { rseq::pop(self.rseq.offset(), control, memory, self.cpus) }
+    }
+
+    /// Puts a tag below the size into this CPU's cache, while the gate is open. Whether it did.
     #[inline(always)]
     pub(crate) fn push(&self, control: &Control, tag: u32) -> bool {
-        let control = (
-            (&raw const control.gate).cast(),
-            (&raw const control.size).cast(),
-        );
+        let control = std::ptr::from_ref(control).cast();
         let memory = self.memory.as_ptr().cast();
         // SAFETY: as in `pop`.
         unsafe { rseq::push(self.rseq.offset(), control, memory, self.cpus, tag) }

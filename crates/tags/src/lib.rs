@@ -112,6 +112,7 @@ mod batch;
 mod bitmap;
 mod builder;
 mod caches;
+mod calm;
 mod coarse;
 mod cpu;
 mod deferred;

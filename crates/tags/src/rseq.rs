@@ -52,8 +52,17 @@ const MAX_TRIES: u32 = 1 << 16;
 /// Bytes of the area up to and with `rseq_cs`.
 const MIN_SIZE: u32 = 16;
 
-/// What `pop` and `push` return where they did nothing.
+/// The `tag` of `Popped` where there was none.
 pub(crate) const NONE: u32 = u32::MAX;
+
+/// What `pop` found.
+#[derive(Clone, Copy)]
+pub(crate) struct Popped {
+    pub(crate) tag: u32,
+    /// Without a tag, while the gate is open: which cache was empty, and how many pushes it had seen.
+    pub(crate) cache: usize,
+    pub(crate) pushes: u32,
+}
 
 /// Restartable sequences are there.
 #[derive(Clone, Copy, Debug)]

@@ -163,23 +163,38 @@ impl Shards {
         tag.ok_or(puts)
     }
 
-    /// Moves up to `most` free tags below `limit` out of the first block that has any; none proves nothing.
-    pub(crate) fn take_some(&self, limit: u32, home: usize, most: usize) -> Moved {
+    /// One pass: the sum of the counts if it saw no free tag below `limit`. The same sum from two passes means that there was a moment
+    /// without a free tag between them.
+    pub(crate) fn pass(&self, limit: u32, home: usize) -> Option<u64> {
+        let mut puts = 0;
+        let found = self.find(limit, home, |block, first| {
+            let seen = Seen::of(block);
+            puts += seen.puts;
+            (seen.free != 0 && block.has_free(limit, first)).then_some(())
+        });
+        found.is_none().then_some(puts)
+    }
+
+    /// Moves up to `most` free tags below `limit` out of the first block that has any; or what `pass` found.
+    pub(crate) fn take_some(&self, limit: u32, home: usize, most: usize) -> Result<Moved, u64> {
+        let mut puts = 0;
         let moved = self.find(limit, home, |block, first| {
-            let mut moved = Moved::new();
-            for (word, first) in block.0.iter().zip((first..).step_by(TAGS as usize)) {
-                let mut bits = take_bits(word, below(limit, first), most - moved.len);
-                while bits != 0 {
-                    moved.push(first + bits.trailing_zeros());
-                    bits &= bits - 1;
-                }
-                if moved.len == most {
-                    break;
-                }
-            }
+            let seen = Seen::of(block);
+            puts += seen.puts;
+            let moved = match seen.free {
+                0 => return None,
+                _ => block.move_out(limit, first, most),
+            };
             (moved.len != 0).then_some(moved)
         });
-        moved.unwrap_or_else(Moved::new)
+        moved.ok_or(puts)
+    }
+
+    /// Whether no tag is free in the shard of `home`.
+    #[inline]
+    pub(crate) fn is_home_empty(&self, home: usize) -> bool {
+        let blocks = self.shard(self.shard_of(home));
+        blocks.iter().all(|block| Seen::of(block).free == 0)
     }
 
     /// Free tags among these, counted word by word.
@@ -258,17 +273,53 @@ impl Shards {
     }
 }
 
+/// What a pass over a block saw.
+struct Seen {
+    /// All words together.
+    free: u32,
+    puts: u64,
+}
+
+impl Seen {
+    #[inline]
+    fn of(block: &Block) -> Self {
+        let (mut free, mut puts) = (0, 0);
+        for word in &block.0 {
+            let word = word.load(Ordering::SeqCst);
+            free |= word as u32;
+            puts += word >> TAGS;
+        }
+        Self { free, puts }
+    }
+}
+
 impl Block {
+    fn has_free(&self, limit: u32, first: u32) -> bool {
+        let mut words = self.0.iter().zip((first..).step_by(TAGS as usize));
+        words.any(|(word, first)| word.load(Ordering::SeqCst) as u32 & below(limit, first) != 0)
+    }
+
+    /// Takes up to `most` tags.
+    fn move_out(&self, limit: u32, first: u32, most: usize) -> Moved {
+        let mut moved = Moved::new();
+        for (word, first) in self.0.iter().zip((first..).step_by(TAGS as usize)) {
+            if moved.len == most {
+                break;
+            }
+            let mut bits = take_bits(word, below(limit, first), most - moved.len);
+            while bits != 0 {
+                moved.push(first + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        moved
+    }
+
     /// A free tag, or the sum of the words' counts when each was seen empty; `first` is the block's first tag.
     #[inline]
     fn take(&self, limit: u32, first: u32) -> Result<u32, u64> {
-        let (mut all, mut puts) = (0, 0);
-        for word in &self.0 {
-            let seen = word.load(Ordering::SeqCst);
-            all |= seen as u32;
-            puts += seen >> TAGS;
-        }
-        if all == 0 {
+        let Seen { free, puts } = Seen::of(self);
+        if free == 0 {
             return Err(puts);
         }
         // A word that is empty by now had the count that was added, or the next pass sees a higher one.

@@ -200,25 +200,18 @@ impl Tags {
     /// twice.
     #[inline]
     pub fn put(&self, tag: u32) {
-        assert!(tag < self.capacity, "there is no tag {tag}");
-        if self.reserved.pool.has(tag) {
-            return self.put_reserved(tag);
-        }
-        if !self.supply.pool.put_cached(tag) {
+        // A cache refuses what is no tag.
+        if self.reserved.pool.has(tag) || !self.supply.pool.put_cached(tag) {
             self.put_shared(tag);
         }
     }
 
-    #[cold]
-    fn put_reserved(&self, tag: u32) {
-        if !self.process.has_forked() {
-            self.reserved.put(tag);
-        }
-    }
-
     fn put_shared(&self, tag: u32) {
-        if !self.process.has_forked() {
-            self.supply.put(tag);
+        assert!(tag < self.capacity, "there is no tag {tag}");
+        match (self.process.has_forked(), self.reserved.pool.has(tag)) {
+            (true, _) => {}
+            (false, true) => self.reserved.put(tag),
+            (false, false) => self.supply.put(tag),
         }
     }
 

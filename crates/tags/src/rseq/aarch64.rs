@@ -6,6 +6,8 @@
 
 use core::arch::asm;
 
+use super::Popped;
+
 /// glibc's `__rseq_offset` and `__rseq_size`; `None` where it has none or did not register the area.
 pub(crate) fn area() -> Option<(isize, u32)> {
     let (offset, size): (*const isize, *const u32);
@@ -50,13 +52,13 @@ pub(crate) unsafe fn cpu(offset: isize) -> u32 {
     cpu
 }
 
-/// Takes the last tag of this CPU's cache; `NONE` if it has none, `*gate` is not 0, or the CPU has no cache.
+/// Takes the last tag of this CPU's cache.
 ///
 /// # Safety
-/// `offset` is that of `area`; `gate` is readable; `caches` are `cpus` caches that only sequences write while `*gate` is 0.
+/// `offset` is that of `area`; `control` is readable; `caches` are `cpus` caches that only sequences write while the gate is 0.
 #[inline(always)]
-pub(crate) unsafe fn pop(offset: isize, gate: *const u64, caches: *mut u8, cpus: u32) -> u32 {
-    let tag: u32;
+pub(crate) unsafe fn pop(offset: isize, control: *const u64, caches: *mut u8, cpus: u32) -> Popped {
+    let (tag, cache, pushes): (u32, usize, u32);
     // SAFETY: as on x86-64: one store commits, the inputs stay in their registers. Registers clobbered: those declared, and flags.
     unsafe {
         asm!(
@@ -67,21 +69,24 @@ pub(crate) unsafe fn pop(offset: isize, gate: *const u64, caches: *mut u8, cpus:
             "add {cache}, {cache}, :lo12:6f",
             "str {cache}, [{area}, #8]",
             "3:",
-            "mov {tag:w}, #-1",
-            "ldr {count:w}, [{gate}]",
-            "cbnz {count:w}, 5f",
+            "ldr {count:w}, [{control}]",
+            "cbnz {count:w}, 8f",
             "ldr {cache:w}, [{area}, #4]",
             "cmp {cache:w}, {cpus:w}",
-            "b.hs 5f",
+            "b.hs 8f",
             "add {cache}, {cache}, {cache}, lsl #1",
             "add {cache}, {caches}, {cache}, lsl #6",
             "ldr {count:w}, [{cache}]",
-            "cbz {count:w}, 5f",
+            "ldr {pushes:w}, [{cache}, #8]",
+            "cbz {count:w}, 8f",
             "sub {count:w}, {count:w}, #1",
             "add {slot}, {cache}, {count}, lsl #2",
             "ldr {tag:w}, [{slot}, #16]",
             "str {count:w}, [{cache}]",
             "4:",
+            "b 5f",
+            "8:",
+            "mov {tag:w}, #-1",
             "5:",
             // The signature before the handler, as glibc registered it: an instruction that traps (brk #0x45e0).
             ".pushsection __rseq_failure, \"ax\", @progbits",
@@ -97,29 +102,30 @@ pub(crate) unsafe fn pop(offset: isize, gate: *const u64, caches: *mut u8, cpus:
             ".quad 3b, 4b - 3b, 7b",
             ".popsection",
             offset = in(reg) offset,
-            gate = in(reg) gate,
+            control = in(reg) control,
             caches = in(reg) caches,
             cpus = in(reg) cpus,
             area = out(reg) _,
-            cache = out(reg) _,
+            cache = out(reg) cache,
             count = out(reg) _,
             slot = out(reg) _,
+            pushes = out(reg) pushes,
             tag = out(reg) tag,
             options(nostack),
         );
     }
-    tag
+    Popped { tag, cache, pushes }
 }
 
-/// Puts a tag into this CPU's cache. False, and nothing done, if the cache is full or there is none, if `*gate` is not 0, or if the
-/// tag is not below `*limit`.
+/// Puts a tag into this CPU's cache. False, and no tag put, if the cache is full or there is none, if the gate is not 0, or if the tag
+/// is not below the size.
 ///
 /// # Safety
-/// As `pop`; `limit` is readable.
+/// As `pop`.
 #[inline(always)]
 pub(crate) unsafe fn push(
     offset: isize,
-    (gate, limit): (*const u64, *const u32),
+    control: *const u64,
     caches: *mut u8,
     cpus: u32,
     tag: u32,
@@ -135,27 +141,32 @@ pub(crate) unsafe fn push(
             "add {cache}, {cache}, :lo12:6f",
             "str {cache}, [{area}, #8]",
             "3:",
-            "mov {failed:w}, #1",
-            "ldr {count:w}, [{gate}]",
-            "cbnz {count:w}, 5f",
-            "ldr {count:w}, [{limit}]",
+            "ldr {count:w}, [{control}]",
+            "cbnz {count:w}, 8f",
+            "ldr {count:w}, [{control}, #8]",
             "cmp {tag:w}, {count:w}",
-            "b.hs 5f",
+            "b.hs 8f",
             "ldr {cache:w}, [{area}, #4]",
             "cmp {cache:w}, {cpus:w}",
-            "b.hs 5f",
+            "b.hs 8f",
             "add {cache}, {cache}, {cache}, lsl #1",
             "add {cache}, {caches}, {cache}, lsl #6",
             "ldr {count:w}, [{cache}]",
             "ldr {slot:w}, [{cache}, #4]",
             "cmp {count:w}, {slot:w}",
-            "b.hs 5f",
+            "b.hs 8f",
+            "ldr {slot:w}, [{cache}, #8]",
+            "add {slot:w}, {slot:w}, #1",
+            "str {slot:w}, [{cache}, #8]",
             "add {slot}, {cache}, {count}, lsl #2",
             "str {tag:w}, [{slot}, #16]",
             "mov {failed:w}, #0",
             "add {count:w}, {count:w}, #1",
             "str {count:w}, [{cache}]",
             "4:",
+            "b 5f",
+            "8:",
+            "mov {failed:w}, #1",
             "5:",
             ".pushsection __rseq_failure, \"ax\", @progbits",
             ".balign 4",
@@ -170,8 +181,7 @@ pub(crate) unsafe fn push(
             ".quad 3b, 4b - 3b, 7b",
             ".popsection",
             offset = in(reg) offset,
-            gate = in(reg) gate,
-            limit = in(reg) limit,
+            control = in(reg) control,
             caches = in(reg) caches,
             cpus = in(reg) cpus,
             tag = in(reg) tag,

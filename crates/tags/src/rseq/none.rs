@@ -12,18 +12,16 @@ pub(crate) unsafe fn cpu(_offset: isize) -> u32 {
 
 /// # Safety
 /// None is needed.
-pub(crate) unsafe fn pop(_: isize, _: *const u64, _: *mut u8, _: u32) -> u32 {
-    super::NONE
+pub(crate) unsafe fn pop(_: isize, _: *const u64, _: *mut u8, _: u32) -> super::Popped {
+    super::Popped {
+        tag: super::NONE,
+        cache: 0,
+        pushes: 0,
+    }
 }
 
 /// # Safety
 /// None is needed.
-pub(crate) unsafe fn push(
-    _: isize,
-    _: (*const u64, *const u32),
-    _: *mut u8,
-    _: u32,
-    _tag: u32,
-) -> bool {
+pub(crate) unsafe fn push(_: isize, _: *const u64, _: *mut u8, _: u32, _tag: u32) -> bool {
     false
 }

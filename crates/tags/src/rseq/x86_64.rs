@@ -1,8 +1,10 @@
 //! The sequences for x86-64. The thread's area is at FS + offset: `cpu_id` at 4, `rseq_cs` at 8.
 //!
-//! A cache: count at 0, most at 4, slots at 16, `STRIDE` bytes.
+//! `Control`: the gate at 0, the size at 8. A cache has 192 bytes: `count` at 0, `most` at 4, `pushes` at 8, slots at 16.
 
 use core::arch::asm;
+
+use super::Popped;
 
 /// glibc's `__rseq_offset` and `__rseq_size`; `None` where it has none or did not register the area.
 pub(crate) fn area() -> Option<(isize, u32)> {
@@ -43,21 +45,21 @@ pub(crate) unsafe fn cpu(offset: isize) -> u32 {
     cpu
 }
 
-/// Takes the last tag of this CPU's cache; `NONE` if it has none, `*gate` is not 0, or the CPU has no cache.
+/// Takes the last tag of this CPU's cache.
 ///
 /// The sequence is 3: to 4:. It writes registers until its last instruction, the one store that commits: `count` becomes one less.
 /// - Before that store nothing is changed, and each input is kept in its register, so the abort handler starts again at 2:.
 /// - A preemption, a migration or a signal between 3: and 4: makes the kernel resume at 7:. So from the read of `cpu_id` to the store
 ///   no other thread ran on this CPU and the thread stayed there: `count` and the slot are what was read.
-/// - `gate` is read inside. Whoever closes it and then interrupts all sequences (membarrier) knows that none commits afterwards that
+/// - The gate is read inside. Whoever closes it and then interrupts all sequences (membarrier) knows that none commits afterwards that
 ///   saw it open.
-/// - A jump to 5: leaves the sequence without a store; the kernel then ignores the descriptor.
+/// - A jump to 8: leaves the sequence without a store; the kernel then ignores the descriptor.
 ///
 /// # Safety
-/// `offset` is that of `area`; `gate` is readable; `caches` are `cpus` caches that only sequences write while `*gate` is 0.
+/// `offset` is that of `area`; `control` is readable; `caches` are `cpus` caches that only sequences write while the gate is 0.
 #[inline(always)]
-pub(crate) unsafe fn pop(offset: isize, gate: *const u64, caches: *mut u8, cpus: u32) -> u32 {
-    let tag: u32;
+pub(crate) unsafe fn pop(offset: isize, control: *const u64, caches: *mut u8, cpus: u32) -> Popped {
+    let (tag, cache, pushes): (u32, usize, u32);
     // SAFETY: see above. Registers clobbered: those declared, and flags; memory as the compiler assumes without `nomem`.
     unsafe {
         asm!(
@@ -65,19 +67,19 @@ pub(crate) unsafe fn pop(offset: isize, gate: *const u64, caches: *mut u8, cpus:
             "lea {cache}, [rip + 6f]",
             "mov qword ptr fs:[{offset} + 8], {cache}",
             "3:",
-            "mov {tag:e}, -1",
-            "cmp dword ptr [{gate}], 0",
-            "jne 5f",
+            "cmp dword ptr [{control}], 0",
+            "jne 8f",
             "mov {cache:e}, dword ptr fs:[{offset} + 4]",
             "cmp {cache:e}, {cpus:e}",
-            "jae 5f",
-            "lea {cache:e}, [{cache} + 2*{cache}]",
+            "jae 8f",
+            "lea {cache}, [{cache} + 2*{cache}]",
             "shl {cache}, 6",
             "add {cache}, {caches}",
             "mov {count:e}, dword ptr [{cache}]",
+            "mov {pushes:e}, dword ptr [{cache} + 8]",
             "sub {count:e}, 1",
-            "jb 5f",
-            "mov {tag:e}, dword ptr [{cache} + 4*{count} + 16]",
+            "jb 8f",
+            "mov {tag:e}, dword ptr [{cache} + 4*{count:r} + 16]",
             "mov dword ptr [{cache}], {count:e}",
             "4:",
             "5:",
@@ -87,6 +89,9 @@ pub(crate) unsafe fn pop(offset: isize, gate: *const u64, caches: *mut u8, cpus:
             ".long 0x53053053",
             "7:",
             "jmp 2b",
+            "8:",
+            "mov {tag:e}, -1",
+            "jmp 5b",
             ".popsection",
             ".pushsection __rseq_cs, \"aw\", @progbits",
             ".balign 32",
@@ -95,31 +100,32 @@ pub(crate) unsafe fn pop(offset: isize, gate: *const u64, caches: *mut u8, cpus:
             ".quad 3b, 4b - 3b, 7b",
             ".popsection",
             offset = in(reg) offset,
-            gate = in(reg) gate,
+            control = in(reg) control,
             caches = in(reg) caches,
             cpus = in(reg) cpus,
-            cache = out(reg) _,
+            cache = out(reg) cache,
             count = out(reg) _,
+            pushes = out(reg) pushes,
             tag = out(reg) tag,
             options(nostack),
         );
     }
-    tag
+    Popped { tag, cache, pushes }
 }
 
-/// Puts a tag into this CPU's cache. False, and nothing done, if the cache is full or there is none, if `*gate` is not 0, or if the
-/// tag is not below `*limit`.
+/// Puts a tag into this CPU's cache. False, and no tag put, if the cache is full or there is none, if the gate is not 0, or if the tag
+/// is not below the size.
 ///
-/// As `pop`: the slot above `count` is written first. It holds no tag, so that an interrupted sequence has changed nothing that
-/// anybody reads; the last store, `count` plus one, commits. `limit` is read inside as `gate` is, so that after a membarrier no tag
-/// is put under an old limit.
+/// As `pop`. Before the last store it counts a push, which is harmless if it is interrupted and counts again, and writes the slot above
+/// `count`, which holds no tag. The last store, `count` plus one, commits. The size is read inside as the gate is, so that after a
+/// membarrier no tag is put that is above a smaller size.
 ///
 /// # Safety
-/// As `pop`; `limit` is readable.
+/// As `pop`.
 #[inline(always)]
 pub(crate) unsafe fn push(
     offset: isize,
-    (gate, limit): (*const u64, *const u32),
+    control: *const u64,
     caches: *mut u8,
     cpus: u32,
     tag: u32,
@@ -132,21 +138,21 @@ pub(crate) unsafe fn push(
             "lea {cache}, [rip + 6f]",
             "mov qword ptr fs:[{offset} + 8], {cache}",
             "3:",
-            "mov {failed:e}, 1",
-            "cmp dword ptr [{gate}], 0",
-            "jne 5f",
-            "cmp {tag:e}, dword ptr [{limit}]",
-            "jae 5f",
+            "cmp dword ptr [{control}], 0",
+            "jne 8f",
+            "cmp {tag:e}, dword ptr [{control} + 8]",
+            "jae 8f",
             "mov {cache:e}, dword ptr fs:[{offset} + 4]",
             "cmp {cache:e}, {cpus:e}",
-            "jae 5f",
-            "lea {cache:e}, [{cache} + 2*{cache}]",
+            "jae 8f",
+            "lea {cache}, [{cache} + 2*{cache}]",
             "shl {cache}, 6",
             "add {cache}, {caches}",
             "mov {count:e}, dword ptr [{cache}]",
             "cmp {count:e}, dword ptr [{cache} + 4]",
-            "jae 5f",
-            "mov dword ptr [{cache} + 4*{count} + 16], {tag:e}",
+            "jae 8f",
+            "add dword ptr [{cache} + 8], 1",
+            "mov dword ptr [{cache} + 4*{count:r} + 16], {tag:e}",
             "xor {failed:e}, {failed:e}",
             "add {count:e}, 1",
             "mov dword ptr [{cache}], {count:e}",
@@ -157,6 +163,9 @@ pub(crate) unsafe fn push(
             ".long 0x53053053",
             "7:",
             "jmp 2b",
+            "8:",
+            "mov {failed:e}, 1",
+            "jmp 5b",
             ".popsection",
             ".pushsection __rseq_cs, \"aw\", @progbits",
             ".balign 32",
@@ -165,8 +174,7 @@ pub(crate) unsafe fn push(
             ".quad 3b, 4b - 3b, 7b",
             ".popsection",
             offset = in(reg) offset,
-            gate = in(reg) gate,
-            limit = in(reg) limit,
+            control = in(reg) control,
             caches = in(reg) caches,
             cpus = in(reg) cpus,
             tag = in(reg) tag,
