@@ -38,6 +38,8 @@ const LOW: u64 = EPOCH - 1;
 
 /// Fewer tags than this are never cached.
 const MIN_CACHED: u32 = 16;
+/// One of so many tags at most is moved from shard to shard at once: others see it as held meanwhile.
+const TAGS_PER_MOVED: usize = 16;
 /// One of so many puts into a word looks whether the gate may open.
 const PUTS_PER_LOOK: u32 = 64;
 
@@ -298,10 +300,11 @@ impl Auto {
         let home = self.home();
         let moved = Cell::new(false);
         let take = |size| {
-            if gate & USERS != 0 || !self.words.is_home_empty(home) {
+            let most = size as usize / TAGS_PER_MOVED;
+            if most < 2 || gate & USERS != 0 || !self.words.is_home_empty(home) {
                 return self.words.take(size, home);
             }
-            let Ok(mut some) = self.words.take_some(size, home, MAX_BATCH / 2) else {
+            let Ok(mut some) = self.words.take_some(size, home, most.min(MAX_BATCH / 2)) else {
                 return self.words.take(size, home);
             };
             let tag = some.pop();
