@@ -205,35 +205,37 @@ fn no_take_misses_a_bit_that_is_moved() {
     }
 }
 
-/// As with the caches: a tag that is taken from one group and put to another is not missed.
+/// As with the caches: a tag that is taken from one group, or line of a group, and put to another is not missed.
 #[test]
-fn no_take_misses_a_tag_of_another_group() {
-    model(None, || {
-        let cpu = |node| {
-            Some(Cpu {
-                core: node,
-                node,
-                ..Cpu::default()
-            })
-        };
-        let topology = Topology {
-            cpus: (0..2).map(cpu).collect(),
-            distances: vec![vec![10, 20], vec![20, 10]],
-        };
-        let policy = Coarse::new(&topology, Group::Node, (0, 2, 2));
-        (0..2).for_each(|_| assert!(policy.take(0).is_some()));
-        policy.put(1, 1);
-        let policy = Arc::new(policy);
-        // Puts where the other one has looked already, and takes where it has not.
-        let one = |policy: &Coarse| {
-            policy.put(0, 0);
-            let tag = policy.take(1).expect("one is free");
-            policy.put(1, tag);
-        };
-        let other = |policy: &Coarse| {
-            let tag = policy.take(0).expect("one is free");
-            policy.put(0, tag);
-        };
-        both(&policy, one, other, |policy| policy.take(1), 2);
-    });
+fn no_take_misses_a_tag_of_another_line() {
+    for nodes in [[0, 1], [0, 0]] {
+        model(None, move || {
+            let cpu = |core: usize| {
+                Some(Cpu {
+                    core: core as u32,
+                    node: nodes[core],
+                    ..Cpu::default()
+                })
+            };
+            let topology = Topology {
+                cpus: (0..2).map(cpu).collect(),
+                distances: vec![vec![10, 20], vec![20, 10]],
+            };
+            let policy = Coarse::new(&topology, Group::Node, (0, 2, 2));
+            (0..2).for_each(|_| assert!(policy.take(0).is_some()));
+            policy.put(1, 1);
+            let policy = Arc::new(policy);
+            // Puts where the other one has looked already, and takes where it has not.
+            let one = |policy: &Coarse| {
+                policy.put(0, 0);
+                let tag = policy.take(1).expect("one is free");
+                policy.put(1, tag);
+            };
+            let other = |policy: &Coarse| {
+                let tag = policy.take(0).expect("one is free");
+                policy.put(0, tag);
+            };
+            both(&policy, one, other, |policy| policy.take(1), 2);
+        });
+    }
 }
