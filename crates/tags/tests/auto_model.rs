@@ -1,0 +1,177 @@
+//! Schedules of the gate in front of the caches, by loom: `auto.rs` and `calm.rs` as they run, over a word of bits and over sequences
+//! that commit or start again.
+//!
+//! Bounds: 2 threads on the same or on two CPUs, 1 to 3 tags, at most 3 preemptions (switches away from a thread that could go on).
+//! Each atomic is sequentially consistent here, which loom's loads are not: a load is an addition of 0.
+
+#[path = "../src/auto.rs"]
+#[allow(dead_code)]
+mod auto;
+#[path = "auto_model/caches.rs"]
+mod caches;
+#[path = "../src/calm.rs"]
+#[allow(dead_code)]
+mod calm;
+#[path = "auto_model/shards.rs"]
+mod shards;
+#[path = "../src/size.rs"]
+#[allow(dead_code)]
+mod size;
+#[path = "../src/statistics.rs"]
+#[allow(dead_code)]
+mod statistics;
+#[path = "auto_model/sync.rs"]
+mod sync;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use auto::{Auto, Sizes};
+use caches::{Caches, run_on};
+
+/// Fewer tags are never cached; the others are reserved.
+const SIZE: u32 = 16;
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+/// The last `tags` tags of 16 are free, in front of them the caches of two CPUs.
+fn auto(tags: u32) -> Arc<Auto> {
+    run_on(0);
+    let sizes = Sizes {
+        reserved: SIZE - tags,
+        size: SIZE,
+        capacity: SIZE,
+    };
+    Arc::new(Auto::new(&sizes, Some(Caches::new(2)), (2, 2)))
+}
+
+fn take(auto: &Auto) -> Option<u32> {
+    auto.take_cached().or_else(|| auto.take().0)
+}
+
+/// Whether it looked at no waiter.
+fn put(auto: &Auto, tag: u32) -> bool {
+    let is_cached = auto.put_cached(tag);
+    if !is_cached {
+        auto.put(tag);
+    }
+    is_cached
+}
+
+fn on_cpu<T: 'static>(
+    cpu: usize,
+    auto: &Arc<Auto>,
+    run: impl FnOnce(&Auto) -> T + 'static,
+) -> thread::JoinHandle<T> {
+    let auto = auto.clone();
+    thread::spawn(move || {
+        run_on(cpu);
+        run(&auto)
+    })
+}
+
+fn take_all(auto: &Auto) -> Vec<u32> {
+    let mut all: Vec<u32> = std::iter::from_fn(|| take(auto)).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Takes and puts; the model of the words and caches finds a tag that is put twice.
+fn cycle(auto: &Auto) {
+    for _ in 0..2 {
+        if let Some(tag) = take(auto) {
+            put(auto, tag);
+        }
+    }
+}
+
+#[test]
+fn no_tag_is_lost_or_twice_on_two_cpus() {
+    check(|| {
+        let auto = auto(2);
+        let other = on_cpu(1, &auto, cycle);
+        cycle(&auto);
+        other.join().unwrap();
+        assert_eq!(take_all(&auto), [14, 15]);
+    });
+}
+
+#[test]
+fn no_tag_is_lost_or_twice_on_one_cpu() {
+    check(|| {
+        let auto = auto(2);
+        let other = on_cpu(0, &auto, cycle);
+        cycle(&auto);
+        other.join().unwrap();
+        assert_eq!(take_all(&auto), [14, 15]);
+    });
+}
+
+#[test]
+fn a_get_finds_the_tag_that_is_always_free_in_another_cache() {
+    check(|| {
+        let auto = auto(2);
+        let both = [take(&auto).unwrap(), take(&auto).unwrap()];
+        both.into_iter().for_each(|tag| {
+            put(&auto, tag);
+        });
+        let other = on_cpu(1, &auto, |auto| take(auto).is_some());
+        if let Some(tag) = auto.take_cached() {
+            put(&auto, tag);
+        }
+        assert!(other.join().unwrap());
+    });
+}
+
+#[test]
+fn a_waiter_finds_the_tag_or_is_seen() {
+    check(|| {
+        let auto = auto(1);
+        let tag = take(&auto).unwrap();
+        let waiter = on_cpu(1, &auto, |auto| {
+            auto.revoke();
+            let tag = take(auto);
+            tag.inspect(|_| auto.calm())
+        });
+        let is_cached = put(&auto, tag);
+        let found = waiter.join().unwrap();
+        assert!(found.is_some() || !is_cached, "the waiter sleeps for ever");
+    });
+}
+
+#[test]
+fn caches_stay_closed_while_somebody_waits() {
+    check(|| {
+        let auto = auto(2);
+        let tag = take(&auto).unwrap();
+        auto.revoke();
+        let other = on_cpu(1, &auto, cycle);
+        assert!(!put(&auto, tag));
+        other.join().unwrap();
+        auto.calm();
+        assert_eq!(take_all(&auto), [14, 15]);
+    });
+}
+
+#[test]
+fn a_tag_above_a_smaller_size_is_not_handed_out() {
+    check(|| {
+        let auto = auto(2);
+        let both = [take(&auto).unwrap(), take(&auto).unwrap()];
+        let other = on_cpu(1, &auto, move |auto| {
+            both.into_iter().for_each(|tag| {
+                put(auto, tag);
+            });
+        });
+        auto.resize(SIZE - 1);
+        other.join().unwrap();
+        assert_eq!(take_all(&auto), [14]);
+        auto.resize(SIZE);
+        assert_eq!(take_all(&auto), [15]);
+    });
+}
