@@ -23,7 +23,7 @@ use recorder::{Allocate, Plan, record};
 use variants::Variant;
 
 /// How long histories of a plan are recorded; a plan has at least one.
-const RECORDING: Duration = Duration::from_millis(if cfg!(miri) { 0 } else { 130 });
+const RECORDING: Duration = Duration::from_millis(if cfg!(miri) { 0 } else { 80 });
 const CALLS: usize = if cfg!(miri) { 12 } else { 2000 };
 
 const FIXED: Plan = Plan {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use scenario::{SCENARIOS, run};
 use variants::Variant;
 
-const LENGTH: Duration = Duration::from_millis(120);
+const LENGTH: Duration = Duration::from_millis(90);
 
 fn assert_correct(variant: Variant) {
     // The signal handler works on one allocator at a time.
