@@ -252,19 +252,23 @@ impl Auto {
         if let Some(cache) = cache {
             cache.refills.fetch_add(1, Ordering::Relaxed);
         }
-        let tag = moved.pop().filter(|tag| *tag < self.size());
-        while tag.is_some()
-            && let Some(other) = moved.pop()
-        {
+        let tag = moved.pop();
+        let is_below = tag.is_some_and(|tag| tag < self.size());
+        while is_below && let Some(other) = moved.pop() {
             if !caches.push(&self.control, other) {
                 moved.push(other);
                 break;
             }
         }
+        if let Some(tag) = tag.filter(|_| !is_below) {
+            // The size became less.
+            moved.push(tag);
+        }
         if !moved.tags().is_empty() {
             self.words.put_all(moved.tags(), home);
             *has_moved = true;
         }
+        let tag = tag.filter(|_| is_below);
         tag.map_or(Search::Unknown, Search::Tag)
     }
 
@@ -278,7 +282,7 @@ impl Auto {
         size: u32,
     ) -> Search {
         let is_sole = || caches.most(empty) == Some(self.calm.claimed());
-        if !is_sole() || self.words.pass(size, caches.cpu()) != Some(puts) {
+        if !is_sole() || self.words.pass(size) != Some(puts) {
             return Search::Unknown;
         }
         match caches.pop_or_empty(&self.control) {

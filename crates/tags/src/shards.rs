@@ -165,29 +165,50 @@ impl Shards {
 
     /// One pass: the sum of the counts if it saw no free tag below `limit`. The same sum from two passes means that there was a moment
     /// without a free tag between them.
-    pub(crate) fn pass(&self, limit: u32, home: usize) -> Option<u64> {
-        let mut puts = 0;
-        let found = self.find(limit, home, |block, first| {
-            let seen = Seen::of(block);
-            puts += seen.puts;
-            (seen.free != 0 && block.has_free(limit, first)).then_some(())
-        });
-        found.is_none().then_some(puts)
+    #[inline]
+    pub(crate) fn pass(&self, limit: u32) -> Option<u64> {
+        let blocks = limit.div_ceil(BLOCK_TAGS) as usize;
+        let (mut free, mut puts) = (0, 0);
+        for shard in self.blocks.chunks_exact(self.stride) {
+            for block in &shard[..blocks] {
+                let seen = Seen::of(block);
+                free |= seen.free;
+                puts += seen.puts;
+            }
+        }
+        (free == 0 || !self.has_free(limit)).then_some(puts)
+    }
+
+    #[cold]
+    fn has_free(&self, limit: u32) -> bool {
+        let has_free = |block: &Block, first| block.has_free(limit, first).then_some(());
+        self.find(limit, 0, has_free).is_some()
     }
 
     /// Moves up to `most` free tags below `limit` out of the first block that has any; or what `pass` found.
+    #[inline]
     pub(crate) fn take_some(&self, limit: u32, home: usize, most: usize) -> Result<Moved, u64> {
-        let mut puts = 0;
+        loop {
+            if let Some(puts) = self.pass(limit) {
+                return Err(puts);
+            }
+            let moved = self.move_out(limit, home, most);
+            if moved.len != 0 {
+                return Ok(moved);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn move_out(&self, limit: u32, home: usize, most: usize) -> Moved {
         let moved = self.find(limit, home, |block, first| {
-            let seen = Seen::of(block);
-            puts += seen.puts;
-            let moved = match seen.free {
+            let moved = match Seen::of(block).free {
                 0 => return None,
                 _ => block.move_out(limit, first, most),
             };
             (moved.len != 0).then_some(moved)
         });
-        moved.ok_or(puts)
+        moved.unwrap_or_else(Moved::new)
     }
 
     /// Whether no tag is free in the shard of `home`.
@@ -275,20 +296,22 @@ impl Shards {
 
 /// What a pass over a block saw.
 struct Seen {
-    /// All words together.
-    free: u32,
+    /// The sum of the low halves.
+    free: u64,
     puts: u64,
 }
 
 impl Seen {
-    #[inline]
+    #[inline(always)]
     fn of(block: &Block) -> Self {
-        let (mut free, mut puts) = (0, 0);
+        let (mut free, mut sum) = (0, 0_u64);
         for word in &block.0 {
             let word = word.load(Ordering::SeqCst);
-            free |= word as u32;
-            puts += word >> TAGS;
+            free += u64::from(word as u32);
+            sum = sum.wrapping_add(word);
         }
+        // Both sums have the same low halves: what is left are the counts, modulo 2^32 as each is.
+        let puts = sum.wrapping_sub(free) >> TAGS;
         Self { free, puts }
     }
 }
@@ -349,8 +372,7 @@ impl Block {
 
     #[inline]
     fn puts(&self) -> u64 {
-        let words = self.0.iter();
-        words.map(|word| word.load(Ordering::SeqCst) >> TAGS).sum()
+        Seen::of(self).puts
     }
 }
 

@@ -51,7 +51,7 @@ impl Shards {
         self.take_some(limit, home, 1).ok()?.pop()
     }
 
-    pub(crate) fn pass(&self, limit: u32, _: usize) -> Option<u64> {
+    pub(crate) fn pass(&self, limit: u32) -> Option<u64> {
         let word = self.0.load(SeqCst);
         (word & below(limit) == 0).then_some(word >> 32)
     }
